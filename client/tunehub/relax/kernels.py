@@ -10,6 +10,8 @@ from tvm import relax
 from tunehub.relax.index_expressions import is_variable
 from tunehub.relax.nodes import shape_of, tensor_type
 
+_OPAQUE = 8  # TVM's OpPatternKind
+
 
 def rewritten(rewriter: Any, mod: Any) -> Any:
     """``mod`` with its graphs as ``rewriter``, a mutator of it, makes them."""
@@ -30,14 +32,23 @@ class Kernels:
         self._builder = builder
         self._made: dict[Hashable, Any] = {}
 
-    def call(self, compute: Callable[..., Any], *arguments: Any, name: str, how: tuple[Hashable, ...] = ()) -> Any:
-        """The call of ``compute`` on tensors; ``name`` and ``how`` say all that ``compute`` does beside their types."""
+    def call(
+        self,
+        compute: Callable[..., Any],
+        *arguments: Any,
+        name: str,
+        how: tuple[Hashable, ...] = (),
+        alone: bool = False,
+    ) -> Any:
+        """The call of ``compute`` on tensors; ``name`` and ``how`` say all that ``compute`` does beside their types.
+        ``alone``: TVM fuses nothing with it."""
         kinds = [(_extents(each), str(tensor_type(each).dtype)) for each in arguments]
         key = (name, how, *kinds)
         made = self._made.get(key)
         if made is not None:
             return relax.call_tir(made.args[0], relax.Tuple(arguments), result_types(made))
-        call = self._builder.call_te(compute, *arguments, primfunc_name_hint=name)
+        attributes = {"primfunc_attrs": {"op_pattern": _OPAQUE}} if alone else {}
+        call = self._builder.call_te(compute, *arguments, primfunc_name_hint=name, **attributes)
         is_plain = len(call.args) == 2 and len(call.args[1].fields) == len(arguments)  # no symbols are handed over
         if is_plain and all(extents is not None for extents, _ in kinds):
             self._made[key] = call

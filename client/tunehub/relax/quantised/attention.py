@@ -58,6 +58,7 @@ class AttentionsInGraph:
             lambda q, k, v, *more: quantised_attention(q, k, v, more, found.how),
             *found.arguments,
             name="attention",
+            alone=True,
             how=(found.how,),
         )
 

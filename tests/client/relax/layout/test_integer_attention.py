@@ -165,5 +165,6 @@ def test_tasks_waste_little_on_ones_and_ends() -> None:
     assert scores(128, 128) == (13, 16)
     assert scores(197, 197) == (11, 16)
     assert scores(1, 512) is None  # five of six queries would be computed for nothing
-    assert scores(64, 64, depth=40) is scores(64, 64, outputs=40) is scores(None, 64) is None
-    assert scores(64, 2**16) is None  # sums might leave 32 bits
+    assert scores(64, 64, depth=40) is scores(64, 64, outputs=40) is None
+    assert scores(None, 64) == scores(64, None) == scores(None, None) == (12, 16)
+    assert scores(64, 2**16) is scores(64, 64, depth=2**16) is None  # sums might leave 32 bits

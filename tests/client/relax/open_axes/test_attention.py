@@ -68,6 +68,18 @@ def test_short_static_attention_stays_as_it_is() -> None:
     assert join_attention(module, 16) is module
 
 
+def test_what_follows_attention_is_a_kernel_of_its_own(cpu: Any, make_hub: Any) -> None:
+    """Fused with it, it would be no kernel that anything schedules."""
+    op, hub = relax.op, make_hub(layout="auto")
+
+    def make(b: Any, q: Any, k: Any, v: Any) -> Any:
+        weights = b.emit(op.nn.softmax(b.emit(op.matmul(q, k)), axis=-1))
+        return op.multiply(b.emit(op.matmul(weights, v)), relax.const(np.float32(3)))
+
+    compile_module(net(make, (2, MANY_KEYS, 32), (2, 32, MANY_KEYS), (2, MANY_KEYS, 32)), cpu, hub)
+    assert [each.template for each in hub.workloads] == ["attention", "elementwise"]
+
+
 def test_long_static_attention_is_one_kernel(cpu: Any, make_hub: Any) -> None:
     hub = make_hub(layout="auto")
     virtual = relax.VirtualMachine(compile_module(_static(MANY_KEYS + 5), cpu, hub), tvm.cpu())

@@ -6,16 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 from onnx import helper
+from tvm import relax
 
 import tunehub
 from tunehub.relax.layout.attention.kernel import Rounding, Step
+from tunehub.relax.pipeline import compile_module
 from tunehub.relax.quantised.attention import scores_at_once
 from tunehub.relax.quantised.scales import Affine
 from tunehub.templates import dot_product
 from tunehub_builder.networks import in_precision
 from tunehub_builder.networks.bert import Bert, BertConfig
 
+from ....relax_nets import net
 from .test_onnx_models import both, computed, model
 
 pytestmark = [
@@ -114,6 +118,44 @@ def test_scores_in_float32_are_no_hindrance(tmp_path: Any) -> None:
     found, _, notes = both(made, x, tmp_path)
     assert notes == ["int8: 2 of 2 convolutions and products with quantised operands compute in integers"]
     assert np.abs(found - computed(made, x, optimised=False)).max() < 1.01 * RESULT
+
+
+def test_attention_of_open_lengths_is_that_of_known_ones(make_hub: Any) -> None:
+    def build(length: Any) -> Any:
+        hub = make_hub(layout="auto")
+        executable = compile_module(open_attention(length), tunehub.host_target(), hub)
+        assert not hub.failures
+        assert hub.notes == ["int8: 2 of 2 convolutions and products with quantised operands compute in integers"]
+        assert [each.template for each in hub.workloads if "attention" in each.name] == ["attention"]
+        machine = relax.VirtualMachine(executable, tvm.cpu())
+        return lambda arrays: machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()
+
+    kernel = build(tvm.tirx.Var("s", "int64"))
+    for length in (9, 13, 40, 100):
+        rng = np.random.default_rng(length)
+        arrays = [rng.normal(0, 1.5, (1, length, HEADS, DEPTH)).astype("float32") for _ in range(3)]
+        np.testing.assert_array_equal(kernel(arrays), build(length)(arrays))
+
+
+def open_attention(length: Any) -> Any:
+    """Of three tensors of so many tokens."""
+
+    def make(b: Any, *tensors: Any) -> Any:
+        def rounded(x: Any, scale: float, zero: int) -> Any:
+            parameters = relax.const(np.float32(scale)), relax.const(np.uint8(zero))
+            return b.emit(op.dequantize(b.emit(op.quantize(x, *parameters, out_dtype="uint8")), *parameters))
+
+        def heads(x: Any, order: list[int], scale: float, zero: int) -> Any:
+            return rounded(b.emit(op.permute_dims(rounded(x, scale, zero), order)), scale, zero)
+
+        orders, affines = ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)), ((0.03, 120), (0.04, 131), (0.02, 127))
+        query, key, value = (heads(*each, *affine) for *each, affine in zip(tensors, orders, affines, strict=True))
+        scores = b.emit(op.divide(rounded(b.emit(op.matmul(query, key)), 0.33, 121), relax.const(np.float32(5.6))))
+        weights = rounded(b.emit(op.nn.softmax(rounded(scores, 0.06, 140), axis=-1)), 1 / 255, 0)
+        return rounded(b.emit(op.matmul(weights, value)), RESULT, 126)
+
+    op = relax.op
+    return net(make, *[(1, length, HEADS, DEPTH)] * 3)
 
 
 def test_all_products_of_an_encoder_compute_in_integers(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,7 @@ def quantised_attention(query: Any, keys: Any, values: Any, operands: Sequence[A
     def result(*i: Any) -> Any:
         *outer, row, output = i
         task, row = row // sizes.rows, row % sizes.rows
-        total = element_at(totals, *outer, task, row) + _i32(number.left * sizes.keys)
+        total = element_at(totals, *outer, task, row) + _i32(number.left) * tirx.Cast("int32", sizes.keys)
         of_ones = element_at(sums, *outer, task, sizes.rows, output)
         found = number.of(element_at(sums, *outer, task, row, output), of_ones, total)
         if how.result is None:

@@ -133,6 +133,7 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
             *(source.tensor for source in sources),
             *operands,
             name="attention",
+            alone=True,
             how=(*steps, axes, scores, safe),
         )
 

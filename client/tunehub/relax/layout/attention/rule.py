@@ -19,7 +19,7 @@ _OPEN = (12, 1)  # queries and vectors of keys by pairs, where their numbers are
 _MOST_SUMS = 15  # vectors, so that operands find registers, too
 _LATENCY = 6  # sums of pairs that start while one waits for that before
 _FEWEST_USED = 0.5  # of the scores in integers; by float32 they take four times as long
-_MOST_KEYS = 2**15  # sums of products of two bytes, of which so many fit 32 bits
+_MOST_SUMMED = 2**15  # products of two bytes, whose sums fit 32 bits
 _ROWS = range(16, 33, 2)  # of two tiles, or one that is full
 
 
@@ -50,13 +50,15 @@ def chosen(lengths: Lengths, vector: int, narrowing: Narrowing | None) -> Scores
 
 def chosen_in_integers(lengths: Lengths) -> Scores | None:
     """The scores of a task of a quantised model, with a row of ones beside its queries; None where most of what is
-    computed would be for nothing, and for lengths that are not known or that vectors and groups do not divide."""
-    if lengths.queries is None or lengths.keys is None or lengths.depth % LANES or lengths.outputs % LANES:
+    computed would be for nothing, where vectors do not divide a query or a result, or sums leave 32 bits."""
+    if lengths.depth % LANES or lengths.outputs % LANES or max(lengths.depth, lengths.keys or 1) > _MOST_SUMMED:
         return None
+    if lengths.queries is None or lengths.keys is None:
+        return Scores(_OPEN[0], _OPEN[1] * LANES, WORDS[4])
     sizes = [(rows, count * LANES) for count in (1, 2) for rows in range(_LATENCY // count, _MOST_SUMS // count)]
     found = [(Scores(*size, WORDS[4]), _used(lengths.queries, lengths.keys, Scores(*size))) for size in sizes]
     scores, used = max(found, key=lambda each: each[1] * each[0].queries / (each[0].queries + 1))
-    return scores if used >= _FEWEST_USED and lengths.keys <= _MOST_KEYS else None
+    return scores if used >= _FEWEST_USED else None
 
 
 def _narrow(queries: int | None, keys: int | None, vector: int, by: Groups) -> Scores:
