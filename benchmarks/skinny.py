@@ -96,7 +96,7 @@ def _timed(
     target = tvm.target.Target(this_gpu().tvm_config())
     hub = open_hub(target, offline=True)
     with target, activate(hub):  # kernels are lowered as in a compile
-        (function,) = _functions(prepare(_module(rows, columns, depth, form), target))
+        function = only_function(prepare(_module(rows, columns, depth, form), target))
         lookup = hub.lookup if records else EmptyLookup()
         scheduled, made = schedule_function(function, target, lookup)
         made = default_schedule(function, target) if made is None else made
@@ -212,7 +212,14 @@ def _module(rows: int, columns: int, depth: int, form: Format) -> Any:
     return builder.get()
 
 
-def _functions(mod: Any) -> list[Any]:
+def only_function(mod: Any) -> Any:
+    """The PrimFunc of a product. Raises click.UsageError where there are several: with many rows, quantised weights are
+    made float16 by a function of their own, and the product's time alone would not be that of both."""
     import tvm
 
-    return [each for each in mod.functions.values() if isinstance(each, tvm.tirx.PrimFunc)]
+    found = {name.name_hint: each for name, each in mod.functions.items() if isinstance(each, tvm.tirx.PrimFunc)}
+    if len(found) > 1:
+        names = " and ".join(sorted(found))
+        raise click.UsageError(f"{names} are several kernels: --formats q4f16 and q8f16 are timed with up to 64 --rows")
+    (function,) = found.values()
+    return function

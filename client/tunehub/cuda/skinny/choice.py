@@ -24,14 +24,14 @@ _ANY = 1 << 31  # blocks
 _LAUNCH_S, _BYTES_PER_S = 2e-6, 4e12  # of an H200
 
 _Row = TypeVar("_Row")
-# Tiles, warps along columns and K, stages and depth, by the most rows, for columns of one wave, of two, more, and many;
-# None: a tile without operands in shared memory is faster.
-_Choices: TypeAlias = "dict[int, tuple[tuple[int, int, int, int, int] | None, ...]]"
+# Tiles, warps along columns and K, stages and depth, and 1 where x is held in registers, by the most rows, for columns
+# of one wave, of two, more, and many; None: a tile without operands in shared memory is faster.
+_Choices: TypeAlias = "dict[int, tuple[tuple[int, ...] | None, ...]]"
 _STAGED: dict[int, _Choices] = {
     4: {
         1: ((2, 1, 8, 4, 128), *[(1, 1, 8, 2, 256)] * 2, (2, 1, 8, 2, 256)),
         4: ((2, 1, 8, 2, 128), *[(2, 1, 4, 2, 256)] * 3),
-        8: ((2, 1, 8, 2, 128), (2, 1, 8, 1, 256), (2, 1, 8, 2, 128), (2, 2, 4, 2, 128)),
+        8: ((2, 1, 8, 2, 128), (2, 1, 8, 1, 256), (2, 1, 8, 2, 128), (2, 2, 4, 2, 128, 1)),
         16: ((2, 1, 8, 2, 128), *[(2, 2, 4, 2, 128)] * 3),
         32: ((2, 1, 8, 2, 128), (2, 2, 4, 2, 128), (2, 1, 4, 2, 128), (4, 2, 2, 2, 128)),
         64: ((2, 1, 4, 2, 128), (2, 2, 4, 2, 128), (2, 4, 2, 3, 128), (2, 4, 2, 3, 128)),
@@ -45,19 +45,27 @@ _STAGED: dict[int, _Choices] = {
     16: {32: (None,) * 4, 64: ((2, 2, 2, 4, 64),) * 4},
 }
 # Of 4 bits, where all blocks have a place at once with three tiles and not with two, by the most rows.
-_OF_THREE = {1: (3, 1, 8, 4, 128), 8: (3, 1, 8, 2, 128), 16: (3, 1, 8, 2, 128)}
+_OF_THREE: dict[int, tuple[int, ...]] = {1: (3, 1, 8, 4, 128), **dict.fromkeys((4, 8, 16), (3, 1, 8, 2, 128))}
+# Of 4 bits likewise, from so many columns on; at 16,384 these are slower, in between nothing was measured.
+_WIDE = 24 << 10
+_OF_WIDE: dict[int, tuple[int, ...]] = {16: (3, 1, 4, 2, 128, 1)}
 # Of 4 bits likewise, by the most rows, columns and K of products that were measured one by one, where these are faster.
-_OF_PRODUCTS: dict[int, dict[tuple[int, int], tuple[int, int, int, int, int]]] = {
+_OF_PRODUCTS: dict[int, dict[tuple[int, int], tuple[int, ...]]] = {
     1: {(3584, 18944): (2, 1, 16, 2, 128)},
+    4: {(3072, 3072): (2, 1, 12, 2, 128), (9216, 3072): (2, 3, 4, 2, 128), (16384, 3072): (4, 2, 4, 2, 128)},
     8: {
         (3072, 3072): (2, 1, 12, 2, 128),
         (3584, 3584): (2, 1, 7, 2, 128),
         (9216, 3072): (2, 3, 4, 2, 128),
         (16384, 3072): (4, 2, 4, 2, 128),
-        (28672, 4096): (4, 1, 4, 2, 256),
-        (37888, 3584): (2, 3, 4, 2, 128),
+        (28672, 4096): (2, 1, 4, 2, 128, 1),
+        (37888, 3584): (3, 2, 2, 2, 128, 1),
     },
-    16: {(9216, 3072): (3, 2, 4, 2, 128), (16384, 3072): (2, 4, 4, 2, 128)},
+    16: {
+        (9216, 3072): (3, 2, 4, 2, 128),
+        (16384, 3072): (2, 4, 4, 2, 128),
+        (37888, 3584): (3, 2, 2, 2, 128, 1),
+    },
 }
 # Warpgroups, blocks of a cluster, stages and depth, and how many blocks there have to be, at least and at most,
 # likewise; None: another tile is faster.
@@ -103,8 +111,10 @@ def _of_product(extents: SkinnyExtents) -> Iterator[StagedTile]:
     rows = _most_rows(_STAGED[_FOUR], extents)
     if extents.weights.bits != _FOUR or rows is None:
         return
-    three = _ONE_WAVE < extents.columns <= _WAVE_OF_THREE and extents.depth < _DEEP and _lies_in_words(extents)
-    found = _OF_PRODUCTS.get(rows, {}).get((extents.columns, extents.depth), _OF_THREE.get(rows) if three else None)
+    three = _ONE_WAVE < extents.columns <= _WAVE_OF_THREE and extents.depth < _DEEP
+    alike = _OF_THREE if three else _OF_WIDE if extents.columns >= _WIDE else {}
+    of_columns = alike.get(rows) if _lies_in_words(extents) else None
+    found = _OF_PRODUCTS.get(rows, {}).get((extents.columns, extents.depth), of_columns)
     if found is not None:
         yield _staged_tile(found)
 
@@ -114,13 +124,13 @@ def _staged(extents: SkinnyExtents) -> Iterator[StagedTile]:
     found = _found(_STAGED, extents)
     if found is not None:
         tile = _staged_tile(found)
-        deep = extents.weights.bits == _FOUR and extents.rows <= _ROWS and extents.depth >= _DEEP
+        deep = extents.weights.bits == _FOUR and extents.rows <= _ROWS and extents.depth >= _DEEP and not tile.held
         yield from _from(replace(tile, depth=_LONG_SLICE, stages=_LONG_STAGES) if deep else tile)
 
 
-def _staged_tile(choice: tuple[int, int, int, int, int]) -> StagedTile:
-    tiles, along, deep, stages, depth = choice
-    return StagedTile(tiles=tiles, warps=(along, deep), stages=stages, depth=depth)
+def _staged_tile(choice: tuple[int, ...]) -> StagedTile:
+    tiles, along, deep, stages, depth, *held = choice
+    return StagedTile(tiles=tiles, warps=(along, deep), stages=stages, depth=depth, held=bool(held))
 
 
 def _wgmma(extents: SkinnyExtents) -> WgmmaTile | None:

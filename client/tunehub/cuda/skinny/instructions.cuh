@@ -37,6 +37,13 @@ __device__ __forceinline__ uint4 load_often(const void* from) {
   return found;
 }
 
+// Into what stays as it is where this is not `wanted`.
+__device__ __forceinline__ void load_where(uint4& to, const void* from, bool wanted) {
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %5, 0; @p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];}"
+               : "+r"(to.x), "+r"(to.y), "+r"(to.z), "+r"(to.w)
+               : "l"(from), "r"(unsigned(wanted)));
+}
+
 __device__ __forceinline__ unsigned load_half(const void* from) {
   unsigned short found;
   asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(found) : "l"(from));
@@ -68,6 +75,14 @@ __device__ __forceinline__ unsigned held(unsigned value) {
   unsigned found;
   asm volatile("shfl.sync.idx.b32 %0, %1, 0, 31, 0xffffffff;" : "=r"(found) : "r"(value));
   return found;
+}
+
+// The same value in a register of its own for each `i`, so that four of them stay beside each other: no multiprocessor has
+// a number of so many bits.
+__device__ __forceinline__ unsigned apart(unsigned value, int i) {
+  unsigned multiprocessor;
+  asm volatile("mov.u32 %0, %smid;" : "=r"(multiprocessor));
+  return value ^ multiprocessor >> (20 + i);
 }
 
 __device__ __forceinline__ unsigned add(unsigned a, unsigned b) {

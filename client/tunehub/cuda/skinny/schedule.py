@@ -9,7 +9,7 @@ from tunehub.cuda.matmul import inline_consumers
 from tunehub.cuda.skinny.product import SkinnyProduct
 from tunehub.cuda.skinny.shared_memory import pool_bytes, stride
 from tunehub.cuda.skinny.source import PREFIX, name_of, source
-from tunehub.cuda.skinny.tile import AnyTile, SkinnyTile, WgmmaTile
+from tunehub.cuda.skinny.tile import AnyTile, SkinnyTile, StagedTile, WgmmaTile
 from tunehub.relax.index_expressions import operator_name
 from tunehub.relax.nodes import buffer_kind, buffer_of
 from tunehub.relax.open_axes.views import dtype_of
@@ -17,6 +17,8 @@ from tunehub.relax.open_axes.views import dtype_of
 _VECTOR = 4  # results of a thread
 _BANKS = 32
 _BOUND, _THREAD_INDEX = 4, 1  # tvm::tirx::ForKind, IterVarType
+# Of __launch_bounds__, on a multiprocessor: where one is stated, the compiler keeps no registers free for others.
+_FEWEST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
 
 
 def apply(mod: Any, product: SkinnyProduct, tile: AnyTile) -> Any:
@@ -134,6 +136,8 @@ def _opaque(realize: Any, product: SkinnyProduct, tile: AnyTile, result: Any, fi
     if not isinstance(tile, SkinnyTile):
         pool = tirx.decl_buffer((pool_bytes(product.extents, tile) // 4,), "float32", "pool", scope="shared.dyn")
     call = _call(product, tile, result, first, pool)
+    if isinstance(tile, StagedTile) and tile.held:
+        call = tirx.AttrStmt(tirx.const(0, "int32"), _FEWEST_BLOCKS, tirx.const(1, "int32"), call)
     operands = [product.data, product.weights, *([] if product.scales is None else [product.scales])]
     columns = ir.Range.from_min_extent(first, tirx.const(tile.columns, dtype_of(first)))
     made = type(realize.block)(

@@ -44,7 +44,7 @@ def pool_bytes(extents: SkinnyExtents, tile: StagedTile | WgmmaTile) -> int:
         found = _ATOM + max(slices, tile.threads // WARP * row_tiles(extents) * WARP * _VECTOR)
     else:
         data = wide + _LANE_X[extents.weights.bits] - wide % (_BANKS * _FLOAT)
-        slices = tile.warps[1] * tile.stages * (tile.columns * weights + extents.rows * data)
+        slices = tile.warps[1] * tile.stages * (tile.columns * weights + (0 if tile.held else extents.rows * data))
         found = max(slices, tile.threads * tile.tiles * row_tiles(extents) * _VECTOR)
     return max(found, FEWEST_ASKED_BYTES) if found + _results(extents, tile) > FEWEST_ASKED_BYTES else found
 

@@ -39,7 +39,7 @@ def _of_tile(extents: SkinnyExtents, tile: AnyTile) -> dict[str, int]:
     if isinstance(tile, SkinnyTile):
         return {**warps, "UNROLL": tile.unroll, "DEPTH": tile.depth, "ROOM": room(extents, tile)}
     few = extents.weights.group > 0 and row_tiles(extents) <= _SCALED_AFTER
-    return {**warps, "STAGES": tile.stages, "DEPTH": tile.depth, "AFTER": int(few)}
+    return {**warps, "STAGES": tile.stages, "DEPTH": tile.depth, "AFTER": int(few), "HELD": int(tile.held)}
 
 
 def name_of(extents: SkinnyExtents, tile: AnyTile) -> str:

@@ -40,10 +40,12 @@ class SkinnyTile(_TileInBlock):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StagedTile(_TileInBlock):
     """A block has ``warps`` along columns, which are a team, and teams along K. A warp has ``tiles`` of 16 columns.
-    Each team has ``stages`` slices of ``depth`` of K, at most 256, in shared memory or on their way there."""
+    Each team has ``stages`` slices of ``depth`` of K, at most 256, in shared memory or on their way there; where x is
+    ``held`` (weights of 4 bits) its part goes straight into registers, a slice ahead."""
 
     stages: int
     depth: int
+    held: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)

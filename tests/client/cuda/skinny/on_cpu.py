@@ -27,11 +27,11 @@ def run(source: str, arrays: Mapping[str, Any], grid: tuple[int, int], folder: P
     code = source[source.index("namespace tunehub_skinny") :]
     assert _INSTRUCTIONS in code
     code = _OF_WARPGROUPS.sub("", code.replace(_INSTRUCTIONS, ""))
-    signature = re.search(r"void __launch_bounds__\((\d+)\) main_kernel\((.*?)\)( \{|;)", code, re.DOTALL)
+    signature = re.search(r"void __launch_bounds__\((\d+)(?:, 1)?\) main_kernel\((.*?)\)( \{|;)", code, re.DOTALL)
     assert signature is not None
     threads, parameters = int(signature[1]), [each.rsplit(" ", 1) for each in signature[2].split(", ")]
     code = code.replace('extern "C" __global__ ', "static ").replace("__shared__ alignas(64)", "alignas(64) __shared__")
-    code = re.sub(r"__launch_bounds__\(\d+\)", "", code)
+    code = re.sub(r"__launch_bounds__\(\d+(?:, 1)?\)", "", code)
     code = re.sub(
         r"extern __shared__ __align__\(64\) float (\w+)\[\]", rf"alignas(64) static float \1[{_DYNAMIC}]", code
     )

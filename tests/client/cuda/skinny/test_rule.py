@@ -13,6 +13,7 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 import tvm
 from tvm import te
 
+from tunehub.cuda.nvrtc import source_of
 from tunehub.cuda.rule import NoTileError
 from tunehub.cuda.skinny import rule
 from tunehub.cuda.skinny.choice import chosen
@@ -148,23 +149,49 @@ def test_a_product_that_was_measured_gets_its_own_tile_where_a_block_has_room_fo
     extents = SkinnyExtents(rows=8, columns=16384, depth=3072, weights=QUANTISED[0])
     own = StagedTile(tiles=4, warps=(2, 4), stages=2, depth=128)
     assert chosen(extents, 227 << 10, True) == chosen(replace(extents, rows=5), 227 << 10) == own
-    others = (replace(extents, rows=4), replace(extents, depth=3584), replace(extents, columns=16000))
+    others = (replace(extents, rows=1), replace(extents, depth=3584), replace(extents, columns=16000))
     for other, asked in [*((each, 227 << 10) for each in others), (extents, 99 << 10)]:
         assert chosen(other, asked) != own
     assert chosen(replace(extents, weights=QUANTISED[1]), 227 << 10) != own
 
 
-@pytest.mark.parametrize("rows,stages", [(1, 4), (5, 2), (8, 2), (16, 2)])
+@pytest.mark.parametrize("rows,stages", [(1, 4), (4, 2), (5, 2), (8, 2), (16, 2)])
 def test_three_tiles_where_they_bring_all_blocks_a_place_at_once(rows: int, stages: int) -> None:
     extents = SkinnyExtents(rows=rows, columns=5120, depth=5120, weights=QUANTISED[0])
     own = StagedTile(tiles=3, warps=(1, 8), stages=stages, depth=128)
     assert chosen(extents, 227 << 10, True) == chosen(replace(extents, columns=6144), 227 << 10) == own
     others = [replace(extents, columns=each) for each in (4224, 6400)]
     others += [replace(extents, depth=each) for each in (8192, 5152)]
-    others += [replace(extents, rows=each) for each in (4, 17)]
+    others += [replace(extents, rows=17)]
     for other in others:
         assert chosen(other, 227 << 10) != own
     assert chosen(replace(extents, weights=QUANTISED[1]), 227 << 10) != own
+
+
+@pytest.mark.parametrize("rows,columns,depth,own", [
+    (8, 32064, 3072, StagedTile(tiles=2, warps=(2, 4), stages=2, depth=128, held=True)),
+    (5, 57344, 8192, StagedTile(tiles=2, warps=(2, 4), stages=2, depth=128, held=True)),
+    (8, 28672, 4096, StagedTile(tiles=2, warps=(1, 4), stages=2, depth=128, held=True)),
+    (16, 28672, 4096, StagedTile(tiles=3, warps=(1, 4), stages=2, depth=128, held=True)),
+    (9, 128256, 4096, StagedTile(tiles=3, warps=(1, 4), stages=2, depth=128, held=True)),
+    (16, 37888, 3584, StagedTile(tiles=3, warps=(2, 2), stages=2, depth=128, held=True)),
+])  # fmt: skip
+def test_x_of_wide_products_is_held_in_registers(rows: int, columns: int, depth: int, own: StagedTile) -> None:
+    extents = SkinnyExtents(rows=rows, columns=columns, depth=depth, weights=QUANTISED[0])
+    assert chosen(extents, 227 << 10, True) == own
+    others = [replace(extents, rows=each) for each in (4, 17)]
+    others += [replace(extents, columns=16384, depth=3072), replace(extents, weights=QUANTISED[1])]
+    others += [replace(extents, depth=depth + 32)]  # scales of a row that are no whole words
+    for other in others:
+        tile = chosen(other, 227 << 10)
+        assert not isinstance(tile, StagedTile) or not tile.held
+
+
+def test_a_kernel_that_holds_x_may_have_as_many_registers_as_a_block_finds() -> None:
+    for columns, bounds in ((28672, "__launch_bounds__(128, 1)"), (4096, "__launch_bounds__(256)")):
+        served = by_rule(product((16,), columns, 4096, 4), H200)
+        assert served is not None
+        assert bounds in source_of(tvm.tirx.build(served[0].mod, target=H200))
 
 
 def test_a_kernel_for_clusters_says_so_and_names_its_architecture() -> None:

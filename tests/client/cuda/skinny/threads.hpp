@@ -70,6 +70,7 @@ static void run(int total, Index where, void (*what)()) {
 #define blockIdx threads::place
 static void __syncthreads() { threads::meet(threads::block); }
 static uint4 load_once(const void* from) { uint4 found; std::memcpy(&found, from, 16); return found; }
+static void load_where(uint4& to, const void* from, bool wanted) { if (wanted) to = load_once(from); }
 static uint4 load_often(const void* from) { return load_once(from); }
 static unsigned load_half(const void* from) { uint16_t found; std::memcpy(&found, from, 2); return found; }
 
@@ -120,6 +121,7 @@ static unsigned bytes(unsigned a, unsigned b, unsigned selected) {
   return found;
 }
 static unsigned twice(unsigned pair, int which) { return (pair >> 16 * which & 0xffffu) * 0x10001u; }
+static unsigned apart(unsigned value, int) { return value; }
 static unsigned held(unsigned value) { return value; }
 static unsigned and_or(unsigned a, unsigned mask, unsigned bits) { return (a & mask) | bits; }
 static unsigned add(unsigned a, unsigned b) {
