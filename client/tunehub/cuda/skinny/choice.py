@@ -31,7 +31,7 @@ _STAGED: dict[int, _Choices] = {
     4: {
         1: ((2, 1, 8, 4, 128), *[(1, 1, 8, 2, 256)] * 2, (2, 1, 8, 2, 256)),
         4: ((2, 1, 8, 2, 128), *[(2, 1, 4, 2, 256)] * 3),
-        8: ((2, 1, 8, 2, 128), (2, 1, 8, 1, 256), (2, 1, 8, 2, 128), (2, 2, 4, 2, 128, 1)),
+        8: ((2, 1, 8, 2, 128), (2, 1, 8, 1, 256), (2, 1, 8, 2, 128), (2, 2, 4, 2, 128)),
         16: ((2, 1, 8, 2, 128), *[(2, 2, 4, 2, 128)] * 3),
         32: ((2, 1, 8, 2, 128), (2, 2, 4, 2, 128), (2, 1, 4, 2, 128), (4, 2, 2, 2, 128)),
         64: ((2, 1, 4, 2, 128), (2, 2, 4, 2, 128), (2, 4, 2, 3, 128), (2, 4, 2, 3, 128)),
@@ -58,8 +58,8 @@ _OF_PRODUCTS: dict[int, dict[tuple[int, int], tuple[int, ...]]] = {
         (3584, 3584): (2, 1, 7, 2, 128),
         (9216, 3072): (2, 3, 4, 2, 128),
         (16384, 3072): (4, 2, 4, 2, 128),
-        (28672, 4096): (2, 1, 4, 2, 128, 1),
-        (37888, 3584): (3, 2, 2, 2, 128, 1),
+        (28672, 4096): (4, 1, 4, 2, 256),
+        (37888, 3584): (2, 3, 4, 2, 128),
     },
     16: {
         (9216, 3072): (3, 2, 4, 2, 128),
@@ -124,7 +124,7 @@ def _staged(extents: SkinnyExtents) -> Iterator[StagedTile]:
     found = _found(_STAGED, extents)
     if found is not None:
         tile = _staged_tile(found)
-        deep = extents.weights.bits == _FOUR and extents.rows <= _ROWS and extents.depth >= _DEEP and not tile.held
+        deep = extents.weights.bits == _FOUR and extents.rows <= _ROWS and extents.depth >= _DEEP
         yield from _from(replace(tile, depth=_LONG_SLICE, stages=_LONG_STAGES) if deep else tile)
 
 

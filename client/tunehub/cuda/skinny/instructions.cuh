@@ -77,14 +77,6 @@ __device__ __forceinline__ unsigned held(unsigned value) {
   return found;
 }
 
-// The same value in a register of its own for each `i`, so that four of them stay beside each other: no multiprocessor has
-// a number of so many bits.
-__device__ __forceinline__ unsigned apart(unsigned value, int i) {
-  unsigned multiprocessor;
-  asm volatile("mov.u32 %0, %smid;" : "=r"(multiprocessor));
-  return value ^ multiprocessor >> (20 + i);
-}
-
 __device__ __forceinline__ unsigned add(unsigned a, unsigned b) {
   unsigned found;
   asm("add.rn.f16x2 %0, %1, %2;" : "=r"(found) : "r"(a), "r"(b));

@@ -38,7 +38,7 @@ def _of_tile(extents: SkinnyExtents, tile: AnyTile) -> dict[str, int]:
     warps = {"TILES": tile.tiles, "WN": tile.warps[0], "WK": tile.warps[1]}
     if isinstance(tile, SkinnyTile):
         return {**warps, "UNROLL": tile.unroll, "DEPTH": tile.depth, "ROOM": room(extents, tile)}
-    few = extents.weights.group > 0 and row_tiles(extents) <= _SCALED_AFTER
+    few = extents.weights.group > 0 and row_tiles(extents) <= _SCALED_AFTER and not tile.held
     return {**warps, "STAGES": tile.stages, "DEPTH": tile.depth, "AFTER": int(few), "HELD": int(tile.held)}
 
 

@@ -3,19 +3,17 @@
 // Constants that stand before: M (rows at most), N, K, MT (tiles of 8 rows), TILES (of 16 columns of a warp), WN (warps of
 // a team, along columns), WK (teams, along K), STAGES (slices of K of a team that are in shared memory), DEPTH (of K in a
 // slice, at most 256), FORMAT (bits of a weight: 16, 8 or 4), AFTER (scales are multiplied with sums of a group), HELD (x
-// goes straight into registers, of 4 bits), BFLOAT (the 16 bits are bfloat16's).
+// goes straight into registers, of 4 bits and without AFTER), BFLOAT (the 16 bits are bfloat16's).
 //
 // Each team has its own slices and its own place in shared memory, and waits for no other until sums are added up, always
 // in the same order. cp.async brings weights, scales and x there; ldmatrix gives each lane of four a 32-bit word of the 16
 // bytes of a row, which of 4 bits is a group: so mma.sync (16 × 16 weights, 16 × 8 of x) adds up products of one group.
 // Numbers of 4 and 8 bits are used as they are, as subnormal numbers of half precision: q · 2^-24, which is exact. What is
-// taken from them is a product of a constant with the same x, where sums begin. The upper four bits of a byte are 16 times a
-// number: their sums are divided again, and where x is held they are multiplied with a sixteenth of it.
+// taken from them is a product of a constant with the same x, where sums begin.
 
 constexpr int COLUMNS = 16 * TILES * WN, TEAM = 32 * WN;
 constexpr int LANE_X = FORMAT == 16 ? 16 : FORMAT == 8 ? 32 : 64, STRIDE_X = DEPTH * 2 + LANE_X - DEPTH * 2 % 128;
 constexpr int STAGE = COLUMNS * STRIDE + (HELD ? 0 : M * STRIDE_X);
-constexpr bool TOGETHER = FORMAT == 8 || HELD;  // sums of both halves of x
 constexpr unsigned OFFSET = FORMAT == 4 ? 0x80078007u : 0x807f807fu;  // -7 and -127, times 2^-24
 
 // Begin to bring a slice of K into shared memory. What is behind the end of K is 0.
@@ -99,8 +97,8 @@ __device__ __forceinline__ void numbers(unsigned (&a)[2][4], unsigned p, unsigne
 }
 
 // Multiply a slice, and where x is held begin to load that of the `next` one.
-__device__ __forceinline__ void multiply_add(float (&sums)[TILES][MT][4], unsigned stage, const Masks& masks,
-                                             const unsigned (&offset)[4], Held& held, int next) {
+__device__ __forceinline__ void multiply_add(float (&sums)[TILES][MT][4], unsigned stage, const Masks& masks, Held& held,
+                                             int next) {
   const int lane = threadIdx.x % 32, first = threadIdx.x / 32 % WN * TILES * 16;
   const unsigned own = stage + (first + lane / 8 % 2 * 8 + lane % 8) * STRIDE + lane / 16 * 16;
   uint4 scales[TILES][2];
@@ -123,9 +121,8 @@ __device__ __forceinline__ void multiply_add(float (&sums)[TILES][MT][4], unsign
     if constexpr (AFTER)
 #pragma unroll
       for (int j = 0; j < MT; ++j) {
-        mma_from(start[j], offset[0], offset[1], offset[2], offset[3], x[j][0], x[j][1], 0, 0, 0, 0);
-        mma(start[j], offset[0], offset[1], offset[2], offset[3], x[j][2], x[j][3]);
-        if constexpr (HELD) x[j][2] = multiply(x[j][2], 0x2c002c00u), x[j][3] = multiply(x[j][3], 0x2c002c00u);
+        mma_from(start[j], OFFSET, OFFSET, OFFSET, OFFSET, x[j][0], x[j][1], 0, 0, 0, 0);
+        mma(start[j], OFFSET, OFFSET, OFFSET, OFFSET, x[j][2], x[j][3]);
       }
 #pragma unroll
     for (int r = 0; r < TILES; ++r) {
@@ -147,11 +144,11 @@ __device__ __forceinline__ void multiply_add(float (&sums)[TILES][MT][4], unsign
           float group[4], more[4];
           mma_from(group, a[0][0], a[0][1], a[0][2], a[0][3], x[j][0], x[j][1], start[j][0], start[j][1], start[j][2],
                    start[j][3]);
-          if constexpr (TOGETHER) mma(group, a[1][0], a[1][1], a[1][2], a[1][3], x[j][2], x[j][3]);
+          if constexpr (FORMAT == 8) mma(group, a[1][0], a[1][1], a[1][2], a[1][3], x[j][2], x[j][3]);
           else mma_from(more, a[1][0], a[1][1], a[1][2], a[1][3], x[j][2], x[j][3], 0, 0, 0, 0);
 #pragma unroll
           for (int i = 0; i < 4; ++i)
-            if (M > 1 || i % 2 == 0) sums[r][j][i] += (i < 2 ? one : other) * (TOGETHER ? group[i] : group[i] + 0.0625f * more[i]);
+            if (M > 1 || i % 2 == 0) sums[r][j][i] += (i < 2 ? one : other) * (FORMAT == 8 ? group[i] : group[i] + 0.0625f * more[i]);
         }
       } else {
 #pragma unroll
@@ -174,10 +171,6 @@ __device__ __forceinline__ void product(const void* data, const void* weights, c
   const unsigned stages = shared_address(pool) + team * STAGES * STAGE;
   float sums[TILES][MT][4] = {};
   const Masks masks = masks_of_numbers();
-  unsigned offset[4];
-  if constexpr (AFTER)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) offset[i] = HELD ? apart(OFFSET, i) : OFFSET;
   Held held;
   if constexpr (HELD) hold_first(held, from, team);
 #pragma unroll
@@ -188,7 +181,7 @@ __device__ __forceinline__ void product(const void* data, const void* weights, c
   for (int slice = team, at = 0; slice < SLICES; slice += WK, at = at + 1 == STAGES ? 0 : at + 1) {
     wait_for_copies<STAGES - 1>();
     meet<WN>(team);
-    multiply_add(sums, stages + at * STAGE, masks, offset, held, slice + WK);
+    multiply_add(sums, stages + at * STAGE, masks, held, slice + WK);
     meet<WN>(team);
     if (slice + STAGES * WK < SLICES) fetch(stages + at * STAGE, from, slice + STAGES * WK);
     copies_end();

@@ -121,7 +121,6 @@ static unsigned bytes(unsigned a, unsigned b, unsigned selected) {
   return found;
 }
 static unsigned twice(unsigned pair, int which) { return (pair >> 16 * which & 0xffffu) * 0x10001u; }
-static unsigned apart(unsigned value, int) { return value; }
 static unsigned held(unsigned value) { return value; }
 static unsigned and_or(unsigned a, unsigned mask, unsigned bits) { return (a & mask) | bits; }
 static unsigned add(unsigned a, unsigned b) {
