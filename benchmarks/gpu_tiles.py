@@ -119,7 +119,7 @@ def _as_served(row: Mapping[str, Any]) -> bool:
         row.get("start") in (None, "as served")
         and not row.get("EVICT")
         and row.get("AFTER") != _SHIFTED
-        and row.get("HELD", 0) <= 1
+        and not (row.get("HELD") and row.get("AFTER"))
     )
 
 

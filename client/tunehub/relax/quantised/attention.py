@@ -12,7 +12,7 @@ from tunehub.relax.layout.attention.integer_kernel import QuantisedAttention, qu
 from tunehub.relax.layout.attention.kernel import Rounding, Step
 from tunehub.relax.layout.attention.matching import ScoresInGraph, broadcasts, fit, is_softmax, scores_of, source_of
 from tunehub.relax.layout.attention.rule import Lengths, chosen_in_integers
-from tunehub.relax.nodes import bound_value, integer, operator_of
+from tunehub.relax.nodes import bound_value, operator_of
 from tunehub.relax.quantised.operands import QUANTIZE, affine_of, dequantised, has_type, variable_of
 from tunehub.relax.quantised.scales import LIMITS, Affine
 from tunehub.templates.dot_product import DotProduct
@@ -47,11 +47,9 @@ class AttentionsInGraph:
     def quantised(self, source: Any, affine: Affine, dtype: str) -> Any | None:
         """The kernel of ``source``, one of these variables, that quantises its result, too."""
         found = self._known.get(variable_of(self._graph, source))
-        return (
-            None
-            if found is None
-            else self._call(replace(found, how=replace(found.how, result=Rounding(affine, dtype))))
-        )
+        if found is None:
+            return None
+        return self._call(replace(found, how=replace(found.how, result=Rounding(affine, dtype))))
 
     def _call(self, found: AttentionInGraph) -> Any:
         return self._kernels.call(
@@ -92,11 +90,10 @@ def _fitted(
 ) -> AttentionInGraph | None:
     """The kernel for these queries, keys and values, None where it is not for their shapes."""
     sources = [source_of(graph, each) for each, _ in tensors]
-    q, k, v = shapes = [each.shape for each in sources]
+    q, k, _ = shapes = [each.shape for each in sources]
     if not fit(*shapes) or not all(broadcasts(each, (*q[:-1], k[-1])) for each in scores.operands):
         return None
-    lengths = Lengths(queries=integer(q[-2]), keys=integer(k[-1]), depth=int(q[-1]), outputs=int(v[-1]))
-    size = chosen_in_integers(lengths)
+    size = chosen_in_integers(Lengths.of(*shapes))
     if size is None:
         return None
     product, step, steps = scores_at_once(scores.steps)

@@ -120,7 +120,7 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
         shapes = [source.shape for source in sources]
         if not fit(*shapes) or any(str(tensor_type(source.tensor).dtype) != "float32" for source in sources):
             return None
-        scores = chosen(_lengths(*shapes), self.vector, self.narrowing)
+        scores = chosen(Lengths.of(*shapes), self.vector, self.narrowing)
         if scores is None:
             return None
         whole = (*shapes[0][:-1], shapes[1][-1])
@@ -136,7 +136,3 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
             alone=True,
             how=(*steps, axes, scores, safe),
         )
-
-
-def _lengths(q: Sequence[Any], k: Sequence[Any], v: Sequence[Any]) -> Lengths:
-    return Lengths(queries=integer(q[-2]), keys=integer(k[-1]), depth=int(q[-1]), outputs=int(v[-1]))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tunehub.relax.layout.attention.integer_kernel import LANES
 from tunehub.relax.layout.attention.kernel import Scores
 from tunehub.relax.layout.grouped import TILES, WORDS, Groups
+from tunehub.relax.nodes import integer
 
 if TYPE_CHECKING:
     from tunehub.relax.layout.narrowing import Narrowing
@@ -31,6 +33,11 @@ class Lengths:
     keys: int | None
     depth: int
     outputs: int
+
+    @classmethod
+    def of(cls, q: Sequence[Any], k: Sequence[Any], v: Sequence[Any]) -> Lengths:
+        """Of the shapes of queries ``[..., S, D]``, keys ``[..., D, T]`` and values ``[..., T, N]``."""
+        return cls(queries=integer(q[-2]), keys=integer(k[-1]), depth=int(q[-1]), outputs=int(v[-1]))
 
 
 def chosen(lengths: Lengths, vector: int, narrowing: Narrowing | None) -> Scores | None:
