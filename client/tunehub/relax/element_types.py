@@ -7,12 +7,25 @@ from typing import Any
 from tunehub.relax.nodes import blocks_in, buffer_kind, buffer_of, parameters, reduces
 
 _MULTIPLIED = 2  # operands
+_EIGHT_BITS = frozenset({"int8", "uint8"})
 
 
 def written_types(function: Any) -> frozenset[str]:
     """The types of all buffers that ``function``, a PrimFunc without a schedule, writes."""
     writes = (region for block in blocks_in(function.body) for region in block.writes)
     return frozenset(_type(region) for region in writes)
+
+
+def roundings_in_a_row(function: Any) -> int:
+    """How often ``function``, a PrimFunc without a schedule, rounds to 8 bits at most on the way to one of its results:
+    what is read wider and written in 8 bits."""
+    found: dict[Any, int] = {}
+    for block in blocks_in(function.body):
+        before = max((found.get(buffer_of(region), 0) for region in block.reads), default=0)
+        wider = any(_type(region) not in _EIGHT_BITS for region in block.reads)
+        for region in block.writes:
+            found[buffer_of(region)] = before + (wider and _type(region) in _EIGHT_BITS)
+    return max(found.values(), default=0)
 
 
 def product_types(function: Any) -> str | None:

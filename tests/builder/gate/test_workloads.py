@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tunehub.measure.difference import difference_reason, tolerance
 from tunehub.measure.protocol import MeasuringPlan, interquartile_range, noise_reason
 from tunehub_builder.backends.relax import workload_gate
-from tunehub_builder.backends.relax.workload_gate import LIMITS, RelaxWorkloads, Verdict, case_of, evidence
+from tunehub_builder.backends.relax.workload_gate import LIMITS, RelaxWorkloads, Verdict, case_of, evidence, gate_types
 from tunehub_builder.gate.finalists import Distilled
 from tunehub_builder.gate.journal import is_due
 from tunehub_builder.gate.workloads import judge as judge_cases
 from tunehub_builder.tuning.runner.pool import PoolOptions, WorkerPool
-from tunehub_builder.tuning.work_directory import RunFile, WorkDirectory
+from tunehub_builder.tuning.work_directory import RunFile, TaskEntry, WorkDirectory
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
@@ -125,3 +126,23 @@ def test_noise_and_gain() -> None:
 @given(st.lists(st.floats(min_value=1e-6, max_value=1.0), min_size=1, max_size=20))
 def test_the_spread_is_never_larger_than_the_range(samples: list[float]) -> None:
     assert 0.0 <= interquartile_range(samples) <= max(samples) - min(samples) + 1e-12
+
+
+@pytest.mark.parametrize(("times", "steps"), [(1, 1), (3, 4)])
+def test_a_step_in_8_bits_may_become_several_where_it_is_rounded_again(times: int, steps: int) -> None:
+    import tvm
+    from tvm import te
+
+    def rounded(x: Any) -> Any:
+        wide = te.compute((8,), lambda i: x[i].astype("float32") * 2.0, name="wide")
+        return te.compute((8,), lambda i: te.round(wide[i]).astype("uint8"), name="eight")
+
+    first = te.placeholder((8,), "float32", name="x")
+    last = first
+    for _ in range(times):
+        last = rounded(last)
+    module = tvm.ir.save_json(tvm.IRModule({"main": te.create_prim_func([first, last])}))
+    task = TaskEntry(name="eight", exact="e", anchor=None, counts={"a": 1}, module=module, types=("uint8",))
+    most = tolerance(gate_types(task))
+    assert difference_reason(steps / 127, most) is None
+    assert difference_reason((steps + 1) / 127 if times == 1 else 0.2, most) is not None

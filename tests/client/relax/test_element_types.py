@@ -11,7 +11,7 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import te  # noqa: E402
 
-from tunehub.relax.element_types import product_types, written_types  # noqa: E402
+from tunehub.relax.element_types import product_types, roundings_in_a_row, written_types  # noqa: E402
 from tunehub.relax.keys import anchor_key, workload_key  # noqa: E402
 from tunehub.relax.schedule.operator_class import anchor_class_of, class_of  # noqa: E402
 
@@ -59,3 +59,32 @@ def test_what_is_written_is_known_without_what_is_read() -> None:
     half = te.compute((8,), lambda i: a[i].astype("bfloat16"), name="half")
     whole = te.compute((8,), lambda i: half[i].astype("float32"), name="whole")
     assert written_types(te.create_prim_func([a, whole])) == {"bfloat16", "float32"}
+
+
+def in_eight_bits(x: Any) -> Any:
+    return te.compute((8,), lambda i: te.round(x[i] * 0.5).astype("uint8"), name="eight")
+
+
+def computed_with(x: Any) -> Any:
+    return te.compute((8,), lambda i: x[i].astype("float32") * 3.0, name="wide")
+
+
+def rounded(count: int) -> Any:
+    """Numbers that are rounded to 8 bits, computed with and rounded again, so many times, and copied at the end."""
+    first = te.placeholder((8,), "float32", name="x")
+    last = in_eight_bits(first)
+    for _ in range(count - 1):
+        last = in_eight_bits(computed_with(last))
+    return te.create_prim_func([first, te.compute((8,), lambda i: last[7 - i], name="copied")])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_roundings_in_a_row_are_those_of_one_result(count: int) -> None:
+    assert roundings_in_a_row(rounded(count)) == count
+
+
+def test_results_beside_each_other_are_rounded_once_each() -> None:
+    a = te.placeholder((8,), "float32", name="a")
+    one, other = in_eight_bits(a), in_eight_bits(a)
+    both = te.compute((8,), lambda i: one[i].astype("float32") + other[i], name="both")
+    assert roundings_in_a_row(te.create_prim_func([a, both])) == 1

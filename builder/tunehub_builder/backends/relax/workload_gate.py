@@ -210,10 +210,20 @@ def evidence(verdict: Verdict) -> RecordEvidence | None:
 
 
 def gate_types(task: TaskEntry) -> tuple[str, ...]:
-    """The element types by which outputs of a workload are compared: what it writes, and float16 where anything is:
-    types stand in TVM's JSON as text."""
+    """The element types by which outputs of a workload are compared: what it writes, float16 where anything is (types
+    stand in TVM's JSON as text), and "quantised" where it computes with what it rounded to 8 bits and rounds again."""
     half = ("float16",) if 'float16"' in task.module.replace("bfloat16", "") else ()
-    return (*task.types, *half)
+    return (*task.types, *half, *(("quantised",) if _rounds_again(task) else ()))
+
+
+def _rounds_again(task: TaskEntry) -> bool:
+    if not {"int8", "uint8"} & set(task.types):
+        return False
+    import tvm
+
+    from tunehub.relax.element_types import roundings_in_a_row
+
+    return roundings_in_a_row(tvm.ir.load_json(task.module)["main"]) > 1
 
 
 def _verdict(entry: Distilled, threads: int, compared: ComparedFinalists) -> Verdict:
