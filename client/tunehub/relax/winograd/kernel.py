@@ -4,19 +4,28 @@ A tile of m×m results takes (m+2)² products instead of 9m²: 2.25 times fewer 
 is cut into tiles of (m+2)×(m+2) that overlap by two, ``V = Bᵀ d B``; each of their (m+2)² places is a matrix product
 of tiles and channels with ``U = G g Gᵀ``, the transformed weights; ``Aᵀ M A`` are the results.
 
-Of integers m is 4, and everything is exact. ``B`` has whole numbers, and so have ``G`` and ``A`` when ``G`` is made 24
-times as large and its first and last row give 8 of that to ``A``: results are 576 = 9 · 64 times as large. The image's
-tiles and the weights fit 16 bits, which two instructions' worth of pairs multiply; the transform back goes around
-modulo 2^31, where 9 has an inverse, and the 6 bits that 64 takes are shifted out. TVM tells LLVM that additions in 32
-bits do not overflow, so that these are of 31 bits, of which it says nothing.
+Matrices are those of Toom and Cook: polynomials are multiplied by their values at m + 1 points and at infinity. The
+points are 0 and pairs ±p, which share most of their sums. For m = 4 the pairs below have less than half the error of ±1
+and ±2 (docs/adr/0039), and all their factors of images and products are exact in float32.
 
-Source: A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016 (arXiv 1509.09308).
+Of integers m is 4, the pairs are ±1 and ±2, and everything is exact. ``B`` has whole numbers, and so have ``G`` and
+``A`` when ``G`` is made 24 times as large and its first and last row give 8 of that to ``A``: results are 576 = 9 · 64
+times as large. The image's tiles and the weights fit 16 bits, which two instructions' worth of pairs multiply; the
+transform back goes around modulo 2^31, where 9 has an inverse, and the 6 bits that 64 takes are shifted out. TVM tells
+LLVM that additions in 32 bits do not overflow, so that these are of 31 bits, of which it says nothing.
+
+Sources: A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016 (arXiv 1509.09308);
+B. Barabasz et al., "Error Analysis and Improving the Accuracy of Winograd Convolution for Deep Neural Networks"
+(arXiv 1803.10986).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -29,19 +38,9 @@ PRODUCT, RESULT = "tunehub_winograd", "tunehub_winograd_result"
 IMAGE, SUM = "tunehub_winograd_image", "tunehub_winograd_sum"  # copies of what it reads and writes
 BORDER, ROWS, DATA, SUMS = (f"{PRODUCT}_{step}" for step in ("border", "rows", "data", "sums"))
 KERNEL = 3  # rows and columns of the convolution
-_G = {
-    2: np.array([[1, 0, 0], [1 / 2, 1 / 2, 1 / 2], [1 / 2, -1 / 2, 1 / 2], [0, 0, 1]]),
-    4: np.array(
-        [
-            [1 / 4, 0, 0],
-            [-1 / 6, -1 / 6, -1 / 6],
-            [-1 / 6, 1 / 6, -1 / 6],
-            [1 / 24, 1 / 12, 1 / 6],
-            [1 / 24, -1 / 12, 1 / 6],
-            [0, 0, 1],
-        ]
-    ),
-}
+POINTS = {2: (Fraction(1),), 4: (Fraction(5, 8), Fraction(3, 2))}
+"""By tile: positive points, whose negatives are points, too, beside 0 and infinity."""
+_WHOLE_POINTS = Fraction(1), Fraction(2)
 _WHOLE_G = np.array([[3, 0, 0], [1, 1, 1], [1, -1, 1], [1, 2, 4], [1, -2, 4], [0, 0, 3]])
 _WHOLE_B = np.array([[5, 5], [2, 8], [5, 5], [3, 3], [3, 3], [5, 5]])  # of rows of Bᵀ: sums above 0 and below
 WHOLE_TILE, PAIR = 4, 2
@@ -68,7 +67,8 @@ def transform_weight(weight: Array, tile: int, result: Array) -> None:
     """Write ``weight`` ``[O/o, I/i, 3, 3, i, o]`` into ``result`` ``[tile+2, tile+2, O/o, I/i, i, o]``, computed in
     float64."""
     inner, block = weight.shape[1], weight.shape[4:]
-    both, places = np.kron(_G[tile], _G[tile]), result.reshape(-1, *result.shape[2:])
+    factors = np.array(weight_factors(POINTS[tile]), "float64")
+    both, places = np.kron(factors, factors), result.reshape(-1, *result.shape[2:])
     for at, each in enumerate(weight):  # one block of outputs at a time: little memory beside the result
         taps = each.reshape(inner, KERNEL * KERNEL, -1).astype(np.float64)
         places[:, at] = (both @ taps).reshape(inner, -1, *block).swapaxes(0, 1)
@@ -139,14 +139,15 @@ def _transformed_image(data: Any, tiling: _Tiling) -> Any:
     """``Bᵀ d B`` of each tile, ``[m+2, m+2, N, down, across, I/i, i]``; rows first."""
     batch, inner, _, _, block = data.shape
     a, th, tw = tiling.extents(tiling.read, tiling.down, tiling.across)
-    size, read = tiling.tile, range(tiling.read)
+    size, read, points = tiling.tile, range(tiling.read), _WHOLE_POINTS if tiling.whole else ()
 
     def of_rows(n: Any, c: Any, y: Any, x: Any, i: Any, j: Any, ci: Any) -> Any:
         elements = [data[n, c, y * size + k, x * size + j, ci] for k in read]
-        return picked(i, of_image([each.astype("int16") for each in elements] if tiling.whole else elements))
+        elements = [each.astype("int16") for each in elements] if tiling.whole else elements
+        return picked(i, of_image(elements, points))
 
     def of_tile(i: Any, j: Any, n: Any, y: Any, x: Any, c: Any, ci: Any) -> Any:
-        return picked(j, of_image([in_rows[n, c, y, x, i, k, ci] for k in read]))
+        return picked(j, of_image([in_rows[n, c, y, x, i, k, ci] for k in read], points))
 
     in_rows = te.compute((batch, inner, th, tw, a, a, block), of_rows, name=ROWS)
     return te.compute((a, a, batch, th, tw, inner, block), of_tile, name=DATA)
@@ -199,29 +200,62 @@ def _results(sums: Any, extents: tuple[Any, Any], tiling: _Tiling) -> Any:
     return te.compute((batch, outer, *extents, lanes), result, name=RESULT)
 
 
-def of_image(d: Sequence[Any]) -> list[Any]:
-    """``Bᵀ d``; what two of them share is written alike, so that LLVM computes it once."""
-    if len(d) == 4:
-        return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]]
-    two, four, five = (tirx.const(each, element_type(d[0])) for each in (2, 4, 5))
-    even, odd = d[4] - d[2] * four, d[3] - d[1] * four
-    evens, odds = d[4] - d[2], (d[3] - d[1]) * two
-    first = d[0] * four - d[2] * five + d[4]
-    last = d[1] * four - d[3] * five + d[5]
-    return [first, even + odd, even - odd, evens + odds, evens - odds, last]
-
-
-def of_products(d: Sequence[Any]) -> list[Any]:
-    """``Aᵀ d``."""
-    if len(d) == 4:
-        return [d[0] + d[1] + d[2], d[1] - d[2] - d[3]]
-    near, near_odd, far, far_odd = d[1] + d[2], d[1] - d[2], d[3] + d[4], d[3] - d[4]
-    return [
-        d[0] + near + far,
-        near_odd + far_odd * _number(2),
-        near + far * _number(4),
-        near_odd + far_odd * _number(8) + d[5],
+def weight_factors(points: Sequence[Fraction]) -> list[list[Fraction]]:
+    """``G`` of 0, infinity and ``points`` with their negatives."""
+    all_points = [Fraction(0), *(signed for point in points for signed in (point, -point))]
+    rows = [
+        [point**power / prod(point - other for other in all_points if other != point) for power in range(KERNEL)]
+        for point in all_points
     ]
+    return [*rows, [Fraction(power == KERNEL - 1) for power in range(KERNEL)]]
+
+
+def of_image(d: Sequence[Any], points: Sequence[Fraction] = ()) -> list[Any]:
+    """``Bᵀ d`` by ``points`` as :func:`weight_factors` takes them, none for :data:`POINTS`; what two rows share is
+    written alike, so that LLVM computes it once."""
+    points = points or POINTS[len(d) - KERNEL + 1]
+    every, found = _polynomial(points), []
+    for point in points:
+        others = _polynomial([other for other in points if other != point])
+        even, odd = _sum(others, d[-2:0:-2]), _scaled(point, _sum(others, d[-3:0:-2]))
+        found += [even + odd, even - odd]
+    return [_sum(every, d[-2::-2]), *found, _sum(every, d[:0:-2])]
+
+
+def of_products(d: Sequence[Any], points: Sequence[Fraction] = ()) -> list[Any]:
+    """``Aᵀ d`` by ``points`` as :func:`of_image` takes them."""
+    points = points or POINTS[len(d) - KERNEL + 1]
+    first, *pairs, last = d
+    sums = [above + below for above, below in zip(pairs[::2], pairs[1::2], strict=True)]
+    differences = [above - below for above, below in zip(pairs[::2], pairs[1::2], strict=True)]
+    found = []
+    for power in range(len(pairs)):
+        ends = [first] * (power == 0) + [last] * (power == len(pairs) - 1)
+        factors = [Fraction(1)] * len(ends) + [point**power for point in points]
+        found.append(_sum(factors, [*ends, *(differences if power % 2 else sums)]))
+    return found
+
+
+def _polynomial(points: Sequence[Fraction]) -> list[Fraction]:
+    """Coefficients of the product of all ``x - point²``, the highest first."""
+    found = [Fraction(1)]
+    for point in points:
+        found = [own - point**2 * above for above, own in pairwise([Fraction(0), *found, Fraction(0)])]
+    return found
+
+
+def _sum(factors: Sequence[Fraction], values: Sequence[Any]) -> Any:
+    """Of products, of which the first factor is positive: each other takes one instruction."""
+    total, *others = (_scaled(abs(factor), value) for factor, value in zip(factors, values, strict=True))
+    for factor, product in zip(factors[1:], others, strict=True):
+        total = total + product if factor > 0 else total - product
+    return total
+
+
+def _scaled(factor: Fraction, value: Any) -> Any:
+    if factor == 1:
+        return value
+    return value * tirx.const(int(factor) if factor.denominator == 1 else float(factor), element_type(value))
 
 
 def _of_whole_products(d: Sequence[Any]) -> list[Any]:
@@ -242,7 +276,3 @@ def picked(index: Any, values: Sequence[Any]) -> Any:
     for at, value in reversed(list(enumerate(first))):
         chosen = tirx.if_then_else(index == at, value, chosen)
     return chosen
-
-
-def _number(value: float) -> Any:
-    return tirx.const(value, "float32")
