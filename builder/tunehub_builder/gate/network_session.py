@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +49,7 @@ class NetworkSession(ABC):
         if self._expected is None:
             self._expected = self.expected()
         outputs = (self._built[variant].outputs() for _ in range(_RUNS_COMPARED))
-        return max(difference(found, self._expected) for found in outputs)
+        return max(difference(found, self._expected, least=self.least()) for found in outputs)
 
     def time(self, variant: str, runs: int, patient: bool) -> float:
         """Mean seconds of ``runs`` runs; a ``patient`` one is repeated while other programs disturb it."""
@@ -66,6 +66,10 @@ class NetworkSession(ABC):
     def expected(self) -> list[Any]:
         """The outputs that others are compared with: the default's."""
         return self._built[DEFAULT].outputs()
+
+    def least(self) -> Sequence[float]:
+        """Of each output, the magnitude that differences are relative to where its largest value is smaller."""
+        return ()
 
     @abstractmethod
     def open(self, case: str) -> None:

@@ -42,6 +42,21 @@ def is_quantised(model: onnx.ModelProto) -> bool:
     return any(node.op_type in _QUANTISED for node in model.graph.node)
 
 
+def output_steps(model: onnx.ModelProto) -> list[float]:
+    """Of each output of `model`, what one step of it in 8 bits is worth: the largest scale of the DequantizeLinear that
+    writes it. 0 of what another operator writes."""
+    from onnx import numpy_helper
+
+    scales = {each.name: each for each in model.graph.initializer}
+    written = {name: node for node in model.graph.node for name in node.output}
+    found = []
+    for output in model.graph.output:
+        node = written.get(output.name)
+        scale = scales.get(node.input[1]) if node is not None and node.op_type == "DequantizeLinear" else None
+        found.append(0.0 if scale is None else float(numpy_helper.to_array(scale).max()))
+    return found
+
+
 class WrongPrecisionError(NetworkError):
     """A model that has a precision cannot have another one."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
 from typing import Any, Literal
 
 Algorithm = Literal["direct", "winograd", "narrow sums"]
@@ -51,15 +52,16 @@ def tolerance(dtypes: Iterable[str] = ("float32",), algorithm: Algorithm = "dire
     return max(least, math.sqrt(terms) * max((_ROUNDING.get(dtype, 0.0) for dtype in dtypes), default=0.0))
 
 
-def difference(found: Sequence[Any], expected: Sequence[Any]) -> float:
+def difference(found: Sequence[Any], expected: Sequence[Any], *, least: Iterable[float] = ()) -> float:
     """Of all outputs (arrays), the largest difference over the largest magnitude of that output in ``expected``; of
-    numbers of 8 bits over 127, half of their range.
+    numbers of 8 bits over 127, half of their range. ``least``: of each output, a magnitude to take where its own is
+    smaller.
 
     Infinite when any number in any output is not finite, or when shapes or the numbers of outputs are not the same.
     """
     if len(found) != len(expected):
         return math.inf
-    return max(map(_difference, found, expected), default=0.0)
+    return max(map(_difference, found, expected, chain(least, repeat(0.0))), default=0.0)
 
 
 def difference_reason(apart: float, most: float) -> str | None:
@@ -69,14 +71,14 @@ def difference_reason(apart: float, most: float) -> str | None:
     return f"its output differs from the default's by {apart:.2g}, relative; the most is {most:.2g}"
 
 
-def _difference(found: Any, expected: Any) -> float:
+def _difference(found: Any, expected: Any, least: float) -> float:
     """Of one output; never NaN, which ``max`` would drop."""
     import numpy as np
 
     a, b = np.asarray(found), np.asarray(expected)
     if a.shape != b.shape:
         return math.inf
-    a, b, apart, scale = a.reshape(-1), b.reshape(-1), 0.0, 0.0
+    a, b, apart, scale = a.reshape(-1), b.reshape(-1), 0.0, least
     for start in range(0, a.size, _AT_ONCE):
         x, y = (each[start : start + _AT_ONCE].astype("float64") for each in (a, b))
         with np.errstate(invalid="ignore", over="ignore"):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import tvm
 from click.testing import CliRunner
@@ -24,6 +25,7 @@ from tunehub_builder.cli.tune import tune as tune_command
 from tunehub_builder.exceptions import BuilderError, PackingError
 from tunehub_builder.gate.evidence import network_evidence
 from tunehub_builder.gate.journal import is_due, latest
+from tunehub_builder.gate.network_session import BuiltNetwork
 from tunehub_builder.gate.networks import NetworkVerdict, VariantTimes, judge_networks
 from tunehub_builder.networks import UnknownNetworkError
 from tunehub_builder.networks.onnx_model import to_half
@@ -143,6 +145,32 @@ def test_a_network_in_half_precision_is_compared_with_float32(tmp_path: Path, ta
     assert expected.dtype == "float32"
     session.build("default")
     assert 0 < session.difference("default") < 1e-1
+
+
+def test_one_step_of_an_output_in_8_bits_may_be_off_however_few_it_has(
+    tmp_path: Path, target: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import onnx
+
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        graph (float[1, 8] x) => (float[1, 8] y) <float scale = {0.5}, uint8 zero = {128}>
+        { q = QuantizeLinear(x, scale, zero)
+          y = DequantizeLinear(q, scale, zero) }
+    """)
+    onnx.save(model, tmp_path / "quantised.onnx")
+    records = RecordFile(path=tmp_path / "r", target=target, layout="keep")
+    (case,) = network_cases((), (), [tmp_path / "quantised.onnx"], records)
+    session = RelaxNetworkSession()
+    session.task("quantised", msgspec.json.encode(case).decode())
+    session.build("default")
+    assert session.difference("default") == 0.0
+    expected = [np.array([[0.0, 0.5, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]], "float32")]
+    monkeypatch.setattr(session, "_expected", expected)
+    for off, most in ((0.5, 0.1), (1.0, 0.2)):
+        found = BuiltNetwork(outputs=lambda off=off: [expected[0] + np.float32(off)], time=lambda runs: 1.0)
+        monkeypatch.setitem(session._built, "tuned", found)
+        assert session.difference("tuned") == pytest.approx(most)
 
 
 def test_verdicts_on_other_records_do_not_count() -> None:

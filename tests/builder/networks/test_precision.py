@@ -15,7 +15,7 @@ import onnxruntime
 
 from tunehub_builder import networks
 from tunehub_builder.networks import NetworkError, OnnxFileError
-from tunehub_builder.networks.precision import is_quantised
+from tunehub_builder.networks.precision import is_quantised, output_steps
 
 from ...tiny_networks import tiny_mobilenet
 
@@ -46,6 +46,17 @@ def test_a_model_in_an_old_opset_is_quantised_so_that_runtimes_load_it(tmp_path:
     model = networks.in_precision(networks.from_onnx_file(tmp_path / "old.onnx"), "int8").onnx_model()
     assert is_quantised(model)
     onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def test_the_step_of_an_output_is_the_scale_of_what_writes_it() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        graph (uint8[4] q, float[4] x) => (float[4] y, float[4] z)
+            <float scale = {0.25}, uint8 zero = {3}>
+        { y = DequantizeLinear(q, scale, zero)
+          z = Relu(x) }
+    """)
+    assert output_steps(model) == [0.25, 0.0]
 
 
 def test_a_network_is_quantised_once_and_stays_near(cache: Path, tmp_path: Path) -> None:

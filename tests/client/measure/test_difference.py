@@ -54,6 +54,15 @@ def test_the_largest_of_all_outputs_relative_to_the_largest_value_of_each() -> N
     assert difference([np.zeros((0, 3))], [np.zeros((0, 3))]) == 0.0
 
 
+def test_an_output_of_two_steps_may_be_one_of_ten_apart() -> None:
+    steps = np.array([0.0, 1.0, 2.0]) * 0.25
+    off = steps + np.array([0.0, 0.25, 0.0])
+    assert difference([off], [steps]) == 0.5
+    assert difference([off, off], [steps, steps], least=[0.25 * 10]) == 0.5, "the second has none"
+    assert difference([off], [steps], least=[0.25 * 10]) == pytest.approx(0.1)
+    assert difference([off + 100], [steps + 100], least=[2.5]) == pytest.approx(0.25 / 100.5), "its own is larger"
+
+
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=8))
 def test_nothing_differs_from_itself(values: list[float]) -> None:
     array = np.array(values, dtype="float32")
