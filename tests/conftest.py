@@ -1,7 +1,9 @@
-"""For all tests: no example of a property test fails because the machine was busy; a real S3 server; an order."""
+"""For all tests: no example of a property test fails because the machine was busy; Ctrl-C works; a real S3 server; an
+order."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from itertools import islice
 
@@ -12,6 +14,10 @@ from .seaweed import Seaweed, serve
 
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+# Ignored in the background of a shell, also by the programs that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)  # when the tiers are selected

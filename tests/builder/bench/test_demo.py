@@ -142,9 +142,7 @@ def test_the_command_names_an_unknown_network() -> None:
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for the children of a process")
 def test_nothing_is_left_behind_when_the_demo_is_interrupted() -> None:
     pytest.importorskip("onnxruntime")
-    # Where the tests run in the background of a shell, SIGINT is ignored, and programs started there inherit that.
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    code += f"import sys; sys.path[:0] = {sys.path!r}; from tunehub.cli import main; main()"
+    code = f"import sys; sys.path[:0] = {sys.path!r}; from tunehub.cli import main; main()"
     command = [sys.executable, "-c", code, "demo", "--network", "squeezenet"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, text=True) as process:
         assert process.stderr is not None
