@@ -183,10 +183,11 @@ def _narrowing(target: Any, precision: Precision, *, winograd: bool) -> Narrowin
     if precision not in NARROW_PRECISIONS:
         return None
     from tunehub.relax.layout.narrowing import Narrowing, doubt
-    from tunehub.templates import amx
+    from tunehub.templates import amx, pairs
 
     machine = machine_for(target)
     if doubt(target, machine, asked=precision == "bf16"):
         return None
     tiles = amx.doubt(target, "bfloat16") is None
-    return Narrowing(machine=machine, winograd=winograd, tiles=tiles)
+    rows_in_tiles = tiles and pairs.doubt(target) is None
+    return Narrowing(machine=machine, winograd=winograd, tiles=tiles, rows_in_tiles=rows_in_tiles)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunehub.relax.layout.grouped import TILES
-from tunehub.relax.nodes import buffer_kind, buffer_of
+from tunehub.relax.nodes import buffer_kind, buffer_of, element_type
 from tunehub.templates.instruction import lacking, pointer_to, strided_match
 from tunehub.templates.tile_pieces import TILE, Piece, pieces_of
 
@@ -86,21 +86,25 @@ class Matrices:
     ``rows``: of data and sums; ``blocks`` of ``lanes`` sums in each. ``weights_stay``: those of a pair of vectors of
     sums, for all rows, else the data of a pair of tiles, for all sums. ``tall``: tiles of rows in registers together,
     one or two. ``reduction``: extents of loops over steps, the last over what lies side by side; ``parts`` of the first
-    of them are computed one after the other for all rows, so that the weights of one stay in the first cache. The rest
-    says where neighbours are. ``data_row``, ``data_image``: the axis of data and how many of its elements they are
-    apart; ``data_steps``: the same for the loops of the reduction but the last. ``data_block``: the block of channels
-    that a block of sums reads at a step of the first loop, where that differs (groups of channels). ``sums_row``,
-    ``sums_image``, ``sums_block``: axes of the sums.
+    of them are computed one after the other for all rows, so that the weights of one stay in the first cache.
+    ``blocks`` and the first of ``reduction`` are TVM's expressions where lengths are not known. ``stepped``: whether
+    weights have the groups of a step in an axis of their own; as instructions for vectors read them, they lie in the
+    same order without it.
+
+    The rest says where neighbours are. ``data_row``, ``data_image``: the axis of data and how many of its elements they
+    are apart; ``data_steps``: the same for the loops of the reduction but the last. ``data_block``: the block of
+    channels that a block of sums reads at a step of the first loop, where that differs (groups of channels).
+    ``sums_row``, ``sums_image``, ``sums_block``: axes of the sums.
     """
 
     rows: int
     images: int
-    blocks: int
+    blocks: Any
     lanes: int
     weights_stay: bool
     tall: int
     parts: int
-    reduction: tuple[int, ...]
+    reduction: tuple[Any, ...]
     data_row: tuple[int, int]
     data_image: tuple[int, int]
     data_steps: tuple[tuple[int, int], ...]
@@ -108,6 +112,7 @@ class Matrices:
     sums_image: int
     sums_block: int
     data_block: Callable[[Any, Any], Any] | None = None
+    stepped: bool = True
 
 
 def multiply_by_tiles(schedule: Any, block: Any, loop: Any, matrices: Matrices) -> None:
@@ -145,8 +150,10 @@ class _Body:
         kind = str(data.dtype)
         self._multiply, self._element = _INSTRUCTIONS[kind], _BYTES[kind]
         self._step = TILES.steps * _SUM_BYTES // self._element  # numbers of data in one step
-        self._vectors = matrices.blocks * matrices.lanes // TILE
-        self._columns = 2 if self._vectors % 2 == 0 else 1  # vectors in registers together
+        self._in_block = matrices.lanes // TILE  # vectors
+        self._vectors = matrices.blocks * self._in_block
+        known = matrices.lanes if not isinstance(matrices.blocks, int) else self._vectors * TILE
+        self._columns = 2 if known % (2 * TILE) == 0 else 1  # vectors in registers together
 
     def statement(self) -> Any:
         from tvm import tirx
@@ -206,7 +213,10 @@ class _Body:
 
     def _weights_place(self, block: Any, *at: Any) -> list[Any]:
         """Indices of a number of a block; where all sums are in one there may be none."""
-        place = [block, *at] if self._of.blocks > 1 else list(at)
+        if not self._of.stepped:
+            *steps, part, lane, item = at
+            at = (*steps[:-1], steps[-1] * TILES.steps + part, lane, item)
+        place = list(at) if _is_one(self._of.blocks) else [block, *at]
         return [0] * (len(self._weights.shape) - len(place)) + place
 
     def _vector(self, place: Sequence[Any], value: Callable[[Any, Any], Any]) -> Any:
@@ -336,26 +346,34 @@ class _Body:
             position = position * extent + index
         row = self._of.lanes * _SUM_BYTES // self._element
         place = position * (TILES.steps * row) + lane * (_SUM_BYTES // self._element)
-        if self._of.blocks > 1:
-            place += block * self._weights.strides[-len(self._of.reduction) - _IN_STEP - 1]
+        if not _is_one(self._of.blocks):
+            inside = len(self._of.reduction) + _IN_STEP - (not self._of.stepped)  # axes of a block
+            place += block * self._weights.strides[-inside - 1]
         return pointer_to(self._weights, place, self._element), _bytes(row, self._element)
 
     def _lane(self, vector: Any) -> tuple[Any, Any]:
         """The block of a vector of sums, and its first number in it."""
-        in_block = self._of.lanes // TILE
-        return (vector, 0) if in_block == 1 else (vector // in_block, vector % in_block * TILE)
+        return (vector, 0) if self._in_block == 1 else (vector // self._in_block, vector % self._in_block * TILE)
 
 
-def _loops(extents: Sequence[tuple[str, int]], body: Any) -> Any:
+def _loops(extents: Sequence[tuple[str, Any]], body: Any) -> Any:
     """``body`` of the loops' variables in loops one in another; there is none for an extent of 1."""
     from tvm import tirx
 
-    variables = [tirx.Var(name, "int32") if extent > 1 else tirx.const(0, "int32") for name, extent in extents]
+    kinds = ["int32" if isinstance(extent, int) else element_type(extent) for _, extent in extents]
+    variables = [
+        tirx.const(0, kind) if _is_one(extent) else tirx.Var(name, kind)
+        for kind, (name, extent) in zip(kinds, extents, strict=True)
+    ]
     statement = body(*variables)
-    for variable, (_, extent) in reversed(list(zip(variables, extents, strict=True))):
-        if extent > 1:
-            statement = tirx.For(variable, 0, extent, tirx.ForKind.SERIAL, statement)
+    for variable, kind, (_, extent) in reversed(list(zip(variables, kinds, extents, strict=True))):
+        if not _is_one(extent):
+            statement = tirx.For(variable, tirx.const(0, kind), extent, tirx.ForKind.SERIAL, statement)
     return statement
+
+
+def _is_one(extent: Any) -> bool:
+    return isinstance(extent, int) and extent == 1
 
 
 def _register(number: int) -> Any:

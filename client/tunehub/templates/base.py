@@ -91,7 +91,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 class Block:
     """A block of a function: extents of its loops, and the shapes of the buffers that it reads and writes.
 
-    ``direct``: each index that it reads at is one of its loops or a constant.
+    ``direct``: each index that it reads at is one of its loops or a constant. ``sources``: positions of the blocks
+    whose results it reads, among those of the function.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Block:
     write: tuple[int, ...]
     dtype: str
     direct: bool
+    sources: tuple[int, ...] = ()
 
 
 def machine_of(target: Any, cores: int | None = None, published: PublishedProfile | None = None) -> Machine:
@@ -224,8 +226,12 @@ def _schedule_type() -> Any:
 
 def blocks_of(mod: Any) -> tuple[Block, ...]:
     """The blocks of the PrimFunc ``main`` of ``mod`` in program order; empty when a shape is not static."""
+    from tunehub.relax.nodes import buffer_of
+
     try:
-        return tuple(map(_describe, _outermost(mod["main"].body.block.body)))
+        nodes = list(_outermost(mod["main"].body.block.body))
+        writers = {hash(buffer_of(region)): at for at, node in enumerate(nodes) for region in node.writes}
+        return tuple(_describe(node, writers) for node in nodes)
     except (AttributeError, ValueError, TypeError, IndexError):  # no root block, symbolic extents
         return ()
 
@@ -267,7 +273,8 @@ def size_of(shape: tuple[int, ...]) -> int:
     return math.prod(shape)
 
 
-def _describe(block: Any) -> Block:
+def _describe(block: Any, writers: Mapping[int, int]) -> Block:
+    """``writers``: the positions of the blocks that write buffers, by the hash of these."""
     from tunehub.relax.nodes import buffer_kind, buffer_of, is_reduction
 
     def shape(region: Any) -> tuple[int, ...]:
@@ -283,6 +290,7 @@ def _describe(block: Any) -> Block:
         write=tuple(int(extent) for extent in written.shape),
         dtype=str(written.dtype),
         direct=all(_is_direct(axis) for region in block.reads for axis in region.region),
+        sources=tuple(sorted({writers[key] for each in block.reads if (key := hash(buffer_of(each))) in writers})),
     )
 
 

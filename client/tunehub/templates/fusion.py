@@ -16,7 +16,8 @@ _MAX_LANES = 64
 class Surroundings:
     """Names of the blocks around an anchor. ``pad``: the padding of its input, if any.
 
-    ``consumers``: those that a tile of sums goes through, one element after the other; ``rest``: those from the first
+    ``producers``: all that are inlined: what the anchor reads, the ``operands`` among them, and what others than it
+    read without reading it, such as a scale that is computed of another. ``consumers``: those that a tile of sums goes through, one element after the other; ``rest``: those from the first
     on for which a tile is no tile of the result (a reshape), which get loops of their own.
     """
 
@@ -24,6 +25,7 @@ class Surroundings:
     pad: str | None
     consumers: tuple[str, ...]
     rest: tuple[str, ...]
+    operands: tuple[str, ...] = ()
 
 
 def anchored(
@@ -41,23 +43,38 @@ def anchored(
 
 def surroundings(blocks: tuple[Block, ...], anchor: int) -> Surroundings | None:
     """Describe what is around ``blocks[anchor]``; None when another reduction is among it."""
-    before, after = blocks[:anchor], blocks[anchor + 1 :]
-    if not all(map(is_map, (*before, *after))):
+    before = _sources(blocks, anchor)
+    after = [at for at in range(anchor + 1, len(blocks)) if anchor in _sources(blocks, at)]
+    if not all(is_map(block) for at, block in enumerate(blocks) if at != anchor):
         return None
-    pads = [block.name for block in before if block.name.startswith("pad_temp")]
+    pads = [block.name for block in blocks[:anchor] if block.name.startswith("pad_temp")]
     if len(pads) > 1:
         return None
-    aligned = _aligned(blocks[anchor], after)
-    names = [block.name for block in after]
+    aligned = _aligned(blocks[anchor], [blocks[at] for at in after])
+    names = [blocks[at].name for at in after]
+    producers = [at for at, block in enumerate(blocks) if at not in (anchor, *after) and block.name not in pads]
     return Surroundings(
-        producers=tuple(block.name for block in before if block.name not in pads),
+        producers=tuple(blocks[at].name for at in producers),
         pad=pads[0] if pads else None,
         consumers=tuple(names[:aligned]),
         rest=tuple(names[aligned:]),
+        operands=tuple(blocks[at].name for at in producers if at in before),
     )
 
 
-def _aligned(anchor: Block, after: tuple[Block, ...]) -> int:
+def _sources(blocks: tuple[Block, ...], at: int) -> set[int]:
+    """The positions of all blocks that what the block ``at`` computes is made of."""
+    found: set[int] = set()
+    wanted = [*blocks[at].sources]
+    while wanted:
+        source = wanted.pop()
+        if source != at and source not in found:
+            found.add(source)
+            wanted += blocks[source].sources
+    return found
+
+
+def _aligned(anchor: Block, after: Sequence[Block]) -> int:
     """How many blocks of ``after`` keep the tiles of ``anchor``: the same shape, or its plain form."""
     shape = anchor.spatial
     for count, block in enumerate(after):

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from tunehub.relax.layout.grouped import CONV2D_TILES, DENSE_TILES, TILES
+from tunehub.relax.layout.grouped import (
+    CONV2D_TILES,
+    DENSE_INT8,
+    DENSE_PAIRS,
+    DENSE_TILES,
+    PAIRS,
+    TILES,
+    TILES_INT8,
+)
 from tunehub.relax.nodes import element_type, symbolic
 from tunehub.templates import amx
 from tunehub.templates.amx import Matrices, multiply_by_tiles
@@ -29,6 +37,7 @@ _IMAGE_AXES, _REDUCTIONS = 5, 6  # of the data of a convolution, and loops of it
 _FEW_WEIGHTS = 2  # bytes of them for each byte of data, up to which cores rather share weights than data
 _MEASURED = 16
 _STEPS_OF_PART = (8, 16, 32)  # of the reduction: their weights stay in the first cache
+_SIZES = {DENSE_PAIRS: PAIRS.size, DENSE_INT8: TILES_INT8.size}  # of groups
 _BEST = 4  # choices of rows and blocks that are measured with all parts and tiles
 
 
@@ -36,7 +45,8 @@ _BEST = 4  # choices of rows and blocks that are measured with all parts and til
 class TileWorkload:
     """``lead``: extents before the rows of a task. ``rows``: of the result, or of the image; ``columns`` in each (1 for
     matmuls). ``outputs``: blocks and lanes. ``row_axis``: of rows. ``reduction``: without what a group adds up.
-    ``pointwise``: rows of the image follow each other in data as in the result. ``group``: numbers in a group."""
+    ``pointwise``: rows of the image follow each other in data as in the result. ``group``: numbers in a group.
+    ``stepped``: see :class:`tunehub.templates.amx.Matrices`."""
 
     anchor: str
     lead: tuple[int, ...]
@@ -50,6 +60,7 @@ class TileWorkload:
     data_bytes: int
     group: int
     around: Surroundings
+    stepped: bool = True
 
     @property
     def flops(self) -> int:
@@ -81,6 +92,25 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> TileWorkload | None:
     if found is None:
         return None
     block, around = found
+    return _described(block, around)
+
+
+def rows_of(mod: Any, blocks: tuple[Block, ...]) -> TileWorkload | None:
+    """Describe ``mod`` (one PrimFunc ``main``) where it is a product whose weights are packed for instructions for
+    vectors, and lie in memory as those for matrices want them; else None."""
+    found = anchored(blocks, (DENSE_PAIRS,)) or anchored(blocks, (DENSE_INT8,), ("int32",))
+    if found is None or len(found[0].reduction) != len(("groups", "item")) or found[1].pad is not None:
+        return None
+    block, around = found
+    groups, size = block.reduction
+    if size != _SIZES[block.name] or groups % TILES.steps or around.operands or block.spatial[-1] % TILE:
+        return None
+    reduction = (groups // TILES.steps, TILES.steps, size)
+    return _described(replace(block, name=DENSE_TILES, reduction=reduction), around, anchor=block.name)
+
+
+def _described(block: Block, around: Surroundings, anchor: str | None = None) -> TileWorkload:
+    """``anchor``: its name in the function, where weights have no axis for the groups of a step."""
     reduction, lead = block.reduction[:-1], block.spatial[:1]
     rank = 5 if block.name == CONV2D_TILES else len(block.spatial) - 1
     data, group = next(shape for shape in block.reads if len(shape) == rank), block.reduction[-1]
@@ -95,7 +125,7 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> TileWorkload | None:
         rows, columns, pointwise = before[row_axis], 1, True
         lead = (*before[:row_axis], *before[row_axis + 1 :])
     return TileWorkload(
-        anchor=block.name,
+        anchor=anchor or block.name,
         lead=lead,
         rows=rows,
         columns=columns,
@@ -107,6 +137,7 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> TileWorkload | None:
         data_bytes=_SUM_BYTES * size_of(data) // group,
         group=group,
         around=around,
+        stepped=anchor is None,
     )
 
 
@@ -114,7 +145,7 @@ def knob_space(workload: TileWorkload, machine: Machine) -> list[MatrixTileKnobs
     """The choices worth measuring, the default's first. A core that has rows of an image for itself reads less of it,
     and finds what it padded in its cache, but reads all weights. In products the weights of a task lie in one piece,
     which reads faster from the second level of the cache than data do: these stay."""
-    product = workload.anchor == DENSE_TILES
+    product = workload.anchor != CONV2D_TILES
     rows_first = not product and _FEW_WEIGHTS * workload.data_bytes >= workload.weight_bytes
     orders: tuple[Literal["outputs", "rows"], ...] = ("rows", "outputs") if rows_first else ("outputs", "rows")
     operands: tuple[Literal["weights", "data"], ...] = ("data", "weights") if product else ("weights", "data")
@@ -189,13 +220,14 @@ def _check(workload: TileWorkload, knobs: MatrixTileKnobs) -> None:
     smallest = knobs.rows == 1 and knobs.blocks == 1
     require(sums <= _MOST_SUMS or smallest, f"rows, blocks: {sums} sums in a task, at most {_MOST_SUMS}")
     require(lanes % TILE == 0, f"vectors of {TILE} do not divide {lanes}")
-    require(not workload.around.producers, "instructions read operands that are in memory")
+    require(not workload.around.operands, "instructions read operands that are in memory")
 
 
 def _tile(schedule: Any, anchor: Any, workload: TileWorkload, knobs: MatrixTileKnobs) -> tuple[list[Any], Any]:
     """Split rows and blocks; returns the loops around tasks and the outermost inside one."""
     loops = list(schedule.get_loops(anchor))
-    spatial, reduction = loops[: -len(workload.reduction) - 1], loops[-len(workload.reduction) - 1 :]
+    summed = len(workload.reduction) + workload.stepped
+    spatial, reduction = loops[:-summed], loops[-summed:]
     block_axis = 1 if workload.anchor == CONV2D_TILES else len(spatial) - 2
     task, row = schedule.split(spatial[workload.row_axis], [None, knobs.rows])
     outer, block = schedule.split(spatial[block_axis], [None, knobs.blocks])
@@ -210,7 +242,7 @@ def _tile(schedule: Any, anchor: Any, workload: TileWorkload, knobs: MatrixTileK
 def _matrices(schedule: Any, anchor: Any, workload: TileWorkload, knobs: MatrixTileKnobs) -> Matrices:
     """What a task computes; steps come from the indices with which the anchor reads its data."""
     _, lanes = workload.outputs
-    if workload.anchor == DENSE_TILES:
+    if workload.anchor != CONV2D_TILES:
         axis = workload.row_axis
         return Matrices(
             rows=knobs.rows,
@@ -227,6 +259,7 @@ def _matrices(schedule: Any, anchor: Any, workload: TileWorkload, knobs: MatrixT
             sums_row=axis,
             sums_image=axis,
             sums_block=len(workload.lead) + 1,
+            stepped=workload.stepped,
         )
     (down, by_row), (right, by_column) = (_steps(schedule, anchor, axis) for axis in (2, 3))
     joined = workload.pointwise

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import random
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,8 @@ import tunehub  # noqa: E402
 from tunehub.relax import fast_math as relax_fast_math  # noqa: E402
 from tunehub.relax.layout import blocked, weights  # noqa: E402
 from tunehub.templates import amx, machine_of  # noqa: E402
+
+from ...amx_emulation import emulated, emulation  # noqa: E402, F401
 
 Array = np.ndarray[Any, Any]
 CPUS = {"avx512": "skylake-avx512", "avx2": "core-avx2", "generic": "x86-64"}
@@ -312,27 +312,6 @@ def cpu(request: Any) -> Any:
 def support() -> Any:
     """The functions of this file."""
     return sys.modules[__name__]
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The emulation, whose functions the process has from now on."""
-    cc = pytest.importorskip("tvm.support.cc") if hasattr(tvm, "support") else pytest.importorskip("tvm.contrib.cc")
-    path = tmp_path_factory.mktemp("amx") / "emulated_amx.so"
-    cc.create_shared(str(path), [str(Path(__file__).with_name("emulated_amx.c"))], ["-O2"], cc="cc")
-    return ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
-
-
-@pytest.fixture
-def emulated(monkeypatch: pytest.MonkeyPatch, library: Any) -> None:
-    def call(name: str, *arguments: Any) -> Any:
-        function = f"emulated_{name.rpartition('.')[2]}"
-        assert hasattr(library, function)
-        return tirx.Evaluate(tirx.call_extern("void", function, *arguments))
-
-    monkeypatch.setattr(amx, "_call", call)
-    monkeypatch.setattr(amx, "_IMPORTED", "declare void @tunehub_nothing()\n")
-    monkeypatch.setattr(amx._Body, "_plain", lambda _: tirx.Evaluate(0))  # never taken, and half of the compile time
 
 
 @pytest.fixture

@@ -35,11 +35,13 @@ _ELEMENTWISE = frozenset(
 class Narrowing:
     """Which operators ``machine``, which multiplies pairs, computes with operands in bfloat16. ``winograd``: whether
     others may be computed by that algorithm. ``tiles``: whether it has instructions for matrices
-    (:mod:`tunehub.templates.amx`)."""
+    (:mod:`tunehub.templates.amx`); ``rows_in_tiles``: for products of an open number of rows, too, the few of which
+    instructions for pairs compute."""
 
     machine: Machine
     winograd: bool
     tiles: bool = False
+    rows_in_tiles: bool = False
 
     @property
     def blocks(self) -> tuple[int, ...]:
@@ -73,7 +75,9 @@ class Narrowing:
         return self.tiles
 
     def dense(self, depth: int) -> bool:
-        """A product with sums of ``depth``."""
+        """A product with sums of ``depth``, by pairs, or with an open number of rows by either."""
+        if self.rows_in_tiles and depth % TILES.depth == 0:
+            return True
         return depth % PAIRS.size == 0 and self.worth(1)
 
     def attention(self, depth: int, outputs: int, *, known: bool) -> Groups | None:

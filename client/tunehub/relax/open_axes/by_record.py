@@ -9,6 +9,7 @@ from tunehub.relax.nodes import main_module
 from tunehub.relax.open_axes import rows
 from tunehub.relax.open_axes.axes import OpenAxes, separate_axes
 from tunehub.relax.open_axes.loops import over_pieces
+from tunehub.relax.open_axes.pieces import piece_of, without_shared_blocks
 from tunehub.relax.open_axes.schedule import fewest_for_threads, rewrites_layouts
 from tunehub.relax.schedule.apply import apply_exact
 from tunehub.relax.schedule.guard import check_features, check_function
@@ -29,7 +30,7 @@ def by_knobs(function: Any, target: Any, named: NamedKnobs) -> Any:
         return _over(function, axes, piece, schedule, target)
     if named.version != rows.VERSION:
         raise KnobError(f"version {named.version} of the template {rows.NAME} is not known, only {rows.VERSION}")
-    found = rows.by_rows(function, axes, machine_for(target), read_knobs(rows.RowKnobs, named.knobs))
+    found = rows.by_rows(function, axes, target, read_knobs(rows.RowKnobs, named.knobs))
     if found is None:
         raise KnobError("it is no product of an open number of rows")
     return found
@@ -54,7 +55,7 @@ def knob_space(function: Any, target: Any) -> list[tuple[str, int, Knobs]]:
     space: list[Knobs] = [*rows.row_space(function, axes, machine_for(target))]
     if space:
         return [(rows.NAME, rows.VERSION, knobs) for knobs in space]
-    piece = rows.piece_of(function, axes, [1] * len(axes.extents))
+    piece = piece_of(function, axes, [1] * len(axes.extents))
     fit = None if piece is None else TemplateFit(main_module(piece), target)
     if fit is None or fit.match is None:
         return []
@@ -70,7 +71,7 @@ def _separate(function: Any) -> OpenAxes:
 
 
 def _piece(function: Any, axes: OpenAxes) -> Any:
-    piece = rows.piece_of(function, axes, [1] * len(axes.extents))
+    piece = piece_of(function, axes, [1] * len(axes.extents))
     if piece is None:
         raise KnobError("no values of its symbols give a tile")
     return piece

@@ -36,11 +36,12 @@ class TileSizes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowTiles:
-    """Schedules of tiles of rows, for each of ``sizes``, along the open extent at position ``row``."""
+    """Schedules of tiles of rows, for each of ``sizes``, along the open extent at position ``row``; without one for the
+    least where there are always more rows."""
 
     row: int
     sizes: TileSizes
-    functions: tuple[Any, Any, Any]
+    functions: tuple[Any, ...]
 
 
 def over_pieces(function: Any, axes: OpenAxes, tile: Any, fewest: int) -> Any:
@@ -124,7 +125,7 @@ def over_rows(function: Any, axes: OpenAxes, tiles: RowTiles) -> Any:
     task, thread = inner.new(place % tasks), inner.new(place // (lead * tasks))
     leading = places(place // tasks % lead, others)
     body = []
-    plans = zip(functions, nests, row_loops(rows, task, tasks, tiles.sizes, outer), strict=True)
+    plans = zip(functions, nests, row_loops(rows, task, tasks, tiles.sizes, outer), strict=False)
     for tile, nest, (times, first) in plans:
         step = tirx.Var("tile", INDEX)
         at = first(step)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Annotated, Any
 
@@ -12,8 +12,9 @@ from tunehub import templates
 from tunehub.relax.nodes import main_module
 from tunehub.relax.open_axes.axes import OpenAxes
 from tunehub.relax.open_axes.loops import NotTiledError, RowTiles, TileSizes, over_rows, tile_counts
-from tunehub.relax.schedule.template_fit import with_short_indices
-from tunehub.relax.symbols import instance
+from tunehub.relax.open_axes.matrix_rows import by_matrices, few_or_many
+from tunehub.relax.open_axes.pieces import piece_of, sizes_of
+from tunehub.relax.schedule.template_fit import machine_for, with_short_indices
 from tunehub.templates import KnobError, Knobs, Machine
 from tunehub.templates import dense as dense_template
 from tunehub.templates.dense import DenseKnobs, DenseWorkload
@@ -35,22 +36,25 @@ class RowKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
     blocks: Annotated[int, Meta(ge=1, le=_MOST_BLOCKS)]
 
 
-def by_rows(function: Any, axes: OpenAxes, machine: Machine, knobs: RowKnobs | None = None) -> Any | None:
+def by_rows(function: Any, axes: OpenAxes, target: Any, knobs: RowKnobs | None = None) -> Any | None:
     """``function`` in register tiles along an open axis, if it is a product with rows along one; by ``knobs``, or by
-    those with the fewest cycles over likely numbers of rows. Raises KnobError for knobs that do not fit."""
+    those with the fewest cycles over likely numbers of rows. Where ``target`` has instructions for matrices, these
+    compute all but a few rows. Raises KnobError for knobs that do not fit."""
+    machine = machine_for(target)
     for row, workload in _products(function, axes):
         lanes = workload.lanes(machine)
         chosen = knobs or _choices(workload.outer(lanes), lanes, machine)[0]
         _check(chosen, workload.outer(lanes))
         sizes = (chosen.large, chosen.small, 1)
-        tiles = [_dense_tile(piece_of(function, axes, _sizes(axes, row, rows)), lanes, chosen.blocks) for rows in sizes]
+        pieces = [piece_of(function, axes, sizes_of(axes, row, rows)) for rows in sizes]
+        tiles = [_dense_tile(piece, lanes, chosen.blocks) for piece in pieces]
         if None in tiles:
             continue
-        first, second, third = tiles
         try:
             size = TileSizes(large=chosen.large, small=chosen.small)
-            found = RowTiles(row=row, sizes=size, functions=(first, second, third))
-            return over_rows(function, axes, found)
+            few = over_rows(function, axes, RowTiles(row=row, sizes=size, functions=tuple(tiles)))
+            many = by_matrices(function, axes, row, target)
+            return few if many is None else few_or_many(function, axes, row, few, many)
         except NotTiledError:
             continue
     return None
@@ -64,24 +68,14 @@ def row_space(function: Any, axes: OpenAxes, machine: Machine) -> list[RowKnobs]
     return []
 
 
-def piece_of(function: Any, axes: OpenAxes, sizes: Sequence[int]) -> Any | None:
-    """The static function of these sizes, None where no values of the symbols give it."""
-    values = axes.values(sizes)
-    return None if values is None else instance(function, values)
-
-
 def _products(function: Any, axes: OpenAxes) -> Iterator[tuple[int, DenseWorkload]]:
     """The positions of open extents that are rows of a product, with the product of a tile."""
     for row in reversed(range(len(axes.extents))):
-        sizes = _sizes(axes, row, _MOST_ROWS)
+        sizes = sizes_of(axes, row, _MOST_ROWS)
         piece = piece_of(function, axes, sizes) if axes.is_contiguous(function, sizes) else None
         workload = None if piece is None else _dense(piece)
         if workload is not None and workload.length == _MOST_ROWS:
             yield row, workload
-
-
-def _sizes(axes: OpenAxes, row: int, rows: int) -> list[int]:
-    return [rows if at == row else 1 for at in range(len(axes.extents))]
 
 
 def _dense(piece: Any) -> DenseWorkload | None:

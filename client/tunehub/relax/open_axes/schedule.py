@@ -14,8 +14,9 @@ from tunehub.relax.open_axes.divisors import with_positive_divisors
 from tunehub.relax.open_axes.images import by_images
 from tunehub.relax.open_axes.loops import over_pieces
 from tunehub.relax.open_axes.maps import schedule_maps
+from tunehub.relax.open_axes.pieces import piece_of, without_shared_blocks
 from tunehub.relax.open_axes.reductions import schedule_reductions
-from tunehub.relax.open_axes.rows import by_rows, piece_of
+from tunehub.relax.open_axes.rows import by_rows
 from tunehub.relax.open_axes.window_tiles import by_windows
 from tunehub.relax.schedule.template_fit import machine_for
 from tunehub.relax.symbols import symbols_of
@@ -52,13 +53,14 @@ def by_tiles(function: Any, target: Any, schedule: Inner) -> TiledFunction | Non
         if lacks(main_module(function), target) is not None:
             return None
         return _whole(schedule_attention(main_module(function), machine), "attention")
+    function = without_shared_blocks(function)
     axes = separate_axes(function)
     if axes is None:
         windows = by_windows(function, machine)
         if windows is not None:
             return TiledFunction(mod=main_module(windows.function), tile=None, template=windows.template)
         return _anywhere(function, machine)
-    rows = by_rows(function, axes, machine)
+    rows = by_rows(function, axes, target)
     if rows is not None:
         return TiledFunction(mod=main_module(rows), tile=None, template=dense_template.NAME)
     images = by_images(function, axes, machine)

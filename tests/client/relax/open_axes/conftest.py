@@ -17,6 +17,7 @@ from tunehub.relax.open_axes.schedule import by_tiles  # noqa: E402
 from tunehub.relax.schedule.ladder import Scheduling  # noqa: E402
 from tunehub.relax.symbols import extent_at  # noqa: E402
 
+from ....amx_emulation import emulated, emulation  # noqa: E402, F401
 from ..conftest import FakeHub  # noqa: E402
 
 Array = np.ndarray[Any, Any]

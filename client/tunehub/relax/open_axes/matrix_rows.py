@@ -1,0 +1,55 @@
+"""Products of an open number of rows by instructions for matrices (AMX): tiles of 32 and 16 rows, fewer rows by vectors.
+
+Weights that are packed for instructions for vectors lie in memory as those for matrices read them
+(:mod:`tunehub.relax.layout.grouped`), so one function has both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunehub.relax.nodes import main_module
+from tunehub.relax.open_axes.axes import OpenAxes
+from tunehub.relax.open_axes.loops import RowTiles, TileSizes, over_rows, with_body
+from tunehub.relax.open_axes.pieces import piece_of, sizes_of
+from tunehub.relax.open_axes.views import product, wide
+from tunehub.relax.schedule.template_fit import with_short_indices
+from tunehub.templates import KnobError, matrix_tiles
+from tunehub.templates.base import blocks_of
+from tunehub.templates.matrix_tiles import MatrixTileKnobs
+from tunehub.templates.tile_pieces import TILE
+
+_SIZES = TileSizes(large=2 * TILE, small=TILE)
+
+
+def by_matrices(function: Any, axes: OpenAxes, row: int, target: Any) -> Any | None:
+    """``function``, a product with rows along the open extent at position ``row``, by instructions for matrices, for
+    ``TILE`` rows or more; None where ``target`` or the product has none for them. Raises NotTiledError."""
+    tiles = [_tile(piece_of(function, axes, sizes_of(axes, row, rows)), target) for rows in (_SIZES.large, TILE)]
+    if None in tiles:
+        return None
+    return over_rows(function, axes, RowTiles(row=row, sizes=_SIZES, functions=tuple(tiles)))
+
+
+def few_or_many(function: Any, axes: OpenAxes, row: int, few: Any, many: Any) -> Any:
+    """``function`` as ``few`` where it has fewer than ``TILE`` rows, else as ``many``."""
+    from tvm import tirx
+
+    extents = wide(axes.extents)
+    rows = product(extents) if axes.are_one and row == len(extents) - 1 else extents[row]
+    bodies = (few.body.block.body, many.body.block.body)
+    return with_body(function, tirx.IfThenElse(rows < TILE, *bodies))
+
+
+def _tile(piece: Any | None, target: Any) -> Any | None:
+    """The schedule of a tile that is all rows; None where the template refuses."""
+    mod = None if piece is None else main_module(piece)
+    workload = None if mod is None else matrix_tiles.rows_of(mod, blocks_of(mod))
+    if mod is None or workload is None or matrix_tiles.lacks(workload, target) is not None:
+        return None
+    blocks = 2 if workload.outputs[0] % 2 == 0 else 1
+    knobs = MatrixTileKnobs(rows=workload.rows, blocks=blocks, stays="data")
+    try:
+        return matrix_tiles.apply(with_short_indices(mod), workload, knobs).mod["main"]
+    except KnobError:
+        return None
