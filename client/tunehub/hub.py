@@ -152,6 +152,11 @@ class Hub:
             remedy = "report it to the publisher of the package; without strict, what comes next on the ladder serves"
             self._policy.problem(ScheduleRefusedError(workload, reason, remedy=remedy))
 
+    def slow_integers(self, workload: str, types: str, reason: str) -> None:
+        """A product of 8 bits has no schedule: warn, because plain loops take many times what float32 takes."""
+        text = f"{workload} ({types}) runs in plain loops: {reason}"
+        self._policy.warn(f"{text} (please report it; a model that is not quantised is faster)", text)
+
     def fall_back(self, reason: str) -> None:
         """The hub cannot serve this module by its nature: warn, in strict mode too, and leave it to TVM."""
         self._policy.warn(f"records are not used: {reason} (TVM's own pipeline is used instead)", reason)

@@ -7,6 +7,12 @@ from typing import Any
 from tunehub.relax.nodes import blocks_in, buffer_kind, buffer_of, parameters, reduces
 
 _MULTIPLIED = 2  # operands
+_FLOATS = {"float32"}
+_WIDE = {  # by the names of blocks
+    **dict.fromkeys(("tunehub_dense", "matmul", "T_matmul_NN", "T_batch_matmul_NN"), "products"),
+    **dict.fromkeys(("tunehub_conv2d", "conv2d_nchw", "group_conv2d_nchw"), "convolutions"),
+    "tunehub_attention_scores": "attention",
+}
 _EIGHT_BITS = frozenset({"int8", "uint8"})
 
 
@@ -40,6 +46,16 @@ def product_types(function: Any) -> str | None:
         operands = [_type(region) for region in block.reads if not buffer_of(region).same_as(own)]
         if len(operands) == _MULTIPLIED and set(operands) != {sums}:
             return f"{' × '.join(operands)} → {sums}"
+    return None
+
+
+def wide_product(function: Any) -> str | None:
+    """What kind of product ``function``, a PrimFunc without a schedule, is of float32 in all: ``products``,
+    ``convolutions`` or ``attention``; None where it is none, or one of few channels each."""
+    for block in blocks_in(function.body):
+        kind = _WIDE.get(str(block.name_hint))
+        if kind is not None and reduces(block) and {_type(region) for region in (*block.reads, *block.writes)} == _FLOATS:
+            return kind
     return None
 
 

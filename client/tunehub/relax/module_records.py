@@ -12,7 +12,7 @@ from tunehub.cuda.headers import missing_for_tensor_cores
 from tunehub.exceptions import CompileStepError
 from tunehub.interrupts import raise_if_asked
 from tunehub.records.ladder import StepRejected
-from tunehub.relax.element_types import product_types
+from tunehub.relax.element_types import product_types, wide_product
 from tunehub.relax.lowering import IS_SCHEDULED, is_scheduled
 from tunehub.relax.nodes import buffer_kind, calls_in, operator_of, parameters, plain_extent, same_extent
 from tunehub.relax.preparing import NARROW_PRECISIONS
@@ -26,6 +26,8 @@ from tunehub.verify.port import ScheduleVerifier
 
 if TYPE_CHECKING:
     from tunehub.hub import Hub
+
+_INTEGERS = "→ int32"  # of the types of a product
 
 
 class ModuleRecords:
@@ -81,6 +83,7 @@ class ModuleRecords:
                 if rejected.refusal is not None and rejected.refusal.check == "run":  # the static check is as any guard
                     self._hub.refused(name, rejection_text(rejected))
         self._tell_of_missing_headers()
+        self._tell_of_unscheduled_integers()
         self._tell_of_precision()
         self._tell_of_profile()
 
@@ -92,6 +95,9 @@ class ModuleRecords:
 
             count = sum(is_paired(function) for _, function in self._workloads)
             text = f"{count} functions multiply operands that are rounded to bfloat16"
+            if count and (wide := Counter(filter(None, (wide_product(each) for _, each in self._workloads)))):
+                kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(wide.items()))
+                text += f"; {sum(wide.values())} multiply in float32 ({kinds}): {self._why_wide()}"
             why = f"nothing is rounded: {self._why_not_paired()}"
             self._hub.note(f"precision={precision}: {text if count else why}")
         elif precision == "tf32":
@@ -116,6 +122,26 @@ class ModuleRecords:
             return "layouts are kept"
         found = doubt(self._target, machine_for(self._target), asked=self._hub.precision == "bf16")
         return found or "no product or convolution has constant weights of a fitting shape"
+
+    def _why_wide(self) -> str:
+        """Why some products are not of bfloat16 where others are."""
+        machine = machine_for(self._target)
+        if machine.rates.pairs < 1:
+            slower = f"pairs take {1 / machine.rates.pairs:.2g} times as long as float32 here"
+            return f"their shapes fill no tiles, and {slower}"
+        return "their shapes, or sums of few numbers, gain nothing from pairs"
+
+    def _tell_of_unscheduled_integers(self) -> None:
+        """A product of 8 bits in plain loops takes many times what it takes in float32: nobody should have to look for
+        it in the report."""
+        if self._target.kind.name != "llvm":
+            return
+        for (variable, _), item in zip(self._workloads, self.verified.items, strict=True):
+            types = product_types(item.scheduling.original)
+            if item.scheduling.served is None and types is not None and types.endswith(_INTEGERS):
+                rejected = item.scheduling.outcome.rejected
+                reasons = "; ".join(map(rejection_text, rejected)) or "no template is for it"
+                self._hub.slow_integers(str(variable.name_hint), types, reasons)
 
     def _tell_of_missing_headers(self) -> None:
         """A module that would be several times as fast should not be left so without a word."""

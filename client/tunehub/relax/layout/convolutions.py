@@ -13,7 +13,7 @@ from tunehub.relax.layout.grouped import PAIRS, PIXEL, TILES, TILES_INT8, WORDS,
 from tunehub.relax.layout.images import image_shape, typical_shape
 from tunehub.relax.layout.operators import Choice, Operator, Rules, four, pair
 from tunehub.relax.layout.weights import Array, ReadBlocks, pack_conv2d_weight, pack_depthwise_weight
-from tunehub.relax.nodes import static_shape, tensor_type
+from tunehub.relax.nodes import shape_of, tensor_type
 
 Shape = tuple[int, int, int, int]
 _TILES_GAIN = 4.0  # times as fast as in float32, cautiously
@@ -42,20 +42,33 @@ def conv2d(rules: Rules, call: Any) -> Operator | None:
     shape, values, result = known
     workload = _workload(shape, values, result, attrs)
     pairs = [(PLAIN, PLAIN), *_conv_layouts(workload, rules.blocks)]
-    fixed = static_shape(data) is not None
-    if fixed and rules.narrowing is not None and rules.narrowing.windows(workload):
+    sizes = _Known.of(data)
+    if sizes.image and rules.narrowing is not None and rules.narrowing.windows(workload):
         pairs.append(_WINDOWS)
 
     def seconds(source: int, result: int) -> float:
-        by_tiles = (source, result) == _WINDOWS or _groups(rules, workload, (source, result), fixed) is TILES
+        by_tiles = (source, result) == _WINDOWS or _groups(rules, workload, (source, result), sizes) is TILES
         if not by_tiles:
             return rules.costs.conv(workload, source, result)
         return rules.costs.conv(_in_whole_blocks(workload), source, result) / _TILES_GAIN
 
     def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
-        return _written(rules, builder, call, _kernel(rules, workload, choice, values, fixed), (choice, inputs[0]))
+        return _written(rules, builder, call, _kernel(rules, workload, choice, values, sizes), (choice, inputs[0]))
 
     return Operator((data,), tuple(Choice(a, b, seconds(a, b)) for a, b in pairs), write)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Known:
+    """What is known of the size of images: of each ``image``, and of the ``batch``, too."""
+
+    image: bool
+    batch: bool
+
+    @classmethod
+    def of(cls, data: Any) -> _Known:
+        extents = [isinstance(extent, int) for extent in shape_of(data) or (None,)]
+        return cls(image=all(extents[1:]), batch=all(extents))
 
 
 def _workload(shape: Shape, values: Array, result: Sequence[int], attrs: Any) -> ConvWorkload:
@@ -100,25 +113,25 @@ def _conv_layouts(workload: ConvWorkload, blocks: Sequence[int]) -> list[tuple[i
     return [(source, result) for source in sources for result in blocks]
 
 
-def _groups(rules: Rules, workload: ConvWorkload, layouts: tuple[int, int], fixed: bool) -> Groups | None:
-    """How a convolution is computed in bfloat16; None in float32. ``fixed``: the size of its image is known."""
+def _groups(rules: Rules, workload: ConvWorkload, layouts: tuple[int, int], sizes: _Known) -> Groups | None:
+    """How a convolution is computed in bfloat16; None in float32."""
     if rules.narrowing is None:
         return None
-    if fixed and rules.narrowing.conv_in_tiles(workload, *layouts):
+    if sizes.image and rules.narrowing.conv_in_tiles(workload, *layouts):
         return TILES
     return PAIRS if rules.narrowing.conv(workload, *layouts) else None
 
 
-def _kernel(rules: Rules, workload: ConvWorkload, choice: Choice, values: Array, fixed: bool) -> _BlockedConvolution:
+def _kernel(rules: Rules, workload: ConvWorkload, choice: Choice, values: Array, sizes: _Known) -> _BlockedConvolution:
     source, result, groups = choice.source, choice.result, workload.groups
     if workload.depthwise:
         narrow = rules.narrowing is not None and rules.narrowing.depthwise
         return replace(_depthwise("depthwise_bf16" if narrow else "depthwise", values, source), narrow=narrow)
     if (source, result) == _WINDOWS:
         return _in_windows(values, result)
-    if source == PLAIN and fixed and rules.narrowing is not None and rules.narrowing.rows(workload, result):
+    if source == PLAIN and sizes.batch and rules.narrowing is not None and rules.narrowing.rows(workload, result):
         return _in_rows(values, result)
-    instruction = _groups(rules, workload, (source, result), fixed)
+    instruction = _groups(rules, workload, (source, result), sizes)
     if instruction is not None:
         return _in_groups(instruction, values, (source, result), workload)
     channels = (workload.in_channels, workload.out_channels)
@@ -188,7 +201,7 @@ def _conv2d_int8(rules: Rules, call: Any) -> Operator | None:
     few = shape[1] <= dot.group and not workload.depthwise
     pairs = [(PLAIN, PLAIN), (dot.group if few else dot.lanes, dot.lanes)]
     step = TILES_INT8.depth
-    if dot.tiles and workload.groups == 1 and not few and static_shape(call.args[0]) is not None:
+    if dot.tiles and workload.groups == 1 and not few and _Known.of(call.args[0]).image:
         pairs.append((step, step))
     gains = {PLAIN: _PLAIN_INT8, step: _INT8_GAIN * _TILES_GAIN}
     choices = tuple(Choice(a, b, rules.costs.conv(workload, a, b) / gains.get(b, _INT8_GAIN)) for a, b in pairs)

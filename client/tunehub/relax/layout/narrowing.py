@@ -80,12 +80,12 @@ class Narrowing:
             return True
         return depth % PAIRS.size == 0 and self.worth(1)
 
-    def attention(self, depth: int, outputs: int, *, known: bool) -> Groups | None:
+    def attention(self, depth: int, outputs: int) -> Groups | None:
         """How products are computed of queries and keys of ``depth`` numbers, and of weights and values, which give
-        ``outputs``; None in float32. ``known``: all lengths are."""
+        ``outputs``; None in float32."""
         if outputs % LANES:
             return None
-        if self.tiles and known and depth % TILES.depth == 0:
+        if self.tiles and depth % TILES.depth == 0:
             return TILES
         return PAIRS if self.dense(depth) else None
 

@@ -24,7 +24,7 @@ from tunehub.relax.layout.attention.kernel import (
     WEIGHTS,
 )
 from tunehub.relax.layout.grouped import ATTENTION_WORDS, NARROW, TILES, WORDS, Groups
-from tunehub.relax.nodes import blocks_in, integer, main_module
+from tunehub.relax.nodes import blocks_in, integer, main_module, plain_extent
 from tunehub.templates import amx, dot_product, pairs
 from tunehub.templates.amx import Matrices
 from tunehub.templates.base import Machine, open_schedule
@@ -136,8 +136,8 @@ def _by_groups(schedule: Any, scores: Any, by: MatrixProduct) -> None:
 def _by_tiles(schedule: Any, task: Any, scores: Any) -> None:
     """Both products of all queries of a task at once, by instructions for matrices."""
     row, group, place, *steps = schedule.get_loops(scores)[-6:]
-    depth, keys = (int(schedule.get(loop).extent) for loop in (steps[0], place))
-    rows, groups = (int(schedule.get(loop).extent) for loop in (row, group))
+    depth, keys, rows = (int(schedule.get(loop).extent) for loop in (steps[0], place, row))
+    groups = plain_extent(schedule.get(group).extent)
     axis = len(schedule.get(scores).iter_vars) - 6  # of rows
     product = Matrices(
         rows=rows,

@@ -23,7 +23,7 @@ def by_knobs(function: Any, target: Any, named: NamedKnobs) -> Any:
 
     Raises KnobError where they do not fit, and what schedules of static functions raise.
     """
-    axes = _separate(function)
+    function, axes = _separate(function)
     if named.template != rows.NAME:
         piece = _piece(function, axes)
         schedule = TemplateFit(main_module(piece), target).by_knobs(named)
@@ -40,7 +40,7 @@ def by_trace(function: Any, target: Any, trace: Any) -> Any:
     """``function`` by the trace of a record, which is that of a tile. Raises as schedules of static functions do."""
     from tunehub_registry.trace_rules import required_features
 
-    axes = _separate(function)
+    function, axes = _separate(function)
     piece = _piece(function, axes)
     check_features(required_features(trace), target)
     return _over(function, axes, piece, apply_exact(main_module(piece), import_trace(trace)), target)
@@ -49,6 +49,7 @@ def by_trace(function: Any, target: Any, trace: Any) -> Any:
 def knob_space(function: Any, target: Any) -> list[tuple[str, int, Knobs]]:
     """Templates with their versions and the knobs worth measuring, those of the rule first; none for a function whose
     schedule has no knobs."""
+    function = without_shared_blocks(function)
     axes = separate_axes(function)
     if axes is None:
         return []
@@ -63,11 +64,13 @@ def knob_space(function: Any, target: Any) -> list[tuple[str, int, Knobs]]:
     return [(template.NAME, template.VERSION, knobs) for knobs in fit.knob_space(fit.match)]
 
 
-def _separate(function: Any) -> OpenAxes:
+def _separate(function: Any) -> tuple[Any, OpenAxes]:
+    """``function`` in a form of which tiles are separate, and its open axes."""
+    function = without_shared_blocks(function)
     axes = separate_axes(function)
     if axes is None:
         raise KnobError("tiles along its open axes are not separate")
-    return axes
+    return function, axes
 
 
 def _piece(function: Any, axes: OpenAxes) -> Any:

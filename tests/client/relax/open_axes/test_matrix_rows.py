@@ -16,7 +16,10 @@ from tunehub.relax.layout import grouped  # noqa: E402
 from tunehub.relax.nodes import constant_array  # noqa: E402
 from tunehub.relax.open_axes import rows as open_rows  # noqa: E402
 from tunehub.relax.open_axes.schedule import by_tiles  # noqa: E402
+from tunehub.relax.schedule.ladder import Scheduling  # noqa: E402
 from tunehub.templates import amx  # noqa: E402
+
+from ..conftest import FakeHub  # noqa: E402
 
 SAPPHIRE_RAPIDS = tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
 _DOUBT = amx.doubt(SAPPHIRE_RAPIDS, "bfloat16")
@@ -42,10 +45,14 @@ def product(groups: Any, kind: str, lead: tuple[Any, ...]) -> tuple[Any, Any]:
     return function.with_attr("global_symbol", "main"), (weights, packed)
 
 
-def compiled(function: Any) -> Any:
-    scheduled = by_tiles(function, SAPPHIRE_RAPIDS, lambda piece: (None, None))
+def compiled(function: Any, template: str = "dense") -> Any:
+    def inner(piece: Any) -> tuple[Any, Any]:
+        found = Scheduling(piece, SAPPHIRE_RAPIDS, FakeHub().lookup)
+        return found.function, found.served
+
+    scheduled = by_tiles(function, SAPPHIRE_RAPIDS, inner)
     assert scheduled is not None
-    assert scheduled.template == "dense"
+    assert scheduled.template == template
     return tvm.compile(scheduled.mod, target=tvm.target.Target(tunehub.host_target()))["main"]
 
 
@@ -82,3 +89,26 @@ def test_products_of_bytes_are_right_for_many_rows(monkeypatch: pytest.MonkeyPat
     run, rng = compiled(function), np.random.default_rng(1)
     for rows in (each for each in ROWS if each >= 16):
         check(run, rng.integers(0, 256, (1, rows, DEPTH)).astype("uint8"), weights)
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("kind", ["bfloat16", "uint8"])
+def test_images_of_an_open_batch_are_multiplied_one_after_the_other(kind: str) -> None:
+    groups = grouped.TILES_INT8 if kind == "uint8" else grouped.TILES
+    block, rng = groups.depth, np.random.default_rng(2)
+    weights = rng.integers(-8, 8, (block, block, 3, 3)).astype("int8" if kind == "uint8" else "float32")
+    packed = np.asarray(constant_array(grouped.pack_conv2d(weights, groups, in_block=block, out_block=block)))
+    shape = [tirx.Var("n", "int64"), *(tirx.const(each, "int64") for each in (1, 7, 9, block))]
+    x = te.placeholder(shape, kind, name="x")
+    w = te.placeholder([tirx.const(each, "int64") for each in packed.shape], str(packed.dtype), name="w")
+    made = grouped.conv2d_grouped(x, w, padding=(1, 1, 1, 1))
+    function = te.create_prim_func([x, w, made], index_dtype_override="int64").with_attr("global_symbol", "main")
+    run = compiled(function, "matrix_tiles")
+    for batch in (1, 3):
+        image = rng.integers(0, 9, (batch, 1, 7, 9, block)).astype(ml_dtypes.bfloat16 if kind == "bfloat16" else kind)
+        result = tvm.runtime.tensor(np.full((batch, 1, 7, 9, block), -7, "int32" if kind == "uint8" else "float32"))
+        run(*map(tvm.runtime.tensor, (image, packed)), result)
+        padded = np.pad(image[:, 0].astype("float64"), ((0, 0), (1, 1), (1, 1), (0, 0)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
+        expected = np.einsum("nhwcyx,ocyx->nhwo", windows, weights.astype("float64"))
+        assert np.array_equal(result.numpy()[:, 0], expected)

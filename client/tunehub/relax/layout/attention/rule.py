@@ -44,8 +44,7 @@ def chosen(lengths: Lengths, vector: int, narrowing: Narrowing | None) -> Scores
     """The scores of a task; None where several kernels take less. ``vector``: float32 elements. ``narrowing``: which
     products have operands in bfloat16."""
     queries, keys = lengths.queries, lengths.keys
-    known = queries is not None and keys is not None
-    by = None if narrowing is None else narrowing.attention(lengths.depth, lengths.outputs, known=known)
+    by = None if narrowing is None else narrowing.attention(lengths.depth, lengths.outputs)
     if narrowing is not None and by is not None:
         narrow = _narrow(queries, keys, vector, by)
         if narrowing.worth(_used(queries, keys, narrow), by):
@@ -71,6 +70,8 @@ def chosen_in_integers(lengths: Lengths) -> Scores | None:
 def _narrow(queries: int | None, keys: int | None, vector: int, by: Groups) -> Scores:
     """Those of which the fewest are computed for nothing."""
     if queries is None or keys is None:
+        if by == TILES:
+            return Scores(min(_ROWS[0], queries or _ROWS[0]), TILES.depth, by)
         return Scores(_OPEN[0], _OPEN[1] * vector, by)
     sizes = [(rows, TILES.depth) for rows in _ROWS]
     if by != TILES:
