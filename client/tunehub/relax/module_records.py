@@ -137,7 +137,9 @@ class ModuleRecords:
         if self._target.kind.name != "llvm":
             return
         for (variable, _), item in zip(self._workloads, self.verified.items, strict=True):
-            types = product_types(item.scheduling.original)
+            types, match = product_types(item.scheduling.original), item.scheduling.request.fit.match
+            if match is not None and match.is_little:
+                continue
             if item.scheduling.served is None and types is not None and types.endswith(_INTEGERS):
                 rejected = item.scheduling.outcome.rejected
                 reasons = "; ".join(map(rejection_text, rejected)) or "no template is for it"

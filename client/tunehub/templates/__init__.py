@@ -88,6 +88,11 @@ class Match:
     workload: Any
     steps: int
 
+    @property
+    def is_little(self) -> bool:
+        """Whether it takes no time that matters, however it is written."""
+        return self.steps < _LITTLE
+
 
 def template(name: str) -> Template:
     """Return the template called ``name``; KnobError when there is none."""
@@ -123,7 +128,7 @@ def lacking(match: Match, target: Any) -> str | None:
 
 def doubt(match: Match, machine: Machine) -> str | None:
     """Why a template's default knobs may be no faster than TVM's own loops; None when its model promises a gain."""
-    if match.steps < _LITTLE:
+    if match.is_little:
         return f"{match.steps} steps are too few to gain from a schedule"
     gains = getattr(match.template, "gains", None)
     if gains is not None and not gains(match.workload, machine):
