@@ -49,8 +49,8 @@ class ScheduleLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     ``records``: with those of the embedded packages. ``exact`` and ``anchor`` are the keys of the function, ``rung``,
     ``template``, ``package``, ``source``, ``sizes``, ``calls`` and times in seconds are as in a report. ``knobs``: of
     the record, or those of the template's own rule. ``schedule``: SHA-256 of the scheduled function as TVM's JSON,
-    under the name ``main``, as it came where TVM schedules it on CPUs; ``cuda``: of its CUDA source. ``rejected``: what
-    was tried before.
+    under the name ``main``, as it came where TVM schedules it on CPUs; ``cuda``: of its CUDA source; or why there is
+    none. ``rejected``: what was tried before.
     """
 
     tvm: str
@@ -172,8 +172,7 @@ class Dumper:
     def _line(
         self, own: ScheduleLine, about: WorkloadReport, scheduling: Scheduling, setting: Setting, hub: Hub
     ) -> ScheduleLine:
-        scheduled = _as_served(scheduling, about, setting.target)
-        text = _json(scheduled)
+        schedule, cuda = self._hashes(scheduling, about, setting)
         return msgspec.structs.replace(
             own,
             function=about.name,
@@ -189,25 +188,35 @@ class Dumper:
             default_s=about.default_s,
             exact=about.exact,
             anchor=about.anchor,
-            schedule=_sha256(text),
-            cuda=self._source(scheduled, text, setting) if setting.target.kind.name == "cuda" else "",
+            schedule=schedule,
+            cuda=cuda,
             rejected=[_text(each) for each in about.skipped],
         )
 
-    def _source(self, scheduled: Any, text: str, setting: Setting) -> str:
-        """The SHA-256 of the CUDA source of a function with this ``text``, or why there is none."""
-        import tvm
-
-        from tunehub.cuda.nvrtc import source_of
-
-        key = (setting.name, _sha256(text))
+    def _hashes(self, scheduling: Scheduling, about: WorkloadReport, setting: Setting) -> tuple[str, str]:
+        """Those of the scheduled function and of its CUDA source; why there is none, where TVM raises."""
+        try:
+            scheduled = _as_served(scheduling, about, setting.target)
+            schedule = _sha256(_json(scheduled))
+        except Exception as error:  # of any kind: what TVM raises for its own schedules
+            return _none(error), ""
+        if setting.target.kind.name != "cuda":
+            return schedule, ""
+        key = (setting.name, schedule)
         if key not in self._sources:
-            try:
-                library = tvm.tirx.build(main_module(scheduled), target=setting.target)
-                self._sources[key] = _sha256(source_of(library))
-            except Exception as error:  # of any kind: what TVM raises while it generates code
-                self._sources[key] = f"none: {_text(last_line(error))}"
-        return self._sources[key]
+            self._sources[key] = _source(scheduled, setting.target)
+        return schedule, self._sources[key]
+
+
+def _source(scheduled: Any, target: Any) -> str:
+    import tvm
+
+    from tunehub.cuda.nvrtc import source_of
+
+    try:
+        return _sha256(source_of(tvm.tirx.build(main_module(scheduled), target=target)))
+    except Exception as error:  # of any kind: what TVM raises while it generates code
+        return _none(error)
 
 
 def lost(module: DumpedModule, setting: Setting, error: Exception) -> ScheduleLine:
@@ -265,6 +274,10 @@ def _json(function: Any) -> str:
     import tvm
 
     return str(tvm.ir.save_json(function))
+
+
+def _none(error: Exception) -> str:
+    return f"none: {_text(last_line(error))}"
 
 
 def _sha256(text: str) -> str:
