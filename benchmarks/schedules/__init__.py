@@ -8,6 +8,7 @@ each time; ``--compare`` prints where another one differs, and the exit code is 
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -64,17 +65,22 @@ def run(
     if source is not None:
         lines = _read(source)
     else:
-        settings = settings_of(targets, records)
-        try:
-            modules = chosen(networks, operators, open_modules)
-        except ValueError as error:
-            raise click.ClickException(str(error)) from None
-        lines = shown_dump(modules, settings)
+        lines = _chosen_lines(networks, operators, open_modules, settings_of(targets, records))
     if out is not None:
         out.write_bytes(encoded(lines))
     if compare is not None:
         _compare(_read(compare), lines, whole=source is not None)
     return [*rows(lines), Row(name="seconds", value=time.monotonic() - began, unit="s")]
+
+
+def _chosen_lines(networks: str, operators: int, open_modules: int, settings: Sequence[Setting]) -> list[ScheduleLine]:
+    try:
+        lines = shown_dump(chosen(networks, operators, open_modules), settings)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+    if not lines:  # it would differ from nothing
+        raise click.ClickException("nothing is chosen: give networks, operators or open modules for these targets")
+    return lines
 
 
 def settings_of(targets: str, records: bool | None) -> list[Setting]:
@@ -125,7 +131,7 @@ def _of_module(
 def shown_dump(modules: Sequence[DumpedModule], settings: Sequence[Setting]) -> list[ScheduleLine]:
     """All lines. What is done shows on stderr, as a bar on a terminal and as lines elsewhere."""
     total = sum(each.target.kind.name in module.precisions for module in modules for each in settings)
-    terminal, found = click.get_text_stream("stderr").isatty(), list[ScheduleLine]()
+    terminal, found = sys.stderr.isatty(), list[ScheduleLine]()
     with DelayedBar("schedules", total) as bar:
         for lines in dump(modules, settings, (lambda _: None) if terminal else lambda text: click.echo(text, err=True)):
             found += lines
