@@ -65,7 +65,7 @@ def run(
     if source is not None:
         lines = _read(source)
     else:
-        lines = _chosen_lines(networks, operators, open_modules, settings_of(targets, records))
+        lines = _chosen_lines(networks, operators, open_modules, settings_of(targets, records), out)
     if out is not None:
         out.write_bytes(encoded(lines))
     if compare is not None:
@@ -73,9 +73,11 @@ def run(
     return [*rows(lines), Row(name="seconds", value=time.monotonic() - began, unit="s")]
 
 
-def _chosen_lines(networks: str, operators: int, open_modules: int, settings: Sequence[Setting]) -> list[ScheduleLine]:
+def _chosen_lines(
+    networks: str, operators: int, open_modules: int, settings: Sequence[Setting], out: Path | None
+) -> list[ScheduleLine]:
     try:
-        lines = shown_dump(chosen(networks, operators, open_modules), settings)
+        lines = shown_dump(chosen(networks, operators, open_modules), settings, out)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     if not lines:  # it would differ from nothing
@@ -128,12 +130,22 @@ def _of_module(
         yield lines
 
 
-def shown_dump(modules: Sequence[DumpedModule], settings: Sequence[Setting]) -> list[ScheduleLine]:
-    """All lines. What is done shows on stderr, as a bar on a terminal and as lines elsewhere."""
+def shown_dump(
+    modules: Sequence[DumpedModule], settings: Sequence[Setting], out: Path | None = None
+) -> list[ScheduleLine]:
+    """All lines; what there is so far is in the file ``out``, too, and shows on stderr: as a bar on a terminal, as
+    lines elsewhere."""
     total = sum(each.target.kind.name in module.precisions for module in modules for each in settings)
     terminal, found = sys.stderr.isatty(), list[ScheduleLine]()
+
+    def tell(text: str) -> None:
+        if not terminal:
+            click.echo(text, err=True)
+        if out is not None:
+            out.write_bytes(encoded(found))
+
     with DelayedBar("schedules", total) as bar:
-        for lines in dump(modules, settings, (lambda _: None) if terminal else lambda text: click.echo(text, err=True)):
+        for lines in dump(modules, settings, tell):
             found += lines
             bar(1)
     return found
