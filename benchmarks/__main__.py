@@ -13,8 +13,8 @@ from benchmarks.table import Row, machine, print_json, print_table
 from tunehub.target.host import physical_cores
 
 NAMES = (
-    *("client", "dynamic", "gpu", "layers", "legacy", "networks", "pytorch", "registry", "skinny", "templates"),
-    *("transfer", "tuning", "warm_start", "zoo"),
+    *("client", "dynamic", "gpu", "layers", "legacy", "networks", "pytorch", "registry", "schedules", "skinny"),
+    *("templates", "transfer", "tuning", "warm_start", "zoo"),
 )
 
 

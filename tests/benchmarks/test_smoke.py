@@ -22,7 +22,12 @@ pytestmark = pytest.mark.slow
 
 PLAN = MeasuringPlan(rounds=2, sample_s=0.0)
 STUDIES = ("transfer", "tuning", "warm_start")  # tune first, which takes long at its smallest, too
-ELSEWHERE = {"gpu": "test_gpu.py", "skinny": "test_skinny.py", "legacy": "../legacy/test_benchmarks.py"}
+ELSEWHERE = {
+    "gpu": "test_gpu.py",
+    "schedules": "test_schedules.py",
+    "skinny": "test_skinny.py",
+    "legacy": "../legacy/test_benchmarks.py",
+}
 TESTS = Path(__file__).parents[1]
 PROGRAMS = [
     ".".join(path.relative_to(TESTS.parent).with_suffix("").parts)
