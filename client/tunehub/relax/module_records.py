@@ -137,12 +137,12 @@ class ModuleRecords:
         if self._target.kind.name != "llvm":
             return
         for (variable, _), item in zip(self._workloads, self.verified.items, strict=True):
-            types, match = product_types(item.scheduling.original), item.scheduling.request.fit.match
-            if match is not None and match.is_little:
+            scheduling = item.scheduling
+            types = product_types(scheduling.original) if scheduling.served is None else None
+            if types is None or not types.endswith(_INTEGERS):
                 continue
-            if item.scheduling.served is None and types is not None and types.endswith(_INTEGERS):
-                rejected = item.scheduling.outcome.rejected
-                reasons = "; ".join(map(rejection_text, rejected)) or "no template is for it"
+            if (match := scheduling.request.fit.match) is None or not match.is_little:
+                reasons = "; ".join(map(rejection_text, scheduling.outcome.rejected)) or "no template is for it"
                 self._hub.slow_integers(str(variable.name_hint), types, reasons)
 
     def _tell_of_missing_headers(self) -> None:
