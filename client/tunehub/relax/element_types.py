@@ -54,7 +54,11 @@ def wide_product(function: Any) -> str | None:
     ``convolutions`` or ``attention``; None where it is none, or one of few channels each."""
     for block in blocks_in(function.body):
         kind = _WIDE.get(str(block.name_hint))
-        if kind is not None and reduces(block) and {_type(region) for region in (*block.reads, *block.writes)} == _FLOATS:
+        if (
+            kind is not None
+            and reduces(block)
+            and {_type(region) for region in (*block.reads, *block.writes)} == _FLOATS
+        ):
             return kind
     return None
 

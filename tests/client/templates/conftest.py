@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 tvm = pytest.importorskip("tvm")
-from tvm import te, tirx, topi  # noqa: E402
+from tvm import te, topi  # noqa: E402
 
 import tunehub  # noqa: E402
 from tunehub.relax import fast_math as relax_fast_math  # noqa: E402

@@ -45,8 +45,8 @@ def module(queries: Any, keys: Any, depth: int, outputs: int) -> Any:
     assert scores is not None
     assert scores.groups == TILES
     result = attention(q, k, v, [mask], steps=BETWEEN, axes=((1, 0, 2), (1, 2, 0), (1, 0, 2)), scores=scores)
-    function = te.create_prim_func([q, k, v, mask, result], index_dtype_override="int64").with_attr("global_symbol", "main")
-    return tvm.IRModule({"main": function})
+    function = te.create_prim_func([q, k, v, mask, result], index_dtype_override="int64")
+    return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
 
 
 def scheduled(*sizes: Any) -> Any:

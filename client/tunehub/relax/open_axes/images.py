@@ -8,7 +8,7 @@ from tunehub import templates
 from tunehub.relax.nodes import blocks_in, main_module
 from tunehub.relax.open_axes.axes import OpenAxes
 from tunehub.relax.open_axes.loops import NotTiledError, over_groups
-from tunehub.relax.open_axes.rows import piece_of
+from tunehub.relax.open_axes.pieces import piece_of
 from tunehub.relax.schedule.guard import check_tiles
 from tunehub.relax.schedule.template_fit import with_short_indices
 from tunehub.relax.winograd.kernel import PRODUCT

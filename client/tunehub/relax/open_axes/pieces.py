@@ -45,6 +45,4 @@ def _is_shared(block: Any, function: Any) -> bool:
     """Whether what ``block`` writes has no open extent, and is not a parameter."""
     own = [buffer_of(region) for region in block.writes]
     inside = {hash(buffer) for buffer in function.body.block.alloc_buffers}
-    return all(
-        hash(buffer) in inside and None not in map(integer, buffer_kind(buffer).shape) for buffer in own
-    )
+    return all(hash(buffer) in inside and None not in map(integer, buffer_kind(buffer).shape) for buffer in own)

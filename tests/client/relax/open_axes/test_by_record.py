@@ -91,7 +91,7 @@ def test_a_trace_is_that_of_a_tile(cpu: Any, opened: Any) -> None:
 
     from tunehub.relax.nodes import main_module
     from tunehub.relax.open_axes.axes import open_axes
-    from tunehub.relax.open_axes.rows import piece_of
+    from tunehub.relax.open_axes.pieces import piece_of
     from tunehub.relax.traces import export_trace
 
     case = case_of(opened, "elementwise")
