@@ -38,11 +38,19 @@ def cpu(model: str, cores: int = 2) -> Any:
     return tvm.target.Target({"kind": "llvm", "mcpu": model, "num-cores": cores})
 
 
+def host(cores: int) -> Any:
+    """This machine with so many cores: for a test of what has to be right on any CPU."""
+    import tvm
+
+    found = host_cpu()
+    return tvm.target.Target({**({"kind": "llvm"} if found is None else found.config()), "num-cores": cores})
+
+
 @lru_cache(maxsize=1)
 def host_features() -> frozenset[str]:
     """What this machine has, in LLVM's spelling; not what LLVM takes its model to have."""
-    host = host_cpu()
-    return frozenset() if host is None else all_llvm_features(host.config())
+    found = host_cpu()
+    return frozenset() if found is None else all_llvm_features(found.config())
 
 
 @lru_cache(maxsize=32)
