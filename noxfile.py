@@ -34,6 +34,7 @@ TIERS = {
     "legacy, alone": "legacy and alone and not sweep",
     "sweep": "sweep and (fast or slow)",
     "legacy, sweep": "sweep and legacy",
+    "random": "hypothesis and (fast or slow)",  # hypothesis marks the property tests itself
     "browser": "browser",
     "release": "release",
 }
@@ -160,10 +161,12 @@ def tests_legacy(session: nox.Session) -> None:
 
 @nox.session
 def sweep(session: nox.Session) -> None:
-    """The long sweeps, of which `nox` runs the first part: many random shapes, all combinations."""
+    """The long sweeps, of which `nox` runs the first part: many random shapes, all combinations. And the property tests
+    with examples that are new each time, where other sessions have the same ones: whatever fails becomes an example."""
     session.install("-e", MODERN)
     session.notify("sweep-legacy")
     _pytest(session, "sweep", parallel=True)
+    _pytest(session, "random", "--hypothesis-profile=random", parallel=True)
 
 
 @nox.session(name="sweep-legacy")

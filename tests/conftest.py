@@ -1,19 +1,23 @@
-"""For all tests: no example of a property test fails because the machine was busy; Ctrl-C works; a real S3 server; an
-order."""
+"""For all tests: the examples of property tests are the same in each run, and none fails because the machine was busy;
+Ctrl-C works; a real S3 server; an order; what was skipped for lack of an instruction."""
 
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 
 import pytest
 from hypothesis import settings
 
+from .cpu_features import instruction_missed
 from .seaweed import Seaweed, serve
 
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
+# `nox -s sweep` looks for new examples (--hypothesis-profile=random); what it finds becomes an `@example`.
+settings.register_profile("random", deadline=None, print_blob=True)
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.load_profile("same")
 
 # Ignored in the background of a shell, also by the programs that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -35,6 +39,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         mine = long[number::processes]
         ordered += [*mine, *islice(others, max(0, size - len(mine)))]
     items[:] = ordered
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many tests were skipped because this machine lacks an instruction; pytest-xdist's workers report them."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = [report.longrepr[2] for report in reports if isinstance(report.longrepr, tuple)]
+    missed = Counter(name for reason in reasons if (name := instruction_missed(reason)) is not None)
+    if missed:
+        counted = ", ".join(f"{name}: {count}" for name, count in sorted(missed.items()))
+        terminalreporter.write_line(f"skipped for lack of {counted}")
 
 
 @pytest.fixture(scope="session")

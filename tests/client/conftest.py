@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,46 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Pat
     empty = RegistryFolder(tmp_path / "embedded")
     monkeypatch.setattr("tunehub.registries.configured.embedded_registry", lambda: empty.root)
     monkeypatch.setattr("tunehub.registries.locked_files.embedded_registry", lambda: empty.root)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretendedHost:
+    """A machine: what LLVM takes its CPU for, and what Linux says it has besides, or lacks, in the words of LLVM."""
+
+    model: str
+    more: frozenset[str] = frozenset()
+    less: frozenset[str] = frozenset()
+
+
+_AMX = frozenset({"amx-tile", "amx-bf16", "amx-int8"})
+_SERVER = frozenset({"avx512bf16", "avx512fp16", "avxvnni"})
+HOSTS = {
+    "AVX2": PretendedHost(model="znver3"),
+    "AVX-512": PretendedHost(model="skylake-avx512"),
+    "AVX-VNNI": PretendedHost(model="alderlake"),
+    "AVX512_BF16": PretendedHost(model="znver4"),
+    "AMX": PretendedHost(model="sapphirerapids"),
+    "AMX, model hidden": PretendedHost(model="rocketlake", more=_AMX | _SERVER),  # as in many virtual machines
+    "AMX switched off": PretendedHost(model="sapphirerapids", less=_AMX),
+}
+
+
+@pytest.fixture(params=list(HOSTS))
+def pretended_host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> PretendedHost:
+    """This process takes itself to be on each kind of CPU, with two cores; nothing may be run."""
+    pytest.importorskip("tvm")
+    from tunehub.target import features, host
+
+    found = HOSTS[request.param]
+    linux = {name: flag for flag, name in features._X86.items()}
+    had = features.all_llvm_features({"kind": "llvm", "mcpu": found.model}) | found.more
+    flags = " ".join(["sse2", *(linux[name] for name in sorted(had - found.less) if name in linux)])
+    cpuinfo = "\n".join(f"physical id : 0\ncore id : {core}\nflags : {flags}\n" for core in range(2))
+    monkeypatch.setattr(host, "_system_cpu", lambda: found.model)
+    monkeypatch.setattr(host, "_cpuinfo", lambda: cpuinfo)
+    monkeypatch.setattr(host, "usable_threads", lambda: 2)
+    monkeypatch.setattr(host, "system_triple", lambda: "x86_64-unknown-linux-gnu")
+    return found
 
 
 @pytest.fixture

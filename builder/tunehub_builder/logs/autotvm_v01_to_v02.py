@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 from tunehub_builder.exceptions import BuilderError
+from tunehub_registry.tuning_log import LogLineError, parse_line
 
 Knobs = Mapping[str, Any]
 
@@ -72,7 +73,16 @@ def translate(line: bytes) -> bytes:
         "result": result,
         "version": 0.2,
     }
-    return json.dumps(record).encode()
+    return _checked(json.dumps(record).encode())
+
+
+def _checked(line: bytes) -> bytes:
+    """``line``, which the reader of records takes: not where the old one has NaN, infinity, or too large a number."""
+    try:
+        parse_line(line)
+    except LogLineError as error:
+        raise UntranslatableError(f"what version 0.2 would say is no record: {error.reason}") from None
+    return line
 
 
 def family_of(target: str) -> str:

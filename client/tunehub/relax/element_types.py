@@ -51,7 +51,7 @@ def product_types(function: Any) -> str | None:
 
 def wide_product(function: Any) -> str | None:
     """What kind of product ``function``, a PrimFunc without a schedule, is of float32 in all: ``products``,
-    ``convolutions`` or ``attention``; None where it is none, or one of few channels each."""
+    ``convolutions`` or ``attention``; None where it is none of these."""
     for block in blocks_in(function.body):
         kind = _WIDE.get(str(block.name_hint))
         if (

@@ -16,9 +16,10 @@ _MAX_LANES = 64
 class Surroundings:
     """Names of the blocks around an anchor. ``pad``: the padding of its input, if any.
 
-    ``producers``: all that are inlined: what the anchor reads, the ``operands`` among them, and what others than it
-    read without reading it, such as a scale that is computed of another. ``consumers``: those that a tile of sums goes through, one element after the other; ``rest``: those from the first
-    on for which a tile is no tile of the result (a reshape), which get loops of their own.
+    ``producers``: all that are inlined: the ``operands`` of the anchor, and what others read that do not depend on it,
+    such as a scale that is computed of two. ``consumers``: those that a tile of sums goes through, one element after
+    the other; ``rest``: those from the first on for which a tile is no tile of the result (a reshape), which get loops
+    of their own.
     """
 
     producers: tuple[str, ...]

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tunehub_builder.logs.autotvm_v01_to_v02 import RULES, UntranslatableError, family_of, translate
@@ -170,6 +170,24 @@ def test_keyword_arguments_are_not_dropped_silently() -> None:
         translate(json.dumps(row).encode())
 
 
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        ("Infinity", "Infinity is not a JSON number"),
+        ("-Infinity", "-Infinity is not a JSON number"),
+        ("NaN", "NaN is not a JSON number"),
+        ("1e999", "Infinity is not a JSON number"),
+        (str(1 << 64), "is out of range"),
+        ("1" * 5000, "digits"),  # more than Python reads
+    ],
+)
+def test_numbers_that_no_record_has_are_reasons(number: str, reason: str) -> None:
+    line = old("topi_nn_bitserial_dense", ["X"], target="llvm").replace(b'"X"', number.encode())
+    with pytest.raises(UntranslatableError) as caught:
+        translate(line)
+    assert reason in caught.value.reason
+
+
 def test_families() -> None:
     assert family_of("llvm -mcpu=core-avx2") == "x86"
     assert family_of("opencl -device=intel_graphics -model=unknown") == "intel_graphics"
@@ -177,8 +195,10 @@ def test_families() -> None:
     assert family_of("ext_dev -device=vta -keys=cpu") == "vta"
 
 
+# Python writes and reads NaN and infinity as if they were JSON; and larger integers than anything else does.
+NUMBERS = st.integers(-5, 2000) | st.floats() | st.sampled_from([1 << 63, -(1 << 63) - 1, 1 << 64, 10**400])
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 2000) | st.floats(allow_nan=False) | st.text(max_size=8),
+    st.none() | st.booleans() | NUMBERS | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=5) | st.just(DATA) | st.just(KERNEL),
     max_leaves=12,
 )
@@ -191,6 +211,11 @@ JSON = st.recursive(
     arguments=st.lists(JSON, max_size=9),
     entity=st.lists(st.tuples(st.text(max_size=5), st.sampled_from(["sp", "ot"]), JSON), max_size=4) | st.just(NCHWC),
 )
+@example("topi_nn_bitserial_dense", "llvm", "direct", [float("inf")], [])
+@example("topi_nn_bitserial_dense", "llvm", "direct", [float("-inf")], [])
+@example("topi_nn_bitserial_dense", "llvm", "direct", [float("nan")], [])
+@example("topi_nn_bitserial_dense", "llvm", "direct", [1 << 64], [])
+@example("topi_nn_bitserial_dense", "llvm", "direct", [1], [("knob", "ot", float("nan"))])
 def test_any_arguments_give_a_record_or_a_reason(
     task: str, target: str, key: str, arguments: list[Any], entity: list[Any]
 ) -> None:

@@ -33,6 +33,7 @@ from tunehub_builder.tuning.work_directory import RunFile, TaskEntry, WorkDirect
 from tunehub_registry.package import open_package  # noqa: E402
 from tunehub_registry.template_record import TemplateRecord, read_template_records  # noqa: E402
 
+from ...cpu_features import AVX512, cpu, skip_unless_runs  # noqa: E402
 from .test_autotvm_to_knobs import CONV, conv_line, dense_line, depthwise_line, pointwise_line  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -198,10 +199,8 @@ CASES: dict[str, tuple[bytes, Any, Any, Any]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_line_serves_a_real_compile(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line, data, weight, operator = CASES[name]
-    host = str(tvm.target.codegen.llvm_get_system_cpu())
-    target = tvm.target.Target({"kind": "llvm", "mcpu": host, "num-cores": 1})
-    if not tvm.target.codegen.target_has_features(["avx512f"], target):
-        pytest.skip("the lines have blocks for AVX-512")
+    host, target = AVX512, cpu(AVX512, cores=1)
+    skip_unless_runs(AVX512)  # the lines have blocks for it
     line = took(line, 1e-4, target=f"llvm -mcpu={host}")
     ((_, path),) = import_as_templates([write(tmp_path, line)], tmp_path / "records").written.items()
     monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path / "cache"))

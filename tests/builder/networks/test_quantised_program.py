@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 import tunehub
-from tunehub.target.tvm_generation import find_tvm
 from tunehub_builder.networks import open_model_file
+
+from ...cpu_features import AMX, AVX2, AVX512_VNNI, AVX_VNNI, FEATURE_SETS, best_here, cpu, here, needs_tvm
 
 tvm = pytest.importorskip("tvm")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -24,9 +25,8 @@ DATA = Path(__file__).parent / "data"
 STEP = 0.0023  # of the last quantised tensor; a step of it moves an output by at most this times the largest weight
 
 
-def computed(module: Any) -> tuple[np.ndarray[Any, Any], list[str]]:
+def computed(module: Any, target: Any) -> tuple[np.ndarray[Any, Any], list[str]]:
     """The output for the stored input, and the notes of the report about integers."""
-    target = tunehub.host_target()
     with tunehub.context(target, strict=True, layout="auto") as hub:
         executable = tvm.compile(module, target)
     with np.load(DATA / "quantised.npz") as arrays:
@@ -39,15 +39,16 @@ def expected() -> np.ndarray[Any, Any]:
         return np.asarray(arrays["y"])
 
 
-def check(module: Any) -> None:
-    result, notes = computed(module)
+def check(module: Any, model: str) -> None:
+    result, notes = computed(module, cpu(model))
     assert np.abs(result - expected()).max() < STEP / 2
     assert notes == ["int8: 5 of 5 convolutions and products with quantised operands compute in integers"]
 
 
-@pytest.mark.skipif((found := find_tvm()) is None or found.release < (0, 27), reason="needs TVM 0.27")
-def test_what_the_importer_gives_is_computed_in_integers_as_pytorch_computes_it() -> None:
-    check(open_model_file(DATA / "quantised.json").relax_module())
+@needs_tvm
+@pytest.mark.parametrize("model", here(AVX2, AVX_VNNI, AVX512_VNNI, AMX))
+def test_what_the_importer_gives_is_computed_in_integers_as_pytorch_computes_it(model: str) -> None:
+    check(open_model_file(DATA / "quantised.json").relax_module(), model)
 
 
 def test_a_quantised_program_is_imported_as_operators_that_tunehub_knows() -> None:
@@ -55,4 +56,4 @@ def test_a_quantised_program_is_imported_as_operators_that_tunehub_knows() -> No
     module = open_model_file(DATA / "quantised.pt2").relax_module()
     stored = open_model_file(DATA / "quantised.json").relax_module()
     tvm.ir.assert_structural_equal(module, stored)
-    check(module)
+    check(module, best_here(FEATURE_SETS))

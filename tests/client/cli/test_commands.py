@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from tunehub_registry.index import encode_index, yank_version
 from tunehub_registry.lock import parse_lock
 from tunehub_registry.manifest import NetworkEntry
 
-from ..conftest import A76, SKYLAKE, RegistryFolder
+from ..conftest import A76, SKYLAKE, PretendedHost, RegistryFolder
 
 pytestmark = pytest.mark.fast
 
@@ -298,25 +300,49 @@ def test_doctor_when_importing_tvm_fails(registry: RegistryFolder, monkeypatch: 
     assert "cannot open shared object file" in found["tvm"].text
 
 
+def rows_of(mattr: Sequence[str], gpu: object) -> list[str]:
+    """The doctor's lines for a machine whose CPU has or lacks ``mattr`` beside its model's features."""
+    cpu, headers_of_cuda = ["cpu", "cpu features"] if mattr else ["cpu"], [] if gpu is None else ["CUDA headers"]
+    own = [*cpu, "machine profile", "precision", "gpu", *headers_of_cuda, "threads"]
+    return ["python", "tvm", *own, "cache", "embedded registry", "onnxruntime"]
+
+
 @pytest.mark.slow
 def test_doctor_for_real(run: Any) -> None:
     pytest.importorskip("tvm")
-    result = run("doctor", "--json")
-    names = [item["name"] for item in result.json["findings"]]
-    assert names == [
-        "python",
-        "tvm",
-        "cpu",
-        "machine profile",
-        "precision",
-        "gpu",
-        "threads",
-        "cache",
-        "embedded registry",
-        "onnxruntime",
-    ]
+    from tunehub.target.host import gpu_descriptor, host_cpu
+
+    result, cpu = run("doctor", "--json"), host_cpu()
+    assert [item["name"] for item in result.json["findings"]] == rows_of(cpu.mattr if cpu else (), gpu_descriptor())
     assert result.code == 0
     assert "TVM's pool has" in run("doctor").out
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::tunehub.HubWarning")  # there is no package for such machines
+def test_doctor_on_each_kind_of_cpu(
+    registry: RegistryFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    pretended_host: PretendedHost,
+) -> None:
+    def probe() -> Any:
+        exec(compile(doctor_module._PROBE, "probe", "exec"), {})
+        return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+    monkeypatch.setattr(sys, "argv", ["probe", json.dumps(sys.path)])
+    monkeypatch.setattr(doctor_module, "run_probe", probe)
+    monkeypatch.setattr("tunehub.target.host.gpu_descriptor", lambda: None)
+    found, differs = findings(registry), sorted(pretended_host.more | pretended_host.less)
+    rows = rows_of(differs, None)
+    assert [name for name in found if name in rows] == rows
+    assert ("cpu features" in found) == bool(differs)
+    assert pretended_host.model in found["cpu"].text
+    if differs:
+        assert all(name in found["cpu features"].text for name in differs)
+    with_tiles = "amx-bf16" in found["cpu"].text
+    expected = "auto is bf16 on this CPU" if with_tiles else "auto is float32 on this CPU: "
+    assert found["precision"].text.startswith(expected)
 
 
 def test_yanked_only_version_is_shown(run: Any, registry: RegistryFolder) -> None:

@@ -25,9 +25,11 @@ from tunehub.templates.base import BUILT_IN, Machine, machine_of, rates_of, wort
 from tunehub.templates.register_tile import cost  # noqa: E402
 from tunehub_registry.machine_profile import MachineProfile  # noqa: E402
 
+from ...cpu_features import AMX, AVX2, cpu  # noqa: E402
+
 pytestmark = pytest.mark.slow
-CORES = int(tunehub.host_target().attrs["num-cores"])
-SAPPHIRE_RAPIDS = tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
+SAPPHIRE_RAPIDS = cpu(AMX)
+CORES = 2
 
 
 @pytest.fixture
@@ -36,8 +38,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def profile(**changes: Any) -> MachineProfile:
-    target = tunehub.host_target()
+def profile(target: Any = None, **changes: Any) -> MachineProfile:
+    """The one of ``target``, else of an AVX2 CPU with two cores."""
+    target = target or cpu(AVX2)
     found = MachineProfile(
         cpu=str(target.attrs["mcpu"]), mattr=tuple(map(str, target.attrs.get("mattr", ()))),
         cores=int(target.attrs["num-cores"]), measured="2026-11-23", multiply_add_s=2.8e-10, dependent_s=1.12e-9,
@@ -46,27 +49,35 @@ def profile(**changes: Any) -> MachineProfile:
     return replace(found, **changes)
 
 
+def built_in(target: Any) -> Any:
+    """The rates that rules have for ``target`` without a profile: beside tiles pairs are taken to be slow."""
+    with_tiles = amx.doubt(target, "bfloat16") is None
+    return replace(BUILT_IN, pairs=machine_of(SAPPHIRE_RAPIDS).rates.pairs) if with_tiles else BUILT_IN
+
+
+@pytest.mark.usefixtures("pretended_host")
 def test_rules_go_by_the_profile_of_their_target_alone(cache: Path) -> None:
     target = tunehub.host_target()
-    assert machine_of(target).rates == BUILT_IN
-    write_profile(cache, profile())
+    assert machine_of(target).rates == built_in(target)
+    write_profile(cache, profile(target))
     rates = machine_of(target).rates
     assert rates.cautious_flops == pytest.approx(0.5 / 2.8e-10)
     assert rates.latency == pytest.approx(2.0)
-    assert machine_of(target, cores=64).rates == BUILT_IN
-    assert machine_of(tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})).rates == BUILT_IN
+    assert machine_of(target, cores=64).rates == built_in(target)
+    assert machine_of(cpu(AVX2)).rates == BUILT_IN
 
 
+@pytest.mark.usefixtures("pretended_host")
 def test_the_profile_of_a_package_serves_where_the_user_has_none(cache: Path) -> None:
     target = tunehub.host_target()
-    published = PublishedProfile(profile=profile(multiply_add_s=5e-10), package="llvm-own 0.1.0")
+    published = PublishedProfile(profile=profile(target, multiply_add_s=5e-10), package="llvm-own 0.1.0")
     found = machine_of(target, published=published)
     assert found.rates.cautious_flops == pytest.approx(0.5 / 5e-10)
     assert found.profile == "the profile of llvm-own 0.1.0"
     more_cores = machine_of(target, cores=CORES + 1, published=published).rates
     assert (more_cores.cautious_flops, more_cores.region) == (found.rates.cautious_flops, BUILT_IN.region)
-    assert machine_of(tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"}), published=published).profile is None
-    write_profile(cache, profile())
+    assert machine_of(cpu(AVX2), published=published).profile is None
+    write_profile(cache, profile(target))
     own = machine_of(target, published=published)
     assert (own.rates.cautious_flops, own.profile) == (0.5 / 2.8e-10, "your own profile of 2026-11-23")
 
@@ -86,24 +97,27 @@ def test_kernels_for_matrices_are_built_for_a_cpu_that_has_them(groups: Groups, 
 
 
 @pytest.mark.filterwarnings("ignore::tunehub.HubWarning")  # there is no package here
+@pytest.mark.usefixtures("pretended_host")
 def test_the_doctor_says_whose_rates_hold_and_what_auto_is(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNEHUB_STRICT", "1")  # what is wrong with packages is no concern of this
-    before = rules_state()
+    target, before = tunehub.host_target(), rules_state()
+    with_tiles = amx.doubt(target, "bfloat16") is None
     assert before["profile"] is None
-    assert before["float32"] is None or isinstance(before["float32"], str)
-    write_profile(cache, profile(pairs_s=1e-9))
+    assert (before["float32"] is None) == with_tiles  # pairs are not known to be faster
+    write_profile(cache, profile(target, pairs_s=1e-9))
     after = rules_state()
     assert after["profile"] == "your own profile of 2026-11-23"
-    if amx.doubt(tunehub.host_target(), "bfloat16") is not None:
-        assert after["float32"]  # pairs are slow by it, or there are none
+    assert (after["float32"] is None) == with_tiles  # pairs are slow by it, or there are none
 
 
+@pytest.mark.usefixtures("pretended_host")
 def test_a_damaged_profile_counts_as_none_and_the_doctor_says_so(cache: Path) -> None:
+    target = tunehub.host_target()
     assert profile_state() == {}
-    path = write_profile(cache, profile())
+    path = write_profile(cache, profile(target))
     assert profile_state() == {"measured": "2026-11-23"}
     path.write_bytes(b"{")
-    assert machine_of(tunehub.host_target()).rates == BUILT_IN
+    assert machine_of(target).rates == built_in(target)
     assert path.name in profile_state()["problem"]
 
 

@@ -97,6 +97,9 @@ def module_nets() -> Nets:
     return Nets()
 
 
+_PRODUCTS = ("conv", "dense", "matmul", "attention")  # names of functions that multiply
+
+
 def _instances_of(record: LadderRecord) -> list[str | None]:
     return [times.exact for times in record.times]
 
@@ -183,6 +186,14 @@ class FakeHub:
 
     def note(self, text: str) -> None:
         self.notes.append(text)
+
+    def check_products(self) -> None:
+        """Convolutions, products and attention: none is left to TVM or is plain loops, and nothing failed before."""
+        found = [each for each in self.workloads if any(kind in each.name for kind in _PRODUCTS)]
+        plain = [each for each in found if each.rung == "default" or each.template == "loops" or each.skipped]
+        left = [(each.name, each.rung, each.template, each.skipped) for each in plain]
+        assert found
+        assert not left
 
     def rungs(self) -> list[str]:
         return [workload.rung for workload in self.workloads]

@@ -20,11 +20,14 @@ from tunehub.relax.module_records import call_counts  # noqa: E402
 from tunehub.relax.nodes import calls_in, operator_of  # noqa: E402
 from tunehub.relax.preparing import prepare  # noqa: E402
 
+from ...cpu_features import AVX512, skip_unless_runs  # noqa: E402
+from ...cpu_features import cpu as cpu_of  # noqa: E402
+
 pytestmark = pytest.mark.slow
 
 op = relax.op
 Array = np.ndarray[Any, Any]
-CPUS = {"avx512": "skylake-avx512", "avx2": "core-avx2", "generic": "x86-64"}
+CPUS = {"avx512": AVX512, "avx2": "core-avx2", "generic": "x86-64"}
 _erf = np.vectorize(math.erf)
 
 
@@ -48,11 +51,8 @@ BOUNDS = {"exp": 2e-7, "erf": 5e-7, "tanh": 5e-7, "sigmoid": 3e-7, "silu": 5e-7,
 @pytest.fixture(params=list(CPUS))
 def cpu(request: Any) -> Any:
     """A kind of CPU that this machine can run code for."""
-    host = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
-    needed = {"avx512": "avx512f", "avx2": "avx2", "generic": "sse2"}[request.param]
-    if not tvm.target.codegen.target_has_features([needed], host):
-        pytest.skip(f"this machine does not run {request.param} code")
-    return tvm.target.Target({"kind": "llvm", "mcpu": CPUS[request.param]})
+    skip_unless_runs(CPUS[request.param])
+    return cpu_of(CPUS[request.param])
 
 
 def computed(name: str, values: Array, target: Any) -> Array:

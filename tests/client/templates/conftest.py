@@ -20,9 +20,11 @@ from tunehub.relax.layout import blocked, weights  # noqa: E402
 from tunehub.templates import amx, machine_of  # noqa: E402
 
 from ...amx_emulation import emulated, emulation  # noqa: E402, F401
+from ...cpu_features import AVX512, lacking_here, skip_unless_runs  # noqa: E402
+from ...cpu_features import cpu as cpu_of  # noqa: E402
 
 Array = np.ndarray[Any, Any]
-CPUS = {"avx512": "skylake-avx512", "avx2": "core-avx2", "generic": "x86-64"}
+CPUS = {"avx512": AVX512, "avx2": "core-avx2", "generic": "x86-64"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,14 +268,12 @@ def random_case(seed: int, block: int) -> Case:
 
 def target_of(cpu: str) -> Any:
     """The target of code generation for one of ``CPUS``, on two cores."""
-    return tvm.target.Target({"kind": "llvm", "mcpu": CPUS[cpu], "num-cores": 2})
+    return cpu_of(CPUS[cpu])
 
 
 def runnable(cpu: str) -> bool:
     """True when this machine runs the code."""
-    host = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
-    needed = {"avx512": "avx512f", "avx2": "avx2", "generic": "sse2"}[cpu]
-    return bool(tvm.target.codegen.target_has_features([needed], host))
+    return lacking_here(CPUS[cpu]) is None
 
 
 def run(mod: Any, target: Any, arrays: list[Array], shape: tuple[int, ...]) -> Array:
@@ -302,8 +302,7 @@ def inputs_of(some: Case) -> list[Array]:
 @pytest.fixture(scope="session", params=list(CPUS))
 def cpu(request: Any) -> Any:
     """Name, target and machine of each kind of CPU that this one can run code for."""
-    if not runnable(request.param):
-        pytest.skip(f"this machine does not run {request.param} code")
+    skip_unless_runs(CPUS[request.param])
     target = target_of(request.param)
     return request.param, target, machine_of(target)
 

@@ -18,12 +18,13 @@ from tunehub.relax.layout.grouped import TILES  # noqa: E402
 from tunehub.relax.layout.narrowing import Narrowing  # noqa: E402
 from tunehub.relax.open_axes.attention import lacks, schedule_attention  # noqa: E402
 from tunehub.relax.schedule.guard import check_function  # noqa: E402
-from tunehub.templates import Machine, amx  # noqa: E402
+from tunehub.templates import Machine  # noqa: E402
 from tunehub.templates.base import Rates  # noqa: E402
 
-SAPPHIRE_RAPIDS = tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
-_DOUBT = amx.doubt(SAPPHIRE_RAPIDS, "bfloat16")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(_DOUBT is not None, reason=str(_DOUBT))]
+from ...cpu_features import AMX, cpu, needs, needs_tvm  # noqa: E402
+
+SAPPHIRE_RAPIDS = cpu(AMX)
+pytestmark = [pytest.mark.slow, needs_tvm]
 INTEL = Narrowing(
     machine=Machine(vector=16, registers=32, cores=2, rates=Rates(pairs=0.6)), winograd=False, tiles=True,
 )  # fmt: skip
@@ -88,6 +89,11 @@ def test_attention_of_open_lengths(queries: int | None) -> None:
     run = tvm.compile(scheduled(rows, keys, 64, 48), target=tunehub.host_target())["main"]
     for size in ((1, 9), (1, 64), (1, 333)) if queries else ((1, 1), (3, 40), (16, 16), (17, 33), (61, 130)):
         check_at(run, *size, 64, 48)
+
+
+@needs(AMX)
+def test_the_instructions_of_this_cpu_compute_the_same() -> None:
+    check_near(scheduled(40, 33, 32, 48), SAPPHIRE_RAPIDS, 40, 33, 32, 48)
 
 
 def test_a_library_made_for_amx_computes_attention_without_it(refused_target: Any) -> None:

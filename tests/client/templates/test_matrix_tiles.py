@@ -20,11 +20,11 @@ from tunehub.relax.nodes import constant_array, parameters  # noqa: E402
 from tunehub.relax.schedule.guard import check_function, check_tiles, static_extents  # noqa: E402
 from tunehub.templates import amx  # noqa: E402
 
+from ...cpu_features import AMX, cpu, needs, needs_tvm  # noqa: E402
 from ...sweeps import swept  # noqa: E402
 
-SAPPHIRE_RAPIDS = {"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2}
-_DOUBT = amx.doubt(tvm.target.Target(SAPPHIRE_RAPIDS), "bfloat16")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(_DOUBT is not None, reason=str(_DOUBT))]
+SAPPHIRE_RAPIDS = cpu(AMX)
+pytestmark = [pytest.mark.slow, needs_tvm]
 MACHINE = templates.Machine(vector=16, registers=32, cores=2)
 TILES = {"bfloat16": grouped.TILES, "int8": grouped.TILES_INT8}
 Array = Any
@@ -61,7 +61,7 @@ def check_every_choice(make: Any, arrays: tuple[Array, ...], expected: Array) ->
     assert match.template.NAME == "matrix_tiles"
     for choice in choices(match):
         scheduled = match.template.apply(mod, match.workload, msgspec.structs.replace(choice, parallel=True)).mod
-        check_function(scheduled["main"], mod["main"], tvm.target.Target(SAPPHIRE_RAPIDS))
+        check_function(scheduled["main"], mod["main"], SAPPHIRE_RAPIDS)
         check_tiles(scheduled["main"])
         found = run(scheduled, tunehub.host_target(), arrays).astype("float64") - 1
         assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max(), str(choice)
@@ -187,11 +187,22 @@ def scheduled_product(kind: str) -> tuple[Any, tuple[Array, Array]]:
 @pytest.mark.parametrize(("kind", "instruction"), [("bfloat16", "tdpbf16ps"), ("int8", "tdpbusd")])
 def test_the_instructions_are_in_the_code(kind: str, instruction: str) -> None:
     mod, _ = scheduled_product(kind)
-    code = tvm.compile(mod, target=tvm.target.Target(SAPPHIRE_RAPIDS)).mod.inspect_source("asm")
+    code = tvm.compile(mod, target=SAPPHIRE_RAPIDS).mod.inspect_source("asm")
     assert instruction in code
     assert "ldtilecfg" in code
     assert "tilerelease" in code
     assert "tunehub_amx_begin" not in code  # inlined
+
+
+@needs(AMX)
+@pytest.mark.parametrize("kind", ["bfloat16", "int8"])
+def test_the_instructions_of_this_cpu_compute_the_same(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
+    mod, arrays = scheduled_product(kind)
+    found = run(mod, SAPPHIRE_RAPIDS, arrays).astype("float64") - 1
+    data, weights = operands(kind, (1, 48, 64), (64, 32))
+    expected = data.astype("float64") @ weights.astype("float64")
+    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+    assert "made for AMX" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "int8"])

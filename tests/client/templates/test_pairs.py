@@ -12,21 +12,19 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import te  # noqa: E402
 
-import tunehub  # noqa: E402
 from tunehub import templates  # noqa: E402
 from tunehub.relax.layout import grouped  # noqa: E402
 from tunehub.relax.nodes import constant_array, parameters  # noqa: E402
 from tunehub.relax.schedule.guard import check_function, check_tiles, static_extents  # noqa: E402
 from tunehub.templates import pairs  # noqa: E402
 
+from ...cpu_features import AVX2, AVX512_BF16, cpu, needs_tvm, runs_here  # noqa: E402
 from ...sweeps import swept  # noqa: E402
 from ...threads_as_loops import UNOPTIMISED  # noqa: E402
 
-COOPERLAKE = {"kind": "llvm", "mcpu": "cooperlake", "num-cores": 2}
-_DOUBT = pairs.doubt(tvm.target.Target(COOPERLAKE))
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(_DOUBT is not None, reason=str(_DOUBT))]
+COOPERLAKE = cpu(AVX512_BF16)
+pytestmark = [pytest.mark.slow, needs_tvm]
 MACHINE = templates.Machine(vector=16, registers=32, cores=2)
-HERE = pairs.doubt(tunehub.host_target()) is None
 Array = Any
 
 
@@ -61,11 +59,11 @@ def check_every_choice(make: Any, arrays: list[Array]) -> None:
     for choice in match.template.knob_space(match.workload, MACHINE):
         knobs = msgspec.structs.replace(choice, parallel=True)
         scheduled = match.template.apply(mod, match.workload, knobs).mod
-        check_function(scheduled["main"], mod["main"], tvm.target.Target(COOPERLAKE))
+        check_function(scheduled["main"], mod["main"], COOPERLAKE)
         check_tiles(scheduled["main"])
-        if not HERE:
+        if not runs_here(AVX512_BF16):
             continue
-        for result in run(scheduled, tunehub.host_target(), arrays, 10):
+        for result in run(scheduled, COOPERLAKE, arrays, 10):
             np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-5, err_msg=str(knobs))
 
 
@@ -205,12 +203,11 @@ def test_the_instruction_is_in_the_code() -> None:
     match = templates.find(mod)
     assert match is not None
     scheduled = match.template.apply(mod, match.workload, match.template.default_knobs(match.workload, MACHINE))
-    code = tvm.compile(scheduled.mod, target=tvm.target.Target(COOPERLAKE)).mod.inspect_source("asm")
+    code = tvm.compile(scheduled.mod, target=COOPERLAKE).mod.inspect_source("asm")
     assert "vdpbf16ps" in code
     assert "tunehub_dpbf16ps" not in code  # inlined
 
 
 def test_targets_without_it_say_why() -> None:
-    v3 = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
-    assert "AVX512_BF16" in str(pairs.doubt(v3))
+    assert "AVX512_BF16" in str(pairs.doubt(cpu(AVX2)))
     assert "CPUs" in str(pairs.doubt(tvm.target.Target({"kind": "cuda", "arch": "sm_90"})))

@@ -15,24 +15,14 @@ from tunehub.relax.schedule.guard import check_function, check_tiles  # noqa: E4
 from tunehub.relax.schedule.template_fit import with_short_indices  # noqa: E402
 from tunehub.relax.winograd.kernel import are_exact, transform_integers, transformed_shape  # noqa: E402
 from tunehub.relax.winograd.rewriting import find, rewritten  # noqa: E402
-from tunehub.target.features import llvm_features  # noqa: E402
-from tunehub.target.tvm_generation import find_tvm  # noqa: E402
 from tunehub.templates import machine_of  # noqa: E402
 
+from ...cpu_features import AVX2, AVX512, AVX512_VNNI, here, needs, needs_tvm  # noqa: E402
 from ...sweeps import swept  # noqa: E402
 
-_TVM = find_tvm()
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(_TVM is None or _TVM.release < (0, 27), reason="integers need TVM 0.27"),
-]
-CPUS = {"znver4": (16, 4), "x86-64-v4": (16, 2), "x86-64-v3": (8, 2)}  # lanes, numbers in a group of direct weights
+pytestmark = [pytest.mark.slow, needs_tvm]
+CPUS = {AVX512_VNNI: (16, 4), AVX512: (16, 2), AVX2: (8, 2)}  # lanes, numbers in a group of direct weights
 Array = np.ndarray[Any, Any]
-
-
-def has_instructions(cpu: str) -> bool:
-    own = llvm_features({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
-    return set(llvm_features({"kind": "llvm", "mcpu": cpu})) <= set(own)
 
 
 def operands(rng: Any, cpu: str, data: tuple[int, ...], outer: int, extremes: bool) -> tuple[Array, Array]:
@@ -78,10 +68,8 @@ def computed(cpu: str, x: Array, weight: Array, padding: tuple[int, int, int, in
 
 
 @pytest.mark.parametrize("seed", swept((0, 1, 4), range(24)))
-@pytest.mark.parametrize("cpu", list(CPUS))
+@pytest.mark.parametrize("cpu", here(*CPUS))
 def test_sums_are_those_of_the_direct_convolution(cpu: str, seed: int) -> None:
-    if not has_instructions(cpu):
-        pytest.skip(f"this CPU is no {cpu}")
     rng = np.random.default_rng(seed)
     size = tuple(int(each) for each in rng.integers(4, 15, 2))
     shape = (int(rng.integers(1, 3)), int(rng.integers(1, 4)), *size, 16)
@@ -92,17 +80,16 @@ def test_sums_are_those_of_the_direct_convolution(cpu: str, seed: int) -> None:
     np.testing.assert_array_equal(found, sums_of(x, weight, padding))
 
 
+@needs(AVX2)
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_the_largest_sums_that_are_exact_are_so(sign: int) -> None:
     """32 channels of 255 times 127, or -128: sums between the steps go around in 31 bits many times."""
-    if not has_instructions("x86-64-v3"):
-        pytest.skip("this CPU has no AVX2")
     x = np.full((1, 2, 8, 8, 16), 255, "uint8")
     weight = np.full((1, 2, 3, 3, 8, 8, 2), 127 if sign > 0 else -128, "int8")
     assert are_exact(weight)
     expected = sums_of(x, weight, (1, 1, 1, 1))
     assert abs(int(expected[0, 0, 4, 4, 0])) * 576 > 2**31
-    np.testing.assert_array_equal(computed("x86-64-v3", x, weight, (1, 1, 1, 1), 0), expected)
+    np.testing.assert_array_equal(computed(AVX2, x, weight, (1, 1, 1, 1), 0), expected)
 
 
 def test_weights_whose_sums_may_be_too_large_are_refused() -> None:

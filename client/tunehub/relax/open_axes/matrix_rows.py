@@ -1,4 +1,4 @@
-"""Products of an open number of rows by instructions for matrices (AMX): tiles of 32 and 16 rows, fewer rows by vectors.
+"""Products of an open number of rows by instructions for matrices (AMX): tiles of 32 and 16 rows, fewer by vectors.
 
 Weights that are packed for instructions for vectors lie in memory as those for matrices read them
 (:mod:`tunehub.relax.layout.grouped`), so one function has both.

@@ -13,7 +13,6 @@ relax = pytest.importorskip("tvm.relax")
 
 from tvm import te  # noqa: E402
 
-import tunehub  # noqa: E402
 from tunehub.relax.layout.attention.integer_kernel import QuantisedAttention, quantised_attention  # noqa: E402
 from tunehub.relax.layout.attention.kernel import Rounding, Scores, Step  # noqa: E402
 from tunehub.relax.layout.attention.rule import Lengths, chosen_in_integers  # noqa: E402
@@ -21,17 +20,15 @@ from tunehub.relax.layout.grouped import WORDS  # noqa: E402
 from tunehub.relax.nodes import main_module  # noqa: E402
 from tunehub.relax.open_axes.attention import is_attention, lacks, schedule_attention  # noqa: E402
 from tunehub.relax.quantised.scales import Affine  # noqa: E402
-from tunehub.templates import Machine, dot_product  # noqa: E402
+from tunehub.templates import Machine  # noqa: E402
+
+from ....cpu_features import AVX512_VNNI, cpu, needs, needs_tvm  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
 Array = Any
 MACHINE = Machine(vector=16, registers=32, cores=2)
-ZNVER4 = tvm.target.Target({"kind": "llvm", "mcpu": "znver4", "num-cores": 2})
-needs_tvm = pytest.mark.skipif(dot_product.doubt(ZNVER4, 16, 4) is not None, reason="TVM is older than 0.27")
-needs_cpu = pytest.mark.skipif(
-    dot_product.doubt(tunehub.host_target(), 16, 4) is not None, reason="no AVX512-VNNI, or TVM is older than 0.27"
-)
+CASCADE_LAKE = cpu(AVX512_VNNI)
 USUAL = QuantisedAttention(
     query=Affine(scale=0.042, zero=132),
     key=Affine(scale=0.036, zero=123),
@@ -122,7 +119,8 @@ def test_what_the_kernel_says_is_attention(how: QuantisedAttention, size: tuple[
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
-@needs_cpu
+@needs_tvm
+@needs(AVX512_VNNI)
 @pytest.mark.parametrize(
     ("how", "size", "scores"),
     [
@@ -140,7 +138,7 @@ def test_scheduled_it_is_the_same(how: QuantisedAttention, size: tuple[int, int]
     how = replace(how, scores=Scores(*scores, WORDS[4]))
     arrays, mod = inputs(*size), kernel(how, *size)
     assert is_attention(mod)
-    found = run(schedule_attention(mod, MACHINE).mod, tunehub.host_target(), arrays, how)
+    found = run(schedule_attention(mod, MACHINE).mod, CASCADE_LAKE, arrays, how)
     expected = exact(*arrays, how)
     if how.product is None:  # another order of float32 sums may round a weight another way
         assert np.abs(found - expected).max() < 255 * how.weight.scale * how.value.scale
@@ -151,9 +149,9 @@ def test_scheduled_it_is_the_same(how: QuantisedAttention, size: tuple[int, int]
 @needs_tvm
 def test_the_code_has_the_instruction_and_targets_without_it_never_see_it() -> None:
     mod = kernel(USUAL, 32, 32)
-    text = tvm.compile(schedule_attention(mod, MACHINE).mod, ZNVER4).mod.inspect_source("asm")
+    text = tvm.compile(schedule_attention(mod, MACHINE).mod, CASCADE_LAKE).mod.inspect_source("asm")
     assert text.count("vpdpbusd") > 16
-    assert lacks(mod, ZNVER4) is None
+    assert lacks(mod, CASCADE_LAKE) is None
     assert "avx512vnni" in str(lacks(mod, tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v4"})))
 
 

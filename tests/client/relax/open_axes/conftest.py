@@ -18,6 +18,7 @@ from tunehub.relax.schedule.ladder import Scheduling  # noqa: E402
 from tunehub.relax.symbols import extent_at  # noqa: E402
 
 from ....amx_emulation import emulated, emulation  # noqa: E402, F401
+from ....cpu_features import host  # noqa: E402
 from ..conftest import FakeHub  # noqa: E402
 
 Array = np.ndarray[Any, Any]
@@ -94,7 +95,7 @@ def written(function: Any, arrays: Sequence[Array], shape: Sequence[int]) -> Arr
 @pytest.fixture(scope="session")
 def cpu() -> Any:
     """This machine, two cores."""
-    return tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": 2})
+    return host(2)
 
 
 @pytest.fixture(scope="session")

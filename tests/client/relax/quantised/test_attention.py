@@ -10,28 +10,28 @@ import tvm
 from onnx import helper
 from tvm import relax
 
-import tunehub
 from tunehub.relax.layout.attention.kernel import Rounding, Step
 from tunehub.relax.pipeline import compile_module
 from tunehub.relax.quantised.attention import scores_at_once
 from tunehub.relax.quantised.scales import Affine
-from tunehub.templates import dot_product
 from tunehub_builder.networks import in_precision
 from tunehub_builder.networks.bert import Bert, BertConfig
 
+from ....cpu_features import AMX, AVX512_VNNI, cpu, here, needs_tvm
 from ....relax_nets import net
 from .test_onnx_models import both, computed, model
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        dot_product.doubt(tunehub.host_target(), 16, 4) is not None, reason="no AVX512-VNNI, or TVM is older than 0.27"
-    ),
-]
+pytestmark = [pytest.mark.slow, needs_tvm]
 
 Array = np.ndarray[Any, Any]
 TOKENS, HEADS, DEPTH = 37, 2, 32
 RESULT = 0.011  # a step of the result
+
+
+@pytest.fixture(params=here(AVX512_VNNI, AMX))
+def integer_cpu(request: Any) -> Any:
+    """Each CPU with a kernel for quantised attention."""
+    return cpu(request.param)
 
 
 class Graph:
@@ -87,13 +87,13 @@ def attention(dtype: str, *, masked: bool, rounded_scores: bool = True) -> Graph
 
 
 @pytest.mark.parametrize(("dtype", "masked"), [("uint8", False), ("int8", False), ("uint8", True)])
-def test_attention_is_that_of_onnxruntime(dtype: str, masked: bool, tmp_path: Any) -> None:
+def test_attention_is_that_of_onnxruntime(dtype: str, masked: bool, tmp_path: Any, integer_cpu: Any) -> None:
     """Bit by bit where each node is computed as the model says; onnxruntime's own softmax of 8 bits is up to a step off
     that, and so are we of it."""
     graph = attention(dtype, masked=masked)
     x = np.random.default_rng(1).standard_normal((1, TOKENS, HEADS * DEPTH)).astype("float32")
     made = model(graph.nodes, graph.constants, x.shape, 4)
-    found, expected, notes = both(made, x, tmp_path)
+    found, expected, notes = both(made, x, tmp_path, integer_cpu)
     assert notes == ["int8: 2 of 2 convolutions and products with quantised operands compute in integers"]
     np.testing.assert_array_equal(found, computed(made, x, optimised=False))
     assert np.abs(found - expected).max() < 1.01 * RESULT
@@ -111,19 +111,19 @@ def test_a_second_rounding_that_moves_nothing_is_left_out() -> None:
     assert scores_at_once((half, same)) == (None, 1.0, (half, same))
 
 
-def test_scores_in_float32_are_no_hindrance(tmp_path: Any) -> None:
+def test_scores_in_float32_are_no_hindrance(tmp_path: Any, integer_cpu: Any) -> None:
     graph = attention("uint8", masked=False, rounded_scores=False)
     x = np.random.default_rng(2).standard_normal((1, TOKENS, HEADS * DEPTH)).astype("float32")
     made = model(graph.nodes, graph.constants, x.shape, 4)
-    found, _, notes = both(made, x, tmp_path)
+    found, _, notes = both(made, x, tmp_path, integer_cpu)
     assert notes == ["int8: 2 of 2 convolutions and products with quantised operands compute in integers"]
     assert np.abs(found - computed(made, x, optimised=False)).max() < 1.01 * RESULT
 
 
-def test_attention_of_open_lengths_is_that_of_known_ones(make_hub: Any) -> None:
+def test_attention_of_open_lengths_is_that_of_known_ones(make_hub: Any, integer_cpu: Any) -> None:
     def build(length: Any) -> Any:
         hub = make_hub(layout="auto")
-        executable = compile_module(open_attention(length), tunehub.host_target(), hub)
+        executable = compile_module(open_attention(length), integer_cpu, hub)
         assert not hub.failures
         assert hub.notes == ["int8: 2 of 2 convolutions and products with quantised operands compute in integers"]
         assert [each.template for each in hub.workloads if "attention" in each.name] == ["attention"]
@@ -158,14 +158,16 @@ def open_attention(length: Any) -> Any:
     return net(make, *[(1, length, HEADS, DEPTH)] * 3)
 
 
-def test_all_products_of_an_encoder_compute_in_integers(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_products_of_an_encoder_compute_in_integers(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, integer_cpu: Any
+) -> None:
     """As onnxruntime's quantiser writes it."""
     monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path))
     config = BertConfig(layers=1, hidden=64, heads=2, feed_forward=64, sequence=TOKENS)
     network = in_precision(Bert(config=config).network("tiny"), "int8")
     (x,) = network.sample_inputs().values()
     made = network.onnx_model()
-    found, _, notes = both(made, x, tmp_path)
+    found, _, notes = both(made, x, tmp_path, integer_cpu)
     expected = computed(made, x, optimised=False)
     assert notes == ["int8: 8 of 8 convolutions and products with quantised operands compute in integers"]
     step = np.diff(np.unique(expected)).max()

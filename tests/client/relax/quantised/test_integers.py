@@ -21,35 +21,23 @@ from tunehub.relax.preparing import prepare
 from tunehub.relax.quantised.integers import in_integers
 from tunehub.relax.schedule.template_fit import TemplateFit
 from tunehub.target.descriptors import descriptor_of
-from tunehub.target.features import llvm_features
-from tunehub.target.tvm_generation import find_tvm
 from tunehub.templates.dot_product import DotProduct, dot_product_of
 from tunehub.verify.network import _half as types_of_verified
+
+from ....cpu_features import AVX2, AVX512, AVX512_VNNI, AVX_VNNI, best_here, here, needs_tvm
+from ....cpu_features import cpu as cpu_of
 
 pytestmark = pytest.mark.slow
 
 op = relax.op
 Array = np.ndarray[Any, Any]
-CPUS = ("znver4", "x86-64-v4", "alderlake", "x86-64-v3")
-WEIGHTS = {"znver4": (4, 16, 4), "alderlake": (2, 8, 4), "x86-64-v4": (8, 16, 2), "x86-64-v3": (4, 8, 2)}
+WEIGHTS = {AVX512_VNNI: (4, 16, 4), AVX512: (8, 16, 2), AVX_VNNI: (2, 8, 4), AVX2: (4, 8, 2)}
+CPUS = tuple(WEIGHTS)
 DATA, MIDDLE = (np.float32(0.03), 121), (np.float32(0.11), 0)
 
 
-def release_of_tvm() -> tuple[int, int]:
-    installed = find_tvm()
-    return (0, 0) if installed is None else installed.release
-
-
-newest = pytest.mark.skipif(release_of_tvm() < (0, 27), reason="needs TVM 0.27")
-
-
 def cpu(name: str) -> Any:
-    return tvm.target.Target({"kind": "llvm", "mcpu": name, "num-cores": 1})
-
-
-def runs_here(name: str) -> bool:
-    own = set(llvm_features({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()}))
-    return set(llvm_features({"kind": "llvm", "mcpu": name})) <= own
+    return cpu_of(name, cores=1)
 
 
 class Model:
@@ -112,8 +100,8 @@ def run(mod: Any, target: Any, x: Array, winograd: bool = False) -> tuple[Array,
     return relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy(), report
 
 
-@newest
-@pytest.mark.parametrize("name", CPUS)
+@needs_tvm
+@pytest.mark.parametrize("name", here(*CPUS))
 @pytest.mark.parametrize(
     ("size", "channels", "kernel", "strides", "groups", "dtype"),
     [
@@ -126,8 +114,6 @@ def run(mod: Any, target: Any, x: Array, winograd: bool = False) -> tuple[Array,
 def test_a_convolution_is_that_of_integers(
     name: str, size: int, channels: int, kernel: int, strides: int, groups: int, dtype: str
 ) -> None:
-    if not runs_here(name):
-        pytest.skip(f"this CPU is no {name}")
     model, outputs, padding = Model((1, channels, size, size), dtype), 32, kernel // 2
     steps = model.rng.integers(-5000, 5000, outputs).astype("int32")
     found: dict[str, Array] = {}
@@ -154,12 +140,10 @@ def test_a_convolution_is_that_of_integers(
     assert kernel.rung == "template", kernel.skipped
 
 
-@newest
+@needs_tvm
 @pytest.mark.parametrize("rows", [1, 6, 37])
-@pytest.mark.parametrize("name", CPUS)
+@pytest.mark.parametrize("name", here(*CPUS))
 def test_a_product_with_a_turned_weight_is_that_of_integers(name: str, rows: int) -> None:
-    if not runs_here(name):
-        pytest.skip(f"this CPU is no {name}")
     model, found = Model((rows, 48)), dict[str, Array]()
 
     def make(x: Any) -> Any:
@@ -178,9 +162,9 @@ def test_a_product_with_a_turned_weight_is_that_of_integers(name: str, rows: int
     assert any(note.startswith("int8: 1 of 1 ") for note in report.notes)
 
 
-@newest
+@needs_tvm
 def test_residual_additions_pooling_and_reshapes_between_integers_keep_to_one_step() -> None:
-    name = next(each for each in CPUS if runs_here(each))
+    name = best_here(CPUS)
     model = Model((1, 16, 8, 8))
 
     def make(x: Any) -> Any:
@@ -240,11 +224,11 @@ def test_kinds_without_a_kernel_are_counted() -> None:
     assert note.startswith("int8: 0 of 1 ") and note.endswith("1 in float32: there is no integer kernel for conv1d")
 
 
-@newest
+@needs_tvm
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_clipping_between_equal_scales_is_of_integers(dtype: str) -> None:
     """As XNNPACKQuantizer has it: a convolution is quantised before its activation, and again behind it."""
-    name = next(each for each in CPUS if runs_here(each))
+    name = best_here(CPUS)
     model = Model((1, 32, 28, 28), dtype)
 
     def make(x: Any) -> Any:
@@ -275,23 +259,23 @@ def test_signed_data_that_others_read_stay_signed() -> None:
     assert "8 signed bits" in notes[0]
 
 
-@newest
+@needs_tvm
 @pytest.mark.parametrize(
-    ("name", "lanes", "group"), [("znver4", 16, 4), ("x86-64-v4", 16, 2), ("alderlake", 8, 4), ("x86-64-v3", 8, 2)]
+    ("name", "lanes", "group"), [(AVX512_VNNI, 16, 4), (AVX512, 16, 2), (AVX_VNNI, 8, 4), (AVX2, 8, 2)]
 )
 def test_the_instruction_is_what_the_target_has(name: str, lanes: int, group: int) -> None:
     assert dot_product_of(cpu(name)) == DotProduct(lanes=lanes, group=group)
     assert dot_product_of(cpu("x86-64-v2")) is None
 
 
-@newest
+@needs_tvm
 @pytest.mark.parametrize(
     ("name", "code"),
     [
-        ("znver4", "vpdpbusd\t%zmm"),
-        ("alderlake", "vpdpbusd\t%ymm"),
-        ("x86-64-v4", "vpmaddwd\t%zmm"),
-        ("x86-64-v3", "vpmaddwd\t%ymm"),
+        (AVX512_VNNI, "vpdpbusd\t%zmm"),
+        (AVX_VNNI, "vpdpbusd\t%ymm"),
+        (AVX512, "vpmaddwd\t%zmm"),
+        (AVX2, "vpmaddwd\t%ymm"),
     ],
 )
 def test_the_code_has_the_instruction_also_for_cpus_that_this_one_is_not(name: str, code: str) -> None:
@@ -306,7 +290,7 @@ def test_the_code_has_the_instruction_also_for_cpus_that_this_one_is_not(name: s
     assert any(code[-4:] in line for line in operands), operands[:3]
 
 
-@newest
+@needs_tvm
 def test_a_network_of_integers_may_be_a_step_from_the_plain_one() -> None:
     model = Model((1, 32, 28, 28))
 
@@ -315,14 +299,14 @@ def test_a_network_of_integers_may_be_a_step_from_the_plain_one() -> None:
         return model.builder.emit(op.nn.conv2d(model.quantised(x, DATA), weight))
 
     mod = model.build(make)
-    assert types_of_verified(prepare(mod, cpu("znver4"), layout="auto"))[-1] == "quantised"
+    assert types_of_verified(prepare(mod, cpu(AVX512_VNNI), layout="auto"))[-1] == "quantised"
     assert "quantised" not in types_of_verified(prepare(mod, cpu("x86-64-v2"), layout="auto"))
     assert tolerance(["float32", "quantised"], "narrow sums") > DATA[0]
 
 
-@newest
+@needs_tvm
 def test_an_open_batch_is_computed_in_the_same_integers() -> None:
-    name = next(each for each in CPUS if runs_here(each))
+    name = best_here(CPUS)
     model, batch = Model((1, 32, 28, 28)), tvm.tirx.Var("batch", "int64")
     model.input = relax.Var("x", tensor_class()((batch, 32, 28, 28), "float32"))
 
@@ -341,10 +325,10 @@ def test_an_open_batch_is_computed_in_the_same_integers() -> None:
     assert kernel.rung == "template", kernel.skipped
 
 
-@newest
+@needs_tvm
 @pytest.mark.parametrize("batch", [1, "open"])
 def test_winograds_algorithm_gives_the_same_integers(batch: Any) -> None:
-    name = next(each for each in CPUS if runs_here(each))
+    name = best_here(CPUS)
     model = Model((1, 64, 56, 56))
     if batch == "open":
         model.input = relax.Var("x", tensor_class()((tvm.tirx.Var("batch", "int64"), 64, 56, 56), "float32"))
@@ -363,7 +347,7 @@ def test_winograds_algorithm_gives_the_same_integers(batch: Any) -> None:
     assert kernel.template == "winograd", (kernel.template, kernel.skipped)
 
 
-@newest
+@needs_tvm
 def test_sums_too_long_to_be_exact_are_computed_directly(monkeypatch: pytest.MonkeyPatch) -> None:
     from tunehub.relax.winograd import module
 
@@ -379,6 +363,6 @@ def test_sums_too_long_to_be_exact_are_computed_directly(monkeypatch: pytest.Mon
         return model.quantised(y, (MIDDLE[0] * 99, 128))
 
     x = np.random.default_rng(2).uniform(-3, 3, (1, 512, 8, 8)).astype("float32")
-    _, report = run(model.build(make), cpu(next(each for each in CPUS if runs_here(each))), x, winograd=True)
+    _, report = run(model.build(make), cpu(best_here(CPUS)), x, winograd=True)
     (kernel,) = (item for item in report.workloads if "int8" in item.name)
     assert kernel.template == "conv2d"

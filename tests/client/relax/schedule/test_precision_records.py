@@ -13,28 +13,20 @@ from tvm import relax
 
 from tunehub.records.lookup import EmptyLookup
 from tunehub.relax.keys import anchor_key, workload_key
-from tunehub.relax.layout.narrowing import doubt
 from tunehub.relax.nodes import main_module
 from tunehub.relax.pipeline import compile_module
 from tunehub.relax.preparing import prepare
 from tunehub.relax.schedule.ladder import schedule_function
-from tunehub.relax.schedule.template_fit import TemplateFit, machine_for
+from tunehub.relax.schedule.template_fit import TemplateFit
 from tunehub.report.text import rejection_text
-from tunehub.target.tvm_generation import find_tvm
 from tunehub.templates import KnobError
 from tunehub_registry.template_record import TemplateRecord
 
+from ....cpu_features import AMX, AVX2, AVX512_BF16, cpu, here, needs_tvm
 from ..conftest import Nets
 
-_TVM = find_tvm()
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(_TVM is None or _TVM.release < (0, 27), reason="needs TVM 0.27")]
-
-
-def cpu(name: str) -> Any:
-    return tvm.target.Target({"kind": "llvm", "mcpu": name, "num-cores": 2})
-
-
-PAIRS, TILES, PLAIN = "cooperlake", "sapphirerapids", "x86-64-v3"
+pytestmark = [pytest.mark.slow, needs_tvm]
+PAIRS, TILES, PLAIN = AVX512_BF16, AMX, AVX2
 
 
 def product(nets: Nets) -> Any:
@@ -115,24 +107,21 @@ def test_knobs_of_another_precision_or_group_are_refused(nets: Nets) -> None:
             fit.by_knobs(named)
 
 
-HOST = tvm.target.Target({"kind": "llvm", "mcpu": str(tvm.target.codegen.llvm_get_system_cpu()), "num-cores": 2})
-
-
-def outputs(mod: Any, hub: Any, data: Any) -> Any:
-    executable = compile_module(mod, HOST, hub)
+def outputs(mod: Any, target: Any, hub: Any, data: Any) -> Any:
+    executable = compile_module(mod, target, hub)
     assert not hub.failures
     return relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(data)).numpy()
 
 
-@pytest.mark.skipif(doubt(HOST, machine_for(HOST)) is not None, reason="this CPU has no products of bfloat16")
-def test_a_record_of_float32_under_a_stolen_key_leaves_the_result_right(nets: Nets, make_hub: Any) -> None:
-    mod, data = product(nets), nets.array(48, 64)
-    expected = outputs(mod, make_hub(layout="auto"), data)
-    whole = prepare(mod, HOST, layout="auto").functions.values()
+@pytest.mark.parametrize("name", here(PAIRS, TILES))
+def test_a_record_of_float32_under_a_stolen_key_leaves_the_result_right(nets: Nets, make_hub: Any, name: str) -> None:
+    mod, data, target = product(nets), nets.array(48, 64), cpu(name)
+    expected = outputs(mod, target, make_hub(layout="auto"), data)
+    whole = prepare(mod, target, layout="auto").functions.values()
     (float32,) = (main_module(f) for f in whole if isinstance(f, tvm.tirx.PrimFunc))
-    narrow = prepare(mod, HOST, layout="auto", precision="bf16").functions.values()
+    narrow = prepare(mod, target, layout="auto", precision="bf16").functions.values()
     alone = [main_module(f) for f in narrow if isinstance(f, tvm.tirx.PrimFunc)]
-    stolen = [record_of(float32, HOST, exact=workload_key(each), anchor=anchor_key(each)) for each in alone]
-    found = outputs(mod, make_hub(layout="auto", precision="bf16", records=stolen), data)
+    stolen = [record_of(float32, target, exact=workload_key(each), anchor=anchor_key(each)) for each in alone]
+    found = outputs(mod, target, make_hub(layout="auto", precision="bf16", records=stolen), data)
     apart = np.abs(found - expected).max() / np.abs(expected).max()
     assert 0 < apart < 2e-2

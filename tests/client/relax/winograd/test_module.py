@@ -22,6 +22,7 @@ from tunehub.templates import winograd as template
 from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.template_record import TemplateRecord
 
+from ....cpu_features import host as this_machine
 from ..conftest import Nets
 
 pytestmark = pytest.mark.slow
@@ -39,7 +40,7 @@ def wide() -> Any:
 @pytest.fixture
 def host() -> Any:
     """This CPU, on one core: code for it runs here."""
-    return tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": 1})
+    return this_machine(1)
 
 
 def chain(nets: Nets, *, layers: int = 2, channels: int = CHANNELS, size: Any = SIZE, batch: Any = 1) -> Any:
