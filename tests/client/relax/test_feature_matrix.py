@@ -150,13 +150,6 @@ NETWORKS = {"images": images, "tokens": tokens}
 QUANTISED = {"images": quantised_images, "tokens": quantised_tokens}
 CASES = [("images", 1), ("images", "n"), ("tokens", 48), ("tokens", "s")]  # networks, and sizes that are known or open
 EVERYTHING = [(*case, model) for model in MODELS for case in CASES]
-OPEN_WITH_AMX = "sizes that are open stay in float32 with AMX"
-RUN_TIME_WITH_AMX = "with AMX products that are quantised at run time are left to plain loops"
-OPEN_AT_RUN_TIME = "products of open rows that are quantised at run time are plain loops"
-
-
-def expected_to_fail(request: Any, reason: str) -> None:
-    request.node.add_marker(pytest.mark.xfail(strict=False, reason=reason))
 
 
 @pytest.mark.parametrize(
@@ -171,13 +164,10 @@ NARROW = [(*case, model) for model in (AVX512_BF16, AMX) for case in CASES]
 
 
 @pytest.mark.parametrize("case", swept([("images", 1, AVX512), *NARROW], EVERYTHING), ids=str)
-def test_in_bfloat16(request: Any, case: tuple[str, Any, str], make_hub: Any) -> None:
+def test_in_bfloat16(case: tuple[str, Any, str], make_hub: Any) -> None:
     network, size, model = case
-    hub, instructions = make_hub(layout="auto", precision="bf16"), BFLOAT16[model]
-    if model == AMX and isinstance(size, str):
-        expected_to_fail(request, OPEN_WITH_AMX)
-        instructions = [PAIRS, TILES]
-    check(NETWORKS[network](size), model, hub, instructions)
+    hub = make_hub(layout="auto", precision="bf16")
+    check(NETWORKS[network](size), model, hub, BFLOAT16[model])
     rounds = "functions multiply operands that are rounded" in hub.notes[0]
     assert rounds == (model in (AVX512_BF16, ZEN4, AMX)), hub.notes
 
@@ -194,20 +184,13 @@ INTEGERS = [
 def test_quantised(case: tuple[str, Any, str], make_hub: Any) -> None:
     network, size, model = case
     hub, instructions = make_hub(layout="auto"), INT8[model]
-    if isinstance(size, str) and model == AMX:
-        instructions = [*instructions, *INT8[ZEN4]]
     check(QUANTISED[network](size), model, hub, instructions)
     assert any(note.startswith("int8: 2 of 2 ") for note in hub.notes), hub.notes
 
 
 @pytest.mark.parametrize("model", swept((AVX2, AVX_VNNI, AVX512_BF16, AMX), MODELS))
 @pytest.mark.parametrize("rows", [1, 48, "s"])
-def test_dynamically_quantised(request: Any, rows: Any, model: str, make_hub: Any, tmp_path: Path) -> None:
+def test_dynamically_quantised(rows: Any, model: str, make_hub: Any, tmp_path: Path) -> None:
     hub, instructions = make_hub(layout="auto"), INT8[model]
-    if isinstance(rows, str):
-        expected_to_fail(request, OPEN_AT_RUN_TIME)
-    if model == AMX:
-        expected_to_fail(request, RUN_TIME_WITH_AMX)
-        instructions = [*instructions, *INT8[ZEN4]]
     check(dynamically_quantised(rows, tmp_path / "x.onnx"), model, hub, instructions)
     assert any(note.startswith("int8: 1 of 1 ") for note in hub.notes), hub.notes

@@ -29,8 +29,6 @@ pytestmark = pytest.mark.slow
 op = relax.op
 COOPERLAKE = cpu(AVX512_BF16)
 INSTRUCTIONS = {AVX512_BF16: "vdpbf16ps", AMX: "tdpbf16ps"}
-open_with_amx = pytest.mark.xfail(strict=False, reason="attention of open lengths stays in float32 with AMX")
-small_depth_with_amx = pytest.mark.xfail(strict=False, reason="what no tile fits stays in float32 with AMX")
 MACHINE = Machine(vector=16, registers=32, cores=2)
 Array = Any
 
@@ -111,7 +109,6 @@ LENGTHS = [
     [
         *((AVX512_BF16, *case) for case in LENGTHS),
         (AMX, *LENGTHS[0]),
-        pytest.param(AMX, *LENGTHS[1], marks=small_depth_with_amx),
         (AMX, *LENGTHS[2]),
     ],
 )
@@ -139,7 +136,7 @@ def test_verification_knows_that_operands_are_rounded(model: str) -> None:
 
 
 @needs_tvm
-@pytest.mark.parametrize("model", [AVX512_BF16, pytest.param(AMX, marks=open_with_amx)])
+@pytest.mark.parametrize("model", [AVX512_BF16, AMX])
 def test_attention_of_open_lengths_is_right_at_each(model: str, make_hub: Any) -> None:
     hub, how = make_hub(layout="auto", precision="bf16"), {"depth": 32, "outputs": 32}
     s, t = (tvm.tirx.Var(name, "int64") for name in "st")
