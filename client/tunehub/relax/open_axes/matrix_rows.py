@@ -1,4 +1,4 @@
-"""Products of an open number of rows by instructions for matrices (AMX): tiles of 32 and 16 rows, fewer by vectors.
+"""Products of an open number of rows by instructions for matrices (AMX): tiles of 4 to 32 rows, fewer by vectors.
 
 Weights that are packed for instructions for vectors lie in memory as those for matrices read them
 (:mod:`tunehub.relax.layout.grouped`), so one function has both.
@@ -19,26 +19,36 @@ from tunehub.templates.base import blocks_of
 from tunehub.templates.matrix_tiles import MatrixTileKnobs
 from tunehub.templates.tile_pieces import TILE
 
-_SIZES = TileSizes(large=2 * TILE, small=TILE)
+_FEWEST = 4  # rows that tiles compute faster than vectors
+_SIZES = (  # of tiles for a number of rows from the least one on
+    TileSizes(large=TILE, small=TILE // 2, least=_FEWEST),
+    TileSizes(large=2 * TILE, small=TILE, least=TILE),
+)
 
 
-def by_matrices(function: Any, axes: OpenAxes, row: int, target: Any) -> Any | None:
-    """``function``, a product with rows along the open extent at position ``row``, by instructions for matrices, for
-    ``TILE`` rows or more; None where ``target`` or the product has none for them. Raises NotTiledError."""
-    tiles = [_tile(piece_of(function, axes, sizes_of(axes, row, rows)), target) for rows in (_SIZES.large, TILE)]
-    if None in tiles:
-        return None
-    return over_rows(function, axes, RowTiles(row=row, sizes=_SIZES, functions=tuple(tiles)))
+def by_matrices(function: Any, axes: OpenAxes, row: int, target: Any, few: Any) -> Any:
+    """``function``, a product with rows along the open extent at position ``row``, by instructions for matrices;
+    ``few`` is the same for a few rows, and for all where ``target`` or the product has no such instructions. Raises
+    NotTiledError."""
+    made = few
+    for sizes in _SIZES:
+        rows = dict.fromkeys((sizes.large, sizes.small, sizes.least))
+        tiles = tuple(_tile(piece_of(function, axes, sizes_of(axes, row, each)), target) for each in rows)
+        if None in tiles:
+            return few
+        many = over_rows(function, axes, RowTiles(row=row, sizes=sizes, functions=tiles))
+        made = _from(function, axes, row, sizes.least, (made, many))
+    return made
 
 
-def few_or_many(function: Any, axes: OpenAxes, row: int, few: Any, many: Any) -> Any:
-    """``function`` as ``few`` where it has fewer than ``TILE`` rows, else as ``many``."""
+def _from(function: Any, axes: OpenAxes, row: int, least: int, ways: tuple[Any, Any]) -> Any:
+    """``function`` in the second of ``ways`` where it has ``least`` rows or more, else in the first."""
     from tvm import tirx
 
     extents = wide(axes.extents)
     rows = product(extents) if axes.are_one and row == len(extents) - 1 else extents[row]
-    bodies = (few.body.block.body, many.body.block.body)
-    return with_body(function, tirx.IfThenElse(rows < TILE, *bodies))
+    fewer, many = (each.body.block.body for each in ways)
+    return with_body(function, tirx.IfThenElse(rows < least, fewer, many))
 
 
 def _tile(piece: Any | None, target: Any) -> Any | None:

@@ -18,6 +18,7 @@ from tunehub.templates.loop_plan import Stage
 
 FEWEST_STEPS = 1 << 13  # of the typical instance: fewer are not worth threads
 _NARROWEST = 4  # lanes
+_AT_ONCE = 4  # vectors of partial results, so that none waits for the one before
 
 
 def schedule_reductions(function: Any, machine: Machine) -> Any | None:
@@ -61,6 +62,8 @@ def _reduction(schedule: Any, stage: Stage, machine: Machine) -> None:
         _side_by_side(schedule, stage, machine)
         return
     if not spatial:
+        if stage.kind == "dots":
+            _all_in_one(schedule, block, steps[-1], machine)
         return
     follower = None if stage.follower is None else schedule.get_sblock(stage.follower)
     column = stage.vector if stage.kind == "columns" and stage.nest.results == 1 else None
@@ -98,6 +101,20 @@ def _side_by_side(schedule: Any, stage: Stage, machine: Machine) -> None:
     if spatial:
         schedule.parallel(schedule.fuse(*spatial))
     schedule.vectorize(schedule.get_loops(schedule.decompose_reduction(parts, steps))[-1])
+
+
+def _all_in_one(schedule: Any, block: Any, last: Any, machine: Machine) -> None:
+    """One result of all elements, as the largest one is: several vectors of them side by side along the innermost loop,
+    where its extent is known, joined at the end."""
+    extent = integer(schedule.get(last).extent)
+    lanes = 1 if extent is None else max(divisors(extent, _AT_ONCE * machine.vector))
+    if lanes < _NARROWEST:
+        return
+    _, inner = schedule.split(last, [None, lanes])
+    parts = schedule.rfactor(inner, 0)
+    first, *_, lane = schedule.get_loops(parts)
+    schedule.vectorize(lane)
+    schedule.vectorize(schedule.get_loops(schedule.decompose_reduction(parts, first))[-1])
 
 
 def lanes_along(schedule: Any, loop: Any, machine: Machine) -> int:

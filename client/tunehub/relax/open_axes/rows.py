@@ -12,7 +12,7 @@ from tunehub import templates
 from tunehub.relax.nodes import main_module
 from tunehub.relax.open_axes.axes import OpenAxes
 from tunehub.relax.open_axes.loops import NotTiledError, RowTiles, TileSizes, over_rows, tile_counts
-from tunehub.relax.open_axes.matrix_rows import by_matrices, few_or_many
+from tunehub.relax.open_axes.matrix_rows import by_matrices
 from tunehub.relax.open_axes.pieces import piece_of, sizes_of
 from tunehub.relax.schedule.template_fit import machine_for, with_short_indices
 from tunehub.templates import KnobError, Knobs, Machine
@@ -53,8 +53,7 @@ def by_rows(function: Any, axes: OpenAxes, target: Any, knobs: RowKnobs | None =
         try:
             size = TileSizes(large=chosen.large, small=chosen.small)
             few = over_rows(function, axes, RowTiles(row=row, sizes=size, functions=tuple(tiles)))
-            many = by_matrices(function, axes, row, target)
-            return few if many is None else few_or_many(function, axes, row, few, many)
+            return by_matrices(function, axes, row, target, few)
         except NotTiledError:
             continue
     return None

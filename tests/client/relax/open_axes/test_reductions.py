@@ -20,6 +20,23 @@ def _variance(x: Any) -> Any:
     return topi.sqrt(topi.add(topi.sum(topi.multiply(centred, centred), axis=1, keepdims=True), 1e-5))
 
 
+EVERYTHING = {"largest": lambda x: topi.max(x), "least": lambda x: topi.min(x), "sum": lambda x: topi.sum(x)}
+
+
+@pytest.mark.parametrize("columns", [96, 331])
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_one_result_of_all_elements(name: str, columns: int, cpu: Any, opened: Any) -> None:
+    case = opened.open_case(EVERYTHING[name], (1, "s0", columns))
+    found = opened.scheduled(case, cpu)
+    assert found is not None and found.template == "loops"
+    assert ("T.vectorized" in str(found.mod)) == (columns % 4 == 0)
+    fast, plain = opened.compiled(found.mod, cpu), opened.compiled(case.mod, cpu)
+    for size in SIZES:
+        arrays, got = opened.outputs(fast, case, (size,), np.random.default_rng(3))
+        expected = opened.written(plain, arrays, case.shapes(size)[-1])
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-3, err_msg=f"{name} at {size}")
+
+
 CASES = {
     "sum": lambda x: topi.sum(x, axis=1),
     "max": lambda x: topi.max(x, axis=1),
