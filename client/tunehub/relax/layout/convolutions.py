@@ -42,7 +42,7 @@ def conv2d(rules: Rules, call: Any) -> Operator | None:
     shape, values, result = known
     workload = _workload(shape, values, result, attrs)
     pairs = [(PLAIN, PLAIN), *_conv_layouts(workload, rules.blocks)]
-    sizes = _Known.of(data)
+    sizes = _ImageSizes.of(data)
     if sizes.image and rules.narrowing is not None and rules.narrowing.windows(workload):
         pairs.append(_WINDOWS)
 
@@ -59,14 +59,14 @@ def conv2d(rules: Rules, call: Any) -> Operator | None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Known:
+class _ImageSizes:
     """What is known of the size of images: of each ``image``, and of the ``batch``, too."""
 
     image: bool
     batch: bool
 
     @classmethod
-    def of(cls, data: Any) -> _Known:
+    def of(cls, data: Any) -> _ImageSizes:
         extents = [isinstance(extent, int) for extent in shape_of(data) or (None,)]
         return cls(image=all(extents[1:]), batch=all(extents))
 
@@ -113,7 +113,7 @@ def _conv_layouts(workload: ConvWorkload, blocks: Sequence[int]) -> list[tuple[i
     return [(source, result) for source in sources for result in blocks]
 
 
-def _groups(rules: Rules, workload: ConvWorkload, layouts: tuple[int, int], sizes: _Known) -> Groups | None:
+def _groups(rules: Rules, workload: ConvWorkload, layouts: tuple[int, int], sizes: _ImageSizes) -> Groups | None:
     """How a convolution is computed in bfloat16; None in float32."""
     if rules.narrowing is None:
         return None
@@ -122,7 +122,9 @@ def _groups(rules: Rules, workload: ConvWorkload, layouts: tuple[int, int], size
     return PAIRS if rules.narrowing.conv(workload, *layouts) else None
 
 
-def _kernel(rules: Rules, workload: ConvWorkload, choice: Choice, values: Array, sizes: _Known) -> _BlockedConvolution:
+def _kernel(
+    rules: Rules, workload: ConvWorkload, choice: Choice, values: Array, sizes: _ImageSizes
+) -> _BlockedConvolution:
     source, result, groups = choice.source, choice.result, workload.groups
     if workload.depthwise:
         narrow = rules.narrowing is not None and rules.narrowing.depthwise
@@ -201,7 +203,7 @@ def _conv2d_int8(rules: Rules, call: Any) -> Operator | None:
     few = shape[1] <= dot.group and not workload.depthwise
     pairs = [(PLAIN, PLAIN), (dot.group if few else dot.lanes, dot.lanes)]
     step = TILES_INT8.depth
-    if dot.tiles and workload.groups == 1 and not few and _Known.of(call.args[0]).image:
+    if dot.tiles and workload.groups == 1 and not few and _ImageSizes.of(call.args[0]).image:
         pairs.append((step, step))
     gains = {PLAIN: _PLAIN_INT8, step: _INT8_GAIN * _TILES_GAIN}
     choices = tuple(Choice(a, b, rules.costs.conv(workload, a, b) / gains.get(b, _INT8_GAIN)) for a, b in pairs)
