@@ -18,7 +18,7 @@ import msgspec
 
 from benchmarks.published import RECORDS_FILE, published_records
 from benchmarks.table import Row, thousands
-from tunehub.records.key_scheme import KEY_SCHEME
+from tunehub.registries.key_scheme import KEY_SCHEME
 from tunehub_builder import networks
 from tunehub_builder.networks import Network
 from tunehub_registry.index import Index, RecordSetSummary, ShardEntry, add_version, encode_index, package_path
@@ -61,7 +61,7 @@ def _process_ms(code: str) -> float:
 
 
 def _package_rows(folder: Path, sizes: Sequence[int], json_sizes: Sequence[int], repeats: int) -> list[Row]:
-    from tunehub.hub import open_hub
+    from tunehub.compiler.hub import open_hub
 
     samples = published_records()
     rows, opened = [], {}
@@ -175,10 +175,10 @@ def _compile_rows(network: Network, repeats: int) -> list[Row]:
     import tvm
 
     import tunehub
-    from tunehub.hub import open_hub
-    from tunehub.relax.pipeline import build_pipeline
-    from tunehub.relax.preparing import prepare
-    from tunehub.relax.schedule.ladder import schedule_function
+    from tunehub.compiler.hub import open_hub
+    from tunehub.compiler.pipeline import build_pipeline
+    from tunehub.compiler.preparing import prepare
+    from tunehub.compiler.schedule.ladder import schedule_function
 
     target = tunehub.host_target()
     module = network.relax_module()

@@ -29,9 +29,9 @@ from benchmarks.fuzz_lanes import pending_of, tried_in_lanes
 from benchmarks.gpu_fuzz import H200, LOST
 from benchmarks.gpu_ways import DEFAULT, SERVED, BuiltFunction, build_function, use_machine_code
 from benchmarks.random_operators import NARROW, OPERATORS, random_case
+from tunehub.comparison.protocol import MeasuringPlan, in_turns, is_faster
 from tunehub.exceptions import last_line
-from tunehub.measure.protocol import MeasuringPlan, in_turns, is_faster
-from tunehub.relax.nodes import shape_of, tensor_type
+from tunehub.tir.nodes import shape_of, tensor_type
 
 if TYPE_CHECKING:
     pass
@@ -116,8 +116,8 @@ def built(network: ComparedNetwork, kinds: tuple[str, ...], folder: Path) -> Com
     import tvm
 
     import tunehub
+    from tunehub.compiler.pipeline import prepared_for, schedulings
     from tunehub.records.lookup import EmptyLookup
-    from tunehub.relax.pipeline import prepared_for, schedulings
 
     case, target = random_case(network.seed, kinds), tvm.target.Target(H200)
     try:
@@ -134,7 +134,7 @@ def built(network: ComparedNetwork, kinds: tuple[str, ...], folder: Path) -> Com
 
 def _counted(mod: Any, made: Callable[[str, Any], str]) -> dict[str, int]:
     """How often ``mod`` calls each of its functions, by the key that ``made`` gives for it."""
-    from tunehub.relax.module_records import call_counts, workloads
+    from tunehub.compiler.module_records import call_counts, workloads
 
     counts, found = call_counts(mod), dict[str, int]()
     for variable, function in workloads(mod):
@@ -148,7 +148,7 @@ def _by_tvm(mod: Any, target: Any) -> Any:
     import tvm
     from tvm import relax
 
-    from tunehub.relax.preparing import DEFAULT_SCHEDULE
+    from tunehub.compiler.preparing import DEFAULT_SCHEDULE
 
     passes = [*relax.pipeline.library_dispatch_passes(target), *relax.pipeline.legalize_passes(target)]
     with target:
@@ -209,7 +209,7 @@ def measured(folder: Path, function: BuiltFunction) -> MeasuredFunction:
     """All ways of ``function`` in turns, and how far their outputs are from those of TVM's own schedule."""
     import tvm
 
-    from tunehub.verify.inputs import apart, arrays_for, unwritten
+    from tunehub.compiler.verify.inputs import apart, arrays_for, unwritten
 
     original = tvm.ir.load_json((folder / f"{function.key}.tir").read_text())
     arrays = arrays_for(original, "signed")

@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.gpu_fuzz OUT [--seconds S] [--seed N] [--processes P] [--served]`` appends a line of JSON to the
 file OUT for each pair of a function and a schedule, and prints what came of all. Reference is the plain schedule
-(:mod:`tunehub.cuda.plain`). Schedules that the static check refuses are run, too: those that are right are its false
-alarms. With ``--served`` schedules are those that a client without records uses; what they take
+(:mod:`tunehub.kernels.cuda.plain`). Schedules that the static check refuses are run, too: those that are right are its
+false alarms. With ``--served`` schedules are those that a client without records uses; what they take
 :mod:`benchmarks.gpu_default` says. Without a GPU pairs are checked, not run.
 """
 
@@ -26,10 +26,10 @@ from msgspec.structs import replace
 from benchmarks.fuzz_lanes import pending_of, tried_in_lanes
 from benchmarks.random_functions import random_network
 from tunehub.exceptions import last_line
-from tunehub.relax.nodes import buffer_shapes
+from tunehub.tir.nodes import buffer_shapes
 
 if TYPE_CHECKING:
-    from tunehub.cuda.tiles import Sums
+    from tunehub.kernels.cuda.gemm.tiles import Sums
 
 H200 = {
     "kind": "cuda", "arch": "sm_90", "model": "h200", "max_threads_per_block": 1024, "max_num_threads": 1024,
@@ -137,8 +137,8 @@ def pairs_of(seed: int, target: Any, lookup: Any, run: Run | None) -> Iterator[P
     import tvm
     from tvm import relax
 
-    from tunehub.relax.nodes import main_module
-    from tunehub.relax.preparing import prepare
+    from tunehub.compiler.preparing import prepare
+    from tunehub.tir.nodes import main_module
 
     network = random_network(seed)
     for variable, function in prepare(network.mod, target).functions.items():
@@ -159,9 +159,9 @@ def pairs_of(seed: int, target: Any, lookup: Any, run: Run | None) -> Iterator[P
 
 
 def _judged(pair: Pair, mod: Any, make: Callable[[], Any], target: Any, run: Run | None) -> Pair:
-    from tunehub.cuda.check import fault
-    from tunehub.cuda.fault import Fault, NotSimulated
-    from tunehub.relax.schedule.guard import check_statements
+    from tunehub.tir.cuda.check import fault
+    from tunehub.tir.cuda.fault import Fault, NotSimulated
+    from tunehub.tir.guard import check_statements
 
     try:
         scheduled = make().mod["main"]
@@ -179,11 +179,11 @@ def _judged(pair: Pair, mod: Any, make: Callable[[], Any], target: Any, run: Run
 
 def _schedules(mod: Any, target: Any, lookup: Any, rng: random.Random) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The ways of the ladder to a schedule that nobody has measured, without its last check."""
-    from tunehub.cuda import tiles
-    from tunehub.relax.keys import anchor_key
-    from tunehub.relax.schedule.apply import apply_anchor, apply_transfer
-    from tunehub.relax.schedule.operator_class import anchor_class_of, class_of
-    from tunehub.relax.traces import import_trace
+    from tunehub.compiler.schedule.apply import apply_anchor, apply_transfer
+    from tunehub.kernels.cuda.gemm import tiles
+    from tunehub.tir.keys import anchor_key
+    from tunehub.tir.operator_class import anchor_class_of, class_of
+    from tunehub.tir.traces import import_trace
 
     anchor = anchor_key(mod)
     for candidate in (lookup.by_anchor(anchor) if anchor else ())[:_ANCHORS]:
@@ -207,8 +207,8 @@ def _schedules(mod: Any, target: Any, lookup: Any, rng: random.Random) -> Iterat
 
 def _served(mod: Any, target: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     """What serves a client without records, if not TVM's own schedule."""
+    from tunehub.compiler.schedule.ladder import Scheduling
     from tunehub.records.lookup import EmptyLookup
-    from tunehub.relax.schedule.ladder import Scheduling
 
     own = Scheduling(mod["main"], target, EmptyLookup())
     if own.served is not None:
@@ -218,9 +218,9 @@ def _served(mod: Any, target: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 def _by_rule(mod: Any, sums: Sums, target: Any, *, covering: bool = False) -> Any:
     """By the rule's tile, also where the rule would leave the function to TVM."""
-    from tunehub.cuda import tiles
-    from tunehub.cuda.limits import limits_of
-    from tunehub.cuda.rule import ranked
+    from tunehub.kernels.cuda.gemm import tiles
+    from tunehub.kernels.cuda.gemm.rule import ranked
+    from tunehub.tir.cuda.limits import limits_of
 
     if sums.problem is None:
         return tiles.one_thread_each(mod, sums)
@@ -235,7 +235,7 @@ class _Runner:
     ``lost``: CUDA has failed, and so will whatever follows."""
 
     def __init__(self, target: Any, pending: Path) -> None:
-        from tunehub.verify.session import VerifySession
+        from tunehub.compiler.verify.session import VerifySession
 
         self.lost = False
         self._session = VerifySession(str(target))
@@ -244,7 +244,7 @@ class _Runner:
         self._reference: Any = None
 
     def __call__(self, pair: Pair, function: Any, scheduled: Any) -> Pair:
-        from tunehub.relax.workload import workload_text
+        from tunehub.tir.workload import workload_text
 
         self._pending.write_bytes(msgspec.json.encode(replace(pair, failed="it does not come back")) + b"\n")
         if self._reference is None or not self._reference.same_as(function):

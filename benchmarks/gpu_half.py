@@ -24,9 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.gpu_rule import cost_lines, fitted_costs, positive_costs
-from tunehub.cuda.matmul import Axis, Matmul
-from tunehub.cuda.tensor_core import TensorTile
-from tunehub.cuda.tensor_core_cost import (
+from tunehub.kernels.cuda.gemm.matmul import Axis, Matmul
+from tunehub.kernels.cuda.gemm.tensor_core.cost import (
     COSTS,
     DEFAULT_COSTS,
     PLAIN_COSTS,
@@ -34,6 +33,7 @@ from tunehub.cuda.tensor_core_cost import (
     default_counts,
     on_tensor_cores,
 )
+from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile
 from tunehub.records.never_worse import GUESS_MARGIN
 
 ROWS = Path(__file__).parent / "results" / "half-h200-2026-11-22.jsonl.xz"

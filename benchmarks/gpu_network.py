@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tunehub.comparison.difference import difference
+from tunehub.comparison.protocol import MeasuringPlan, in_turns
 from tunehub.exceptions import last_line
-from tunehub.measure.difference import difference
-from tunehub.measure.protocol import MeasuringPlan, in_turns
 from tunehub_builder.bench.gpu_runs import GRAPHS, GpuRunner, launched_seconds
 
 if TYPE_CHECKING:

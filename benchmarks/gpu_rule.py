@@ -21,9 +21,9 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from tunehub.cuda import cost as cuda_cost
-from tunehub.cuda.adapted import TileRow, tile_row
-from tunehub.cuda.cost import COSTS, DEFAULT_COSTS, Operand, Problem, Term, Tiles, as_tiles, counts
+from tunehub.kernels.cuda.adapted import TileRow, tile_row
+from tunehub.kernels.cuda.gemm import cost as cuda_cost
+from tunehub.kernels.cuda.gemm.cost import COSTS, DEFAULT_COSTS, Operand, Problem, Term, Tiles, as_tiles, counts
 from tunehub.records.never_worse import GUESS_MARGIN
 
 _FEWEST = 16  # trials of a workload that is judged
@@ -96,7 +96,7 @@ def of_work(path: Path) -> Iterator[MeasuredTiles]:
     """The workloads of a work directory that the rule serves, and the trials in its form."""
     import tvm
 
-    from tunehub.cuda.tiles import sums_of
+    from tunehub.kernels.cuda.gemm.tiles import sums_of
     from tunehub_builder.tuning.journal import Journal
     from tunehub_builder.tuning.scheduler.cuda import default_journal
     from tunehub_builder.tuning.work_directory import WorkDirectory

@@ -25,9 +25,9 @@ from msgspec.structs import replace
 from benchmarks.fuzz_lanes import pending_of, tried_in_lanes
 from benchmarks.gpu_fuzz import H200, LOST
 from benchmarks.random_operators import OPEN, OPERATORS, OperatorCase, random_case
+from tunehub.comparison.difference import tolerance
 from tunehub.exceptions import last_line
-from tunehub.measure.difference import tolerance
-from tunehub.relax.nodes import shape_of, tensor_type
+from tunehub.tir.nodes import shape_of, tensor_type
 
 # What is asked of one operator, relative to the largest value; more is a question of rounding or of an error.
 _ASKED = {"float16": 2e-3, "bfloat16": 2e-2, "tf32": 1e-3, "float32": 1e-4}

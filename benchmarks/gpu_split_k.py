@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.gpu_rule import cost_lines, fitted_costs
-from tunehub.cuda.matmul import Axis, Matmul
-from tunehub.cuda.split_k import SplitTiles
-from tunehub.cuda.split_k_cost import COSTS, counts
+from tunehub.kernels.cuda.gemm.matmul import Axis, Matmul
+from tunehub.kernels.cuda.gemm.split_k.cost import COSTS, counts
+from tunehub.kernels.cuda.gemm.split_k.sketch import SplitTiles
 
 ROWS = Path(__file__).parent / "results" / "split-k-h200-2026-11-22.jsonl.xz"
 

@@ -102,7 +102,7 @@ def _tune_with_tvm(network: str, work: Path) -> None:
     import tvm
     from tvm.s_tir import meta_schedule as ms
 
-    from tunehub.relax.preparing import prepare
+    from tunehub.compiler.preparing import prepare
     from tunehub_builder import networks
 
     target = tvm.target.Target(this_gpu().tvm_config())

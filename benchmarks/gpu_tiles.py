@@ -19,14 +19,14 @@ from typing import Any
 import click
 
 from benchmarks.gpu_fuzz import H200
-from tunehub.cuda.attention.function import attention
-from tunehub.cuda.attention.rule import tiles
-from tunehub.cuda.attention.spec import attention_of
-from tunehub.cuda.limits import limits_of
-from tunehub.cuda.skinny.choice import chosen
-from tunehub.cuda.skinny.product import SkinnyExtents
-from tunehub.cuda.skinny.tile import StagedTile
-from tunehub.cuda.skinny.weights import GROUP, Format
+from tunehub.kernels.cuda.attention.function import attention
+from tunehub.kernels.cuda.attention.rule import tiles
+from tunehub.kernels.cuda.attention.spec import attention_of
+from tunehub.kernels.cuda.low_batch.choice import chosen
+from tunehub.kernels.cuda.low_batch.product import SkinnyExtents
+from tunehub.kernels.cuda.low_batch.tile import StagedTile
+from tunehub.kernels.cuda.low_batch.weights import GROUP, Format
+from tunehub.tir.cuda.limits import limits_of
 
 _RESULTS = Path(__file__).parent / "results"
 _ATTENTION = _RESULTS / "attention-tiles-h200-2026-11-23.jsonl.xz"

@@ -23,12 +23,12 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.gpu_rule import cost_lines, fitted_costs
-from tunehub.cuda.hopper.bulk_tiles import BulkTile
-from tunehub.cuda.hopper.cost import BULK_COSTS, COSTS, bulk_counts, counts
-from tunehub.cuda.hopper.ptx import COPIED
-from tunehub.cuda.hopper.rule import ByWarpgroups
-from tunehub.cuda.hopper.tiles import WarpgroupTile
-from tunehub.cuda.matmul import Axis, Matmul
+from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
+from tunehub.kernels.cuda.gemm.hopper.cost import BULK_COSTS, COSTS, bulk_counts, counts
+from tunehub.kernels.cuda.gemm.hopper.rule import ByWarpgroups
+from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile
+from tunehub.kernels.cuda.gemm.matmul import Axis, Matmul
+from tunehub.tir.cuda.ptx import COPIED
 
 RESULTS = Path(__file__).parent / "results"
 ROWS = RESULTS / "warpgroups-h200-2026-11-22.jsonl.xz"

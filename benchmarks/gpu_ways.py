@@ -15,11 +15,11 @@ import msgspec
 
 from benchmarks.gpu_fuzz import H200
 from tunehub.exceptions import last_line
-from tunehub.relax.nodes import buffer_shapes, main_module
+from tunehub.tir.nodes import buffer_shapes, main_module
 
 if TYPE_CHECKING:
-    from tunehub.cuda.nvrtc import Compiler
-    from tunehub.relax.schedule.ladder import Scheduling
+    from tunehub.compiler.schedule.ladder import Scheduling
+    from tunehub.tir.cuda.nvrtc import Compiler
 
 DEFAULT, SERVED = "default", "served"
 
@@ -48,7 +48,7 @@ def build_function(
     """
     import tvm
 
-    from tunehub.relax.keys import workload_key
+    from tunehub.tir.keys import workload_key
 
     mod = main_module(function)
     scheduling = schedulings.get(name)
@@ -84,7 +84,7 @@ _Made = Callable[[], "tuple[Any, float | None]"]
 
 
 def _ways(mod: Any, target: Any, scheduling: Scheduling | None, *, further: bool) -> Iterator[tuple[str, _Made]]:
-    from tunehub.cuda.default import default_schedule
+    from tunehub.kernels.cuda.default import default_schedule
 
     yield DEFAULT, lambda: (default_schedule(mod["main"], target), _default_s(mod))
     if scheduling is not None and scheduling.served is not None:
@@ -96,10 +96,10 @@ def _ways(mod: Any, target: Any, scheduling: Scheduling | None, *, further: bool
 
 def _default_s(mod: Any) -> float | None:
     """What the costs say of TVM's own schedule."""
-    from tunehub.cuda.cost import default_s
-    from tunehub.cuda.tensor_core import matmul_of
-    from tunehub.cuda.tensor_core_cost import default_s as half_default_s
-    from tunehub.cuda.tiles import sums_of
+    from tunehub.kernels.cuda.gemm.cost import default_s
+    from tunehub.kernels.cuda.gemm.tensor_core.cost import default_s as half_default_s
+    from tunehub.kernels.cuda.gemm.tensor_core.sketch import matmul_of
+    from tunehub.kernels.cuda.gemm.tiles import sums_of
 
     matmul, sums = matmul_of(mod), sums_of(mod)
     if matmul is not None:
@@ -109,8 +109,10 @@ def _default_s(mod: Any) -> float | None:
 
 def _by_rules(mod: Any, target: Any) -> Iterator[tuple[str, _Made]]:
     """The likeliest tile of each rule that knows the function, whatever it promises."""
-    from tunehub.cuda import split_k, tensor_core, tiles
-    from tunehub.cuda.hopper import rule as warpgroups
+    from tunehub.kernels.cuda.gemm import tiles
+    from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
+    from tunehub.kernels.cuda.gemm.split_k import sketch as split_k
+    from tunehub.kernels.cuda.gemm.tensor_core import sketch as tensor_core
 
     sums, matmul, wide = tiles.sums_of(mod, narrow=True), tensor_core.matmul_of(mod), split_k.matmul_of(mod)
     if sums is not None and sums.problem is not None:
@@ -127,9 +129,9 @@ def _by_rules(mod: Any, target: Any) -> Iterator[tuple[str, _Made]]:
 
 
 def _plain_tile(mod: Any, target: Any, sums: Any) -> tuple[Any, float | None]:
-    from tunehub.cuda.limits import limits_of
-    from tunehub.cuda.rule import ranked
-    from tunehub.cuda.tiles import checked_tiles
+    from tunehub.kernels.cuda.gemm.rule import ranked
+    from tunehub.kernels.cuda.gemm.tiles import checked_tiles
+    from tunehub.tir.cuda.limits import limits_of
 
     limits = limits_of(target)
     tile, *_ = ranked(
@@ -139,16 +141,17 @@ def _plain_tile(mod: Any, target: Any, sums: Any) -> tuple[Any, float | None]:
 
 
 def _divided(mod: Any, matmul: Any) -> tuple[Any, float | None]:
-    from tunehub.cuda import split_k, split_k_rule
+    from tunehub.kernels.cuda.gemm.split_k import rule as split_k_rule
+    from tunehub.kernels.cuda.gemm.split_k import sketch as split_k
 
     (tile, expected_s), *_ = split_k_rule.likeliest(matmul, 1)
     return split_k.apply(mod, matmul, tile).mod["main"], expected_s
 
 
 def _on_tensor_cores(mod: Any, matmul: Any, *, longer: bool = False) -> tuple[Any, float | None]:
-    from tunehub.cuda.tensor_core import AT_ONCE, is_among
-    from tunehub.cuda.tensor_core_cost import seconds
-    from tunehub.cuda.tensor_core_rule import checked, ranked
+    from tunehub.kernels.cuda.gemm.tensor_core.cost import seconds
+    from tunehub.kernels.cuda.gemm.tensor_core.rule import checked, ranked
+    from tunehub.kernels.cuda.gemm.tensor_core.sketch import AT_ONCE, is_among
 
     (tile,) = ranked(matmul, 1)
     if longer:  # as it was chosen before vectors ended with rows
@@ -159,7 +162,7 @@ def _on_tensor_cores(mod: Any, matmul: Any, *, longer: bool = False) -> tuple[An
 
 
 def _by_warpgroups(mod: Any, target: Any, matmul: Any) -> tuple[Any, float | None]:
-    from tunehub.cuda.hopper import rule
+    from tunehub.kernels.cuda.gemm.hopper import rule
 
     (tile,) = rule.ranked(matmul, 1)
     return rule.by_tile(mod, matmul, tile, target).mod["main"], rule.expected_s(matmul, target)
@@ -169,8 +172,8 @@ def _export(scheduled: Any, target: Any, path: Path) -> None:
     """Write a library, which has kernels as source, and their machine code into the same folder."""
     import tvm
 
-    from tunehub.cuda.nvrtc import source_of
     from tunehub.deploy.library import write_library
+    from tunehub.tir.cuda.nvrtc import source_of
 
     named = scheduled.with_attr("global_symbol", "main")
     library = tvm.tirx.build(tvm.IRModule({"main": named}), target=target)
@@ -185,7 +188,7 @@ def use_machine_code(folder: Path) -> None:
     have their source, which it would compile at the first call."""
     import tvm_ffi
 
-    from tunehub.cuda.nvrtc import CALLBACK
+    from tunehub.tir.cuda.nvrtc import CALLBACK
 
     compiler = _compiler()
     if compiler is None:
@@ -205,7 +208,7 @@ def _machine_code(folder: Path, source: str) -> Path:
 @cache
 def _compiler() -> Compiler | None:
     """What TVM compiles kernels with from now on; None without NVRTC."""
-    from tunehub.cuda.nvrtc import Compiler, NvrtcError
+    from tunehub.tir.cuda.nvrtc import Compiler, NvrtcError
 
     try:
         compiler = Compiler(str(H200["arch"]))

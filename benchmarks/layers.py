@@ -158,7 +158,7 @@ class OnnxRuntimeCalls:
 
 
 def blocked_key(shapes: Sequence[Shape]) -> Key | None:
-    """The layer of a kernel by the shapes of its arguments, the result's last; see ``tunehub.relax.layout.blocked``."""
+    """The layer of a kernel by the shapes of its arguments, the result's last; see ``tunehub.kernels.te.blocked``."""
     if len(shapes) < 3:
         return None
     data, weight, result = shapes[0], shapes[1], shapes[-1]

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.table import Row, thousands
-from tunehub.measure.protocol import MeasuringPlan
+from tunehub.comparison.protocol import MeasuringPlan
 from tunehub_builder.bench.comparison import PLAN
 
 _WORKLOADS = 2000

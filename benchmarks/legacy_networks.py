@@ -14,8 +14,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.table import Row
-from tunehub.measure.difference import difference
-from tunehub.measure.protocol import MeasuringPlan, in_turns, wall_timer
+from tunehub.comparison.difference import difference
+from tunehub.comparison.protocol import MeasuringPlan, in_turns, wall_timer
 
 
 def network_rows(names: Sequence[str], plan: MeasuringPlan) -> list[Row]:

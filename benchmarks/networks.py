@@ -9,7 +9,7 @@ from statistics import geometric_mean
 import click
 
 from benchmarks.table import Row
-from tunehub.measure.protocol import MeasuringPlan
+from tunehub.comparison.protocol import MeasuringPlan
 from tunehub.target.host import physical_cores
 from tunehub_builder import networks
 from tunehub_builder.bench.comparison import PLAN, NetworkComparison, compare, runtime_processes

@@ -17,8 +17,8 @@ import click
 import numpy as np
 
 import tunehub
-from tunehub.measure.difference import difference
-from tunehub.measure.protocol import MeasuringPlan
+from tunehub.comparison.difference import difference
+from tunehub.comparison.protocol import MeasuringPlan
 from tunehub.target.host import physical_cores
 from tunehub_builder import networks
 from tunehub_builder.bench.comparison import PLAN, NetworkComparison, compare, runtime_processes

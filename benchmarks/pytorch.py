@@ -17,7 +17,7 @@ import click
 
 from benchmarks.networks import OTHERS
 from benchmarks.table import Row
-from tunehub.measure.protocol import MeasuringPlan
+from tunehub.comparison.protocol import MeasuringPlan
 from tunehub.target.host import physical_cores
 from tunehub_builder import networks
 from tunehub_builder.bench.comparison import PLAN, NetworkComparison, compare, runtime_processes

@@ -14,8 +14,8 @@ from typing import Any
 import click
 import numpy as np
 
-from tunehub.measure.difference import difference
-from tunehub.measure.protocol import MeasuringPlan
+from tunehub.comparison.difference import difference
+from tunehub.comparison.protocol import MeasuringPlan
 from tunehub.target.host import physical_cores
 from tunehub_builder import networks
 from tunehub_builder.bench.comparison import PLAN, NetworkComparison, compare, runtime_processes

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tunehub.relax.nodes import tensor_class
+from tunehub.tir.nodes import tensor_class
 
 _ROUND = (1, 2, 3, 5, 7, 8, 16, 24, 32, 48, 64, 96, 128, 144, 192, 256, 384, 512, 768, 1024)
 _PRIMES = (13, 17, 31, 49, 53, 97, 101, 127, 197, 211)

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tunehub.relax.nodes import integer, same_extents, shape_of, tensor_class, tensor_type
-from tunehub.relax.symbols import extent_at, variables_in
+from tunehub.tir.nodes import integer, same_extents, shape_of, tensor_class, tensor_type
+from tunehub.tir.symbols import extent_at, variables_in
 
 _SIZES = (1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 61, 64)
 _LARGE = (131, 160, 257)
@@ -382,7 +382,7 @@ def _split_axis(maker: _Maker, x: Any) -> Any:
 
 
 def _analyzer() -> Any:
-    from tunehub.relax.nodes import symbolic
+    from tunehub.tir.nodes import symbolic
 
     return symbolic().Analyzer()
 

@@ -20,7 +20,7 @@ from benchmarks.random_functions import (
     network_of,
     width,
 )
-from tunehub.cuda.skinny.weights import GROUP, QUANTISED, WORD_BITS, Format, dequantised
+from tunehub.kernels.cuda.low_batch.weights import GROUP, QUANTISED, WORD_BITS, Format, dequantised
 
 OPEN = "n"  # the open dimension
 _SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 48, 64, 65, 100, 127, 128, 129, 197, 256, 300, 384)

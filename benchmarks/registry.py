@@ -115,7 +115,7 @@ def _counters(address: str) -> dict[str, int]:
 
 def _client(question: str) -> dict[str, float]:
     """In the client's process: what resolving costs, then what opening the package costs on top."""
-    from tunehub.hub import open_hub, resolve_host
+    from tunehub.compiler.hub import open_hub, resolve_host
     from tunehub.options import read_options
     from tunehub.policy import Policy
 
@@ -290,7 +290,7 @@ def _target(publisher: int, name: int, model: str | None = None) -> TargetDescri
 
 def _package(number: tuple[int, int], version: str, template: ScheduleRecord, records: int) -> bytes:
     """``number``: of the publisher, and of its name."""
-    from tunehub.records.key_scheme import KEY_SCHEME
+    from tunehub.registries.key_scheme import KEY_SCHEME
     from tunehub_registry.manifest import Manifest, Provenance, RecordSet
     from tunehub_registry.package import pack
 

@@ -25,8 +25,8 @@ import click
 from benchmarks.gpu import geomean
 from benchmarks.gpu_network import this_gpu
 from benchmarks.relay_gpu_network import ROUNDS, STEPS, TOPHUB, TUNEHUB
+from tunehub.comparison.difference import difference
 from tunehub.exceptions import last_line
-from tunehub.measure.difference import difference
 from tunehub_builder.tuning.runner.cuda_worker import visible_gpus
 
 NETWORKS = ("resnet-18", "resnet-50", "mobilenet", "vgg-16", "inception_v3", "densenet-121", "squeezenet_v1.0")

@@ -20,14 +20,14 @@ import click
 from benchmarks.gpu_network import alone, this_gpu
 from benchmarks.table import Row
 from benchmarks.torch_reference import wide_weights
-from tunehub.cuda.default import default_schedule
-from tunehub.cuda.skinny.weights import QUANTISED, WORD_BITS, Format, dequantised
-from tunehub.hub import open_hub
+from tunehub.compiler.hub import open_hub
+from tunehub.compiler.pipeline import activate
+from tunehub.compiler.preparing import prepare
+from tunehub.compiler.schedule.ladder import schedule_function
+from tunehub.kernels.cuda.default import default_schedule
+from tunehub.kernels.cuda.low_batch.weights import QUANTISED, WORD_BITS, Format, dequantised
 from tunehub.records.lookup import EmptyLookup
-from tunehub.relax.nodes import tensor_class
-from tunehub.relax.pipeline import activate
-from tunehub.relax.preparing import prepare
-from tunehub.relax.schedule.ladder import schedule_function
+from tunehub.tir.nodes import tensor_class
 
 PRODUCTS = {  # columns and K of the weights
     "llama-3-8b qkv": (6144, 4096),

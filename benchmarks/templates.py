@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.table import Row
-from tunehub.measure.protocol import MeasuringPlan, Timer, in_turns, wall_timer
-from tunehub.measure.worker_process import WorkerProcess
+from tunehub.comparison.protocol import MeasuringPlan, Timer, in_turns, wall_timer
+from tunehub.compiler.measure.worker_process import WorkerProcess
 from tunehub.target.host import physical_cores
 from tunehub_builder.bench.comparison import asked, processes
 from tunehub_builder.bench.runtimes import onnxruntime_session
@@ -158,7 +158,7 @@ class TvmLayer:
         Raises ValueError for a layer that no template is for.
         """
         import tunehub
-        from tunehub.templates import find, machine_of
+        from tunehub.kernels.cpu import find, machine_of
 
         target = tunehub.host_target()
         machine = machine_of(target, self._threads)
@@ -267,7 +267,7 @@ def _blocked(layer: Layer, plain: list[Any], vector: int) -> tuple[Any, list[Any
     """The function in blocked layout, its inputs, and the shape of its result. Few channels stay plain."""
     from tvm import topi
 
-    from tunehub.relax.layout import blocked, weights
+    from tunehub.kernels.te import blocked, weights
 
     data, weight, bias = plain
     if layer.kind == "dense":

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tunehub.cuda.skinny.weights import QUANTISED, WORD_BITS, Format
-from tunehub.relax.names import name_of
-from tunehub.relax.nodes import constant_array, is_constant
+from tunehub.graph.names import name_of
+from tunehub.kernels.cuda.low_batch.weights import QUANTISED, WORD_BITS, Format
+from tunehub.tir.nodes import constant_array, is_constant
 
 
 def evaluated(mod: Any, given: Sequence[Any]) -> Any:

@@ -34,9 +34,9 @@ from benchmarks import untuned_networks
 from benchmarks.networks import is_whole
 from benchmarks.table import Row
 from benchmarks.transfer_study import STRATEGIES, TransferTimes, by_client, held_out, left_out
-from tunehub.measure.difference import tolerance
-from tunehub.measure.protocol import MeasuringPlan
-from tunehub.relax.schedule.transfer_sources import WEIGHTS
+from tunehub.comparison.difference import tolerance
+from tunehub.comparison.protocol import MeasuringPlan
+from tunehub.compiler.schedule.transfer_sources import WEIGHTS
 from tunehub.target.host import physical_cores
 from tunehub_builder.bench.comparison import PLAN, NetworkComparison, compare, runtime_processes
 from tunehub_builder.bench.runtimes import OnnxRuntime, Runtime, Tunehub, TvmDefault

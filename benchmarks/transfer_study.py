@@ -18,11 +18,11 @@ from typing import Any
 import msgspec
 
 from benchmarks.transfer_workloads import workloads
-from tunehub.measure.protocol import MeasuringPlan, Timer, in_turns
-from tunehub.measure.session import packed, unpacked
+from tunehub.comparison.protocol import MeasuringPlan, Timer, in_turns
+from tunehub.compiler.measure.session import packed, unpacked
+from tunehub.compiler.schedule.transfer_sources import Strategy, by_model, features, most_efficient, nearest
 from tunehub.records.lookup import Candidate, Neighbour
-from tunehub.relax.schedule.operator_class import OperatorClass, anchor_class_of, class_of
-from tunehub.relax.schedule.transfer_sources import Strategy, by_model, features, most_efficient, nearest
+from tunehub.tir.operator_class import OperatorClass, anchor_class_of, class_of
 from tunehub_builder.gate.finalists import best_trials
 from tunehub_builder.tuning.journal import Journal, KnobChoice, LineJournal, Trial
 from tunehub_builder.tuning.trial_record import candidate_of, record_of
@@ -106,7 +106,7 @@ def by_client(networks: Iterable[tuple[str, Any]], folder: Path, target: Any, th
 
     Those that a compile leaves to TVM, and those with a record of their own, are left out.
     """
-    from tunehub.hub import open_hub
+    from tunehub.compiler.hub import open_hub
     from tunehub_builder.tuning.tasks import extract_tasks
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,7 @@ def by_client(networks: Iterable[tuple[str, Any]], folder: Path, target: Any, th
 
 def _clients(mod: Any, target: Any, lookup: Any) -> Any | None:
     """The knobs by which a compile schedules ``mod`` without a record of its own; None when it does not."""
-    from tunehub.relax.schedule.ladder import schedule_function
+    from tunehub.compiler.schedule.ladder import schedule_function
     from tunehub_builder.tuning.search.knobs import space_of
 
     served = schedule_function(mod["main"], target, lookup)[0].served
@@ -208,8 +208,8 @@ def _neighbour(item: Item, trial: Trial, anchored: bool) -> Neighbour:
 
 def _tasks(target: Any, *, knobs: bool) -> list[tuple[Any, Item]]:
     """The heaviest function of each workload: layout transforms around it are no workloads here."""
-    from tunehub.relax.schedule.ladder import GENERAL_TEMPLATES
-    from tunehub.templates import find
+    from tunehub.compiler.schedule.ladder import GENERAL_TEMPLATES
+    from tunehub.kernels.cpu import find
     from tunehub_builder.tuning.tasks import extract_tasks
 
     limit, counts, found = _limit(), defaultdict[str, int](int), []
@@ -285,9 +285,9 @@ def _by_traces(case: TransferCase, target: Any) -> _Made:
 
 def _transferred(item: Item, neighbour: Neighbour, target: Any) -> Any:
     """The adapted trace; whatever TVM raises when it does not fit."""
-    from tunehub.relax.schedule.apply import apply_transfer
-    from tunehub.relax.schedule.guard import check_function
-    from tunehub.relax.traces import export_trace, import_trace
+    from tunehub.compiler.schedule.apply import apply_transfer
+    from tunehub.tir.guard import check_function
+    from tunehub.tir.traces import export_trace, import_trace
     from tunehub_registry.record import ScheduleRecord
 
     record = _record(neighbour)
@@ -300,8 +300,8 @@ def _transferred(item: Item, neighbour: Neighbour, target: Any) -> Any:
 
 def _templated(item: Item, target: Any) -> Any:
     """The trace of the schedule by a template's own knobs; an error when none fits."""
-    from tunehub.relax.schedule.template_fit import TemplateFit
-    from tunehub.relax.traces import export_trace
+    from tunehub.kernels.template_fit import TemplateFit
+    from tunehub.tir.traces import export_trace
 
     fit = TemplateFit(item.mod, target)
     if fit.match is None:
@@ -328,7 +328,7 @@ def _by_knobs(case: TransferCase, target: Any) -> _Made:
 
 def _fitting(item: Item, neighbour: Neighbour, target: Any) -> KnobChoice:
     """The knobs of a source; KnobError when they do not fit."""
-    from tunehub.relax.schedule.template_fit import TemplateFit
+    from tunehub.kernels.template_fit import TemplateFit
 
     record = _record(neighbour)
     assert isinstance(record, TemplateRecord)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tunehub.relax.nodes import tensor_class
+from tunehub.tir.nodes import tensor_class
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -99,8 +99,8 @@ def _stock(
     """The same with ``LocalBuilder`` and ``LocalRunner`` at their defaults, but for the runner's repeats: ours."""
     from tvm.s_tir import meta_schedule as ms
 
-    from tunehub.relax.schedule.apply import apply_exact
-    from tunehub.relax.traces import import_trace
+    from tunehub.compiler.schedule.apply import apply_exact
+    from tunehub.tir.traces import import_trace
     from tunehub_builder.tuning.runner.messages import MeasureOptions
 
     options = MeasureOptions()

@@ -46,7 +46,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch, emulation: Any) -> None:
     """Code for AMX and AVX512_BF16 runs on a CPU that has neither."""
     from tvm import tirx
 
-    from tunehub.templates import amx, pairs
+    from tunehub.kernels.cpu import amx, pairs
 
     def call(name: str, *arguments: Any) -> Any:
         function = f"emulated_{name.rpartition('.')[2]}"

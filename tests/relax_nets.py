@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tunehub.relax.nodes import tensor_class
+from tunehub.tir.nodes import tensor_class
 
 
 def net(make: Callable[..., Any], *shapes: tuple[Any, ...], names: Sequence[str] = (), dtype: str = "float32") -> Any:

@@ -23,8 +23,8 @@ from benchmarks.dynamic.runtimes import runtimes
 from benchmarks.gpu_network import this_gpu
 from benchmarks.table import Row
 from benchmarks.zoo.document import machine_of
-from tunehub.measure.protocol import MeasuringPlan
-from tunehub.measure.worker_process import WorkerProcess
+from tunehub.comparison.protocol import MeasuringPlan
+from tunehub.compiler.measure.worker_process import WorkerProcess
 from tunehub.target.host import physical_cores
 from tunehub_builder.bench.comparison import PLAN, compare, runtime_processes
 from tunehub_builder.networks import Network

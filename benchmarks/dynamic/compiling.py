@@ -18,7 +18,7 @@ import click
 
 from benchmarks.dynamic.models import LARGEST, OpenModel
 from benchmarks.gpu_network import this_gpu
-from tunehub.measure.worker_process import SLOW_OPTIONAL_MODULES, WorkerProcess
+from tunehub.compiler.measure.worker_process import SLOW_OPTIONAL_MODULES, WorkerProcess
 from tunehub.options import Verify
 from tunehub_builder import networks
 from tunehub_builder.networks import Network
@@ -158,7 +158,7 @@ def recorded(module: Any) -> Any:
     measured."""
     import tvm
 
-    from tunehub.relax.symbols import symbol_name
+    from tunehub.tir.symbols import symbol_name
 
     main = module["main"]
     names = set(map(symbol_name, tvm.relax.analysis.defined_symbolic_vars(main)))

@@ -9,7 +9,7 @@ from statistics import geometric_mean, median
 import msgspec
 
 from benchmarks.table import Row
-from tunehub.measure.difference import difference, tolerance
+from tunehub.comparison.difference import difference, tolerance
 from tunehub_builder.bench.comparison import NetworkComparison
 
 RIGHT = tolerance()

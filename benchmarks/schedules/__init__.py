@@ -32,7 +32,7 @@ from benchmarks.schedules.lines import (
 )
 from benchmarks.schedules.modules import DumpedModule, chosen
 from benchmarks.table import Row
-from tunehub.cli.delayed_bar import DelayedBar
+from tunehub.report.delayed_bar import DelayedBar
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _KNOWN = click.Path(exists=True, dir_okay=False, path_type=Path)

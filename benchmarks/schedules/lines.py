@@ -17,15 +17,15 @@ import msgspec
 
 from benchmarks.gpu_fuzz import H200
 from benchmarks.schedules.modules import DumpedModule
+from tunehub.compiler.hub import Hub, open_hub
 from tunehub.exceptions import last_line
-from tunehub.hub import Hub, open_hub
 from tunehub.records.lookup import EmptyLookup
-from tunehub.relax.nodes import main_module
+from tunehub.tir.nodes import main_module
 from tunehub_registry.template_record import TemplateRecord
 
 if TYPE_CHECKING:
+    from tunehub.compiler.schedule.ladder import Scheduling
     from tunehub.options import Precision
-    from tunehub.relax.schedule.ladder import Scheduling
     from tunehub.report.model import WorkloadReport
 
 # Rules for CPUs ask how many cores there are: the machine that dumps must not matter.
@@ -127,7 +127,7 @@ def no_compiler() -> Iterator[None]:
     import tvm_ffi
     from tvm.support import nvcc  # noqa: F401  registers what TVM asks
 
-    from tunehub.cuda.nvrtc import CALLBACK
+    from tunehub.tir.cuda.nvrtc import CALLBACK
 
     before = tvm_ffi.get_global_func(CALLBACK)
     tvm_ffi.register_global_func(CALLBACK, lambda *_: bytearray(b"not compiled"), override=True)
@@ -154,7 +154,7 @@ class Dumper:
             hub.close()
 
     def _scheduled(self, own: ScheduleLine, mod: Any, setting: Setting, hub: Hub) -> list[ScheduleLine]:
-        from tunehub.relax.pipeline import prepared_for, schedulings
+        from tunehub.compiler.pipeline import prepared_for, schedulings
 
         said = len(hub.report().notes)  # of this machine, not of the module
         with warnings.catch_warnings():
@@ -211,7 +211,7 @@ class Dumper:
 def _source(scheduled: Any, target: Any) -> str:
     import tvm
 
-    from tunehub.cuda.nvrtc import source_of
+    from tunehub.tir.cuda.nvrtc import source_of
 
     try:
         return _sha256(source_of(tvm.tirx.build(main_module(scheduled), target=target)))
@@ -233,7 +233,7 @@ def _graph_line(module: DumpedModule, setting: Setting) -> ScheduleLine:
 
 def _as_served(scheduling: Scheduling, about: WorkloadReport, target: Any) -> Any:
     """The function with the schedule that serves it, TVM's own for CUDA, too; as it came where that is for CPUs."""
-    from tunehub.cuda.default import default_schedule
+    from tunehub.kernels.cuda.default import default_schedule
 
     if scheduling.served is not None:
         return main_module(scheduling.function)["main"]
@@ -243,7 +243,7 @@ def _as_served(scheduling: Scheduling, about: WorkloadReport, target: Any) -> An
 
 def _knobs(scheduling: Scheduling, hub: Hub) -> dict[str, Any]:
     """The knobs of the record that serves, or of the rule of the template for CPUs that does."""
-    from tunehub.relax.schedule.template_fit import machine_for, published_rates
+    from tunehub.kernels.template_fit import machine_for, published_rates
 
     served, request = scheduling.served, scheduling.request
     if served is not None and isinstance(served.record, TemplateRecord):

@@ -16,7 +16,7 @@ from zlib import crc32
 
 import numpy as np
 
-from tunehub.measure.difference import difference
+from tunehub.comparison.difference import difference
 from tunehub_builder.networks import Network
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import msgspec
 from benchmarks.table import Row
 from tunehub._files.atomic import write_file
 from tunehub._files.lines import append_lines
-from tunehub.measure.difference import tolerance
+from tunehub.comparison.difference import tolerance
 
 RIGHT, RIGHT_IN_HALF = tolerance(), tolerance(("float16",))
 MOST_OF_ONNXRUNTIME = 1.3

@@ -24,9 +24,9 @@ from benchmarks.zoo.architectures import Architecture
 from benchmarks.zoo.export import ExportedNetwork, ExportSession, is_exported, read_exported
 from benchmarks.zoo.results import ZooJournal, ZooResult
 from benchmarks.zoo.runtimes import runtimes
-from tunehub.measure.difference import difference
-from tunehub.measure.protocol import MeasuringPlan
-from tunehub.measure.worker_process import WorkerProcess
+from tunehub.comparison.difference import difference
+from tunehub.comparison.protocol import MeasuringPlan
+from tunehub.compiler.measure.worker_process import WorkerProcess
 from tunehub.target.host import physical_cores
 from tunehub_builder.bench.comparison import NetworkComparison, RuntimeSession, measured, prepared, processes
 

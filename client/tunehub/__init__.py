@@ -12,6 +12,7 @@ from tunehub_registry import __version__
 TYPE_CHECKING = False  # `typing` takes longer to import than all of this
 if TYPE_CHECKING:
     from tunehub.api import compile, context, explain, install, installed_hubs, pipeline, resolve, uninstall
+    from tunehub.compiler.hub import Hub, open_hub
     from tunehub.exceptions import (
         HubError,
         HubWarning,
@@ -23,9 +24,8 @@ if TYPE_CHECKING:
         UnknownTargetError,
         UnsupportedTVMError,
     )
-    from tunehub.hub import Hub, open_hub
+    from tunehub.graph.quantised.torch_operators import torch_convert_map
     from tunehub.registries.resolution import Resolution
-    from tunehub.relax.quantised.torch_operators import torch_convert_map
     from tunehub.report.model import WorkloadReport
     from tunehub.report.report import Report
     from tunehub.target.host import host_target
@@ -61,9 +61,9 @@ __all__ = [
 # Where the names are; those of errors and warnings are in `tunehub.exceptions`.
 _MODULES = {
     "tunehub.api": ("compile", "context", "explain", "install", "installed_hubs", "pipeline", "resolve", "uninstall"),
-    "tunehub.hub": ("Hub", "open_hub"),
+    "tunehub.compiler.hub": ("Hub", "open_hub"),
     "tunehub.registries.resolution": ("Resolution",),
-    "tunehub.relax.quantised.torch_operators": ("torch_convert_map",),
+    "tunehub.graph.quantised.torch_operators": ("torch_convert_map",),
     "tunehub.report.model": ("WorkloadReport",),
     "tunehub.report.report": ("Report",),
     "tunehub.target.host": ("host_target",),

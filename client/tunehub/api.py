@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tunehub.hub import Hub, check_options, describe_target, open_hub, resolve_host
+from tunehub.compiler.hub import Hub, check_options, describe_target, open_hub, resolve_host
 from tunehub.options import HubOptions, read_options
 from tunehub.policy import Policy
 from tunehub.registries.resolution import Resolution
@@ -42,7 +42,7 @@ def compile(
     strict mode; and what TVM raises for the module.
     """
     require_relax()
-    from tunehub.relax import pipeline as relax_pipeline
+    from tunehub.compiler import pipeline as relax_pipeline
 
     tvm_target = as_tvm_target(target)
     sized = size_pool() if tvm_target.kind.name == "llvm" else None
@@ -66,7 +66,7 @@ def explain(
     `target` need not be this machine; nothing is measured. Raises as `compile`.
     """
     require_relax()
-    from tunehub.relax import pipeline as relax_pipeline
+    from tunehub.compiler import pipeline as relax_pipeline
 
     tvm_target = as_tvm_target(target)
     chosen = _hub_for(tvm_target, hub, options)
@@ -122,7 +122,7 @@ def pipeline(
     """A module pass of TVM for `tvm.compile(mod, target, relax_pipeline=…)`. `specialize` and errors as of `compile`;
     sizes that do not fit a module are an error of TVM's when the pass runs."""
     require_relax()
-    from tunehub.relax import pipeline as relax_pipeline
+    from tunehub.compiler import pipeline as relax_pipeline
 
     tvm_target = as_tvm_target(target)
     return relax_pipeline.build_pipeline(tvm_target, _hub_for(tvm_target, hub, options), specialize)
@@ -171,7 +171,7 @@ def _module(generation: Generation) -> Any:
         from tunehub.relay import context as relay_context
 
         return relay_context
-    from tunehub.relax import pipeline as relax_pipeline
+    from tunehub.compiler import pipeline as relax_pipeline
 
     return relax_pipeline
 

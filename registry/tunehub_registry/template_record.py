@@ -2,7 +2,7 @@
 
 A template is a schedule with named knobs that comes with the client; a record holds the template's name and version,
 and the knobs that were fastest. Reading a record says nothing about its knobs: the template checks them against its
-own bounds (`tunehub.templates.read_knobs`) before it uses them. Nothing in a record is code.
+own bounds (`tunehub.kernels.cpu.read_knobs`) before it uses them. Nothing in a record is code.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from benchmarks.table import Row
 from click.testing import CliRunner
 from tests.tiny_networks import tiny_mobilenet
 
-from tunehub.measure.protocol import MeasuringPlan
+from tunehub.comparison.protocol import MeasuringPlan
 from tunehub_builder.bench.comparison import NetworkComparison, RuntimeFacts
 from tunehub_builder.bench.runtimes import tvm_runner
 from tunehub_builder.networks import Network, UnknownNetworkError, open_onnx_file

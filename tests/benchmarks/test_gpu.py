@@ -14,7 +14,7 @@ from benchmarks import gpu, gpu_network, gpu_rule, gpu_stock
 from benchmarks.__main__ import main
 from click.testing import CliRunner
 
-from tunehub.cuda.cost import COSTS, DEFAULT_COSTS, as_tiles, seconds
+from tunehub.kernels.cuda.gemm.cost import COSTS, DEFAULT_COSTS, as_tiles, seconds
 from tunehub.target.nvidia import Gpu
 from tunehub_builder.bench import gpu_runs
 

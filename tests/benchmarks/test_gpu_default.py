@@ -26,7 +26,7 @@ from benchmarks.gpu_ways import BuiltFunction
 from benchmarks.random_operators import NARROW, random_case
 from click.testing import CliRunner
 
-from tunehub.relax.nodes import shape_of
+from tunehub.tir.nodes import shape_of
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +66,7 @@ def test_kernels_are_not_compiled_again(tmp_path: Path) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     import tvm_ffi
 
-    from tunehub.cuda.nvrtc import CALLBACK, build_plain, source_of
+    from tunehub.tir.cuda.nvrtc import CALLBACK, build_plain, source_of
 
     before, source = tvm_ffi.get_global_func(CALLBACK), source_of(build_plain())
     gpu_ways._machine_code(tmp_path, source).write_bytes(b"of before")

@@ -6,7 +6,7 @@ import pytest
 from benchmarks import gpu_half
 from click.testing import CliRunner
 
-from tunehub.cuda.tensor_core_cost import COSTS, DEFAULT_COSTS, PLAIN_COSTS
+from tunehub.kernels.cuda.gemm.tensor_core.cost import COSTS, DEFAULT_COSTS, PLAIN_COSTS
 
 pytestmark = pytest.mark.slow
 

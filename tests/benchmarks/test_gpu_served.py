@@ -10,7 +10,7 @@ from benchmarks.gpu_served import ServedCase, main, summary
 from benchmarks.random_operators import OPEN, OPERATORS, random_case
 from click.testing import CliRunner
 
-from tunehub.relax.nodes import shape_of
+from tunehub.tir.nodes import shape_of
 
 pytestmark = pytest.mark.slow
 

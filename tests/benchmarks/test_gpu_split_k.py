@@ -6,7 +6,7 @@ import pytest
 from benchmarks import gpu_split_k
 from click.testing import CliRunner
 
-from tunehub.cuda.split_k_cost import COSTS
+from tunehub.kernels.cuda.gemm.split_k.cost import COSTS
 
 pytestmark = pytest.mark.slow
 MEASURED = tuple(gpu_split_k.measured(gpu_split_k.ROWS))

@@ -6,7 +6,7 @@ import pytest
 from benchmarks import gpu_warpgroups
 from click.testing import CliRunner
 
-from tunehub.cuda.hopper.cost import BULK_COSTS, COSTS, TF32_COSTS
+from tunehub.kernels.cuda.gemm.hopper.cost import BULK_COSTS, COSTS, TF32_COSTS
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ pytest.importorskip("tvm.relax")
 
 from benchmarks.precision import agreement, measured_in, times
 
-from tunehub.measure.protocol import MeasuringPlan
+from tunehub.comparison.protocol import MeasuringPlan
 
 from ..tiny_networks import tiny_mobilenet
 

@@ -11,7 +11,7 @@ pytest.importorskip("onnxruntime")
 
 from benchmarks.quantised import facts, measured_quantised
 
-from tunehub.measure.protocol import MeasuringPlan
+from tunehub.comparison.protocol import MeasuringPlan
 
 from ..tiny_networks import tiny_mobilenet
 

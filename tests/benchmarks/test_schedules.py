@@ -19,7 +19,7 @@ from benchmarks.schedules.modules import DumpedModule, chosen, network_names, of
 from click.testing import CliRunner, Result
 from tests.tiny_networks import tiny_mobilenet
 
-from tunehub.templates import conv2d
+from tunehub.kernels.cpu import conv2d
 
 pytestmark = pytest.mark.slow
 

@@ -8,11 +8,11 @@ import pytest
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
 from benchmarks import skinny
-from tests.client.cuda.scheduled import H200
+from tests.client.kernels.cuda.scheduled import H200
 
+from tunehub.compiler.preparing import prepare
+from tunehub.compiler.schedule.ladder import schedule_function
 from tunehub.records.lookup import EmptyLookup
-from tunehub.relax.preparing import prepare
-from tunehub.relax.schedule.ladder import schedule_function
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from benchmarks.table import Row
 from click.testing import CliRunner
 from tests.tiny_networks import tiny_mobilenet
 
-from tunehub.measure.protocol import MeasuringPlan
+from tunehub.comparison.protocol import MeasuringPlan
 from tunehub_builder.tuning.intrinsics import load_cpu_intrinsics
 
 from ..sweeps import swept

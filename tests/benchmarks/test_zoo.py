@@ -22,8 +22,8 @@ from benchmarks.zoo.running import ZooRun
 from click.testing import CliRunner
 from tests.tiny_networks import tiny_mobilenet
 
-from tunehub.measure.difference import difference
-from tunehub.measure.protocol import MeasuringPlan
+from tunehub.comparison.difference import difference
+from tunehub.comparison.protocol import MeasuringPlan
 from tunehub_builder.bench.gpu_runs import GpuRunner, recorded_or_not
 from tunehub_builder.bench.runtimes import onnxruntime_session
 

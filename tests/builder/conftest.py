@@ -48,7 +48,7 @@ def matmul(tvm: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def task(tvm: Any, matmul: Any) -> TaskEntry:
-    from tunehub.relax.keys import anchor_key, workload_key
+    from tunehub.tir.keys import anchor_key, workload_key
 
     return TaskEntry(
         name="matmul",
@@ -64,7 +64,7 @@ def make_trace(matmul: Any) -> Callable[[Callable[[Any, Any], None]], Any]:
     """The portable trace of what a function does to a schedule and the block of the product."""
     from tvm.s_tir import Schedule
 
-    from tunehub.relax.traces import export_trace
+    from tunehub.tir.traces import export_trace
 
     def make(change: Callable[[Any, Any], None]) -> Any:
         schedule = Schedule(matmul)

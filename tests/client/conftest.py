@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from tunehub.records.key_scheme import KEY_SCHEME
+from tunehub.registries.key_scheme import KEY_SCHEME
 from tunehub_registry.index import (
     Index,
     RecordSetSummary,

@@ -8,8 +8,8 @@ import pytest
 
 import tunehub
 from tunehub import api
+from tunehub.compiler.hub import Hub
 from tunehub.exceptions import HubWarning, RequirementError, UnsupportedTVMError
-from tunehub.hub import Hub
 
 from .conftest import RegistryFolder
 
@@ -19,7 +19,7 @@ pytest.importorskip("tvm")
 
 
 class Pipeline:
-    """Stands in for tunehub.relax.pipeline: what the functions here hand to it is what counts."""
+    """Stands in for tunehub.compiler.pipeline: what the functions here hand to it is what counts."""
 
     def __init__(self) -> None:
         self.active: list[Hub] = []
@@ -46,7 +46,7 @@ class Pipeline:
 
 @pytest.fixture
 def relax(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
-    import tunehub.relax.pipeline as module
+    import tunehub.compiler.pipeline as module
 
     fake = Pipeline()
     for name in ("activate", "compile_module", "build_pipeline", "install", "uninstall"):

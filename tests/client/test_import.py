@@ -65,10 +65,10 @@ def test_opening_a_hub_does_not_import_what_is_for_people_or_for_the_network() -
     """With the embedded registry alone, as without settings."""
     code = """
 import json, sys
-import tunehub.hub, tunehub.api
+import tunehub.compiler.hub, tunehub.api
 from tunehub_registry.target import TargetDescriptor
 target = TargetDescriptor(kind="llvm", model="znver5", arch="x86_64", features=("avx512f",))
-hub = tunehub.hub.open_hub(target, tvm_version="0.27.0")
+hub = tunehub.compiler.hub.open_hub(target, tvm_version="0.27.0")
 hub.close()
 print(json.dumps({"modules": sorted(sys.modules)}))
 """

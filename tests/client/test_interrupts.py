@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from tunehub.hub import open_hub
+from tunehub.compiler.hub import open_hub
 from tunehub.interrupts import CTRL_C, heeding, raise_if_asked
 
 pytestmark = pytest.mark.fast

@@ -69,7 +69,7 @@ def read(plan: dict[str, Any]) -> None:
 
 def start(plan: dict[str, Any]) -> None:
     """Open a hub as a compile does, look one record up, and say what came of it."""
-    from tunehub.hub import open_hub
+    from tunehub.compiler.hub import open_hub
     from tunehub_registry.target import TargetDescriptor
 
     with warnings.catch_warnings(record=True) as caught:
@@ -96,7 +96,7 @@ def fork_and_die(plan: dict[str, Any]) -> None:
     import requests  # noqa: F401
     import tuf.ngclient  # noqa: F401
 
-    import tunehub.hub
+    import tunehub.compiler.hub
     import tunehub.registries.signed  # noqa: F401
 
     killed = 0

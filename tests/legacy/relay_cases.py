@@ -13,7 +13,7 @@ import tvm
 from tvm import autotvm, relay
 from tvm.contrib import graph_executor
 
-from tunehub.records.key_scheme import KEY_SCHEMES
+from tunehub.registries.key_scheme import KEY_SCHEMES
 from tunehub.relay.fingerprint import graph_fingerprint
 from tunehub_registry.graph_log import GraphHeader, encode_graph_header
 from tunehub_registry.index import Index, RecordSetSummary, ShardEntry, add_version, encode_index, package_path

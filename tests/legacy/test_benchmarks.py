@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks import relay_gpu, relay_gpu_network, relay_torch
 from benchmarks.legacy import LegacySize, run
 
-from tunehub.measure.protocol import MeasuringPlan
+from tunehub.comparison.protocol import MeasuringPlan
 from tunehub.target.nvidia import Gpu
 
 pytestmark = pytest.mark.legacy

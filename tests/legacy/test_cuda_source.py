@@ -10,9 +10,9 @@ import pytest
 import tvm
 from tvm import auto_scheduler, autotvm, relay
 
-from tunehub.cuda.headers import HALF, TENSOR_CORES, missing_headers
-from tunehub.cuda.nvrtc import NvrtcError, kernel_uses
 from tunehub.relay.coverage import gpu_hardware
+from tunehub.tir.cuda.headers import HALF, TENSOR_CORES, missing_headers
+from tunehub.tir.cuda.nvrtc import NvrtcError, kernel_uses
 from tunehub_builder.backends.relay import nvrtc
 from tunehub_builder.backends.relay.auto_scheduler_tuner import _source
 from tunehub_builder.backends.relay.autotvm_session import TaskSource, built, create_task

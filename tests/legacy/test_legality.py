@@ -68,7 +68,7 @@ def test_threads_decide(task: Any) -> None:
 
 
 def test_a_cuda_gpu_has_the_limits_of_sm_80_whatever_its_target_states(task: Any) -> None:
-    """As current TVM's schedules, by the same rule: `tunehub.cuda.limits`."""
+    """As current TVM's schedules, by the same rule: `tunehub.tir.cuda.limits`."""
     large = knobs(task, tile_f=[-1, 1, 8, 8], tile_y=[-1, 1, 8, 1], tile_x=[-1, 1, 8, 1], tile_rc=[-1, 64])
     assert device_problem(tvm.target.Target(BIG), WORKLOAD, large) == (
         "a block takes more than 49152 bytes of shared memory"

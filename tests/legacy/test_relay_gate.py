@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tunehub.measure.protocol import MeasuringPlan
+from tunehub.comparison.protocol import MeasuringPlan
 from tunehub_builder.backends.relay.check import Networks, auto_scheduler_dags
 from tunehub_builder.backends.relay.network_gate import RelayNetworks, network_journal, record_uses
 from tunehub_builder.backends.relay.networks import RelayNetwork

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tunehub.relax.nodes import tensor_class
+from tunehub.tir.nodes import tensor_class
 
 DATA = Path(__file__).parent / "data"
 TARGET = {"kind": "llvm", "mcpu": "x86-64-v2", "num-cores": 2}
@@ -129,7 +129,7 @@ def main() -> None:
 def _sketches(mod: Any) -> list[Any]:
     from tvm.s_tir import meta_schedule as ms
 
-    from tunehub.relax.traces import export_trace
+    from tunehub.tir.traces import export_trace
     from tunehub_builder.tuning.space import register_tiles as sketch
 
     loops = sketch.loops_of(mod)
@@ -146,7 +146,7 @@ def _from_the_space_of_tvm(mod: Any, target: Any, count: int = 4) -> list[Any]:
     from tvm.s_tir import Schedule
     from tvm.s_tir import meta_schedule as ms
 
-    from tunehub.relax.traces import export_trace
+    from tunehub.tir.traces import export_trace
     from tunehub_builder.tuning.intrinsics import load_cpu_intrinsics
 
     load_cpu_intrinsics()
@@ -168,12 +168,12 @@ def _fastest(task: Any, net: str, source: str, traces: list[Any], target: Any) -
     import tvm
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
-    from tunehub.relax.schedule.apply import apply_exact
-    from tunehub.relax.traces import import_trace
+    from tunehub.compiler.schedule.apply import apply_exact
+    from tunehub.tir.traces import import_trace
     from tunehub_registry.record import ScheduleRecord
 
     def measure(mod: Any) -> tuple[float, ...]:
-        from tunehub.relax.nodes import buffer_shapes
+        from tunehub.tir.nodes import buffer_shapes
 
         packed = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=False)(mod)
         rng = np.random.default_rng(0)
@@ -197,7 +197,7 @@ def _fastest(task: Any, net: str, source: str, traces: list[Any], target: Any) -
 
 
 def _publish(records: list[Any], trials: int, started: str) -> None:
-    from tunehub.records.key_scheme import KEY_SCHEME
+    from tunehub.registries.key_scheme import KEY_SCHEME
     from tunehub_registry.index import Index, RecordSetSummary, ShardEntry, add_version, encode_index, package_path
     from tunehub_registry.manifest import Manifest, Provenance, RecordSet
     from tunehub_registry.package import pack

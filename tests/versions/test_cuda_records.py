@@ -66,9 +66,9 @@ def test_keys_are_those_of_the_release_that_tuned(name: str, records: dict[str, 
 
 @pytest.mark.parametrize("name", NETS)
 def test_traces_apply_and_keep_to_the_limits(name: str, records: dict[str, Any]) -> None:
-    from tunehub.relax.schedule.apply import apply_exact
-    from tunehub.relax.schedule.guard import check_features, check_function
-    from tunehub.relax.traces import import_trace
+    from tunehub.compiler.schedule.apply import apply_exact
+    from tunehub.tir.guard import check_features, check_function
+    from tunehub.tir.traces import import_trace
     from tunehub_builder.tuning.tasks import extract_tasks
     from tunehub_registry.trace_rules import required_features
 
@@ -83,11 +83,11 @@ def test_traces_apply_and_keep_to_the_limits(name: str, records: dict[str, Any])
 
 def test_ladders_are_lowered_and_found_right_on_both_sides_of_their_bounds() -> None:
     """TVM 0.26 leaves the name of a buffer's memory as it was when shapes become known: views are to have none."""
-    from tunehub.cuda.knobs import knob_space
-    from tunehub.relax.keys import workload_key
-    from tunehub.relax.nodes import main_module
-    from tunehub.relax.preparing import prepare
-    from tunehub.relax.schedule.size_ladder import by_ladder
+    from tunehub.compiler.preparing import prepare
+    from tunehub.compiler.schedule.size_ladder import by_ladder
+    from tunehub.kernels.cuda.knobs import knob_space
+    from tunehub.tir.keys import workload_key
+    from tunehub.tir.nodes import main_module
     from tunehub_registry.ladder_record import LadderRecord, LadderStep, TimesAt
 
     weight = relax.const(np.ones((96, 64), "float32"))
@@ -109,7 +109,7 @@ def test_ladders_are_lowered_and_found_right_on_both_sides_of_their_bounds() -> 
 
 
 def test_kernels_for_warpgroups_are_for_tvms_that_have_what_they_are_made_of() -> None:
-    from tunehub.cuda.hopper.rule import has_functions
+    from tunehub.kernels.cuda.gemm.hopper.rule import has_functions
     from tunehub.target.tvm_generation import require_relax
 
     assert has_functions() == (require_relax().release >= (0, 27))

@@ -58,8 +58,8 @@ def target() -> Any:
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory: pytest.TempPathFactory, target: Any) -> dict[tuple[str, str], tuple[Any, Any]]:
     """By net and who prepared it: what was exported, and our own schedule of its function. TVM alone has run all."""
-    from tunehub.relax.database_export import export_database
-    from tunehub.relax.pipeline import schedulings
+    from tunehub.compiler.database_export import export_database
+    from tunehub.compiler.pipeline import schedulings
 
     found, root = {}, tmp_path_factory.mktemp("exports")
     with pytest.MonkeyPatch.context() as patch:
@@ -87,7 +87,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory, target: Any) -> dict[tuple
 
 
 def _hub() -> Any:
-    from tunehub.hub import open_hub
+    from tunehub.compiler.hub import open_hub
 
     return open_hub(
         tvm.target.Target(made.TARGET), registry=made.DATA, require="llvm-x86-64-v2", strict=True, winograd=False
@@ -133,8 +133,8 @@ def test_tvm_alone_schedules_as_we_do_and_is_right(exports: Any, name: str, prep
 
 
 def test_a_folder_with_files_is_left_alone(tmp_path: Path, target: Any) -> None:
+    from tunehub.compiler.database_export import export_database
     from tunehub.exceptions import DatabaseFolderError
-    from tunehub.relax.database_export import export_database
 
     mine = tmp_path / "database_tuning_record.json"
     mine.write_text("hours of tuning")

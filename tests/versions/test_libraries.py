@@ -14,8 +14,8 @@ tvm = pytest.importorskip("tvm")
 from tunehub.deploy.arrays import random_inputs  # noqa: E402
 from tunehub.deploy.compiling import STEPS, StepClock, compile_library  # noqa: E402
 from tunehub.deploy.library import Library  # noqa: E402
-from tunehub.relax.module_text import module_of  # noqa: E402
-from tunehub.relax.nodes import tensor_class  # noqa: E402
+from tunehub.graph.module_text import module_of  # noqa: E402
+from tunehub.tir.nodes import tensor_class  # noqa: E402
 
 
 @pytest.fixture(scope="module")

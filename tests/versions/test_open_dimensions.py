@@ -15,7 +15,7 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import relax  # noqa: E402
 
-from tunehub.relax.nodes import tensor_class  # noqa: E402
+from tunehub.tir.nodes import tensor_class  # noqa: E402
 
 op = relax.op
 SIZES = (1, 2, 3, 7, 13, 16)
@@ -52,9 +52,9 @@ def compiled(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_symbolic_workloads_have_one_key_in_all_releases() -> None:
-    from tunehub.relax.keys import anchor_key, workload_key
-    from tunehub.relax.nodes import main_module
-    from tunehub.relax.preparing import prepare
+    from tunehub.compiler.preparing import prepare
+    from tunehub.tir.keys import anchor_key, workload_key
+    from tunehub.tir.nodes import main_module
 
     def keys(make: Any, *shape: Any) -> tuple[str, str | None]:
         mod = prepare(net(make, shape), tvm.target.Target({"kind": "llvm"}))

@@ -55,7 +55,7 @@ def records() -> dict[str, Any]:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: Any) -> Any:
-    from tunehub.hub import open_hub
+    from tunehub.compiler.hub import open_hub
 
     for name in ("REGISTRY", "RECORDS", "STRICT", "REQUIRE"):
         monkeypatch.delenv(f"TUNEHUB_{name}", raising=False)
@@ -88,9 +88,9 @@ def test_classes_are_those_of_every_release(name: str, key: str, target: Any) ->
 
 @pytest.mark.parametrize("name", ["conv_pointwise", "matmul_bias"])
 def test_records_serve_other_shapes(name: str, records: dict[str, Any], target: Any) -> None:
-    from tunehub.relax.nodes import buffer_shapes
-    from tunehub.relax.schedule.apply import apply_transfer
-    from tunehub.relax.traces import import_trace
+    from tunehub.compiler.schedule.apply import apply_transfer
+    from tunehub.tir.nodes import buffer_shapes
+    from tunehub.tir.traces import import_trace
     from tunehub_builder.tuning.tasks import extract_tasks
 
     (task,) = extract_tasks([(name, made.OtherShapes().build(name))], target)
@@ -110,7 +110,7 @@ def test_records_serve_other_shapes(name: str, records: dict[str, Any], target: 
 def test_the_package_serves_and_the_result_is_right(name: str, hub: Any, target: Any) -> None:
     from tvm import relax
 
-    from tunehub.relax.pipeline import activate
+    from tunehub.compiler.pipeline import activate
 
     shape, source = made.NETS[name]
     mod = getattr(made.Nets(), name)()

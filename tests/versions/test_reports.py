@@ -10,11 +10,11 @@ import pytest
 pytestmark = pytest.mark.tvm_versions
 tvm = pytest.importorskip("tvm")
 
+from tunehub.compiler.profile import time_calls  # noqa: E402
 from tunehub.exceptions import WorkloadTextError  # noqa: E402
-from tunehub.relax.keys import workload_key  # noqa: E402
-from tunehub.relax.nodes import tensor_class  # noqa: E402
-from tunehub.relax.profile import time_calls  # noqa: E402
-from tunehub.relax.workload import workload_of, workload_text  # noqa: E402
+from tunehub.tir.keys import workload_key  # noqa: E402
+from tunehub.tir.nodes import tensor_class  # noqa: E402
+from tunehub.tir.workload import workload_of, workload_text  # noqa: E402
 
 
 def functions() -> dict[str, Any]:

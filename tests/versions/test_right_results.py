@@ -24,8 +24,8 @@ def _computed(mod: Any, *arrays: Any) -> Any:
 
 @pytest.mark.parametrize("shapes", [((64, 64), (64, 64)), ((3, 4, 5),)])
 def test_the_check_of_gpu_schedules_passes_tvms_own(shapes: tuple[tuple[int, ...], ...]) -> None:
-    from tunehub.cuda.check import fault
-    from tunehub.relax.preparing import prepare
+    from tunehub.compiler.preparing import prepare
+    from tunehub.tir.cuda.check import fault
 
     target = tvm.target.Target(GPU)
     make = (lambda _, x, y: op.matmul(x, y)) if len(shapes) == 2 else (lambda _, x: op.max(x, axis=[1, 2]))
@@ -40,7 +40,7 @@ def test_the_check_of_gpu_schedules_passes_tvms_own(shapes: tuple[tuple[int, ...
 
 
 def test_constant_powers_and_group_norms() -> None:
-    from tunehub.relax.simplify import simplify
+    from tunehub.graph.simplify import simplify
 
     scale, shift = np.linspace(0.5, 2, 6, dtype="float32"), np.linspace(-1, 1, 6, dtype="float32")
 
@@ -58,7 +58,7 @@ def test_constant_powers_and_group_norms() -> None:
 
 
 def test_what_fast_mathematics_makes_wrong() -> None:
-    from tunehub.cuda.accurate_math import accurate_math
+    from tunehub.graph.numerics.accurate_math import accurate_math
 
     def make(b: Any, x: Any, y: Any) -> Any:
         parts = [op.power(x, y), op.sin(x), op.tanh(x), op.nn.gelu_tanh(x), op.floor(b.emit(op.divide(x, y)))]

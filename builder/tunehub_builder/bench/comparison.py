@@ -16,9 +16,9 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from tunehub.measure.difference import difference
-from tunehub.measure.protocol import MeasuringPlan, Timer, in_turns, wall_timer
-from tunehub.measure.worker_process import WorkerProcess
+from tunehub.comparison.difference import difference
+from tunehub.comparison.protocol import MeasuringPlan, Timer, in_turns, wall_timer
+from tunehub.compiler.measure.worker_process import WorkerProcess
 from tunehub_builder.bench.runtimes import Arrays, Runtime
 from tunehub_builder.networks import Network
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
+from tunehub.comparison.difference import tolerance
+from tunehub.comparison.protocol import MeasuringPlan
 from tunehub.deploy.interface import Interface, Sizes
-from tunehub.measure.difference import tolerance
-from tunehub.measure.protocol import MeasuringPlan
 from tunehub_builder.bench.comparison import PLAN, NetworkComparison, measured_each, prepared, runtime_processes
 from tunehub_builder.bench.peers import version_of
 from tunehub_builder.bench.runtimes import LibraryRuntime, Runtime
@@ -125,7 +125,7 @@ def _row(found: NetworkComparison, name: str, most: float) -> RuntimeRow:
 
 
 def _difference(found: NetworkComparison, name: str) -> float | None:
-    from tunehub.measure.difference import difference
+    from tunehub.comparison.difference import difference
 
     if name == OURS or name not in found.facts or OURS not in found.facts:
         return None

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy.typing as npt
 
+from tunehub.comparison.protocol import Timer
 from tunehub.deploy.library import Library
-from tunehub.measure.protocol import Timer
 from tunehub_builder.networks import Network
 
 if TYPE_CHECKING:

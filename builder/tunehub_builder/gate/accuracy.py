@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tunehub.measure.difference import difference
+from tunehub.comparison.difference import difference
 from tunehub_registry.evidence import Accuracy
 
 INPUTS = 64

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from tunehub.measure.protocol import interquartile_range
+from tunehub.comparison.protocol import interquartile_range
 from tunehub.options import Layout
-from tunehub.records.key_scheme import META_SCHEDULE, TEMPLATE
+from tunehub.registries.key_scheme import META_SCHEDULE, TEMPLATE
 from tunehub.target.host import host_descriptor
 from tunehub_builder import networks
 from tunehub_builder.backends.relax.run import task_entry

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
-from tunehub.records.key_scheme import META_SCHEDULE, TEMPLATE
+from tunehub.registries.key_scheme import META_SCHEDULE, TEMPLATE
 from tunehub_builder.backends.relax.contents import judged_workloads
 from tunehub_builder.backends.relax.ladder_gate import LadderVerdict, check_ladders, ladder_reason
 from tunehub_builder.backends.relax.network_gate import RecordFile, RelaxNetworks, network_cases, network_journal
@@ -162,7 +162,7 @@ def _records_of(package: Package, folder: Path) -> RecordFile:
             with package.open(item.file) as stream:
                 file.write(stream.read())
     evidence.write_bytes(package.read(EVIDENCE) if EVIDENCE in package.names else b"")
-    # As a client decides, see `tunehub.hub`.
+    # As a client decides, see `tunehub.compiler.hub`.
     layout = "auto" if any(item.tuner == TEMPLATE for item in sets) else "keep"
     target = find_relax_target(manifest.name).config
     return RecordFile(path=path, target=target, layout=layout, evidence=evidence)

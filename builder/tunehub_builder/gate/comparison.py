@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tunehub.measure.difference import difference_reason
-from tunehub.measure.protocol import MARGIN, MeasuringPlan, fastest, in_turns, noise_reason
+from tunehub.comparison.difference import difference_reason
+from tunehub.comparison.protocol import MARGIN, MeasuringPlan, fastest, in_turns, noise_reason
 
 Answer = tuple[str, Any]  # ("ok", value) or ("error", text)
 _TRY_OUT = MeasuringPlan(rounds=2, sample_s=0.0, budget_s=0.0)

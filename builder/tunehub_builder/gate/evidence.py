@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, UnsetType
 
-from tunehub.measure.protocol import interquartile_range
+from tunehub.comparison.protocol import interquartile_range
 from tunehub_builder.gate.networks import NetworkVerdict
 from tunehub_registry.evidence import NetworkEvidence, RecordEvidence
 

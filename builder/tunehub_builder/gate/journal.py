@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from tunehub.measure.protocol import is_lost_in_noise
+from tunehub.comparison.protocol import is_lost_in_noise
 from tunehub_builder.tuning.journal import LineJournal
 
 

@@ -12,8 +12,8 @@ from statistics import geometric_mean, median
 
 import msgspec
 
-from tunehub.measure.protocol import MARGIN
-from tunehub.templates import CUDA_VERSIONS
+from tunehub.comparison.protocol import MARGIN
+from tunehub.kernels.cpu import CUDA_VERSIONS
 from tunehub_builder.gate.comparison import ComparedFinalists
 from tunehub_builder.gate.finalists import is_measured
 from tunehub_builder.tuning.journal import KnobChoice, Trial

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tunehub.exceptions import last_line
-from tunehub.records.key_scheme import META_SCHEDULE, TEMPLATE
+from tunehub.registries.key_scheme import META_SCHEDULE, TEMPLATE
 from tunehub.target.gpu_architectures import SM_80, LaunchLimits
 from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.gate.report import CheckResult, Rejection
@@ -24,7 +24,7 @@ from tunehub_registry.package import open_package
 from tunehub_registry.template_record import BadLine
 
 if TYPE_CHECKING:
-    from tunehub.cuda.nvrtc import Compiler, KernelUse
+    from tunehub.tir.cuda.nvrtc import Compiler, KernelUse
 
 _REGISTERS = 1 << 16  # of a multiprocessor, from sm_50 on
 _UNIT, _WARP = 256, 32
@@ -69,7 +69,7 @@ def threads_of(source: str) -> dict[str, int]:
 
 
 def _compiler(arch: str) -> Compiler:
-    from tunehub.cuda.nvrtc import Compiler, NvrtcError
+    from tunehub.tir.cuda.nvrtc import Compiler, NvrtcError
 
     try:
         return Compiler(arch)
@@ -114,7 +114,7 @@ def _reason(record: AnyRecord, tasks: Mapping[str, TaskEntry], arch: str, compil
 
 
 def _uses(cubin: bytes) -> dict[str, KernelUse]:
-    from tunehub.cuda.nvrtc import kernel_uses
+    from tunehub.tir.cuda.nvrtc import kernel_uses
 
     return kernel_uses(cubin)
 
@@ -123,10 +123,10 @@ def _source(record: AnyRecord, task: TaskEntry, arch: str) -> str:
     """The CUDA source of a workload by ``record``, made and checked as a client does it."""
     import tvm
 
-    from tunehub.cuda.nvrtc import source_of
+    from tunehub.compiler.schedule.apply import apply_candidate
+    from tunehub.kernels.template_fit import TemplateFit
     from tunehub.records.lookup import Candidate
-    from tunehub.relax.schedule.apply import apply_candidate
-    from tunehub.relax.schedule.template_fit import TemplateFit
+    from tunehub.tir.cuda.nvrtc import source_of
 
     target = tvm.target.Target({"kind": "cuda", "arch": arch})
     mod = tvm.ir.load_json(task.module)

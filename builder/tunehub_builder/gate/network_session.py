@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tunehub.measure.difference import difference
-from tunehub.measure.protocol import Timer
-from tunehub.measure.quiet import Patience, clear_of_the_pool, undisturbed
+from tunehub.comparison.difference import difference
+from tunehub.comparison.protocol import Timer
+from tunehub.compiler.measure.quiet import Patience, clear_of_the_pool, undisturbed
 
 DEFAULT = "default"  # the variant that TVM makes without tunehub
 _RUNS_COMPARED = 3  # threads that write over each other do not do so every time

@@ -16,8 +16,8 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from tunehub.measure.difference import difference_reason, tolerance
-from tunehub.measure.protocol import MeasuringPlan, in_turns, noise_reason
+from tunehub.comparison.difference import difference_reason, tolerance
+from tunehub.comparison.protocol import MeasuringPlan, in_turns, noise_reason
 from tunehub_builder.gate.comparison import BuildLimits
 from tunehub_builder.gate.journal import judge_due
 from tunehub_builder.gate.network_session import DEFAULT, NetworkSession

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
-from tunehub.measure.session import packed, unpacked
+from tunehub.compiler.measure.session import packed, unpacked
 from tunehub_builder.gate.comparison import (
     Answer,
     BuildLimits,
@@ -51,7 +51,8 @@ class WorkloadCase(Generic[_Verdict]):
 class WorkloadBackend(Protocol[_Entry, _Verdict]):
     """A work directory's workloads, for one generation of TVM.
 
-    A worker's session answers ``difference`` and ``time`` by the numbers of :mod:`tunehub.measure.session`, on a GPU
+    A worker's session answers ``difference`` and ``time`` by the numbers of :mod:`tunehub.compiler.measure.session`, on
+    a GPU
     ``time_cold``, too.
     """
 

@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from tunehub.templates.divisors import divisors
+from tunehub.kernels.cpu.divisors import divisors
 from tunehub_builder.logs.autotvm_v01_to_v02 import UntranslatableError
 from tunehub_registry.template_record import KnobValue
 from tunehub_registry.tuning_log import LogRecord
 
 PLAIN = 0
-_SMALLEST_BLOCK = 4  # as in tunehub.relax.layout.planning
+_SMALLEST_BLOCK = 4  # as in tunehub.graph.layout.planning
 MAX_STEPS, MAX_UNROLLED = 16, 256  # bounds of the template `dense`, which imports TVM
 _MAX_EXTENT = 2**31 - 1
 

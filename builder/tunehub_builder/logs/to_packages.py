@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from tunehub.records.key_scheme import KEY_SCHEMES
+from tunehub.registries.key_scheme import KEY_SCHEMES
 from tunehub_builder.backends.relay.prove import Proof
 from tunehub_builder.backends.relay.record_files import RECORD_FILES, TVM_VERSIONS
 from tunehub_builder.logs.read import TRANSLATED_FROM, Imported, ReadFile, Remark, read_file

@@ -17,11 +17,11 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from tunehub import templates
-from tunehub.relax.layout import blocked
-from tunehub.relax.nodes import tensor_class
-from tunehub.relax.schedule.guard import GuardError, check_function
-from tunehub.relax.schedule.template_fit import TemplateFit
+from tunehub.kernels import cpu as templates
+from tunehub.kernels.te import blocked
+from tunehub.kernels.template_fit import TemplateFit
+from tunehub.tir.guard import GuardError, check_function
+from tunehub.tir.nodes import tensor_class
 from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.logs.autotvm_to_knobs import PLAIN, DenseLayer, Layer, Translation, translate_knobs
 from tunehub_builder.logs.autotvm_v01_to_v02 import UntranslatableError

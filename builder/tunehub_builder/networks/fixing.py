@@ -7,8 +7,8 @@ from typing import Any
 
 from tvm import relax
 
-from tunehub.relax.nodes import integer, shape_of
-from tunehub.relax.symbols import symbol_name, variables_in
+from tunehub.tir.nodes import integer, shape_of
+from tunehub.tir.symbols import symbol_name, variables_in
 from tunehub_builder.networks.exceptions import ModelFileError
 
 

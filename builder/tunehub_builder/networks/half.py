@@ -30,7 +30,7 @@ class HalfPrecision:
         import tvm
         from tvm import relax
 
-        from tunehub.relax.simplify import simplify
+        from tunehub.graph.simplify import simplify
 
         passes = [
             relax.transform.CanonicalizeBindings(),

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 import tvm
 
-from tunehub.relax.identifiers import identifiers
+from tunehub.graph.identifiers import identifiers
 from tunehub_builder.networks import onnx_model
 from tunehub_builder.networks.exceptions import OnnxFileError
 from tunehub_builder.networks.network import OPEN, ImportedModel, Network

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from tunehub.relax.identifiers import identifiers
+from tunehub.graph.identifiers import identifiers
 from tunehub_builder.networks.exceptions import NetworkError, OnnxFileError
 from tunehub_builder.networks.onnx_quantised import to_qdq
 from tunehub_builder.networks.onnx_shapes import keep_shapes

@@ -1,6 +1,6 @@
 """ONNX's operators on integers as float operators between DequantizeLinear and QuantizeLinear (QDQ form). No TVM.
 
-TVM's importer has none of them; QDQ form it reads, and :mod:`tunehub.relax.quantised` makes integers of it again. The
+TVM's importer has none of them; QDQ form it reads, and :mod:`tunehub.graph.quantised` makes integers of it again. The
 results are the same up to the rounding of float32. Rewritten: ``QLinearConv``, ``QLinearMatMul``, ``ConvInteger``, and
 what onnxruntime's quantiser writes in ``QOperator`` format beside them (domain ``com.microsoft``).
 """

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tunehub.compiler.measure.worker_process import SLOW_OPTIONAL_MODULES, WorkerProcess
 from tunehub.exceptions import WorkloadTextError
-from tunehub.measure.worker_process import SLOW_OPTIONAL_MODULES, WorkerProcess
-from tunehub.relax.module_text import ModuleReader, check_module, module_of
+from tunehub.graph.module_text import ModuleReader, check_module, module_of
 from tunehub_builder.networks.exceptions import ModelFileError
 from tunehub_builder.networks.network import ImportedModel
 from tunehub_builder.networks.other_file import OtherFile

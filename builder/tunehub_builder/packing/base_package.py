@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from tunehub.records.key_scheme import META_SCHEDULE
+from tunehub.registries.key_scheme import META_SCHEDULE
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.packing.contents import Contents
 from tunehub_builder.packing.left_out import keys_left_out, rejected_lines

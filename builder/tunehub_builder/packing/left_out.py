@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from tunehub.records.key_scheme import META_SCHEDULE
+from tunehub.registries.key_scheme import META_SCHEDULE
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.packing.contents import Contents
 from tunehub_registry.evidence import RecordEvidence, encode_evidence, read_evidence

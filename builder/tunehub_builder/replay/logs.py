@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from tunehub.exceptions import typed_last_line
-from tunehub.records.key_scheme import LOG_TUNERS
+from tunehub.registries.key_scheme import LOG_TUNERS
 from tunehub_builder.backends.relay.prove import prove
 from tunehub_builder.replay.results import OnBegin, failure, not_run
 from tunehub_registry.compat import RecordReplay

@@ -16,20 +16,20 @@ from typing import Any
 
 from msgspec import structs
 
+from tunehub.comparison.difference import difference_reason
+from tunehub.compiler.schedule.apply import apply_candidate
+from tunehub.compiler.schedule.ladder import Request
+from tunehub.compiler.schedule.size_ladder import by_ladder
+from tunehub.compiler.verify.limits import VerifyLimits
+from tunehub.compiler.verify.port import ScheduledFunction, ScheduleVerifier, TrustingVerifier
+from tunehub.compiler.verify.workers import WorkerVerifier
 from tunehub.exceptions import typed_last_line
-from tunehub.measure.difference import difference_reason
-from tunehub.records.key_scheme import RECORD_TUNERS
+from tunehub.kernels.template_fit import TemplateFit
 from tunehub.records.lookup import Candidate, EmptyLookup
-from tunehub.relax.keys import workload_key
-from tunehub.relax.schedule.apply import apply_candidate
-from tunehub.relax.schedule.ladder import Request
-from tunehub.relax.schedule.size_ladder import by_ladder
-from tunehub.relax.schedule.template_fit import TemplateFit
+from tunehub.registries.key_scheme import RECORD_TUNERS
 from tunehub.target.descriptors import as_tvm_target
 from tunehub.target.host import host_descriptor, host_target
-from tunehub.verify.limits import VerifyLimits
-from tunehub.verify.port import ScheduledFunction, ScheduleVerifier, TrustingVerifier
-from tunehub.verify.workers import WorkerVerifier
+from tunehub.tir.keys import workload_key
 from tunehub_builder.replay.results import OnBegin, failure, not_run
 from tunehub_builder.replay.workloads import WorkloadFiles, WorkloadSource, is_known, sources
 from tunehub_registry.any_record import AnyRecord, read_any_records

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from tunehub.measure.difference import difference_reason
+from tunehub.comparison.difference import difference_reason
 from tunehub.target.descriptors import as_tvm_target
 from tunehub.target.host import host_descriptor, host_target
 from tunehub_builder import networks

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tunehub.options import Precision
-from tunehub.records.key_scheme import LADDER, TEMPLATE
+from tunehub.registries.key_scheme import LADDER, TEMPLATE
 from tunehub_builder import networks
 from tunehub_builder.networks.network import OPEN
 from tunehub_builder.tuning.missed import missed_workloads

@@ -1,6 +1,6 @@
 """The checks of a submission that need TVM, in a worker process: keys, replay, outputs, and times beside the roofline.
 
-Functions and records pass the rules first (:mod:`tunehub.relax.workload`, the allow-list). Code that passes can still
+Functions and records pass the rules first (:mod:`tunehub.tir.workload`, the allow-list). Code that passes can still
 leave its buffers: review what strangers send on a machine without secrets.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tunehub.measure.difference import difference_reason
-from tunehub.measure.worker_process import SLOW_OPTIONAL_MODULES, WorkerProcess
+from tunehub.comparison.difference import difference_reason
+from tunehub.compiler.measure.worker_process import SLOW_OPTIONAL_MODULES, WorkerProcess
 from tunehub_builder.backends.relax.target import find_relax_target
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.review.contents import SubmittedContents

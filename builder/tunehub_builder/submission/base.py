@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from tunehub.records.key_scheme import RECORD_TUNERS
+from tunehub.registries.key_scheme import RECORD_TUNERS
 from tunehub_builder.exceptions import SubmissionError
 from tunehub_builder.packing.base_package import with_provenance
 from tunehub_registry.any_record import AnyRecord, read_any_records

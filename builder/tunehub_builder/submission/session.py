@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tunehub.measure.difference import tolerance
-from tunehub.measure.session import CandidateSession
-from tunehub.relax.keys import workload_key
-from tunehub.relax.nodes import buffer_shapes, main_module
-from tunehub.relax.symbols import instance, is_symbolic
-from tunehub.verify.inputs import Kind, arrays_for, comparable, longest_sum, unwritten
+from tunehub.comparison.difference import tolerance
+from tunehub.compiler.measure.session import CandidateSession
+from tunehub.compiler.verify.inputs import Kind, arrays_for, comparable, longest_sum, unwritten
+from tunehub.tir.keys import workload_key
+from tunehub.tir.nodes import buffer_shapes, main_module
+from tunehub.tir.symbols import instance, is_symbolic
 from tunehub_builder.replay.records import scheduled_by_record
 from tunehub_registry.any_record import AnyRecord, encode_any_record
 from tunehub_registry.ladder_record import LadderRecord, encode_ladder_record, parse_ladder_record
@@ -59,7 +59,7 @@ class SubmissionSession(CandidateSession):
 
         Raises WorkloadTextError.
         """
-        from tunehub.relax.workload import workload_of
+        from tunehub.tir.workload import workload_of
 
         self._modules[exact] = workload_of(function)
         return workload_key(self._modules[exact])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tunehub.relax.intrinsics import import_intrinsics
+from tunehub.tir.intrinsics import import_intrinsics
 
 
 def load_cpu_intrinsics() -> None:

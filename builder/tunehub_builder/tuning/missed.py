@@ -1,6 +1,6 @@
 """Workloads of a file of misses as tuning tasks: what ``tunehub tune --from-misses`` tunes.
 
-The functions in the file are checked before TVM reads them (:mod:`tunehub.relax.workload`), and each must be the one
+The functions in the file are checked before TVM reads them (:mod:`tunehub.tir.workload`), and each must be the one
 that its key names, so that a record which comes of it is found when the module is compiled again.
 """
 
@@ -66,7 +66,7 @@ def targets_of(paths: Sequence[Path]) -> tuple[str, ...]:
 
 def _task(network: str, miss: Miss, target: str, dims: Mapping[str, tuple[int, ...]]) -> TuningTask:
     """One miss as a task. Raises WorkloadTextError with the reason why it is none."""
-    from tunehub.relax.workload import workload_of
+    from tunehub.tir.workload import workload_of
     from tunehub_builder.tuning.tasks import task_of
 
     if miss.target != target:

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tunehub.records.key_scheme import META_SCHEDULE
+from tunehub.registries.key_scheme import META_SCHEDULE
 from tunehub_builder.exceptions import TuningError, WorkDirectoryError
 from tunehub_builder.tuning import target as machine
 from tunehub_builder.tuning.recipe import Job, ModelFile

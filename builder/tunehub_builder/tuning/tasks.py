@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
+from tunehub.compiler.module_records import call_counts
+from tunehub.compiler.preparing import prepare
 from tunehub.options import Layout, Precision
-from tunehub.relax.keys import anchor_key, workload_key
-from tunehub.relax.module_records import call_counts
-from tunehub.relax.nodes import is_static, main_module
-from tunehub.relax.preparing import prepare
-from tunehub.relax.schedule.operator_class import class_fields
-from tunehub.relax.symbols import probes, symbol_name, symbols_of, typical_instance
+from tunehub.tir.keys import anchor_key, workload_key
+from tunehub.tir.nodes import is_static, main_module
+from tunehub.tir.operator_class import class_fields
+from tunehub.tir.symbols import probes, symbol_name, symbols_of, typical_instance
 from tunehub_builder.tuning.runner.open_sizes import with_points
 
 Dims = Mapping[str, tuple[int, ...]]
@@ -28,7 +28,7 @@ class TuningTask:
     """One workload. ``count`` is how often the networks call it; ``mod`` holds it as PrimFunc ``main``.
 
     ``classes``: the fields of records by which they are found for other shapes, see
-    :func:`tunehub.relax.schedule.operator_class.class_fields`; of a symbolic workload those of its typical instance.
+    :func:`tunehub.tir.operator_class.class_fields`; of a symbolic workload those of its typical instance.
     ``points``: the values of the symbols of such a workload at which it is tuned.
     """
 
@@ -55,7 +55,7 @@ def extract_tasks(
     """Return the workloads of ``modules``, pairs of a network's name and its Relax module; shared ones once.
 
     Reshapes are left out: TVM turns them into views. So are symbolic functions without ``dims``, which name the open
-    dimensions with the values to tune for. ``layout``: see :func:`tunehub.relax.preparing.prepare`. ``turned``: with
+    dimensions with the values to tune for. ``layout``: see :func:`tunehub.compiler.preparing.prepare`. ``turned``: with
     channels last, as clients have modules that this serves. ``precision``, ``note``: as there; what Winograd's
     algorithm makes faster stays in float32, as clients have it unless they say otherwise.
     """
@@ -86,7 +86,7 @@ def without_other_numbers(tasks: Iterable[TuningTask]) -> list[TuningTask]:
 
 
 def _turns(module: Any, target: Any) -> bool:
-    from tunehub.cuda.channels_last import turns  # CPUs need none of it
+    from tunehub.graph.layout.cuda.channels_last import turns  # CPUs need none of it
 
     return turns(module, target)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from tunehub.cli.delayed_bar import DelayedBar
 from tunehub.cli.options import json_option
 from tunehub.cli.output import print_json, print_table
 from tunehub.options import read_options
+from tunehub.report.delayed_bar import DelayedBar
 from tunehub.target.machine_profile import MachineProfileError, read_profile, write_profile
 from tunehub_registry.machine_profile import MachineProfile
 
@@ -31,7 +31,7 @@ def calibrate(dry_run: bool, as_json: bool) -> None:
 
     require_relax()
     os.environ.setdefault("TVM_NUM_THREADS", str(physical_cores()))  # before TVM's first use, which makes its pool
-    from tunehub.measure import calibration
+    from tunehub.compiler.measure import calibration
 
     with DelayedBar("measuring", calibration.STEPS) as bar:
         profile = calibration.calibrate(host_target(), bar)
@@ -64,11 +64,11 @@ def rules_state() -> dict[str, str | None]:
     installed = find_tvm()
     if installed is None or is_relay(installed.version):
         return {}
+    from tunehub.compiler.hub import open_hub
     from tunehub.exceptions import TunehubError
-    from tunehub.hub import open_hub
-    from tunehub.relax.layout.narrowing import doubt
+    from tunehub.graph.layout.narrowing import doubt
+    from tunehub.kernels.cpu.base import machine_of
     from tunehub.target.host import host_target
-    from tunehub.templates.base import machine_of
 
     target, published = host_target(), None
     try:
@@ -85,8 +85,8 @@ def _rows(profile: MachineProfile) -> dict[str, Any]:
     """The profile for programs, and beside what rules have without one for people."""
     from msgspec import to_builtins
 
+    from tunehub.kernels.cpu.base import BUILT_IN, machine_of, rates_of
     from tunehub.target.host import host_target
-    from tunehub.templates.base import BUILT_IN, machine_of, rates_of
 
     built_in, vector = BUILT_IN, machine_of(host_target()).vector
     found = rates_of(profile, vector, profile.cores)

@@ -48,10 +48,10 @@ def catalogue(places: Sequence[str], output: Path, metadata_only: bool | None, a
 def _write(
     places: Sequence[str], output: Path, metadata_only: bool | None, problems: dict[str, HubError]
 ) -> CatalogueReport:
-    from tunehub.cli.delayed_bar import DelayedBar
     from tunehub.options import read_options
     from tunehub.registries.blob_cache import BlobCache
     from tunehub.registries.configured import configured_registries, trust_store
+    from tunehub.report.delayed_bar import DelayedBar
 
     check_installed("tunehub catalogue")
     from tunehub.site.catalogue import write_catalogue

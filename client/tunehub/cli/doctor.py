@@ -182,7 +182,7 @@ def _describe_gpu(gpu: dict[str, Any] | None) -> Finding:
 
 
 def _describe_headers() -> Finding:
-    from tunehub.cuda.headers import HALF, TENSOR_CORES, header_folders, missing_headers
+    from tunehub.tir.cuda.headers import HALF, TENSOR_CORES, header_folders, missing_headers
 
     missing = missing_headers((HALF, *TENSOR_CORES))
     if missing is None:

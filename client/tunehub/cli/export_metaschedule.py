@@ -17,7 +17,7 @@ from tunehub.cli.options import json_option, registry_option, require_option
 from tunehub.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from tunehub.relax.database_export import DatabaseExport
+    from tunehub.compiler.database_export import DatabaseExport
     from tunehub.report.report import Report
 
 _PREPARE = ("tunehub", "tvm", "none")
@@ -68,7 +68,7 @@ def metaschedule(
     installed here, the command runs in an environment with that, which it makes in the cache. Exits with 1, and
     writes nothing, when nothing could be exported.
     """
-    from tunehub.relax.database_export import check_folder
+    from tunehub.compiler.database_export import check_folder
 
     check_folder(folder)
     if tvm is not None:
@@ -92,8 +92,8 @@ def _exported(
     mod: Any, folder: Path, target: str | None, prepare: Any, on_step: Callable[[str], None], **options: Any
 ) -> tuple[DatabaseExport, Report]:
     """What is written for a module. Winograd's algorithm has kernels by rule and no records: it is left out."""
-    from tunehub.hub import open_hub
-    from tunehub.relax.database_export import export_database
+    from tunehub.compiler.database_export import export_database
+    from tunehub.compiler.hub import open_hub
     from tunehub.target.descriptors import as_tvm_target
 
     tvm_target = as_tvm_target(target)

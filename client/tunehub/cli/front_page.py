@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tunehub.cli.catalogue import check_installed
-from tunehub.cli.delayed_bar import DelayedBar
 from tunehub.cli.writing import LedgerAccess, open_destination, trusted_root, user_trust
 from tunehub.options import read_options
+from tunehub.report.delayed_bar import DelayedBar
 
 if TYPE_CHECKING:
     from tunehub.registries.port import Registry

@@ -13,8 +13,8 @@ from tunehub.cli.options import json_option
 from tunehub.cli.output import print_json
 
 if TYPE_CHECKING:
+    from tunehub.comparison.protocol import MeasuringPlan
     from tunehub.deploy.library import Library
-    from tunehub.measure.protocol import MeasuringPlan
 
 _WARM_UP_S, _SAMPLE_S, _BUDGET_S = 0.1, 0.05, 30.0
 
@@ -78,7 +78,7 @@ def _loaded(path: Path, inputs: Path | None, sizes: Mapping[str, int], seed: int
 
 def _timed(library: Library, given: Mapping[str, Any], repeat: int) -> tuple[dict[str, Any], tuple[float, ...]]:
     """The outputs of the first run, and seconds of a run in each sample."""
-    from tunehub.measure.protocol import in_turns, wall_timer
+    from tunehub.comparison.protocol import in_turns, wall_timer
 
     once = library.runner(given)
     found = library.outputs(once())
@@ -87,7 +87,7 @@ def _timed(library: Library, given: Mapping[str, Any], repeat: int) -> tuple[dic
 
 def plan(repeat: int) -> MeasuringPlan:
     """So many samples of one program."""
-    from tunehub.measure.protocol import MeasuringPlan
+    from tunehub.comparison.protocol import MeasuringPlan
 
     return MeasuringPlan(rounds=repeat, sample_s=_SAMPLE_S, warm_up_s=_WARM_UP_S, budget_s=_BUDGET_S)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, BinaryIO, cast
 
-from tunehub.cli.delayed_bar import DelayedBar
+from tunehub.report.delayed_bar import DelayedBar
 
 
 class TransferBar(DelayedBar):

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunehub import api
+from tunehub.compiler.hub import open_hub
 from tunehub.deploy.embedding import interface_of, weight_bytes, with_interface
 from tunehub.deploy.interface import Interface
 from tunehub.deploy.library import find_linker, write_library
-from tunehub.hub import open_hub
 from tunehub.report.report import Report
 from tunehub.target.descriptors import as_tvm_target
 

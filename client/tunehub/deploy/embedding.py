@@ -15,7 +15,7 @@ from tvm import relax
 from tunehub import __version__
 from tunehub.deploy.interface import FUNCTION, Interface, TensorSpec, encoded
 from tunehub.exceptions import LibraryError
-from tunehub.relax.nodes import is_constant, shape_of_type, tensor_type
+from tunehub.tir.nodes import is_constant, shape_of_type, tensor_type
 
 _CHUNK = 1 << 20
 

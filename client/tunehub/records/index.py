@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from tunehub.records.key_scheme import KEY_SCHEMES
+from tunehub.registries.key_scheme import KEY_SCHEMES
 from tunehub_registry.evidence import RecordEvidence
 
 INDEX_FORMAT = 10

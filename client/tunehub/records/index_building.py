@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from tunehub.records.index import MEASURED, UNKNOWN_RATIO, RecordIndex, SetInfo, is_key
-from tunehub.records.key_scheme import LADDER, META_SCHEDULE, TEMPLATE
+from tunehub.registries.key_scheme import LADDER, META_SCHEDULE, TEMPLATE
 from tunehub_registry.evidence import RecordEvidence, read_evidence
 from tunehub_registry.graph_log import parse_graph_header
 from tunehub_registry.package import EVIDENCE, Package

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tunehub.exceptions import HubError, PackageUnusableError, RegistryUnreadableError
 from tunehub.options import Layout, Options
 from tunehub.policy import Policy
-from tunehub.records.key_scheme import META_SCHEDULE
 from tunehub.records.log_lookup import IndexLogs, LayeredLogs, LogLookup
 from tunehub.records.lookup import IndexLookup, LayeredLookup, RecordLookup
 from tunehub.records.package_records import open_package_logs, open_package_records, open_user_logs, open_user_records
 from tunehub.registries.blob_cache import BlobCache
+from tunehub.registries.key_scheme import META_SCHEDULE
 from tunehub.registries.ordered import Registries
 from tunehub.registries.requirement import Requirement
 from tunehub.registries.resolution import Chosen, Resolution
@@ -21,7 +21,7 @@ from tunehub.target.tvm_generation import is_relay
 from tunehub_registry.target import TargetDescriptor
 
 if TYPE_CHECKING:
-    from tunehub.measure.store import MeasuredRecords
+    from tunehub.compiler.measure.store import MeasuredRecords
 
 Layer: TypeAlias = IndexLookup | IndexLogs
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgspec
 
 from tunehub.exceptions import HubError, PackageUnusableError, RecordUnusableError
+from tunehub.kernels.cpu import KnobError, version_of
 from tunehub.records.index import ClassMember, RecordIndex
-from tunehub.records.key_scheme import LADDER, META_SCHEDULE, TEMPLATE
 from tunehub.records.reopening_index import ReopeningIndex
+from tunehub.registries.key_scheme import LADDER, META_SCHEDULE, TEMPLATE
 from tunehub.target.machine_profile import PublishedProfile
-from tunehub.templates import KnobError, version_of
 from tunehub_registry.any_record import AnyRecord, parse_any_record
 from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.exceptions import FormatError, RegistryError

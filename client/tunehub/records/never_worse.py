@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tunehub.measure.protocol import MARGIN
+from tunehub.comparison.protocol import MARGIN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,10 +17,10 @@ from tunehub.records.index import (
     SetInfo,
     open_index,
 )
-from tunehub.records.key_scheme import KEY_SCHEMES, LOG_TUNERS, RECORD_TUNERS
 from tunehub.records.lookup import IndexLookup
 from tunehub.records.masking import read_mask
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
+from tunehub.registries.key_scheme import KEY_SCHEMES, LOG_TUNERS, RECORD_TUNERS
 from tunehub.registries.resolution import Chosen, tvm_allowed
 from tunehub_registry.exceptions import NewerFormatWarning, RegistryError
 from tunehub_registry.machine_profile import profile_in

@@ -11,7 +11,7 @@ import msgspec
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from tunehub.records.key_scheme import KEY_SCHEMES, LOG_TUNERS, RECORD_TUNERS
+from tunehub.registries.key_scheme import KEY_SCHEMES, LOG_TUNERS, RECORD_TUNERS
 from tunehub.registries.requirement import Requirement
 from tunehub.registries.successors import deprecation, successor_text
 from tunehub.target.tvm_generation import is_relay

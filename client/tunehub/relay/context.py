@@ -17,7 +17,7 @@ from tvm import autotvm
 from tvm.relay.backend.vm import VMCompiler
 from tvm.relay.build_module import BuildModule
 
-from tunehub.hub import Hub
+from tunehub.compiler.hub import Hub
 from tunehub.relay import build, dispatch, layers, session
 
 try:

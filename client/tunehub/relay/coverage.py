@@ -15,12 +15,12 @@ from typing import Any
 from tvm import auto_scheduler, relay
 from tvm.auto_scheduler.dispatcher import FallbackContext
 
-from tunehub.cuda.limits import limits_of
-from tunehub.hub import Hub
+from tunehub.compiler.hub import Hub
 from tunehub.records.log_lookup import LogCandidate
 from tunehub.relay.legality import state_problem
 from tunehub.report.model import WorkloadReport
 from tunehub.target.gpu_architectures import WARP
+from tunehub.tir.cuda.limits import limits_of
 from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.tuning_log import auto_scheduler_key
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from tvm import autotvm
 
-from tunehub.records.ladder import StepRejected, walk
 from tunehub.records.log_lookup import LogCandidate, LogLookup
 from tunehub.relay.legality import device_problem, tensor_core_problem
 from tunehub.relay.transfer import transferred
+from tunehub.report.ladder import StepRejected, walk
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,6 +1,7 @@
 """May a record of one GPU be used on another? Its threads and shared memory must fit (tlc-pack/tophub#4, #7).
 
-For CUDA the rule is that of :mod:`tunehub.cuda.limits`, as with current TVM; of other GPUs TVM says what they state.
+For CUDA the rule is that of :mod:`tunehub.tir.cuda.limits`, as with current TVM; of other GPUs TVM says what they
+state.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any
 import tvm
 from tvm import autotvm
 
-from tunehub.cuda.limits import excess_shared_memory, excess_threads, limits_of
 from tunehub.exceptions import typed_last_line
-from tunehub.relax.nodes import children, integer, outermost
+from tunehub.tir.cuda.limits import excess_shared_memory, excess_threads, limits_of
+from tunehub.tir.nodes import children, integer, outermost
 
 _LIMITS = ("max_shared_memory_per_block", "max_threads_per_block", "max_num_threads")
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from tvm import auto_scheduler, autotvm
 
+from tunehub.compiler.hub import Hub
 from tunehub.exceptions import RecordUnusableError, typed_last_line
-from tunehub.hub import Hub
 from tunehub.records.whole_splits import with_whole_splits
 from tunehub.relay.coverage import state_of
 from tunehub.relay.ladder import ConfigRequest, ServedConfig, find_config

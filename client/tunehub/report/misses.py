@@ -1,7 +1,7 @@
 """The file of misses: workloads without a record, a JSON line each, which ``tunehub tune --from-misses`` tunes.
 
 A line holds the function itself as TVM's JSON, because a workload is often of a module that nobody else has. The file
-is the user's own; nothing is sent anywhere. How the function is read back safely: :mod:`tunehub.relax.workload`.
+is the user's own; nothing is sent anywhere. How the function is read back safely: :mod:`tunehub.tir.workload`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _misses(report: ReportData) -> Iterator[Miss]:
 def _function_text(function: object) -> tuple[str, str]:
     import tvm
 
-    from tunehub.relax.workload import workload_text
+    from tunehub.tir.workload import workload_text
 
     return workload_text(function), str(tvm.__version__)
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tunehub.records.ladder import Check, StepRejected
+from tunehub.report.ladder import Check, StepRejected
 
 if TYPE_CHECKING:
     from tunehub_registry.trust.attestations import AttestationSummary

@@ -1,6 +1,6 @@
 """From the times of a run's calls to a report: which workload each is of, and what is of none. Pure.
 
-How calls are timed: :mod:`tunehub.relax.profile`.
+How calls are timed: :mod:`tunehub.compiler.profile`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from tunehub.records.ladder import Refusal, StepRejected
+    from tunehub.report.ladder import Refusal, StepRejected
     from tunehub.report.model import WrongFor
 
 # Where fewer configurations of a larger space were tried, more tuning is likely to pay (TVM's tutorials use 1000-2000).

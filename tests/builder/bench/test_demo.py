@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from tests.tiny_networks import tiny_mobilenet
 
-from tunehub.measure.protocol import MeasuringPlan
+from tunehub.comparison.protocol import MeasuringPlan
 from tunehub_builder import networks
 from tunehub_builder.bench import demo
 from tunehub_builder.bench.comparison import NetworkComparison, RuntimeFacts, compare, runtime_processes

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tunehub.comparison.protocol import MeasuringPlan
 from tunehub.deploy.interface import Interface, TensorSpec
 from tunehub.exceptions import LibraryError
-from tunehub.measure.protocol import MeasuringPlan
 from tunehub_builder.bench.comparison import NetworkComparison, RuntimeFacts, measured_each, prepared, runtime_processes
 from tunehub_builder.bench.models import RuntimeRow, as_plain, most_apart, network_of, rows_of
 

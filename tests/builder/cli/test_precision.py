@@ -17,9 +17,9 @@ import onnx
 import tvm
 
 import tunehub
-from tunehub.relax.layout.narrowing import doubt
-from tunehub.relax.schedule.template_fit import machine_for
-from tunehub.templates.dot_product import dot_product_of
+from tunehub.graph.layout.narrowing import doubt
+from tunehub.kernels.cpu.dot_product import dot_product_of
+from tunehub.kernels.template_fit import machine_for
 from tunehub_builder import networks
 from tunehub_builder.bench.runtimes import tvm_runner
 from tunehub_builder.cli.check import check as check_command

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tunehub.measure.session import packed, unpacked
+from tunehub.compiler.measure.session import packed, unpacked
 from tunehub_builder.backends.relax import network_gate as relax_networks
 from tunehub_builder.backends.relax.network_worker import RelaxNetworkCase
 from tunehub_builder.backends.relax.workload_gate import RelaxWorkloads, Verdict

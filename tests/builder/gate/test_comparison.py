@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tunehub.measure.protocol import MeasuringPlan
+from tunehub.comparison.protocol import MeasuringPlan
 from tunehub_builder.gate.comparison import (
     Answer,
     BuildLimits,

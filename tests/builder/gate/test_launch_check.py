@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
-from tunehub.cuda.nvrtc import KernelUse
+from tunehub.tir.cuda.nvrtc import KernelUse
 from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.gate.launch_check import check_launches, excess, threads_of
 
@@ -67,8 +67,8 @@ def cuda_package(tmp_path: Path) -> tuple[Path, Path]:
     from tvm import te
     from tvm.s_tir import Schedule
 
-    from tunehub.relax.keys import workload_key
-    from tunehub.relax.traces import export_trace
+    from tunehub.tir.keys import workload_key
+    from tunehub.tir.traces import export_trace
     from tunehub_builder.tuning.work_directory import TaskEntry, WorkDirectory
 
     data = te.placeholder((256,), name="data")
@@ -87,7 +87,7 @@ def cuda_package(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def _package(exact: str, trace: list[Any]) -> bytes:
-    from tunehub.records.key_scheme import KEY_SCHEME
+    from tunehub.registries.key_scheme import KEY_SCHEME
     from tunehub_registry.manifest import Manifest, Provenance, RecordSet
     from tunehub_registry.package import pack
     from tunehub_registry.record import ScheduleRecord, encode_record

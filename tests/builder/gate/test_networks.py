@@ -15,7 +15,7 @@ import tvm
 from click.testing import CliRunner
 from tests.tiny_networks import tiny_mobilenet
 
-from tunehub.measure.protocol import MeasuringPlan
+from tunehub.comparison.protocol import MeasuringPlan
 from tunehub_builder.backends.relax import network_gate, network_worker
 from tunehub_builder.backends.relax.network_gate import RecordFile, RelaxNetworks, network_cases, network_journal
 from tunehub_builder.backends.relax.network_worker import RelaxNetworkCase, RelaxNetworkSession

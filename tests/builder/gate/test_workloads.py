@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunehub.measure.difference import difference_reason, tolerance
-from tunehub.measure.protocol import MeasuringPlan, interquartile_range, noise_reason
+from tunehub.comparison.difference import difference_reason, tolerance
+from tunehub.comparison.protocol import MeasuringPlan, interquartile_range, noise_reason
 from tunehub_builder.backends.relax import workload_gate
 from tunehub_builder.backends.relax.workload_gate import LIMITS, RelaxWorkloads, Verdict, case_of, evidence, gate_types
 from tunehub_builder.gate.finalists import Distilled

@@ -16,9 +16,9 @@ tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
 
 import tunehub  # noqa: E402
-from tunehub.hub import open_hub  # noqa: E402
-from tunehub.relax.nodes import tensor_class  # noqa: E402
-from tunehub.templates import KnobError, dense, read_knobs  # noqa: E402
+from tunehub.compiler.hub import open_hub  # noqa: E402
+from tunehub.kernels.cpu import KnobError, dense, read_knobs  # noqa: E402
+from tunehub.tir.nodes import tensor_class  # noqa: E402
 from tunehub_builder.cli.check import check as check_command  # noqa: E402
 from tunehub_builder.cli.import_logs import import_logs as command_of_import  # noqa: E402
 from tunehub_builder.cli.pack import pack as pack_command  # noqa: E402

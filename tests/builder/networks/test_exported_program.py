@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunehub.relax.nodes import shape_of
+from tunehub.tir.nodes import shape_of
 from tunehub_builder.networks import ModelFileError, open_model_file
 
 tvm = pytest.importorskip("tvm")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tunehub.relax.nodes import shape_of, tensor_class
+from tunehub.tir.nodes import shape_of, tensor_class
 from tunehub_builder.networks import ModelFileError
 
 tvm = pytest.importorskip("tvm")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunehub.relax.identifiers import identifiers
-from tunehub.relax.nodes import shape_of
+from tunehub.graph.identifiers import identifiers
+from tunehub.tir.nodes import shape_of
 from tunehub_builder.networks import (
     ModelFileError,
     Network,

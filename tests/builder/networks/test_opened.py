@@ -10,7 +10,7 @@ pytest.importorskip("onnx")
 
 import tvm
 
-from tunehub.relax.nodes import shape_of
+from tunehub.tir.nodes import shape_of
 from tunehub_builder.networks import Network, OnnxFileError, onnx_model
 from tunehub_builder.networks.bert import Bert, BertConfig
 from tunehub_builder.networks.opened import opened

@@ -321,7 +321,7 @@ def test_a_package_states_its_licence_and_that_of_its_base(
 def test_a_package_says_how_it_was_made_and_where_nothing(
     directory: WorkDirectory, tmp_path: Path, good_traces: list[Any], task: TaskEntry, tvm: Any
 ) -> None:
-    from tunehub.relax.schedule.operator_class import class_of
+    from tunehub.tir.operator_class import class_of
 
     built = pack_directory(directory, "0.1.0")
     with open_package(built.data) as package:

@@ -173,8 +173,8 @@ def missed(model: Path, folder: Path) -> Path:
     """The workloads of a model for the package's target, as a client without records writes them."""
     import tvm
 
-    from tunehub.relax.workload import workload_text
     from tunehub.target.descriptors import as_tvm_target
+    from tunehub.tir.workload import workload_text
 
     name = PACKAGE.stem.rpartition("-")[0]
     tasks = extract_tasks(

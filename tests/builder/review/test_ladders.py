@@ -10,12 +10,12 @@ import pytest
 
 tvm = pytest.importorskip("tvm")
 
-from tests.client.relax.open_axes.conftest import open_case  # noqa: E402
-from tests.client.relax.open_axes.test_by_tiles import CASES  # noqa: E402
+from tests.client.kernels.symbolic.conftest import open_case  # noqa: E402
+from tests.client.kernels.symbolic.test_by_tiles import CASES  # noqa: E402
 
-from tunehub.relax.keys import anchor_key, workload_key  # noqa: E402
-from tunehub.relax.nodes import main_module  # noqa: E402
-from tunehub.relax.symbols import instance  # noqa: E402
+from tunehub.tir.keys import anchor_key, workload_key  # noqa: E402
+from tunehub.tir.nodes import main_module  # noqa: E402
+from tunehub.tir.symbols import instance  # noqa: E402
 from tunehub_builder.backends.relax.ladder_gate import LadderVerdict, ladder_journal, open_workloads  # noqa: E402
 from tunehub_builder.gate.ladders import SizeTimes, ladder_of  # noqa: E402
 from tunehub_builder.tuning.journal import Journal, KnobChoice, Trial  # noqa: E402

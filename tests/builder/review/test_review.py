@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from tunehub.cli.group import cli
-from tunehub.measure.protocol import MeasuringPlan, Timer
+from tunehub.comparison.protocol import MeasuringPlan, Timer
 from tunehub_builder.gate.finalists import Distilled
 from tunehub_builder.replay.releases import installed_release
 from tunehub_builder.review.releases import OtherReleases, release_notes

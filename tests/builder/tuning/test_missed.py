@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from tunehub.cli.explain import explain
-from tunehub.relax.keys import workload_key
-from tunehub.relax.workload import workload_of
 from tunehub.report.misses import Miss, read_misses
+from tunehub.tir.keys import workload_key
+from tunehub.tir.workload import workload_of
 from tunehub_builder.cli.distill import distill as distill_command
 from tunehub_builder.cli.tune import tune as tune_command
 from tunehub_builder.exceptions import TuningError

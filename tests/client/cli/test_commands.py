@@ -11,9 +11,9 @@ import pytest
 import tunehub
 from tunehub.cli import doctor as doctor_module
 from tunehub.cli.doctor import examine
-from tunehub.cuda import headers
 from tunehub.options import read_options
 from tunehub.registries.embedded import EMBEDDED, license_text
+from tunehub.tir.cuda import headers
 from tunehub_registry.evidence import NetworkEvidence, encode_evidence
 from tunehub_registry.index import encode_index, yank_version
 from tunehub_registry.lock import parse_lock

@@ -21,7 +21,7 @@ from tunehub.records.index import (
     open_index,
 )
 from tunehub.records.index_building import RecordStream, index_in_memory, write_index
-from tunehub.records.key_scheme import KEY_SCHEME
+from tunehub.registries.key_scheme import KEY_SCHEME
 from tunehub_registry.record import ScheduleRecord, parse_record
 from tunehub_registry.tuning_log import parse_line
 

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from tunehub.cli.group import cli
+from tunehub.compiler.hub import Hub, open_hub
 from tunehub.exceptions import HubError, HubWarning
-from tunehub.hub import Hub, open_hub
 from tunehub.records.index import RecordIndex
 from tunehub.records.index_building import index_in_memory, record_sets
 from tunehub.records.log_lookup import IndexLogs

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tunehub.hub import Hub, open_hub
+from tunehub.compiler.hub import Hub, open_hub
 from tunehub_registry.manifest import RecordSet
 from tunehub_registry.package import open_package, pack
 from tunehub_registry.template_record import TemplateRecord, encode_template_record

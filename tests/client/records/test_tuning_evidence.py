@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from tunehub.hub import Hub, open_hub
+from tunehub.compiler.hub import Hub, open_hub
 from tunehub.records.tuning_evidence import MIN_WORKLOADS, network_accuracy, tuned_ratios
 from tunehub.report.model import NetworkAccuracy, TunedRatio, WorkloadReport
 from tunehub_registry.evidence import Accuracy, NetworkEvidence, RecordEvidence, encode_evidence

@@ -14,8 +14,8 @@ from securesystemslib.signer import Signer
 from tests.registry.attestations import a_record, a_signer, signed
 
 from tunehub import api
+from tunehub.compiler.hub import Hub, open_hub
 from tunehub.exceptions import HubError, HubWarning
-from tunehub.hub import Hub, open_hub
 from tunehub.options import read_options
 from tunehub.registries.configured import trust_store
 from tunehub_registry.attestation import PackageSubject

@@ -25,8 +25,8 @@ from typing import Any
 
 import pytest
 
+from tunehub.compiler.hub import open_hub
 from tunehub.exceptions import HubError, HubWarning
-from tunehub.hub import open_hub
 from tunehub.registries.trust_store import TrustStore
 from tunehub_registry.stores.open import normalise_address
 
@@ -307,7 +307,7 @@ _PROBE = (
 import json, sys, warnings
 from pathlib import Path
 from tunehub.registries import configured as registries
-from tunehub.hub import open_hub
+from tunehub.compiler.hub import open_hub
 from tunehub_registry.target import TargetDescriptor
 registries.embedded_registry = lambda: Path(sys.argv[2])
 target = TargetDescriptor(kind="llvm", model="znver5", arch="x86_64", features=("avx", "avx2", "avx512f", "avx512vnni"))

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from tunehub import api
+from tunehub.compiler.hub import Hub, check_options, open_hub
 from tunehub.exceptions import HubError, HubWarning, LockError, LockFileError, RequirementError
-from tunehub.hub import Hub, check_options, open_hub
 from tunehub.options import HubOptions, read_options
 from tunehub_registry.index import encode_index, encode_shard, parse_shard, yank_version
 from tunehub_registry.lock import Lock, LockedPackage, encode_lock
@@ -306,7 +306,7 @@ def test_a_lock_that_lies_about_a_package(two: RegistryFolder, tmp_path: Path) -
 _PROBE = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-from tunehub.hub import open_hub
+from tunehub.compiler.hub import open_hub
 from tunehub_registry.target import TargetDescriptor
 target = TargetDescriptor(kind="llvm", model="znver5", arch="x86_64", features=("avx", "avx2", "avx512f", "avx512vnni"))
 hub = open_hub(target, lock=sys.argv[2], tvm_version="0.27.0.post1", strict=True)

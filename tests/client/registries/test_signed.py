@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from tunehub.compiler.hub import Hub, open_hub
 from tunehub.exceptions import HubWarning, RegistryUnreadableError, TrustError
-from tunehub.hub import Hub, open_hub
 from tunehub.registries.opening import open_registry
 from tunehub.registries.port import Access
 from tunehub.registries.signed import SignedRegistry
@@ -178,7 +178,7 @@ def test_the_role_cannot_be_had_but_was(
 _OFFLINE = """
 import json, sys, warnings
 warnings.simplefilter("error")
-from tunehub.hub import open_hub
+from tunehub.compiler.hub import open_hub
 from tunehub_registry.target import TargetDescriptor
 target = TargetDescriptor(kind="llvm", model="znver5", arch="x86_64", features=("avx", "avx2", "avx512f", "avx512vnni"))
 hub = open_hub(target, registry=sys.argv[1] or None, tvm_version="0.27.0.post1", offline=len(sys.argv) > 2)

@@ -18,8 +18,8 @@ import pytest
 from securesystemslib.signer import CryptoSigner
 from tuf.api.metadata import MetaFile, TargetFile
 
+from tunehub.compiler.hub import Hub, open_hub
 from tunehub.exceptions import HubError, HubWarning, RegistryUnreadableError, TrustError
-from tunehub.hub import Hub, open_hub
 from tunehub.registries.trust_store import TrustStore
 from tunehub_registry.index import shard_path
 from tunehub_registry.stores.open import normalise_address

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from tunehub.cli.group import cli
+from tunehub.compiler.hub import Hub, open_hub
 from tunehub.exceptions import HubError, HubWarning, TrustError
-from tunehub.hub import Hub, open_hub
 from tunehub.registries.trust_store import TrustStore
 
 from ..conftest import SKYLAKE, ZNVER5, RegistryFolder, lines, make_record

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tunehub.records.ladder import Refusal, StepRejected
+from tunehub.report.ladder import Refusal, StepRejected
 from tunehub.report.model import NetworkAccuracy, OtherCalls, Profile, TunedRatio, WorkloadReport, WrongOperator
 from tunehub.report.report import Report
 from tunehub.report.text import passed_over, table

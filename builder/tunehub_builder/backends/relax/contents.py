@@ -9,7 +9,7 @@ from functools import cached_property
 
 import msgspec
 
-from tunehub.records.key_scheme import KEY_SCHEME, LADDER, META_SCHEDULE, TEMPLATE
+from tunehub.registries.key_scheme import KEY_SCHEME, LADDER, META_SCHEDULE, TEMPLATE
 from tunehub.target.descriptors import descriptor_of
 from tunehub.target.tvm_releases import NEWEST_RELAX, OLDEST_RELAX
 from tunehub_builder.backends.relax.ladder_gate import (
@@ -230,7 +230,7 @@ def _classified(task: TaskEntry) -> TaskEntry:
         return task
     import tvm
 
-    from tunehub.relax.schedule.operator_class import class_fields
+    from tunehub.tir.operator_class import class_fields
 
     return msgspec.structs.replace(task, **class_fields(tvm.ir.load_json(task.module)))
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from tunehub.measure.difference import tolerance
-from tunehub.measure.protocol import MeasuringPlan, interquartile_range
-from tunehub.records.key_scheme import LADDER
+from tunehub.comparison.difference import tolerance
+from tunehub.comparison.protocol import MeasuringPlan, interquartile_range
+from tunehub.registries.key_scheme import LADDER
 from tunehub_builder.backends.relax.workload_gate import LIMITS, gate_types, places, static_reason
 from tunehub_builder.gate.comparison import ComparedFinalists, Finalist, FinalistRules
 from tunehub_builder.gate.finalists import is_measured
@@ -212,8 +212,8 @@ def ladder_reason(record: LadderRecord) -> str | None:
 
 
 def _step_reason(step: LadderStep) -> str | None:
-    from tunehub.relax.open_axes import rows  # directories of TVM <= 0.19 are packed where there is no tirx
-    from tunehub.templates import KnobError, read_knobs
+    from tunehub.kernels.cpu import KnobError, read_knobs
+    from tunehub.kernels.symbolic import rows  # directories of TVM <= 0.19 are packed where there is no tirx
 
     if step.trace is not None:
         return static_reason(step.trace)
@@ -271,7 +271,7 @@ def _compared(
 def _sizes(entry: OpenWorkload) -> list[tuple[int, ...]]:
     import tvm
 
-    from tunehub.relax.symbols import probes
+    from tunehub.tir.symbols import probes
 
     return sizes_to_check(entry.task.points, probes(tvm.ir.load_json(entry.task.module)["main"]), entry.choices)
 
@@ -279,9 +279,9 @@ def _sizes(entry: OpenWorkload) -> list[tuple[int, ...]]:
 def _instances(task: TaskEntry, sizes: Sequence[tuple[int, ...]]) -> tuple[str, ...]:
     import tvm
 
-    from tunehub.relax.keys import workload_key
-    from tunehub.relax.nodes import main_module
-    from tunehub.relax.symbols import instance
+    from tunehub.tir.keys import workload_key
+    from tunehub.tir.nodes import main_module
+    from tunehub.tir.symbols import instance
 
     function = tvm.ir.load_json(task.module)["main"]
     return tuple(workload_key(main_module(instance(function, at))) for at in sizes)

@@ -15,8 +15,8 @@ from typing import Any, get_args
 
 import msgspec
 
-from tunehub.measure.difference import difference_reason, tolerance
-from tunehub.measure.protocol import MeasuringPlan, is_faster
+from tunehub.comparison.difference import difference_reason, tolerance
+from tunehub.comparison.protocol import MeasuringPlan, is_faster
 from tunehub_builder import networks
 from tunehub_builder.backends.relax.network_worker import (
     PLAIN,

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tunehub.measure.difference import tolerance
-from tunehub.measure.protocol import wall_timer
-from tunehub.records.key_scheme import META_SCHEDULE
+from tunehub.comparison.difference import tolerance
+from tunehub.comparison.protocol import wall_timer
 from tunehub.records.lookup import EmptyLookup, LayeredLookup, Measured
+from tunehub.registries.key_scheme import META_SCHEDULE
 from tunehub.target.host import physical_cores
 from tunehub_builder.bench.gpu_runs import GpuRunner, gpu_runner, launched_seconds, recorded_or_not
 from tunehub_builder.gate.accuracy import accuracy_of
@@ -24,7 +24,7 @@ from tunehub_builder.networks.precision import output_steps
 from tunehub_registry.evidence import Accuracy, RecordEvidence, read_evidence
 
 if TYPE_CHECKING:
-    from tunehub.hub import Hub
+    from tunehub.compiler.hub import Hub
     from tunehub_builder.networks import Network
 
 PLAIN, TUNED = "plain", "tuned"
@@ -117,7 +117,7 @@ class RelaxNetworkSession(NetworkSession):
 
         if variant == DEFAULT:
             return tvm.compile(self._module, self._target), {}
-        from tunehub.relax import pipeline as relax_pipeline
+        from tunehub.compiler import pipeline as relax_pipeline
 
         network = self._network
         hub = _hub(self._case, self._target, network) if variant == TUNED else _plain(self._target, network)
@@ -205,7 +205,7 @@ class _Judged(EmptyLookup):
 
 def _plain(target: Any, network: Network) -> Hub:
     """A hub without records, in the layouts that it then chooses; strict, so that falling back to TVM is an error."""
-    from tunehub.hub import Hub
+    from tunehub.compiler.hub import Hub
     from tunehub.policy import Policy
     from tunehub.registries.resolution import Resolution
     from tunehub.target.descriptors import descriptor_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunehub.records.key_scheme import META_SCHEDULE, TEMPLATE
+from tunehub.registries.key_scheme import META_SCHEDULE, TEMPLATE
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.profile import keep_profile
 from tunehub_builder.tuning.recipe import TRIALS, Job, Recipe
@@ -213,8 +213,8 @@ def _tasks_of(
 
 def _check_bf16(network: Network, target: Any) -> None:
     """Raise TuningError where a compile for ``target`` rounds nothing to bfloat16."""
-    from tunehub.relax.layout.narrowing import doubt
-    from tunehub.relax.schedule.template_fit import machine_for
+    from tunehub.graph.layout.narrowing import doubt
+    from tunehub.kernels.template_fit import machine_for
 
     against = "it is for CPUs" if target.kind.name != "llvm" else doubt(target, machine_for(target))
     if against is not None:
@@ -225,7 +225,7 @@ def _with_template(tasks: Iterable[TuningTask], target: TuningTarget) -> tuple[l
     """The tasks that a template recognises, and the names of the others."""
     import tvm
 
-    from tunehub.templates import find
+    from tunehub.kernels.cpu import find
     from tunehub_builder.tuning.search.knobs import space_of
 
     own = tvm.target.Target(target.config)
@@ -251,7 +251,7 @@ def _merged(tasks: Iterable[TuningTask]) -> list[TuningTask]:
 def task_entry(task: TuningTask, network: str) -> TaskEntry:
     import tvm
 
-    from tunehub.relax.element_types import written_types
+    from tunehub.tir.element_types import written_types
 
     return TaskEntry(
         name=str(task.name),  # TVM's own kind of string

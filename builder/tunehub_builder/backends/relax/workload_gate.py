@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from tunehub.measure.difference import tolerance
-from tunehub.measure.protocol import MeasuringPlan
-from tunehub.records.key_scheme import TEMPLATE
+from tunehub.comparison.difference import tolerance
+from tunehub.comparison.protocol import MeasuringPlan
+from tunehub.registries.key_scheme import TEMPLATE
 from tunehub_builder.gate.comparison import BuildLimits, ComparedFinalists, Finalist, FinalistRules, plan_for
 from tunehub_builder.gate.evidence import speedup, timed_evidence
 from tunehub_builder.gate.finalists import FINALISTS, Distilled, distill
@@ -163,7 +163,7 @@ def static_reason(candidate: Any) -> str | None:
 
 
 def _choice_reason(choice: KnobChoice) -> str | None:
-    from tunehub.templates import CUDA_VERSIONS, KnobError, read_knobs, template
+    from tunehub.kernels.cpu import CUDA_VERSIONS, KnobError, read_knobs, template
 
     if choice.template in CUDA_VERSIONS:
         return _tile_reason(choice)
@@ -178,8 +178,8 @@ def _choice_reason(choice: KnobChoice) -> str | None:
 
 
 def _tile_reason(choice: KnobChoice) -> str | None:
-    from tunehub.cuda.knobs import read_tile
-    from tunehub.templates import KnobError
+    from tunehub.kernels.cpu import KnobError
+    from tunehub.kernels.cuda.knobs import read_tile
 
     try:
         read_tile(choice)
@@ -221,7 +221,7 @@ def _rounds_again(task: TaskEntry) -> bool:
         return False
     import tvm
 
-    from tunehub.relax.element_types import roundings_in_a_row
+    from tunehub.tir.element_types import roundings_in_a_row
 
     return roundings_in_a_row(tvm.ir.load_json(task.module)["main"]) > 1
 

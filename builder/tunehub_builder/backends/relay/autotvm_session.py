@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
+from tunehub.compiler.measure.quiet import clear_of_the_pool, undisturbed
 from tunehub.exceptions import last_line
-from tunehub.measure.quiet import clear_of_the_pool, undisturbed
 from tunehub_builder.tuning.runner.messages import MeasureOptions
 
 REASONS = ("INSTANTIATION_ERROR", "COMPILE_HOST", "RUNTIME_DEVICE")

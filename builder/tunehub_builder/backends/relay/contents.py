@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from tunehub.records.key_scheme import KEY_SCHEMES
+from tunehub.registries.key_scheme import KEY_SCHEMES
 from tunehub_builder.backends.relay.admission import JudgedRecord, judged_records, record_evidence
 from tunehub_builder.backends.relay.network_gate import current, network_journal, record_uses
 from tunehub_builder.backends.relay.network_worker import GRAPH

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from tunehub.cuda.limits import limits_of
-from tunehub.cuda.nvrtc import NvrtcError
 from tunehub.exceptions import last_line
+from tunehub.tir.cuda.limits import limits_of
+from tunehub.tir.cuda.nvrtc import NvrtcError
 from tunehub_builder.backends.relay.autotvm_session import CandidateError, TaskSource, built, create_task
 from tunehub_builder.backends.relay.nvrtc import Refusals
 from tunehub_builder.backends.relay.run_place import RunDevice, RunPlace

@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tunehub.measure.quiet import clear_of_the_pool, undisturbed
+from tunehub.compiler.measure.quiet import clear_of_the_pool, undisturbed
 from tunehub_builder.tuning.journal import append_synced
 from tunehub_builder.tuning.runner.rpc_board import Board
 from tunehub_registry.tuning_log import BadLine, read_log

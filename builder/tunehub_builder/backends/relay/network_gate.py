@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from tunehub.measure.protocol import MeasuringPlan, is_faster
+from tunehub.comparison.protocol import MeasuringPlan, is_faster
 from tunehub_builder.backends.relay.network_worker import (
     AUTO_SCHEDULER,
     GRAPH,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from tunehub.cuda.headers import cuda_folders, header_folders
-from tunehub.cuda.nvrtc import NvrtcError, kernel_uses
+from tunehub.tir.cuda.headers import cuda_folders, header_folders
+from tunehub.tir.cuda.nvrtc import NvrtcError, kernel_uses
 
 _NAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so")
 _CALLBACK = "tvm_callback_cuda_compile"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from tunehub.records.key_scheme import META_SCHEDULE, TEMPLATE
+from tunehub.registries.key_scheme import META_SCHEDULE, TEMPLATE
 from tunehub.target.tvm_releases import RELAX_RANGE
 from tunehub_builder.backends.relay import networks as known
 from tunehub_builder.backends.relay.networks import RelayNetwork

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tunehub.measure.quiet import Patience, clear_of_the_pool, undisturbed
+from tunehub.compiler.measure.quiet import Patience, clear_of_the_pool, undisturbed
 from tunehub_builder.backends.relay import nvrtc
 from tunehub_builder.tuning.runner.cuda_worker import exclusively, gpu_places
 from tunehub_registry.legacy_target import parse_target

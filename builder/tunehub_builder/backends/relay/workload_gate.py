@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from tunehub.measure.difference import tolerance
-from tunehub.measure.protocol import MeasuringPlan
+from tunehub.comparison.difference import tolerance
+from tunehub.comparison.protocol import MeasuringPlan
 from tunehub_builder.backends.relay.run_place import RunPlace, kind_of, places_by_device
 from tunehub_builder.backends.relay.tuner import AUTO_SCHEDULER, AUTOTVM
 from tunehub_builder.backends.relay.work import RelayTask, RelayWork

@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from tunehub.measure.difference import difference
-from tunehub.measure.quiet import Patience
-from tunehub.measure.session import DEFAULT, packed, random_array, unpacked
-from tunehub.measure.worker_process import error_of
+from tunehub.comparison.difference import difference
+from tunehub.compiler.measure.quiet import Patience
+from tunehub.compiler.measure.session import DEFAULT, packed, random_array, unpacked
+from tunehub.compiler.measure.worker_process import error_of
 from tunehub_builder.backends.relay.autotvm_session import built
 from tunehub_builder.backends.relay.run_place import RunPlace
 
@@ -47,7 +47,7 @@ class _BuiltWorkload:
 
 class WorkloadSession:
     """What a worker remembers between requests: the candidates of one workload, by the numbers of
-    :mod:`tunehub.measure.session`. Its public methods are the requests."""
+    :mod:`tunehub.compiler.measure.session`. Its public methods are the requests."""
 
     def __init__(self, place: RunPlace | None = None) -> None:
         """``place``: None is the CPU."""

@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tunehub.measure.difference import tolerance
-from tunehub.measure.session import packed, unpacked
-from tunehub.measure.worker_process import error_of
-from tunehub.relax.nodes import buffer_kind, buffer_shapes, parameters
-from tunehub.verify.inputs import longest_sum, written
+from tunehub.comparison.difference import tolerance
+from tunehub.compiler.measure.session import packed, unpacked
+from tunehub.compiler.measure.worker_process import error_of
+from tunehub.compiler.verify.inputs import longest_sum, written
+from tunehub.tir.nodes import buffer_kind, buffer_shapes, parameters
 from tunehub_builder.tuning.intrinsics import load_cuda_intrinsics
 from tunehub_builder.tuning.runner.archive import Archive
 from tunehub_builder.tuning.runner.cuda_graph import RecordedLaunches
@@ -79,7 +79,7 @@ class CudaSession(TraceSession):
         """The candidate as a client makes it, checks included."""
         import tvm
 
-        from tunehub.relax.schedule.guard import check_function
+        from tunehub.tir.guard import check_function
 
         original = self._modules[task]["main"]
         if takes_half(original):
@@ -145,8 +145,8 @@ class CudaSession(TraceSession):
             return self._cold[number].seconds(max(1, runs // len(self._copies)))
 
     def difference(self, number: int, reference: int, runs: int = 1) -> float:
-        """As the base says; in place of the reference, dlight's own, which can be wrong (``tunehub.cuda.check``), the
-        plainest kernels. Where these take seconds only what differs from the reference is compared with them."""
+        """As the base says; in place of the reference, dlight's own, which can be wrong (``tunehub.tir.cuda.check``),
+        the plainest kernels. Where these take seconds only what differs from the reference is compared with them."""
         if number in self._apart:
             return self._apart[number]
         if _PLAIN not in self._built:
@@ -194,7 +194,7 @@ class CudaSession(TraceSession):
         self._keep(_PLAIN, plainly(self._modules[task], target), target)
 
     def _compiled(self, mod: Any, target: Any) -> Any:
-        from tunehub.cuda.nvrtc import source_of
+        from tunehub.tir.cuda.nvrtc import source_of
 
         compiler = self._compiler(_arch(target))
         library = super()._compiled(mod, target)
@@ -202,13 +202,13 @@ class CudaSession(TraceSession):
         return library
 
     def _kernels(self, library: Any, target: Any) -> tuple[str, bytes]:
-        from tunehub.cuda.nvrtc import source_of
+        from tunehub.tir.cuda.nvrtc import source_of
 
         source = source_of(library)
         return source, self._compiler(_arch(target)).compile(source)
 
     def _compiler(self, arch: str) -> Any:
-        from tunehub.cuda.nvrtc import Compiler
+        from tunehub.tir.cuda.nvrtc import Compiler
 
         if arch not in self._compilers:
             self._compilers[arch] = Compiler(arch)

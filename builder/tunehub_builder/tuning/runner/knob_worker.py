@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from tunehub.measure.session import packed, unpacked
-from tunehub.measure.worker_process import error_of
-from tunehub.relax.nodes import main_module
-from tunehub.relax.symbols import is_symbolic
+from tunehub.compiler.measure.session import packed, unpacked
+from tunehub.compiler.measure.worker_process import error_of
+from tunehub.tir.nodes import main_module
+from tunehub.tir.symbols import is_symbolic
 from tunehub_builder.tuning.journal import KnobChoice
 from tunehub_builder.tuning.runner.messages import MeasureOptions
 from tunehub_builder.tuning.runner.open_sizes import OpenCandidate, points_of
@@ -36,7 +36,7 @@ class KnobSession(TraceSession):
         the record."""
         import tvm
 
-        from tunehub.relax.schedule.guard import check_function
+        from tunehub.tir.guard import check_function
 
         mod, own = self._modules[task], tvm.target.Target(target)
         scheduled = _scheduled(mod, own, choice)
@@ -103,10 +103,10 @@ class KnobSession(TraceSession):
 
 def _scheduled(mod: Any, target: Any, choice: KnobChoice) -> Any:
     """A workload by a choice of knobs, or by the rule, as a module. Raises KnobError."""
-    from tunehub.cuda.knobs import by_open_knobs
-    from tunehub.relax.open_axes.by_record import by_knobs
-    from tunehub.relax.schedule.template_fit import TemplateFit
-    from tunehub.templates import KnobError
+    from tunehub.compiler.schedule.by_record import by_knobs
+    from tunehub.kernels.cpu import KnobError
+    from tunehub.kernels.cuda.knobs import by_open_knobs
+    from tunehub.kernels.template_fit import TemplateFit
     from tunehub_builder.tuning.search.knobs import RULE, by_rule
 
     function = mod["main"]

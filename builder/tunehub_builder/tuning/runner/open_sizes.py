@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tunehub.relax.nodes import buffer_shapes
-from tunehub.relax.symbols import instance, scalars
+from tunehub.tir.nodes import buffer_shapes
+from tunehub.tir.symbols import instance, scalars
 
 _POINTS = "tunehub.points"  # an attribute of a workload's function, which no key depends on
 

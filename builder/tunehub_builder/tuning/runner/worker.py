@@ -2,17 +2,17 @@
 
 TVM's LocalBuilder starts new processes for every batch, and each imports all tensor intrinsics, 7 to 13 s of CPU
 (``s_tir/meta_schedule/builder/local_builder.py``). A worker here lives as long as the tuning run, and only its own
-process dies when the code that it builds or runs crashes (:mod:`tunehub.measure.worker_process`).
+process dies when the code that it builds or runs crashes (:mod:`tunehub.compiler.measure.worker_process`).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from tunehub.measure.quiet import clear_of_the_pool, undisturbed
-from tunehub.measure.session import CandidateSession, packed, unpacked
-from tunehub.measure.worker_process import error_of
-from tunehub.relax.nodes import buffer_shapes
+from tunehub.compiler.measure.quiet import clear_of_the_pool, undisturbed
+from tunehub.compiler.measure.session import CandidateSession, packed, unpacked
+from tunehub.compiler.measure.worker_process import error_of
+from tunehub.tir.nodes import buffer_shapes
 from tunehub_builder.tuning.runner.archive import Archive, loaded_library, packed_library
 from tunehub_builder.tuning.runner.messages import MeasureOptions
 
@@ -79,8 +79,8 @@ class TraceSession(CandidateSession):
         return errors
 
     def _scheduled(self, task: str, trace: Any) -> Any:
-        from tunehub.relax.schedule.apply import apply_exact
-        from tunehub.relax.traces import import_trace
+        from tunehub.compiler.schedule.apply import apply_exact
+        from tunehub.tir.traces import import_trace
 
         return apply_exact(self._modules[task], import_trace(trace)).mod
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tunehub.records.key_scheme import TEMPLATE
+from tunehub.registries.key_scheme import TEMPLATE
 from tunehub_builder.tuning.runner.messages import MeasureOptions
 from tunehub_builder.tuning.runner.pool import PoolOptions, WorkerPool, warm_up
 from tunehub_builder.tuning.runner.worker import TraceSession

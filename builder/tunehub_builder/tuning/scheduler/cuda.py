@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import msgspec
 
 from tunehub.records.lookup import EmptyLookup, RecordLookup
-from tunehub.relax.nodes import buffer_shapes
+from tunehub.tir.nodes import buffer_shapes
 from tunehub_builder.tuning.journal import Journal, LineJournal, Trial, mean
 from tunehub_builder.tuning.progress import Progress, TrialCount, TrialTotals
 from tunehub_builder.tuning.runner import cuda_worker

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tunehub.relax.nodes import main_module
-from tunehub.relax.symbols import typical_instance
+from tunehub.tir.nodes import main_module
+from tunehub.tir.symbols import typical_instance
 from tunehub_builder.tuning.space import register_tiles as sketch
 from tunehub_builder.tuning.tasks import TuningTask
 

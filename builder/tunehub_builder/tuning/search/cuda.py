@@ -5,7 +5,7 @@ population takes its evolutionary search half a minute of CPU time. Most fail on
 tiles are drawn so that threads, virtual threads and the sums of a thread are in bounds
 (:mod:`tunehub_builder.tuning.space.cuda_tiles`), and varied within these; what is worth measuring, TVM's cost model
 says. Matmuls with a long K have a sketch of their own beside TVM's designs
-(:mod:`tunehub.cuda.split_k`).
+(:mod:`tunehub.kernels.cuda.gemm.split_k.sketch`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from itertools import islice
 from random import Random
 from typing import Any
 
-from tunehub.cuda.limits import limits_of
-from tunehub.cuda.rule import ranked
-from tunehub.cuda.split_k import SplitTile, tile_of
-from tunehub.cuda.tensor_core import matmul_of
-from tunehub.cuda.tiles import sums_of
-from tunehub.relax.schedule.guard import check_statements
-from tunehub.relax.traces import export_trace, import_trace
+from tunehub.kernels.cuda.gemm.rule import ranked
+from tunehub.kernels.cuda.gemm.split_k.sketch import SplitTile, tile_of
+from tunehub.kernels.cuda.gemm.tensor_core.sketch import matmul_of
+from tunehub.kernels.cuda.gemm.tiles import sums_of
+from tunehub.tir.cuda.limits import limits_of
+from tunehub.tir.guard import check_statements
+from tunehub.tir.traces import export_trace, import_trace
 from tunehub_builder.tuning.intrinsics import load_cpu_intrinsics
 from tunehub_builder.tuning.journal import Trial
 from tunehub_builder.tuning.runner.messages import SearchRequest

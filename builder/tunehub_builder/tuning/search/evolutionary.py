@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tunehub.relax.traces import export_trace, import_trace
+from tunehub.tir.traces import export_trace, import_trace
 from tunehub_builder.tuning.intrinsics import load_cpu_intrinsics
 from tunehub_builder.tuning.journal import Trial
 from tunehub_builder.tuning.search.strategy import trace_id

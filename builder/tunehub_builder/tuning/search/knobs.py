@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tunehub.kernels.cpu.base import knob_distance
 from tunehub.records.lookup import EmptyLookup
-from tunehub.templates.base import knob_distance
 from tunehub_builder.tuning.journal import KnobChoice, Trial
 from tunehub_builder.tuning.search.strategy import trace_id
 
@@ -48,8 +48,8 @@ def space_of(mod: Any, target: Any) -> tuple[KnobChoice, ...]:
     """
     import msgspec
 
-    from tunehub.relax.symbols import is_symbolic
-    from tunehub.templates import find, machine_of
+    from tunehub.kernels.cpu import find, machine_of
+    from tunehub.tir.symbols import is_symbolic
 
     if target.kind.name == "cuda":
         return _tile_space(mod, target)
@@ -67,8 +67,8 @@ def space_of(mod: Any, target: Any) -> tuple[KnobChoice, ...]:
 
 def _tile_space(mod: Any, target: Any) -> tuple[KnobChoice, ...]:
     """Tiles of the rules for CUDA."""
-    from tunehub.cuda.knobs import knob_space
-    from tunehub.relax.symbols import is_symbolic
+    from tunehub.kernels.cuda.knobs import knob_space
+    from tunehub.tir.symbols import is_symbolic
 
     found = tuple(
         KnobChoice(template=each.template, version=each.version, knobs=dict(each.knobs))
@@ -82,7 +82,7 @@ def _tile_space(mod: Any, target: Any) -> tuple[KnobChoice, ...]:
 def _open_space(function: Any, target: Any) -> tuple[KnobChoice, ...]:
     import msgspec
 
-    from tunehub.relax.open_axes.by_record import knob_space
+    from tunehub.compiler.schedule.by_record import knob_space
 
     found = [
         KnobChoice(template=template, version=version, knobs=msgspec.to_builtins(knobs))
@@ -93,7 +93,7 @@ def _open_space(function: Any, target: Any) -> tuple[KnobChoice, ...]:
 
 def by_rule(function: Any, target: Any) -> Any | None:
     """A function as a client schedules it without records; None for TVM's own loops."""
-    from tunehub.relax.schedule.ladder import schedule_function
+    from tunehub.compiler.schedule.ladder import schedule_function
 
     return schedule_function(function, target, EmptyLookup())[1]
 

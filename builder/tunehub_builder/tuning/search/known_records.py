@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from tunehub.compiler.hub import Hub, open_hub
 from tunehub.exceptions import HubWarning
-from tunehub.hub import Hub, open_hub
 from tunehub.records.lookup import EmptyLookup, RecordLookup
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.recipe import Recipe

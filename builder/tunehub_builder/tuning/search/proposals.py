@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from tunehub.records.key_scheme import TEMPLATE
+from tunehub.registries.key_scheme import TEMPLATE
 from tunehub_builder.exceptions import WorkDirectoryError
 from tunehub_builder.tuning.journal import KnobChoice, LineJournal
 from tunehub_builder.tuning.trial_record import candidate_of

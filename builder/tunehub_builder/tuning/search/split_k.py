@@ -1,6 +1,7 @@
-"""The search among the tiles of :mod:`tunehub.cuda.split_k`: likely ones, then neighbours of the best.
+"""The search among the tiles of :mod:`tunehub.kernels.cuda.gemm.split_k.sketch`: likely ones, then neighbours of the
+best.
 
-What is likely the client's costs say (:mod:`tunehub.cuda.split_k_cost`); what is fastest is measured.
+What is likely the client's costs say (:mod:`tunehub.kernels.cuda.gemm.split_k.cost`); what is fastest is measured.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from itertools import islice
 from random import Random
 from typing import Any
 
-from tunehub.cuda import split_k
-from tunehub.cuda.matmul import Matmul
-from tunehub.cuda.split_k import SplitTile
-from tunehub.cuda.split_k_cost import seconds
-from tunehub.relax.schedule.guard import check_statements
+from tunehub.kernels.cuda.gemm.matmul import Matmul
+from tunehub.kernels.cuda.gemm.split_k import sketch as split_k
+from tunehub.kernels.cuda.gemm.split_k.cost import seconds
+from tunehub.kernels.cuda.gemm.split_k.sketch import SplitTile
+from tunehub.tir.guard import check_statements
 from tunehub_builder.tuning.search.tiles import TileSearch, likeliest_first
 
 _KEPT = 1024  # of the likeliest tiles

@@ -1,6 +1,6 @@
 """Where candidates come from: the port of all searches.
 
-A search's traces are in the portable form of :mod:`tunehub.relax.traces`; what it proposes next depends on the trials
+A search's traces are in the portable form of :mod:`tunehub.tir.traces`; what it proposes next depends on the trials
 that it is told about, so that a resumed run goes on where the journal ends.
 """
 

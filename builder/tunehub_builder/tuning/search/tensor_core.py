@@ -1,6 +1,7 @@
-"""The search among the tiles of :mod:`tunehub.cuda.tensor_core`: a small space, the likely ones first.
+"""The search among the tiles of :mod:`tunehub.kernels.cuda.gemm.tensor_core.sketch`: a small space, the likely ones
+first.
 
-What is likely the client's costs say (:mod:`tunehub.cuda.tensor_core_cost`); what is fastest is measured.
+What is likely the client's costs say (:mod:`tunehub.kernels.cuda.gemm.tensor_core.cost`); what is fastest is measured.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from itertools import islice
 from random import Random
 from typing import Any
 
-from tunehub.cuda import tensor_core
-from tunehub.cuda.matmul import Matmul
-from tunehub.cuda.tensor_core import TensorTile
-from tunehub.cuda.tensor_core_cost import seconds
-from tunehub.relax.schedule.guard import check_function
+from tunehub.kernels.cuda.gemm.matmul import Matmul
+from tunehub.kernels.cuda.gemm.tensor_core import sketch as tensor_core
+from tunehub.kernels.cuda.gemm.tensor_core.cost import seconds
+from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile
+from tunehub.tir.guard import check_function
 from tunehub_builder.tuning.intrinsics import load_cuda_intrinsics
 from tunehub_builder.tuning.journal import Trial
 from tunehub_builder.tuning.search.tiles import TileSearch, likeliest_first

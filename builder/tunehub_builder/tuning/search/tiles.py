@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from random import Random
 from typing import Any, Generic, TypeVar
 
-from tunehub.relax.traces import export_trace
+from tunehub.tir.traces import export_trace
 from tunehub_builder.tuning.search.strategy import trace_id
 
 T = TypeVar("T")

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tunehub.compiler.schedule.apply import apply_candidate
+from tunehub.compiler.schedule.transfer_sources import most_efficient, nearest
+from tunehub.kernels.template_fit import TemplateFit
 from tunehub.records.lookup import Candidate, Neighbour, RecordLookup
-from tunehub.relax.schedule.apply import apply_candidate
-from tunehub.relax.schedule.operator_class import OperatorClass, anchor_class_of, class_of
-from tunehub.relax.schedule.template_fit import TemplateFit
-from tunehub.relax.schedule.transfer_sources import most_efficient, nearest
-from tunehub.relax.traces import export_trace
+from tunehub.tir.operator_class import OperatorClass, anchor_class_of, class_of
+from tunehub.tir.traces import export_trace
 from tunehub_builder.tuning.journal import KnobChoice, Trial
 from tunehub_builder.tuning.search.knobs import choice_id
 from tunehub_builder.tuning.search.strategy import REGISTRY, SearchStrategy, trace_id

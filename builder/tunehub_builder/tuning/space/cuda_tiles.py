@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any
 
-from tunehub.cuda.rule import UNROLLED, Tile
+from tunehub.kernels.cuda.gemm.rule import UNROLLED, Tile
 from tunehub.target.gpu_architectures import SM_80
 
 _BLOCKS, _VIRTUAL, _THREADS = 0, 1, 2

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from tunehub.templates.divisors import divisors
+from tunehub.kernels.cpu.divisors import divisors
 
 _SPATIAL, _REDUCTION = 0, 2
 _MAX_TILES_IN_REGISTERS = 28

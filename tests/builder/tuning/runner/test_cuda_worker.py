@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunehub.measure.session import packed, unpacked
+from tunehub.compiler.measure.session import packed, unpacked
 from tunehub_builder.tuning.runner import cuda_worker
 from tunehub_builder.tuning.runner.cuda_worker import CudaSession
 

@@ -14,12 +14,12 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 import tvm
 from tvm import te, topi
 
-from tunehub.cuda.rule import ranked
-from tunehub.cuda.thread_extents import thread_tag
-from tunehub.cuda.tiles import sums_of
+from tunehub.kernels.cpu import KnobError
+from tunehub.kernels.cuda.gemm.rule import ranked
+from tunehub.kernels.cuda.gemm.tiles import sums_of
 from tunehub.records.lookup import Candidate
-from tunehub.relax.nodes import statements_in
-from tunehub.templates import KnobError
+from tunehub.tir.cuda.thread_extents import thread_tag
+from tunehub.tir.nodes import statements_in
 from tunehub_builder.tuning.journal import KnobChoice, Trial
 from tunehub_builder.tuning.runner.cuda_worker import CudaKnobSession
 from tunehub_builder.tuning.runner.messages import SearchRequest

@@ -6,11 +6,11 @@ import pytest
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
-from tunehub.cuda.tensor_core import TensorTile, matmul_of, tile_of
+from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, matmul_of, tile_of
 from tunehub_builder.tuning.journal import Trial
 from tunehub_builder.tuning.search.tensor_core import TensorCoreSearch, distance
 
-from ....client.cuda.test_tensor_core import TARGET, dense
+from ....client.kernels.cuda.gemm.tensor_core.test_sketch import TARGET, dense
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from tunehub.records.lookup import Candidate, EmptyLookup, Neighbour
-from tunehub.relax.schedule.operator_class import OperatorClass
+from tunehub.tir.operator_class import OperatorClass
 from tunehub_builder.cli.distill import distill as distill_command
 from tunehub_builder.cli.tune import tune as tune_command
 from tunehub_builder.tuning.journal import Journal, KnobChoice, Trial
@@ -96,7 +96,7 @@ def record_of(task: TuningTask, trace: Any, seconds: float = 1e-3) -> ScheduleRe
 def tiled(task: TuningTask, rows: int) -> Any:
     from tvm.s_tir import Schedule
 
-    from tunehub.relax.traces import export_trace
+    from tunehub.tir.traces import export_trace
 
     schedule = Schedule(task.mod)
     tile(schedule, schedule.get_sblock("matmul"), rows)
@@ -156,8 +156,8 @@ def test_what_fits_a_task_is_proposed_best_kind_first(tvm: Any, host: Any) -> No
 
 
 def test_seeds_can_be_built_and_are_not_endless(tvm: Any, host: Any) -> None:
-    from tunehub.relax.schedule.apply import apply_exact
-    from tunehub.relax.traces import import_trace
+    from tunehub.compiler.schedule.apply import apply_exact
+    from tunehub.tir.traces import import_trace
 
     task = product(tvm, 96, 80, 40)
     others = [product(tvm, 16 * rows, 64, 8 * depth) for rows in range(1, 7) for depth in range(1, 7)]
@@ -183,7 +183,7 @@ def test_seeds_come_before_the_searches_and_behind_a_templates_own_choice(tvm: A
 
 
 def test_the_register_tile_of_a_sketch_is_read_from_its_trace(tvm: Any) -> None:
-    from tunehub.relax.traces import export_trace
+    from tunehub.tir.traces import export_trace
 
     task = product(tvm, 128, 96, 64)
     loops = sketch.loops_of(task.mod)

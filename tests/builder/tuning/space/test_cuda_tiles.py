@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunehub.cuda.rule import Tile
+from tunehub.kernels.cuda.gemm.rule import Tile
 from tunehub_builder.tuning.space import cuda_tiles
 
 pytestmark = pytest.mark.fast

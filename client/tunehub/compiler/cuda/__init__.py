@@ -1,0 +1,1 @@
+"""How modules for CUDA are lowered and compiled to machine code."""

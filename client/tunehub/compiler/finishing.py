@@ -1,0 +1,65 @@
+"""From scheduled functions to a module that TVM generates code for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunehub.compiler.preparing import DEFAULT_SCHEDULE
+from tunehub.report.ladder import StepRejected
+from tunehub.tir.lowering import is_scheduled
+
+_BACKENDS = {"llvm": "cpu_generic", "cuda": "cuda", "rocm": "rocm"}
+
+
+def finish(mod: Any, target: Any, replaced: dict[str, StepRejected]) -> Any:
+    """Pack constant weights, give the remaining functions their default schedule, and lower. Those whose default
+    schedule is not TVM's own are put into ``replaced``, by name."""
+    import tvm
+    from tvm import relax
+
+    if target.kind.name == "llvm":
+        from tunehub.graph.own_arguments import mark_own_arguments
+        from tunehub.graph.packing import pack_weights
+        from tunehub.graph.shapes.buffer_layouts import with_defined_layouts
+
+        mod = with_defined_layouts(_split_packing(mod))
+        passes = [pack_weights, mark_own_arguments]
+    else:
+        from tunehub.kernels.cuda.default import checked
+
+        passes = [p for p in relax.pipeline.legalize_passes(target) if DEFAULT_SCHEDULE in str(p.info.name)]
+        if target.kind.name == "cuda":
+            passes = [checked(each, target, replaced.__setitem__) for each in passes]
+    with target:
+        return tvm.transform.Sequential([*passes, *lowering_passes(target)])(mod)
+
+
+def _split_packing(mod: Any) -> Any:
+    """Split the packing of weights off the scheduled functions; the others are set aside meanwhile.
+
+    TVM's SplitLayoutRewritePreproc visits every function, and fails for one without blocks of its own
+    (``split_layout_rewrite_preproc.cc``), such as sorting, cumulative sums or scattering.
+    """
+    import tvm
+    from tvm import relax
+
+    aside = {
+        variable: function
+        for variable, function in mod.functions.items()
+        if isinstance(function, tvm.tirx.PrimFunc) and not is_scheduled(function)
+    }
+    kept = {variable: function for variable, function in mod.functions.items() if variable not in aside}
+    split = relax.transform.SplitLayoutRewritePreproc()(tvm.IRModule(kept, attrs=mod.attrs))
+    return tvm.IRModule({**dict(split.functions.items()), **aside}, attrs=split.attrs)
+
+
+def lowering_passes(target: Any) -> list[Any]:
+    """TVM's own for ``target``, from scheduled functions to what it generates code for."""
+    from importlib import import_module
+
+    from tvm import relax
+
+    package = _BACKENDS.get(target.kind.name)
+    # relax.pipeline.dataflow_lower_passes fails for these: their packages do not export it, only the module has it.
+    pipeline = relax.pipeline if package is None else import_module(f"tvm.relax.backend.{package}.pipeline")
+    return [*pipeline.dataflow_lower_passes(target), *pipeline.finalize_passes(target)]

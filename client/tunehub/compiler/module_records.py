@@ -1,0 +1,220 @@
+"""The functions of a prepared module, scheduled by the records of a hub, and what its report says of them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from tunehub.compiler.preparing import NARROW_PRECISIONS
+from tunehub.compiler.schedule.ladder import Scheduled, Scheduling
+from tunehub.compiler.schedule.verified import VerifiedFunctions, VerifiedScheduling
+from tunehub.compiler.verify.port import ScheduleVerifier
+from tunehub.exceptions import CompileStepError
+from tunehub.interrupts import raise_if_asked
+from tunehub.kernels.template_fit import machine_for
+from tunehub.report.ladder import StepRejected
+from tunehub.report.model import WorkloadReport
+from tunehub.report.text import passed_over, rejection_text
+from tunehub.tir.cuda.headers import missing_for_tensor_cores
+from tunehub.tir.element_types import product_types, wide_product
+from tunehub.tir.lowering import IS_SCHEDULED, is_scheduled
+from tunehub.tir.nodes import buffer_kind, calls_in, operator_of, parameters, plain_extent, same_extent
+from tunehub.tir.symbols import symbol_name, symbols_of
+
+if TYPE_CHECKING:
+    from tunehub.compiler.hub import Hub
+
+_INTEGERS = "→ int32"  # of the types of a product
+
+
+class ModuleRecords:
+    """A prepared module whose functions are scheduled by the records of a hub, as far as verified. ``replaced``: the
+    functions whose default schedule is not TVM's own, and why, by name."""
+
+    def __init__(
+        self, mod: Any, target: Any, hub: Hub, verifier: ScheduleVerifier, known: Mapping[str, Scheduling]
+    ) -> None:
+        """``mod``: a prepared module; ``known``: what is scheduled already, by name."""
+        self._mod, self._hub, self._target = mod, hub, target
+        self._number = hub.begin_module()
+        self._workloads = list(workloads(mod))
+        self.replaced: dict[str, StepRejected] = {}
+        self._remaining: Literal["default", "dlight"] = "default" if target.kind.name == "llvm" else "dlight"
+        wants = hub.verification.wants if hub.verification is not None else lambda _: False
+        self.verified = VerifiedFunctions(self._schedulings(known), verifier, wants)
+
+    def _schedulings(self, known: Mapping[str, Scheduling]) -> Iterator[Scheduling]:
+        for variable, function in self._workloads:
+            raise_if_asked()
+            scheduled = known.get(str(variable.name_hint))
+            if scheduled is not None:
+                yield scheduled.under_name_of(function)
+            else:
+                yield Scheduling(function, self._target, self._hub.lookup, precision=self._hub.precision)
+
+    def by_name(self) -> dict[str, Scheduling]:
+        """What serves each function now."""
+        pairs = zip(self._workloads, self.verified.items, strict=True)
+        return {str(variable.name_hint): item.scheduling for (variable, _), item in pairs}
+
+    def module(self) -> Any:
+        """The module with what serves now."""
+        import tvm
+
+        updated = tvm.IRModule(dict(self._mod.functions.items()), attrs=self._mod.attrs)
+        for (variable, _), item in zip(self._workloads, self.verified.items, strict=True):
+            scheduled = item.scheduling.function
+            if scheduled is not None:
+                updated.update_func(variable, scheduled.with_attr(IS_SCHEDULED, True))
+        return updated
+
+    def report(self) -> None:
+        """Tell the hub what serves, and what was refused."""
+        calls = call_counts(self._mod)
+        for (variable, function), item in zip(self._workloads, self.verified.items, strict=True):
+            name = str(variable.name_hint)  # not TVM's str, which 0.25 frees twice when it is copied
+            line = _report(item, name, self._remaining, self.replaced.get(name))
+            report = replace(line, count=calls[name], module=self._number)
+            self._hub.add(report, function)
+            for rejected in report.refused:
+                if rejected.refusal is not None and rejected.refusal.check == "run":  # the static check is as any guard
+                    self._hub.refused(name, rejection_text(rejected))
+        self._tell_of_missing_headers()
+        self._tell_of_unscheduled_integers()
+        self._tell_of_precision()
+        self._tell_of_profile()
+
+    def _tell_of_precision(self) -> None:
+        """What a precision other than float32 did."""
+        precision = self._hub.precision
+        if precision in NARROW_PRECISIONS:
+            from tunehub.kernels.cpu.pairs import is_paired
+
+            count = sum(is_paired(function) for _, function in self._workloads)
+            text = f"{count} functions multiply operands that are rounded to bfloat16"
+            if count and (wide := Counter(filter(None, (wide_product(each) for _, each in self._workloads)))):
+                kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(wide.items()))
+                text += f"; {sum(wide.values())} multiply in float32 ({kinds}): {self._why_wide()}"
+            why = f"nothing is rounded: {self._why_not_paired()}"
+            self._hub.note(f"precision={precision}: {text if count else why}")
+        elif precision == "tf32":
+            from tunehub.kernels.cuda.gemm.hopper.tf32 import NAME
+
+            served = (item.scheduling.served for item in self.verified.items)
+            count = sum(each is not None and each.template == NAME for each in served)
+            self._hub.note(f"precision=tf32: {count} functions in float32 multiply operands that are rounded to TF32")
+
+    def _tell_of_profile(self) -> None:
+        """Whose measurements of this CPU the rules went by."""
+        source = machine_for(self._target).profile if self._target.kind.name == "llvm" else None
+        if source is not None:
+            self._hub.note(f"where there is no record, rules go by {source}")
+
+    def _why_not_paired(self) -> str:
+        from tunehub.graph.layout.narrowing import doubt  # few ask for it
+
+        if self._target.kind.name != "llvm":
+            return "it is for CPUs"
+        if self._hub.layout != "auto":
+            return "layouts are kept"
+        found = doubt(self._target, machine_for(self._target), asked=self._hub.precision == "bf16")
+        return found or "no product or convolution has constant weights of a fitting shape"
+
+    def _why_wide(self) -> str:
+        """Why some products are not of bfloat16 where others are."""
+        machine = machine_for(self._target)
+        if machine.rates.pairs < 1:
+            slower = f"pairs take {1 / machine.rates.pairs:.2g} times as long as float32 here"
+            return f"their shapes fill no tiles, and {slower}"
+        return "their shapes, or sums of few numbers, gain nothing from pairs"
+
+    def _tell_of_unscheduled_integers(self) -> None:
+        """A product of 8 bits in plain loops takes many times what it takes in float32: nobody should have to look for
+        it in the report."""
+        if self._target.kind.name != "llvm":
+            return
+        for (variable, _), item in zip(self._workloads, self.verified.items, strict=True):
+            scheduling = item.scheduling
+            types = product_types(scheduling.original) if scheduling.served is None else None
+            if types is None or not types.endswith(_INTEGERS):
+                continue
+            if (match := scheduling.request.fit.match) is None or not match.is_little:
+                reasons = "; ".join(map(rejection_text, scheduling.outcome.rejected)) or "no template is for it"
+                self._hub.slow_integers(str(variable.name_hint), types, reasons)
+
+    def _tell_of_missing_headers(self) -> None:
+        """A module that would be several times as fast should not be left so without a word."""
+        missing = missing_for_tensor_cores() if self._remaining == "dlight" else None
+        if missing is None:
+            return
+        outcomes = [item.scheduling.outcome for item in self.verified.items]
+        without = sum(any(str(missing).startswith(r.reason or "-") for r in found.rejected) for found in outcomes)
+        if without:
+            reason = f"{without} functions do without tensor cores: {missing.reason}"
+            problem = CompileStepError(reason, remedy=missing.remedy, cause="CUDA's headers")
+            self._hub.failed("scheduling for tensor cores", problem)
+
+
+def workloads(mod: Any) -> Iterator[tuple[Any, Any]]:
+    """The functions of ``mod`` to be scheduled, with their variables."""
+    import tvm
+    from tvm import relax
+
+    for variable, function in mod.functions.items():
+        if not isinstance(function, tvm.tirx.PrimFunc) or is_scheduled(function):
+            continue
+        if not (relax.analysis.has_reshape_pattern(function) and _keeps_all(function)):
+            yield variable, function  # of the others TVM makes views, as long as nobody schedules them
+
+
+def _keeps_all(function: Any) -> bool:
+    """Whether the result of ``function`` has as many elements as its only input: a slice looks like a reshape, too."""
+    shapes = [buffer_kind(buffer).shape for buffer in parameters(function)]
+    first, *others = [math.prod(map(plain_extent, shape)) for shape in shapes]
+    return all(same_extent(first, size) for size in others)
+
+
+def call_counts(mod: Any) -> Counter[str]:
+    """How often each PrimFunc is called by the graph."""
+    counts: Counter[str] = Counter()
+    for call in calls_in(mod):
+        if operator_of(call).startswith("relax.call_tir"):
+            counts[str(call.args[0].name_hint)] += 1
+    return counts
+
+
+def _report(item: VerifiedScheduling, name: str, remaining: str, replaced: StepRejected | None) -> WorkloadReport:
+    """The report's line of a function; ``remaining`` is the rung of those that nothing of the hub schedules, and
+    ``replaced`` why that is not the rung of this one."""
+    outcome: Scheduled = item.scheduling.outcome
+    served, rung = outcome.served, outcome.rung or ("plain" if replaced is not None else remaining)
+    rejected = outcome.rejected if served is not None or replaced is None else (*outcome.rejected, replaced)
+    report = WorkloadReport(
+        name=name,
+        op=name,
+        rung=rung,
+        exact=outcome.exact,
+        anchor=outcome.anchor,
+        default_s=outcome.default_s,
+        skipped=tuple(map(rejection_text, rejected)),
+        passed_over=passed_over(rung, outcome.anchor, rejected),
+        verified=item.verdict.check,
+        not_run=item.verdict.not_run,
+        refused=tuple(each for each in rejected if each.refusal is not None),
+        symbols=tuple(map(symbol_name, symbols_of(item.scheduling.original))),
+        types=product_types(item.scheduling.original),
+    )
+    if served is None:
+        return report
+    return replace(
+        report,
+        package=served.package,
+        run_s=served.run_s,
+        template=served.template,
+        source=served.source,
+        predicted_s=served.predicted_s,
+        sizes=served.sizes,
+    )

@@ -1,0 +1,331 @@
+"""Where the hub meets current TVM (0.25 and newer): the compile pipeline with records between fusion and lowering.
+
+Nothing here reads packages: records come from a :class:`tunehub.records.lookup.RecordLookup`, and every outcome goes to
+the hub's report. The steps: :mod:`tunehub.compiler.preparing`, :mod:`tunehub.compiler.module_records`,
+:mod:`tunehub.compiler.finishing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from tunehub.compiler.finishing import finish
+from tunehub.compiler.module_records import ModuleRecords, call_counts, workloads
+from tunehub.compiler.patch import DefaultPipelinePatch
+from tunehub.compiler.preparing import prepare
+from tunehub.compiler.schedule.ladder import Scheduling
+from tunehub.compiler.verify.port import ScheduleVerifier, TrustingVerifier
+from tunehub.graph.numerics.known_mistakes import wrong_operators
+from tunehub.interrupts import heeding
+from tunehub.kernels.template_fit import published_rates
+from tunehub.records.never_worse import GUESS_MARGIN
+from tunehub.tir.nodes import calls_in
+from tunehub.tir.symbols import symbols_of
+
+if TYPE_CHECKING:
+    from tunehub.compiler.hub import Hub
+    from tunehub.options import Sizes
+
+
+def build_pipeline(target: Any, hub: Hub, specialize: Sizes | None = None) -> Any:
+    """Return the module pass that compiles for ``target`` with the records of ``hub``; ``specialize``: see
+    :mod:`tunehub.graph.shapes.specialize`. The pass raises SettingError for sizes that do not fit a module.
+
+    When a step of the hub fails, the module goes through TVM's default pipeline and the hub warns
+    (``strict``: the hub raises).
+    """
+    import tvm
+
+    @tvm.transform.module_pass(opt_level=0, name="tunehub.pipeline")  # type: ignore[untyped-decorator]
+    def tunehub_pipeline(mod: Any, _context: Any) -> Any:
+        original = _named_for(target, mod)
+        mod = _specialized(original, specialize, hub)
+        if not _may_serve(mod, target, hub):
+            return _plain_pipeline(target)(mod)
+        try:
+            with heeding(), published_rates(hub.published_profile), _verifying(hub, target) as verifier:
+                hub.step("graph")
+                known: dict[str, Scheduling] = {}
+                prepared = _prepare_for(hub, mod, target, known)
+                _measure(prepared, target, hub, known)
+                finished = _scheduled_and_finished(prepared, target, hub, verifier, known)
+            hub.leaves_wrong(wrong_operators(calls_in(mod), target))
+            _note_weights(finished, hub)
+            if hub.verification is not None and hub.verification.whole_networks:
+                hub.verification.check_network(mod, finished, target, hub.note)
+            hub.step("code")
+            return finished
+        except Exception as error:
+            hub.failed("compiling with records", error)
+            return _plain_pipeline(target)(original)
+
+    return tunehub_pipeline
+
+
+def _measure(mod: Any, target: Any, hub: Hub, known: dict[str, Scheduling]) -> None:
+    """Measure the functions of ``mod``, a prepared module, that have no record, if the hub is asked to. Those in
+    ``known`` are to be scheduled again then."""
+    if hub.measuring is not None:
+        known.clear()
+        from tunehub.compiler.measure.missing import measure_missing
+
+        functions = ((str(variable.name_hint), function) for variable, function in workloads(mod))
+        measure_missing(functions, target, hub, hub.measuring)
+
+
+def explain_module(
+    mod: Any, target: Any, hub: Hub, params: dict[str, Any] | None = None, specialize: Sizes | None = None
+) -> None:
+    """Put into the report of ``hub`` what :func:`compile_module` would do with ``mod``. No code is generated. Raises as
+    that."""
+    bound = _specialized(_named_for(target, _bound(mod, params)), specialize, hub)
+    if not _may_serve(bound, target, hub):
+        return
+    try:
+        with heeding(), published_rates(hub.published_profile), _verifying(hub, target, explaining=True) as verifier:
+            known: dict[str, Scheduling] = {}
+            apply_records(_prepare_for(hub, bound, target, known), target, hub, verifier, known)
+        hub.leaves_wrong(wrong_operators(calls_in(bound), target))
+    except Exception as error:
+        hub.failed("explaining the module", error)
+
+
+def prepared_for(mod: Any, target: Any, hub: Hub) -> Any:
+    """``mod`` as a compile with ``hub`` has it before it is scheduled, see
+    :func:`tunehub.compiler.preparing.prepare`."""
+    hub.step("graph")
+    with heeding(), published_rates(hub.published_profile):
+        return _prepare_for(hub, _named_for(target, mod), target)
+
+
+def schedulings(prepared: Any, target: Any, hub: Hub) -> dict[str, Scheduling]:
+    """What serves each function of ``prepared``, by name, verified as in a compile; the report of ``hub`` says so."""
+    hub.step("schedule")
+    with heeding(), published_rates(hub.published_profile), _verifying(hub, target) as verifier:
+        records = ModuleRecords(prepared, target, hub, verifier, {})
+        records.verified.settle()
+        records.report()
+    return records.by_name()
+
+
+def _specialized(mod: Any, sizes: Sizes | None, hub: Hub) -> Any:
+    """``mod`` with functions for ``sizes``; as it is when they cannot be made. Raises SettingError for wrong ones."""
+    if sizes is None:
+        return mod
+    from tunehub.graph.shapes.specialize import check_sizes, specialized
+
+    check_sizes(mod, sizes)
+    try:
+        return specialized(mod, sizes)
+    except Exception as error:
+        hub.failed("making functions for chosen sizes", error)
+        return mod
+
+
+def _note_weights(finished: Any, hub: Hub) -> None:
+    """Say what functions for chosen sizes hold beside what the one for all sizes holds."""
+    from tunehub.graph.shapes.specialize import note_of_weights
+
+    text = note_of_weights(finished)
+    if text is not None:
+        hub.note(text)
+
+
+def _may_serve(mod: Any, target: Any, hub: Hub) -> bool:
+    """Whether the hub can serve ``mod`` by its nature; if not, the hub says why."""
+    from tunehub.graph.effects import hidden_effects
+
+    if target.kind.name != hub.host.kind:  # TVM itself never compares the target of a record
+        hub.fall_back(f"they are for {hub.host.kind}, the module is compiled for {target.kind.name}")
+        return False
+    hidden = hidden_effects(mod)
+    if hidden is not None:
+        hub.fall_back(f"{hidden}, which other functions call, calls packed functions for their side effects")
+        return False
+    return True
+
+
+def _named_for(target: Any, mod: Any) -> Any:
+    """``mod`` with names of inputs that code for ``target`` can have."""
+    if target.kind.name == "llvm":
+        return mod
+    from tunehub.graph.names import with_identifiers
+
+    return with_identifiers(mod)
+
+
+def _prepare_for(hub: Hub, mod: Any, target: Any, known: dict[str, Scheduling] | None = None) -> Any:
+    """The module in the layouts that the hub asks for; when they cannot be planned, in its own. GPUs have their own.
+    What was scheduled to find out whether it can be is put into ``known``, by name."""
+    if target.kind.name == "cuda":
+        turned = _turned(prepare(mod, target, precision=hub.precision), mod, target, hub)
+        return _with_winograd(turned, target, hub, {})
+    if hub.layout == "auto":
+        try:
+            planned = prepare(mod, target, layout="auto", precision=hub.precision, winograd=hub.winograd, note=hub.note)
+            return _with_winograd(planned, target, hub, {} if known is None else known)
+        except Exception as error:
+            hub.failed("planning layouts", error)
+    return prepare(mod, target)
+
+
+def _with_winograd(prepared: Any, target: Any, hub: Hub, known: dict[str, Scheduling]) -> Any:
+    """``prepared`` with convolutions by Winograd's algorithm where the hub may and that should be faster."""
+    if not hub.winograd or hub.precision == "tf32":
+        return prepared
+    try:
+        if target.kind.name == "cuda":
+            from tunehub.compiler.winograd import cuda as on_cuda  # CPUs need none of it
+
+            return on_cuda.with_winograd(prepared, target, hub.lookup, hub.note)
+        if target.kind.name == "llvm":
+            from tunehub.compiler.winograd.cpu import with_winograd
+
+            written, schedulings = with_winograd(prepared, target, hub.lookup, hub.note)
+            known.update(schedulings)
+            return written
+    except Exception as error:
+        hub.failed("writing convolutions by Winograd's algorithm", error)
+    return prepared
+
+
+def _turned(prepared: Any, mod: Any, target: Any, hub: Hub) -> Any:
+    """``mod`` with channels last where that serves it; ``prepared``, its own order, where records are for that and are
+    not slower than turned convolutions should be, by the margin of every guess, or where few convolutions should gain
+    less than turning takes."""
+    from tunehub.graph.layout.cuda.channels_last import turns
+    from tunehub.graph.layout.cuda.turning import pays
+
+    if not turns(mod, target, hub.precision):
+        return prepared
+    recorded_s, turned_s = _recorded_and_turned(prepared, hub)
+    if 0.0 < recorded_s < GUESS_MARGIN * turned_s:
+        return prepared
+    try:
+        turned = prepare(mod, target, turned=True, precision=hub.precision)
+        return turned if pays(prepared, turned, target, hub.precision) else prepared
+    except Exception as error:
+        hub.failed("turning images", error)
+        return prepared
+
+
+def _recorded_and_turned(prepared: Any, hub: Hub) -> tuple[float, float]:
+    """What all convolutions of ``prepared`` that have exact records take by these, and should take with channels
+    last."""
+    from tunehub.kernels.cuda.gemm.hopper.rule import turned_s
+    from tunehub.kernels.cuda.gemm.tensor_core.sketch import matmul_of
+    from tunehub.tir.keys import workload_key
+    from tunehub.tir.nodes import main_module
+
+    counts, recorded_s, expected_s = call_counts(prepared), 0.0, 0.0
+    for variable, function in workloads(prepared):
+        single = main_module(function)
+        matmul = None if symbols_of(function) else matmul_of(single)
+        if matmul is None or not (matmul.rows_first or matmul.window > 1):
+            continue
+        found = hub.lookup.by_exact(workload_key(single))
+        if found is not None:
+            count = counts[str(variable.name_hint)]
+            recorded_s, expected_s = recorded_s + count * found.record.mean_s, expected_s + count * turned_s(matmul)
+    return recorded_s, expected_s
+
+
+def compile_module(
+    mod: Any, target: Any, hub: Hub, params: dict[str, Any] | None = None, specialize: Sizes | None = None
+) -> Any:
+    """Compile ``mod`` with the records of ``hub``; the executable is what ``tvm.compile`` returns.
+
+    ``params`` (name → array) are bound into ``main`` first: bound weights are packed once, at compile time.
+    ``specialize``: sizes by open dimension for which ``main`` has functions of their own
+    (:mod:`tunehub.graph.shapes.specialize`); raises SettingError for those that do not fit ``mod``.
+    A failure after the pipeline (code generation) leads to one more attempt with TVM's default pipeline.
+    """
+    import tvm
+
+    mod = _bound(mod, params)
+    with heeding():
+        chosen = _specialized(mod, specialize, hub)
+        try:
+            with activate(hub):
+                return tvm.compile(chosen, target, relax_pipeline=build_pipeline(target, hub))
+        except Exception as error:
+            hub.failed("generating code for the scheduled module", error)
+            return tvm.compile(mod, target, relax_pipeline=_plain_pipeline(target))
+
+
+def apply_records(
+    mod: Any,
+    target: Any,
+    hub: Hub,
+    verifier: ScheduleVerifier | None = None,
+    known: Mapping[str, Scheduling] | None = None,
+) -> Any:
+    """Return ``mod`` with every PrimFunc scheduled for which there is a record or a template that applies; ``known``:
+    those that are scheduled already, by name.
+
+    A function without either stays as it is, and the report says which rung serves it. Raises ScheduleRefusedError in
+    strict mode for a schedule that ``verifier`` refuses; None verifies nothing.
+    """
+    records = ModuleRecords(mod, target, hub, verifier or TrustingVerifier(), known or {})
+    records.verified.settle()
+    records.report()
+    return records.module()
+
+
+def _scheduled_and_finished(
+    mod: Any, target: Any, hub: Hub, verifier: ScheduleVerifier, known: Mapping[str, Scheduling]
+) -> Any:
+    """``mod`` after :func:`apply_records` and :func:`finish`, which goes on while schedules are verified. Where one is
+    refused it was in vain, and so was an error that it raised."""
+    hub.step("schedule")
+    records = ModuleRecords(mod, target, hub, verifier, known)
+    hub.step("lower")
+    finished = _finished(records, target)
+    if records.verified.settle():
+        finished = _finished(records, target)
+    records.report()
+    if isinstance(finished, Exception):
+        raise finished
+    return finished
+
+
+def _finished(records: ModuleRecords, target: Any) -> Any:
+    """The module with what serves now after :func:`finish`, or the error that this raised."""
+    records.replaced.clear()
+    try:
+        return finish(records.module(), target, records.replaced)
+    except Exception as error:  # of a schedule that will be refused, maybe
+        return error
+
+
+def _verifying(hub: Hub, target: Any, *, explaining: bool = False) -> Any:
+    """What verifies the schedules of a module, as a context."""
+    if hub.verification is None:
+        return nullcontext(TrustingVerifier())
+    return hub.verification.verifying(target, explaining=explaining)
+
+
+_patch = DefaultPipelinePatch(build_pipeline)
+activate, install, uninstall = _patch.activate, _patch.install, _patch.uninstall
+
+
+def _plain_pipeline(target: Any) -> Any:
+    """What ``tvm.compile`` would run without the hub (``relax/vm_build.py``)."""
+    default, by_target = _patch.originals()
+    return by_target(target) if "gpu" in target.keys else default()
+
+
+def _bound(mod: Any, params: dict[str, Any] | None) -> Any:
+    from tvm import relax
+
+    if not params:
+        return mod
+    return relax.transform.BindParams("main", {name: _tensor(value) for name, value in params.items()})(mod)
+
+
+def _tensor(value: Any) -> Any:
+    import tvm
+
+    return value if hasattr(value, "numpy") else tvm.runtime.tensor(value)

@@ -1,0 +1,193 @@
+"""A module made ready for schedules: simplified, in chosen layouts, legalised and fused. Its functions are workloads.
+
+The order of passes is TVM's own (``relax/backend/*/pipeline.py``) with the hub's steps in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tunehub.kernels.template_fit import machine_for
+from tunehub.tir.nodes import calls_in, operator_of, tensor_type
+
+if TYPE_CHECKING:
+    from tunehub.graph.layout.narrowing import Narrowing
+    from tunehub.options import Layout, Precision
+
+DEFAULT_SCHEDULE = "ApplyDefaultSchedule"  # TVM's pass, which comes later here
+NARROW_PRECISIONS = ("bf16", "auto")  # that may round operands to bfloat16
+
+
+def prepare(
+    mod: Any,
+    target: Any,
+    *,
+    layout: Layout = "keep",
+    turned: bool = False,
+    precision: Precision = "float32",
+    winograd: bool = False,
+    note: Callable[[str], None] | None = None,
+) -> Any:
+    """Return ``mod`` simplified, legalised and fused as a compile does it: what remains are workloads.
+
+    The builder tunes the functions of this module, so that a package and a compile agree on what a workload is. On CPUs
+    constant arguments are marked as free to change their layout (weights are packed at compile time), and
+    ``layout="auto"`` chooses the layouts of operators (:mod:`tunehub.graph.layout.planning`), packs the weights of
+    matmuls and writes exp, erf and the like as polynomials (:mod:`tunehub.graph.numerics.fast_math`); modules for
+    targets that are no CPUs keep theirs. With it, quantised models compute in integers where the CPU has instructions
+    for that (:mod:`tunehub.graph.quantised.integers`), and ``note`` is told how much of them. ``turned``: channels are
+    last (:mod:`tunehub.graph.layout.cuda.channels_last`).
+    ``precision``: ``tf32`` gives products in float32 weights that tensor cores can read; ``bf16`` rounds operands of
+    products and convolutions on CPUs that multiply these faster, but of those that :mod:`tunehub.graph.winograd` makes
+    faster (``winograd``) not; ``auto`` does so where that is known.
+    """
+    import tvm
+    from tvm import relax
+
+    from tunehub.graph.effects import keep_effects, plain_casts
+    from tunehub.graph.shapes.bounds import within_bounds
+    from tunehub.graph.shapes.reshapes import reshapes_are_views
+
+    simplify = simplifying_passes(mod)
+    planning = [_layout_pass(target, precision=precision, winograd=winograd)] if layout == "auto" and simplify else []
+    passes = [
+        within_bounds,
+        keep_effects,
+        *(_quantised_passes(target, note) if planning else []),
+        *simplify,
+        *_attention_passes(target),
+        *_turning_passes(turned=turned),
+        *_accuracy_passes(target, precision),
+        *planning,
+        *relax.pipeline.library_dispatch_passes(target),
+        *_legalizing_passes(target),
+        plain_casts,
+        reshapes_are_views,
+    ]
+    if target.kind.name == "llvm":
+        passes.append(relax.transform.AttachAttrLayoutFreeBuffers())
+    with target:
+        return tvm.transform.Sequential(passes)(mod)
+
+
+def simplifying_passes(mod: Any) -> list[Any]:
+    """Batch norms in inference mode go into convolutions; one in training mode keeps the module as it is."""
+    from tvm import relax
+
+    from tunehub.graph.raising import raise_kernels
+    from tunehub.graph.simplify import NARROW, simplify
+
+    norms = [call for call in calls_in(mod) if operator_of(call) == "relax.nn.batch_norm"]
+    if any(call.attrs.training for call in norms):
+        return []
+    narrow = any(str(tensor_type(call.args[0]).dtype) in NARROW for call in norms)
+    return [
+        relax.transform.CanonicalizeBindings(),
+        *([] if narrow else [relax.transform.FoldBatchnormToConv2D()]),
+        simplify,
+        raise_kernels,
+        relax.transform.DecomposeOpsForInference(),
+        relax.transform.CanonicalizeBindings(),
+    ]
+
+
+def _quantised_passes(target: Any, note: Callable[[str], None] | None) -> list[Any]:
+    """Models in QDQ form in integers, on CPUs."""
+    import tvm
+    from tvm import relax
+
+    if target.kind.name != "llvm":
+        return []
+    from tunehub.graph.quantised.integers import in_integers
+    from tunehub.kernels.cpu.dot_product import dot_product_of
+
+    @tvm.transform.module_pass(opt_level=0, name="tunehub.in_integers")  # type: ignore[untyped-decorator]
+    def quantised(mod: Any, _context: Any) -> Any:
+        return in_integers(mod, dot_product_of(target), note)
+
+    return [relax.transform.CanonicalizeBindings(), quantised]
+
+
+def _legalizing_passes(target: Any) -> list[Any]:
+    """TVM's own; before it folds constants, those that need no code are."""
+    from tvm import relax
+
+    from tunehub.graph.constants import evaluate_constants
+
+    found = []
+    for each in relax.pipeline.legalize_passes(target):
+        name = str(each.info.name)
+        found += [evaluate_constants] if name == "FoldConstant" else []
+        found += [] if DEFAULT_SCHEDULE in name else [each]
+    return found
+
+
+def _turning_passes(*, turned: bool) -> list[Any]:
+    """Images in the order that the GPU computes best, with what was turned twice taken out."""
+    import tvm
+    from tvm import relax
+
+    if not turned:
+        return []
+    from tunehub.graph.layout.cuda.channels_last import channels_last
+
+    @tvm.transform.module_pass(opt_level=0, name="tunehub.channels_last")  # type: ignore[untyped-decorator]
+    def turn(mod: Any, _context: Any) -> Any:
+        return channels_last(mod)
+
+    return [turn, relax.transform.CanonicalizeBindings()]
+
+
+def _accuracy_passes(target: Any, precision: Precision) -> list[Any]:
+    """What keeps TVM's code for ``target`` from wrong results, and products as that target computes them best."""
+    if target.kind.name != "cuda":
+        return []
+    from tunehub.graph.numerics.accurate_math import accurate_math
+    from tunehub.graph.numerics.wide_sums import wide_sums
+    from tunehub.graph.products import gpu_products, gpu_products_in_tf32
+
+    return [accurate_math, wide_sums, gpu_products_in_tf32 if precision == "tf32" else gpu_products]
+
+
+def _attention_passes(target: Any) -> list[Any]:
+    """Attention as one function each. Before images are turned: TVM's ConvertLayout fails on a ``squeeze`` whose axis
+    counts from the end (0.27: ``std::bad_alloc``), as vision transformers have it in front of their heads."""
+    if target.kind.name != "cuda":
+        return []
+    from tunehub.graph.attention.cuda.joining import join_attention
+    from tunehub.kernels.cuda.attention.rule import serves
+
+    return [join_attention] if serves(target) else []
+
+
+def _layout_pass(target: Any, *, precision: Precision, winograd: bool) -> Any:
+    import tvm
+
+    @tvm.transform.module_pass(opt_level=0, name="tunehub.plan_layouts")  # type: ignore[untyped-decorator]
+    def planned(mod: Any, _context: Any) -> Any:
+        from tunehub.graph.layout.planning import plan_layouts
+        from tunehub.graph.numerics.fast_math import fast_math
+        from tunehub.graph.quantised.rounding import quantise_in_vectors
+
+        if target.kind.name != "llvm":
+            return mod
+        narrowing = _narrowing(target, precision, winograd=winograd)
+        return quantise_in_vectors(fast_math(plan_layouts(mod, target, narrowing=narrowing)))
+
+    return planned
+
+
+def _narrowing(target: Any, precision: Precision, *, winograd: bool) -> Narrowing | None:
+    """What has operands in bfloat16 on ``target``; None where that is not wanted or would not be faster."""
+    if precision not in NARROW_PRECISIONS:
+        return None
+    from tunehub.graph.layout.narrowing import Narrowing, doubt
+    from tunehub.kernels.cpu import amx, pairs
+
+    machine = machine_for(target)
+    if doubt(target, machine, asked=precision == "bf16"):
+        return None
+    tiles = amx.doubt(target, "bfloat16") is None
+    rows_in_tiles = tiles and pairs.doubt(target) is None
+    return Narrowing(machine=machine, winograd=winograd, tiles=tiles, rows_in_tiles=rows_in_tiles)

@@ -1,0 +1,673 @@
+"""One function of current TVM: the steps that find a schedule for it, in their order, and what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from tunehub.compiler.schedule.apply import apply_candidate
+from tunehub.compiler.schedule.transfer_sources import Strategy, Transfers, predicted_s, promising
+from tunehub.exceptions import TunehubError, last_line
+from tunehub.kernels.template_fit import TemplateFit
+from tunehub.records.lookup import Candidate, content_of
+from tunehub.records.never_worse import (
+    against_borrowing,
+    against_default_knobs,
+    against_ladder,
+    against_promise,
+    against_record,
+    against_transfer,
+)
+from tunehub.registries.key_scheme import LADDER, META_SCHEDULE, TEMPLATE
+from tunehub.report.ladder import LadderWalk, Refusal, Step, StepRejected, walk
+from tunehub.tir.cuda.known_faults import made_of
+from tunehub.tir.guard import FaultFoundError, check_function
+from tunehub.tir.keys import anchor_key, workload_key
+from tunehub.tir.nodes import main_module
+from tunehub.tir.operator_class import anchor_class_of, class_of
+from tunehub.tir.symbols import is_symbolic, symbol_name, symbols_of, typical, typical_instance
+from tunehub_registry.template_record import TemplateRecord
+
+if TYPE_CHECKING:
+    from tunehub.options import Precision
+    from tunehub.records.lookup import FoundLadder, Neighbour, RecordLookup, Rung
+    from tunehub_registry.any_record import AnyRecord
+    from tunehub_registry.ladder_record import LadderRecord
+
+DEFAULT_TRANSFERS = Transfers()
+GENERAL_TEMPLATES = frozenset({"loops"})  # for whatever nothing else fits: a neighbour's tuned schedule comes before
+_REASON_CHARACTERS = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Served:
+    """A schedule for a function, and where it is from: the ``step`` that found it, and the ``rung`` for the report.
+
+    ``record`` made it, a template's knobs where ``template`` is named; on the rung ``template`` it is by default knobs.
+    ``run_s`` and ``default_s`` are the record's. On the rung ``transfer`` nobody has measured the schedule: ``source``
+    is the workload that the record was tuned for, ``predicted_s`` what its time is expected to be here. In seconds.
+    ``sizes`` says which sizes of a symbolic function what serves; the times are then those at typical ones.
+    """
+
+    step: Step
+    schedule: Any
+    rung: Rung | Literal["template"]
+    package: str | None = None
+    run_s: float | None = None
+    default_s: float | None = None
+    template: str | None = None
+    source: str | None = None
+    predicted_s: float | None = None
+    record: AnyRecord | LadderRecord | None = None
+    sizes: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scheduled:
+    """What :func:`schedule_module` did. ``anchor`` is None when it was not asked for. ``served`` is None when nothing
+    did; ``rejected`` is what was tried before."""
+
+    exact: str
+    anchor: str | None
+    served: Served | None
+    rejected: tuple[StepRejected, ...]
+
+    @property
+    def schedule(self) -> Any | None:
+        """The schedule, if any."""
+        return None if self.served is None else self.served.schedule
+
+    @property
+    def rung(self) -> Rung | Literal["template"] | None:
+        """The rung that serves, if any."""
+        return None if self.served is None else self.served.rung
+
+    @property
+    def default_s(self) -> float | None:
+        """The record's, or without a schedule what was measured to be the best."""
+        if self.served is not None:
+            return self.served.default_s
+        return next((item.default_s for item in self.rejected if item.default_s is not None), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a schedule is wanted for: ``mod``, an IRModule with one PrimFunc ``main``, and where records come from."""
+
+    mod: Any
+    target: Any
+    lookup: RecordLookup
+    transfers: Transfers = DEFAULT_TRANSFERS
+    precision: Precision = "float32"
+
+    @cached_property
+    def fit(self) -> TemplateFit:
+        """The templates for the function."""
+        return TemplateFit(self.mod, self.target)
+
+    @cached_property
+    def exact(self) -> str:
+        """The key of the very function."""
+        return workload_key(self.mod)
+
+    @cached_property
+    def anchor(self) -> str | None:
+        """The key of its anchor block, if it has one."""
+        return anchor_key(self.mod)
+
+    @cached_property
+    def without_record_s(self) -> float | None:
+        """Seconds that it should take on a CUDA GPU without a record, if the costs know it."""
+        from tunehub.kernels.cuda.adapted import without_record_s  # CPUs need none of it
+
+        return without_record_s(self.mod, self.target)
+
+    @cached_property
+    def divided(self) -> float | None:
+        """The seconds that the function should take on a CUDA GPU with its long sums divided by rule, where it is made
+        so."""
+        if self.target.kind.name != "cuda" or self.is_symbolic:
+            return None
+        from tunehub.kernels.cuda.gemm.split_k.rule import promised  # CPUs need none of it
+
+        try:
+            return promised(self.mod, self.target)
+        except Exception:  # no tile, or what TVM raises: the step of the rule says so
+            return None
+
+    @cached_property
+    def typical(self) -> Any | None:
+        """``mod``, or of a symbolic function the instance by which it is compared with others, if there is one."""
+        if not self.is_symbolic:
+            return self.mod
+        instance = typical_instance(self.mod["main"])
+        return None if instance is None else main_module(instance)
+
+    @cached_property
+    def is_symbolic(self) -> bool:
+        """Whether its shapes have symbols."""
+        return is_symbolic(self.mod["main"])
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """What the model calls its symbols."""
+        return tuple(map(symbol_name, symbols_of(self.mod["main"])))
+
+    def by_rule(self, function: Any) -> Any | None:
+        """A function like this one as it is scheduled without a record of its own, if it is."""
+        request = replace(self, mod=main_module(function))
+        served, _ = walk(_CUDA_RULES if self.target.kind.name == "cuda" else _CPU_RULES, request)
+        return None if served is None else served.schedule.mod["main"]
+
+    @cached_property
+    def has_expert(self) -> bool:
+        """Whether a template made for its operator recognises the function."""
+        try:
+            match = self.fit.match
+        except Exception:  # what it is is said when default knobs are tried
+            return False
+        return match is not None and match.template.NAME not in GENERAL_TEMPLATES
+
+
+_Outcomes = Iterable[Served | StepRejected]
+
+
+def _exact(request: Request) -> _Outcomes:
+    """The record of this very function, or its ladder."""
+    candidate = request.lookup.by_exact(request.exact)
+    if candidate is not None:
+        yield _unless_sums_are_divided("exact", request, candidate)
+    yield from _laddered("exact", request, request.exact)
+
+
+def _anchor(request: Request) -> _Outcomes:
+    """The records of functions with the same anchor block."""
+    for candidate in request.lookup.by_anchor(request.anchor) if request.anchor else ():
+        tuner = TEMPLATE if isinstance(candidate.record, TemplateRecord) else META_SCHEDULE
+        against = against_borrowing(request.lookup.measured(tuner, request.exact))
+        if against is not None:
+            yield StepRejected(step="anchor", reason=against)
+        else:
+            yield _unless_sums_are_divided("anchor", request, candidate)
+    yield from _laddered("anchor", request, request.anchor)
+
+
+def _unless_sums_are_divided(step: Step, request: Request, candidate: Candidate) -> Served | StepRejected:
+    """What a record gives, rejected where long sums divided by rule promise less than it took for its publisher:
+    MetaSchedule has no such tiles. A user's own records, and what was measured here, stay."""
+    promised = None if candidate.rung in ("user", "measured") else request.divided
+    against = None if promised is None else against_promise(candidate.record.mean_s, promised)
+    if against is None:
+        return _tried(step, request, candidate)
+    return StepRejected(step=step, reason=against, package=candidate.package, record=candidate.record.op)
+
+
+def _laddered(step: Literal["exact", "anchor"], request: Request, key: str | None) -> _Outcomes:
+    """The ladders of a symbolic function."""
+    if not request.is_symbolic or key is None:
+        return
+    from tunehub.compiler.schedule.size_ladder import by_ladder, ladder_text  # static functions need none of it
+
+    function = request.mod["main"]
+    for found in request.lookup.ladders(step, key):
+        record = found.record
+        if step == "anchor" and record.exact == request.exact:
+            continue
+        against = against_ladder(record, borrowed=step == "anchor")
+        applied = _applied(step, found, against, partial(by_ladder, function, request.target, record, request.by_rule))
+        if isinstance(applied, StepRejected):
+            yield applied
+            continue
+        times = record.near(typical(function) or ())
+        yield Served(
+            step=step,
+            schedule=applied,
+            rung=found.rung,
+            package=found.package,
+            run_s=times.run_s,
+            default_s=times.default_s,
+            record=record,
+            sizes=ladder_text(record, request.symbols),
+        )
+
+
+def _instance(request: Request) -> _Outcomes:
+    """A ladder that was measured at the sizes of this static function: the knobs of its step for them."""
+    if request.is_symbolic:
+        return
+    for found in request.lookup.ladders("instance", request.exact):
+        from tunehub.compiler.schedule.size_ladder import static_record
+
+        record = static_record(found.record, request.exact, request.fit)
+        if record is None:
+            continue
+        against = against_borrowing(request.lookup.measured(TEMPLATE, request.exact))
+        against = against or against_record(record, borrowed=True)
+        if against is not None:
+            yield StepRejected(step="transfer", reason=against, package=found.package, record=record.op)
+            continue
+        yield _tried(
+            "transfer", request, Candidate(record=record, rung=found.rung, package=found.package), record.mean_s
+        )
+
+
+def _transferred_knobs(request: Request) -> _Outcomes:
+    """Knobs tuned for other shapes, where a template made for the operator fits."""
+    return _transferred(request, request.transfers.knobs, TEMPLATE) if request.has_expert else ()
+
+
+def _transferred_traces(request: Request) -> _Outcomes:
+    """Traces tuned for other static shapes, where no template made for the operator fits."""
+    if request.is_symbolic or request.has_expert:
+        return ()
+    found = _transferred(request, request.transfers.traces, META_SCHEDULE)
+    return map(partial(_unless_rule_is_faster, request), found) if request.target.kind.name == "cuda" else found
+
+
+def _unless_rule_is_faster(request: Request, found: Served | StepRejected) -> Served | StepRejected:
+    """``found`` with the time that its tile should take here, rejected where the rule for CUDA promises much less.
+
+    Rules come first: 42 functions in float32 that they and transferred records served took 1.34 times as long by these
+    on an H200 (docs/adr/0024)."""
+    if isinstance(found, StepRejected):
+        return found
+    from tunehub.kernels.cuda.adapted import adapted_s  # CPUs need none of it
+
+    expected_s = adapted_s(request.mod, found.schedule.trace) or found.predicted_s
+    rule_s = request.without_record_s
+    against = against_transfer(expected_s, rule_s) if expected_s and rule_s else None
+    if against is not None:
+        record = None if found.record is None else found.record.op
+        return StepRejected(step="transfer", reason=against, package=found.package, record=record)
+    return replace(found, predicted_s=expected_s)
+
+
+def _default_knobs(request: Request) -> _Outcomes:
+    """The template that fits, with the knobs of its own rule, where these promise to beat TVM's default."""
+    name, measured = None, request.lookup.measured(TEMPLATE, request.exact)
+    try:
+        match = request.fit.match
+        if match is None:
+            return
+        name = match.template.NAME
+        against = None if measured is None else against_default_knobs(measured, name)
+        if measured is not None and against is not None:
+            default_s = measured.evidence.default_s
+            yield StepRejected(step="template", template=name, reason=against, default_s=default_s)
+            return
+        schedule = request.fit.by_promising_default(match)
+        check_function(schedule.mod["main"], request.mod["main"], request.target)
+    except Exception as error:  # TVM raises many kinds for a schedule that does not fit
+        yield StepRejected(step="template", template=name, reason=_reason(error))
+    else:
+        yield Served(step="template", schedule=schedule, rung="template", template=name)
+
+
+def _winograd(request: Request) -> _Outcomes:
+    """The transforms of Winograd's algorithm."""
+    from tunehub.kernels.cuda.winograd import transforms  # CPUs need none of it
+
+    return _by_cuda_rule(request, transforms.NAME, transforms.by_images if request.is_symbolic else transforms.by_rule)
+
+
+def _skinny(request: Request) -> _Outcomes:
+    """The kernel for products with few rows."""
+    if request.is_symbolic:
+        return ()
+    from tunehub.kernels.cuda.low_batch import rule  # CPUs need none of it
+
+    return _by_cuda_rule(request, rule.NAME, rule.by_rule)
+
+
+def _tensor_cores(request: Request) -> _Outcomes:
+    """Tensor cores by rule, where these promise to beat TVM's own schedule: kernels for warpgroups, or tiles; with open
+    rows, tiles for each size."""
+    from tunehub.kernels.cuda.gemm.tensor_core import rule as tensor_core_rule  # CPUs need none of it
+    from tunehub.kernels.cuda.symbolic import tensor_cores as open_tensor_cores  # CPUs need none of it
+
+    static = (tensor_core_rule.by_warpgroups, tensor_core_rule.by_rule)
+    for rule in (open_tensor_cores.by_size,) if request.is_symbolic else static:
+        yield from _by_cuda_rule(request, tensor_core_rule.NAME, rule)
+
+
+def _tf32(request: Request) -> _Outcomes:
+    """Products in float32 on tensor cores, where that is asked for and should beat what computes in float32."""
+    if request.precision != "tf32" or request.is_symbolic:
+        return
+    from tunehub.kernels.cuda.gemm.hopper import tf32  # few ask for it
+
+    exact = request.lookup.by_exact(request.exact)
+    known = [request.without_record_s, None if exact is None else exact.record.mean_s]
+    try:
+        found = tf32.by_rule(request.mod, request.target, min(filter(None, known), default=None))
+    except Exception as error:  # TVM raises many kinds for a schedule that does not fit
+        yield StepRejected(step="template", template=tf32.NAME, reason=_reason(error))
+        return
+    if found is not None:
+        schedule, predicted_s = found
+        yield Served(step="template", schedule=schedule, rung="template", template=tf32.NAME, predicted_s=predicted_s)
+
+
+def _attention(request: Request) -> _Outcomes:
+    """Attention as one kernel."""
+    from tunehub.kernels.cuda.attention import rule  # CPUs need none of it
+
+    return _by_cuda_rule(request, rule.NAME, rule.by_rule)
+
+
+def _split_k(request: Request) -> _Outcomes:
+    """Long sums divided among the threads of a block by rule, where that promises more than other tiles."""
+    from tunehub.kernels.cuda.gemm.split_k import rule as split_k_rule  # CPUs need none of it
+
+    if not request.is_symbolic:
+        yield from _by_cuda_rule(request, split_k_rule.NAME, split_k_rule.by_rule)
+
+
+def _cuda_rule(request: Request) -> _Outcomes:
+    """Tiles by the rule for CUDA, where it promises to beat TVM's own schedule; with open axes, for each size."""
+    from tunehub.kernels.cuda.gemm import tiles as cuda_tiles  # CPUs need none of it
+
+    rule = partial(_cuda_by_size, request) if request.is_symbolic else cuda_tiles.by_rule
+    return _by_cuda_rule(request, cuda_tiles.NAME, rule)
+
+
+def _by_cuda_rule(
+    request: Request, name: str, rule: Callable[[Any, Any], tuple[Any, float | None] | None]
+) -> _Outcomes:
+    try:
+        found = rule(request.mod, request.target)
+        against = against_borrowing(request.lookup.measured(META_SCHEDULE, request.exact))
+        tuned = request.lookup.measured(TEMPLATE, request.exact)
+        against = against or (None if tuned is None else against_default_knobs(tuned, name))
+    except FaultFoundError as error:
+        yield StepRejected(step="template", template=name, refusal=Refusal(check="static", reason=_reason(error)))
+        return
+    except Exception as error:  # TVM raises many kinds for a schedule that does not fit
+        yield StepRejected(step="template", template=name, reason=_reason(error))
+        return
+    if found is not None and against is not None:
+        yield StepRejected(step="template", template=name, reason=against)
+    elif found is not None:
+        schedule, predicted = found
+        yield Served(
+            step="template",
+            schedule=schedule,
+            rung="template",
+            template=name,
+            predicted_s=predicted,
+            sizes=_sizes(getattr(schedule, "measured", ())),
+        )
+
+
+def _sizes(measured: tuple[int, ...]) -> str | None:
+    """What the report says of records that serve pieces."""
+    return f"records for pieces of {', '.join(map(str, sorted({*measured})))}, else by rule" if measured else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """Static functions of which a symbolic one is made, for :func:`tunehub.kernels.cuda.symbolic.schedule.by_size`."""
+
+    request: Request
+
+    def scheduled(self, piece: Any) -> Any | None:
+        own = self.request
+        return Scheduling(piece, own.target, own.lookup, transfers=own.transfers).function
+
+    def recorded(self, piece: Any) -> tuple[Any, float] | None:
+        served, _ = walk(RECORD_STEPS, replace(self.request, mod=main_module(piece)))
+        if served is None or served.run_s is None:
+            return None
+        return served.schedule.mod["main"], served.run_s
+
+    def transferred(self, piece: Any) -> tuple[Any, float] | None:
+        served, _ = walk((_transferred_traces,), replace(self.request, mod=main_module(piece)))
+        if served is None or served.predicted_s is None:
+            return None
+        return served.schedule.mod["main"], served.predicted_s
+
+
+def _cuda_by_size(request: Request, mod: Any, target: Any) -> tuple[Any, None] | None:
+    from tunehub.kernels.cuda.symbolic.schedule import by_size  # static functions need none of it
+
+    found = by_size(mod["main"], target, _Pieces(request))
+    return None if found is None else (found, None)
+
+
+def _long_attention(request: Request) -> _Outcomes:
+    """Attention of known lengths as one kernel."""
+    from tunehub.kernels.cpu import attention  # GPUs need none of it
+
+    if request.is_symbolic or not attention.is_attention(request.mod):
+        return
+    from tunehub.kernels.template_fit import machine_for
+
+    lacking = attention.lacks(request.mod, request.target)
+    if lacking is not None:
+        yield StepRejected(step="template", template=attention.NAME, reason=lacking)
+        return
+    try:
+        schedule = attention.schedule_attention(request.mod, machine_for(request.target))
+    except Exception as error:  # TVM raises many kinds for a schedule that does not fit
+        yield StepRejected(step="template", template=attention.NAME, reason=_reason(error))
+    else:
+        yield Served(step="template", schedule=schedule, rung="template", template=attention.NAME)
+
+
+def _by_tiles(request: Request) -> _Outcomes:
+    """Of a function with open axes, tiles of known extents, each scheduled as a function of its own."""
+    if not request.is_symbolic:
+        return
+    against = against_borrowing(request.lookup.measured(LADDER, request.exact))
+    if against is not None:
+        yield StepRejected(step="template", reason=against)
+        return
+    from tunehub.kernels.symbolic.schedule import by_tiles  # static functions need none of it
+
+    def scheduled(tile: Any) -> tuple[Any | None, Any | None]:
+        inner = Scheduling(tile, request.target, request.lookup, transfers=request.transfers)
+        return inner.function, inner.served
+
+    try:
+        found = by_tiles(request.mod["main"], request.target, scheduled)
+    except Exception as error:  # TVM raises many kinds for a schedule that does not fit
+        yield StepRejected(step="template", reason=_reason(error))
+        return
+    if found is not None:
+        yield _of_tiles(found)
+
+
+def _of_tiles(schedule: Any) -> Served:
+    """What serves a function in tiles, whose record was not measured for more than one."""
+    tile: Served | None = schedule.tile
+    if tile is None or tile.record is None:
+        return Served(step="template", schedule=schedule, rung="template", template=schedule.template)
+    return replace(
+        tile,
+        step="transfer",
+        schedule=schedule,
+        rung="transfer",
+        run_s=None,
+        default_s=None,
+        source=tile.source or tile.record.op,
+    )
+
+
+RECORD_STEPS = (_exact, _anchor)
+_CPU_RULES = (_instance, _long_attention, _by_tiles, _transferred_knobs, _transferred_traces, _default_knobs)
+_CUDA_RULES = (_attention, _winograd, _skinny, _tensor_cores, _split_k, _cuda_rule, _transferred_traces)
+CPU_STEPS = (*RECORD_STEPS, *_CPU_RULES)
+CUDA_STEPS = (_tf32, *RECORD_STEPS, *_CUDA_RULES)
+
+
+def schedule_module(mod: Any, target: Any, lookup: RecordLookup) -> Scheduled:
+    """Schedule ``mod``, an IRModule with one PrimFunc ``main``, by the best record of ``lookup`` that applies.
+
+    Order: exact records, then records of the same anchor block. A record that is malformed, illegal here or refused
+    by TVM is rejected with its reason; nothing is raised for a bad record.
+    """
+    request = Request(mod=mod, target=target, lookup=lookup)
+    return _scheduled(request, LadderWalk(RECORD_STEPS, request))
+
+
+def schedule_function(
+    function: Any, target: Any, lookup: RecordLookup, *, transfers: Transfers = DEFAULT_TRANSFERS
+) -> tuple[Scheduled, Any | None]:
+    """Schedule a PrimFunc under any name by the steps for the kind of ``target``: those of :func:`schedule_module`,
+    then a record for other shapes as ``transfers`` says, then a template with default knobs or the rule for CUDA.
+
+    Also returns the function scheduled, its name kept, or None.
+    """
+    scheduling = Scheduling(function, target, lookup, transfers=transfers)
+    return scheduling.outcome, scheduling.function
+
+
+class Scheduling:
+    """A PrimFunc on its way down the ladder, as :func:`schedule_function`: what serves may be refused, and the next
+    thing that serves takes its place."""
+
+    def __init__(
+        self,
+        function: Any,
+        target: Any,
+        lookup: RecordLookup,
+        *,
+        transfers: Transfers = DEFAULT_TRANSFERS,
+        precision: Precision = "float32",
+    ) -> None:
+        """Schedules it by the first thing that serves."""
+        self.original = function
+        self.request = Request(
+            mod=main_module(function), target=target, lookup=lookup, transfers=transfers, precision=precision
+        )
+        steps = CUDA_STEPS if target.kind.name == "cuda" else CPU_STEPS
+        self._walk: LadderWalk[Served] = LadderWalk(steps, self.request)
+
+    def under_name_of(self, function: Any) -> Scheduling:
+        """This one, for ``function``, which has another name."""
+        self.original = function
+        return self
+
+    @property
+    def served(self) -> Served | None:
+        """What serves now, if anything does."""
+        return self._walk.served
+
+    @property
+    def outcome(self) -> Scheduled:
+        """What serves now, and what was rejected."""
+        return _scheduled(self.request, self._walk)
+
+    @property
+    def function(self) -> Any | None:
+        """The function with the schedule that serves now, its name kept; None without any."""
+        if self.served is None:
+            return None
+        scheduled = self.served.schedule.mod["main"]
+        symbol = self.original.attrs.get("global_symbol") if self.original.attrs else None
+        if symbol is None:
+            return scheduled.without_attr("global_symbol")
+        return scheduled.with_attr("global_symbol", symbol)
+
+    def refuse(self, refusal: Refusal) -> StepRejected:
+        """Refuse what serves now, and go on down the ladder. Returns what is said of it."""
+        served = self.served
+        assert served is not None
+        rejected = StepRejected(
+            step=served.step,
+            package=served.package,
+            record=None if served.record is None else served.record.op,
+            template=served.template,
+            refusal=refusal,
+        )
+        self._walk.refuse(rejected)
+        return rejected
+
+
+def _scheduled(request: Request, walked: LadderWalk[Served]) -> Scheduled:
+    served = walked.served
+    anchor = None if served is not None and served.step == "exact" else request.anchor
+    return Scheduled(exact=request.exact, anchor=anchor, served=served, rejected=walked.rejected)
+
+
+def _transferred(request: Request, strategy: Strategy | None, tuner: str) -> Iterator[Served | StepRejected]:
+    """The records of the same operator class that are worth it, adapted."""
+    try:
+        chosen = _chosen(request, strategy, knobs=tuner == TEMPLATE)
+    except TunehubError:
+        raise  # strict mode
+    except Exception as error:  # a strategy or a class that fails must not cost the steps that follow
+        yield StepRejected(step="transfer", reason=f"records for other shapes: {_reason(error)}")
+        return
+    against = against_borrowing(request.lookup.measured(tuner, request.exact)) if chosen else None
+    if against is not None:
+        yield StepRejected(step="transfer", reason=against)
+        return
+    for neighbour, expected_s in chosen:
+        candidate = neighbour.read()
+        if candidate is not None:
+            yield _tried("transfer", request, candidate, expected_s)
+
+
+def _chosen(request: Request, strategy: Strategy | None, *, knobs: bool) -> list[tuple[Neighbour, float]]:
+    """The neighbours to try, best first, and the seconds that each promises; either those with knobs or with traces.
+
+    Those of the function's class; when none promises anything, those of its anchor block's.
+    """
+    if strategy is None or request.typical is None:
+        return []
+    for find in (class_of, anchor_class_of):
+        own = find(request.typical)
+        if own is None:
+            continue
+        known = [other for other in request.lookup.by_class(own.key) if other.knobs == knobs]
+        found = strategy(own, promising(own, known))
+        if found:
+            return [(other, predicted_s(own, other)) for other in found[: request.transfers.attempts]]
+    return []
+
+
+def _tried(
+    step: Step, request: Request, candidate: Candidate, expected_s: float | None = None
+) -> Served | StepRejected:
+    """What applying a record gives; ``expected_s``: of a record for other shapes, whose own times say little here."""
+    record, moved = candidate.record, step == "transfer"
+    against = None if moved else against_record(record, borrowed=candidate.anchored)
+    applied = _applied(
+        step, candidate, against, partial(apply_candidate, request.mod, candidate, request.target, request.fit)
+    )
+    if isinstance(applied, StepRejected):
+        return applied
+    return Served(
+        step=step,
+        schedule=applied,
+        rung=candidate.rung,
+        package=candidate.package,
+        run_s=None if moved else min(record.run_s, default=None),
+        default_s=None if moved else record.default_s,
+        template=record.template if isinstance(record, TemplateRecord) else None,
+        source=record.op if moved else None,
+        predicted_s=expected_s,
+        record=record,
+    )
+
+
+def _applied(step: Step, found: Candidate | FoundLadder, against: str | None, apply: Callable[[], Any]) -> Any:
+    """The schedule by a record that ``apply`` gives, or what speaks against it, a StepRejected."""
+    record = found.record
+    try:
+        with made_of(content_of(record)):
+            if against is None:
+                return apply()
+    except FaultFoundError as error:
+        refusal = Refusal(check="static", reason=_reason(error))
+        return StepRejected(step=step, package=found.package, record=record.op, refusal=refusal)
+    except Exception as error:  # TVM raises many kinds for a record that does not fit
+        against = _reason(error)
+    return StepRejected(step=step, reason=against or "", package=found.package, record=record.op)
+
+
+def _reason(error: Exception) -> str:
+    return last_line(error, limit=_REASON_CHARACTERS)

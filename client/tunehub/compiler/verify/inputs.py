@@ -1,0 +1,98 @@
+"""Random inputs that a schedule and the plain schedule of the same function are run on, and how outputs compare."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from tunehub.comparison.difference import difference
+from tunehub.compiler.measure.session import random_array
+from tunehub.tir.nodes import buffer_of, buffer_shapes, integer, is_reduction, parameters, statements_in
+
+Kind = Literal["signed", "negative", "positive"]
+_UNWRITTEN = 113  # what integers hold before a run
+
+
+def written(function: Any) -> list[bool]:
+    """For each buffer parameter of ``function``, a PrimFunc without a schedule, whether it is an output."""
+    found = set()
+    for node in statements_in(function.body):
+        if type(node).__name__ == "BufferStore":
+            found.add(hash(node.buffer))
+        for region in getattr(node, "writes", ()):
+            found.add(hash(buffer_of(region)))
+    return [hash(buffer) in found for buffer in parameters(function)]
+
+
+def longest_sum(function: Any) -> int:
+    """Of how many terms the longest reduction of ``function`` is; 1 without any."""
+    nodes = statements_in(function.body)
+    axes = ([axis for axis in getattr(node, "iter_vars", ()) if is_reduction(axis)] for node in nodes)
+    return max(math.prod(integer(axis.dom.extent) or 1 for axis in own) for own in axes)
+
+
+def arrays_for(function: Any, kind: Kind) -> list[Any]:
+    """Random arrays for the inputs of ``function``, None for its outputs.
+
+    ``signed`` ones are normal, and so small that a sum of products of two has about the size of 1: what follows, such
+    as a sigmoid, would otherwise enlarge how sums in another order differ. ``negative``: all of the first one are, so
+    that a maximum that starts with 0 shows. Roots and logarithms need ``positive`` ones. Integers are zeros and ones,
+    valid as indices and as masks.
+    """
+    arrays: list[Any] = []
+    left, scale = kind == "negative", longest_sum(function) ** -0.25
+    for number, ((shape, dtype), output) in enumerate(zip(buffer_shapes(function), written(function), strict=True)):
+        if output:
+            arrays.append(None)
+            continue
+        signed: Kind = "signed" if kind == "negative" and not left else kind
+        values = random_numbers(shape, dtype, signed, seed=number)
+        arrays.append((values * scale).astype(dtype) if signed == "signed" and is_floating(dtype) else values)
+        left = left and not is_floating(dtype)
+    return arrays
+
+
+def random_numbers(shape: tuple[int, ...], dtype: str, kind: Kind, seed: int) -> Any:
+    """An array of :func:`arrays_for`."""
+    import numpy as np
+
+    values = random_array(np.random.default_rng(seed), shape, dtype, kind != "signed")
+    return -values if kind == "negative" and is_floating(dtype) else values
+
+
+def unwritten(shape: tuple[int, ...], dtype: str, expected: Any = None) -> Any:
+    """What an output holds before a run: never what a run is ``expected`` to leave there."""
+    import numpy as np
+
+    if is_floating(dtype):
+        return np.full(shape, np.nan, dtype)
+    if expected is None:
+        return np.full(shape, _UNWRITTEN, dtype)
+    return np.logical_not(expected) if dtype == "bool" else (expected + 1).astype(dtype)
+
+
+def comparable(outputs: Sequence[Any]) -> bool:
+    """Whether outputs say something: there is no NaN among them."""
+    import numpy as np
+
+    return not any(np.isnan(array.astype("float32")).any() for array in outputs if array.dtype.kind not in "iub")
+
+
+def apart(found: Sequence[Any], expected: Sequence[Any]) -> float:
+    """As :func:`tunehub.comparison.difference.difference`, and infinities that are equal do not differ."""
+    import numpy as np
+
+    def finite(array: Any, other: Any) -> Any:
+        if array.shape != other.shape or array.dtype.kind in "iub":
+            return array
+        wide, same = array.astype("float64"), other.astype("float64")
+        return np.where(np.isinf(wide) & (wide == same), 0.0, wide)
+
+    pairs = list(zip(found, expected, strict=False))
+    return difference([finite(a, b) for a, b in pairs], [finite(b, a) for a, b in pairs])
+
+
+def is_floating(dtype: str) -> bool:
+    """Whether an element type has fractions."""
+    return dtype.startswith(("float", "bfloat"))

@@ -1,0 +1,239 @@
+"""What a worker process does to verify schedules: it builds and runs them beside the plain schedule.
+
+The plain schedule of a function for a CPU is none at all: what TVM makes of loops as they are written. For CUDA it has
+a kernel for each block, with nothing inlined (:mod:`tunehub.kernels.cuda.plain`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from tunehub.comparison.difference import tolerance
+from tunehub.compiler.verify.inputs import Kind, apart, arrays_for, comparable, longest_sum, unwritten, written
+from tunehub.exceptions import last_line
+from tunehub.tir.nodes import buffer_kind, buffer_shapes, main_module, parameters
+from tunehub.tir.precision import precisions
+from tunehub.tir.symbols import PROBES, elements_at, first_probes, instance, probes, scalars, symbol_name, symbols_of
+
+_KINDS: tuple[Kind, ...] = ("signed", "negative", "positive")
+_ENOUGH = 2  # kinds of inputs
+_MANY_BYTES = 64 << 20  # of inputs: then one kind has to do
+_MOST_ELEMENTS = 1 << 22  # of all parameters: larger instances take seconds to compare, and run the same code
+_RUNS = 2  # of each: threads that write over each other do not do so every time
+_NO_MEMORY = ("out of memory", "memoryallocation", "bad_alloc", "memoryerror")  # says nothing about a schedule
+
+Shapes: TypeAlias = "list[tuple[tuple[int, ...], str]]"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunResult:
+    """How far a schedule's outputs are from the plain ones, where ``tolerance`` is the most; or the ``error`` of
+    building or running it. ``not_run`` names the sizes that the plain schedule could not be run at, and says why.
+    ``lost``: the device does not work any more in this process."""
+
+    difference: float | None = None
+    tolerance: float
+    error: str | None = None
+    not_run: str | None = None
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    shapes: Shapes
+    scalars: tuple[int, ...]  # behind the buffers
+    inputs: list[Any]  # tensors on the device, None for outputs
+    expected: list[Any]  # arrays, None for inputs
+
+
+@dataclass(slots=True)
+class _Reference:
+    """``library``: the plain schedule of ``function``, run at ``sizes``. ``cases``: by the values of its symbols;
+    ``failed``: why there are none for some."""
+
+    function: Any
+    library: Any
+    tolerance: float
+    sizes: list[tuple[int, ...]]
+    cases: dict[tuple[int, ...], list[_Case]] = field(default_factory=dict)
+    failed: dict[tuple[int, ...], str] = field(default_factory=dict)
+
+    def not_run(self, sizes: Sequence[tuple[int, ...]]) -> str | None:
+        """Which of ``sizes`` have no cases, and why."""
+        names = list(map(symbol_name, symbols_of(self.function)))
+        texts = []
+        for values in (values for values in sizes if values in self.failed):
+            where = ", ".join(f"{name} = {value}" for name, value in zip(names, values, strict=True))
+            texts.append(f"{where}: {self.failed[values]}")
+        return "; ".join(texts) or None
+
+
+class VerifySession:
+    """The requests of a worker: ``refer`` to a function, then ``judge`` its schedules. Functions are TVM's JSON."""
+
+    def __init__(self, target: str) -> None:
+        """``target`` as text."""
+        self._text = target
+        self._reference: _Reference | None = None
+
+    def warm_up(self) -> None:
+        """Import TVM and take the device into use."""
+        self._device().sync()
+        if self._is_cuda():
+            _use_nvrtc(str(self._target().attrs["arch"]))
+
+    def refer(self, original: str) -> None:
+        """Run the plain schedule of a function. Raises ValueError when there are no outputs to compare."""
+        function = _function(original)
+        if not any(written(function)):
+            raise ValueError("what it writes is not known")
+        library = self._built(self._plain(function))
+        self._reference, sizes = None, _tried(function)
+        static = [instance(function, values) for values in sizes]
+        dtypes = [str(buffer_kind(buffer).dtype) for buffer in parameters(function)]
+        most = tolerance(dtypes, "narrow sums", terms=max(map(longest_sum, static), default=1))
+        reference = _Reference(function, library, most, sizes)
+        enough = _ENOUGH if len(sizes) == 1 else 1
+        for each, values in zip(static, sizes, strict=True):
+            self._try(reference, each, values, enough)
+        if not any(reference.cases.values()):
+            raise ValueError(next(iter(reference.failed.values())))
+        self._reference = reference
+
+    def _sizes_of(self, reference: _Reference, scheduled: Any) -> list[tuple[int, ...]]:
+        """The sizes to run a schedule at: the function's, and those that ``scheduled`` itself names, of large ones
+        those that alone lead into a branch."""
+        own = {tuple(map(int, values)) for values in (scheduled.attrs or {}).get(PROBES, ())}
+        first, found = first_probes(scheduled), [values for values in probes(scheduled) if values in own]
+        named = [each for each in found if each in first or elements_at(reference.function, each) <= _MOST_ELEMENTS]
+        for values in named:
+            if values not in reference.cases:
+                self._try(reference, instance(reference.function, values), values, 1)
+        return [*reference.sizes, *(values for values in named if values not in reference.sizes)]
+
+    def _try(self, reference: _Reference, static: Any, values: tuple[int, ...], enough: int) -> None:
+        """Make the cases for ``values`` of the symbols, for which ``static`` is the function."""
+        try:
+            cases = self._cases(reference.library, static, scalars(reference.function, values), enough)
+        except Exception as error:  # no memory for so much, say
+            if not self._works():
+                raise
+            reference.cases[values], reference.failed[values] = [], last_line(error)
+            return
+        reference.cases[values] = cases
+        if not cases:
+            reference.failed[values] = "its plain schedule gives no numbers on random inputs"
+
+    def _cases(self, library: Any, function: Any, behind: tuple[int, ...], enough: int) -> list[_Case]:
+        """``enough`` cases, if that many kinds of inputs give numbers, for ``library`` at the shapes of ``function``;
+        ``behind``: what it is called with behind its buffers."""
+        found: list[_Case] = []
+        for kind in _KINDS:
+            arrays = arrays_for(function, kind)
+            inputs = [array if array is None else self._tensor(array) for array in arrays]
+            case = _Case(buffer_shapes(function), behind, inputs, [])
+            outputs = self._outputs(library, case)
+            if comparable([output for output in outputs if output is not None]):
+                found.append(replace(case, expected=outputs))
+            many = sum(array.nbytes for array in arrays if array is not None) > _MANY_BYTES
+            if len(found) >= (1 if many else enough):
+                break
+        return found
+
+    def judge(self, scheduled: str) -> RunResult:
+        """Run a schedule of the function that was referred to last."""
+        reference = self._reference
+        assert reference is not None
+        most = reference.tolerance
+        try:
+            function = _function(scheduled)
+            library, sizes = self._built(function), self._sizes_of(reference, function)
+            cases = [case for values in sizes for case in reference.cases[values]]
+            found = max(self._apart(library, case) for case in cases for _ in range(_RUNS))
+            most = max(most, tolerance(precisions([function]), "narrow sums"))
+        except Exception as error:  # TVM raises many kinds for what does not compile or run
+            return RunResult(tolerance=most, error=last_line(error), lost=not self._works())
+        return RunResult(difference=found, tolerance=most, not_run=reference.not_run(sizes))
+
+    def _apart(self, library: Any, case: _Case) -> float:
+        outputs = self._outputs(library, case)
+        pairs = [(a, b) for a, b in zip(outputs, case.expected, strict=True) if b is not None]
+        return apart([a for a, _ in pairs], [b for _, b in pairs])
+
+    def _outputs(self, library: Any, case: _Case) -> list[Any]:
+        """The outputs of a run, None for inputs."""
+        expected = case.expected or [None] * len(case.shapes)
+        rows = list(zip(case.inputs, case.shapes, expected, strict=True))
+        tensors = [self._tensor(unwritten(*shape, known)) if given is None else given for given, shape, known in rows]
+        library["main"](*tensors, *case.scalars)
+        return [tensor.numpy() if given is None else None for tensor, (given, _, _) in zip(tensors, rows, strict=True)]
+
+    def _plain(self, function: Any) -> Any:
+        if not self._is_cuda():
+            return function
+        from tunehub.kernels.cuda.plain import plain_schedule
+
+        return plain_schedule(function)
+
+    def _built(self, function: Any) -> Any:
+        import tvm
+
+        return tvm.tirx.build(main_module(function), target=self._target())
+
+    def _tensor(self, array: Any) -> Any:
+        import tvm
+
+        return tvm.runtime.tensor(array, self._device())
+
+    def _works(self) -> bool:
+        try:
+            self._device().sync()
+        except Exception:  # a kernel has left its memory: nothing runs after it
+            return False
+        return True
+
+    def _device(self) -> Any:
+        import tvm
+
+        return tvm.cuda(0) if self._is_cuda() else tvm.cpu()
+
+    def _is_cuda(self) -> bool:
+        return str(self._target().kind.name) == "cuda"
+
+    def _target(self) -> Any:
+        import tvm
+
+        return tvm.target.Target(self._text)
+
+
+def _tried(function: Any) -> list[tuple[int, ...]]:
+    """The probes without the largest, but with the first; a schedule itself names sizes at which other code runs."""
+    found = probes(function)
+    return [values for values in found if values == found[0] or elements_at(function, values) <= _MOST_ELEMENTS]
+
+
+def lacks_memory(error: str) -> bool:
+    """Whether an error is about memory that others have taken."""
+    return any(text in error.lower().replace(" ", "").replace("_", "") for text in map(_squeezed, _NO_MEMORY))
+
+
+def _squeezed(text: str) -> str:
+    return text.replace(" ", "").replace("_", "")
+
+
+def _function(text: str) -> Any:
+    import tvm
+
+    return tvm.ir.load_json(text)["main"]
+
+
+def _use_nvrtc(arch: str) -> None:
+    """Compile several times as fast as TVM does, where there is NVRTC."""
+    from tunehub.tir.cuda.nvrtc import Compiler, NvrtcError
+
+    try:
+        Compiler(arch).install()
+    except NvrtcError:
+        return  # TVM finds nvcc, or says what is missing

@@ -1,0 +1,42 @@
+"""Schedules verified by their text alone, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tunehub.compiler.verify.port import KernelVerdict, ScheduledFunction
+from tunehub.records.lookup import content_of
+from tunehub.report.ladder import Refusal
+from tunehub.tir.cuda.fault import Fault, NotSimulated
+from tunehub.tir.cuda.known_faults import made_of
+
+FindFault = Callable[[Any, Any], Fault | NotSimulated | None]
+
+
+class StaticVerifier:
+    """Says what ``find_fault`` finds, the check that the guard makes of every schedule for a GPU; None where there is
+    none. ``not_run`` is why schedules are not run, too."""
+
+    def __init__(self, target: Any, find_fault: FindFault | None, not_run: str) -> None:
+        self._target, self._find_fault, self._not_run = target, find_fault, not_run
+
+    def begin(self) -> None:
+        """As the port says."""
+
+    def submit(self, asked: ScheduledFunction) -> None:
+        """As the port says."""
+
+    def verdict(self, asked: ScheduledFunction) -> KernelVerdict:
+        """As the port says."""
+        if self._find_fault is None:
+            return KernelVerdict(not_run=self._not_run)
+        with made_of(content_of(asked.record) if asked.record is not None else b""):
+            found = self._find_fault(asked.scheduled, self._target)
+        if isinstance(found, NotSimulated):
+            return KernelVerdict(not_run=f"{self._not_run}; {found}")
+        refusal = None if found is None else Refusal(check="static", reason=str(found))
+        return KernelVerdict(check="static", refusal=refusal, not_run=self._not_run)
+
+    def close(self) -> None:
+        """As the port says."""

@@ -1,0 +1,1 @@
+"""Modules whose convolutions are computed by Winograd's algorithm, where no record speaks against it."""

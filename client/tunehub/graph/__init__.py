@@ -1,0 +1,1 @@
+"""Graphs of Relax, rewritten before they are scheduled: Relax in, Relax out."""

@@ -1,0 +1,1 @@
+"""Attention in graphs: recognised, and made one kernel."""

@@ -1,0 +1,138 @@
+"""Attention of which one kernel takes less than several: over sequences of unknown length, long ones, and ones in
+bfloat16 (:mod:`tunehub.graph.attention.cpu.rule`).
+
+``matmul(softmax(f(matmul(q, k))), v)`` becomes :func:`tunehub.kernels.te.attention.attention`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tunehub.graph.attention.cpu.matching import broadcasts, fit, is_softmax, number_of, scores_of, source_of
+from tunehub.graph.attention.cpu.rule import MANY_KEYS, Lengths, chosen
+from tunehub.graph.kernel_calls import Kernels, rewritten
+from tunehub.graph.quantised.operands import constant_of
+from tunehub.kernels.te.attention import Reordered, Step, attention
+from tunehub.tir.nodes import (
+    bound_value,
+    integer,
+    operator_of,
+    shape_of,
+    tensor_type,
+)
+
+if TYPE_CHECKING:
+    from tunehub.graph.layout.narrowing import Narrowing
+
+_OPERATORS = ("relax.nn.attention", "relax.nn.attention_bias")
+
+
+def join_attention(mod: Any, vector: int, narrowing: Narrowing | None = None) -> Any:
+    """``mod`` with the attention over sequences of unknown length, or of many keys, as one kernel each; ``vector``:
+    float32 elements. ``narrowing``: which has operands in bfloat16; shorter ones of these are one kernel, too."""
+    graphs = [function for function in mod.functions.values() if isinstance(function, relax.Function)]
+    if not any(map(relax.analysis.defined_symbolic_vars, graphs)) and not any(
+        _has_keys(each, MANY_KEYS if narrowing is None else 1) for each in graphs
+    ):
+        return mod  # spared the visit of every call
+    joiner = _AttentionJoiner(mod)
+    joiner.vector, joiner.narrowing = vector, narrowing
+    written = rewritten(joiner, mod)
+    return relax.transform.DeadCodeElimination()(written) if joiner.found else mod
+
+
+def _has_keys(function: Any, fewest: int) -> bool:
+    """Whether a softmax, or Relax's own operator, is over so many keys."""
+    calls = [each.value for block in getattr(function.body, "blocks", ()) for each in block.bindings]
+    shapes = [shape_of(call) for call in calls if operator_of(call) == "relax.nn.softmax"]
+    shapes += [(shape_of(call.args[1]) or ())[:2] for call in calls if operator_of(call) in _OPERATORS]
+    return any(shape and (integer(shape[-1]) or 0) >= fewest for shape in shapes)
+
+
+@mutator
+class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
+    vector: int
+    narrowing: Narrowing | None
+    found = False
+
+    def __init__(self, mod: Any) -> None:
+        super().__init__(mod)
+        self._kernels = Kernels(self.builder_)
+
+    def visit_call_(self, call: Any) -> Any:
+        call = super().visit_call_(call)
+        if operator_of(call) in _OPERATORS:
+            return self._operator(call)
+        if operator_of(call) != "relax.matmul":
+            return call
+        weights, safe = self._weights(call.args[0])
+        if not is_softmax(weights):
+            return call
+        scores = scores_of(self, weights.args[0])
+        steps = [] if scores is None else [step for step in scores.steps if isinstance(step, Step)]
+        if scores is None or len(steps) < len(scores.steps):
+            return call  # there is none, or it is rounded to integers
+        sources = [source_of(self, each) for each in (*scores.product.args, call.args[1])]
+        joined = self._joined(sources, steps, scores.operands, safe)
+        return call if joined is None else joined
+
+    def _weights(self, expression: Any) -> tuple[Any, bool]:
+        """The softmax, and whether zeros are in place of what is no number behind it: of a query without any key."""
+        value = bound_value(self, expression)
+        if operator_of(value) != "relax.where":
+            return value, False
+        condition, zero, weights = value.args
+        condition = bound_value(self, condition)
+        safe = (
+            operator_of(condition) == "relax.isnan"
+            and condition.args[0].same_as(weights)
+            and number_of(constant_of(self, zero)) == 0
+        )
+        return (bound_value(self, weights), True) if safe else (value, False)
+
+    def _operator(self, call: Any) -> Any:
+        """Relax's own operator, of tensors ``[batch, length, heads, depth]``."""
+        query, keys, values, *bias = call.args
+        shape, attrs = shape_of(query), call.attrs
+        if (
+            shape is None
+            or integer(shape[-1]) is None
+            or attrs.causal_mask is not None
+            or attrs.window_size is not None
+        ):
+            return call
+        scale = 1 / math.sqrt(shape[-1]) if attrs.scale is None else float(attrs.scale.value)
+        steps = [Step("relax.multiply", scale, None, False), *[Step("relax.add", None, 0, False)][: len(bias)]]
+        orders = ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3))
+        sources = [Reordered(tensor, order) for tensor, order in zip((query, keys, values), orders, strict=True)]
+        joined = self._joined(sources, steps, bias, False)
+        return call if joined is None else relax.op.permute_dims(self.builder_.emit(joined), [0, 2, 1, 3])
+
+    def _joined(
+        self, sources: Sequence[Reordered], steps: Sequence[Step], operands: Sequence[Any], safe: bool
+    ) -> Any | None:
+        """The kernel, None where it is not for these tensors."""
+        shapes = [source.shape for source in sources]
+        if not fit(*shapes) or any(str(tensor_type(source.tensor).dtype) != "float32" for source in sources):
+            return None
+        scores = chosen(Lengths.of(*shapes), self.vector, self.narrowing)
+        if scores is None:
+            return None
+        whole = (*shapes[0][:-1], shapes[1][-1])
+        if not all(broadcasts(each, whole) for each in operands):
+            return None
+        self.found = True
+        axes = tuple(source.axes for source in sources)
+        return self._kernels.call(
+            lambda q, k, v, *more: attention(q, k, v, more, steps=steps, axes=axes, scores=scores, safe=safe),
+            *(source.tensor for source in sources),
+            *operands,
+            name="attention",
+            alone=True,
+            how=(*steps, axes, scores, safe),
+        )

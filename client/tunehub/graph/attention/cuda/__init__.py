@@ -1,0 +1,1 @@
+"""Attention on CUDA GPUs as one function each, and what is around it."""

@@ -1,0 +1,68 @@
+"""Calls of kernels that are tensor expressions; a kernel that many calls share is made once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from tvm import relax
+
+from tunehub.tir.index_expressions import is_variable
+from tunehub.tir.nodes import shape_of, tensor_type
+
+_OPAQUE = 8  # TVM's OpPatternKind
+
+
+def rewritten(rewriter: Any, mod: Any) -> Any:
+    """``mod`` with its graphs as ``rewriter``, a mutator of it, makes them."""
+    for variable, function in mod.functions.items():
+        if isinstance(function, relax.Function):
+            rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
+    return rewriter.builder_.get()
+
+
+class Kernels:
+    """``BlockBuilder.call_te`` with a memory.
+
+    ``call_te`` makes a PrimFunc and looks whether the module has an equal one, 1 ms each time: an encoder calls
+    hundreds, ten of them different.
+    """
+
+    def __init__(self, builder: Any) -> None:
+        self._builder = builder
+        self._made: dict[Hashable, Any] = {}
+
+    def call(
+        self,
+        compute: Callable[..., Any],
+        *arguments: Any,
+        name: str,
+        how: tuple[Hashable, ...] = (),
+        alone: bool = False,
+    ) -> Any:
+        """The call of ``compute`` on tensors; ``name`` and ``how`` say all that ``compute`` does beside their types.
+        ``alone``: TVM fuses nothing with it."""
+        kinds = [(_extents(each), str(tensor_type(each).dtype)) for each in arguments]
+        key = (name, how, *kinds)
+        made = self._made.get(key)
+        if made is not None:
+            return relax.call_tir(made.args[0], relax.Tuple(arguments), result_types(made))
+        attributes = {"primfunc_attrs": {"op_pattern": _OPAQUE}} if alone else {}
+        call = self._builder.call_te(compute, *arguments, primfunc_name_hint=name, **attributes)
+        is_plain = len(call.args) == 2 and len(call.args[1].fields) == len(arguments)  # no symbols are handed over
+        if is_plain and all(extents is not None for extents, _ in kinds):
+            self._made[key] = call
+        return call
+
+
+def _extents(tensor: Any) -> tuple[Hashable, ...] | None:
+    """Of a tensor expression: numbers, and for symbols what is equal for one symbol alone; None for other extents."""
+    shape = shape_of(tensor)
+    if shape is None or not all(isinstance(extent, int) or is_variable(extent) for extent in shape):
+        return None
+    return tuple(extent if isinstance(extent, int) else ("symbol", hash(extent)) for extent in shape)
+
+
+def result_types(call: Any) -> list[Any]:
+    """The types of what ``call`` returns; 0.26 renamed ``sinfo_args``."""
+    return list(call.ty_args if hasattr(call, "ty_args") else call.sinfo_args)

@@ -1,0 +1,1 @@
+"""Channels last on CUDA GPUs."""

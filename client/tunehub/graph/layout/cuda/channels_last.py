@@ -1,0 +1,128 @@
+"""Convolutions in half precision with channels last, where the GPU has warpgroups.
+
+Tensor cores take operands in rows of 16 bytes, which channels beside each other are, and pixels of 7 x 7 images are
+not. So images are turned once where they come in, and weights when TVM folds constants; cuDNN computes in this order,
+too (`torch.channels_last`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from typing import TYPE_CHECKING, Any
+
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tunehub.graph.kernel_calls import rewritten
+from tunehub.tir.cuda.ptx import COPIED_BYTES, SIZES
+from tunehub.tir.nodes import bound_value, calls_in, operator_of, shape_of, tensor_type
+
+if TYPE_CHECKING:
+    from tunehub.options import Precision
+
+_CONVOLUTION = "relax.nn.conv2d"
+_TURN = "relax.permute_dims"
+# Which TVM turns images for: their numbers have no layout.
+_BY_ELEMENT = frozenset(
+    f"relax.{name}" for name in ("clip", "maximum", "minimum", "add", "subtract", "multiply", "divide")
+)
+_LAYOUTS = {_CONVOLUTION: ["NHWC", "OHWI"]}
+
+
+def turns(mod: Any, target: Any, precision: Precision = "float32") -> bool:
+    """Whether ``mod`` has convolutions that :func:`channels_last` serves on ``target``: those in half precision, and in
+    single where ``precision`` is ``tf32``."""
+    from tunehub.kernels.cuda.gemm.hopper.rule import serves
+
+    types = set(SIZES) if precision == "tf32" else set(SIZES) - {"float32"}
+    return serves(target) and any(_gains(call, types) for call in _convolutions(mod))
+
+
+def channels_last(mod: Any) -> Any:
+    """``mod`` with images in the order NHWC and kernels in OHWI, as far as operators can have them, and with
+    channels of zeros where copies need them: the three of a photograph become eight."""
+    turned = relax.transform.ConvertLayout(_LAYOUTS)(mod)
+    return relax.transform.DeadCodeElimination()(rewritten(_ChannelsLast(turned), turned))
+
+
+@mutator
+class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
+    """What TVM's pass leaves: channels that no copy takes, and images that are turned for a step that computes each
+    number for itself, and back."""
+
+    def visit_call_(self, call: Any) -> Any:
+        call = super().visit_call_(call)
+        name = str(getattr(call.op, "name", ""))
+        if name == _CONVOLUTION and _is_turned(call):
+            return self._filled(call)
+        if name == _TURN:
+            return self._turned_once(call)
+        if name == "relax.mean":
+            return self._mean(call)
+        return self._turned_later(call) if name in _BY_ELEMENT else call
+
+    def _filled(self, call: Any) -> Any:
+        data, kernel = call.args
+        (*_, channels), (_, *window, _) = shape_of(data) or (0,), shape_of(kernel) or (0, 1, 0)
+        missing = -channels % _copied(data)
+        if not missing or max(window) == 1:
+            return call  # of the latter there is little to compute
+        wide = [relax.op.nn.pad(each, [0, 0, 0, 0, 0, 0, 0, missing]) for each in (data, kernel)]
+        return relax.Call(call.op, [self.builder_.emit(each) for each in wide], call.attrs)
+
+    def _turned_once(self, call: Any) -> Any:
+        """Of what was turned before: nothing where both together change nothing."""
+        inner = bound_value(self, call.args[0])
+        if operator_of(inner) != _TURN or [_axes(inner)[axis] for axis in _axes(call)] != [*range(len(_axes(call)))]:
+            return call
+        return inner.args[0]
+
+    def _mean(self, call: Any) -> Any:
+        """Of an image that is turned: over the same places as they lie."""
+        turned = bound_value(self, call.args[0])
+        if operator_of(turned) != _TURN or call.attrs.axis is None:
+            return call
+        axes, over = _axes(turned), {int(axis) % len(_axes(turned)) for axis in call.attrs.axis}
+        kept = [axis for place, axis in enumerate(axes) if place not in over]
+        if call.attrs.keepdims or kept != sorted(kept):
+            return call
+        return relax.op.mean(turned.args[0], sorted(axes[place] for place in over))
+
+    def _turned_later(self, call: Any) -> Any:
+        """Of an image that is turned and numbers: first computed, then turned."""
+        image, *numbers = call.args
+        turned = bound_value(self, image)
+        if operator_of(turned) != _TURN or any(int(getattr(tensor_type(number), "ndim", 0)) for number in numbers):
+            return call
+        first = self.builder_.emit(relax.Call(call.op, [turned.args[0], *numbers], call.attrs))
+        return relax.op.permute_dims(first, _axes(turned))
+
+
+def _axes(turn: Any) -> list[int]:
+    return [int(axis) for axis in turn.attrs.axes]
+
+
+def _is_turned(call: Any) -> bool:
+    attrs, shape = call.attrs, shape_of(call.args[0])
+    known = str(tensor_type(call.args[0]).dtype) in SIZES
+    in_order = (str(attrs.data_layout), str(attrs.kernel_layout), int(attrs.groups)) == (*_LAYOUTS[_CONVOLUTION], 1)
+    return known and in_order and shape is not None and isinstance(shape[-1], int)
+
+
+def _copied(tensor: Any) -> int:
+    """Channels that one copy takes."""
+    return COPIED_BYTES // SIZES[str(tensor_type(tensor).dtype)]
+
+
+def _gains(call: Any, types: Container[str]) -> bool:
+    attrs, shape = call.attrs, shape_of(call.args[0])
+    if str(tensor_type(call.args[0]).dtype) not in types or str(attrs.data_layout) != "NCHW" or int(attrs.groups) != 1:
+        return False
+    kernel = shape_of(call.args[1])
+    if shape is None or kernel is None or not isinstance(shape[1], int):
+        return False
+    return shape[1] % _copied(call.args[0]) == 0 or max(kernel[2:]) > 1
+
+
+def _convolutions(mod: Any) -> Iterator[Any]:
+    return (call for call in calls_in(mod) if operator_of(call) == _CONVOLUTION)

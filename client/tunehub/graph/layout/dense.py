@@ -1,0 +1,172 @@
+"""Matmuls with constant right operands: their weights are packed by blocks of outputs at compile time.
+
+``matmul(x, W)``, or ``matmul(x, permute_dims(W))``, becomes :func:`tunehub.kernels.te.blocked.dense_blocked`, whose
+inputs and outputs are plain. So there is nothing to plan: a product is packed wherever its outputs fill a block.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tunehub.graph.kernel_calls import Kernels, rewritten
+from tunehub.graph.layout.narrowing import Narrowing
+from tunehub.kernels.cpu.dot_product import DotProduct
+from tunehub.kernels.te import blocked, grouped
+from tunehub.kernels.te.grouped import PAIRS, TILES, TILES_INT8, WORDS, Groups
+from tunehub.kernels.te.weights import Array, pack_dense_weight
+from tunehub.tir.nodes import (
+    bound_value,
+    constant_array,
+    constant_like,
+    is_constant,
+    operator_of,
+    shape_of,
+    static_shape,
+    tensor_type,
+)
+
+_ROWS_FOR_TILES = 4  # fewer rows of bytes take 0.6 to 0.75 of the time by vectors (docs/adr/0045)
+
+
+def pack_dense(mod: Any, block: int, dot: DotProduct | None = None, narrowing: Narrowing | None = None) -> Any:
+    """Return ``mod`` with the matmuls that have a constant right operand reading it in blocks of ``block``; those of
+    uint8 and int8 as ``dot``, the instruction for them, does.
+
+    ``narrowing``: which products have operands in bfloat16 (:mod:`tunehub.kernels.te.grouped`); a tensor that several
+    of them read is rounded once.
+
+    Left as they are: products of other types than float32 and these, with batches of weights, with fewer outputs than
+    a block, or with sums of unknown length.
+    """
+    packer = _DensePacker(mod)
+    packer.block, packer.dot, packer.narrowing = block, dot, narrowing
+    written = rewritten(packer, mod)
+    return relax.transform.DeadCodeElimination()(written) if packer.packed else mod
+
+
+@mutator
+class _DensePacker(PyExprMutator):  # type: ignore[misc]
+    block: int
+    dot: DotProduct | None
+    narrowing: Narrowing | None
+
+    def __init__(self, mod: Any) -> None:
+        super().__init__(mod)
+        self._kernels = Kernels(self.builder_)
+        self.packed: dict[Any, Any] = {}  # (constant, transposed, groups) -> packed: each weight is held once
+        self._rounded: dict[Any, Any] = {}  # variable -> its value in bfloat16
+
+    def visit_dataflow_block_(self, block: Any) -> Any:
+        self._rounded = {}  # what is written in one block of dataflow is not known in the next
+        return super().visit_dataflow_block_(block)
+
+    def visit_call_(self, call: Any) -> Any:
+        call = super().visit_call_(call)
+        if getattr(call.op, "name", "") != "relax.matmul":
+            return call
+        data, shape = call.args[0], shape_of(call.args[0])
+        if shape is None or len(shape) < 2 or not isinstance(shape[-1], int):
+            return call
+        return self._of_integers(call) if str(tensor_type(data).dtype) == "uint8" else self._of_floats(call)
+
+    def _of_integers(self, call: Any) -> Any:
+        constant, dot = bound_value(self, call.args[1]), self.dot
+        if dot is None or not is_constant(constant) or str(tensor_type(constant).dtype) != "int8":
+            return call
+        values = constant_array(constant)
+        if values.ndim != 2 or values.shape[0] % dot.group:
+            return call
+        known = static_shape(call.args[0])
+        many = known is not None and math.prod(known[:-1]) >= _ROWS_FOR_TILES
+        tiles = dot.tiles and values.shape[0] % TILES_INT8.depth == 0 and many
+        groups = TILES_INT8 if tiles else WORDS[dot.group]
+        key = (constant, False, groups)
+        if key not in self.packed:
+            self.packed[key] = grouped.pack_dense(values, groups, out_block=dot.lanes)
+        return self._grouped(groups, call.args[0], self.packed[key], values.shape[1])
+
+    def _of_floats(self, call: Any) -> Any:
+        data = call.args[0]
+        groups = self._groups(data)
+        weight = self._weight(call.args[1], groups) if _is_float32(data, call) else None
+        if weight is None:
+            return call
+        constant, outputs = weight
+        if groups is not None:
+            return self._grouped(groups, self._narrow(data), constant, outputs)
+        return self._kernels.call(
+            lambda x, w: blocked.dense_blocked(x, w, outputs=outputs), data, constant, name="dense", how=(outputs,)
+        )
+
+    def _grouped(self, groups: Groups, data: Any, constant: Any, outputs: int) -> Any:
+        return self._kernels.call(
+            lambda x, w: grouped.dense_grouped(x, w, outputs=outputs),
+            *(data, constant),
+            name=f"dense_{groups.name}",
+            how=(outputs,),
+        )
+
+    def _groups(self, data: Any) -> Groups | None:
+        """How a product of ``data`` is computed in bfloat16; None in float32."""
+        shape, known = shape_of(data), static_shape(data)
+        if shape is None or self.narrowing is None:
+            return None
+        if known is not None and self.narrowing.dense_in_tiles(known[-1]):
+            return TILES
+        return PAIRS if self.narrowing.dense(shape[-1]) else None
+
+    def _narrow(self, data: Any) -> Any:
+        """``data`` in bfloat16."""
+        if data not in self._rounded:
+            self._rounded[data] = self.builder_.emit(relax.op.astype(data, grouped.NARROW))
+        return self._rounded[data]
+
+    def _weight(self, operand: Any, groups: Groups | None) -> tuple[Any, int] | None:
+        """The packed constant for the right operand of a product, and the number of outputs; None to keep it."""
+        value = bound_value(self, operand)
+        transposed = operator_of(value) == "relax.permute_dims"
+        constant = bound_value(self, value.args[0]) if transposed else value
+        shape = static_shape(constant)
+        if not is_constant(constant) or shape is None or len(shape) != 2 or not _is_float32(constant):
+            return None
+        if transposed and [int(axis) for axis in value.attrs.axes or (1, 0)] != [1, 0]:
+            return None
+        depth, outputs = reversed(shape) if transposed else shape
+        if outputs < self.block or not depth:
+            return None
+        key = (constant, transposed, groups)
+        if key not in self.packed:
+            array = constant_array(constant)
+            array = array.T if transposed else array
+            self.packed[key] = (
+                _packed(array, self.block)
+                if groups is None
+                else grouped.pack_dense(array, groups, out_block=self.block)
+            )
+        return self.packed[key], outputs
+
+
+def _packed(weight: Array, block: int) -> Any:
+    """The constant that is ``pack_dense_weight`` of ``weight``, written once: weights may be a gigabyte."""
+    depth, outputs = weight.shape
+    whole = outputs // block
+
+    def fill(packed: Array) -> None:
+        full = weight[:, : whole * block]
+        if weight.strides[1] == weight.itemsize:  # blocks lie in one piece: numpy moves them nearly twice as fast so
+            piece = f"V{block * weight.itemsize}"
+            packed[:whole].view(piece)[..., 0] = full.view(piece).T
+        else:
+            packed[:whole] = full.reshape(depth, whole, block).transpose(1, 0, 2)
+        if whole < len(packed):
+            packed[whole:] = pack_dense_weight(weight[:, whole * block :], out_block=block)
+
+    return constant_like((-(-outputs // block), depth, block), "float32", fill)
+
+
+def _is_float32(*tensors: Any) -> bool:
+    return all(str(tensor_type(tensor).dtype) == "float32" for tensor in tensors)

@@ -1,0 +1,91 @@
+"""An operator with the layouts that it can compute in, and what the rules that describe operators have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tvm import relax
+
+from tunehub.graph.layout.costs import LayoutCosts
+from tunehub.kernels.cpu.dot_product import DotProduct
+from tunehub.kernels.te.grouped import NARROW
+from tunehub.kernels.te.weights import Array
+from tunehub.tir.nodes import constant_array, constant_like, is_constant
+
+if TYPE_CHECKING:
+    from tunehub.graph.layout.narrowing import Narrowing
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The layout of the data that an operator reads, that of its result, and its cost."""
+
+    source: int
+    result: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A call with several choices. ``write(builder, choice, data)`` returns the expression in other layouts.
+
+    ``fuses``: the operator becomes a part of the kernel before it, if there is no transform between them.
+    """
+
+    inputs: tuple[Any, ...]
+    choices: tuple[Choice, ...]
+    write: Callable[[Any, Choice, Sequence[Any]], Any]
+    fuses: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What the rules for one function have in common. ``blocks``: sizes to consider; ``value_of``: what a variable is
+    bound to; ``dot``: the instruction for products of integers; ``narrowing``: which operators have operands in
+    bfloat16."""
+
+    blocks: tuple[int, ...]
+    costs: LayoutCosts
+    value_of: Callable[[Any], Any]
+    dot: DotProduct | None = None
+    narrowing: Narrowing | None = None
+    _packed: dict[Any, Any] = field(default_factory=dict)
+    _rounded: dict[Any, Any] = field(default_factory=dict)
+
+    def constant(self, expression: Any) -> Array | None:
+        """The value of a constant tensor."""
+        value = self.value_of(expression)
+        return constant_array(value) if is_constant(value) else None
+
+    def packed(self, constant: Any, how: tuple[object, ...], pack: Callable[[], Any]) -> Any:
+        """A packed weight as a constant, once for all calls that use it in this way; ``pack`` gives an array, or a
+        constant."""
+        key = (self.value_of(constant), how)
+        if key not in self._packed:
+            values = pack()
+            if not is_constant(values):
+                values = constant_like(values.shape, str(values.dtype), partial(np.copyto, src=values, casting="no"))
+            self._packed[key] = values
+        return self._packed[key]
+
+    def narrow(self, builder: Any, data: Any) -> Any:
+        """``data`` in bfloat16, rounded once."""
+        if data not in self._rounded:
+            self._rounded[data] = builder.emit(relax.op.astype(data, NARROW))
+        return self._rounded[data]
+
+
+def pair(values: Any) -> tuple[int, int]:
+    """An attribute of two numbers."""
+    first, second = (int(value) for value in values)
+    return first, second
+
+
+def four(values: Any) -> tuple[int, int, int, int]:
+    """An attribute of four numbers: top, left, bottom, right."""
+    top, left, bottom, right = (int(value) for value in values)
+    return top, left, bottom, right

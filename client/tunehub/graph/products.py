@@ -1,0 +1,192 @@
+"""Products of matrices and convolutions as GPUs compute them best.
+
+* In half precision TVM adds up in half precision. Tensor cores add up in float32 at the same speed, and so do all rules
+  of TVM that use them: products have float32 results here, which are rounded once. Convolutions in groups, which no
+  tensor core takes, likewise, but for those that add up few numbers in float16.
+* bfloat16 likewise where there are kernels for it, by warpgroups and for few rows.
+* A weight of `nn.Linear` has the shape [N, K]. Where it is a parameter of the function, TVM transposes it at each call,
+  in a kernel of its own that takes longer than the product when this has few rows (3 to 17 times on an H200). Here it
+  is read as it lies. Constants are transposed once, when TVM folds them.
+* Quantised weights [N, K] that are made float16 before a product of few rows become part of it, so that memory gives a
+  quarter or a half of the bytes (:mod:`tunehub.kernels.cuda.low_batch`).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, te
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tunehub.graph.kernel_calls import Kernels, rewritten
+from tunehub.graph.quantised.dequantisation import Dequantised, dequantised_from
+from tunehub.kernels.cuda.gemm.hopper.kernel import ROUNDED
+from tunehub.kernels.cuda.gemm.hopper.rule import serves
+from tunehub.kernels.cuda.gemm.hopper.tf32 import rounded
+from tunehub.kernels.cuda.low_batch.product import MOST_ROWS
+from tunehub.kernels.cuda.low_batch.weights import Format, dequantised
+from tunehub.tir.nodes import (
+    bound_value,
+    constant_array,
+    is_constant,
+    operator_of,
+    shape_of,
+    static_shape,
+    tensor_type,
+)
+
+_HALF = ("float16",)
+_NARROW = (*_HALF, "bfloat16")
+_SUM = "float32"
+_CONVOLUTIONS = {f"relax.nn.{name}": getattr(relax.op.nn, name) for name in ("conv1d", "conv2d", "conv3d")}
+_MOST_OF_GROUP = 32  # products that are added up in float16 where there are groups
+_NAME = "NT_matmul"  # as MLC-LLM and TVM's FuseTransposeMatmul call it
+
+
+@tvm.transform.module_pass(opt_level=0, name="tunehub.gpu_products")  # type: ignore[untyped-decorator]
+def gpu_products(mod: Any, _context: Any) -> Any:
+    """Module pass for GPUs: sums of products in half precision in float32, transposed parameters read as they lie."""
+    return relax.transform.DeadCodeElimination()(rewritten(_Products(mod), mod))
+
+
+@tvm.transform.module_pass(opt_level=0, name="tunehub.gpu_products_in_tf32")  # type: ignore[untyped-decorator]
+def gpu_products_in_tf32(mod: Any, _context: Any) -> Any:
+    """As :func:`gpu_products`, where operands in single precision may be TF32, which tensor cores read along K alone:
+    constant weights are turned for them, and rounded."""
+    return relax.transform.DeadCodeElimination()(rewritten(_Products(mod, turning=True), mod))
+
+
+@mutator
+class _Products(PyExprMutator):  # type: ignore[misc]
+    def __init__(self, mod: Any, *, turning: bool = False) -> None:
+        super().__init__(mod)
+        self._turning = turning
+        self._mod = mod
+        self._kernels = Kernels(self.builder_)
+        target = tvm.target.Target.current(allow_none=True)
+        self._half = _NARROW if target is not None and serves(target) else _HALF
+        self._made: dict[Any, Dequantised | None] = {}
+
+    def visit_call_(self, call: Any) -> Any:
+        call = super().visit_call_(call)
+        name = str(getattr(call.op, "name", ""))
+        if name != "relax.matmul" and name not in _CONVOLUTIONS:
+            return call
+        types = {str(tensor_type(argument).dtype) for argument in call.args}
+        if len(types) != 1 or not types <= {*_NARROW, "float32"}:
+            return call
+        (own,) = types
+        half, result = own in self._half, str(tensor_type(call).dtype)
+        few = name == "relax.matmul" and _has_few_rows(call)
+        if own in _NARROW and not half and not few:
+            return call
+        weight, kernel = self._transposed(call) if name == "relax.matmul" else None, _NAME
+        if weight is None and self._turning and name == "relax.matmul" and own == _SUM:
+            weight, kernel = self._turned(call), ROUNDED
+        made = self._dequantised(call) if few and half else None
+        if made is not None and result in (own, _SUM):
+            wide = self._kernels.call(
+                partial(_dequantised_matmul, form=made.format),
+                *(call.args[0], made.weights, made.scales),
+                name=f"dequantize_{_NAME}",
+                how=(made.format,),
+            )
+        elif weight is not None and result in (own, _SUM):
+            wide = self._kernels.call(partial(_nt_matmul, name=kernel), call.args[0], weight, name=kernel)
+        elif half and result == own:
+            wide = self._wide(name, call)
+        else:
+            return call
+        if wide is None or result == _SUM:
+            return call if wide is None else wide
+        return relax.op.astype(self.builder_.emit(wide), result)
+
+    def _transposed(self, call: Any) -> Any | None:
+        """The parameter [N, K] whose transpose is the second operand of a matmul, or None."""
+        source = self._untransposed(call)
+        return source if isinstance(source, relax.Var) and self.lookup_binding(source) is None else None
+
+    def _turned(self, call: Any) -> Any | None:
+        """The constant that is the second operand of a matmul, or is transposed for it, as [N, K], as TF32 has it; None
+        for others."""
+        source = self._untransposed(call)
+        weight = call.args[1] if source is None else source
+        shape, rows = shape_of(weight), static_shape(call.args[0])
+        if not is_constant(weight) or shape is None or len(shape) != 2 or rows is None or len(rows) < 2:
+            return None
+        values = constant_array(weight)
+        return relax.const(rounded(np.ascontiguousarray(values.T if source is None else values)), _SUM)
+
+    def _dequantised(self, call: Any) -> Dequantised | None:
+        """What the second operand of a matmul is the transpose of, where it is made of quantised weights."""
+        source = self._untransposed(call)
+        if not isinstance(source, relax.Var) or self.lookup_binding(source) is None:
+            return None
+        if source not in self._made:
+            self._made[source] = dequantised_from(source, self.lookup_binding, self._mod)
+        return self._made[source]
+
+    def _untransposed(self, call: Any) -> Any | None:
+        """What the second operand of a matmul is the transpose of, two-dimensional, or None."""
+        data, weight = call.args
+        permuted = bound_value(self, weight)
+        if operator_of(permuted) != "relax.permute_dims":
+            return None
+        source, axes = permuted.args[0], permuted.attrs.axes
+        shapes = [shape_of(data), shape_of(source)]
+        if any(shape is None for shape in shapes) or len(shapes[0] or ()) < 2 or len(shapes[1] or ()) != 2:
+            return None
+        if axes is not None and [int(axis) % 2 for axis in axes] != [1, 0]:
+            return None
+        return source
+
+    def _wide(self, name: str, call: Any) -> Any | None:
+        """``call`` with a result in float32; None for convolutions in groups that add up few numbers in float16."""
+        if name == "relax.matmul":
+            return relax.op.matmul(*call.args, out_dtype=_SUM)
+        attrs = call.attrs
+        groups = int(attrs.groups)
+        few = _MOST_OF_GROUP if str(tensor_type(call).dtype) in _HALF else 0
+        if groups != 1 and _terms(call) <= few:
+            return None
+        return _CONVOLUTIONS[name](
+            *call.args,
+            strides=list(attrs.strides),
+            padding=list(attrs.padding),
+            dilation=list(attrs.dilation),
+            groups=groups,
+            data_layout=str(attrs.data_layout),
+            kernel_layout=str(attrs.kernel_layout),
+            out_layout=str(attrs.out_layout),
+            out_dtype=_SUM,
+        )
+
+
+def _terms(call: Any) -> int:
+    """Of how many products each result of a convolution is; 0 where that is not known."""
+    weights, results = static_shape(call.args[1]), str(call.attrs.kernel_layout).index("O")
+    return 0 if weights is None else math.prod(weights) // weights[results]
+
+
+def _has_few_rows(call: Any) -> bool:
+    shape = static_shape(call.args[0])
+    return shape is not None and len(shape) > 1 and math.prod(shape[:-1]) <= MOST_ROWS
+
+
+def _dequantised_matmul(data: Any, weights: Any, scales: Any, form: Format) -> Any:
+    return _nt_matmul(data, dequantised(weights, scales, form))
+
+
+def _nt_matmul(data: Any, weight: Any, *, name: str = _NAME) -> Any:
+    columns, depth = weight.shape
+    k = te.reduce_axis((0, depth), name="k")
+
+    def product(*i: Any) -> Any:
+        factors = data(*i[:-1], k), weight(i[-1], k)
+        return te.sum(factors[0].astype(_SUM) * factors[1].astype(_SUM), axis=k)
+
+    return te.compute((*data.shape[:-1], columns), product, name=name)

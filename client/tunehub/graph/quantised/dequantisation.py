@@ -1,0 +1,244 @@
+"""Weights that a graph of Relax makes of quantised ones, recognised by what it computes and not by how it is written.
+
+A graph from two tensors, numbers in 32-bit words and scales, to weights [N, K] is evaluated at some of its elements for
+random tensors, and has to give, bit by bit, what :mod:`tunehub.kernels.cuda.low_batch.weights` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tunehub.kernels.cuda.low_batch.weights import QUANTISED, WORD_BITS, Format
+from tunehub.tir.index_expressions import BINARY, CALLS, Array, operator_name
+from tunehub.tir.nodes import (
+    buffer_kind,
+    buffer_of,
+    constant_array,
+    element_type,
+    is_constant,
+    is_reduction,
+    operator_of,
+    parameters,
+    statements_in,
+    static_shape,
+    tensor_class,
+    tensor_type,
+)
+
+_LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
+_MOST_CALLS = 16  # from quantised weights to those that are multiplied
+_ROWS = 8  # that are evaluated beside the first and the last
+_TRUNCATED = ("Div", "Mod")  # as indices have them: other numbers may be negative
+_OPERATIONS = {name: each for name, each in {**BINARY, **CALLS}.items() if name not in _TRUNCATED}
+_Elements = Callable[[Sequence[Array]], Array]  # of a tensor, at the places that its indices say
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dequantised:
+    """Weights in a ``format``, made of two variables of Relax."""
+
+    format: Format
+    weights: Any
+    scales: Any
+
+
+class _NotEvaluatedError(Exception):
+    """Something that is not evaluated here."""
+
+
+def dequantised_from(weights: Any, bound: Callable[[Any], Any], mod: Any) -> Dequantised | None:
+    """What the variable ``weights`` [N, K] of Relax is made of, if it is of quantised weights; ``bound``: the call that
+    a variable is bound to, None for parameters. ``mod`` has the functions that are called."""
+    shape = static_shape(weights)
+    if shape is None or len(shape) != 2 or str(tensor_type(weights).dtype) != "float16":
+        return None
+    leaves: list[Any] = []
+    calls = _cone(weights, bound, leaves)
+    kinds = {str(tensor_type(leaf).dtype): leaf for leaf in leaves}
+    if calls is None or len(leaves) != 2 or set(kinds) != {"uint32", "float16"}:
+        return None
+    words, scales = kinds["uint32"], kinds["float16"]
+    for form in QUANTISED:
+        fitting = (shape[0], shape[1] * form.bits // WORD_BITS), (shape[0], shape[1] // form.group)
+        if shape[1] % form.group or (static_shape(words), static_shape(scales)) != fitting:
+            continue
+        if _computes(calls, weights, (words, scales), form, mod):
+            return Dequantised(format=form, weights=words, scales=scales)
+    return None
+
+
+def _cone(value: Any, bound: Callable[[Any], Any], leaves: list[Any]) -> dict[Any, Any] | None:
+    """The calls between ``value`` and what they begin with, which is put into ``leaves``, by variable, each behind
+    those that it uses; None when there are too many."""
+    found: dict[Any, Any] = {}
+
+    def visit(variable: Any) -> None:
+        if variable in found or any(variable.same_as(leaf) for leaf in leaves) or len(found) > _MOST_CALLS:
+            return
+        call = bound(variable)
+        if type(call).__name__ != "Call":
+            leaves.append(variable)
+            return
+        for each in _variables(call.args):
+            visit(each)
+        found[variable] = call
+
+    visit(value)
+    return found if 0 < len(found) <= _MOST_CALLS else None
+
+
+def _variables(arguments: Sequence[Any]) -> Iterator[Any]:
+    for each in arguments:
+        if type(each).__name__ == "Tuple":
+            yield from _variables(each.fields)
+        elif type(each).__name__ in ("Var", "DataflowVar"):
+            yield each
+
+
+def _computes(calls: dict[Any, Any], result: Any, leaves: Sequence[Any], form: Format, mod: Any) -> bool:
+    """Whether ``calls`` make ``result`` of ``leaves`` as ``form`` says, at some rows."""
+    words = _numbers(static_shape(leaves[0]))
+    given = words, _halves(_numbers(static_shape(leaves[1])))
+    count, depth = static_shape(result) or (0, 0)
+    rows = np.unique([0, count - 1, *np.random.default_rng(form.bits).integers(0, count, _ROWS)]).reshape(-1, 1)
+    k = np.arange(depth).reshape(1, -1)
+    in_word = WORD_BITS // form.bits
+    shifted = words((rows, k // in_word)) >> (k % in_word * form.bits).astype(np.uint32)
+    numbers = (shifted & np.uint32(2**form.bits - 1)).astype(np.float16)
+    wanted = (numbers - np.float16(form.offset)) * given[1]((rows, k // form.group))
+    try:
+        with np.errstate(all="ignore"):
+            found = _graph(calls, dict(zip(leaves, given, strict=True)), mod)[result]((rows, k))
+    except _NotEvaluatedError:
+        return False
+    return found.dtype == wanted.dtype and np.array_equal(np.broadcast_to(found, wanted.shape), wanted)
+
+
+def _numbers(shape: tuple[int, ...] | None) -> _Elements:
+    """The elements of a tensor that looks random (splitmix64), which no one has to keep in memory."""
+
+    def elements(indices: Sequence[Array]) -> Array:
+        place = np.zeros((), np.uint64)
+        for index, extent in zip(indices, shape or (), strict=True):
+            if index.min() < 0 or index.max() >= extent:
+                raise _NotEvaluatedError
+            place = place * np.uint64(extent) + index.astype(np.uint64)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            place = (place + np.uint64(0x9E3779B97F4A7C15)) ^ (place >> np.uint64(shift))
+            place = place * np.uint64(factor)
+        return np.asarray(place >> np.uint64(32)).astype(np.uint32)
+
+    return elements
+
+
+def _halves(numbers: _Elements) -> _Elements:
+    """Numbers in half precision from 0.5 to 1.5."""
+    return lambda indices: (numbers(indices) % np.uint32(1 << 10) / 1024 + 0.5).astype(np.float16)
+
+
+def _graph(calls: dict[Any, Any], leaves: dict[Any, _Elements], mod: Any) -> dict[Any, _Elements]:
+    """The elements of each variable."""
+    known = dict(leaves)
+    for variable, call in calls.items():
+        function, arguments = _kernel(variable, call, mod)
+        given = [_of(constant_array(each)) if is_constant(each) else known[each] for each in arguments]
+        known[variable] = _results(function, given)
+    return known
+
+
+def _of(array: Array) -> _Elements:
+    def elements(indices: Sequence[Array]) -> Array:
+        if any(index.min() < 0 or index.max() >= extent for index, extent in zip(indices, array.shape, strict=True)):
+            raise _NotEvaluatedError
+        return np.asarray(array[tuple(indices)])
+
+    return elements
+
+
+def _kernel(variable: Any, call: Any, mod: Any) -> tuple[Any, list[Any]]:
+    """The PrimFunc that ``call`` is, or that TVM makes of its operator, and its arguments."""
+    import tvm
+    from tvm import relax
+
+    if str(getattr(call.op, "name", "")) == "relax.call_tir":
+        return mod[call.args[0]], list(call.args[1].fields)
+    builder = relax.BlockBuilder()
+    own = list(_variables(call.args))
+    kinds = [(static_shape(each), str(tensor_type(each).dtype)) for each in own]
+    inputs = [relax.Var(f"input{at}", tensor_class()(*kind)) for at, kind in enumerate(kinds)]
+    replaced = dict(zip(own, inputs, strict=True))
+    with builder.function("main", inputs):
+        arguments = [replaced.get(each, each) for each in call.args]
+        result = builder.emit(relax.Call(call.op, arguments, call.attrs))
+        builder.emit_func_output(result)
+    legal = relax.transform.LegalizeOps()(builder.get())
+    made = [each.value for block in legal["main"].body.blocks for each in block.bindings]
+    made = [each for each in made if operator_of(each) == "relax.call_tir"]
+    if len(made) != 1 or not isinstance(legal[made[0].args[0]], tvm.tirx.PrimFunc):
+        raise _NotEvaluatedError
+    back = dict(zip(legal["main"].params, own, strict=True))
+    return legal[made[0].args[0]], [back.get(each, each) for each in made[0].args[1].fields]
+
+
+def _results(function: Any, arguments: Sequence[_Elements]) -> _Elements:
+    """The elements of the last parameter of ``function``, a PrimFunc without a schedule."""
+    *given, result = parameters(function)
+    if len(given) != len(arguments):
+        raise _NotEvaluatedError
+    known = {hash(buffer): elements for buffer, elements in zip(given, arguments, strict=True)}
+    blocks = {}
+    for node in statements_in(function.body):
+        if type(node).__name__ == "SBlockRealize" and node.block.iter_vars:
+            blocks[hash(_written(node))] = node.block
+
+    def elements(buffer: Any, indices: Sequence[Array]) -> Array:
+        if hash(buffer) in known:
+            return known[hash(buffer)](indices)
+        if hash(buffer) not in blocks:
+            raise _NotEvaluatedError
+        block = blocks[hash(buffer)]
+        values = dict(zip([hash(axis.var) for axis in block.iter_vars], indices, strict=True))
+        return _value(block.body.value, values, elements)
+
+    return lambda indices: elements(result, indices)
+
+
+def _written(realize: Any) -> Any:
+    """The buffer of which a block writes each element, in the order of its axes."""
+    block = realize.block
+    plain = block.init is None and not any(map(is_reduction, block.iter_vars)) and int(realize.predicate) == 1
+    if not plain or type(block.body).__name__ != "BufferStore":
+        raise _NotEvaluatedError
+    axes, extents = [axis.var for axis in block.iter_vars], [int(axis.dom.extent) for axis in block.iter_vars]
+    buffer, indices = buffer_of(block.body), list(block.body.indices)
+    same = len(indices) == len(axes) and all(one.same_as(other) for one, other in zip(indices, axes, strict=True))
+    if not same or [int(extent) for extent in buffer_kind(buffer).shape] != extents:
+        raise _NotEvaluatedError
+    if any(type(value).__name__ != "Var" for value in realize.iter_values):
+        raise _NotEvaluatedError
+    return buffer
+
+
+def _value(node: Any, values: dict[int, Array], elements: Callable[[Any, Sequence[Array]], Array]) -> Array:
+    kind = type(node).__name__
+
+    def inner(each: Any) -> Array:
+        return _value(each, values, elements)
+
+    if kind in ("IntImm", "FloatImm"):
+        return np.asarray(node.value, element_type(node))
+    if kind == "Var":
+        return values[hash(node)].astype(element_type(node))
+    if kind in _LOADS:
+        return elements(buffer_of(node), list(map(inner, node.indices)))
+    if kind == "Cast":
+        return inner(node.value).astype(element_type(node))
+    operands = list(node.args) if kind == "Call" else [getattr(node, name, None) for name in "ab"]
+    operation = _OPERATIONS.get(operator_name(node) if kind == "Call" else kind)
+    if operation is None or any(each is None for each in operands):
+        raise _NotEvaluatedError
+    return np.asarray(operation(*map(inner, operands))).astype(element_type(node), copy=False)

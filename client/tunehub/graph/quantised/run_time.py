@@ -1,0 +1,87 @@
+"""Products of data with a scale or a zero point that is computed when the model runs (dynamic quantisation)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from tunehub.graph.quantised.operands import DEQUANTIZE, constant_of, has_type, weight_of, widened
+from tunehub.kernels.cpu.dot_product import DotProduct
+from tunehub.kernels.te.scales import LIMITS, Affine, Array, NotIntegerError, sums_of, symmetric
+from tunehub.tir.nodes import bound_value, operator_of, static_shape
+
+_SHIFT = 128
+Parts = tuple[Any, Any, Any]  # integers of 8 bits, their scale and their zero point, numbers
+
+
+def parts_of(graph: Any, expression: Any) -> Parts | None:
+    """What ``expression`` is dequantised from, where its scale is no constant."""
+    value = bound_value(graph, expression)
+    if operator_of(value) != DEQUANTIZE or not _is_computed(graph, value):
+        return None
+    return tuple(value.args) if has_type(value.args[0], *LIMITS) else None
+
+
+def shifted(graph: Any, call: Any) -> Any | None:
+    """The call of ``quantize`` to int8, with a computed scale, as one to uint8: 128 more."""
+    if not _is_computed(graph, call) or not has_type(call, "int8"):
+        return None
+    emit = graph.builder_.emit
+    wide = emit(relax.op.add(emit(relax.op.astype(call.args[2], "int32")), relax.const(np.int32(_SHIFT))))
+    return relax.op.quantize(*call.args[:2], emit(relax.op.astype(wide, "uint8")), out_dtype="uint8")
+
+
+def product(graph: Any, parts: Parts, weight: Any, turned: bool, dot: DotProduct) -> Any:
+    """A matmul of what is dequantised from ``parts`` with ``weight``, dequantised constants that are maybe ``turned``.
+    Raises NotIntegerError."""
+    values, scales = weight_of(graph, weight, 0 if turned else 1)
+    data, scale, zero = parts
+    emit = graph.builder_.emit
+    sums = emit(_sums(graph, data, emit(relax.op.astype(zero, "int32")), values.T if turned else values, dot))
+    factors = emit(relax.op.multiply(scale, relax.const(scales.astype(np.float32).reshape(-1))))
+    return relax.op.multiply(emit(relax.op.astype(sums, "float32")), factors)
+
+
+def product_of_integers(graph: Any, call: Any, dot: DotProduct) -> Any | None:
+    """``(a - z) @ (b - y)`` of widened 8 bits, with a constant ``b``, as ONNX's ``MatMulInteger`` is imported.
+    ``z`` may be computed. None for other products, NotIntegerError for one that stays as it is."""
+    (data, zero), (factor, offset) = (widened(graph, argument) for argument in call.args)
+    weight = None if factor is None else constant_of(graph, factor)
+    zeros = np.zeros((), "int32") if offset is None else constant_of(graph, offset)
+    if data is None or weight is None or zeros is None:
+        return None
+    if zeros.size not in (1, weight.shape[-1]):
+        raise NotIntegerError("it is no product of uint8 with a matrix")
+    values = symmetric(weight, zeros.reshape(-1) if zeros.size > 1 else zeros.reshape(()), 1)
+    return _sums(graph, data, zero, values, dot)
+
+
+def fills_vectors(weight: Array, dot: DotProduct) -> None:
+    """Raise NotIntegerError for a second operand that is no matrix, or too small a one."""
+    if weight.ndim != 2:
+        raise NotIntegerError("its second operand is no matrix")
+    if weight.shape[0] % dot.group or weight.shape[1] < dot.lanes:
+        raise NotIntegerError(f"a product of {weight.shape[0]} x {weight.shape[1]} does not fill vectors")
+
+
+def _sums(graph: Any, data: Any, zero: Any | None, weight: Array, dot: DotProduct) -> Any:
+    """``(data - zero) @ weight`` in integers: the zero point is taken off the sums."""
+    if not has_type(data, "uint8"):
+        raise NotIntegerError("it is no product of uint8 with a matrix")
+    fills_vectors(weight, dot)
+    sums_of(Affine(scale=1.0, zero=255), weight, np.ones(1), 1)
+    emit = graph.builder_.emit
+    sums = relax.op.matmul(data, relax.const(np.ascontiguousarray(weight)), out_dtype="int32")
+    if zero is None:
+        return sums
+    totals = relax.const(weight.astype("int32").sum(0, dtype="int32"))
+    return relax.op.subtract(emit(sums), emit(relax.op.multiply(emit(zero), totals)))
+
+
+def _is_computed(graph: Any, call: Any) -> bool:
+    """Whether a call of ``quantize`` or ``dequantize`` has a scale and a zero point of one number each, the first of
+    which is no constant."""
+    numbers = all(static_shape(each) == () for each in call.args[1:3])
+    return numbers and constant_of(graph, call.args[1]) is None

@@ -1,0 +1,1 @@
+"""Open shapes: bounds, views, and functions for chosen sizes."""

@@ -1,0 +1,262 @@
+"""Simplifications of a Relax graph that let fusion see the usual workloads.
+
+* Arithmetic on constants is done with numpy. TVM's FoldConstant compiles a kernel for each such operation: 12 s of
+  the 15 s that ResNet-50 took to compile went into folding its batch norms. So are powers and sums of constants: a
+  weight norm is computed once.
+* ``sum(stack(a, b), axis)``, as the ONNX importer writes ``Sum``, becomes ``a + b``, which fuses with its producer.
+* A batch norm in inference mode that no convolution takes in becomes a multiplication and an addition. In half
+  precision the convolution before it takes in the scale here, rounded once: TVM's pass adds a number in float32 to its
+  variance, which TVM refuses.
+* A constant is converted to another type once.
+* Powers with a constant exponent become products and roots (:mod:`tunehub.graph.numerics.powers`).
+* Group and instance norms take their variance in a second pass (:mod:`tunehub.graph.numerics.group_norm`).
+* ``broadcast_to`` to the shape that the tensor has already is dropped.
+* Negative indices of ``index_tensor``, and constant ones of ``take``, ``gather_elements`` and ``gather_nd``, count from
+  the end, as the PyTorch importer means them: TVM reads what lies before the tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm import relax, te, tirx
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tunehub.graph.kernel_calls import Kernels, rewritten
+from tunehub.graph.numerics.group_norm import two_pass_norm
+from tunehub.graph.numerics.powers import expanded_power
+from tunehub.tir.nodes import (
+    bound_value,
+    constant_array,
+    is_constant,
+    operator_of,
+    same_shape,
+    shape_of,
+    static_shape,
+    tensor_type,
+)
+
+_Array = npt.NDArray[Any]
+_ARITHMETIC: dict[str, Callable[..., _Array]] = {
+    "relax.add": np.add,
+    "relax.subtract": np.subtract,
+    "relax.multiply": np.multiply,
+    "relax.divide": np.divide,
+    "relax.negative": np.negative,
+    "relax.sqrt": np.sqrt,
+    "relax.rsqrt": lambda x: 1 / np.sqrt(x),
+    "relax.isnan": np.isnan,
+    "relax.where": np.where,
+}
+NARROW = ("float16", "bfloat16")
+_RULES = {  # methods of the rewriter that write a call in another way, or return None
+    "relax.broadcast_to": "_same_shape",
+    "relax.sum": "_sum",
+    "relax.nn.batch_norm": "_scale_and_shift",
+    "relax.power": "_power",
+    "relax.take": "_taken_inside",
+    "relax.index_tensor": "_indexed_inside",
+    "relax.gather_elements": "_gathered_inside",
+    "relax.gather_nd": "_gathered_places_inside",
+    "relax.nn.group_norm": "_two_pass_norm",
+    "relax.nn.instance_norm": "_two_pass_norm",
+}
+
+
+@tvm.transform.module_pass(opt_level=0, name="tunehub.simplify")  # type: ignore[untyped-decorator]
+def simplify(mod: Any, _context: Any) -> Any:
+    """Module pass: simplify every Relax function of ``mod``; PrimFuncs stay as they are."""
+    return relax.transform.DeadCodeElimination()(rewritten(_Simplifier(mod), mod))
+
+
+@mutator
+class _Simplifier(PyExprMutator):  # type: ignore[misc]
+    def __init__(self, mod: Any) -> None:
+        super().__init__(mod)
+        self._kernels = Kernels(self.builder_)
+
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        name = getattr(call.op, "name", "")
+        if name in _RULES:
+            written = getattr(self, _RULES[name])(call)
+            return call if written is None else written
+        folded = self._fold(name, call)
+        return call if folded is None else relax.const(folded, str(folded.dtype))
+
+    def _same_shape(self, call: Any) -> Any | None:
+        return call.args[0] if same_shape(call, call.args[0]) else None
+
+    def _two_pass_norm(self, call: Any) -> Any | None:
+        return two_pass_norm(self._kernels, self.builder_.emit, call)
+
+    def _taken_inside(self, call: Any) -> Any | None:
+        shape = shape_of(call.args[0])
+        if shape is None or call.attrs.mode != "fast":
+            return None
+        axis = call.attrs.axis
+        index = self._index_inside(call.args[1], call.args[0], 0 if axis is None else int(axis) % len(shape))
+        return None if index is None else relax.op.take(call.args[0], index, axis, call.attrs.mode)
+
+    def _indexed_inside(self, call: Any) -> Any | None:
+        data, indices = call.args[0], bound_value(self, call.args[1])
+        shape = shape_of(data)
+        if shape is None or not isinstance(indices, relax.Tuple):
+            return None
+        inside = [
+            self._index_inside(index, data, axis, known=False)
+            for axis, index in enumerate(indices.fields[: len(shape)])
+        ]
+        if all(index is None for index in inside):
+            return None
+        kept = zip(inside, indices.fields, strict=True)
+        return relax.op.index_tensor(data, [old if new is None else new for new, old in kept])
+
+    def _gathered_inside(self, call: Any) -> Any | None:
+        shape = shape_of(call.args[0])
+        if shape is None:
+            return None
+        axis = int(call.attrs.axis)
+        index = self._index_inside(call.args[1], call.args[0], axis % len(shape))
+        return None if index is None else relax.op.gather_elements(call.args[0], index, axis)
+
+    def _gathered_places_inside(self, call: Any) -> Any | None:
+        """The last axis of the indices has a place along each axis of the data behind those of the batch."""
+        shape, values, batch = static_shape(call.args[0]), self._constant(call.args[1]), int(call.attrs.batch_dims)
+        if shape is None or not isinstance(values, np.ndarray) or not (values < 0).any():
+            return None
+        extents = np.array(shape[batch : batch + values.shape[-1]])
+        index = np.where(values < 0, values + extents, values).astype(values.dtype)
+        return relax.op.gather_nd(call.args[0], relax.const(index, str(index.dtype)), batch)
+
+    def _index_inside(self, index: Any, data: Any, axis: int, *, known: bool = True) -> Any | None:
+        """What counts from the beginning of ``axis`` of ``data`` in place of a constant ``index`` with negative
+        numbers, or of one whose numbers are not ``known``; None for others."""
+        values, shape, dtype = self._constant(index), shape_of(data), str(tensor_type(index).dtype)
+        if shape is None or (values is None and (known or not dtype.startswith("int"))):
+            return None
+        if values is not None and (not isinstance(values, np.ndarray) or not (values < 0).any()):
+            return None
+        extent = shape[axis]
+        if isinstance(extent, int) and values is not None:
+            return relax.const(np.where(values < 0, values + extent, values).astype(values.dtype), dtype)
+        if isinstance(extent, int):
+            emit, zero, end = self.builder_.emit, relax.const(0, dtype), relax.const(extent, dtype)
+            return emit(relax.op.where(emit(relax.op.less(index, zero)), emit(relax.op.add(index, end)), index))
+
+        def counted(data: Any, index: Any) -> Any:
+            def place(*i: Any) -> Any:
+                extent = data.shape[axis].astype(index.dtype)
+                return tirx.if_then_else(index[i] < 0, index[i] + extent, index[i])
+
+            return te.compute(index.shape, place, name="index_inside")
+
+        return self.builder_.emit(self._kernels.call(counted, data, index, name="index_inside"))
+
+    def _power(self, call: Any) -> Any | None:
+        base, exponents = map(self._constant, call.args)
+        if _is_float(base) and exponents is not None:  # of a weight that is normalised, say
+            with np.errstate(all="ignore"):
+                folded = _if_small(np.power(base, exponents), [base], call)
+            return None if folded is None else relax.const(folded)
+        return None if exponents is None else expanded_power(self.builder_.emit, call, exponents)
+
+    def _sum(self, call: Any) -> Any | None:
+        """A sum of a constant, as in a weight norm, and one of a stack."""
+        operand = self._constant(call.args[0])
+        if not _is_float(operand):
+            return self._sum_of_stack(call)
+        axes = None if call.attrs.axis is None else tuple(int(axis) for axis in call.attrs.axis)
+        total = np.sum(operand, axes, np.float64, keepdims=bool(call.attrs.keepdims))
+        return relax.const(np.asarray(total).astype(operand.dtype))
+
+    def _sum_of_stack(self, call: Any) -> Any | None:
+        stack = bound_value(self, call.args[0])
+        if operator_of(stack) != "relax.stack" or call.attrs.keepdims:
+            return None
+        parts = bound_value(self, stack.args[0])
+        axes = [int(axis) for axis in call.attrs.axis or []]
+        if axes != [int(stack.attrs.axis or 0)] or not isinstance(parts, relax.Tuple) or axes[0] < 0:
+            return None
+        operands = [self._without_broadcast(part) for part in parts.fields]
+        return reduce(lambda a, b: self.builder_.emit(relax.op.add(a, b)), operands)
+
+    def _scale_and_shift(self, call: Any) -> Any | None:
+        """A batch norm in inference mode with constant statistics is one multiplication and one addition."""
+        data, *rest = call.args
+        statistics = [self._constant(argument) for argument in rest]
+        shape = shape_of(data)
+        if call.attrs.training or shape is None or any(value is None for value in statistics):
+            return None
+        dtype = statistics[2].dtype
+        narrow = dtype.name in NARROW
+        gamma, beta, mean, variance = (each.astype("float32") if narrow else each for each in statistics)
+        scale = (gamma if call.attrs.scale else 1) / np.sqrt(variance + call.attrs.epsilon)
+        shift = (beta if call.attrs.center else 0) - mean * scale
+        axis = int(call.attrs.axis) % len(shape)
+        along = [mean.size if i == axis else 1 for i in range(len(shape))]
+        scaled = self._scaled_convolution(data, scale, dtype) if narrow and axis == 1 else None
+        if scaled is None:
+            scaled = relax.op.multiply(data, relax.const(scale.reshape(along).astype(dtype)))
+        shifted = relax.op.add(self.builder_.emit(scaled), relax.const(shift.reshape(along).astype(dtype)))
+        shifted = self.builder_.emit(shifted)
+        return relax.Tuple([shifted, rest[2], rest[3]])
+
+    def _scaled_convolution(self, data: Any, scale: _Array, dtype: Any) -> Any | None:
+        """The convolution in NCHW that ``data`` is with its weight times ``scale``, where that is a constant."""
+        found = bound_value(self, data)
+        if operator_of(found) != "relax.nn.conv2d":
+            return None
+        weight, layouts = self._constant(found.args[1]), (found.attrs.out_layout, found.attrs.kernel_layout)
+        if weight is None or weight.dtype != dtype or tuple(map(str, layouts)) != ("NCHW", "OIHW"):
+            return None
+        folded = (weight.astype("float32") * scale.reshape(-1, 1, 1, 1)).astype(dtype)
+        return relax.Call(found.op, [found.args[0], relax.const(folded)], found.attrs)
+
+    def _without_broadcast(self, expression: Any) -> Any:
+        value = bound_value(self, expression)
+        broadcast = operator_of(value) == "relax.broadcast_to"
+        return value.args[0] if broadcast and same_shape(value, value.args[0]) else expression
+
+    def _fold(self, name: str, call: Any) -> _Array | None:
+        if name in _ARITHMETIC:
+            operands = [self._constant(argument) for argument in call.args]
+            if any(operand is None for operand in operands):
+                return None
+            return _if_small(np.asarray(_ARITHMETIC[name](*operands)), operands, call)
+        if name == "relax.astype" and (operand := self._constant(call.args[0])) is not None:
+            return _converted(operand, str(tensor_type(call).dtype))
+        if name in ("relax.reshape", "relax.expand_dims"):
+            operand, shape = self._constant(call.args[0]), static_shape(call)
+            return operand.reshape(shape) if operand is not None and shape is not None else None
+        return None
+
+    def _constant(self, expression: Any) -> Any:
+        """The array or Python number that ``expression`` always has, or None."""
+        value = bound_value(self, expression)
+        if is_constant(value):
+            return constant_array(value)
+        scalar = value.value if type(value).__name__ == "PrimValue" else value
+        return scalar.value if type(scalar).__name__ in ("FloatImm", "IntImm") else None
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f"
+
+
+def _converted(array: Any, dtype: str) -> _Array | None:
+    """The constant in another type that numpy has, too."""
+    known = dtype.startswith(("float16", "float32", "float64", "int", "uint"))
+    return np.asarray(array).astype(dtype) if known and isinstance(array, np.ndarray) else None
+
+
+def _if_small(result: _Array, operands: list[Any], call: Any) -> _Array | None:
+    """Keep a result that is no larger than its largest operand (an outer sum would grow the executable)."""
+    if result.size > max(np.size(operand) for operand in operands):
+        return None
+    return result.astype(str(tensor_type(call).dtype))

@@ -1,0 +1,1 @@
+"""Schedules: for one PrimFunc each, which knows neither graphs nor records."""

@@ -1,0 +1,70 @@
+"""Attention of few queries by many keys: the blocks of a cluster (compute capability 9.0) share the keys, and add up
+what they have through each other's shared memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunehub.kernels.cuda.attention import device_code as device
+from tunehub.kernels.cuda.attention.kernel import AttentionKernel
+from tunehub.kernels.cuda.attention.nodes import Body, const, load, nest, pointer, run, steps, store, threads
+from tunehub.tir.cuda import ptx
+
+
+class ClusterKernel(AttentionKernel):
+    """A kernel whose tile has several blocks for the same queries."""
+
+    def grid(self, blocks: Any, body: Body) -> Any:
+        count = self.t.cluster
+
+        def one(at: Any) -> Any:
+            self.rank = at % count
+            return threads("clusterCtaIdx.x", count, lambda _: body(at // count))
+
+        return threads("blockIdx.x", blocks * count, one)
+
+    def tiles(self) -> tuple[Any, Any]:
+        from tvm import tirx
+
+        count = self.count_of_tiles()
+        own = (count + (self.t.cluster - 1)) // self.t.cluster
+        first = self.rank * own
+        return first, tirx.max(tirx.min(own, count - first), const(0))
+
+    def merge(self) -> Any:
+        count, rows, outputs, blocks = self.t.warps[1], self.t.queries, self.a.outputs, self.t.cluster
+        sums, tops = self.merge_memory((count, rows, outputs + 4), (count, rows, 2))
+        wide = 4 // self.engine.bytes  # TVM gives pointers into shared memory of one type
+        whole = self.shared("joined", (rows, wide * (outputs + 4)), self.a.dtype)
+        ends = self.shared("ends", (rows, wide * 4), self.a.dtype)
+        end = self.local("end", (4,))
+        far, most = self.local("far", (blocks, 4)), self.local("far_ends", (blocks, 4))
+
+        def joined(own: Any, column: Any) -> Any:
+            return steps(
+                self.added_up(count, *self.part_of_warp(sums, tops, own, column)),
+                store(end, [0], load(self.top, 0)),
+                store(end, [1], load(self.one[2], 0)),
+                # Functions write: TVM would set a barrier between what it sees read and written, under a condition.
+                run(device.call(device.FOUR_OUT, pointer(whole, own, column * wide), pointer(self.four, 0))),
+                run(device.call(device.FOUR_OUT, pointer(ends, own, 0), pointer(end, 0))),
+            )
+
+        def of_all(own: Any, column: Any) -> Any:
+            def read(rank: Any) -> Any:
+                return steps(
+                    run(device.call(device.FOUR_IN, pointer(far, rank, 0), pointer(whole, own, column * wide), rank)),
+                    run(device.call(device.FOUR_IN, pointer(most, rank, 0), pointer(ends, own, 0), rank)),
+                )
+
+            part = (lambda w: load(most, w, 0), lambda w: load(most, w, 1), lambda w, x: load(far, w, x))
+            return steps(nest("w", [blocks], read), self.added_up(blocks, *part), self.write_four(own, column))
+
+        return steps(
+            run(device.call(device.WAIT)),
+            self.kept(sums, tops),
+            self.by_fours(joined),
+            ptx.cluster_waited()(),
+            self.by_fours(of_all, lambda at: at % blocks == self.rank),
+            ptx.cluster_waited()(),
+        )

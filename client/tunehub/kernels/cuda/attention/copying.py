@@ -1,0 +1,157 @@
+"""Attention by warpgroups that only multiply and one that only copies, after Shah et al. 2024 (FlashAttention-3, arXiv
+2407.08608): nobody waits for all others. A tile of keys or values says that it is there, and that it is free again."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from tunehub.kernels.cuda.attention.nodes import WARP, const, either, nest, serial, steps, when
+from tunehub.kernels.cuda.attention.warpgroups import WARPS, WarpgroupKernel
+from tunehub.kernels.cuda.gemm.hopper import ring_code as ring
+from tunehub.tir.cuda import ptx
+from tunehub.tir.views import block_of
+
+_HALF = 2  # warps that copy keys; as many copy values
+_TURN = 2 * ptx.WARPGROUP  # threads of who waits and who lets begin
+
+
+class CopyingKernel(WarpgroupKernel):
+    """A kernel whose tile has two or three warpgroups along queries, and one that copies."""
+
+    staggered = False
+    registers: ClassVar = {2: (40, 232), 3: (32, 160)}  # of a thread that copies and of one that multiplies
+    arrivals = _HALF * WARP  # of threads that copy, at the barrier of what they bring
+    more_barriers = 0
+
+    def allocate(self) -> None:
+        super().allocate()
+        self.groups = self.t.warps[0] // WARPS
+        self.fewer, self.more = self.registers[self.groups]
+        self.ring_at = 4 * self.pool_size()
+        self.buffers.remove(self.pool)
+        barriers = 1 + 4 * self.stages + self.more_barriers
+        self.pool = self._buffer("pool", (self.ring_at // 4 + 2 * barriers,), "float32", "shared.dyn")
+
+    def thread(self, warp: Any, lane: Any) -> Any:
+        from tvm import tirx
+
+        self.base = tirx.Var("base", "uint32")
+        self.warp, self.lane, self.row_warp, self.key_warp = warp, lane, warp, const(0)
+        self.group = warp // WARPS
+        ends = [tirx.address_of(tirx.BufferLoad(self.pool, [const(at)])) for at in (0, self.pool_size() - 1)]
+        copying, multiplying = self.copying(), self.multiplying()
+        body = steps(
+            tirx.Bind(self.base, ptx.shared_address()(*ends, result="uint32")),
+            when(tirx.all(warp == 0, lane == 0), self.barriers()),
+            ring.barriers_set()(),
+            either(self.group == self.groups, copying, multiplying),
+        )
+        return block_of(self.a.function.body, body, "attention", self.buffers)
+
+    # -- barriers
+
+    @property
+    def queries_there(self) -> Any:
+        return self.address(const(self.ring_at))
+
+    def there(self, what: int, tile: Any) -> Any:
+        """The barrier that keys (0) or values (1) of a tile are there."""
+        return self._ring(2 * what, tile)
+
+    def free(self, what: int, tile: Any) -> Any:
+        """That what was where they will be is read no more."""
+        return self._ring(2 * what + 1, tile)
+
+    def _ring(self, which: int, tile: Any) -> Any:
+        first = self.ring_at + ring.BARRIER_BYTES * (1 + which * self.stages)
+        return self.address(self.stage(tile) * ring.BARRIER_BYTES + first)
+
+    def parity(self, tile: Any) -> Any:
+        """Of the times that a place in the ring was used before."""
+        return tile // self.stages % 2
+
+    def barriers(self) -> Any:
+        def one(what: int, stage: int) -> Any:
+            return steps(
+                ring.barrier_of()(self.there(what, const(stage)), const(self.arrivals)),
+                ring.barrier_of()(self.free(what, const(stage)), const(self.t.warps[0])),
+            )
+
+        rings = [one(what, stage) for what in (0, 1) for stage in range(self.stages)]
+        return steps(ring.barrier_of()(self.queries_there, const(self.arrivals)), rings)
+
+    # -- copying
+
+    def copying(self) -> Any:
+        count = self.count_of_tiles()
+
+        def tiles(what: int, copied: Any) -> Any:
+            def one(tile: Any) -> Any:
+                return steps(
+                    ring.passed()(self.free(what, tile), (tile // self.stages + 1) % 2),
+                    copied(tile),
+                    ptx.committed()(),
+                    ring.brought()(self.there(what, tile)),
+                )
+
+            return serial("tile", count, one)
+
+        queries = self.copy_rows(self.query_at, self.a.query, self.first, self.t.queries, self.a.depth, self.a.queries)
+        return steps(
+            ring.registers(self.fewer, more=False)(),
+            either(
+                self.warp % WARPS < _HALF,
+                tiles(0, self.copy_keys),
+                steps(queries, ptx.committed()(), ring.brought()(self.queries_there), tiles(1, self.copy_values)),
+            ),
+        )
+
+    def copiers(self) -> tuple[int, Any]:
+        return _HALF * WARP, self.warp % _HALF * WARP + self.lane
+
+    # -- multiplying
+
+    def multiplying(self) -> Any:
+        return self.work()
+
+    def loop(self) -> Any:
+        count = self.count_of_tiles()
+        last = count - 1
+        return steps(
+            ring.registers(self.more, more=True)(),
+            when(self.group == self.groups - 1, self.gives_turn()),
+            ring.passed()(self.queries_there, const(0)),
+            ring.passed()(self.there(0, const(0)), const(0)),
+            self.scores(const(0)),
+            self.have_scores(0),
+            self.is_free(0, const(0)),
+            self.weights(const(0)),
+            serial("tile", last, lambda at: self.turn(at, count)),
+            ring.passed()(self.there(1, last), self.parity(last)),
+            self.weighted(last),
+            self.have_outputs(0),
+        )
+
+    def turn(self, tile: Any, count: Any) -> Any:
+        following = tile + 1
+        return steps(
+            ring.passed()(self.there(0, following), self.parity(following)),
+            ring.turn_awaited(_TURN)(self.group + 1),
+            self.scores(following),
+            ring.passed()(self.there(1, tile), self.parity(tile)),
+            self.weighted(tile),
+            self.gives_turn(),
+            self.have_scores(1),
+            self.is_free(0, following),
+            self.softmaxes(following),
+            self.have_outputs(0),
+            self.is_free(1, tile),
+            nest("h", [self.engine.rows], self.smaller),
+            self.packed(),
+        )
+
+    def gives_turn(self) -> Any:
+        return ring.turn_given(_TURN)((self.group + 1) % self.groups + 1)
+
+    def is_free(self, what: int, tile: Any) -> Any:
+        return when(self.lane == 0, ring.arrived()(self.free(what, tile)))

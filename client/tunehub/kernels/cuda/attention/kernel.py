@@ -1,0 +1,485 @@
+"""Attention as one kernel: queries of a block stay in registers, keys and values pass by in tiles, and the softmax is
+made as they do (Milakov and Gimelshein 2018, arXiv 1805.02867; Dao et al. 2022, arXiv 2205.14135, and 2023, arXiv
+2307.08691). Keys may be divided among the warps of a block, whose parts are put together at the end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tunehub.kernels.cuda.attention import device_code as device
+from tunehub.kernels.cuda.attention.nodes import (
+    LOWEST,
+    WARP,
+    Body,
+    SharedTile,
+    barrier,
+    const,
+    divides,
+    f32,
+    load,
+    narrow,
+    nest,
+    pointer,
+    run,
+    serial,
+    steps,
+    store,
+    threads,
+    vectorized,
+    when,
+)
+from tunehub.kernels.cuda.attention.register_products import Singles
+from tunehub.kernels.cuda.attention.spec import Attention
+from tunehub.kernels.cuda.attention.tensor_core_products import Halves
+from tunehub.tir.nodes import buffer_kind
+from tunehub.tir.views import block_of, product
+
+LOG2_E = math.log2(math.e)
+_COPYING = 4  # warps
+_F32 = "float32"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class AttentionTile:
+    """A block has ``warps`` along queries and along keys. Each has ``rows`` times 16 queries and takes ``keys`` keys
+    at a time. ``stages``: of tiles of keys and values in shared memory; with 2 the next is loaded meanwhile.
+    ``warpgroups``: by their instructions; warps along queries are fours. ``copying``: one more warpgroup copies for the
+    others, ``bulk``: by the copy engine. ``cluster``: blocks that share the keys."""
+
+    warps: tuple[int, int]
+    rows: int
+    keys: int
+    stages: int = 2
+    warpgroups: bool = False
+    copying: bool = False
+    cluster: int = 1
+    bulk: bool = False
+
+    @property
+    def queries(self) -> int:
+        """Of a block."""
+        return 16 * self.rows * self.warps[0]
+
+    @property
+    def step(self) -> int:
+        """Keys that a block takes at a time."""
+        return self.keys * self.warps[1]
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return WARP * (self.warps[0] * self.warps[1] + (_COPYING if self.copying else 0))
+
+
+class AttentionKernel:
+    """Writes the kernel of ``attention`` by ``tile``."""
+
+    engine: Any
+
+    def __init__(self, attention: Attention, tile: AttentionTile) -> None:
+        self.a, self.t = attention, tile
+        self.buffers: list[Any] = []
+        self.keys, self.queries = narrow(attention.keys), narrow(attention.queries)
+        self.single = isinstance(attention.keys, int) and attention.keys <= tile.step
+        self.allocate()
+        rows = self.engine.rows
+        self.most, self.total = self.local("most", (rows,)), self.local("total", (rows,))
+        side_by_side = (
+            4 if tile.warps[1] * tile.cluster > 1 else self.engine.neighbours
+        )  # results that are written at once
+        self.out = self.local("out", (side_by_side,), str(buffer_kind(attention.result).dtype))
+        self.one = [self.local(name, (1,)) for name in ("new", "factor", "weight")]
+        self.top, self.four = self.local("top", (1,)), self.local("four", (4,))
+
+    # -- memory
+
+    def allocate(self) -> None:
+        """Memory for queries, keys, values, scores and results."""
+        attention, tile = self.a, self.t
+        self.stages = 1 if self.single else tile.stages
+        self.engine = (Singles if attention.dtype == _F32 else Halves)(self)
+        self.width = width = 16 // self.engine.bytes  # elements of one copy
+        self.k_tile = self.shared("keys", (self.stages, tile.step, attention.depth + width), attention.dtype)
+        self.v_tile = self.shared("values", (self.stages, tile.step, attention.outputs + width), attention.dtype)
+        self.engine.allocate()
+
+    def local(self, name: str, shape: tuple[int, ...], dtype: str = _F32) -> Any:
+        return self._buffer(name, shape, dtype, "local")
+
+    def shared(self, name: str, shape: tuple[int, ...], dtype: str = _F32) -> Any:
+        return SharedTile(self._buffer(name, (math.prod(shape),), dtype, "shared.dyn"), shape)
+
+    def _buffer(self, name: str, shape: tuple[int, ...], dtype: str, scope: str) -> Any:
+        from tvm import tirx
+
+        buffer = tirx.decl_buffer([const(each) for each in shape], dtype, name, scope=scope, layout=None)
+        self.buffers.append(buffer)
+        return buffer
+
+    # -- the function
+
+    def function(self) -> Any:
+        rows, queries = self.t.queries, self.a.queries
+        tiles, heads = (queries + (rows - 1)) // rows, product(self.a.lead)
+        body = self.grid(heads * tiles, lambda at: self.block(narrow(at), narrow(heads), narrow(tiles)))
+        own = self.a.function
+        return own.with_body(block_of(own.body, body, "root", []))
+
+    def grid(self, blocks: Any, body: Body) -> Any:
+        """``body`` for each of ``blocks`` blocks."""
+        return threads("blockIdx.x", blocks, body)
+
+    def block(self, block: Any, heads: Any, tiles: Any) -> Any:
+        self.lead = self.places(block % heads)
+        self.first = self.first_query(block // heads, tiles)
+        return self.all_threads()
+
+    def first_query(self, at: Any, tiles: Any) -> Any:
+        """Of the block ``at`` of ``tiles`` of a head; those with most keys first."""
+        return ((tiles - 1 - at) if self.a.causal is not None else at) * self.t.queries
+
+    def all_threads(self) -> Any:
+        warps = self.t.threads // WARP
+        return threads("threadIdx.y", warps, lambda y: threads("threadIdx.x", WARP, lambda x: self.thread(y, x)))
+
+    def places(self, head: Any) -> list[Any]:
+        found = []
+        for extent in map(narrow, reversed(self.a.lead)):
+            found.append(head % extent)
+            head = head // extent
+        return found[::-1]
+
+    def thread(self, warp: Any, lane: Any) -> Any:
+        return self.body(warp, lane, warp // self.t.warps[1], warp % self.t.warps[1])
+
+    def body(self, warp: Any, lane: Any, row_warp: Any, key_warp: Any) -> Any:
+        """What a thread does, of the warp so far along queries and along keys."""
+        self.warp, self.lane, self.row_warp, self.key_warp = warp, lane, row_warp, key_warp
+        return block_of(self.a.function.body, self.work(), "attention", self.buffers)
+
+    def work(self) -> Any:
+        """What a thread that multiplies does."""
+
+        def clear(h: Any) -> Any:
+            return steps(store(self.most, [h], device.call(device.NOTHING)), store(self.total, [h], f32(0)))
+
+        return steps(
+            nest("h", [self.engine.rows], clear),
+            self.engine.clear_outputs(),
+            self.loop(),
+            self.finish(),
+        )
+
+    def count_of_tiles(self) -> Any:
+        """Of keys, up to the last that a query has."""
+        step = self.t.step
+        count = (self.keys + (step - 1)) // step
+        if self.a.causal is None:
+            return count
+        from tvm import tirx
+
+        last = self.first + self.t.queries + self.a.causal  # keys that the last query sees
+        return tirx.min(count, (last + (step - 1)) // step)
+
+    def tiles(self) -> tuple[Any, Any]:
+        """The first tile of keys of a block, and how many it takes."""
+        return const(0), self.count_of_tiles()
+
+    def loop(self) -> Any:
+        """All tiles of keys."""
+        first, count = self.tiles()
+        start = steps(self.copy_tile(first, 0), self.engine.load_query())
+        if self.single:
+            return steps(start, self.tile_of_keys(const(0), const(0), None))
+
+        def body(at: Any) -> Any:
+            following = when(at + 1 < count, self.copy_tile(first + at + 1, (at + 1) % self.stages))
+            if self.stages == 1:
+                return steps(self.tile_of_keys(first + at, const(0), None), barrier(), following)
+            return self.tile_of_keys(first + at, at % self.stages, following)
+
+        return steps(start, serial("tile", count, body))
+
+    # -- loading
+
+    def copy_tile(self, tile: Any, stage: Any) -> Any:
+        """Bring keys and values into shared memory."""
+        return steps(
+            self.copy(self.k_tile, self.a.key, self.a.depth, tile, stage),
+            self.copy(self.v_tile, self.a.value, self.a.outputs, tile, stage),
+            run(device.call(device.COMMIT)),
+        )
+
+    def copy(self, target: Any, source: Any, length: int, tile: Any, stage: Any) -> Any:
+        from tvm import tirx
+
+        parts = length // self.width
+        total, own = self.t.step * parts, self.t.threads
+        thread = self.warp * WARP + self.lane
+
+        def one(i: Any) -> Any:
+            at = i * own + thread
+            row, part = at // parts, at % parts * self.width
+            key = tile * self.t.step + row
+            inside = key < self.keys
+            place = source(*self.lead, tirx.min(key, self.keys - 1), part)
+            size = tirx.Select(inside, const(16), const(0))
+            copied = run(device.call(device.COPY, pointer(target, stage, row, part), tirx.address_of(place), size))
+            return copied if total % own == 0 else when(at < total, copied)
+
+        return nest("i", [-(-total // own)], one)
+
+    # -- one tile
+
+    def tile_of_keys(self, tile: Any, stage: Any, following: Any) -> Any:
+        e = self.engine
+        return steps(
+            run(device.call(device.WAIT)),
+            barrier(),
+            following,
+            e.scores(stage),
+            nest("h", [e.rows], lambda h: self.softmax(tile, h)),
+            e.weighted(stage),
+        )
+
+    def row(self, h: Any) -> Any:
+        return self.first + self.row_warp * (16 * self.t.rows) + self.engine.row(h)
+
+    @property
+    def row_of_warp(self) -> Any:
+        """The first query of a warp."""
+        return self.first + self.row_warp * (16 * self.t.rows)
+
+    @property
+    def hides(self) -> bool:
+        """Whether there are keys that count nothing for some query: behind the end, or behind the query."""
+        return self.a.causal is not None or not divides(self.t.step, self.a.keys)
+
+    def end_of(self, row: Any) -> Any:
+        """The first key behind those that a query has."""
+        from tvm import tirx
+
+        if self.a.causal is None:
+            return self.keys
+        return tirx.min(self.keys, row + (self.a.causal + 1))
+
+    def softmax(self, tile: Any, h: Any) -> Any:
+        """Scores of a row become weights; what was added up with a smaller maximum is made smaller."""
+        from tvm import tirx
+
+        e, (new, _, weight) = self.engine, self.one
+        start = tile * self.t.step + self.key_warp * self.t.keys
+        behind = start + self.t.keys > self.end_of(self.row_of_warp)
+
+        def largest(c: Any) -> Any:
+            return store(new, [0], tirx.max(load(new, 0), load(e.sums, *e.score_at(h, c))))
+
+        def exchanged(mask: int) -> Any:
+            return store(new, [0], tirx.max(load(new, 0), device.call(device.EXCHANGE, load(new, 0), const(mask))))
+
+        def power(c: Any) -> Any:
+            at = e.score_at(h, c)
+            value = tirx.exp2(self.exponent(load(e.sums, *at), load(weight, 0)))
+            return steps(store(e.sums, at, value), store(self.total, [h], load(self.total, h) + load(e.sums, *at)))
+
+        return steps(
+            nest("c", [e.columns], lambda c: self.masked(start, h, c)) if self.pure is None else None,
+            when(behind, nest("c", [e.columns], lambda c: self.hidden(start, h, c))) if self.hides else None,
+            store(new, [0], load(self.most, h)),
+            nest("c", [e.columns], largest),
+            [exchanged(mask) for mask in e.masks],
+            store(weight, [0], self.finite(load(new, 0))),
+            None if self.single else self.rescaled(h),
+            store(self.most, [h], load(new, 0)),
+            nest("c", [e.columns], power),
+        )
+
+    def masked(self, start: Any, h: Any, c: Any) -> Any:
+        """A score becomes what the softmax takes."""
+        from tvm import tirx
+
+        e, row, key = self.engine, self.row(h), start + self.engine.column(c)
+        score = load(e.sums, *e.score_at(h, c))
+        inside = tirx.min(row, self.queries - 1), tirx.min(key, self.keys - 1)
+        return store(e.sums, e.score_at(h, c), self.a.masked(*self.lead, *inside, score))
+
+    def hidden(self, start: Any, h: Any, c: Any) -> Any:
+        """Minus infinity for a key that a query does not have."""
+        from tvm import tirx
+
+        e = self.engine
+        shown, score = start + e.column(c) < self.end_of(self.row(h)), load(e.sums, *e.score_at(h, c))
+        return store(e.sums, e.score_at(h, c), tirx.Select(shown, score, device.call(device.NOTHING)))
+
+    def rescaled(self, h: Any) -> Any:
+        from tvm import tirx
+
+        e, (_, factor, weight) = self.engine, self.one
+
+        def smaller(u: Any) -> Any:
+            at = e.output_at(h, u)
+            return store(e.results, at, load(e.results, *at) * load(factor, 0))
+
+        return steps(
+            store(factor, [0], tirx.exp2(self.exponent(load(self.most, h), load(weight, 0)))),
+            store(self.total, [h], load(self.total, h) * load(factor, 0)),
+            nest("u", [e.outputs], smaller),
+        )
+
+    def finite(self, most: Any) -> Any:
+        """What is subtracted from scores; 0 without any, so that their weights are 0 and not NaN."""
+        from tvm import tirx
+
+        return tirx.Select(most < f32(LOWEST), f32(0), self.subtracted(most))
+
+    def subtracted(self, most: Any) -> Any:
+        """What is subtracted from scores, in the terms of :meth:`exponent`."""
+        return most if self.pure is None else most * f32(self.pure * LOG2_E)
+
+    def exponent(self, score: Any, subtracted: Any) -> Any:
+        """The power of 2 of a score. A mask may be as large as float32 has numbers: it must be subtracted first."""
+        if self.pure is None:
+            return (score - subtracted) * f32(LOG2_E)
+        return score * f32(self.pure * LOG2_E) - subtracted
+
+    @property
+    def pure(self) -> float | None:
+        """The factor when scores are only multiplied by a positive one: the softmax then multiplies."""
+        return self.a.scale if self.a.scale is not None and self.a.scale > 0 else None
+
+    # -- the end
+
+    def finish(self) -> Any:
+        e = self.engine
+
+        def added(h: Any, mask: int) -> Any:
+            total = load(self.total, h)
+            return store(self.total, [h], total + device.call(device.EXCHANGE, total, const(mask)))
+
+        summed = nest("h", [e.rows], lambda h: steps(*[added(h, mask) for mask in e.masks]))
+        if self.t.warps[1] * self.t.cluster == 1:
+            return steps(summed, nest("h", [e.rows], self.write_row))
+        return steps(summed, self.merge())
+
+    def write_row(self, h: Any) -> Any:
+        row, e = self.row(h), self.engine
+
+        def neighbours(u: Any) -> Any:
+            first = u * e.neighbours
+            return self.write(
+                row,
+                e.neighbours,
+                lambda x: e.output_column(first + x),
+                lambda x: self.a.finished(load(e.results, *e.output_at(h, first + x)), load(self.total, h)),
+            )
+
+        body = nest("u", [e.outputs // e.neighbours], neighbours)
+        return body if divides(self.t.queries, self.a.queries) else when(row < self.queries, body)
+
+    def write(self, row: Any, count: int, column: Body, value: Body) -> Any:
+        """Results side by side, as one vector. They are computed before: of vectors TVM selects none rightly."""
+        return steps(
+            nest("x", [count], lambda x: store(self.out, [x], value(x))),
+            vectorized(
+                "x",
+                count,
+                lambda x: store(self.a.result, self.a.written(*self.lead, row, column(x)), load(self.out, x)),
+            ),
+        )
+
+    def merge_memory(self, *shapes: tuple[int, ...]) -> list[Any]:
+        """Shared memory for parts, and for maxima and totals."""
+        return [self.shared(name, shape) for name, shape in zip(("sums", "tops"), shapes, strict=True)]
+
+    def merge(self) -> Any:
+        """Parts of different keys are added, each weighted by what its maximum is less than the largest."""
+        count, rows = self.t.warps[1], self.t.queries
+        sums, tops = self.merge_memory((count, rows, self.a.outputs + 4), (count, rows, 2))
+
+        def joined(own: Any, column: Any) -> Any:
+            part = self.part_of_warp(sums, tops, own, column)
+            return steps(self.added_up(count, *part), self.write_four(own, column))
+
+        return steps(self.kept(sums, tops), self.by_fours(joined))
+
+    def part_of_warp(self, sums: Any, tops: Any, own: Any, column: Any) -> tuple[Body, Body, Callable[[Any, Any], Any]]:
+        """Maximum, total and sums of one warp's part."""
+        return (
+            lambda w: load(tops, w, own, 0),
+            lambda w: load(tops, w, own, 1),
+            lambda w, x: load(sums, w, own, column + x),
+        )
+
+    def kept(self, sums: Any, tops: Any) -> Any:
+        """What each warp has of its keys, in shared memory."""
+        e = self.engine
+
+        def keep(h: Any) -> Any:
+            own = self.row_warp * (16 * self.t.rows) + e.row(h)
+
+            def part(u: Any) -> Any:
+                return store(sums, [self.key_warp, own, e.output_column(u)], load(e.results, *e.output_at(h, u)))
+
+            return steps(
+                nest("u", [e.outputs], part),
+                store(tops, [self.key_warp, own, 0], load(self.most, h)),
+                store(tops, [self.key_warp, own, 1], load(self.total, h)),
+            )
+
+        return steps(barrier(), nest("h", [e.rows], keep), barrier())
+
+    def by_fours(self, body: Callable[[Any, Any], Any], *more: Callable[[Any], Any]) -> Any:
+        """``body`` for four neighbours of a row at a time, the row of a block and the first column."""
+        from tvm import tirx
+
+        rows, parts = self.t.queries, self.a.outputs // 4
+        total = rows * parts
+
+        def one(i: Any) -> Any:
+            at = i * self.t.threads + self.warp * WARP + self.lane
+            inside = [] if total % self.t.threads == 0 else [at < total]
+            inside += [] if divides(rows, self.a.queries) else [self.first + at // parts < self.queries]
+            inside += [holds(at) for holds in more]
+            own = body(at // parts, at % parts * 4)
+            return when(tirx.all(*inside), own) if inside else own
+
+        return nest("i", [-(-total // self.t.threads)], one)
+
+    def added_up(self, count: int, top: Body, total: Body, part: Callable[[Any, Any], Any]) -> Any:
+        """Four neighbours of ``count`` parts; the largest maximum and the total of the weights come with them."""
+        from tvm import tirx
+
+        subtracted, scale, whole = self.one
+
+        def larger(w: Any) -> Any:
+            return store(self.top, [0], tirx.max(load(self.top, 0), top(w + 1)))
+
+        def added(w: Any) -> Any:
+            weight = load(scale, 0)
+            return steps(
+                store(scale, [0], tirx.exp2(self.exponent(top(w), load(subtracted, 0)))),
+                store(whole, [0], load(whole, 0) + weight * total(w)),
+                nest("x", [4], lambda x: store(self.four, [x], load(self.four, x) + weight * part(w, x))),
+            )
+
+        return steps(
+            store(self.top, [0], top(const(0))),
+            nest("w", [count - 1], larger),
+            store(subtracted, [0], self.finite(load(self.top, 0))),
+            store(whole, [0], f32(0)),
+            nest("x", [4], lambda x: store(self.four, [x], f32(0))),
+            nest("w", [count], added),
+        )
+
+    def write_four(self, own: Any, column: Any) -> Any:
+        """The results that were added up."""
+        whole = self.one[2]
+        return self.write(
+            self.first + own,
+            4,
+            lambda x: column + x,
+            lambda x: self.a.finished(load(self.four, x), load(whole, 0)),
+        )

@@ -1,0 +1,21 @@
+"""The kernel that a tile of attention means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunehub.kernels.cuda.attention.bulk import BulkKernel
+from tunehub.kernels.cuda.attention.clusters import ClusterKernel
+from tunehub.kernels.cuda.attention.copying import CopyingKernel
+from tunehub.kernels.cuda.attention.kernel import AttentionKernel, AttentionTile
+from tunehub.kernels.cuda.attention.spec import Attention
+from tunehub.kernels.cuda.attention.warpgroups import WarpgroupKernel
+
+
+def kernel_of(attention: Attention, tile: AttentionTile) -> Any:
+    """The function of ``attention`` as a kernel by ``tile``."""
+    if tile.bulk:
+        return BulkKernel(attention, tile).function()
+    if tile.warpgroups:
+        return (CopyingKernel if tile.copying else WarpgroupKernel)(attention, tile).function()
+    return (ClusterKernel if tile.cluster > 1 else AttentionKernel)(attention, tile).function()

@@ -1,0 +1,191 @@
+"""Attention as one kernel without a record: the tile that should take least."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from itertools import chain
+from typing import Any
+
+from tunehub.kernels.cuda.attention.kernel import AttentionTile
+from tunehub.kernels.cuda.attention.kernels import kernel_of
+from tunehub.kernels.cuda.attention.shared_heads import heads_of_a_key, with_heads_as_queries
+from tunehub.kernels.cuda.attention.spec import Attention, attention_of
+from tunehub.kernels.cuda.gemm.cost import MULTIPROCESSORS
+from tunehub.kernels.cuda.gemm.hopper.rule import own_target
+from tunehub.kernels.cuda.gemm.hopper.rule import serves as has_warpgroups
+from tunehub.tir.branches import SizeBranch, joined, size_of
+from tunehub.tir.cuda.nvrtc import compile_for_warpgroups
+from tunehub.tir.guard import GuardError, check_function
+from tunehub.tir.nodes import main_module
+from tunehub.tir.symbols import instance, is_symbolic, symbols_of
+
+NAME = "attention"  # in reports
+_FIRST_ARCHITECTURE = 80  # with copies that are not waited for, and products of 16 × 8 × 16
+_SHORT = 256  # keys that a block takes at once
+_FEW = 256  # queries of all matrices of a batch, for which blocks are small
+_PART = 64  # of which depths are multiples for warpgroups
+_WIDE = 128  # depth and outputs together, up to which warpgroups take 128 keys at a time
+_ENOUGH = 80  # blocks of 128 queries, from which another warpgroup copies keys for two that share them
+_FULL = 0.9  # of what blocks and multiprocessors could compute at once is asked for
+_VERY_LONG = 2000  # queries and keys; twice as many with a causal mask
+# Warps along queries and keys, keys of a warp, from many queries to large depths.
+_ANY_HALVES = ((4, 1, 64), (4, 1, 32), (4, 1, 16))
+_ANY_SINGLES = ((4, 1, 32), (2, 2, 32), (2, 1, 32), (2, 1, 16), (1, 1, 16))
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSchedule:
+    """``mod``: with the kernel as ``main``."""
+
+    mod: Any
+
+
+def serves(target: Any) -> bool:
+    """Whether kernels can be made for ``target`` by the TVM that is installed: since 0.27 it takes functions of CUDA
+    C++."""
+    arch = str(target.attrs.get("arch", "")).removeprefix("sm_").rstrip("af")
+    newest = find_spec("tvm.backend") is not None and find_spec("tvm.backend.cuda.ptx") is not None
+    return newest and target.kind.name == "cuda" and arch.isdigit() and int(arch) >= _FIRST_ARCHITECTURE
+
+
+def by_rule(mod: Any, target: Any) -> tuple[AttentionSchedule, None] | None:
+    """The kernel of ``mod``, an IRModule with one PrimFunc ``main``, or several for its sizes; None when that is no
+    attention. Raises GuardError when no tile can be launched, or for what would be wrong."""
+    function = mod["main"]
+    attention = attention_of(function)
+    if attention is None:
+        return None
+    if not is_symbolic(function):
+        attention, order = _one_query(attention, target) or (attention, tiles(attention, target))
+        return AttentionSchedule(main_module(_first(attention, order, target))), None
+    few, many = (_first(attention, order, target) for order in _open_tiles(attention, target))
+    branches = [SizeBranch(up_to=_FEW, function=few), SizeBranch(up_to=None, function=many)]
+    return AttentionSchedule(main_module(_own(joined(function, size_of(function), branches), many))), None
+
+
+def _own(function: Any, other: Any) -> Any:
+    """``function`` for the target that ``other`` names, if any."""
+    target = (other.attrs or {}).get("target")
+    return function if target is None else function.with_attr("target", target)
+
+
+def _first(attention: Attention, order: Iterable[AttentionTile], target: Any) -> Any:
+    """The kernel by the first tile that does."""
+    failure: Exception = GuardError("no tile")
+    for tile in order:
+        try:
+            kernel = kernel_of(attention, tile)
+            _check(kernel, attention.function, tile, target)
+        except GuardError as error:  # of too much shared memory, say; another tile may do
+            failure = error
+        else:
+            return _for_warpgroups(kernel, target) if tile.warpgroups else kernel
+    raise failure
+
+
+def _check(kernel: Any, function: Any, tile: AttentionTile, target: Any) -> None:
+    check_function(kernel, function, target)
+    symbols = symbols_of(function)
+    if symbols:  # shared memory is all in use only when tiles of keys follow each other
+        many = [4 * tile.step + 1] * len(symbols)
+        check_function(instance(kernel, many), instance(function, many), target)
+
+
+def _for_warpgroups(kernel: Any, target: Any) -> Any:
+    compile_for_warpgroups()
+    return kernel.with_attr("target", own_target(target))
+
+
+def tiles(attention: Attention, target: Any) -> Iterator[AttentionTile]:
+    """Tiles for known extents, the best first, as far as measured: see docs/adr/0036-attention-on-cuda.md."""
+    heads = math.prod(attention.lead)
+    most = heads * -(-attention.queries // 16)  # blocks
+    if _suits_warpgroups(attention, target) and most > MULTIPROCESSORS:
+        own = _of_warpgroups(attention, heads)
+        if own.copying and attention.depth + attention.outputs > _WIDE:
+            yield replace(own, bulk=True)
+        yield own
+    fewest = heads * -(-attention.queries // 64)
+    shape = _for_singles if attention.dtype == "float32" else _for_halves
+    yield from _made([shape(attention, fewest, most), *_any(attention)])
+
+
+def _one_query(attention: Attention, target: Any) -> tuple[Attention, Iterator[AttentionTile]] | None:
+    """One query of each head by many keys in half precision: as many blocks of a cluster share them as the GPU has
+    room for, and heads that have keys in common are together."""
+    many = attention.queries == 1 and attention.keys > _SHORT
+    if not many or attention.dtype == "float32" or not has_warpgroups(target):
+        return None
+    heads = heads_of_a_key(attention)
+    together = with_heads_as_queries(attention, heads) if heads > 1 else attention
+    blocks = math.prod(together.lead)
+    cluster = next(count for count in (8, 4, 2, 1) if 2 * blocks * count <= 3 * MULTIPROCESSORS or count == 1)
+    own = AttentionTile(warps=(1, 4), rows=1, keys=32, cluster=cluster)
+    return together, chain([own], tiles(together, target))
+
+
+def _suits_warpgroups(attention: Attention, target: Any) -> bool:
+    wide = all(size in (_PART, 2 * _PART) for size in (attention.depth, attention.outputs))
+    return wide and attention.dtype != "float32" and has_warpgroups(target)
+
+
+def _of_warpgroups(attention: Attention, heads: int) -> AttentionTile:
+    """Few blocks: each divides its keys. Wide heads and many blocks: two warpgroups have keys in common, which a third
+    one copies."""
+    blocks, longest = (heads * -(-attention.queries // rows) for rows in (64, 128))
+    short = attention.causal is not None or attention.keys <= _SHORT
+    if blocks <= MULTIPROCESSORS * (2 if short else 1):
+        return _warpgroups(4, 2, 64)
+    if attention.depth + attention.outputs <= _WIDE:
+        together = _are_full(attention, heads, 192, MULTIPROCESSORS)
+        long = min(attention.queries, attention.keys) > _VERY_LONG * (1 if attention.causal is None else 2)
+        return _warpgroups(12, 1, 128, copying=True) if long and together else _warpgroups(4, 1, 128)
+    enough = MULTIPROCESSORS if attention.causal is not None else _ENOUGH
+    together = longest > enough and _are_full(attention, heads, 128, 1)
+    return _warpgroups(8, 1, 128, copying=True) if together else _warpgroups(4, 1, 64)
+
+
+def _are_full(attention: Attention, heads: int, rows: int, at_once: int) -> bool:
+    """Whether blocks of ``rows`` queries, as many ``at_once``, have hardly any places without a query."""
+    blocks = heads * math.ceil(attention.queries / rows)
+    return bool(heads * attention.queries >= _FULL * rows * math.ceil(blocks / at_once) * at_once)
+
+
+def _warpgroups(rows: int, along: int, keys: int, *, copying: bool = False) -> AttentionTile:
+    return AttentionTile(warps=(rows, along), rows=1, keys=keys, warpgroups=True, copying=copying)
+
+
+def _any(attention: Attention) -> tuple[tuple[int, int, int], ...]:
+    return _ANY_SINGLES if attention.dtype == "float32" else _ANY_HALVES
+
+
+def _for_halves(attention: Attention, fewest: int, most: int) -> tuple[int, int, int]:
+    if fewest >= MULTIPROCESSORS * (1 if attention.causal is None else 2):
+        return (4, 1, 64)
+    if attention.keys > _SHORT:
+        return (4, 2, 64)
+    return (1, 4, 32) if most <= MULTIPROCESSORS else (2, 2, 64)
+
+
+def _for_singles(attention: Attention, fewest: int, most: int) -> tuple[int, int, int]:
+    if fewest >= 2 * MULTIPROCESSORS:
+        return (4, 1, 32)
+    if attention.keys > _SHORT:
+        return (4, 2, 32) if attention.causal is None else (2, 2, 32)
+    return (1, 4, 16) if most <= MULTIPROCESSORS else (2, 4, 32)
+
+
+def _open_tiles(attention: Attention, target: Any) -> tuple[Iterator[AttentionTile], Iterator[AttentionTile]]:
+    """Tiles for few and for many queries of an unknown number."""
+    rest = _any(attention)
+    own = (_warpgroups(4, 1, 128 if attention.depth + attention.outputs <= _WIDE else 64),)
+    many = own if _suits_warpgroups(attention, target) else ()
+    return _made([(2, 4, 32), *rest]), chain(many, _made(rest))
+
+
+def _made(shapes: Iterable[tuple[int, int, int]]) -> Iterator[AttentionTile]:
+    for rows, along, keys in dict.fromkeys(shapes):
+        yield AttentionTile(warps=(rows, along), rows=1, keys=keys)

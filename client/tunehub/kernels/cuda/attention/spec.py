@@ -1,0 +1,167 @@
+"""What an attention function computes, read from its blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tunehub.kernels.cuda.attention.device_code import NOTHING, call
+from tunehub.tir.expressions import replaced
+from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of, integer, symbolic
+
+SCORES, MASKED, MOST, WEIGHTS, TOTAL, WEIGHTED, RESULT = (
+    f"tunehub_attention_{name}" for name in ("scores", "masked", "most", "weights", "total", "weighted", "result")
+)
+_LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
+Place = Callable[..., list[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attention:
+    """Attention of ``queries`` by ``keys`` with heads of the shape ``lead``, of ``depth``, with ``outputs`` numbers for
+    a query. ``dtype`` is the type of queries, keys and values.
+
+    The functions give an element for its place: along ``lead``, then the query or key, then within it. ``masked`` gives
+    what the softmax takes of a score that ``causal`` leaves, ``finished`` what is stored at ``written``.
+    """
+
+    function: Any
+    lead: tuple[Any, ...]
+    queries: Any
+    keys: Any
+    depth: int
+    outputs: int
+    dtype: str
+    query: Callable[..., Any]
+    key: Callable[..., Any]
+    value: Callable[..., Any]
+    masked: Callable[..., Any]
+    result: Any
+    written: Place
+    finished: Callable[..., Any]  # of a weighted sum and the total of its weights: the number that is stored
+    scale: float | None  # masked is a product with it, if not None
+    causal: int | None  # of a query, how many keys more than those up to its own place it has; None: all
+
+
+def attention_of(function: Any) -> Attention | None:
+    """What a PrimFunc computes that :func:`tunehub.kernels.cuda.attention.function.attention` made; None for others."""
+    blocks = {str(block.name_hint): block for block in blocks_in(function.body) if len(block.iter_vars)}
+    if not {SCORES, MASKED, WEIGHTED, RESULT} <= set(blocks):
+        return None
+    scores, masked, weighted, result = (blocks[name] for name in (SCORES, MASKED, WEIGHTED, RESULT))
+    *lead, queries, keys, depth = [integer(axis.dom.extent) or axis.dom.extent for axis in scores.iter_vars]
+    outputs = integer(weighted.iter_vars[len(lead) + 1].dom.extent)
+    causal = _causal(masked)
+    shown = masked.body.value if causal is None else masked.body.value.true_value
+    first, second = _factors(scores)
+    _, third = _factors(weighted)
+    return Attention(
+        function=function,
+        lead=tuple(lead),
+        queries=queries,
+        keys=keys,
+        depth=int(depth),
+        outputs=int(outputs or 0),
+        dtype=str(buffer_kind(buffer_of(first)).dtype),
+        query=_element(first, [*_axes(scores, 0, len(lead) + 1), scores.iter_vars[-1]]),
+        key=_element(second, [*_axes(scores, 0, len(lead)), *_axes(scores, len(lead) + 1)]),
+        value=_element(third, [*_axes(weighted, 0, len(lead)), weighted.iter_vars[-1], weighted.iter_vars[-2]]),
+        masked=_masked(masked, shown, buffer_of(scores.writes[0])),
+        result=buffer_of(result.writes[0]),
+        written=_written(result, weighted),
+        finished=_finished(result, weighted),
+        scale=_scale(shown),
+        causal=causal,
+    )
+
+
+def _axes(block: Any, first: int, last: int | None = None) -> list[Any]:
+    return list(block.iter_vars)[first:last]
+
+
+def _factors(block: Any) -> tuple[Any, Any]:
+    """The two elements that a sum of products multiplies."""
+    value = block.body.value
+    product = value.b if type(value.b).__name__ == "Mul" else value.a
+    first, second = (_uncast(each) for each in (product.a, product.b))
+    return first, second
+
+
+def _uncast(expression: Any) -> Any:
+    while type(expression).__name__ == "Cast":
+        expression = expression.value
+    return expression
+
+
+def _element(load: Any, axes: list[Any]) -> Callable[..., Any]:
+    def element(*place: Any) -> Any:
+        return replaced(load, {hash(axis.var): _wide(at) for axis, at in zip(axes, place, strict=True)})
+
+    return element
+
+
+def _wide(index: Any) -> Any:
+    from tvm import tirx
+
+    return tirx.const(index, "int64") if isinstance(index, int) else tirx.Cast("int64", index)
+
+
+def _masked(block: Any, shown: Any, scores: Any) -> Callable[..., Any]:
+    def masked(*place_and_score: Any) -> Any:
+        *place, score = place_and_score
+        names = {hash(axis.var): _wide(at) for axis, at in zip(block.iter_vars, place, strict=True)}
+        return replaced(shown, names, lambda buffer, _: score if buffer.same_as(scores) else None, finite)
+
+    return masked
+
+
+def finite(number: Any) -> Any:
+    """TVM needs a header to write minus infinity."""
+    return call(NOTHING) if float(number.value) == -math.inf else number
+
+
+def _scale(value: Any) -> float | None:
+    if type(value).__name__ in _LOADS:
+        return 1.0
+    if type(value).__name__ == "Mul" and type(value.b).__name__ == "FloatImm" and type(value.a).__name__ in _LOADS:
+        return float(value.b.value)
+    return None
+
+
+def _causal(masked: Any) -> int | None:
+    """How far a query sees, where the others are left out by a condition on places alone."""
+    value = masked.body.value
+    query, key = (axis.var for axis in list(masked.iter_vars)[-2:])
+    if type(value).__name__ != "Select" or type(value.condition).__name__ != "LE":
+        return None
+    hidden, condition = value.false_value, value.condition
+    if type(hidden).__name__ != "FloatImm" or float(hidden.value) != -math.inf or not condition.a.same_as(key):
+        return None
+    return integer(symbolic().Analyzer().simplify(condition.b - query))
+
+
+def _written(result: Any, weighted: Any) -> Place:
+    """The result's element for a place is found by where the weighted sums are read for it."""
+    target = buffer_of(weighted.writes[0])
+    reads: list[Any] = []
+    replaced(result.body.value, {}, lambda buffer, at: reads.append(at) if buffer.same_as(target) else None)
+    names = [hash(index) for index in reads[0]]
+
+    def written(*place: Any) -> list[Any]:
+        found = {name: _wide(at) for name, at in zip(names, place, strict=True)}
+        return [replaced(index, found) for index in result.body.indices]
+
+    return written
+
+
+def _finished(result: Any, weighted: Any) -> Callable[..., Any]:
+    target = buffer_of(weighted.writes[0])
+
+    def finished(total_of_values: Any, total: Any) -> Any:
+        return replaced(
+            result.body.value, {}, lambda buffer, _: total_of_values if buffer.same_as(target) else total, finite
+        )
+
+    return finished

@@ -1,0 +1,110 @@
+"""The products of attention in half precision, on tensor cores (``mma.m16n8k16``): sums of queries and keys stay where
+the product with values takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunehub.kernels.cuda.attention import device_code as device
+from tunehub.kernels.cuda.attention.nodes import f32, load, nest, pointer, run, steps, store
+
+
+class Halves:
+    """Products on tensor cores: fragments of 16 × 8 sums, of which a lane has two rows of two neighbours."""
+
+    bytes = 2
+    masks = (1, 2)
+    neighbours = 2
+
+    def __init__(self, kernel: Any) -> None:
+        self.k, self.t, self.a = kernel, kernel.t, kernel.a
+        self.rows = 2 * self.t.rows
+        self.columns, self.outputs = self.t.keys // 4, self.a.outputs // 4
+
+    def allocate(self) -> None:
+        k, rows = self.k, self.t.rows
+        self.query = k.local("query", (rows, self.a.depth // 16, 4), "uint32")
+        self.sums = k.local("scores", (rows, self.t.keys // 8, 4))
+        self.results = k.local("results", (rows, self.a.outputs // 8, 4))
+        self.part = k.local("operand", (4,), "uint32")
+        self.weights = k.local("weights", (4,), "uint32")
+
+    def row(self, h: Any) -> Any:
+        return h // 2 * 16 + h % 2 * 8 + self.k.lane // 4
+
+    def column(self, c: Any) -> Any:
+        return c // 2 * 8 + self.k.lane % 4 * 2 + c % 2
+
+    output_column = column
+
+    def score_at(self, h: Any, c: Any) -> list[Any]:
+        return [h // 2, c // 2, h % 2 * 2 + c % 2]
+
+    output_at = score_at
+
+    def load_query(self) -> Any:
+        from tvm import tirx
+
+        k = self.k
+
+        def one(r: Any, kk: Any, e: Any) -> Any:
+            row = tirx.min(k.row(r * 2 + e % 2), k.queries - 1)
+            column = kk * 16 + e // 2 * 8 + k.lane % 4 * 2
+            place = self.a.query(*k.lead, row, column)
+            return run(device.call(device.TWO, pointer(self.query, r, kk, e), tirx.address_of(place)))
+
+        return nest("r d e", [self.t.rows, self.a.depth // 16, 4], one)
+
+    def clear_outputs(self) -> Any:
+        return nest("r n e", [self.t.rows, self.a.outputs // 8, 4], lambda *at: store(self.results, at, f32(0)))
+
+    def scores(self, stage: Any) -> Any:
+        k, lane = self.k, self.k.lane
+        first = k.key_warp * self.t.keys
+
+        def step(d: Any, n: Any) -> Any:
+            source = pointer(k.k_tile, stage, first + n * 16 + lane % 8 + lane // 16 * 8, d * 16 + lane // 8 % 2 * 8)
+            return steps(
+                run(device.call(device.LOAD, pointer(self.part, 0), source)),
+                nest(
+                    "r x",
+                    [self.t.rows, 2],
+                    lambda r, x: self.multiply(self.sums, r, n * 2 + x, pointer(self.query, r, d, 0), x),
+                ),
+            )
+
+        clear = nest("r n e", [self.t.rows, self.t.keys // 8, 4], lambda *at: store(self.sums, at, f32(0)))
+        return steps(clear, nest("d n", [self.a.depth // 16, self.t.keys // 16], step))
+
+    def multiply(self, sums: Any, r: Any, n: Any, first: Any, x: Any) -> Any:
+        return run(device.call(device.MULTIPLY[self.a.dtype], pointer(sums, r, n, 0), first, pointer(self.part, x * 2)))
+
+    def weighted(self, stage: Any) -> Any:
+        k, lane = self.k, self.k.lane
+        first = k.key_warp * self.t.keys
+
+        def pack(r: Any, j: Any, e: Any) -> Any:
+            at = [r, j * 2 + e // 2, e % 2 * 2]
+            low, high = load(self.sums, *at), load(self.sums, *at[:2], at[2] + 1)
+            return run(device.call(device.PAIR[self.a.dtype], pointer(self.all_weights, r, e), low, high))
+
+        self.all_weights = k.local("pairs", (self.t.rows, 4), "uint32")
+
+        def along(j: Any) -> Any:
+            return steps(
+                nest("r e", [self.t.rows, 4], lambda r, e: pack(r, j, e)),
+                nest("n", [self.a.outputs // 16], lambda n: column(j, n)),
+            )
+
+        def column(j: Any, n: Any) -> Any:
+            source = pointer(k.v_tile, stage, first + j * 16 + lane % 16, n * 16 + lane // 16 * 8)
+            return steps(
+                run(device.call(device.LOAD_TRANSPOSED, pointer(self.part, 0), source)),
+                nest(
+                    "r x",
+                    [self.t.rows, 2],
+                    lambda r, x: self.multiply(self.results, r, n * 2 + x, pointer(self.all_weights, r, 0), x),
+                ),
+            )
+
+        return nest("j", [self.t.keys // 16], along)

@@ -1,0 +1,244 @@
+"""Attention by the instructions of warpgroups (compute capability 9.0), after Shah et al. 2024 (FlashAttention-3, arXiv
+2407.08608): scores of a tile of keys are made while the tile before is weighted, and the softmax while tensor cores
+work. Queries, keys and values lie in shared memory, weights go from one product to the other in registers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tunehub.kernels.cuda.attention import device_code as device
+from tunehub.kernels.cuda.attention import warpgroup_code as code
+from tunehub.kernels.cuda.attention.kernel import AttentionKernel
+from tunehub.kernels.cuda.attention.nodes import (
+    WARP,
+    SharedTile,
+    const,
+    divides,
+    either,
+    load,
+    narrow,
+    nest,
+    pointer,
+    run,
+    serial,
+    steps,
+    store,
+    when,
+)
+from tunehub.kernels.cuda.attention.tensor_core_products import Halves
+from tunehub.tir.cuda import ptx
+from tunehub.tir.nodes import buffer_kind
+
+WARPS = 4  # of a warpgroup
+PART = 64  # numbers of a row in shared memory
+ROW_BYTES = 2 * PART
+_U32 = "uint32"
+
+
+class WarpgroupKernel(AttentionKernel):
+    """A kernel whose tile has fours of warps along queries."""
+
+    def allocate(self) -> None:
+        a, t = self.a, self.t
+        self.engine = Halves(self)
+        self.width = 8
+        self.stages = 1 if self.single else t.stages
+        self.kind = ptx.KINDS[a.dtype]
+        sizes = (t.queries * a.depth, *[t.step * a.depth] * self.stages, *[t.step * a.outputs] * self.stages)
+        starts = [2 * sum(sizes[:at]) for at in range(len(sizes))]
+        self.query_at, self.key_at, self.value_at = starts[0], starts[1], starts[1 + self.stages]
+        merged = t.warps[1] * t.queries * (a.outputs + 6) * 4 if t.warps[1] > 1 else 0
+        self.pool = self._buffer("pool", (max(2 * sum(sizes), merged) // 4,), "float32", "shared.dyn")
+        self.engine.allocate()
+        self.pairs = self.local("pairs", (t.keys // 16, 4), _U32)
+        self.factors = self.local("factors", (self.engine.rows,))
+
+    def merge_memory(self, *shapes: tuple[int, ...]) -> list[Any]:
+        """Where tiles were."""
+        starts = [math.prod(shape) for shape in shapes]
+        return [SharedTile(self.pool, shape, sum(starts[:at])) for at, shape in enumerate(shapes)]
+
+    def thread(self, warp: Any, lane: Any) -> Any:
+        from tvm import tirx
+
+        group, along = warp // WARPS, self.t.warps[1]
+        self.base = tirx.Var("base", _U32)
+        return self.body(warp, lane, group // along * WARPS + warp % WARPS, group % along)
+
+    def loop(self) -> Any:
+        from tvm import tirx
+
+        last = self.pool_size() - 1
+        ends = tirx.address_of(load(self.pool, const(0))), tirx.address_of(load(self.pool, const(last)))
+        self.group = self.warp // WARPS
+        count = self.count_of_tiles()
+        return steps(
+            tirx.Bind(self.base, ptx.shared_address()(*ends, result=_U32)),
+            self.copy_rows(self.query_at, self.a.query, self.first, self.t.queries, self.a.depth, self.a.queries),
+            self.copy_keys(const(0)),
+            ptx.committed()(),
+            ptx.arrived(0)(),
+            None if self.single else when(const(1) < count, self.copy_keys(const(1))),
+            self.copy_values(const(0)),
+            ptx.committed()(),
+            self.scores(const(0)),
+            self.have_scores(0),
+            self.if_early(self.weights(const(0))),
+            None if self.single else serial("tile", count - 1, lambda at: self.turn(at, count)),
+            ptx.arrived(0)(),
+            self.if_late(self.new_weights(const(0) if self.single else count - 1)),
+            self.weighted(const(0) if self.single else count - 1),
+            self.have_outputs(0),
+        )
+
+    def turn(self, tile: Any, count: Any) -> Any:
+        """Scores of the tile behind ``tile``, whose own values are weighted meanwhile."""
+        following = tile + 1
+        copies = [when(tile + 2 < count, self.copy_keys(tile + 2)), self.copy_values(following), ptx.committed()()]
+        early = steps(
+            self.scores(following),
+            *copies,
+            self.weighted(tile),
+            self.have_scores(1),
+            self.softmaxes(following),
+            self.have_outputs(0),
+            nest("h", [self.engine.rows], self.smaller),
+            self.packed(),
+        )
+        if not self.staggered:
+            return steps(ptx.arrived(0)(), early)
+        late = steps(
+            *copies,
+            self.new_weights(tile),
+            self.scores(following),
+            self.weighted(tile),
+            self.have_scores(0),
+            self.have_outputs(0),
+        )
+        return steps(ptx.arrived(0)(), either(self.is_early, early, late))
+
+    @property
+    def staggered(self) -> bool:
+        """Whether warpgroups of a block take turns with tensor cores."""
+        return self.t.warps[0] > WARPS
+
+    @property
+    def is_early(self) -> Any:
+        """Whether a warpgroup makes the softmax behind its products and not before: while others multiply."""
+        return self.group % 2 == 0
+
+    def if_early(self, body: Any) -> Any:
+        return when(self.is_early, body) if self.staggered else body
+
+    def if_late(self, body: Any) -> Any:
+        return when(self.group % 2 == 1, body) if self.staggered else None
+
+    def weights(self, tile: Any) -> Any:
+        """Of the first tile."""
+        return steps(self.softmaxes(tile), self.packed())
+
+    def new_weights(self, tile: Any) -> Any:
+        return steps(self.softmaxes(tile), nest("h", [self.engine.rows], self.smaller), self.packed())
+
+    def have_scores(self, under_way: int) -> Any:
+        return code.have(under_way, self.t.keys // 2)(pointer(self.engine.sums, 0, 0, 0))
+
+    def pool_size(self) -> int:
+        return int(buffer_kind(self.pool).shape[0])
+
+    # -- loading
+
+    def copy_keys(self, tile: Any) -> Any:
+        start = self.key_at + self.stage(tile) * (2 * self.t.step * self.a.depth)
+        return self.copy_rows(start, self.a.key, tile * self.t.step, self.t.step, self.a.depth, self.a.keys)
+
+    def copy_values(self, tile: Any) -> Any:
+        start = self.value_at + self.stage(tile) * (2 * self.t.step * self.a.outputs)
+        return self.copy_rows(start, self.a.value, tile * self.t.step, self.t.step, self.a.outputs, self.a.keys)
+
+    def stage(self, tile: Any) -> Any:
+        return tile % self.stages if self.stages > 1 else const(0)
+
+    def copy_rows(self, start: Any, source: Any, first: Any, count: int, length: int, extent: Any) -> Any:
+        """Bring ``count`` rows from ``first`` on into shared memory, zeros behind the last: ``start`` in bytes."""
+        from tvm import tirx
+
+        parts, end = length // self.width, narrow(extent)
+        own, thread = self.copiers()
+
+        def one(i: Any) -> Any:
+            at = i * own + thread
+            row, part = at // parts, at % parts
+            place = start + part // 8 * (count * ROW_BYTES) + row * ROW_BYTES + tirx.bitwise_xor(part % 8, row % 8) * 16
+            whole = divides(count, extent)
+            inside = tirx.const(True, "bool") if whole else first + row < end
+            from_row = first + row if whole else tirx.min(first + row, end - 1)
+            address = tirx.address_of(source(*self.lead, from_row, part * self.width))
+            copied = ptx.copy()(self.base + tirx.Cast(_U32, place), address, inside)
+            return copied if count * parts % own == 0 else when(at < count * parts, copied)
+
+        return nest("i", [-(-count * parts // own)], one)
+
+    def copiers(self) -> tuple[int, Any]:
+        """How many threads copy, and the number of this one."""
+        return self.t.threads, self.warp * WARP + self.lane
+
+    # -- products
+
+    def address(self, place: Any) -> Any:
+        from tvm import tirx
+
+        return self.base + tirx.Cast(_U32, place)
+
+    def scores(self, tile: Any) -> Any:
+        t, a = self.t, self.a
+        function = code.scores(self.kind, t.keys, a.depth, t.queries * ROW_BYTES, t.step * ROW_BYTES)
+        query = self.query_at + self.row_warp // WARPS * (PART * ROW_BYTES)
+        key = self.key_at + self.stage(tile) * (2 * t.step * a.depth) + self.key_warp * (t.keys * ROW_BYTES)
+        return function(pointer(self.engine.sums, 0, 0, 0), self.address(query), self.address(key))
+
+    def weighted(self, tile: Any) -> Any:
+        t, a = self.t, self.a
+        function = code.weighted(self.kind, a.outputs, t.keys, t.step * ROW_BYTES)
+        value = self.value_at + self.stage(tile) * (2 * t.step * a.outputs) + self.key_warp * (t.keys * ROW_BYTES)
+        return function(pointer(self.engine.results, 0, 0, 0), pointer(self.pairs, 0, 0), self.address(value))
+
+    def have_outputs(self, under_way: int) -> Any:
+        function = code.have_weighted(under_way, self.a.outputs // 2, self.t.keys // 4)
+        return function(pointer(self.engine.results, 0, 0, 0), pointer(self.pairs, 0, 0))
+
+    def packed(self) -> Any:
+        """Weights as the next product takes them."""
+
+        def pair(j: Any, e: Any) -> Any:
+            at = [const(0), j * 2 + e // 2, e % 2 * 2]
+            low, high = load(self.engine.sums, *at), load(self.engine.sums, *at[:2], at[2] + 1)
+            return run(device.call(device.PAIR[self.a.dtype], pointer(self.pairs, j, e), low, high))
+
+        return nest("j e", [self.t.keys // 16, 4], pair)
+
+    # -- the softmax
+
+    def softmaxes(self, tile: Any) -> Any:
+        return nest("h", [self.engine.rows], lambda h: self.softmax(tile, h))
+
+    def rescaled(self, h: Any) -> Any:
+        """What results are multiplied by is kept: they are still being added to."""
+        from tvm import tirx
+
+        _, factor, weight = self.one
+        return steps(
+            store(factor, [0], tirx.exp2(self.exponent(load(self.most, h), load(weight, 0)))),
+            store(self.total, [h], load(self.total, h) * load(factor, 0)),
+            store(self.factors, [h], load(factor, 0)),
+        )
+
+    def smaller(self, h: Any) -> Any:
+        e = self.engine
+
+        def one(u: Any) -> Any:
+            at = e.output_at(h, u)
+            return store(e.results, at, load(e.results, *at) * load(self.factors, h))
+
+        return nest("u", [e.outputs], one)

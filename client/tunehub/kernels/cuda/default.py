@@ -1,0 +1,119 @@
+"""TVM's own schedules for CUDA, with those replaced that give wrong results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tunehub.exceptions import last_line
+from tunehub.kernels.cuda.plain import plain_schedule
+from tunehub.report.ladder import Refusal, StepRejected
+from tunehub.tir.cuda.check import fault
+from tunehub.tir.cuda.fault import Fault
+from tunehub.tir.intrinsics import light_parser
+from tunehub.tir.lowering import is_scheduled
+from tunehub.tir.nodes import main_module, same_extent, statements_in
+
+_DEFAULT_SCHEDULE = "ApplyDefaultSchedule"
+_REDUCES = 2  # tvm::tirx::IterVarType::kCommReduce
+Tell = Callable[[str, StepRejected], None]
+
+
+def checked(schedule_all: Any, target: Any, tell: Tell) -> Any:
+    """A pass that does what ``schedule_all`` does (a pass that gives functions their default schedule) for ``target``.
+
+    A function gets its plain schedule instead, slower and right, where :func:`tunehub.tir.cuda.check.fault` finds its
+    default one wrong, and where ``schedule_all`` raises for it; ``tell`` is told the name of each, and why. A default
+    schedule may take more shared memory than a record's where TVM asks the device for it at the launch.
+    """
+    import tvm
+
+    @tvm.transform.module_pass(opt_level=0, name="tunehub.ApplyDefaultSchedule")  # type: ignore[untyped-decorator]
+    def apply(mod: Any, _context: Any) -> Any:
+        with light_parser():  # TVM's rule for products in half precision imports all tensor intrinsics
+            scheduled = _scheduled(schedule_all, mod, tell)
+        for variable, function in mod.functions.items():
+            new = scheduled[variable]
+            if not isinstance(new, tvm.tirx.PrimFunc) or new.same_as(function):
+                continue
+            found = fault(new, target)
+            if isinstance(found, Fault) and not (found.rule == "shared_memory" and _is_asked_for(new)):
+                scheduled.update_func(variable, plain_schedule(function))
+                refusal = Refusal(check="static", reason=str(found))
+                tell(str(variable.name_hint), StepRejected(step="dlight", refusal=refusal))
+        return scheduled
+
+    return apply
+
+
+def default_schedule(function: Any, target: Any) -> Any:
+    """``function``, a PrimFunc, with TVM's own schedule for ``target``, or its plain one where that is wrong."""
+    import tvm
+    from tvm import relax
+
+    passes = [each for each in relax.pipeline.legalize_passes(target) if _DEFAULT_SCHEDULE in str(each.info.name)]
+    with target:
+        found = tvm.transform.Sequential([checked(each, target, lambda *_: None) for each in passes])(
+            main_module(function)
+        )
+    return found["main"]
+
+
+def _is_asked_for(scheduled: Any) -> bool:
+    """Whether shared memory is asked for at the launch. NVIDIA's assembler takes no more than 48 KiB of any other:
+    dlight's rule for products with a vector (0.27) loads all of an image of one dimension."""
+    buffers = (buffer for each in statements_in(scheduled.body) for buffer in getattr(each, "alloc_buffers", ()))
+    return any(str(buffer.scope()) == "shared.dyn" for buffer in buffers)
+
+
+def _scheduled(schedule_all: Any, mod: Any, tell: Tell) -> Any:
+    """``mod`` after ``schedule_all``, or a copy in which functions that this cannot schedule have their plain schedule.
+
+    TVM's rules of 0.27 fail an assertion for ``log(sum(exp(x)))`` over several axes, say.
+    """
+    import tvm
+
+    functions = dict(mod.functions.items())
+    try:
+        return schedule_all(tvm.IRModule(functions, attrs=mod.attrs))  # it writes into this one
+    except Exception:  # of any kind: what TVM raises inside a rule
+        for variable, function in functions.items():
+            if isinstance(function, tvm.tirx.PrimFunc):
+                functions[variable] = _alone(schedule_all, variable, function, tell)
+        return tvm.IRModule(functions, attrs=mod.attrs)
+
+
+def _alone(schedule_all: Any, variable: Any, function: Any, tell: Tell) -> Any:
+    import tvm
+
+    try:
+        return schedule_all(tvm.IRModule({variable: function}))[variable]
+    except Exception as error:
+        reason = f"TVM's rules raise: {last_line(error)}"
+    found = _by_fallback(variable, function)
+    if found is None:
+        found = plain_schedule(function)
+        tell(str(variable.name_hint), StepRejected(step="dlight", reason=reason))
+    return found
+
+
+def _by_fallback(variable: Any, function: Any) -> Any | None:
+    """``function`` by the last of TVM's rules, a thread for each element of a reduction and of what follows, instead of
+    the one that raised; None where that rule has nothing to say, or would be wrong
+    (:mod:`tunehub.kernels.cuda.plain`)."""
+    import tvm
+    from tvm.s_tir import dlight
+
+    if any(map(_reduces_one, statements_in(function.body))):
+        return None
+    try:
+        scheduled = dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(tvm.IRModule({variable: function}))[variable]
+    except Exception:  # of any kind, as above
+        return None
+    return scheduled if is_scheduled(scheduled) else None
+
+
+def _reduces_one(statement: Any) -> bool:
+    """Whether a block reduces along axes that all have one value."""
+    axes = [axis for axis in getattr(statement, "iter_vars", ()) if int(axis.iter_type) == _REDUCES]
+    return bool(axes) and all(same_extent(axis.dom.extent, 1) for axis in axes)

@@ -1,0 +1,1 @@
+"""Products of matrices on CUDA GPUs, and convolutions as implicit GEMM."""

@@ -1,0 +1,327 @@
+"""A product for warpgroups whose operands the copy engine brings (TMA), written as :mod:`.kernel` is: one thread starts
+the copies of boxes of both operands, all other warpgroups multiply. Blocks of a cluster bring what they have in common
+once. A block computes one tile after the other; boxes of the next one arrive while the results of the last are written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tunehub.kernels.cuda.gemm.hopper import ring_code as ring
+from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import PIECE, STAGED, WARP, BulkTile
+from tunehub.kernels.cuda.gemm.hopper.kernel import Product, _KernelWriter, _loaded
+from tunehub.kernels.cuda.gemm.hopper.maps import described, flat_place, new_map
+from tunehub.kernels.cuda.gemm.hopper.tiles import DEPTH, FLOAT
+from tunehub.tir.cuda import ptx
+from tunehub.tir.nodes import symbolic
+from tunehub.tir.views import sequence
+
+_INDEX = "int32"
+_VECTOR = 4
+_TOGETHER = 8  # vectors of a thread that are loaded before the first is written
+_UNROLLED = 3  # tvm::tirx::ForKind
+
+
+def bulk_kernel(product: Product, tile: BulkTile) -> Any:
+    """The PrimFunc of ``product`` by ``tile``. Raises ValueError where an operand is no matrix."""
+    from tvm import tirx
+
+    return product.function.with_body(_BulkWriter(product, tile, tirx, None).statement())
+
+
+class _BulkWriter(_KernelWriter):
+    tile: Any
+    summed = True
+
+    def statement(self) -> Any:
+        tirx, tile = self.tirx, self.tile
+        self.high, self.wide = tile.over(*self.extents[:2])
+        self.clusters = tile.started(self.high * self.wide)
+        self.rank = self.whole % tile.blocks
+        self.part = self.rank % tile.cluster
+        self.first_rank = self.rank - self.part
+        of_tile = self.rank // tile.cluster
+        self.own_row, self.own_column = of_tile % tile.shared[0], of_tile // tile.shared[0]
+        self._next_number()
+        self.maps = [new_map(name) for name in ("a_map", "b_map")]
+        shared = self._pointer(self.pool), self._pointer(self.pool, tile.shared_bytes // FLOAT - 1)
+        body = [
+            tirx.AllocBuffer(self.pool),
+            tirx.AllocBuffer(self.sums),
+            tirx.Bind(self.base, ptx.shared_address()(*shared, result="uint32")),
+            tirx.IfThenElse(self.thread.equal(0), self._barriers(), None),
+            ring.barriers_set(cluster=tile.blocks > 1)(),
+            *([tirx.Bind(self.number, self.whole // tile.blocks)] if tile.cluster > 1 else []),
+            self._parted(self._bringing(), self._multiplying()),
+            *(self._added_up() if tile.cluster > 1 else []),
+        ]
+        grid = self._grid(tirx.SeqStmt(body), (self.batch, 1), (self.whole, self.clusters * tile.blocks))
+        return tirx.SeqStmt([*self._described(), grid])
+
+    def _parted(self, bringing: Any, multiplying: Any) -> Any:
+        """What the thread does that brings, and what those that multiply."""
+        tirx, tile = self.tirx, self.tile
+        brings = tirx.IfThenElse(self.thread.equal(tile.multiplying), bringing, None)
+        if tile.registers is not None:
+            fewer, more = tile.registers
+            brings = tirx.SeqStmt([ring.registers(fewer, more=False)(), brings])
+            multiplying = sequence([ring.registers(more, more=True)(), multiplying])
+        return tirx.IfThenElse(self.thread < tile.multiplying, multiplying, brings)
+
+    def _grid(self, nest: Any, along_y: tuple[Any, int], along_x: tuple[Any, Any]) -> Any:
+        rank, blocks = self.tirx.Var("rank", _INDEX), self.tile.blocks
+        cluster = [(rank, blocks, "clusterCtaIdx.x")] if blocks > 1 else []
+        for variable, extent, tag in (
+            (self.thread, self.tile.threads, "threadIdx.x"),
+            *cluster,
+            (*along_x, "blockIdx.x"),
+        ):
+            nest = self._bound(variable, extent, tag, nest)
+        return nest
+
+    def _described(self) -> list[Any]:
+        """What tells the copy engine where operands lie."""
+        tile, found, k = self.tile, [], self.extents[2]
+        for at, (element, extent) in enumerate(((self.product.a, self.extents[0]), (self.product.b, self.extents[1]))):
+            box, buffer = (DEPTH, tile.block[at] // tile.shared[1 - at]), _matrix(element, (extent, k))
+            found += described(self.maps[at], buffer, self.product.dtype, extents=(k, extent), apart=(k,), box=box)
+        return found
+
+    # -- tiles, one after the other
+
+    def _next_number(self) -> None:
+        """A variable for the number of a cluster's tile, and its place: rows first, in bands."""
+        tile, number = self.tile, self.tirx.Var("number", _INDEX)
+        band = tile.band(self.high)
+        if band == self.high:
+            row, column = number % self.high, number // self.high
+        else:
+            inside = number % (band * self.wide)
+            row, column = number // (band * self.wide) * band + inside % band, inside // band
+        row, column = row * tile.shared[0] + self.own_row, column * tile.shared[1] + self.own_column
+        self.number, self.first_row, self.first_column = number, row * tile.block[0], column * tile.block[1]
+
+    def _over_tiles(self, body: Callable[[Any], Any]) -> Any:
+        """``body(turn)`` for each tile of a cluster. Where K is divided it has one, whose place all threads know."""
+        tirx, own = self.tirx, self.whole // self.tile.blocks
+        if self.tile.cluster > 1:
+            return body(tirx.const(0, _INDEX))
+        self._next_number()
+        if self.clusters == self.high * self.wide:
+            return tirx.SeqStmt([tirx.Bind(self.number, own), body(tirx.const(0, _INDEX))])
+        turn = tirx.Var("turn", _INDEX)
+        each = tirx.SeqStmt([tirx.Bind(self.number, own + turn * self.clusters), body(turn)])
+        return tirx.For(turn, tirx.const(0, _INDEX), self._turns(), 0, each)
+
+    def _turns(self) -> Any:
+        """Tiles of a cluster."""
+        total, own = self.high * self.wide, self.whole // self.tile.blocks
+        return (total + (self.clusters - 1) - own) // self.clusters
+
+    def _inside(self, place: Any, axis: int) -> list[Any]:
+        """The condition under which rows or columns are there; a cluster may have blocks beyond the end."""
+        extent, tile = self.extents[axis], self.tile
+        return [place < extent] if extent % (tile.block[axis] * tile.shared[axis]) else []
+
+    # -- barriers
+
+    def _address(self, place: Any) -> Any:
+        return self.base + self.tirx.Cast("uint32", place)
+
+    def _there(self, slot: Any) -> Any:
+        """The barrier that operands are there."""
+        return self._address(slot * ring.BARRIER_BYTES + self.tile.barriers_at)
+
+    def _free(self, slot: Any) -> Any:
+        """That what was where they will be is read no more, in all blocks that this one brings it to."""
+        first = self.tile.barriers_at + self.tile.stages * ring.BARRIER_BYTES
+        return self._address(slot * ring.BARRIER_BYTES + first)
+
+    @property
+    def _peers(self) -> int:
+        """Blocks that write into this one's memory, itself among them."""
+        rows, columns = self.tile.shared
+        return int(rows + columns - 1)
+
+    def _barriers(self) -> Any:
+        tile, made = self.tile, []
+        for slot in range(tile.stages):
+            own = self.tirx.const(slot, _INDEX)
+            made.append(ring.barrier_of()(self._there(own), 1))
+            made.append(ring.barrier_of()(self._free(own), tile.multiplying // WARP * self._peers))
+        return sequence(made)
+
+    # -- copying
+
+    def _bringing(self) -> Any:
+        tirx, tile = self.tirx, self.tile
+
+        def one(turn: Any, step: Any) -> Any:
+            at = turn * self.steps + step
+            slot = at % tile.stages
+            k, start = (self.part * self.steps + step) * DEPTH, slot * tile.stage_bytes
+            return tirx.SeqStmt(
+                [
+                    ring.passed()(self._free(slot), (at // tile.stages + 1) % 2),
+                    ring.expected(tile.stage_bytes)(self._there(slot)),
+                    self._box(0, slot, start, k, self.first_row),
+                    self._box(1, slot, start + tile.block[0] * ptx.ROW_BYTES, k, self.first_column),
+                ]
+            )
+
+        brought = self._over_tiles(lambda turn: self._for(self.steps, lambda step: one(turn, step)))
+        return tirx.SeqStmt([brought, self._all_read()]) if self._peers > 1 and tile.cluster == 1 else brought
+
+    def _all_read(self) -> Any:
+        """Wait until all that was brought is read. Other blocks say so at this one's barriers, which it must not leave
+        before; where K is divided all wait for each other anyway."""
+        stages, brought = self.tile.stages, self._turns() * self.steps
+
+        def one(i: Any) -> Any:
+            at = brought + i
+            return ring.passed()(self._free(at % stages), (at // stages + 1) % 2)
+
+        return self._for(stages, one)
+
+    def _box(self, which: int, slot: Any, start: Any, k: Any, first: Any) -> Any:
+        """Bring this block's part of the first (0) or second operand, to all that have it in common."""
+        tirx, tile = self.tirx, self.tile
+        count = tile.shared[1 - which]
+        rows = tile.block[which] // count
+        own = (self.own_column, self.own_row)[which]
+        part = own * rows if count > 1 else 0
+        place = self._address(start + part * ptx.ROW_BYTES)
+        box = place, tirx.address_of(self.maps[which]), self._there(slot), k, first + part
+        if count == 1:
+            return ring.box_brought()(*box)
+        apart = tile.cluster * (tile.shared[0] if which == 0 else 1)  # of their ranks
+        bits = tirx.const(sum(1 << (apart * i) for i in range(count)), _INDEX)
+        return ring.box_shared()(*box, tirx.shift_left(bits, self.rank - own * apart))
+
+    # -- multiplying
+
+    def _multiplying(self) -> Any:
+        tirx, tile = self.tirx, self.tile
+
+        def step(at: Any, i: Any) -> Any:
+            slot, before = (at + i) % tile.stages, (at + i + (tile.stages - 1)) % tile.stages
+            return tirx.SeqStmt(
+                [
+                    ring.passed()(self._there(slot), (at + i) // tile.stages % 2),
+                    self._multiplied(slot),
+                    ptx.waited(1)(),
+                    tirx.IfThenElse(i > 0, self._freed(before), None),
+                ]
+            )
+
+        def one(turn: Any) -> Any:
+            at, zero = turn * self.steps, tirx.const(0.0, "float32")
+            return sequence(
+                [
+                    self._for(self.count, lambda i: tirx.BufferStore(self.sums, zero, [i]), _UNROLLED),
+                    self._for(self.steps, lambda i: step(at, i)),
+                    ptx.finished(self.count)(self._pointer(self.sums)),
+                    self._freed((at + (self.steps - 1)) % tile.stages),
+                    *([] if tile.cluster > 1 else self._pieces()),
+                ]
+            )
+
+        return self._over_tiles(one)
+
+    def _freed(self, slot: Any) -> Any:
+        """A lane for each block that brings operands to this one says that they may be overwritten."""
+        tirx, tile = self.tirx, self.tile
+        lane, free, (rows, columns) = self.thread % WARP, self._free(slot), tile.shared
+        if self._peers == 1:
+            return tirx.IfThenElse(lane.equal(0), ring.arrived()(free), None)
+        of_column = self.part + tile.cluster * (lane + rows * self.own_column)
+        other = lane - rows
+        other = other + tirx.Cast(_INDEX, other >= self.own_column)
+        of_row = self.part + tile.cluster * (self.own_row + rows * other)
+        rank = of_column if columns == 1 else tirx.if_then_else(lane < rows, of_column, of_row)
+        return tirx.IfThenElse(lane < self._peers, ring.arrived_at()(free, rank), None)
+
+    # -- results
+
+    def _pieces(self) -> list[Any]:
+        """Results of a warpgroup, some columns at a time through its own part of shared memory."""
+        group = self.thread // ptx.WARPGROUP
+        self.staged = self.tile.staged_at + group * (ptx.ROWS * STAGED * FLOAT)
+        met = ring.group_met()(group + 1)
+        found: list[Any] = []
+        for part in range(self.parts):
+            for first in range(0, self.tile.columns, PIECE):
+                width = min(PIECE, self.tile.columns - first)
+                found += [*self._kept_piece(part, first, width), met, self._written_piece(part, first, width), met]
+        return found
+
+    def _kept_piece(self, part: int, first: int, width: int) -> list[Any]:
+        const, lane = self.tirx.const, self.thread % WARP
+        row = self.thread % ptx.WARPGROUP // WARP * 16 + lane // 4
+
+        def pair(j: int, half: int) -> Any:
+            own = part * (self.tile.columns // 2) + (first // 8 + j) * 4 + half * 2
+            at = ((row + half * 8) * STAGED + lane % 4 * 2 + j * 8) * FLOAT + self.staged
+            return ring.kept()(
+                self._address(at), *(self.tirx.BufferLoad(self.sums, [const(own + v, _INDEX)]) for v in (0, 1))
+            )
+
+        return [pair(j, half) for j in range(width // 8) for half in (0, 1)]
+
+    def _written_piece(self, part: int, first: int, width: int) -> Any:
+        tirx, tile, inside = self.tirx, self.tile, self.thread % ptx.WARPGROUP
+        group, across = self.thread // ptx.WARPGROUP, width // _VECTOR
+        top = self.first_row + group // tile.groups[1] * tile.rows + part * ptx.ROWS
+        left = self.first_column + group % tile.groups[1] * tile.columns + first
+
+        def place(i: int) -> tuple[Any, Any, Any]:
+            index = i * ptx.WARPGROUP + inside
+            row, column = index // across, index % across * _VECTOR
+            return top + row, left + column, row * STAGED + column
+
+        whole, rest = divmod(ptx.ROWS * across, ptx.WARPGROUP)
+        found = [self._some([place(i) for i in range(whole)])] if whole else []
+        found += [tirx.IfThenElse(inside < rest, self._some([place(whole)]), None)] if rest else []
+        return sequence(found)
+
+    def _total(self, place: Any) -> Any:
+        if self.tile.cluster > 1:
+            return super()._total(place)
+        return ring.taken()(self._address(place * FLOAT + self.staged), result="float32x4")
+
+    def _added_up(self) -> list[Any]:
+        """Each block of those that divide K adds up its part of what all of them have, and writes it."""
+        tirx, multiplies = self.tirx, self.thread < self.tile.multiplying
+        kept, written = sequence(self._kept()), self._written()
+        met = ring.cluster_met()()
+        return [met, tirx.IfThenElse(multiplies, kept, None), met, tirx.IfThenElse(multiplies, written, None), met]
+
+    def _written(self) -> Any:
+        threads = self.tile.multiplying
+        count = math.prod(self.tile.block) // _VECTOR // self.tile.cluster
+        if count % threads:
+            raise ValueError("a block writes less than its threads")
+        first, together = self.thread + self.part * count, math.gcd(count // threads, _TOGETHER)
+
+        def some(i: Any) -> Any:
+            return self._some([self._neighbours((i * together + j) * threads + first) for j in range(together)])
+
+        return self._for(count // threads // together, some)
+
+
+def _matrix(element: Any, extents: tuple[int, int]) -> Any:
+    """The buffer of an operand that is a matrix of these ``extents``. Raises ValueError where its rows do not lie
+    behind each other in memory, or where it is padded."""
+    import tvm
+    from tvm import tirx
+
+    analyzer, zero = symbolic().Analyzer(), tirx.const(0, _INDEX)
+    row, k = (tirx.Var(name, _INDEX) for name in ("row", "k"))
+    for variable, extent in zip((row, k), extents, strict=True):
+        analyzer.bind(variable, tvm.ir.Range(0, extent))
+    load, conditions = _loaded(element(zero, row, k))
+    if conditions or not analyzer.can_prove_equal(flat_place(load), row * extents[1] + k):
+        raise ValueError("an operand is no matrix whose rows lie behind each other")
+    return load.source

@@ -1,0 +1,136 @@
+"""Which tiles of a kernel for warpgroups whose operands the copy engine brings suit a product."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from tunehub.kernels.cuda.gemm.cost import MULTIPROCESSORS
+from tunehub.kernels.cuda.gemm.hopper.ring_code import BARRIER_BYTES
+from tunehub.kernels.cuda.gemm.hopper.tiles import DEPTH, FLOAT, SHARED_BYTES, SKEW, WarpgroupBlock
+from tunehub.kernels.cuda.gemm.matmul import Matmul
+from tunehub.tir.cuda.ptx import COPIED, ROWS, WARPGROUP
+
+WARP = 32
+PIECE = 32  # columns of results that go through shared memory at a time
+STAGED = PIECE + SKEW  # sums of a row of them
+_FEWEST_ROWS, _FEWEST_COLUMNS, _FEWEST_K = 256, 512, 2048  # of products; what is smaller gained nothing
+_WIDE = 128 * WARPGROUP  # sums of a warpgroup that leave all threads as many registers
+_BAND = 2048  # rows whose tiles are computed before those below, so that what they share stays in the cache
+_PATTERN_ROWS = 8  # of the swizzling, at whose multiples boxes begin
+_SHAPES = (  # warpgroups, and rows and columns of each
+    *(((1, 1), ROWS, columns) for columns in (96, 112, 128, 144, 160, 192, 224, 256)),
+    *(((2, 1), ROWS, columns) for columns in (64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)),
+    *(((2, 1), 2 * ROWS, columns) for columns in (64, 80, 96, 112, 128, 144, 160, 176, 192)),
+)
+_SHARED = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
+_CLUSTERS = (1, 2, 4)
+_STAGES = (8, 6, 5, 4, 3)  # with 7, kernels took a quarter longer
+# Clusters of so many blocks that an H200 has places for at a time, as its driver says: blocks of one are in the same
+# part of the GPU.
+_PLACES = {1: MULTIPROCESSORS, 2: MULTIPROCESSORS // 2, 4: 30, 8: 15}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class BulkTile(WarpgroupBlock):
+    """Of a kernel whose operands the copy engine brings. A cluster has ``shared`` blocks along rows and columns, which
+    bring what they have in common once, times ``cluster``, among which K is divided."""
+
+    shared: tuple[int, int] = (1, 1)
+
+    @property
+    def blocks(self) -> int:
+        """Of a cluster."""
+        return self.cluster * math.prod(self.shared)
+
+    @property
+    def registers(self) -> tuple[int, int] | None:
+        """Of a thread that brings and of one that multiplies, where these need more than there are for all alike."""
+        return (24, 240) if self.rows * self.columns > _WIDE else None
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.multiplying + (WARP if self.registers is None else WARPGROUP)
+
+    @property
+    def staged_at(self) -> int:
+        """Where results are, in bytes, while they are written."""
+        return self.stages * self.stage_bytes
+
+    @property
+    def barriers_at(self) -> int:
+        """Where barriers are, in bytes."""
+        if self.cluster > 1:
+            return max(self.staged_at, self.block[0] * (self.block[1] + SKEW) * FLOAT)
+        return self.staged_at + math.prod(self.groups) * ROWS * STAGED * FLOAT
+
+    @property
+    def shared_bytes(self) -> int:
+        """What a block takes."""
+        return self.barriers_at + 2 * BARRIER_BYTES * self.stages
+
+    def over(self, rows: int, columns: int) -> tuple[int, int]:
+        """Clusters along ``rows`` and ``columns``."""
+        extents = zip((rows, columns), self.block, self.shared, strict=True)
+        high, wide = (math.ceil(math.ceil(extent / block) / shared) for extent, block, shared in extents)
+        return high, wide
+
+    @property
+    def resident(self) -> int:
+        """Clusters for which a large GPU has places."""
+        return _PLACES[self.blocks]
+
+    def started(self, clusters: int) -> int:
+        """How many of ``clusters`` are started; each computes what is left, too. Where K is divided that is all."""
+        return clusters if self.cluster > 1 else min(clusters, self.resident)
+
+    def band(self, high: int) -> int:
+        """Of ``high`` clusters along the rows, how many are computed before those below: as many as divide them."""
+        most = max(1, _BAND // (self.block[0] * self.shared[0]))
+        return max(each for each in range(1, min(high, most) + 1) if high % each == 0)
+
+
+def suits(matmul: Matmul) -> bool:
+    """Whether operands are matrices that the copy engine can take, and large enough."""
+    _, rows, columns, k = matmul.extents
+    large = rows >= _FEWEST_ROWS and columns >= _FEWEST_COLUMNS and k >= _FEWEST_K
+    plain = not (matmul.batch or matmul.rows_first or matmul.columns_first) and matmul.k_last and matmul.window == 1
+    return large and plain and all(run % COPIED == 0 and run % k == 0 for run in matmul.runs)  # else a convolution
+
+
+def tiles(matmul: Matmul) -> Iterator[BulkTile]:
+    """Every tile that may suit ``matmul``, with as many stages as there is room for."""
+    _, rows, columns, k = matmul.extents
+    for (groups, own_rows, own_columns), shared, cluster in product(_SHAPES, _SHARED, _CLUSTERS):
+        for stages in _STAGES:
+            tile = BulkTile(
+                groups=groups, rows=own_rows, columns=own_columns, stages=stages, cluster=cluster, shared=shared
+            )
+            if tile.shared_bytes <= SHARED_BYTES:
+                if _fits(tile, rows, columns, math.ceil(k / DEPTH)):
+                    yield tile
+                break
+
+
+def _fits(tile: BulkTile, rows: int, columns: int, steps: int) -> bool:
+    """Whether a block has less than twice what there is, a cluster no block without work, boxes begin at whole
+    patterns, and K may be divided as the tile says."""
+    (height, width), (along_rows, along_columns) = tile.block, tile.shared
+    if tile.blocks not in _PLACES or height >= 2 * rows or width >= 2 * columns:
+        return False
+    if along_rows > math.ceil(rows / height) or along_columns > math.ceil(columns / width):
+        return False
+    if height % (along_columns * _PATTERN_ROWS) or width % (along_rows * _PATTERN_ROWS):
+        return False
+    return tile.cluster == 1 or _divides(tile, math.prod(tile.over(rows, columns)), steps)
+
+
+def _divides(tile: BulkTile, clusters: int, steps: int) -> bool:
+    """Whether K may be divided: all ``clusters`` are there at a time. Sums must not outlive the part of the kernel that
+    has so many registers."""
+    parts = math.prod(tile.block) // 4 // tile.cluster
+    few = clusters <= tile.resident and tile.registers is None
+    return few and steps >= 4 * tile.cluster and parts % tile.multiplying == 0

@@ -1,0 +1,126 @@
+"""What a tile of a kernel for warpgroups costs: a sum of counted things, as :mod:`tunehub.kernels.cuda.gemm.cost` has
+it.
+
+The costs were fitted to 800 tiles of 51 workloads on an H200, those of TF32 to 369 of 43.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from tunehub.kernels.cuda.gemm.cost import MULTIPROCESSORS
+from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
+from tunehub.kernels.cuda.gemm.hopper.tiles import AHEAD, DEPTH, HALF, SHARED_BYTES, WarpgroupTile
+from tunehub.kernels.cuda.gemm.matmul import Matmul
+from tunehub.target.gpu_architectures import REGISTERS, RESERVED_BYTES
+from tunehub.tir.cuda.ptx import ROWS
+
+# Seconds for one of each; see `counts`.
+COSTS = {
+    "launch": 2.6e-06,
+    "products": 2.51e-13,
+    "loads": 3.8e-12,
+    "steps": 2.37e-08,
+    "waits": 1.32e-07,
+    "rounds": 7.52e-07,
+    "joined": 6.96e-07,
+    "gathered": 7.25e-11,
+    "results": 3.01e-11,
+    "bytes": 7.63e-14,
+}
+TF32_COSTS = {  # of operands of two halves each, which are rounded in shared memory
+    "launch": 1.04e-06,
+    "products": 1.57e-13,
+    "loads": 1.12e-11,
+    "steps": 1.97e-07,
+    "waits": 2.83e-07,
+    "rounds": 7.58e-07,
+    "joined": 1.28e-06,
+    "gathered": 9.71e-11,
+    "results": 1.89e-10,
+    "bytes": 3.32e-14,
+}
+_IN_CLUSTERS = 112  # multiprocessors that clusters of 4 and 8 blocks find: those of a part of the GPU they share
+BULK_COSTS = {  # of kernels whose operands the copy engine brings
+    "products": 2.43e-13,
+    "loads": 3.02e-12,
+    "instructions": 2.46e-08,
+    "rounds": 2.24e-06,
+    "joined": 2.45e-06,
+    "gathered": 5.55e-11,
+    "results": 2.99e-11,
+    "bytes": 5.12e-14,
+}
+
+
+def seconds(matmul: Matmul, tile: WarpgroupTile, costs: Mapping[str, float] = COSTS) -> float:
+    """What ``tile`` should take on a large GPU."""
+    return _sum(costs, counts(matmul, tile))
+
+
+def bulk_seconds(matmul: Matmul, tile: BulkTile, costs: Mapping[str, float] = BULK_COSTS) -> float:
+    """As :func:`seconds`, of a kernel whose operands the copy engine brings."""
+    return _sum(costs, bulk_counts(matmul, tile))
+
+
+def _sum(costs: Mapping[str, float], found: Mapping[str, float]) -> float:
+    return math.fsum(costs[name] * found[name] for name in costs)
+
+
+def counts(matmul: Matmul, tile: WarpgroupTile) -> dict[str, float]:
+    """How much of everything in :data:`COSTS` there is on the busiest multiprocessor.
+
+    ``products``, ``loads`` (bytes into shared memory), ``gathered`` (sums read from a cluster's blocks) and ``results``
+    keep it busy. ``steps`` (of 64 elements of K), ``waits`` (steps whose copies started late), ``rounds`` of blocks
+    that are there together, and where these are ``joined`` in clusters, are waited for. ``bytes``: of operands and
+    results.
+    """
+    batch, rows, columns, k = matmul.extents
+    block_rows, block_columns = tile.block
+    grid = batch * math.ceil(rows / block_rows) * math.ceil(columns / block_columns) * tile.cluster
+    steps = math.ceil(math.ceil(k / DEPTH) / tile.cluster)
+    blocks = math.ceil(grid / (MULTIPROCESSORS if tile.cluster <= 2 else _IN_CLUSTERS))
+    rounds = math.ceil(blocks / resident(tile))
+    return {
+        "launch": 1.0,
+        "products": blocks * steps * block_rows * block_columns * DEPTH,
+        "loads": blocks * steps * tile.stage_bytes,
+        "steps": rounds * steps,
+        "waits": rounds * steps / (tile.stages - AHEAD),
+        "rounds": rounds,
+        "joined": rounds if tile.cluster > 1 else 0.0,
+        "gathered": blocks * block_rows * block_columns if tile.cluster > 1 else 0.0,
+        "results": blocks * block_rows * block_columns / tile.cluster,
+        "bytes": HALF * batch * (rows * k + columns * k + rows * columns),
+    }
+
+
+def bulk_counts(matmul: Matmul, tile: BulkTile) -> dict[str, float]:
+    """As :func:`counts`, of everything in :data:`BULK_COSTS`: ``loads`` of what blocks of a cluster share each has a
+    part of, ``instructions`` are those of all warpgroups for 64 elements of K, and ``rounds`` of clusters."""
+    _, rows, columns, k = matmul.extents
+    height, width = tile.block
+    rounds = math.ceil(math.prod(tile.over(rows, columns)) / tile.resident)
+    steps = rounds * math.ceil(math.ceil(k / DEPTH) / tile.cluster)
+    divided = tile.cluster > 1
+    return {
+        "products": steps * height * width * DEPTH,
+        "loads": steps * (height / tile.shared[1] + width / tile.shared[0]) * DEPTH * HALF,
+        "instructions": steps * math.prod(tile.groups) * tile.rows // ROWS,
+        "rounds": rounds,
+        "joined": float(divided),
+        "gathered": float(divided * height * width),
+        "results": rounds * height * width / tile.cluster,
+        "bytes": HALF * (rows * k + columns * k + rows * columns),
+    }
+
+
+def resident(tile: WarpgroupTile) -> int:
+    """How many blocks fit on a multiprocessor at a time."""
+    registers = tile.rows * tile.columns // 128 + 48
+    limits = (
+        (SHARED_BYTES + RESERVED_BYTES) // (tile.shared_bytes + RESERVED_BYTES),
+        REGISTERS // (registers * tile.threads),
+    )
+    return max(1, min(limits))

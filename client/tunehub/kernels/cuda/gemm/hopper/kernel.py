@@ -1,0 +1,592 @@
+"""The kernel of a product for warpgroups, as statements of TIR around the instructions of :mod:`tunehub.tir.cuda.ptx`.
+
+A block of threads computes ``rows`` x ``columns`` results. Operands come into shared memory 128 bytes of K at a time,
+by copies past the registers, ``stages`` times one behind the other in a ring; rows of 128 bytes are swizzled as the
+instructions ask for. While one part is multiplied, later ones arrive. Sums go through shared memory, where operands
+were, to whatever follows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
+from tunehub.kernels.cuda.gemm.hopper.tiles import AHEAD, DEPTH, FLOAT, SKEW, WarpgroupTile
+from tunehub.kernels.cuda.gemm.matmul import Axis, Matmul, inline_consumers, inline_producers
+from tunehub.tir.cuda import ptx
+from tunehub.tir.guard import _realized
+from tunehub.tir.index_expressions import operator_name, parts_of
+from tunehub.tir.nodes import buffer_kind, element_type, integer, symbolic
+from tunehub.tir.views import dtype_of, sequence
+
+ROUNDED = "NT_matmul_of_tf32"  # products whose weights are TF32's numbers already begin so
+_INDEX = "int32"
+_ACROSS = ptx.ROW_BYTES // ptx.COPIED_BYTES  # copies of a row
+_VECTOR = 4
+_TOGETHER = 8  # results of a thread whose other operands are loaded before the first is written
+_SERIAL, _VECTORIZED, _UNROLLED, _BOUND = 0, 2, 3, 4  # tvm::tirx::ForKind
+_THREAD_INDEX = 1  # tvm::tirx::IterVarType
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Product:
+    """A function read as a product of operands of ``dtype``: ``a(batch, row, k)`` and ``b(batch, column, k)`` are the
+    elements, ``result(batch, row, column, sum)`` the buffer, the indices and the value that is written."""
+
+    function: Any
+    matmul: Matmul
+    dtype: str
+    a: Callable[[Any, Any, Any], Any]
+    b: Callable[[Any, Any, Any], Any]
+    result: Callable[[Any, Any, Any, Any], tuple[Any, list[Any], Any]]
+
+    @property
+    def operands_to_round(self) -> int:
+        """1: only the first, as weights are TF32's numbers already."""
+        return 1 if self.matmul.name.startswith(ROUNDED) else 2
+
+    @property
+    def copied(self) -> int:
+        """Elements that one copy brings."""
+        return ptx.COPIED_BYTES // ptx.SIZES[self.dtype]
+
+    @property
+    def depth(self) -> int:
+        """Elements of K that are in shared memory behind each other."""
+        return ptx.ROW_BYTES // ptx.SIZES[self.dtype]
+
+
+def product_of(mod: Any, matmul: Matmul) -> Product:
+    """Read ``mod``, whose anchor block is ``matmul``. Raises ValueError where more than a product and what follows it
+    is left, or what TVM raises when a block cannot be inlined."""
+    from tvm import tirx
+    from tvm.s_tir import Schedule
+
+    mod = tirx.transform.ForceNarrowIndexToInt32()(mod)
+    schedule = Schedule(mod, debug_mask="none", error_render_level="none")
+    main = schedule.get_sblock(matmul.name, "main")
+    sums = schedule.cache_write(main, 0, "local")
+    inline_producers(schedule, main)
+    inline_consumers(schedule, sums)
+    found = [node for node, _ in _realized(schedule.mod["main"].body, ()) if node.block.iter_vars]
+    if len(found) != 2 or any(integer(node.predicate) != 1 for node in found):
+        raise ValueError("more is computed than a product and what follows")
+    inner, outer = (node.block for node in found)
+    total = inner.body.buffer
+
+    def operand(side: str, last: str) -> Callable[[Any, Any, Any], Any]:
+        value = getattr(inner.body.value.b, side)
+        value = value.value if type(value).__name__ == "Cast" else value
+        return lambda batch, place, k: _put(value, _places(inner, matmul, {"batch": batch, last: place, "k": k}))
+
+    def result(batch: Any, row: Any, column: Any, value: Any) -> tuple[Any, list[Any], Any]:
+        places = _places(inner, matmul, {"batch": batch, "rows": row, "columns": column})
+        indices = [_put(index, places) for index in inner.body.indices]
+        own = {hash(axis.var): index for axis, index in zip(outer.iter_vars, indices, strict=True)}
+        own[hash(total)] = value
+        return outer.body.buffer, [_put(index, own) for index in outer.body.indices], _put(outer.body.value, own)
+
+    factor = inner.body.value.b.a
+    dtype = element_type(factor.value if type(factor).__name__ == "Cast" else factor)
+    a, b = operand("a", "rows"), operand("b", "columns")
+    product = Product(function=mod["main"], matmul=matmul, dtype=dtype, a=a, b=b, result=result)
+    if not (_lies_together(product, a, "rows", along_k=True) and _lies_together(product, b, "columns", matmul.k_last)):
+        raise ValueError("elements of an operand do not lie behind each other in memory")
+    return product
+
+
+def _lies_together(product: Product, element: Callable[[Any, Any, Any], Any], group: str, along_k: bool) -> bool:
+    """Whether each copy, of as many elements from a multiple of that on, is of neighbours in memory, or of padding."""
+    import tvm
+    from tvm import tirx
+    from tvm_ffi import structural_equal
+
+    analyzer, matmul, copied = symbolic().Analyzer(), product.matmul, product.copied
+    batch, _, _, k = matmul.extents
+    other = math.prod(axis.extent for axis in getattr(matmul, group))
+    across, along = (other, k) if along_k else (k, other)
+    extents = {"batch": batch, "across": across, "chunk": along // copied, "inside": copied}
+    own = {name: tirx.Var(name, _INDEX) for name in extents}
+    for name, extent in extents.items():
+        analyzer.bind(own[name], tvm.ir.Range(0, extent))
+    first = own["chunk"] * copied
+
+    def at(place: Any) -> tuple[Any, list[Any]]:
+        load, conditions = _loaded(
+            element(own["batch"], *((own["across"], place) if along_k else (place, own["across"])))
+        )
+        flat = tirx.const(0, _INDEX)
+        for index, extent in zip(load.indices, buffer_kind(load.source).shape, strict=True):
+            flat = flat * extent + index
+        return flat, [analyzer.simplify(condition) for condition in conditions]
+
+    (start, once), (next_, each) = at(first), at(first + own["inside"])
+    aligned = analyzer.can_prove_equal(start % copied, tirx.const(0, _INDEX))
+    return bool(aligned and analyzer.can_prove_equal(next_ - start, own["inside"])) and all(
+        structural_equal(one, two) for one, two in zip(once, each, strict=True)
+    )
+
+
+def _loaded(value: Any) -> tuple[Any, list[Any]]:
+    """The load that an element of an operand is, and the conditions under which it is not padding. Raises ValueError
+    where it is computed."""
+    conditions = []
+    while type(value).__name__ == "Call" and operator_name(value) == "if_then_else":
+        condition, value, otherwise = value.args
+        if float(getattr(otherwise, "value", 1.0)) != 0.0:
+            raise ValueError("an operand is not zero where it is padded")
+        conditions.append(condition)
+    if type(value).__name__ != "TensorLoad":
+        raise ValueError("an operand is computed")
+    return value, conditions
+
+
+def _put(expression: Any, values: dict[int, Any]) -> Any:
+    """``expression`` with ``values`` for variables, and for all that is loaded from a buffer, by their hash."""
+    import tvm
+    import tvm_ffi
+
+    def loaded(load: Any) -> Any:
+        return values.get(hash(load.source), load)
+
+    return tvm_ffi.structural_map(
+        expression, [(tvm.ir.TensorLoad, loaded), (tvm.ir.Var, lambda own: values.get(hash(own), own))], order="pre"
+    )
+
+
+def _places(block: Any, matmul: Matmul, groups: dict[str, Any]) -> dict[int, Any]:
+    """What the axes of ``block`` are, by hash, for the place in each group of them."""
+    from tvm.tirx import IntImm
+
+    found = {hash(axis.var): IntImm(_INDEX, 0) for axis in block.iter_vars}
+    for name, place in groups.items():
+        found.update(_apart(block, getattr(matmul, name), place))
+    return found
+
+
+def _apart(block: Any, axes: Sequence[Axis], place: Any) -> dict[int, Any]:
+    from tvm.tirx import floordiv, floormod
+
+    found, after = {}, 1
+    for position in range(len(axes) - 1, -1, -1):
+        axis = axes[position]
+        value = place if after == 1 else floordiv(place, after)
+        found[hash(block.iter_vars[axis.number].var)] = value if position == 0 else floormod(value, axis.extent)
+        after *= axis.extent
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenRows:
+    """Rows of an unknown number, ``blocks`` blocks high, an expression of 64 bits. The product is of one piece, so
+    ``high``: ``declared(piece)`` are the statements that make its parameters those of the number ``piece``, and bind
+    the variable ``left`` to the number of rows that there are in it."""
+
+    blocks: Any
+    high: int
+    left: Any
+    declared: Callable[[Any], list[Any]]
+
+
+def kernel(product: Product, tile: WarpgroupTile) -> Any:
+    """The PrimFunc of ``product`` by ``tile``."""
+    from tvm import tirx
+
+    return product.function.with_body(_KernelWriter(product, tile, tirx, None).statement())
+
+
+def open_kernel(product: Product, tile: WarpgroupTile, rows: OpenRows) -> Any:
+    """As a statement, what computes all ``rows``, of which ``product`` is a piece."""
+    from tvm import tirx
+
+    return _KernelWriter(product, tile, tirx, rows).statement()
+
+
+class _KernelWriter:
+    def __init__(self, product: Product, tile: WarpgroupTile | BulkTile, tirx: Any, open_rows: OpenRows | None) -> None:
+        self.product, self.tile, self.tirx, self.open_rows = product, tile, tirx, open_rows
+        batch, rows, columns, k = product.matmul.extents
+        self.extents, self.batch_extent = (rows, columns, k), batch
+        self.depth, self.copied = product.depth, product.copied
+        self.all_steps = math.ceil(k / self.depth)
+        self.steps = math.ceil(self.all_steps / tile.cluster)
+        self.vector = _VECTOR if columns % _VECTOR == 0 else 1
+        self.v = tirx.Var("v", _INDEX)  # of neighbours
+        self.grid_rows, self.grid_columns = (math.ceil(e / b) for e, b in zip((rows, columns), tile.block, strict=True))
+        self.whole, self.thread = (tirx.Var(name, _INDEX) for name in ("block", "thread"))
+        self.batch = tirx.Var("batch", _INDEX) if batch > 1 else tirx.const(0, _INDEX)
+        self.block, self.rank = self.whole // tile.cluster, self.whole % tile.cluster
+        self.first_rank = tirx.const(0, _INDEX)  # of the blocks of a cluster among which K is divided
+        self.base = tirx.Var("base", "uint32")
+        self.pool = self._buffer("pool", tile.shared_bytes // FLOAT, "float32", "shared.dyn")
+        self.row_stride = tile.block[1] + SKEW
+        self.parts = tile.rows // ptx.ROWS
+        self.count = self.parts * tile.columns // 2
+        self.sums = self._buffer("sums", self.count, "float32", "local")
+        self.column = tirx.Var("column", _INDEX) if open_rows is not None else self.block // self.grid_rows
+        high = self.grid_rows if open_rows is None else open_rows.high
+        self.first_row = self.block % high * tile.block[0] if high > 1 or open_rows is None else tirx.const(0, _INDEX)
+        self.first_column = self.column * tile.block[1]
+
+    def _buffer(self, name: str, size: int, dtype: str, scope: str) -> Any:
+        return self.tirx.decl_buffer((size,), dtype, name, scope=scope)
+
+    def statement(self) -> Any:
+        tirx = self.tirx
+        ahead = self.tile.stages - AHEAD
+        shared = self._pointer(self.pool), self._pointer(self.pool, self.tile.shared_bytes // FLOAT - 1)
+        start = [
+            tirx.AllocBuffer(self.pool),
+            tirx.AllocBuffer(self.sums),
+            tirx.Bind(self.base, ptx.shared_address()(*shared, result="uint32")),
+            self._for(self.count, lambda i: tirx.BufferStore(self.sums, tirx.const(0.0, "float32"), [i]), _UNROLLED),
+        ]
+        for step in range(min(ahead, self.steps)):
+            start += [*self._copies(tirx.const(step, _INDEX), step), ptx.committed()()]
+        start += [ptx.committed()() for _ in range(ahead - self.steps)]
+
+        def iteration(step: Any) -> Any:
+            later = step + ahead
+            copies = self._copies(later, later % self.tile.stages)
+            return tirx.SeqStmt(
+                [
+                    *([] if self.product.dtype != "float32" else self._rounded(step % self.tile.stages, ahead - 1)),
+                    ptx.arrived(ahead - 1)(),
+                    self._multiplied(step % self.tile.stages),
+                    *([tirx.IfThenElse(later < self.steps, tirx.SeqStmt(copies), None)] if self.steps > ahead else []),
+                    ptx.committed()(),
+                    ptx.waited(1)(),
+                ]
+            )
+
+        body = [
+            *start,
+            self._for(self.steps, iteration),
+            ptx.finished(self.count)(self._pointer(self.sums)),
+            self._sync(),
+            *self._kept(),
+            *([self._sync(), self._written()] if self.tile.cluster == 1 else self._joined()),
+        ]
+        if self.open_rows is not None:
+            return self._over_rows(tirx.SeqStmt(body), self.open_rows)
+        blocks = self.grid_rows * self.grid_columns * self.tile.cluster
+        return self._grid(tirx.SeqStmt(body), (self.batch, self.batch_extent), (self.whole, blocks))
+
+    def _over_rows(self, body: Any, rows: OpenRows) -> Any:
+        """The blocks of one column after the other, as for known extents, without a division by what is not known."""
+        tirx, place = self.tirx, self.tirx.Var("place", "int64")
+        piece = self.block // rows.high if rows.high > 1 else self.block
+        body = tirx.SeqStmt([tirx.Bind(self.whole, tirx.Cast(_INDEX, place)), *rows.declared(piece), body])
+        return self._grid(body, (self.column, self.grid_columns), (place, rows.blocks * self.tile.cluster))
+
+    def _grid(self, nest: Any, along_y: tuple[Any, int], along_x: tuple[Any, Any]) -> Any:
+        for variable, extent, tag in (
+            (self.thread, self.tile.threads, "threadIdx.x"),
+            (*along_y, "blockIdx.y"),
+            *([(self.tirx.Var("rank", _INDEX), self.tile.cluster, "clusterCtaIdx.x")] if self.tile.cluster > 1 else []),
+            (*along_x, "blockIdx.x"),
+        ):
+            nest = self._bound(variable, extent, tag, nest)
+        return nest
+
+    def _bound(self, variable: Any, extent: Any, tag: str, body: Any) -> Any:
+        tirx = self.tirx
+        if type(variable).__name__ != "Var":
+            return body
+        thread = tirx.IterVar(None, tirx.Var(tag.replace(".", "_"), dtype_of(variable)), _THREAD_INDEX, tag)
+        known = isinstance(extent, int)
+        start = tirx.const(0, _INDEX if known else "int64")
+        return tirx.For(variable, start, tirx.const(extent, _INDEX) if known else extent, _BOUND, body, thread)
+
+    def _for(self, extent: int, body: Callable[[Any], Any], kind: int = _SERIAL) -> Any:
+        tirx = self.tirx
+        variable = tirx.Var("i", _INDEX)
+        return tirx.For(variable, tirx.const(0, _INDEX), tirx.const(extent, _INDEX), kind, body(variable))
+
+    def _pointer(self, buffer: Any, element: int = 0) -> Any:
+        tirx = self.tirx
+        return tirx.address_of(tirx.BufferLoad(buffer, [tirx.const(element, _INDEX)]))
+
+    def _sync(self) -> Any:
+        from tvm.tirx.op import tvm_storage_sync
+
+        return self.tirx.Evaluate(tvm_storage_sync("shared.dyn"))
+
+    # -- operands into shared memory
+
+    def _copies(self, step: Any, slot: Any) -> list[Any]:
+        start = slot * self.tile.stage_bytes
+        rows, columns = self.tile.block
+        step = self.rank * self.steps + step if self.tile.cluster > 1 else step
+        a = self._copy_k_major(step, start, rows, self.product.a, self.first_row, 0)
+        start = start + rows * ptx.ROW_BYTES
+        if self.product.matmul.k_last:
+            return [a, self._copy_k_major(step, start, columns, self.product.b, self.first_column, 1)]
+        return [a, self._copy_turned(step, start, columns)]
+
+    def _copy_k_major(self, step: Any, start: Any, rows: int, element: Any, first: Any, axis: int) -> Any:
+        """Rows of 128 bytes of K."""
+
+        def one(i: Any) -> Any:
+            row, chunk, place = self._place(i, start)
+            return self._copy(place, element, first + row, step * self.depth + chunk * self.copied, axis)
+
+        return self._divided(rows * _ACROSS, one)
+
+    def _place(self, i: Any, start: Any) -> tuple[Any, Any, Any]:
+        """Row and part of it of the copy number ``i`` of a thread, and the bytes to where it goes, behind ``start``."""
+        index = i * self.tile.threads + self.thread
+        row, chunk = index // _ACROSS, index % _ACROSS
+        return row, chunk, start + row * ptx.ROW_BYTES + self._swizzled(chunk, row) * ptx.COPIED_BYTES
+
+    def _copy_turned(self, step: Any, start: Any, columns: int) -> Any:
+        """Rows of 64 columns, for each of 64 elements of K."""
+        across = columns // ptx.COPIED
+
+        def one(i: Any) -> Any:
+            index = i * self.tile.threads + self.thread
+            row, chunk = index // across, index % across
+            part, inside = chunk // 8, chunk % 8
+            place = start + part * (DEPTH * ptx.ROW_BYTES) + row * ptx.ROW_BYTES
+            place = place + self._swizzled(inside, row) * ptx.COPIED_BYTES
+            return self._copy(place, self.product.b, self.first_column + chunk * ptx.COPIED, step * DEPTH + row, 1)
+
+        return self._divided(DEPTH * across, one)
+
+    def _rounded(self, slot: Any, under_way: int) -> list[Any]:
+        """Each thread rounds what it copied itself, which it need not wait for others to do; no weights that were
+        rounded when the network was compiled."""
+        start = slot * self.tile.stage_bytes
+
+        def one(i: Any) -> Any:
+            return ptx.rounded()(self.base + self.tirx.Cast("uint32", self._place(i, start)[2]))
+
+        rows = sum(self.tile.block[: self.product.operands_to_round])
+        return [ptx.landed(under_way)(), self._divided(rows * _ACROSS, one)]
+
+    def _divided(self, copies: int, one: Callable[[Any], Any]) -> Any:
+        tirx, threads = self.tirx, self.tile.threads
+        if copies % threads == 0:
+            return self._for(copies // threads, one, _UNROLLED)
+        return self._for(
+            math.ceil(copies / threads),
+            lambda i: tirx.IfThenElse(i * threads + self.thread < copies, one(i), None),
+            _UNROLLED,
+        )
+
+    def _swizzled(self, chunk: Any, row: Any) -> Any:
+        return self.tirx.bitwise_xor(chunk, row % 8)
+
+    def _copy(self, place: Any, element: Any, other: Any, k: Any, axis: int) -> Any:
+        tirx = self.tirx
+        value, holds = _loaded(element(self.batch, other, k))
+        holds += self._inside(other, axis)
+        if self.extents[2] % self.depth or self.all_steps % self.tile.cluster:
+            holds.append(k < self.extents[2])
+        inside = tirx.all(*holds) if holds else tirx.const(True, "bool")
+        return ptx.copy()(self.base + tirx.Cast("uint32", place), tirx.address_of(value), inside)
+
+    def _inside(self, place: Any, axis: int) -> list[Any]:
+        """The condition under which the rows or columns of a block are there; none where they always are."""
+        if axis == 0 and self.open_rows is not None:
+            return [place < self.open_rows.left]
+        return [place < self.extents[axis]] if self.extents[axis] % self.tile.block[axis] else []
+
+    # -- products
+
+    def _multiplied(self, slot: Any) -> Any:
+        tile = self.tile
+        group = self.thread // ptx.WARPGROUP
+        start = slot * tile.stage_bytes
+        a = start + group // tile.groups[1] * (tile.rows * ptx.ROW_BYTES)
+        b = start + tile.block[0] * ptx.ROW_BYTES
+        b = b + group % tile.groups[1] * (tile.columns * ptx.ROW_BYTES)
+        turned = not self.product.matmul.k_last
+        apart = ptx.ROWS * ptx.ROW_BYTES
+        function = ptx.multiplied(ptx.KINDS[self.product.dtype], tile.columns, tile.rows, turned, apart, apart)
+        cast = self.tirx.Cast
+        return function(self._pointer(self.sums), self.base + cast("uint32", a), self.base + cast("uint32", b))
+
+    # -- sums, and what follows
+
+    def _kept(self) -> list[Any]:
+        """Sums in shared memory, as the instructions leave them in registers: a warp has 16 rows, 4 threads one."""
+        tirx, tile = self.tirx, self.tile
+        group, warp, lane = self.thread // ptx.WARPGROUP, self.thread % ptx.WARPGROUP // 32, self.thread % 32
+        row = group // tile.groups[1] * tile.rows + warp * 16 + lane // 4
+        column = group % tile.groups[1] * tile.columns + lane % 4 * 2
+
+        def pair(part: int, half: int) -> Any:
+            def one(j: Any) -> Any:
+                to = (row + part * ptx.ROWS + half * 8) * self.row_stride + column + j * 8
+
+                def each(v: Any) -> Any:
+                    own = part * (tile.columns // 2) + j * 4 + half * 2 + v
+                    return tirx.BufferStore(self.pool, tirx.BufferLoad(self.sums, [own]), [to + v])
+
+                return self._for(2, each, _VECTORIZED)
+
+            return self._for(tile.columns // 8, one, _UNROLLED)
+
+        return [pair(part, half) for part in range(self.parts) for half in (0, 1)]
+
+    def _joined(self) -> list[Any]:
+        """Each block of a cluster adds up its part of what all of them have, and writes it."""
+        return [
+            ptx.cluster_waited()(),
+            self._written(),
+            ptx.cluster_waited()(),
+        ]
+
+    def _written(self) -> Any:
+        tile = self.tile
+        count = math.prod(tile.block) // _VECTOR // tile.cluster
+        if count % tile.threads:
+            raise ValueError("a block writes less than its threads")
+        first = self.thread + (self.rank * count if tile.cluster > 1 else 0)
+        together = math.gcd(count // tile.threads, _TOGETHER)
+
+        def some(i: Any) -> Any:
+            return self._some([self._neighbours((i * together + j) * tile.threads + first) for j in range(together)])
+
+        return self._for(count // tile.threads // together, some)
+
+    def _neighbours(self, index: Any) -> tuple[Any, Any, Any]:
+        """The results of a thread next to each other, the number ``index`` of its block: row, column, place of sums."""
+        across = self.tile.block[1] // _VECTOR
+        row, column = index // across, index % across * _VECTOR
+        return self.first_row + row, self.first_column + column, row * self.row_stride + column
+
+    def _some(self, places: Sequence[tuple[Any, Any, Any]]) -> Any:
+        """Results of a thread. All that they are computed from is loaded before the first is written, beyond the end
+        what is there last, so that a thread waits once."""
+        tirx, clusters = self.tirx, self.summed
+        held: list[Any] = []
+        first, then = [], []
+        totals = self._buffer("totals", _VECTOR * len(places), "float32", "local")
+        for number, (row, column, place) in enumerate(places):
+            start = number * _VECTOR
+            if clusters:
+                first.append(tirx.BufferStore(totals, self._total(place), [tirx.Ramp(start, 1, _VECTOR)]))
+            sums = (totals, start) if clusters else (self.pool, place)
+            loads = self._loads(row, column, sums)
+            held = held or [
+                self._buffer("held", _VECTOR * len(places), element_type(load), "local") for load, _ in loads
+            ]
+            first += [self._vector(buffer, start, inside) for buffer, (_, inside) in zip(held, loads, strict=True)]
+            known = [(load, buffer, start) for (load, _), buffer in zip(loads, held, strict=True)]
+            then.append(self._results(row, column, sums, known))
+        buffers = [tirx.AllocBuffer(each) for each in [*([totals] if clusters else []), *held]]
+        return sequence([*buffers, *first, *then])
+
+    @property
+    def summed(self) -> bool:
+        """Whether sums are not in shared memory as a buffer."""
+        return self.tile.cluster > 1
+
+    def _total(self, place: Any) -> Any:
+        """Four sums at a place, of all blocks among which K is divided."""
+        address = self.base + self.tirx.Cast("uint32", place * FLOAT)
+        return ptx.cluster_sum(self.tile.cluster)(address, self.first_rank, result=f"float32x{_VECTOR}")
+
+    def _value(self, row: Any, column: Any, sums: tuple[Any, Any], v: Any) -> tuple[Any, list[Any], Any]:
+        total = self.tirx.BufferLoad(sums[0], [sums[1] + v])
+        return self.product.result(self.batch, row, column + v, total)
+
+    def _loads(self, row: Any, column: Any, sums: tuple[Any, Any]) -> list[tuple[Any, Callable[[Any], Any]]]:
+        """What a result is computed from, as it is written for the variable ``v``, and as a function of that, within
+        the bounds of rows and columns. None where it is loaded under a condition."""
+        if self.vector == 1:
+            return []
+        inside = self._last(row, 0), self._last(column, 1)
+        found, bounded = (_loads_in(self._value(*at, sums, self.v)[2]) for at in ((row, column), inside))
+        if len(found) != len(bounded):
+            return []
+        return [(load, partial(self._at, other)) for load, other in zip(found, bounded, strict=True)]
+
+    def _at(self, expression: Any, v: Any) -> Any:
+        """``expression``, which is of the neighbour that a variable says, of the number ``v``."""
+        return _put(expression, {hash(self.v): v})
+
+    def _last(self, place: Any, axis: int) -> Any:
+        """``place`` along the rows or columns, the last one where that is beyond the end."""
+        if not self._inside(place, axis):
+            return place
+        if axis == 0:
+            last = self.extents[0] if self.open_rows is None else self.open_rows.left
+            return self.tirx.min(place, last - 1)
+        return self.tirx.min(place, self.extents[1] - _VECTOR)
+
+    def _vector(self, buffer: Any, start: int, value: Callable[[Any], Any]) -> Any:
+        return self._for(_VECTOR, lambda v: self.tirx.BufferStore(buffer, value(v), [start + v]), _VECTORIZED)
+
+    def _results(self, row: Any, column: Any, sums: tuple[Any, Any], known: Sequence[tuple[Any, Any, int]]) -> Any:
+        """What is computed of sums, and written: as vectors, and where that has calls, which TVM makes no vectors of,
+        in registers in between. ``known``: loads that are in a buffer from a place on."""
+        tirx = self.tirx
+        buffer, indices, value = self._value(row, column, sums, self.v)
+        value = _replaced(value, [(load, tirx.BufferLoad(other, [at + self.v])) for load, other, at in known])
+
+        def at(v: Any) -> tuple[Any, list[Any]]:
+            return self._at(value, v), [self._at(index, v) for index in indices]
+
+        def store(v: Any, own: Any = None) -> Any:
+            computed, places = at(v)
+            return tirx.BufferStore(buffer, computed if own is None else own, places)
+
+        holds = [*self._inside(row, 0), *(self._inside(column, 1) if self.vector > 1 else [])]
+        if self.vector == 1:
+            body = [
+                tirx.IfThenElse(column + v < self.extents[1], store(tirx.const(v, _INDEX)), None)
+                for v in range(_VECTOR)
+            ]
+        elif not _has_calls(value):
+            body = [self._for(_VECTOR, store, _VECTORIZED)]
+        else:
+            found = self._buffer("found", _VECTOR, element_type(value), "local")
+            body = [
+                tirx.AllocBuffer(found),
+                *(tirx.BufferStore(found, at(tirx.const(v, _INDEX))[0], [v]) for v in range(_VECTOR)),
+                self._for(_VECTOR, lambda v: store(v, tirx.BufferLoad(found, [v])), _VECTORIZED),
+            ]
+        statement = sequence(body)
+        return tirx.IfThenElse(tirx.all(*holds), statement, None) if holds else statement
+
+
+def _loads_in(value: Any) -> list[Any]:
+    """The different loads of an expression; none where one is loaded under a condition."""
+    from tvm_ffi import structural_equal
+
+    found: list[Any] = []
+
+    def visit(node: Any) -> bool:
+        kind = type(node).__name__
+        if kind == "TensorLoad":
+            if not any(structural_equal(node, other) for other in found):
+                found.append(node)
+            return True
+        if kind == "Select" or (kind == "Call" and operator_name(node) == "if_then_else"):
+            return False
+        return all(map(visit, parts_of(node)))
+
+    return found if visit(value) else []
+
+
+def _replaced(value: Any, known: Sequence[tuple[Any, Any]]) -> Any:
+    """``value`` with other expressions for some of its loads."""
+    import tvm
+    import tvm_ffi
+
+    def other(load: Any) -> Any:
+        return next((new for old, new in known if tvm_ffi.structural_equal(load, old)), load)
+
+    return tvm_ffi.structural_map(value, [(tvm.ir.TensorLoad, other)], order="pre")
+
+
+def _has_calls(expression: Any) -> bool:
+    called = type(expression).__name__ == "Call" and operator_name(expression) != "if_then_else"
+    return called or any(map(_has_calls, parts_of(expression)))

@@ -1,0 +1,133 @@
+"""Kernels of current TVM for the warpgroups of GPUs of compute capability 9.0, by rule: products and convolutions of
+operands in half precision, where these promise to beat what tensor cores do otherwise, and TVM's own schedule."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+from heapq import nsmallest
+from typing import Any
+
+from tunehub.kernels.cuda.gemm.hopper import bulk_tiles
+from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
+from tunehub.kernels.cuda.gemm.hopper.cost import bulk_seconds, seconds
+from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile, suits, tiles
+from tunehub.kernels.cuda.gemm.matmul import Matmul, find_matmul
+from tunehub.kernels.cuda.gemm.tensor_core.cost import LAUNCHES_S, default_s
+from tunehub.records.never_worse import against_guess
+from tunehub.tir.cuda.nvrtc import compile_for_warpgroups
+from tunehub.tir.cuda.ptx import ARCHITECTURE, COPIED
+from tunehub.tir.guard import check_function
+from tunehub.tir.nodes import main_module
+
+NAME, BULK = "warpgroups", "bulk_copies"  # in records
+ByWarpgroups = WarpgroupTile | BulkTile
+# Of what other kernels should take, what those by the copy engine must promise: costs of these are newer.
+_MARGIN = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class WarpgroupSchedule:
+    """A kernel as a module with one PrimFunc ``main``, as a schedule of TVM has it."""
+
+    mod: Any
+
+
+def serves(target: Any) -> bool:
+    """Whether ``target`` has warpgroups, and this TVM (0.27 and newer) functions of CUDA C++ in its kernels."""
+    return str(target.attrs.get("arch", "")).rstrip("a") == "sm_90" and has_functions()
+
+
+@cache
+def has_functions() -> bool:
+    """Whether this TVM has functions of CUDA C++ in its kernels: that whose loads are of the class that these name."""
+    import tvm
+
+    return hasattr(tvm.ir, "TensorLoad")
+
+
+def matmul_in(mod: Any) -> Matmul | None:
+    """The anchor block of ``mod``, one PrimFunc ``main``, as a product of operands that warpgroups take, or None."""
+    found = (find_matmul(mod, dtype) for dtype in ("float16", "bfloat16"))
+    return next((matmul for matmul in found if matmul is not None), None)
+
+
+def ranked(matmul: Matmul, count: int) -> list[WarpgroupTile]:
+    """The ``count`` tiles that should take least, the best first."""
+    return nsmallest(count, tiles(matmul), key=lambda tile: (seconds(matmul, tile), tile))
+
+
+def bulk_ranked(matmul: Matmul, count: int) -> list[BulkTile]:
+    """As :func:`ranked`, of kernels whose operands the copy engine brings; none where it cannot."""
+    if not bulk_tiles.suits(matmul):
+        return []
+    return nsmallest(count, bulk_tiles.tiles(matmul), key=lambda tile: (bulk_seconds(matmul, tile), tile))
+
+
+def expected_s(matmul: Matmul, target: Any) -> float | None:
+    """What the best kernel should take; None where there is none for ``target``."""
+    found = best(matmul) if serves(target) and suits(matmul) else []
+    return found[0][0] if found else None
+
+
+def best(matmul: Matmul) -> list[tuple[float, ByWarpgroups]]:
+    """The best tile of each kind and the seconds that it should take, the best first."""
+    bulk: list[tuple[float, ByWarpgroups]] = [(bulk_seconds(matmul, tile), tile) for tile in bulk_ranked(matmul, 1)]
+    plain = [(seconds(matmul, tile), tile) for tile in ranked(matmul, 1)]
+    return sorted([*bulk, *plain], key=lambda each: each[0] * (1.0 if isinstance(each[1], BulkTile) else _MARGIN))
+
+
+def turned_s(matmul: Matmul) -> float:
+    """What a convolution that is ``matmul`` should take with channels last."""
+    turned = replace(matmul, rows_first=False, k_last=True, columns_first=False, runs=(COPIED, COPIED), window=1)
+    return min((seconds(turned, tile) for tile in tiles(turned)), default=math.inf)
+
+
+def by_rule(mod: Any, matmul: Matmul, target: Any) -> tuple[WarpgroupSchedule, float] | None:
+    """A schedule of ``mod``, one PrimFunc ``main`` whose anchor block is ``matmul``, and the seconds that it should
+    take; None where none is or where TVM's own schedule should take as little, within the margin of every guess.
+
+    Raises GuardError for what would be wrong, ValueError where operands cannot be copied as they lie, or what TVM
+    raises.
+    """
+    if not (serves(target) and suits(matmul)):
+        return None
+    failure: ValueError | None = None
+    for own_s, tile in best(matmul):
+        if against_guess(own_s, default_s(matmul), launches_s=LAUNCHES_S) is not None:
+            return None
+        try:
+            schedule = by_tile(mod, matmul, tile, target)
+        except ValueError as error:  # operands may lie so that only the other kind can take them
+            failure = error
+        else:
+            check_function(schedule.mod["main"], mod["main"], target)
+            return schedule, own_s
+    if failure is not None:
+        raise failure
+    return None
+
+
+def by_tile(mod: Any, matmul: Matmul, tile: ByWarpgroups, target: Any) -> WarpgroupSchedule:
+    """The schedule of ``mod`` by ``tile``, for a ``target`` with warpgroups; not checked. Raises as :func:`by_rule`."""
+    from tunehub.kernels.cuda.gemm.hopper.bulk import bulk_kernel
+    from tunehub.kernels.cuda.gemm.hopper.kernel import kernel, product_of
+
+    product = product_of(mod, matmul)
+    function = bulk_kernel(product, tile) if isinstance(tile, BulkTile) else kernel(product, tile)
+    return WarpgroupSchedule(main_module(for_own_target(function, target)))
+
+
+def for_own_target(function: Any, target: Any) -> Any:
+    """``function``, which has kernels for warpgroups, as it is compiled for ``target``."""
+    compile_for_warpgroups()
+    return function.with_attr("target", own_target(target))
+
+
+def own_target(target: Any) -> Any:
+    """``target`` with the instructions of its architecture alone."""
+    import tvm
+
+    config = dict(target.attrs.items())
+    return tvm.target.Target({"kind": target.kind.name, **config, "arch": ARCHITECTURE})

@@ -1,0 +1,67 @@
+"""Products and convolutions of operands in single precision on tensor cores, which take them as TF32: rounded to 11
+bits, as half precision has, with the exponents of single precision. Sums are in float32. Served only where that is
+asked for (``precision="tf32"``)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
+from tunehub.kernels.cuda.gemm.hopper.cost import TF32_COSTS, seconds
+from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile, suits, tiles
+from tunehub.kernels.cuda.gemm.matmul import Matmul, find_matmul
+from tunehub.tir.guard import check_function
+from tunehub.tir.nodes import main_module
+from tunehub.tir.precision import PRECISION
+
+NAME = "tensor_cores_tf32"  # in reports
+_HALVES = 2  # of a number
+
+
+def rounded(values: Any) -> Any:
+    """An array in float32 as TF32 has its numbers, to nearest; what is not finite stays."""
+    cut = (values.view("uint32") + np.uint32(0x1000) & np.uint32(0xFFFFE000)).view("float32")
+    return np.where(np.isfinite(values), cut, values)
+
+
+def matmul_in(mod: Any) -> Matmul | None:
+    """The anchor block of ``mod``, one PrimFunc ``main``, as a product whose operands can be TF32; None for others."""
+    matmul = find_matmul(mod, "float32")
+    return matmul if matmul is not None and matmul.k_last and suits(as_halves(matmul)) else None
+
+
+def as_halves(matmul: Matmul) -> Matmul:
+    """What takes as long in half precision: twice as much of K, of which instructions take the same bytes."""
+    *others, last = matmul.k
+    return replace(
+        matmul,
+        k=(*others, last._replace(extent=_HALVES * last.extent)),
+        runs=(_HALVES * matmul.runs[0], _HALVES * matmul.runs[1]),
+    )
+
+
+def expected(matmul: Matmul) -> tuple[float, WarpgroupTile] | None:
+    """The seconds that the best tile should take, and that tile; None where none suits."""
+    halves = as_halves(matmul)
+    return min(((seconds(halves, tile, TF32_COSTS), tile) for tile in tiles(halves)), default=None)
+
+
+def by_rule(mod: Any, target: Any, others_s: float | None) -> tuple[warpgroups.WarpgroupSchedule, float] | None:
+    """A schedule of ``mod``, one PrimFunc ``main``, and the seconds that it should take; None where there is none, or
+    where kernels in single precision should take as little, ``others_s``.
+
+    Raises GuardError for what would be wrong, ValueError where operands cannot be copied as they lie, or what TVM
+    raises.
+    """
+    matmul = matmul_in(mod) if warpgroups.serves(target) else None
+    best = None if matmul is None else expected(matmul)
+    if matmul is None or best is None or (others_s is not None and best[0] >= others_s):
+        return None
+    expected_s, tile = best
+    schedule = warpgroups.by_tile(mod, matmul, tile, target)
+    check_function(schedule.mod["main"], mod["main"], target)
+    function = schedule.mod["main"].with_attr(PRECISION, "tf32")
+    return warpgroups.WarpgroupSchedule(main_module(function)), expected_s

@@ -1,0 +1,369 @@
+"""Matrix multiplications, and convolutions as implicit GEMM: what the sketches for GPUs have in common.
+
+The anchor block of a function is read as C[batch, rows, columns] += A[batch, rows, k] · B[batch, k, columns],
+each of which may be several of the block's axes, and given loops and buffers of just these dimensions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tunehub.tir.index_expressions import evaluate
+
+_SPATIAL, _REDUCTION = 0, 2  # tvm::tirx::IterVarType
+_SUM = "float32"
+LOCAL_STAGE = "tirx.manifest_shared_memory_local_stage"  # the annotation of a load that waits in registers
+# What a block multiplies, by the type of its operands: these are converted to the sum's type where that is another.
+_OPERANDS = {
+    "float16": ("Cast",),
+    "bfloat16": ("Cast",),
+    "float32": ("BufferLoad", "TensorLoad"),
+}  # the class was renamed in 0.27
+
+
+class Axis(NamedTuple):
+    """A loop of the matmul: its number among the block's axes, and its extent."""
+
+    number: int
+    extent: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Matmul:
+    """The anchor block ``name`` as C[batch, rows, columns] += A[batch, rows, k] · B[batch, k, columns].
+
+    Each is a list of the block's axes whose extents are not 1, the outermost first. ``rows_first``: neighbours in A are
+    neighbours in memory along the rows, not along K; ``k_last``: those in B are along K, not along
+    the columns; ``columns_first``: those in C are along the rows. ``runs``: so many elements of A and of B, from a
+    multiple of that on, lie behind each other in the order of their axes. ``window``: so much of K, one behind the
+    other, are the places of one window of a convolution; 1 where A is a matrix. ``result_run``: as ``runs``, of C; 0
+    where that is not known.
+    """
+
+    name: str
+    batch: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    k: tuple[Axis, ...]
+    rows_first: bool
+    k_last: bool
+    columns_first: bool
+    runs: tuple[int, int]
+    window: int
+    result_run: int = 0
+
+    @property
+    def extents(self) -> tuple[int, int, int, int]:
+        """Of batch, rows, columns and k."""
+        batch, rows, columns, k = (
+            math.prod(axis.extent for axis in axes) for axes in (self.batch, self.rows, self.columns, self.k)
+        )
+        return batch, rows, columns, k
+
+    @property
+    def is_batch_by_sums(self) -> bool:
+        """Whether it is a batch of products whose operands both have the sum's axis outermost, as Winograd's algorithm
+        has them: what tiles without divided sums cost by count is up to half of what they take (ADR 44)."""
+        return bool(self.batch) and self.rows_first and not self.k_last and self.window == 1
+
+
+def find_matmul(mod: Any, dtype: str) -> Matmul | None:
+    """The anchor block of ``mod`` (one PrimFunc ``main``) as a matmul of operands of type ``dtype`` with sums in
+    float32, or None."""
+    from tvm.s_tir import Schedule, analysis
+
+    from tunehub.tir.nodes import buffer_kind, buffer_of
+
+    block = analysis.find_anchor_sblock(mod)
+    if block is None:
+        return None
+    schedule = Schedule(mod, debug_mask="none", error_render_level="none")
+    block = schedule.get(schedule.get_sblock(block.name_hint, "main"))
+    reads = [region for region in block.reads if not buffer_of(region).same_as(buffer_of(block.writes[0]))]
+    if len(reads) != 2 or len(block.writes) != 1:
+        return None
+    types = [str(buffer_kind(buffer_of(region)).dtype) for region in (*reads, *block.writes)]
+    if types != [dtype, dtype, _SUM] or not _multiplies(block, dtype):
+        return None
+    return _matmul(block, [*reads, block.writes[0]])
+
+
+def as_matmul(schedule: Any, matmul: Matmul, dimensions: Sequence[Sequence[str]], order: Sequence[str]) -> Any:
+    """The anchor block with one loop for each group of axes, in ``order``.
+
+    ``dimensions``: those of A, of B and of C, from now on; each group by its name ("batch", "rows", "columns",
+    "k"). Groups without axes are left out.
+    """
+    main = schedule.get_sblock(matmul.name, "main")
+    places = (("read", 0), ("read", 1), ("write", 0))
+    copies = [schedule.reindex(main, place) for place in places]
+    for copy, (side, number), names in zip(copies, places, dimensions, strict=True):
+        numbers, extents = _dimensions(schedule, main, side, number)
+        groups = [tuple(numbers.index(axis.number) for axis in getattr(matmul, name)) for name in names]
+        mapped = _merging(groups, extents)
+        schedule.transform_layout(copy, ("write" if side == "read" else "read", 0), mapped)
+    axes = schedule.get(main).iter_vars
+    numbers_of = [tuple(axis.number for axis in getattr(matmul, name)) for name in order]
+    merged = _merging(numbers_of, [int(axis.dom.extent) for axis in axes], inverse=False)
+    schedule.transform_block_layout(main, merged)
+    return main
+
+
+def pad_to(schedule: Any, main: Any, extents: Sequence[int], block: Sequence[int]) -> None:
+    """Make the ``extents`` of the last loops of ``main`` multiples of the block's; padding is zero, and is not
+    written."""
+    if any(extent % size for extent, size in zip(extents, block, strict=True)):
+        others = len(schedule.get(main).iter_vars) - len(block)
+        schedule.pad_einsum(main, [*(1 for _ in range(others)), *block])
+
+
+def inline_producers(schedule: Any, block: Any) -> None:
+    """Compute all that ``block`` reads where it reads it."""
+    while producers := schedule.get_producers(block):
+        for producer in producers:
+            schedule.compute_inline(producer)
+
+
+def inline_consumers(schedule: Any, block: Any) -> None:
+    """Bring what follows into ``block``; of several consumers those come into others that are not the last."""
+    while consumers := list(schedule.get_consumers(block)):
+        if len(consumers) == 1:
+            schedule.reverse_compute_inline(consumers[0])
+            continue
+        inner = [consumer for consumer in consumers if schedule.get_consumers(consumer)]
+        if not inner:
+            raise ValueError("the function has several results")
+        for consumer in inner:
+            schedule.compute_inline(consumer)
+
+
+# -- sums that are divided: blocks that add up parts, and one that adds these
+
+
+def cut_results(schedule: Any, result: Any, block: Sequence[int]) -> tuple[Any, Any, Any]:
+    """Give each block of threads a part of the size ``block`` of what ``result`` writes; the loop over blocks, and the
+    two inside one."""
+    *batch, slow, fast = schedule.get_loops(result)
+    slow, inner_slow = schedule.split(slow, [None, block[0]])
+    fast, inner_fast = schedule.split(fast, [None, block[1]])
+    schedule.reorder(slow, fast, inner_slow, inner_fast)
+    grid = schedule.fuse(slow, fast)
+    schedule.bind(grid, "blockIdx.x")
+    if batch:
+        schedule.bind(batch[0], "blockIdx.y")
+    return grid, inner_slow, inner_fast
+
+
+def add_parts(schedule: Any, total: Any, loops: Sequence[Any], row: int, vector: int, threads: Sequence[int]) -> None:
+    """Let ``total`` add up parts where results are written, in straight code.
+
+    ``loops`` over the results of a block, slow and fast, go to ``threads`` (threadIdx.y, threadIdx.x), ``vector``
+    neighbours of a ``row`` to each.
+    """
+    slow, fast = loops
+    fast, _ = schedule.split(fast, [None, vector])
+    if row // vector == threads[1]:  # fused and cut as before, for which TVM divides by zero when it lowers that (0.27)
+        _, group = schedule.split(slow, [None, threads[0]])
+        thread = fast
+    else:
+        _, group, thread = schedule.split(schedule.fuse(slow, fast), [None, *threads])
+    schedule.bind(group, "threadIdx.y")
+    schedule.bind(thread, "threadIdx.x")
+    schedule.compute_at(total, thread, preserve_unit_loops=True)
+    own = own_loops(schedule, total)
+    start = schedule.decompose_reduction(total, own[0])
+    for loop in (*own_loops(schedule, start), *own):
+        schedule.unroll(loop)
+
+
+def own_loops(schedule: Any, block: Any) -> list[Any]:
+    """The loops of a block that has been brought to its place: one for each of its axes."""
+    return list(schedule.get_loops(block)[-len(schedule.get(block).iter_vars) :])
+
+
+# -- reading traces
+
+
+def splits_of(trace: Any) -> list[list[int]]:
+    """The factors that each split of a portable ``trace`` states, in order; what TVM is to fill in is left out."""
+    return [
+        [factor for factor in instruction[1][1:] if isinstance(factor, int)]
+        for instruction in trace[0]
+        if instruction[0] == "Split"
+    ]
+
+
+def is_pipelined(trace: Any) -> bool:
+    """True when a portable ``trace`` has loads under way while the last is multiplied."""
+    return any(i[0] == "Annotate" and i[2] == ["software_pipeline_stage"] for i in trace[0])
+
+
+# -- what the anchor block computes
+
+
+def _multiplies(block: Any, dtype: str) -> bool:
+    """True when the block adds the product of its two reads to what it writes, converted to the sum's type if need
+    be."""
+    value = getattr(block.body, "value", None)
+    multiplication = getattr(value, "b", None)
+    operands = [getattr(multiplication, side, None) for side in "ab"]
+    kinds = [type(node).__name__ for node in (value, multiplication, *operands)]
+    return kinds[:2] == ["Add", "Mul"] and all(kind in _OPERANDS[dtype] for kind in kinds[2:])
+
+
+def _matmul(block: Any, regions: Sequence[Any]) -> Matmul | None:
+    """``regions``: of A, B and C."""
+    from tunehub.tir.nodes import element_type
+
+    own = [list(_variables(region)) for region in regions]
+    groups: dict[str, list[Axis]] = {"batch": [], "rows": [], "columns": [], "k": []}
+    for number, axis in enumerate(block.iter_vars):
+        uses = tuple(any(axis.var.same_as(variable) for variable in variables) for variables in own)
+        if type(axis.dom.extent).__name__ != "IntImm" or element_type(axis.dom.extent) != "int64":
+            return None  # primitives count in 64 bits, as Relax does, and refuse to mix
+        extent = int(axis.dom.extent)
+        if extent == 1:
+            continue
+        group = _GROUPS.get((int(axis.iter_type), uses))
+        if group is None:
+            return None
+        groups[group].append(Axis(number, extent))
+    if not all(groups[name] for name in ("rows", "columns", "k")):
+        return None
+    last = [_last_group(region, block, groups) for region in regions]
+    return Matmul(
+        name=str(block.name_hint),
+        **{name: tuple(axes) for name, axes in groups.items()},
+        rows_first=last[0] == "rows",
+        k_last=last[1] == "k",
+        columns_first=last[2] == "rows",
+        runs=(_run(regions[0], block, groups), _run(regions[1], block, groups)),
+        window=_window(regions[0], block, groups["k"]),
+        result_run=_run(regions[2], block, groups),
+    )
+
+
+_GROUPS: dict[tuple[int, tuple[bool, ...]], str] = {
+    (_SPATIAL, (True, True, True)): "batch",
+    (_SPATIAL, (True, False, True)): "rows",
+    (_SPATIAL, (False, True, True)): "columns",
+    (_REDUCTION, (True, True, False)): "k",
+}
+
+
+def _variables(region: Any) -> Iterator[Any]:
+    from tvm.tirx.analysis import undefined_vars
+
+    for dimension in region.region:
+        yield from undefined_vars(dimension.min)
+
+
+def _last_group(region: Any, block: Any, groups: dict[str, list[Axis]]) -> str | None:
+    """The group of the axis along which the elements of a region lie next to each other.
+
+    Of several axes in the innermost index, as in a convolution, a spatial one counts.
+    """
+    from tvm.tirx.analysis import undefined_vars
+
+    for dimension in reversed(list(region.region)):
+        inside = list(undefined_vars(dimension.min))
+        found = [
+            name
+            for name, axes in groups.items()
+            for axis in axes
+            if any(block.iter_vars[axis.number].var.same_as(variable) for variable in inside)
+        ]
+        if found:
+            return next((name for name in found if name != "k"), found[0])
+    return None
+
+
+def _run(region: Any, block: Any, groups: dict[str, list[Axis]]) -> int:
+    """How many elements of a region's buffer lie behind each other along axes of one group, in their order."""
+    from tunehub.tir.nodes import buffer_kind, buffer_of
+
+    left = list(groups[_last_group(region, block, groups) or "k"])
+    run = 1
+    for dimension, extent in zip(reversed(region.region), reversed(buffer_kind(buffer_of(region)).shape), strict=True):
+        if type(extent).__name__ == "IntImm" and int(extent) == 1:
+            continue
+        axis = left.pop() if left else None
+        if axis is None or not _is_axis(dimension.min, axis, block) or axis.extent != extent:
+            return run
+        run *= axis.extent
+    return run
+
+
+def _window(region: Any, block: Any, k: Sequence[Axis]) -> int:
+    """How much of K, from the innermost on, are the places of a window: axes that share a dimension of ``region`` with
+    rows."""
+    from tvm.tirx.analysis import undefined_vars
+
+    shared = [each for dimension in region.region if len(each := list(undefined_vars(dimension.min))) > 1]
+    found = 1
+    for axis in reversed(k):
+        if not any(block.iter_vars[axis.number].var.same_as(variable) for each in shared for variable in each):
+            break
+        found *= axis.extent
+    return found
+
+
+def _is_axis(index: Any, axis: Axis, block: Any) -> bool:
+    """True when ``index`` is the place along ``axis``; axes with one place do not matter."""
+    from tvm.tirx.analysis import undefined_vars
+
+    own = block.iter_vars[axis.number]
+    single = {hash(other.var): np.asarray(0) for other in block.iter_vars if int(other.dom.extent) == 1}
+    if {hash(variable) for variable in undefined_vars(index)} - {*single} != {hash(own.var)}:
+        return False
+    places = np.arange(axis.extent)
+    return bool(np.array_equal(evaluate(index, {**single, hash(own.var): places}, hash), places))
+
+
+# -- buffers and loops of few dimensions
+
+
+def _dimensions(schedule: Any, main: Any, side: str, number: int) -> tuple[list[int], list[int]]:
+    """The axis of the block, by its number, that each dimension of a reindexed buffer is; and the extents."""
+    from tunehub.tir.nodes import buffer_kind, buffer_of
+
+    block = schedule.get(main)
+    region = (block.reads if side == "read" else block.writes)[number]
+    numbers = [
+        next((n for n, axis in enumerate(block.iter_vars) if axis.var.same_as(dimension.min)), -1)
+        for dimension in region.region
+    ]
+    return numbers, [int(extent) for extent in buffer_kind(buffer_of(region)).shape]
+
+
+def _merging(groups: Sequence[Sequence[int]], extents: Sequence[int], *, inverse: bool = True) -> Any:
+    """The index map that makes one index of each group of indices; indices in none have the extent 1 and are dropped.
+
+    TVM's rules for records ask for the inverse of a merge, except where TVM derives it.
+    """
+    import tvm
+    from tvm.tirx import IndexMap, IntImm, Var
+
+    def number(value: int) -> Any:
+        return IntImm("int64", value)
+
+    before = [Var(f"v{i}", "int64") for i in range(len(extents))]
+    groups = [group for group in groups if group]
+    after = [Var(f"w{i}", "int64") for i in range(len(groups))]
+    merged: list[Any] = []
+    backward: list[Any] = [number(0)] * len(extents)
+    for result, group in zip(after, groups, strict=True):
+        value, weight = before[group[0]], math.prod(extents[i] for i in group)
+        for i in group[1:]:
+            value = value * number(extents[i]) + before[i]
+        merged.append(value)
+        for position, i in enumerate(group):
+            weight //= extents[i]
+            part = result if weight == 1 else tvm.tirx.FloorDiv(result, number(weight))
+            backward[i] = part if position == 0 else tvm.tirx.FloorMod(part, number(extents[i]))
+    return IndexMap(before, merged, IndexMap(after, backward, None) if inverse else None)

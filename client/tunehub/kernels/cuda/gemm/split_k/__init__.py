@@ -1,0 +1,1 @@
+"""Long sums divided in a block of threads, in float32."""

@@ -1,0 +1,80 @@
+"""Long sums divided in a block (:mod:`tunehub.kernels.cuda.gemm.split_k.sketch`) for any number of rows or images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tunehub.kernels.cuda.gemm.matmul import find_matmul
+from tunehub.kernels.cuda.gemm.open_rows import OpenMatmul, open_matmul
+from tunehub.kernels.cuda.gemm.rule import NoTileError
+from tunehub.kernels.cuda.gemm.split_k.cost import seconds
+from tunehub.kernels.cuda.gemm.split_k.rule import likeliest
+from tunehub.kernels.cuda.gemm.split_k.sketch import SplitTile, SplitTiles, apply, matmul_of, sides
+from tunehub.kernels.cuda.symbolic.function import OpenFunction
+from tunehub.kernels.cuda.symbolic.pieces import RowBlocks
+from tunehub.tir.guard import check_tiles
+
+_MOST_LENGTH = 512  # of a piece
+_CANDIDATES = 2  # tiles of a size
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DividedRows:
+    """A ``tile`` with divided sums for any number of rows."""
+
+    product: OpenMatmul
+    tile: SplitTile
+
+    @property
+    def blocks(self) -> RowBlocks:
+        """What its blocks compute."""
+        both = sides(self.product.two)
+        at = next(place for place, side in enumerate(both) if side.number == 0)
+        beside = -(-both[1 - at].extent // self.tile.block[1 - at])
+        return RowBlocks(rows=self.tile.block[at], of_one=self.product.of_one, beside=beside, outer=at == 0)
+
+    @property
+    def length(self) -> int:
+        """Of the piece that the kernel is made for."""
+        return self.product.length(self.blocks.rows)
+
+    def seconds_at(self, size: int) -> float:
+        """What it should take."""
+        return float(seconds(self.product.at(size), _as_tiles(self.tile))[0])
+
+
+def divided_rows(whole: OpenFunction, sizes: Sequence[int]) -> tuple[DividedRows, ...]:
+    """The likeliest tiles at each of ``sizes``; none where ``whole`` is no such product. Raises NotPiecesError."""
+    product = open_matmul(whole, matmul_of, batched=True)
+    return () if product is None else _likely(product, tuple(sizes))
+
+
+def over_rows(whole: OpenFunction, found: DividedRows) -> Any:
+    """``whole`` by a tile, not checked as a whole. Raises NoTileError where a piece is of another kind, GuardError when
+    a tile writes what others write, NotPiecesError, and what TVM raises."""
+    piece = whole.piece(found.length)
+    matmul = find_matmul(piece, "float32")
+    if matmul is None:
+        raise NoTileError(f"a piece of {found.length} is no such product")
+    schedule = apply(piece, matmul, found.tile)
+    check_tiles(schedule.mod["main"])
+    return whole.over(schedule.mod["main"], found.length, found.blocks)
+
+
+@lru_cache(maxsize=256)  # functions differ in what follows only
+def _likely(product: OpenMatmul, sizes: tuple[int, ...]) -> tuple[DividedRows, ...]:
+    tiles = {tile: None for size in sizes for tile, _ in likeliest(product.at(size), _CANDIDATES)}
+    found = (DividedRows(product=product, tile=tile) for tile in tiles)
+    return tuple(each for each in found if each.length <= _MOST_LENGTH)
+
+
+def _as_tiles(tile: SplitTile) -> SplitTiles:
+    def column(value: Any) -> Any:
+        return tuple(map(column, value)) if isinstance(value, tuple) else np.array([value])
+
+    return SplitTiles(**{name: column(getattr(tile, name)) for name in SplitTiles.__slots__})

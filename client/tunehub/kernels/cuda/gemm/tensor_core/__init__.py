@@ -1,0 +1,1 @@
+"""Products in half precision on tensor cores."""

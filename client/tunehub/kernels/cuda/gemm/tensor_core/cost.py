@@ -1,0 +1,149 @@
+"""What a tile of a product on tensor cores costs, and what TVM's own schedule takes: sums of things that are counted,
+as :mod:`tunehub.kernels.cuda.gemm.cost` has it for products without tensor cores. The costs were fitted to 893 tiles of
+50 workloads on an H200 (``benchmarks/gpu_half.py``)."""
+
+from __future__ import annotations
+
+import math
+from itertools import compress
+
+from tunehub.kernels.cuda.gemm.cost import MULTIPROCESSORS
+from tunehub.kernels.cuda.gemm.matmul import Matmul
+from tunehub.kernels.cuda.gemm.tensor_core.sketch import AT_ONCE, TensorTile, runs_of, shared_memory
+from tunehub.target.gpu_architectures import MOST_BLOCKS, MOST_WARPS, REGISTERS, RESERVED_BYTES, SHARED_BYTES, WARP
+
+_HALF = 2  # bytes
+_SECTOR = 32  # bytes that are loaded at once
+_OF_SUMS, _OF_OPERAND, _OTHER_REGISTERS = 8, 8, 48  # registers of a thread: for a fragment, and addresses
+
+# Seconds for one of each; see `counts`.
+COSTS = {
+    "launch": 2.96e-06,
+    "products": 6.43e-13,
+    "fragments": 2.33e-10,
+    "loads": 1.76e-09,
+    "sectors": 3.26e-10,
+    "placed": 1.23e-07,
+    "pieces": 1.5e-08,
+    "steps": 1.48e-07,
+    "pipelined_steps": 7.35e-08,
+    "chain": 6.83e-09,
+    "results": 4.25e-11,
+    "apart": 1.66e-10,
+    "bytes": 7.18e-14,
+}
+# The same for TVM's own rules for matmuls, with tensor cores where each extent is more than 64; see `default_counts`.
+_DEFAULT_TILE, _PLAIN_TILE, _MOST_PLAIN = (128, 128, 64), (32, 64, 16), 64
+DEFAULT_COSTS = {
+    "launch": 9.09e-06,
+    "steps": 1.02e-06,
+    "rows_apart": 8.0e-07,
+    "columns_apart": 2.0e-06,
+    "window_steps": 1.41e-06,
+}
+PLAIN_COSTS = {
+    "launch": 1.86e-06,
+    "chain": 4.49e-07,
+    "steps": 2.67e-07,
+    "window_chain": 4.89e-07,
+    "window_steps": 6.46e-08,
+    "bytes": 5.1e-13,
+}
+LAUNCHES_S = (1.6e-6, 0.8e-6)  # as :data:`tunehub.kernels.cuda.gemm.cost.LAUNCHES_S`
+
+
+def seconds(matmul: Matmul, tile: TensorTile) -> float:
+    """What ``tile`` should take on a large GPU."""
+    found = counts(matmul, tile)
+    return math.fsum(COSTS[name] * found[name] for name in COSTS)
+
+
+def counts(matmul: Matmul, tile: TensorTile) -> dict[str, float]:
+    """How much of everything in :data:`COSTS` there is on the busiest multiprocessor.
+
+    ``products``, ``fragments`` (read from shared memory by a warp), ``loads`` (of a warp), ``sectors``, ``results`` and
+    ``apart`` (results whose neighbours are along the rows) keep units of the multiprocessor busy. ``steps``,
+    ``pipelined_steps``, ``chain`` (loads of one thread), ``placed`` (elements of windows whose places a thread
+    computes) and ``pieces`` (its loads of rows that are no whole vectors, each with a condition, unless these are under
+    way while the last are multiplied) are waited for, once for all blocks that are there at the same time.
+    """
+    batch, *extents = matmul.extents
+    block_rows, block_columns, block_depth = tile.block
+    rows, columns, steps = (math.ceil(e / size) for e, size in zip(extents, tile.block, strict=True))
+    blocks = math.ceil(batch * rows * columns / MULTIPROCESSORS)
+    rounds = math.ceil(blocks / min(blocks, _resident(tile)))
+    parts = (block_rows * block_depth, block_columns * block_depth)
+    runs = runs_of(matmul)
+    own = [part / math.gcd(vector, run) for part, vector, run in zip(parts, tile.vectors, runs, strict=True)]
+    loads, in_pieces = sum(own), (runs[0] < AT_ONCE and not matmul.rows_first, runs[1] < AT_ONCE)
+    fragments = tile.all_warps * tile.k_fragments * sum(tile.fragments)
+    busy, waited = blocks * steps, rounds * steps
+    return {
+        "launch": 1.0,
+        "products": busy * block_rows * block_columns * block_depth,
+        "fragments": busy * fragments,
+        "loads": busy * loads / WARP,
+        "sectors": busy * sum(parts) * _HALF / _SECTOR,
+        "placed": waited * parts[0] / tile.threads if matmul.window > 1 and not tile.whole_windows else 0.0,
+        "pieces": 0.0 if tile.pipelined else waited * sum(compress(own, in_pieces)) / tile.threads,
+        "steps": 0.0 if tile.pipelined else waited,
+        "pipelined_steps": waited if tile.pipelined else 0.0,
+        "chain": waited * loads / tile.threads,
+        "results": blocks * block_rows * block_columns * (1 + tile.groups),
+        "apart": blocks * block_rows * block_columns if matmul.columns_first else 0.0,
+        "bytes": _bytes(matmul),
+    }
+
+
+def default_s(matmul: Matmul) -> float:
+    """What TVM's own schedule should take on a large GPU."""
+    costs = DEFAULT_COSTS if on_tensor_cores(matmul) else PLAIN_COSTS
+    found = default_counts(matmul)
+    return math.fsum(costs[name] * found[name] for name in costs)
+
+
+def on_tensor_cores(matmul: Matmul) -> bool:
+    """Whether TVM's own schedule is the one for tensor cores."""
+    return min(matmul.extents[1:]) > _MOST_PLAIN
+
+
+def default_counts(matmul: Matmul) -> dict[str, float]:
+    """As :func:`counts`, of TVM's own schedule: all that :data:`DEFAULT_COSTS` and :data:`PLAIN_COSTS` name.
+
+    ``steps`` of all blocks of a multiprocessor one after another, and ``chain``, those of one block. A step takes
+    longer where A (``rows_apart``) or B (``columns_apart``) has no neighbours along K, and in windows of convolutions.
+    """
+    batch, *extents = matmul.extents
+    tile = _DEFAULT_TILE if on_tensor_cores(matmul) else _PLAIN_TILE
+    rows, columns, chain = (math.ceil(e / size) for e, size in zip(extents, tile, strict=True))
+    steps = math.ceil(batch * rows * columns / MULTIPROCESSORS) * chain
+    window = matmul.window > 1
+    return {
+        "launch": 1.0,
+        "chain": chain,
+        "steps": steps,
+        "rows_apart": steps if matmul.rows_first and not window else 0.0,
+        "columns_apart": 0.0 if matmul.k_last else steps,
+        "window_chain": chain if window else 0.0,
+        "window_steps": steps if window else 0.0,
+        "bytes": _bytes(matmul),
+    }
+
+
+def _bytes(matmul: Matmul) -> int:
+    """Of both operands, as matrices, and the result."""
+    batch, rows, columns, k = matmul.extents
+    return _HALF * batch * (rows * k + columns * k + rows * columns)
+
+
+def _resident(tile: TensorTile) -> int:
+    """How many blocks fit on a multiprocessor at a time."""
+    waiting = sum(tile.block[:2]) * tile.block[2] / tile.threads / 2 if tile.pipelined else 0.0
+    own = math.prod(tile.fragments) * _OF_SUMS + sum(tile.fragments) * _OF_OPERAND
+    registers = min(255.0, own + waiting + _OTHER_REGISTERS)
+    limits = (
+        MOST_WARPS / tile.all_warps,
+        SHARED_BYTES / (shared_memory(tile) + RESERVED_BYTES),
+        REGISTERS / (registers * tile.threads),
+    )
+    return max(1, min(MOST_BLOCKS, math.floor(min(limits))))

@@ -1,0 +1,379 @@
+"""Schedules of current TVM (0.25 and newer) for CUDA without a record: convolutions, matmuls, mean windows.
+
+The form is that of MetaSchedule's tiles for CUDA (``meta_schedule/schedule_rule/multi_level_tiling.cc``), for which
+the costs of :mod:`tunehub.kernels.cuda.gemm.cost` were measured. What is fused before the sums is computed where their
+operands are loaded, what is fused behind is computed where the results are written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tunehub.kernels.cpu.base import open_schedule
+from tunehub.kernels.cuda.gemm.cost import Operand, Problem, Term, default_s, matrix_shape
+from tunehub.kernels.cuda.gemm.rule import UNROLLED, NoTileError, Tile, tile_for
+from tunehub.kernels.cuda.gemm.tensor_core.sketch import AT_ONCE, SIDE
+from tunehub.tir.cuda.limits import limits_of
+from tunehub.tir.guard import check_exact, check_function, check_tiles
+from tunehub.tir.index_expressions import evaluate
+from tunehub.tir.nodes import buffer_kind, buffer_of, integer, is_reduction, parameters, reduces
+
+NAME = "cuda_tiles"  # in reports
+_TYPES = ("float32", "float16")  # of operands and result; matmuls in the latter are for tensor cores
+_LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
+_PROBES = 4  # random places at which terms are held to the index that they were found in
+_FEW_COLUMNS = 64  # up to which TVM's own rule for products in half precision has no tensor cores
+_MOST_RESULTS = 200_000  # of products in bfloat16 that are not narrow; half a million took TVM's own schedule 0.6 times
+WINDOW = 64  # most elements of a window
+_WINDOW_THREADS = (32, 256)  # of a block: fewest, most
+FEWEST_WINDOWS = 4096  # with fewer, several threads for each are better
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sums:
+    """The block ``name`` that adds up, and its two loads if they are multiplied, with the place of each among the
+    regions that the block reads. ``einsum``: each index of theirs is one loop's, as TVM's ``pad_einsum`` wants them."""
+
+    name: str
+    problem: Problem | None
+    places: tuple[int, int]
+    spatial: tuple[int, ...]
+    reduction: tuple[int, ...]
+    einsum: bool
+
+
+def by_rule(mod: Any, target: Any) -> tuple[Any, float | None] | None:
+    """A schedule of ``mod``, an IRModule with one PrimFunc ``main``, and the seconds that it should take if that is
+    known; None when the function is not of this kind.
+
+    Raises NoTileError when TVM's own schedule should be as good, GuardError for what would be wrong or cannot be
+    launched; what TVM refuses raises what TVM raises.
+    """
+    sums = sums_of(mod, narrow=True)
+    if sums is None:
+        return None
+    limits = limits_of(target)
+    expected = None
+    if sums.problem is not None:
+        tile = tile_for(sums.problem, shared_memory=limits.shared_memory, threads=limits.threads, covering=sums.einsum)
+        expected = tile.expected_s
+        schedule = checked_tiles(mod, sums, tile)
+    elif math.prod(sums.reduction) <= WINDOW and math.prod(sums.spatial) >= FEWEST_WINDOWS:
+        schedule = one_thread_each(mod, sums)
+        check_exact(schedule.mod["main"])
+    else:
+        raise NoTileError("several threads for each result are better, as TVM has them")
+    check_function(schedule.mod["main"], mod["main"], target)
+    return schedule, expected
+
+
+def others_s(sums: Sums, target: Any) -> tuple[float | None, float | None]:
+    """Seconds that a function with ``sums`` should take by the rule's tile (None where the rule leaves it to TVM), and
+    by TVM's own schedule (None where that is not known)."""
+    if sums.problem is None:
+        return None, None
+    limits = limits_of(target)
+    try:
+        tile = tile_for(sums.problem, shared_memory=limits.shared_memory, threads=limits.threads, covering=sums.einsum)
+    except NoTileError:
+        return None, default_s(sums.problem)
+    return tile.expected_s, default_s(sums.problem)
+
+
+def is_narrow(columns: int, k: int) -> bool:
+    """Whether tensor cores would mostly multiply zeros, or load elements of few columns one by one."""
+    return columns < SIDE or (columns <= _FEW_COLUMNS and k % AT_ONCE != 0)
+
+
+def narrow_s(mod: Any, target: Any) -> float | None:
+    """Seconds that a product in half precision that :func:`is_narrow`, or in bfloat16, should take by the rule's
+    tile; None where the rule leaves it to TVM."""
+    sums = sums_of(mod, narrow=True)
+    return None if sums is None else others_s(sums, target)[0]
+
+
+def sums_of(mod: Any, *, narrow: bool = False) -> Sums | None:
+    """Describe a function that adds up once, in floats, and computes elements on their own before and after that.
+    ``narrow``: also products in half precision that are :func:`is_narrow`, and in bfloat16 with few results, for
+    which the sketch for tensor cores has nothing."""
+    schedule = open_schedule(mod)
+    blocks = _blocks_of(schedule)
+    adding = [at for at, block in enumerate(blocks) if reduces(block)]
+    names = [str(block.name_hint) for block in blocks]
+    if len(adding) != 1 or len(set(names)) != len(names) or not _writes_only_last(mod, blocks):
+        return None
+    (at,) = adding
+    block = blocks[at]
+    extents = [integer(axis.dom.extent) for axis in block.iter_vars]
+    kinds = [is_reduction(axis) for axis in block.iter_vars]
+    summand = _summand(block)
+    if summand is None or not all(extents) or kinds != sorted(kinds) or not _is_flat(schedule, block):
+        return None
+    spatial = tuple(int(e or 0) for e, is_sum in zip(extents, kinds, strict=True) if not is_sum)
+    reduction = tuple(int(e or 0) for e, is_sum in zip(extents, kinds, strict=True) if is_sum)
+    found = Sums(name=names[at], problem=None, places=(0, 0), spatial=spatial, reduction=reduction, einsum=False)
+    if type(summand).__name__ in _LOADS:
+        return found
+    return _with_problem(found, block, summand, narrow=narrow)
+
+
+def checked_tiles(mod: Any, sums: Sums, tile: Tile) -> Any:
+    """:func:`tiled`. Raises GuardError when a tile writes what other tiles write."""
+    schedule = tiled(mod, sums, tile)
+    (check_tiles if _goes_beyond(tile, sums) else check_exact)(schedule.mod["main"])
+    return schedule
+
+
+def tiled(mod: Any, sums: Sums, tile: Tile, *, symbolic: bool = False) -> Any:
+    """The schedule by ``tile``: blocks, virtual threads, threads, steps of shared memory, and sums in registers.
+
+    ``symbolic``: loops of ``mod`` have unknown extents, and ``sums`` describes an instance.
+    """
+    schedule = open_schedule(mod)
+    anchor = schedule.get_sblock(sums.name)
+    if symbolic or _goes_beyond(tile, sums):  # zeros are added up there, for results that are not written
+        schedule.pad_einsum(anchor, list(tile.lengths))
+    before, after = _around(schedule, sums)
+    result = _result(schedule, anchor, after)
+    loops = schedule.get_loops(anchor)
+    count = len(sums.spatial)
+    cut = [
+        schedule.split(loop, [None if symbolic else -(-extent // math.prod(sizes)), *sizes], preserve_unit_iters=True)
+        for loop, extent, *sizes in zip(
+            loops[:count], sums.spatial, tile.virtual, tile.threads, tile.inner, strict=True
+        )
+    ]
+    steps = [
+        schedule.split(loop, [None if symbolic else -(-extent // step), step], preserve_unit_iters=True)
+        for loop, extent, step in zip(loops[count:], sums.reduction, tile.step, strict=True)
+    ]
+    blocks, virtual, threads, inner = (list(level) for level in zip(*cut, strict=True))
+    outer, inside = (list(level) for level in zip(*steps, strict=True))
+    if symbolic:
+        blocks.sort(key=lambda loop: integer(schedule.get(loop).extent) is None)
+    schedule.reorder(*blocks, *virtual, *threads, *outer, *inside, *inner)
+    bound = _bind(schedule, [] if symbolic else blocks, virtual, threads)
+    if symbolic:
+        _bind_open(schedule, blocks)
+    schedule.reverse_compute_at(result, bound, preserve_unit_loops=True)
+    for place in sums.places:
+        _stage(schedule, anchor, place, outer[-1], math.prod(tile.threads))
+    _inline(schedule, before)
+    _unroll(schedule, anchor)
+    schedule.decompose_reduction(anchor, outer[0])
+    return schedule
+
+
+def one_thread_each(mod: Any, sums: Sums) -> Any:
+    """The schedule with a thread for each result, which adds up all of it. Raises NoTileError when blocks of threads
+    would leave a remainder."""
+    count = _threads_without_remainder(sums.spatial)
+    schedule = open_schedule(mod)
+    anchor = schedule.get_sblock(sums.name)
+    before, after = _around(schedule, sums)
+    result = _result(schedule, anchor, after)
+    loops = schedule.get_loops(anchor)[: len(sums.spatial)]
+    blocks, threads = schedule.split(schedule.fuse(*loops), [None, count])
+    schedule.bind(blocks, "blockIdx.x")
+    schedule.bind(threads, "threadIdx.x")
+    schedule.reverse_compute_at(result, threads, preserve_unit_loops=True)
+    _inline(schedule, before)
+    _unroll(schedule, anchor)
+    schedule.decompose_reduction(anchor, schedule.get_loops(anchor)[2])
+    return schedule
+
+
+def _threads_without_remainder(spatial: Sequence[int]) -> int:
+    """The number of threads that fills warps best. Not one that makes blocks of whole rows or planes: for these TVM
+    divides by zero when it lowers what follows the sums (0.25 to 0.27)."""
+    fewest, most = _WINDOW_THREADS
+    results = math.prod(spatial)
+    whole = {math.prod(spatial[axis:]) for axis in range(len(spatial))}
+    found = [count for count in range(fewest, most + 1) if results % count == 0 and count not in whole]
+    if not found:
+        raise NoTileError(f"no block of {fewest} to {most} threads divides {results} results")
+    return max(found, key=lambda count: (count / -(-count // fewest), count))
+
+
+def _goes_beyond(tile: Tile, sums: Sums) -> bool:
+    """Whether the last tile of some loop goes beyond its end."""
+    extents = (*sums.spatial, *sums.reduction)
+    return any(extent % length for extent, length in zip(extents, tile.lengths, strict=True))
+
+
+def _around(schedule: Any, sums: Sums) -> tuple[list[Any], list[Any]]:
+    """The blocks before the one that adds up, and those after it."""
+    blocks = list(schedule.get_child_blocks(schedule.get_sblock("root")))
+    at = [str(schedule.get(block).name_hint) for block in blocks].index(sums.name)
+    return blocks[:at], blocks[at + 1 :]
+
+
+def _result(schedule: Any, anchor: Any, after: Sequence[Any]) -> Any:
+    """The block that writes the results from the sums in a thread's registers."""
+    if not after:
+        return schedule.cache_write(anchor, 0, "local")
+    *between, last = after
+    _inline(schedule, between)
+    schedule.set_scope(anchor, 0, "local")
+    return last
+
+
+def _inline(schedule: Any, blocks: Iterable[Any]) -> None:
+    for block in blocks:
+        schedule.compute_inline(block)
+
+
+def _bind(schedule: Any, blocks: list[Any], virtual: list[Any], threads: list[Any]) -> Any:
+    """Bind each level as one loop; returns that of the threads."""
+    for level, tag in ((blocks, "blockIdx.x"), (virtual, "vthread.x"), (threads, "threadIdx.x")):
+        if level:
+            bound = schedule.fuse(*level, preserve_unit_iters=True)
+            schedule.bind(bound, tag)
+    return bound
+
+
+def _bind_open(schedule: Any, blocks: list[Any]) -> None:
+    """Bind blocks so that none is found by dividing by an unknown extent, which takes longer than a short sum: of
+    the unknown ones, which are last, the last along x, the others along y, and all known ones along z."""
+    known = [loop for loop in blocks if integer(schedule.get(loop).extent) is not None]
+    unknown = blocks[len(known) :]
+    for level, tag in ((unknown[-1:], "blockIdx.x"), (unknown[:-1], "blockIdx.y"), (known, "blockIdx.z")):
+        if level:
+            schedule.bind(schedule.fuse(*level, preserve_unit_iters=True), tag)
+
+
+def _stage(schedule: Any, anchor: Any, place: int, step: Any, threads: int) -> None:
+    """Load what all threads of a block need of an operand in one step into shared memory, together."""
+    loaded = schedule.cache_read(anchor, place, "shared")
+    schedule.compute_at(loaded, step, preserve_unit_loops=True)
+    dimensions = len(schedule.get(loaded).iter_vars)
+    elements = schedule.fuse(*schedule.get_loops(loaded)[-dimensions:])
+    schedule.bind(schedule.split(elements, [None, threads])[1], "threadIdx.x")
+
+
+def _unroll(schedule: Any, anchor: Any) -> None:
+    outermost = schedule.get_loops(anchor)[0]
+    schedule.annotate(outermost, "pragma_auto_unroll_max_step", UNROLLED)
+    schedule.annotate(outermost, "pragma_unroll_explicit", 1)
+
+
+# -- reading a function
+
+
+def _blocks_of(schedule: Any) -> list[Any]:
+    try:
+        return [schedule.get(block) for block in schedule.get_child_blocks(schedule.get_sblock("root"))]
+    except Exception:  # TVM raises several kinds: sorting and the like have no blocks
+        return []
+
+
+def _writes_only_last(mod: Any, blocks: list[Any]) -> bool:
+    """True when the last block alone writes a parameter, and each block one buffer."""
+    own = parameters(mod["main"])
+    written = [any(buffer_of(block.writes[0]).same_as(each) for each in own) for block in blocks]
+    return all(len(block.writes) == 1 for block in blocks) and written == [False] * (len(blocks) - 1) + [True]
+
+
+def _is_flat(schedule: Any, block: Any) -> bool:
+    """True when a block has one loop for each of its axes."""
+    loops = schedule.get_loops(schedule.get_sblock(str(block.name_hint)))
+    return [integer(schedule.get(loop).extent) for loop in loops] == [integer(a.dom.extent) for a in block.iter_vars]
+
+
+def _summand(block: Any) -> Any | None:
+    """What a block adds to its result in each step, from zero on; None when it does something else."""
+    store, start = block.body, block.init
+    if type(store).__name__ != "BufferStore" or type(store.value).__name__ != "Add":
+        return None
+    zero: Any = getattr(start, "value", None)
+    target = buffer_of(block.writes[0])
+    own = store.value.a
+    if type(zero).__name__ != "FloatImm" or float(zero.value) != 0 or type(own).__name__ not in _LOADS:
+        return None
+    if not buffer_of(own).same_as(target) or _type(target) not in _TYPES:
+        return None
+    spatial = [str(axis.var) for axis in block.iter_vars if not is_reduction(axis)]
+    return store.value.b if [str(index) for index in store.indices] == spatial else None
+
+
+def _with_problem(sums: Sums, block: Any, summand: Any, *, narrow: bool) -> Sums | None:
+    """``sums`` with the two operands that it multiplies; None when these are not read in a simple way.
+
+    Operands in half precision may be added up in float32 where they are no matrices, which tensor cores take, or
+    ``narrow`` ones and small ones in bfloat16.
+    """
+    factors = [summand.a, summand.b] if type(summand).__name__ == "Mul" else []
+    loads = [each.value if type(each).__name__ == "Cast" else each for each in factors]
+    if len(loads) != 2 or any(type(load).__name__ not in _LOADS for load in loads):
+        return None
+    target = buffer_of(block.writes[0])
+    types = {_type(buffer_of(load)) for load in loads}
+    wide = _type(target) == "float32" and types in ({"float16"}, {"bfloat16"})
+    if types != {_type(target)} and not wide:
+        return None
+    regions = [buffer_of(region) for region in block.reads if not buffer_of(region).same_as(target)]
+    places = [next((at for at, each in enumerate(regions) if each.same_as(buffer_of(load))), -1) for load in loads]
+    operands = [_operand(load, block) for load in loads]
+    if sorted(places) != [0, 1] or any(operand is None for operand in operands):
+        return None
+    first, second = operands
+    assert first is not None and second is not None
+    problem = Problem(spatial=sums.spatial, reduction=sums.reduction, operands=(first, second))
+    shape = None if types == {"float32"} else matrix_shape(problem)
+    if shape is not None and not (narrow and wide and _suits(types, shape, problem)):
+        return None
+    einsum = all(type(index).__name__ in ("Var", "IntImm") for load in loads for index in load.indices)
+    return replace(sums, problem=problem, places=(places[0], places[1]), einsum=einsum)
+
+
+def _suits(types: set[str], shape: tuple[int, int, int], problem: Problem) -> bool:
+    """Whether plain tiles may serve a product of a ``shape`` in half precision."""
+    return is_narrow(shape[-1], problem.summands) or (types == {"bfloat16"} and problem.results <= _MOST_RESULTS)
+
+
+def _operand(load: Any, block: Any) -> Operand | None:
+    shape = [integer(extent) for extent in buffer_kind(buffer_of(load)).shape]
+    extents = {str(axis.var.name): int(axis.dom.extent) for axis in block.iter_vars}
+    if not all(shape) or len(extents) != len(block.iter_vars):
+        return None
+    try:
+        index = tuple(tuple(_terms(each, extents)) for each in load.indices)
+    except (KeyError, AttributeError, _NotLinear):  # an index that is loaded, or no sum of terms
+        return None
+    return Operand(shape=tuple(int(extent or 0) for extent in shape), index=index)
+
+
+class _NotLinear(ValueError):
+    """An index that is no sum of terms."""
+
+
+def _terms(index: Any, extents: Mapping[str, int]) -> Iterator[Term]:
+    """The terms of an index, found by trying each loop alone. Raises _NotLinear for what is no sum of them."""
+    origin = dict.fromkeys(extents, np.asarray(0))
+    start = int(evaluate(index, origin))
+    found = []
+    for loop, (name, extent) in enumerate(extents.items()):
+        values = np.broadcast_to(evaluate(index, {**origin, name: np.arange(extent)}), (extent,)) - start
+        changed = np.flatnonzero(values)
+        if len(changed):
+            divisor = int(changed[0])
+            term = Term(loop=loop, scale=int(values[divisor]), divisor=divisor)
+            if term.scale < 1 or not np.array_equal(values, term.scale * (np.arange(extent) // divisor)):
+                raise _NotLinear
+            found.append(term)
+    random = np.random.default_rng(0)
+    points = {name: random.integers(0, extent, _PROBES) for name, extent in extents.items()}
+    places = list(points.values())
+    expected = start + sum(term.scale * (places[term.loop] // term.divisor) for term in found)
+    if not np.array_equal(np.broadcast_to(evaluate(index, points), (_PROBES,)), np.broadcast_to(expected, (_PROBES,))):
+        raise _NotLinear
+    yield from found
+
+
+def _type(buffer: Any) -> str:
+    return str(buffer_kind(buffer).dtype)

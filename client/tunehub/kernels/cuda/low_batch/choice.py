@@ -1,0 +1,199 @@
+"""Which tile serves a product with few rows: the fastest on an H200 for as many rows and columns (docs/adr/0038)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias, TypeVar
+
+from tunehub.kernels.cuda.gemm.cost import MULTIPROCESSORS
+from tunehub.kernels.cuda.low_batch.product import SkinnyExtents
+from tunehub.kernels.cuda.low_batch.shared_memory import fits
+from tunehub.kernels.cuda.low_batch.tile import AnyTile, SkinnyTile, StagedTile, WgmmaTile
+
+_ROWS = 8  # of x in an instruction
+_FOUR = 4  # bits of a weight
+_ONE_WAVE = 2 * 16 * MULTIPROCESSORS  # columns of a block of two tiles on each multiprocessor
+_WAVE_OF_THREE = 3 * 16 * MULTIPROCESSORS
+_MANY_COLUMNS = 1 << 14
+_DEEP, _LONG_SLICE, _LEAST_SLICE = 1 << 13, 256, 64  # of K
+_LONG_STAGES = 2
+_IN_CLUSTERS = 112  # multiprocessors that clusters of 4 and 8 blocks find
+_ANY = 1 << 31  # blocks
+_LAUNCH_S, _BYTES_PER_S = 2e-6, 4e12  # of an H200
+
+_Row = TypeVar("_Row")
+# Tiles, warps along columns and K, stages and depth, and 1 where x is held in registers, by the most rows, for columns
+# of one wave, of two, more, and many; None: a tile without operands in shared memory is faster.
+_Choices: TypeAlias = "dict[int, tuple[tuple[int, ...] | None, ...]]"
+_STAGED: dict[int, _Choices] = {
+    4: {
+        1: ((2, 1, 8, 4, 128), *[(1, 1, 8, 2, 256)] * 2, (2, 1, 8, 2, 256)),
+        4: ((2, 1, 8, 2, 128), *[(2, 1, 4, 2, 256)] * 3),
+        8: ((2, 1, 8, 2, 128), (2, 1, 8, 1, 256), (2, 1, 8, 2, 128), (2, 2, 4, 2, 128)),
+        16: ((2, 1, 8, 2, 128), *[(2, 2, 4, 2, 128)] * 3),
+        32: ((2, 1, 8, 2, 128), (2, 2, 4, 2, 128), (2, 1, 4, 2, 128), (4, 2, 2, 2, 128)),
+        64: ((2, 1, 4, 2, 128), (2, 2, 4, 2, 128), (2, 4, 2, 3, 128), (2, 4, 2, 3, 128)),
+    },
+    8: {
+        8: ((2, 1, 8, 2, 128), (2, 1, 4, 2, 128), (2, 1, 4, 2, 128), (2, 1, 8, 2, 128)),
+        16: (None,) * 4,
+        32: ((2, 1, 8, 2, 128), (1, 2, 4, 2, 128), (1, 2, 4, 2, 128), None),
+        64: ((1, 2, 4, 2, 128), *[(2, 2, 4, 2, 64)] * 3),
+    },
+    16: {32: (None,) * 4, 64: ((2, 2, 2, 4, 64),) * 4},
+}
+# Of 4 bits, where all blocks have a place at once with three tiles and not with two, by the most rows.
+_OF_THREE: dict[int, tuple[int, ...]] = {1: (3, 1, 8, 4, 128), **dict.fromkeys((4, 8, 16), (3, 1, 8, 2, 128))}
+# Of 4 bits likewise, from so many columns on; at 16,384 these are slower, in between nothing was measured.
+_WIDE = 24 << 10
+_OF_WIDE: dict[int, tuple[int, ...]] = {16: (3, 1, 4, 2, 128, 1)}
+# Of 4 bits likewise, by the most rows, columns and K of products that were measured one by one, where these are faster.
+_OF_PRODUCTS: dict[int, dict[tuple[int, int], tuple[int, ...]]] = {
+    1: {(3584, 18944): (2, 1, 16, 2, 128)},
+    4: {(3072, 3072): (2, 1, 12, 2, 128), (9216, 3072): (2, 3, 4, 2, 128), (16384, 3072): (4, 2, 4, 2, 128)},
+    8: {
+        (3072, 3072): (2, 1, 12, 2, 128),
+        (3584, 3584): (2, 1, 7, 2, 128),
+        (9216, 3072): (2, 3, 4, 2, 128),
+        (16384, 3072): (4, 2, 4, 2, 128),
+        (28672, 4096): (4, 1, 4, 2, 256),
+        (37888, 3584): (2, 3, 4, 2, 128),
+    },
+    16: {
+        (9216, 3072): (3, 2, 4, 2, 128),
+        (16384, 3072): (2, 4, 4, 2, 128),
+        (37888, 3584): (3, 2, 2, 2, 128, 1),
+    },
+}
+# Warpgroups, blocks of a cluster, stages and depth, and how many blocks there have to be, at least and at most,
+# likewise; None: another tile is faster.
+_Wgmma: TypeAlias = "tuple[int, int, int, int, int, int]"
+_WGMMA: dict[int, dict[int, tuple[_Wgmma | None, ...]]] = {
+    4: {
+        16: (None,) * 4,
+        32: (*[None] * 3, (4, 1, 3, 256, 100, MULTIPROCESSORS)),
+        64: (
+            (2, 4, 4, 128, 80, _IN_CLUSTERS),
+            (4, 4, 4, 128, 64, _IN_CLUSTERS),
+            (4, 2, 4, 128, 1, _ANY),
+            (2, 1, 3, 256, 1, _ANY),
+        ),
+    },
+    8: {
+        8: (None,) * 4,
+        16: (*[None] * 3, (2, 1, 4, 128, 200, 2 * MULTIPROCESSORS)),
+        32: (None,) * 4,
+        64: (
+            (2, 4, 4, 128, 80, _IN_CLUSTERS),
+            (2, 2, 4, 128, 1, _ANY),
+            (2, 1, 4, 128, 1, _ANY),
+            (4, 2, 4, 128, 1, 2 * MULTIPROCESSORS),
+        ),
+    },
+}
+
+
+def chosen(extents: SkinnyExtents, asked: int, warpgroups: bool = False) -> AnyTile:
+    """The tile for a product, where a block can ask for ``asked`` bytes of shared memory; ``warpgroups``: the GPU and
+    TVM have these."""
+    if warpgroups:
+        wgmma = _wgmma(extents)
+        if wgmma is not None and fits(extents, wgmma, asked):
+            return wgmma
+    staged = (*_of_product(extents), *_staged(extents))
+    return next((tile for tile in staged if fits(extents, tile, asked)), None) or _of_registers(extents)
+
+
+def _of_product(extents: SkinnyExtents) -> Iterator[StagedTile]:
+    """The tile that was fastest for the very product, or for as many columns."""
+    rows = _most_rows(_STAGED[_FOUR], extents)
+    if extents.weights.bits != _FOUR or rows is None:
+        return
+    three = _ONE_WAVE < extents.columns <= _WAVE_OF_THREE and extents.depth < _DEEP
+    alike = _OF_THREE if three else _OF_WIDE if extents.columns >= _WIDE else {}
+    of_columns = alike.get(rows) if _lies_in_words(extents) else None
+    found = _OF_PRODUCTS.get(rows, {}).get((extents.columns, extents.depth), of_columns)
+    if found is not None:
+        yield _staged_tile(found)
+
+
+def _staged(extents: SkinnyExtents) -> Iterator[StagedTile]:
+    """The tile with operands in shared memory, where it was faster than one without, and those with less at a time."""
+    found = _found(_STAGED, extents)
+    if found is not None:
+        tile = _staged_tile(found)
+        deep = extents.weights.bits == _FOUR and extents.rows <= _ROWS and extents.depth >= _DEEP
+        yield from _from(replace(tile, depth=_LONG_SLICE, stages=_LONG_STAGES) if deep else tile)
+
+
+def _staged_tile(choice: tuple[int, ...]) -> StagedTile:
+    tiles, along, deep, stages, depth, *held = choice
+    return StagedTile(tiles=tiles, warps=(along, deep), stages=stages, depth=depth, held=bool(held))
+
+
+def _wgmma(extents: SkinnyExtents) -> WgmmaTile | None:
+    """The tile for warpgroups, where it was faster than one without."""
+    found = _found(_WGMMA, extents)
+    if found is None:
+        return None
+    groups, cluster, stages, depth, fewest, most = found
+    tile = WgmmaTile(groups=groups, cluster=cluster, stages=stages, depth=depth)
+    slices = math.ceil(extents.depth / depth)
+    each_has_some = (cluster - 1) * math.ceil(slices / cluster) < slices
+    divides = extents.columns % tile.together == 0 and each_has_some
+    suits = fewest <= math.ceil(extents.columns / tile.together) * cluster <= most
+    return tile if suits and (cluster == 1 or divides) else None
+
+
+def _found(table: Mapping[int, Mapping[int, Sequence[_Row]]], extents: SkinnyExtents) -> _Row | None:
+    """What ``table`` has by bits, rows and columns; None where it has nothing."""
+    choices = table.get(extents.weights.bits, {})
+    rows = _most_rows(choices, extents)
+    place = sum(extents.columns > most for most in (_ONE_WAVE, 2 * _ONE_WAVE, _MANY_COLUMNS - 1))
+    return choices[rows][place] if rows is not None and _lies_in_words(extents) else None
+
+
+def _most_rows(choices: Iterable[int], extents: SkinnyExtents) -> int | None:
+    """The fewest rows among ``choices`` that are enough."""
+    return min((most for most in choices if extents.rows <= most), default=None)
+
+
+def _lies_in_words(extents: SkinnyExtents) -> bool:
+    """Whether scales of each row start at whole words; else they are copied one by one."""
+    return not extents.weights.group or extents.depth % (2 * extents.weights.group) == 0
+
+
+def _from(tile: StagedTile) -> Iterator[StagedTile]:
+    """``tile`` and those with less in shared memory at a time."""
+    for depth in (tile.depth, tile.depth // 2, tile.depth // 4):
+        for stages in range(tile.stages, 0, -1):
+            if depth >= _LEAST_SLICE:
+                yield replace(tile, depth=depth, stages=stages)
+
+
+def _of_registers(extents: SkinnyExtents) -> SkinnyTile:
+    one_wave, many = extents.columns <= _ONE_WAVE, extents.columns > _MANY_COLUMNS
+    few = extents.rows <= _ROWS
+    if extents.weights.bits == 16 and extents.rows <= 2 * _ROWS:
+        return _tile(1, 1, 8, 4, 1) if few and one_wave else _tile(1, 1, 8, 2, 2)
+    if extents.weights.bits == 16 and extents.rows <= 4 * _ROWS:
+        return _tile(1, 2, 8, 2, 2) if one_wave else _tile(2, 1, 8, 1, 2)
+    if extents.weights.bits == 4 and few and not many:
+        return _tile(1, 1, 16, 1, 2) if one_wave else _tile(1, 1, 8, 1, 2)
+    if extents.weights.bits == 8 and extents.rows <= 2 * _ROWS:
+        return _tile(1, 1, 8, 2, 2) if one_wave else _tile(1, 2, 8, 1, 2) if many else _tile(1, 1, 8, 1, 2)
+    if extents.rows <= 2 * _ROWS:
+        return _tile(2, 1, 4, 1, 2) if many and not few else _tile(2, 1, 8, 1, 1)
+    return _tile(2, 2, 4, 1, 1)
+
+
+def _tile(tiles: int, along: int, deep: int, unroll: int, depth: int) -> SkinnyTile:
+    return SkinnyTile(tiles=tiles, warps=(along, deep), unroll=unroll, depth=depth)
+
+
+def seconds(extents: SkinnyExtents) -> float:
+    """What a product should take: its weights come from memory once."""
+    weights = extents.columns * extents.depth * extents.weights.bytes_of_weight
+    return _LAUNCH_S + weights / _BYTES_PER_S

@@ -1,0 +1,42 @@
+"""Products with an open number of rows, up to 32 of them: a kernel of :mod:`tunehub.kernels.cuda.low_batch` for each
+range."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunehub.kernels.cuda.low_batch.choice import chosen
+from tunehub.kernels.cuda.low_batch.product import NEEDED, find_product
+from tunehub.kernels.cuda.low_batch.schedule import apply
+from tunehub.kernels.cuda.symbolic.function import OpenFunction
+from tunehub.kernels.cuda.symbolic.pieces import NotPiecesError
+from tunehub.tir.branches import SizeBranch
+from tunehub.tir.cuda.limits import limits_of
+from tunehub.tir.guard import GuardError, check_features, check_function
+
+_LENGTHS = (8, 16, 32)  # rows that a kernel is for; each has registers for as many
+
+
+def few_rows(whole: OpenFunction, target: Any) -> list[SizeBranch]:
+    """Branches of the function for its first sizes; none where its open axis is not the rows of such a product, or
+    where a kernel is not to be had. Raises what TVM raises."""
+    try:
+        check_features(NEEDED, target)
+    except GuardError:
+        return []
+    first = find_product(whole.piece(_LENGTHS[0]))
+    second = find_product(whole.piece(_LENGTHS[1]))
+    if first is None or second is None or (first.extents.rows, second.extents.rows) != _LENGTHS[:2]:
+        return []
+    branches, asked = [], limits_of(target).asked_shared_memory
+    for length in _LENGTHS:
+        piece = whole.piece(length)
+        product = find_product(piece)
+        assert product is not None
+        try:
+            made = whole.over(apply(piece, product, chosen(product.extents, asked))["main"], length)
+            check_function(made, whole.function, target)
+        except (GuardError, NotPiecesError):
+            break
+        branches.append(SizeBranch(up_to=length, function=made))
+    return branches

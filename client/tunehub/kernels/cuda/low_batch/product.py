@@ -1,0 +1,133 @@
+"""Which functions are products with few rows: y[m, n] = Σ x[m, k] · w[n, k], the weights as they are or quantised."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tunehub.kernels.cuda.low_batch.weights import Format, format_of, quantised
+from tunehub.tir.nodes import buffer_kind, buffer_of, integer, is_reduction, parameters
+
+MOST_ROWS = 64
+NEEDED = frozenset({"sm_80"})  # of a GPU
+_VECTOR = 8  # elements of 16 bits that are loaded at once
+_SUM = "float32"
+_LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SkinnyExtents:
+    """``rows`` of x, ``columns`` of the result, ``depth`` of both operands; ``weights``: how they lie in memory."""
+
+    rows: int
+    columns: int
+    depth: int
+    weights: Format
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SkinnyProduct:
+    """The anchor block ``name`` of a function as such a product: the parameters that it reads, and ``scales`` where the
+    weights are quantised; then they come from the blocks ``made_by``."""
+
+    name: str
+    extents: SkinnyExtents
+    data: Any
+    weights: Any
+    scales: Any | None
+    made_by: tuple[str, ...]
+
+
+def find_product(mod: Any) -> SkinnyProduct | None:
+    """The anchor block of ``mod``, an IRModule with one PrimFunc ``main`` of known shapes, as a product with at most
+    :data:`MOST_ROWS` rows; None for another one."""
+    from tvm.s_tir import Schedule, analysis
+
+    block = analysis.find_anchor_sblock(mod)
+    if block is None:
+        return None
+    schedule = Schedule(mod, debug_mask="none", error_render_level="none")
+    reference = schedule.get_sblock(block.name_hint, "main")
+    block = schedule.get(reference)
+    factors = _factors(block)
+    if factors is None:
+        return None
+    own = [buffer_of(factor) for factor in factors]
+    result = buffer_of(block.writes[0])
+    if not _is_plain(block, factors) or str(buffer_kind(result).dtype) != _SUM:
+        return None
+    function = mod["main"]
+    given = _same(own[1], parameters(function))
+    made = None if given else quantised(function, own[1])
+    if not _same(own[0], parameters(function)) or not (given or made):
+        return None
+    columns, depth = (int(extent) for extent in buffer_kind(own[1]).shape)
+    rows = math.prod(int(extent) for extent in buffer_kind(result).shape) // columns
+    kind = format_of(str(buffer_kind(own[1]).dtype)) if made is None else made.format
+    if kind is None or rows > MOST_ROWS or depth % (kind.group or _VECTOR):
+        return None
+    return SkinnyProduct(
+        name=str(block.name_hint),
+        extents=SkinnyExtents(rows=rows, columns=columns, depth=depth, weights=kind),
+        data=own[0],
+        weights=own[1] if made is None else made.weights,
+        scales=None if made is None else made.scales,
+        made_by=() if made is None else made.blocks,
+    )
+
+
+def _factors(block: Any) -> tuple[Any, Any] | None:
+    """The loads of x and of w where ``block`` adds up their products, both in half precision, in single precision."""
+    value: Any = getattr(block.body, "value", None)
+    added: Any = getattr(value, "b", None)
+    if type(value).__name__ != "Add" or type(added).__name__ != "Mul" or block.init is None:
+        return None
+    if not _is_load(value.a, buffer_of(block.writes[0])) or _number(block.init.value) != 0:
+        return None
+    casts = (added.a, added.b)
+    if any(type(cast).__name__ != "Cast" or type(cast.value).__name__ not in _LOADS for cast in casts):
+        return None
+    return casts[0].value, casts[1].value
+
+
+def _number(constant: Any) -> float | None:
+    """The number that a constant of any type is, None for another expression."""
+    return float(constant.value) if type(constant).__name__ in ("FloatImm", "IntImm") else None
+
+
+def _is_load(expression: Any, buffer: Any) -> bool:
+    return type(expression).__name__ in _LOADS and buffer_of(expression).same_as(buffer)
+
+
+def _is_plain(block: Any, factors: Sequence[Any]) -> bool:
+    """Whether the result has the axes of the rows in their order, then the columns, x the rows and K, w columns and K,
+    all of them whole, and the operands half precision of one type."""
+    deep = [axis.var for axis in block.iter_vars if is_reduction(axis)]
+    spatial = [axis.var for axis in block.iter_vars if not is_reduction(axis)]
+    if len(deep) != 1 or not spatial or len({str(buffer_kind(buffer_of(each)).dtype) for each in factors}) != 1:
+        return False
+    places = [factors[0].indices, factors[1].indices, block.body.indices]
+    wanted = [[*spatial[:-1], *deep], [spatial[-1], *deep], spatial]
+    shapes = [buffer_kind(buffer).shape for buffer in (*map(buffer_of, factors), buffer_of(block.writes[0]))]
+    extents = {hash(axis.var): integer(axis.dom.extent) for axis in block.iter_vars}
+    return all(_are(place, axes, shape, extents) for place, axes, shape in zip(places, wanted, shapes, strict=True))
+
+
+def _are(place: Iterable[Any], axes: Sequence[Any], shape: Sequence[Any], extents: dict[int, int | None]) -> bool:
+    """Whether each index of ``place`` is the axis, which is as long as the dimension; one of extent 1 may be 0."""
+    indices = list(place)
+    if len(indices) != len(axes):
+        return False
+    for index, axis, extent in zip(indices, axes, shape, strict=True):
+        known = integer(extent)
+        if known is None or extents[hash(axis)] != known:
+            return False
+        if not index.same_as(axis) and not (known == 1 and integer(index) == 0):
+            return False
+    return True
+
+
+def _same(buffer: Any, among: Iterable[Any]) -> bool:
+    return any(buffer.same_as(each) for each in among)

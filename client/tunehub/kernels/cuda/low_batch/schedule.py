@@ -1,0 +1,152 @@
+"""The schedule of a product with few rows: blocks of threads along its columns, in each of them the kernel's source in
+place of the anchor block, and what is fused behind where results are written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunehub.kernels.cuda.gemm.matmul import inline_consumers
+from tunehub.kernels.cuda.low_batch.product import SkinnyProduct
+from tunehub.kernels.cuda.low_batch.shared_memory import pool_bytes, stride
+from tunehub.kernels.cuda.low_batch.source import PREFIX, name_of, source
+from tunehub.kernels.cuda.low_batch.tile import AnyTile, SkinnyTile, StagedTile, WgmmaTile
+from tunehub.tir.index_expressions import operator_name
+from tunehub.tir.nodes import buffer_kind, buffer_of
+from tunehub.tir.views import dtype_of
+
+_VECTOR = 4  # results of a thread
+_BANKS = 32
+_BOUND, _THREAD_INDEX = 4, 1  # tvm::tirx::ForKind, IterVarType
+# Of __launch_bounds__, on a multiprocessor: where one is stated, the compiler keeps no registers free for others.
+_FEWEST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
+
+
+def apply(mod: Any, product: SkinnyProduct, tile: AnyTile) -> Any:
+    """``mod``, one PrimFunc ``main``, so scheduled, as a module. TVM raises where a primitive does not take its
+    place."""
+    from tvm.s_tir import Schedule
+
+    schedule = Schedule(mod, debug_mask="none", error_render_level="none")
+    main = schedule.get_sblock(product.name, "main")
+    for name in product.made_by:
+        schedule.compute_inline(schedule.get_sblock(name, "main"))
+    result = schedule.cache_write(main, 0, "shared")
+    if product.extents.rows > 1:
+        schedule.storage_align(main, 0, -2, _BANKS, stride(tile) % _BANKS)
+    *rows, columns = schedule.get_loops(result)
+    blocks, inside = schedule.split(columns, [None, tile.columns])
+    schedule.reorder(blocks, *rows, inside)
+    schedule.bind(blocks, "blockIdx.x")
+    schedule.compute_at(main, blocks, preserve_unit_loops=True)
+    inline_consumers(schedule, result)
+    _written(schedule, result, product, tile)
+    _replaced(schedule, main, blocks, product, tile)
+    if isinstance(tile, WgmmaTile) and tile.cluster > 1:
+        _clustered(schedule, blocks, tile.cluster)
+    return schedule.mod
+
+
+def with_rows(evaluated: Any, rows: Any) -> Any | None:
+    """The statement ``evaluated`` with another number of rows, an expression, where it is a call of the kernel; else
+    None. Only so many rows of x are read, and as many of the results are set."""
+    from tvm import tirx
+    from tvm.backend.cuda.op import cuda_func_call
+
+    call = evaluated.value
+    if type(call).__name__ != "Call" or operator_name(call) != "func_call":
+        return None
+    name, *arguments = call.args
+    if not str(name.value).startswith(PREFIX):
+        return None
+    *operands, _, code = arguments
+    return tirx.Evaluate(cuda_func_call(str(name.value), *operands, rows, source_code=str(code.value)))
+
+
+def _written(schedule: Any, result: Any, product: SkinnyProduct, tile: AnyTile) -> None:
+    """What a block has computed, by all its threads, neighbours of a row in vectors."""
+    _, *loops = schedule.get_loops(result)
+    vector = 1 if product.extents.columns % tile.columns else _VECTOR
+    _, thread, inner = schedule.split(schedule.fuse(*loops), [None, tile.threads, vector])
+    schedule.bind(thread, "threadIdx.x")
+    schedule.vectorize(inner)
+
+
+def _replaced(schedule: Any, main: Any, blocks: Any, product: SkinnyProduct, tile: AnyTile) -> None:
+    """Put the call of the kernel in place of the loops of ``main``."""
+    outermost = schedule.get_loops(main)[1]
+    node, result = schedule.get(outermost), buffer_of(schedule.get(main).writes[0])
+    first = schedule.get(blocks).loop_var * tile.columns
+    opaque = _opaque(_realize_in(node), product, tile, result, first)
+    schedule.state.replace(schedule.get_sref(outermost), opaque)
+
+
+def _clustered(schedule: Any, blocks: Any, count: int) -> None:
+    """Make clusters of ``count`` of the ``blocks``, by a loop inside that no one needs the variable of."""
+    from tvm import tirx
+
+    loop = schedule.get(blocks)
+    tag = "clusterCtaIdx.x"
+    thread = tirx.IterVar(None, tirx.Var(tag.replace(".", "_"), dtype_of(loop.loop_var)), _THREAD_INDEX, tag)
+    zero, extent = tirx.const(0, dtype_of(loop.loop_var)), tirx.const(count, dtype_of(loop.loop_var))
+    rank = tirx.For(tirx.Var("rank", dtype_of(loop.loop_var)), zero, extent, _BOUND, loop.body, thread)
+    made = type(loop)(loop.loop_var, loop.min, loop.extent, loop.kind, rank, loop.thread_binding, loop.annotations)
+    schedule.state.replace(schedule.get_sref(blocks), made)
+
+
+def _realize_in(loop: Any) -> Any:
+    while type(loop).__name__ != "SBlockRealize":
+        loop = loop.body
+    return loop
+
+
+def _call(product: SkinnyProduct, tile: AnyTile, result: Any, first: Any, pool: Any | None) -> Any:
+    from tvm import tirx
+    from tvm.backend.cuda.op import cuda_func_call
+
+    def address(buffer: Any, *last: Any) -> Any:
+        zeros = [tirx.const(0, dtype_of(first)) for _ in buffer_kind(buffer).shape]
+        return tirx.address_of(tirx.BufferLoad(buffer, [*zeros[: len(zeros) - len(last)], *last]))
+
+    return tirx.Evaluate(
+        cuda_func_call(
+            name_of(product.extents, tile),
+            address(product.data),
+            address(product.weights),
+            address(product.weights if product.scales is None else product.scales),
+            address(result, first),
+            address(result, tirx.const(int(product.extents.rows > 1), dtype_of(first)), first),
+            first,
+            *([] if pool is None else [address(pool), address(pool, buffer_kind(pool).shape[0] - 1)]),
+            tirx.const(product.extents.rows, "int32"),
+            source_code=source(product.extents, tile),
+        )
+    )
+
+
+def _opaque(realize: Any, product: SkinnyProduct, tile: AnyTile, result: Any, first: Any) -> Any:
+    """The block that calls the kernel."""
+    from tvm import ir, tirx
+
+    def region(buffer: Any, *last: Any) -> Any:
+        zero = tirx.const(0, dtype_of(first))
+        whole = [ir.Range.from_min_extent(zero, extent) for extent in buffer_kind(buffer).shape]
+        return tirx.BufferRegion(buffer, [*whole[: len(whole) - len(last)], *last])
+
+    pool = None
+    if not isinstance(tile, SkinnyTile):
+        pool = tirx.decl_buffer((pool_bytes(product.extents, tile) // 4,), "float32", "pool", scope="shared.dyn")
+    call = _call(product, tile, result, first, pool)
+    if isinstance(tile, StagedTile) and tile.held:
+        call = tirx.AttrStmt(tirx.const(0, "int32"), _FEWEST_BLOCKS, tirx.const(1, "int32"), call)
+    operands = [product.data, product.weights, *([] if product.scales is None else [product.scales])]
+    columns = ir.Range.from_min_extent(first, tirx.const(tile.columns, dtype_of(first)))
+    made = type(realize.block)(
+        [],
+        list(map(region, operands)),
+        [region(result, columns)],
+        product.name,
+        call,
+        alloc_buffers=[] if pool is None else [pool],
+        annotations=realize.block.annotations,
+    )
+    return type(realize)([], True, made)

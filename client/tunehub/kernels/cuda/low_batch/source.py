@@ -1,0 +1,88 @@
+"""The CUDA source of the kernel for products with few rows."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from tunehub.kernels.cuda.low_batch.product import SkinnyExtents
+from tunehub.kernels.cuda.low_batch.shared_memory import room, row_tiles
+from tunehub.kernels.cuda.low_batch.tile import AnyTile, SkinnyTile, StagedTile, WgmmaTile
+from tunehub.tir.cuda import ptx
+
+_SCALED_AFTER = 1  # tiles of rows up to which scales are multiplied with sums
+_SUMS = 4  # of a thread, for 64 columns and 8 rows
+_KERNELS: dict[type, str] = {SkinnyTile: "kernel.cuh", StagedTile: "staged.cuh", WgmmaTile: "warpgroups.cuh"}
+_KINDS: dict[type, str] = {SkinnyTile: "", StagedTile: "staged_", WgmmaTile: "wgmma_"}
+PREFIX = "tunehub_skinny_"  # of the names of all such functions
+_FOLDER = Path(__file__).parent
+
+
+def constants(extents: SkinnyExtents, tile: AnyTile) -> dict[str, int]:
+    """What the source is compiled for, by the names that ``kernel.cuh``, ``staged.cuh`` and ``warpgroups.cuh``
+    explain."""
+    return {
+        "M": extents.rows,
+        "N": extents.columns,
+        "K": extents.depth,
+        "MT": row_tiles(extents),
+        "FORMAT": extents.weights.bits,
+        "BFLOAT": int(extents.weights.bfloat),
+        **_of_tile(extents, tile),
+    }
+
+
+def _of_tile(extents: SkinnyExtents, tile: AnyTile) -> dict[str, int]:
+    if isinstance(tile, WgmmaTile):
+        return {"WN": tile.groups, "CLUSTER": tile.cluster, "STAGES": tile.stages, "DEPTH": tile.depth}
+    warps = {"TILES": tile.tiles, "WN": tile.warps[0], "WK": tile.warps[1]}
+    if isinstance(tile, SkinnyTile):
+        return {**warps, "UNROLL": tile.unroll, "DEPTH": tile.depth, "ROOM": room(extents, tile)}
+    few = extents.weights.group > 0 and row_tiles(extents) <= _SCALED_AFTER and not tile.held
+    return {**warps, "STAGES": tile.stages, "DEPTH": tile.depth, "AFTER": int(few), "HELD": int(tile.held)}
+
+
+def name_of(extents: SkinnyExtents, tile: AnyTile) -> str:
+    """Of the function in :func:`source`, another one for each source."""
+    return f"{_namespace(extents, tile)}::product"
+
+
+def source(extents: SkinnyExtents, tile: AnyTile) -> str:
+    """CUDA code of the function :func:`name_of`."""
+    defined = "".join(f"constexpr int {name} = {value};\n" for name, value in constants(extents, tile).items())
+    body = _file("instructions.cuh")
+    if not isinstance(tile, SkinnyTile):
+        body += _file("quantised.cuh") + _file("slices.cuh")
+    if isinstance(tile, WgmmaTile):
+        body += _file("warpgroup_instructions.cuh") + multiplied_from_registers(extents)
+    return f"namespace {_namespace(extents, tile)} {{\n{defined}{body}{_file(_KERNELS[type(tile)])}}}\n"
+
+
+def multiplied_from_registers(extents: SkinnyExtents) -> str:
+    """CUDA code that begins to multiply 64 x 16 weights in registers by 16 x rows of x in shared memory, and that which
+    waits for it."""
+    count = _SUMS * row_tiles(extents)
+    held, sums = ptx.registers(count)
+    kind = ptx.KINDS["bfloat16" if extents.weights.bfloat else "float16"]
+    own = ", ".join(f"%{count + i}" for i in range(4))
+    return f"""
+{ptx.INLINED} void {ptx.WARPGROUPS}_from_registers(float (&d)[{count}], const unsigned (&a)[4], unsigned long long b) {{
+  asm volatile("wgmma.mma_async.sync.aligned.m64n{2 * count}k16.f32.{kind}.{kind} {{{held}}}, {{{own}}}, %{count + 4}, "
+               "1, 1, 1, 0;" : {sums} : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}}
+
+// Wait for all products but the last LEFT groups; without any left sums can be used.
+template <int LEFT>
+{ptx.INLINED} void wait_for_products(float (&d)[{count}]) {{
+  asm volatile("wgmma.wait_group.sync.aligned %{count};" : {sums} : "n"(LEFT) : "memory");
+}}
+"""
+
+
+def _namespace(extents: SkinnyExtents, tile: AnyTile) -> str:
+    return PREFIX + _KINDS[type(tile)] + "_".join(str(value) for value in constants(extents, tile).values())
+
+
+@cache
+def _file(name: str) -> str:
+    return (_FOLDER / name).read_text(encoding="utf-8")

@@ -1,0 +1,111 @@
+"""How weights [N, K] lie in memory: in half precision, or quantised in groups along K as MLC-LLM has it (q4f16_1 and
+q8f16_1).
+
+Quantised weights are unsigned numbers of 4 or 8 bits, the first in the lowest bits of each 32-bit word, with a scale in
+float16 for each group of 32: ``(number - 7) * scale`` or ``(number - 127) * scale``, computed in float16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of, main_module, parameters
+
+GROUP = 32
+WORD_BITS = 32
+_HALF = "float16"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Format:
+    """``bits`` of a weight; ``group``: so many along K share a scale, 0 where they have none; ``bfloat``: products of
+    bfloat16, else of float16."""
+
+    bits: int
+    group: int = 0
+    bfloat: bool = False
+
+    @property
+    def offset(self) -> int:
+        """What is taken from a quantised number."""
+        return int(2 ** (self.bits - 1)) - 1
+
+    @property
+    def bytes_of_weight(self) -> float:
+        """Of memory for one weight, its part of the scale included."""
+        return self.bits / 8 + (2 / self.group if self.group else 0)
+
+
+QUANTISED = (Format(bits=4, group=GROUP), Format(bits=8, group=GROUP))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quantised:
+    """Weights that ``blocks`` make of two parameters of a function."""
+
+    format: Format
+    weights: Any
+    scales: Any
+    blocks: tuple[str, ...]
+
+
+def format_of(dtype: str) -> Format | None:
+    """That of weights which are not quantised; None for another type."""
+    return Format(bits=16, bfloat=dtype == "bfloat16") if dtype in (_HALF, "bfloat16") else None
+
+
+def dequantised(weights: Any, scales: Any, form: Format) -> Any:
+    """The tensor expression of weights [N, K] in float16, of ``weights`` [N, K * bits / 32] and ``scales`` [N, K / 32]
+    as TVM's tensors."""
+    from tvm import te, tirx
+
+    in_word, word = WORD_BITS // form.bits, str(weights.dtype)
+    shape = (weights.shape[0], weights.shape[1] * in_word)
+
+    def weight(row: Any, k: Any) -> Any:
+        shift = (k % in_word * form.bits).astype(word)
+        number = tirx.bitwise_and(
+            tirx.shift_right(weights[row, k // in_word], shift), tirx.const(2**form.bits - 1, word)
+        )
+        return (number.astype(_HALF) - tirx.const(form.offset, _HALF)) * scales[row, k // form.group]
+
+    return te.compute(shape, weight, name="dequantize")
+
+
+def quantised(function: Any, buffer: Any) -> Quantised | None:
+    """Of what ``function``, a PrimFunc, makes its ``buffer``, where one block makes it as :func:`dequantised` says."""
+    from tvm_ffi import structural_equal
+
+    makers = [
+        block for block in blocks_in(function.body) if any(buffer_of(each).same_as(buffer) for each in block.writes)
+    ]
+    own = parameters(function)
+    if len(makers) != 1 or len(makers[0].reads) != 2:
+        return None
+    sources = [buffer_of(region) for region in makers[0].reads]
+    if not all(any(source.same_as(each) for each in own) for source in sources):
+        return None
+    for form in QUANTISED:
+        wanted = _canonical([_kind(source) for source in sources], form)
+        if wanted is not None and structural_equal(makers[0], wanted, map_free_vars=True):
+            return Quantised(format=form, weights=sources[0], scales=sources[1], blocks=(str(makers[0].name_hint),))
+    return None
+
+
+def _kind(buffer: Any) -> tuple[tuple[int, ...], str]:
+    kind = buffer_kind(buffer)
+    return tuple(int(extent) for extent in kind.shape), str(kind.dtype)
+
+
+def _canonical(kinds: list[tuple[tuple[int, ...], str]], form: Format) -> Any | None:
+    """The block of :func:`dequantised` for operands of these shapes and types, None where they do not fit."""
+    from tvm import te
+
+    (shape, word), (scaled, half) = kinds
+    fits = len(shape) == 2 and word == "uint32" and half == _HALF
+    if not fits or scaled != (shape[0], shape[1] * (WORD_BITS // form.bits) // form.group):
+        return None
+    weights, scales = te.placeholder(shape, word, name="weights"), te.placeholder(scaled, half, name="scales")
+    function = te.create_prim_func([weights, scales, dequantised(weights, scales, form)], index_dtype_override="int64")
+    return next(block for block in blocks_in(main_module(function)["main"].body) if block.iter_vars)

@@ -1,0 +1,81 @@
+"""The plain schedule of a function for CUDA: slow, and right by its form.
+
+Every block is a kernel of its own, in the order of the function. A thread computes one element at a time, with all of
+its reduction; nothing is inlined, staged or shared. It is what other schedules are held to, and what serves where TVM's
+own is wrong. dlight's ``Fallback`` is no such thing: it inlines an epilogue into a reduction whose axes have one value
+each, and the epilogue is then applied in every step (TVM 0.27, ``s_tir/dlight/gpu/fallback.py``).
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from tunehub.tir.nodes import children, main_module
+
+_DATA_PARALLEL = 0  # tvm::tirx::IterVarType::kDataPar
+_BOUND = 4  # tvm::tirx::ForKind::kThreadBinding
+_LAUNCHES = ("thread_extent", "virtual_thread")
+_THREADS = 256  # of a block: any GPU launches as many
+
+
+def plain_schedule(function: Any) -> Any:
+    """``function``, a PrimFunc as Relax's legalisation makes it, with a kernel for each of its blocks.
+
+    Extents may be symbolic. What launches threads itself (sorting, scans) stays as it is, and so does a function
+    without blocks. Statements without a loop that is parallel run in one thread. The name and the attributes of
+    ``function`` are kept. A primitive that TVM refuses raises what TVM raises (``tvm.s_tir.ScheduleError``).
+    """
+    from tvm.s_tir import Schedule
+
+    if type(function.body).__name__ != "SBlockRealize":
+        return function
+    module = main_module(function)  # kept: TVM's schedule writes into the body of ``function`` when no one else has it
+    schedule = Schedule(module, debug_mask="none", error_render_level="none")
+    for block in schedule.get_child_blocks(schedule.get_sblock(str(function.body.block.name_hint))):
+        loops = schedule.get_loops(block)
+        if not any(map(_launches, (*map(schedule.get, loops[:1]), schedule.get(block)))):
+            _give_threads(schedule, block, loops)
+    scheduled = schedule.mod["main"]
+    symbol = function.attrs.get("global_symbol") if function.attrs else None
+    return scheduled.with_attr("global_symbol", symbol) if symbol else scheduled.without_attr("global_symbol")
+
+
+def _launches(node: Any) -> bool:
+    """Whether a statement, or one inside of it, binds threads or calls what does, such as a library."""
+    kind = type(node).__name__
+    if kind == "For" and int(node.kind) == _BOUND:
+        return True
+    if kind == "AttrStmt" and str(node.attr_key) in _LAUNCHES:
+        return True
+    return kind == "Evaluate" or any(map(_launches, children(node)))
+
+
+def _give_threads(schedule: Any, block: Any, loops: list[Any]) -> None:
+    """Bind the parallel loops of ``block``, the others inside of them; without any, one thread does it all."""
+    parallel = _parallel(schedule, loops)
+    if not parallel:
+        schedule.bind(schedule.add_unit_loop(loops[0] if loops else block), "blockIdx.x")
+        return
+    serial = [loop for loop in loops if loop not in parallel]
+    schedule.reorder(*parallel, *serial)
+    blocks, threads = schedule.split(schedule.fuse(*parallel), [None, _THREADS])
+    schedule.bind(blocks, "blockIdx.x")
+    schedule.bind(threads, "threadIdx.x")
+    if serial and schedule.get(block).init is not None:
+        schedule.decompose_reduction(block, serial[0])
+
+
+def _parallel(schedule: Any, loops: list[Any]) -> list[Any]:
+    """Those of ``loops`` that are an axis of the block inside along which elements do not depend on each other; none
+    where other statements stand in the loops, too."""
+    if not loops:
+        return []
+    nest = [schedule.get(loop) for loop in loops]
+    realize = nest[-1].body
+    alone = all(outer.body.same_as(inner) for outer, inner in pairwise(nest))
+    if not alone or type(realize).__name__ != "SBlockRealize":
+        return []
+    kinds = zip(realize.iter_values, realize.block.iter_vars, strict=True)
+    free = {hash(value) for value, axis in kinds if int(axis.iter_type) == _DATA_PARALLEL}
+    return [loop for loop, node in zip(loops, nest, strict=True) if hash(node.loop_var) in free]

@@ -1,0 +1,51 @@
+"""Softmax along an axis of unknown extent on CUDA: a block of two warps for each row, which it reads from memory three
+times. TVM's own schedule has 256 threads for a row of any length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tunehub.kernels.cpu.base import open_schedule
+from tunehub.tir.nodes import buffer_of, integer, is_reduction, reduces
+
+_THREADS = 64
+_STEPS = [True, False, True, False]  # which reduce: the largest, exponentials, their sum, quotients
+
+
+def by_rows(mod: Any) -> Any | None:
+    """A schedule of ``mod``, an IRModule with one PrimFunc ``main``; None unless that is a softmax along an open last
+    axis. TVM's errors for schedules that do not apply are raised."""
+    schedule = open_schedule(mod)
+    found = list(schedule.get_child_blocks(schedule.get_sblock("root")))
+    blocks = [schedule.get(block) for block in found]
+    if [reduces(block) for block in blocks] != _STEPS or not _is_softmax(blocks):
+        return None
+    largest, exponentials, sums, quotients = found
+    schedule.compute_inline(exponentials)
+    *outer, last = schedule.get_loops(quotients)
+    row = schedule.fuse(*outer)
+    schedule.bind(row, "blockIdx.x")
+    _in_threads(schedule, last)
+    for reduction in (sums, largest):
+        schedule.set_scope(reduction, 0, "shared")
+        schedule.compute_at(reduction, row, preserve_unit_loops=True)
+        _in_threads(schedule, schedule.get_loops(reduction)[-1])
+    return schedule
+
+
+def _in_threads(schedule: Any, loop: Any) -> None:
+    schedule.bind(schedule.split(loop, [None, _THREADS])[1], "threadIdx.x")
+
+
+def _is_softmax(blocks: Sequence[Any]) -> bool:
+    """Whether both reductions are along the last axis alone, which is open and the quotients' last, too."""
+    kinds = [[is_reduction(axis) for axis in block.iter_vars] for block in blocks]
+    shape = [integer(axis.dom.extent) for axis in blocks[-1].iter_vars]
+    rows = len(shape) - 1
+    expected = [[*[False] * rows, reducing] for reducing in _STEPS]
+    chained = all(
+        any(buffer_of(region).same_as(buffer_of(blocks[before].writes[0])) for region in blocks[after].reads)
+        for before, after in ((0, 1), (1, 2), (1, 3), (2, 3))
+    )
+    return rows > 0 and shape[-1] is None and kinds == expected and chained

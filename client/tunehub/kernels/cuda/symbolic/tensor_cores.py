@@ -1,0 +1,174 @@
+"""Products and convolutions in half precision with an open number of rows or images on CUDA: kernels for few rows, then
+tiles on tensor cores (by warpgroups where the GPU has these), for ranges of sizes where these promise to beat TVM's own
+schedule, which serves the other sizes. One is launched when the function is called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from tunehub.exceptions import last_line
+from tunehub.kernels.cuda.default import default_schedule
+from tunehub.kernels.cuda.gemm.hopper import cost as warpgroup_cost
+from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
+from tunehub.kernels.cuda.gemm.hopper.open_rows import over_rows
+from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile, suits
+from tunehub.kernels.cuda.gemm.matmul import Matmul
+from tunehub.kernels.cuda.gemm.open_rows import OpenMatmul, open_matmul
+from tunehub.kernels.cuda.gemm.rule import NoTileError
+from tunehub.kernels.cuda.gemm.sizes import ranges
+from tunehub.kernels.cuda.gemm.tensor_core.cost import default_s
+from tunehub.kernels.cuda.gemm.tensor_core.cost import seconds as tensor_core_s
+from tunehub.kernels.cuda.gemm.tensor_core.rule import check_headers, checked, ranked
+from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, matmul_of
+from tunehub.kernels.cuda.low_batch.open_rows import few_rows
+from tunehub.kernels.cuda.symbolic.function import OpenFunction, open_function
+from tunehub.kernels.cuda.symbolic.pieces import RowBlocks
+from tunehub.kernels.cuda.symbolic.schedule import SizedFunction
+from tunehub.records.never_worse import GUESS_MARGIN
+from tunehub.tir.branches import SizeBranch, joined
+from tunehub.tir.cuda.headers import missing_for_tensor_cores
+from tunehub.tir.guard import check_function
+from tunehub.tir.nodes import main_module
+from tunehub.tir.views import product, wide
+
+_MOST_LENGTH = 512  # of a piece
+_FEWEST_PIXELS = 32  # of an image
+
+
+class SizeGrid(NamedTuple):
+    """``sizes`` at which times are compared, those of which the best tiles are ``tried``, and how many ``kernels``."""
+
+    sizes: tuple[int, ...]
+    tried: tuple[int, ...]
+    kernels: int
+
+
+_ROWS = SizeGrid((16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048), (16, 64, 256, 1024), 4)
+_IMAGES = SizeGrid((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64), (1, 3, 8, 16), 2)
+_PADDED = 65  # rows from which TVM's rule takes tensor cores; of an open number it always does
+
+_Tile: TypeAlias = "TensorTile | WarpgroupTile"
+_Range: TypeAlias = "tuple[_Tile | None, int | None]"  # what serves sizes, None: TVM's own, up to which; None: all
+
+
+def by_size(mod: Any, target: Any) -> tuple[SizedFunction, None] | None:
+    """A schedule of ``mod``, one PrimFunc ``main`` with open axes; None when it is not of this kind.
+
+    Raises NoTileError where TVM's own schedule is to be used, GuardError for what would be wrong or cannot be launched,
+    and what TVM raises.
+    """
+    function = mod["main"]
+    whole = open_function(function)
+    matmul = None if whole is None else open_matmul(whole, warpgroups.matmul_in)
+    few = [] if whole is None else few_rows(whole, target)
+    if whole is None or (matmul is None and not few):
+        return None
+    chosen, made = _more_rows(whole, matmul, target, few)
+    if None in {tile for tile, _ in chosen}:
+        made[None] = default_schedule(function, target)
+    branches = [*few, *(SizeBranch(up_to=up_to, function=made[tile]) for tile, up_to in chosen)]
+    found = joined(function, product(wide(whole.axes.extents)), branches)
+    if any(isinstance(tile, WarpgroupTile) for tile, _ in chosen):
+        found = warpgroups.for_own_target(found, target)
+    return SizedFunction(mod=main_module(found)), None
+
+
+def _more_rows(
+    whole: OpenFunction, matmul: OpenMatmul | None, target: Any, few: list[SizeBranch]
+) -> tuple[list[_Range], dict[_Tile | None, Any]]:
+    """As :func:`_pieces`, for sizes above those of the branches ``few``: TVM's own schedule without tiles."""
+    if matmul is None:
+        return [(None, None)], {}
+    try:
+        chosen, made = _pieces(whole, matmul, target)
+    except NoTileError:
+        if not few:
+            raise
+        return [(None, None)], {}
+    most = (few[-1].up_to or 0) if few else 0
+    return [(tile, up_to) for tile, up_to in chosen if up_to is None or up_to > most], made
+
+
+def _pieces(whole: OpenFunction, matmul: OpenMatmul, target: Any) -> tuple[list[_Range], dict[_Tile | None, Any]]:
+    """Which tile serves which sizes, and the function in pieces by each. Raises NoTileError where there is none."""
+    tiles = list(_likely(whole, matmul, target))
+    failure = "TVM's own schedule should take as little at all sizes"
+    made: dict[_Tile | None, Any] = {}
+    while True:
+        chosen = _chosen(matmul, tiles)
+        wanted = {tile for tile, _ in chosen if tile is not None}
+        if not wanted:
+            raise NoTileError(failure)
+        tile = next(iter(wanted - made.keys()), None)
+        if tile is None:
+            return chosen, made
+        try:
+            made[tile] = _tiled(whole, tile, target)
+        except Exception as error:  # TVM raises many kinds, and so does a piece; another tile may do
+            failure = last_line(error)
+            tiles.remove(tile)
+
+
+def _likely(whole: OpenFunction, matmul: OpenMatmul, target: Any) -> dict[_Tile, None]:
+    """The best tiles of some sizes, in their order. Raises NoTileError where CUDA's headers for all of them are
+    missing."""
+    found: dict[_Tile, None] = {}
+    grid = grid_of(matmul)
+    if warpgroups.serves(target) and suits(matmul.two):
+        found = {tile: None for size in grid.sizes for tile in warpgroups.ranked(matmul.at(size), 1)}
+    if found and missing_for_tensor_cores() is not None:
+        return found
+    check_headers()
+    if matmul_of(whole.piece(2)) is not None:
+        found |= {tile: None for size in grid.tried for tile in ranked(matmul.at(size), 1)}
+    return {tile: None for tile in found if matmul.length(tile.block[0]) <= _MOST_LENGTH}
+
+
+def grid_of(matmul: OpenMatmul) -> SizeGrid:
+    """The sizes that are compared: numbers of rows, or of images."""
+    return _IMAGES if matmul.of_one >= _FEWEST_PIXELS else _ROWS
+
+
+def _tiled(whole: OpenFunction, tile: _Tile, target: Any) -> Any:
+    """The function in pieces of as many rows as a block of ``tile`` has, checked, as TVM's own is where it is made."""
+    made = over_rows(whole, tile) if isinstance(tile, WarpgroupTile) else _over_pieces(whole, tile)
+    check_function(made, whole.function, target)
+    return made
+
+
+def _over_pieces(whole: OpenFunction, tile: TensorTile) -> Any:
+    rows, columns, _ = tile.block
+    product = open_matmul(whole, matmul_of)
+    if product is None:
+        raise NoTileError("it is no product on tensor cores")
+    length = product.length(rows)
+    piece = whole.piece(length)
+    matmul = matmul_of(piece)
+    if matmul is None:
+        raise NoTileError(f"a piece of {length} is of another kind")
+    beside = -(-matmul.extents[2] // columns)
+    blocks = RowBlocks(rows=rows, of_one=product.of_one, beside=beside, outer=True)
+    return whole.over(checked(piece, matmul, tile).mod["main"], length, blocks)
+
+
+def _chosen(matmul: OpenMatmul, tiles: Sequence[_Tile]) -> list[_Range]:
+    """What should take least in each range of sizes; images are not left to TVM."""
+    sizes, _, kernels = grid_of(matmul)
+    times = [[_seconds(matmul.at(size), tile) for size in sizes] for tile in tiles]
+    candidates: list[_Tile | None] = [*tiles]
+    if grid_of(matmul) is _ROWS:
+        times.append([default_s(matmul.at(max(size, _PADDED))) / GUESS_MARGIN for size in sizes])
+        candidates.append(None)
+    if not candidates:
+        return [(None, None)]
+    return [
+        (candidates[at], sizes[last] if last + 1 < len(sizes) else None)
+        for at, last in ranges(np.array(times), kernels, np.array([3.0 if size == 1 else 1.0 for size in sizes]))
+    ]
+
+
+def _seconds(matmul: Matmul, tile: _Tile) -> float:
+    return warpgroup_cost.seconds(matmul, tile) if isinstance(tile, WarpgroupTile) else tensor_core_s(matmul, tile)

@@ -1,0 +1,152 @@
+"""Schedules of the transforms of Winograd's algorithm: a thread has a tile of one channel, in half precision of two
+neighbours, all in registers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tunehub.kernels.cpu.base import open_schedule
+from tunehub.kernels.cuda.gemm.cost import MULTIPROCESSORS
+from tunehub.kernels.cuda.gemm.matmul import inline_producers, own_loops
+from tunehub.kernels.cuda.symbolic.function import open_function
+from tunehub.kernels.cuda.symbolic.schedule import SizedFunction
+from tunehub.kernels.cuda.winograd import half_kernels as half
+from tunehub.kernels.cuda.winograd.cost import transform_s
+from tunehub.kernels.cuda.winograd.kernels import RESULT, ROWS, SUMS, TAKEN, TRANSFORMED
+from tunehub.kernels.winograd.rewriting import statements_of
+from tunehub.target.gpu_architectures import WARP
+from tunehub.tir.guard import check_function, check_tiles
+from tunehub.tir.nodes import blocks_in, buffer_shapes, main_module
+
+NAME = "winograd"  # in reports
+HALF_VECTOR = 2  # channels of a thread in half precision
+_OWN = {TRANSFORMED, RESULT, half.TRANSFORMED, half.RESULT}
+_MOST_THREADS = 128  # of a block; fewer where there are few tiles, so that all multiprocessors have some
+
+
+def by_rule(mod: Any, target: Any) -> tuple[Any, float] | None:
+    """A schedule of ``mod``, an IRModule with one PrimFunc ``main``, and the seconds that it should take; None when it
+    is no transform. Raises GuardError for what would be wrong, or what TVM raises."""
+    names = [str(block.name_hint) for each in statements_of(mod["main"]) for block in blocks_in(each)]
+    if not _OWN & {*names}:
+        return None
+    schedule = _scheduled(mod, names)
+    check_function(schedule.mod["main"], mod["main"], target)
+    check_tiles(schedule.mod["main"])
+    moved = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in buffer_shapes(mod["main"]))
+    return schedule, transform_s(moved)
+
+
+def by_images(mod: Any, target: Any) -> tuple[SizedFunction, None] | None:
+    """:func:`by_rule` for an open batch: a piece of the grid for each image. Raises NotPiecesError, too."""
+    names = [str(block.name_hint) for each in statements_of(mod["main"]) for block in blocks_in(each)]
+    whole = open_function(mod["main"]) if _OWN & {*names} else None
+    if whole is None:
+        return None
+    piece = _scheduled(whole.piece(1), names).mod["main"]
+    check_tiles(piece)
+    found = main_module(whole.over(piece, 1))
+    check_function(found["main"], mod["main"], target)
+    return SizedFunction(mod=found), None
+
+
+def _scheduled(mod: Any, names: list[str]) -> Any:
+    schedule = open_schedule(mod)
+    if TRANSFORMED in names:
+        _image(schedule)
+    elif RESULT in names:
+        _result(schedule, names)
+    elif half.TRANSFORMED in names:
+        _half_image(schedule)
+    else:
+        _half_result(schedule, names)
+    return schedule
+
+
+def _image(schedule: Any) -> None:
+    block = schedule.get_sblock(TRANSFORMED)
+    *image, place, channel, tile = schedule.get_loops(block)
+    schedule.reorder(*image, channel, tile, place)
+    thread = _bind(schedule, [*image, channel, tile])
+    schedule.unroll(place)
+    for name in (ROWS, TAKEN):
+        _in_registers(schedule, name, thread)
+    inline_producers(schedule, schedule.get_sblock(TAKEN))
+
+
+def _half_image(schedule: Any) -> None:
+    block = schedule.get_sblock(half.TRANSFORMED)
+    place, tile, channel = schedule.get_loops(block)
+    channel, own = schedule.split(channel, [None, HALF_VECTOR])
+    schedule.reorder(tile, channel, place, own)
+    thread = _bind(schedule, [tile, channel])
+    schedule.unroll(place)
+    schedule.vectorize(own)
+    for name in (half.ROWS, half.TAKEN):
+        _in_registers(schedule, name, thread, vectors=True)
+    inline_producers(schedule, schedule.get_sblock(half.TAKEN))
+
+
+def _half_result(schedule: Any, names: list[str]) -> None:
+    *others, last = names
+    _inline(schedule, others, (half.SUMS, half.RESULT))
+    block, tile = schedule.get_sblock(last), _extents(schedule, half.SUMS)[1]
+    image, row, column, channel = schedule.get_loops(block)
+    (down, i), (across, j) = (schedule.split(loop, [None, tile]) for loop in (row, column))
+    channel, own = schedule.split(channel, [None, HALF_VECTOR])
+    schedule.reorder(image, down, across, channel, i, j, own)
+    thread = _bind(schedule, [image, down, across, channel])
+    schedule.unroll(i)
+    schedule.unroll(j)
+    schedule.vectorize(own)
+    for name in (half.RESULT, half.SUMS):
+        _in_registers(schedule, name, thread, vectors=True)
+
+
+def _result(schedule: Any, names: list[str]) -> None:
+    *others, last = names
+    _inline(schedule, others, (SUMS, RESULT))
+    block, tile = schedule.get_sblock(last), _extents(schedule, SUMS)[-2]
+    image, channel, row, column = schedule.get_loops(block)
+    even = int(schedule.get(column).extent) % tile == 0
+    (down, i), (across, j) = (schedule.split(loop, [None, tile]) for loop in (row, column))
+    schedule.reorder(channel, image, down, across, i, j)
+    thread = _bind(schedule, [channel, image, down, across])
+    schedule.unroll(i)
+    (schedule.vectorize if even else schedule.unroll)(j)
+    for name in (RESULT, SUMS):
+        _in_registers(schedule, name, thread)
+
+
+def _inline(schedule: Any, names: list[str], kept: tuple[str, ...]) -> None:
+    for name in names:
+        if name not in kept:
+            schedule.compute_inline(schedule.get_sblock(name))
+
+
+def _bind(schedule: Any, loops: list[Any]) -> Any:
+    """A thread for each iteration of ``loops``."""
+    fused = schedule.fuse(*loops)
+    count = int(schedule.get(fused).extent) // MULTIPROCESSORS
+    threads = min(_MOST_THREADS, max(WARP, 1 << max(count, 1).bit_length() - 1))
+    block, thread = schedule.split(fused, [None, threads])
+    schedule.bind(block, "blockIdx.x")
+    schedule.bind(thread, "threadIdx.x")
+    return thread
+
+
+def _in_registers(schedule: Any, name: str, thread: Any, *, vectors: bool = False) -> None:
+    block = schedule.get_sblock(name)
+    schedule.compute_at(block, thread, preserve_unit_loops=True)
+    schedule.set_scope(block, 0, "local")
+    *loops, last = own_loops(schedule, block)
+    for loop in loops:
+        schedule.unroll(loop)
+    (schedule.vectorize if vectors else schedule.unroll)(last)
+
+
+def _extents(schedule: Any, name: str) -> list[int]:
+    return [int(axis.dom.extent) for axis in schedule.get(schedule.get_sblock(name)).iter_vars]

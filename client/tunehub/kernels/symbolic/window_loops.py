@@ -1,0 +1,233 @@
+"""Loops over tiles of images of unknown height and width.
+
+A tile is a scheduled static function: of a few columns of a row (or of the pixels of an image), with all channels. Its
+parameters are windows of the real ones, whose rows are further apart (``T.match_buffer``). Blocks of channels, which
+share weights, are the outermost loop; the last tiles of a row begin in front of the ones before, so that none goes
+beyond the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tunehub.kernels.symbolic.borders import Borders, border_values
+from tunehub.kernels.symbolic.loops import (
+    INDEX,
+    PARALLEL,
+    SERIAL,
+    NotTiledError,
+    TileSizes,
+    nests_of,
+    only_nest,
+    opaque,
+    row_loops,
+    step_at,
+    with_body,
+    with_own_data,
+)
+from tunehub.kernels.symbolic.windows import BATCH, COLUMNS, ROWS, Windows
+from tunehub.tir.nodes import buffer_kind, integer, parameters, plain_extent, with_parameter
+from tunehub.tir.views import Extents, block_of, match, number, sequence, view
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WindowTiles:
+    """Schedules of tiles that are ``rows`` high, for each of the ``sizes`` along the columns; where these are known,
+    one schedule for all of them, and no sizes.
+
+    ``pixels``: rows and columns are one axis.
+    """
+
+    rows: int
+    sizes: TileSizes | None
+    functions: tuple[Any, ...]
+    pixels: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Padding:
+    """The scheduled statement that writes a padded image, and the buffer that it writes."""
+
+    nest: Any
+    buffer: Any
+
+
+def over_windows(
+    function: Any, windows: Windows, tiles: WindowTiles, padding: Padding | Borders | None, pieces: int
+) -> Any:
+    """``function`` as a loop over tiles, behind a copy if that is its ``padding``; else these read the image itself.
+
+    ``pieces``: how many the work is to be in at least for threads to share it. Raises NotTiledError where the schedules
+    of tiles are not shared among threads alike.
+    """
+    from tvm import tirx
+
+    functions = [opaque(_without_copy(with_own_data(tile), padding)) for tile in tiles.functions]
+    nests = list(map(only_nest, functions))
+    blocks = int(nests[0].extent)
+    if any(int(nest.extent) != blocks for nest in nests):
+        raise NotTiledError("tiles are shared among threads differently")
+    outer, inner = Extents(), Extents()
+    windows = replace(windows, extents=tuple(map(outer.of, windows.extents)))
+    wholes = _Wholes(function, windows, (tiles.pixels, padding), outer)
+    lead, row_tasks, column_tasks = map(outer.of, _tasks(windows, tiles))
+    block, task = tirx.Var("block", INDEX), tirx.Var("task", INDEX)
+    above = inner.new(task // column_tasks)
+    row, column = inner.new(above % row_tasks), inner.new(task % column_tasks)
+    image = inner.new(above // row_tasks)
+    body = wholes.declarations()
+    plan = _plan(windows, tiles, (column, column_tasks), outer)
+    for tile, nest, (times, first) in zip(functions, nests, plan, strict=True):
+        step = tirx.Var("tile", INDEX)
+        starts = {BATCH: image, ROWS: _row(windows, tiles, row), COLUMNS: first(step)}
+        views, matches = wholes.windows(tile, starts)
+        inside = block_of(tile.body, step_at(nest, block, known=True), "tile", tile.body.block.alloc_buffers, matches)
+        inside = _located(tile, sequence([*views, inside]), windows, padding, starts)
+        body.append(tirx.For(step, number(0), inner.of(times), SERIAL, inside))
+    each = inner.around(function.body, sequence(body))
+    loop = _shared((block, blocks), (task, outer.of(lead * row_tasks * column_tasks)), each, pieces)
+    loop = outer.around(function.body, loop)
+    if isinstance(padding, Padding):
+        return with_body(function, sequence([padding.nest, loop]), [padding.buffer])
+    return with_body(function, loop)
+
+
+def _located(tile: Any, body: Any, windows: Windows, padding: Padding | Borders | None, starts: dict[int, Any]) -> Any:
+    """``body`` where the tile's last parameters, if it reads the image itself, say where it is."""
+    from tvm import tirx
+
+    if not isinstance(padding, Borders):
+        return body
+    known, values = Extents(), border_values(padding, windows, starts)
+    own = list(tile.params)[-len(values) :]
+    bound = [tirx.Bind(variable, known.of(value)) for variable, value in zip(own, values, strict=True)]
+    return known.around(tile.body, sequence([*bound, body]))
+
+
+def _shared(block: tuple[Any, int], task: tuple[Any, Any], body: Any, pieces: int) -> Any:
+    """The loops over blocks of channels and the tasks of each, which share weights; on threads blocks where there are
+    enough of them, else parts of the tasks."""
+    from tvm import tirx
+
+    (block_var, blocks), (task_var, tasks) = block, task
+    if blocks >= pieces:
+        inner = tirx.For(task_var, number(0), tasks, SERIAL, body)
+        return tirx.For(block_var, number(0), number(blocks), PARALLEL, inner)
+    part, parts = tirx.Var("part", INDEX), tirx.min(tasks, number(pieces))
+    begin, end = part * tasks // parts, (part + 1) * tasks // parts
+    inner = tirx.For(task_var, begin, end - begin, SERIAL, body)
+    over_blocks = tirx.For(block_var, number(0), number(blocks), SERIAL, inner)
+    return tirx.For(part, number(0), parts, PARALLEL, over_blocks)
+
+
+def _without_copy(tile: Any, padding: Padding | Borders | None) -> Any:
+    """``tile`` without the statement that writes its padded image, which becomes its last parameter."""
+    if not isinstance(padding, Padding):
+        return tile
+    root, nests = tile.body.block, nests_of(tile)
+    padded = [each for each in root.alloc_buffers if _name(each) == _name(padding.buffer)]
+    if len(nests) != 1 + len(padded):
+        raise NotTiledError("a tile is more than one loop shared among threads")
+    kept = [each for each in root.alloc_buffers if not each.same_as(padded[0])]
+    return with_parameter(with_body(tile, nests[-1], kept), padded[0])
+
+
+def _tasks(windows: Windows, tiles: WindowTiles) -> tuple[Any, Any, Any]:
+    """How many tasks there are along the batch, the rows and the columns."""
+    from tvm import tirx
+
+    batch, rows, _ = windows.extents
+    lead = number(1) if integer(batch) is not None else batch
+    row_tasks = number(1) if tiles.pixels or integer(rows) is not None else (rows + (tiles.rows - 1)) // tiles.rows
+    if tiles.sizes is None:
+        return lead, row_tasks, number(1)
+    most = tiles.sizes.group * tiles.sizes.large
+    return lead, row_tasks, tirx.max(_along(windows, tiles) // most, number(1))
+
+
+def _along(windows: Windows, tiles: WindowTiles) -> Any:
+    """The columns, or pixels, that tiles lie along."""
+    _, rows, columns = windows.extents
+    return number(rows) * number(columns) if tiles.pixels else columns
+
+
+def _plan(
+    windows: Windows, tiles: WindowTiles, task: tuple[Any, Any], extents: Extents
+) -> list[tuple[Any, Callable[[Any], Any]]]:
+    """As of :func:`row_loops`; ``task``: which of how many along the columns."""
+    if tiles.sizes is None:
+        return [(number(1), lambda _: number(0))]
+    return row_loops(_along(windows, tiles), *task, tiles.sizes, extents)
+
+
+def _row(windows: Windows, tiles: WindowTiles, task: Any) -> Any:
+    """The first row of a task."""
+    from tvm import tirx
+
+    rows = windows.extents[ROWS]
+    if tiles.pixels or integer(rows) is not None:
+        return number(0)
+    return task if tiles.rows == 1 else tirx.min(task * tiles.rows, rows - tiles.rows)
+
+
+class _Wholes:
+    """The operands that tiles are windows of: parameters of the function, and the padded image."""
+
+    def __init__(
+        self, function: Any, windows: Windows, by: tuple[bool, Padding | Borders | None], extents: Extents
+    ) -> None:
+        """``by``: whether rows and columns are one axis, and the padding."""
+        pixels, padding = by
+        own = parameters(function)
+        operands = {
+            str(at): (buffer, windows.places[hash(buffer)])
+            for at, buffer in enumerate(own)
+            if hash(buffer) in windows.places
+        }
+        if isinstance(padding, Padding):
+            operands[str(len(own))] = (padding.buffer, windows.places[hash(windows.pad)])
+        elif padding is not None:
+            at = list(map(hash, own)).index(hash(padding.image))
+            operands[str(at)] = (padding.image, windows.places[hash(windows.pad)])
+        self._operands = {at: each for at, each in operands.items() if any(each[1])}
+        self._fixed = {at: buffer for at, (buffer, places) in operands.items() if not any(places)}
+        self._bases = {at: _base(*each, pixels, extents) for at, each in self._operands.items()}
+
+    def declarations(self) -> list[Any]:
+        """Statements in front of all tiles."""
+        return [each for at, base in self._bases.items() for each in view(self._operands[at][0], base, {})]
+
+    def windows(self, tile: Any, starts: dict[int, Any]) -> tuple[list[Any], list[Any]]:
+        """Statements that make windows that begin at ``starts``, and the parameters of ``tile`` as parts of them."""
+        from tvm import tirx
+
+        views, matches = [], []
+        parts = {str(at): part for at, part in enumerate(parameters(tile))}
+        for at, whole in self._fixed.items():
+            views += view(whole, parts[at], {})
+        for at, (_, places) in self._operands.items():
+            base = self._bases[at]
+            moved = {axis: starts[place[0]] * place[1] for axis, place in enumerate(places) if place is not None}
+            kind = buffer_kind(base)
+            window = tirx.decl_buffer(list(kind.shape), str(kind.dtype), f"window{at}")
+            views += view(base, window, moved)
+            matches.append(match(parts[at], window))
+        return views, matches
+
+
+def _base(whole: Any, places: Sequence[Any], pixels: bool, extents: Extents) -> Any:
+    """``whole`` with variables for its extents; all pixels lie along the columns where they are one axis."""
+    from tvm import tirx
+
+    kind = buffer_kind(whole)
+    shape = [extents.of(plain_extent(extent)) for extent in kind.shape]
+    for axis, place in enumerate(places):
+        if pixels and place is not None and place[0] == COLUMNS:
+            shape[axis - 1 : axis + 1] = [number(1), extents.of(shape[axis - 1] * shape[axis])]
+    return tirx.decl_buffer(shape, str(kind.dtype), "whole")
+
+
+def _name(buffer: Any) -> str:
+    return str(buffer.name)

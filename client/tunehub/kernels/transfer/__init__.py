@@ -1,0 +1,1 @@
+"""The schedule of one function, adapted to another one of other extents."""

@@ -1,0 +1,56 @@
+"""Expressions of TIR with other expressions in place of variables and of elements of a buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tunehub.tir.nodes import buffer_of
+
+_LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
+_LEAVES = ("IntImm", "FloatImm", "StringImm")
+
+
+def replaced(
+    expression: Any,
+    variables: Mapping[int, Any],
+    element: Callable[[Any, list[Any]], Any | None] = lambda *_: None,
+    number: Callable[[Any], Any] = lambda number: number,
+) -> Any:
+    """``expression`` with ``variables``, by their hashes, replaced. ``element`` is asked for each element of a buffer
+    (with its indices, already replaced) what to put in its place; None: it stays. Raises KeyError for expressions of
+    other kinds than a sum of products, comparison or selection of these has. ``number`` is told each number of a
+    floating-point type, and gives what takes its place."""
+    from tvm import tirx
+
+    def inside(each: Any) -> Any:
+        return replaced(each, variables, element, number)
+
+    kind = type(expression).__name__
+    if kind in _LEAVES:
+        return number(expression) if kind == "FloatImm" else expression
+    if kind in ("Var", "SizeVar"):
+        return variables.get(hash(expression), expression)
+    if kind in _LOADS:
+        indices = [inside(each) for each in expression.indices]
+        own = element(buffer_of(expression), indices)
+        return tirx.BufferLoad(buffer_of(expression), indices) if own is None else own
+    if kind == "Cast":
+        dtype = expression.dtype if hasattr(expression, "dtype") else expression.ty.dtype
+        return tirx.Cast(str(dtype), inside(expression.value))
+    if kind == "Select":
+        return tirx.Select(*map(inside, (expression.condition, expression.true_value, expression.false_value)))
+    if kind == "Call":
+        return _call(expression, [inside(each) for each in expression.args])
+    if kind == "Not":
+        return tirx.Not(inside(expression.a))
+    if hasattr(expression, "a") and hasattr(expression, "b"):
+        return type(expression)(inside(expression.a), inside(expression.b))
+    raise KeyError(kind)
+
+
+def _call(expression: Any, arguments: list[Any]) -> Any:
+    from tvm import tirx
+
+    dtype = expression.dtype if hasattr(expression, "dtype") else expression.ty.dtype
+    return tirx.call_intrin(str(dtype), expression.op, *arguments)

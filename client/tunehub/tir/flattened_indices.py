@@ -1,0 +1,109 @@
+"""Indices that TVM simplifies wrongly when it lowers a schedule.
+
+A shift written as a concatenation of slices is a choice between two indices. Inlined into a reshape, the condition of
+the choice holds divisions: ``if 4 <= v % 64: a[(v % 64 - 4) // 8]``. From two such conditions in one another TVM's
+``FlattenBuffer`` (0.27, ``tirx/transform/flatten_buffer.cc``) concludes more than they say, and reads other elements,
+beyond the end of the buffer, too. Found with Swin2SR, whose windows are shifted back behind the attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tunehub.tir.flattening import Flattening, flattening, with_opaque_blocks
+from tunehub.tir.index_expressions import compiled, operator_name, parts_of
+from tunehub.tir.nodes import buffer_kind, buffer_of, children, integer, main_module
+
+_LOADS = ("BufferLoad", "TensorLoad")
+_DIVISIONS = ("FloorDiv", "FloorMod")
+_LEAVES = ("Var", "SizeVar", "IntImm", "FloatImm", "StringImm")  # asking them for parts takes long
+_SAMPLES = 4096
+
+
+class _Load(NamedTuple):  # made for each loop around each statement: a dataclass costs several times as much
+    """A load, with what holds where it happens: conditions and whether they are met. ``loops``: a variable, its first
+    value and the number of its values, for each loop and thread tag around it."""
+
+    node: Any
+    conditions: tuple[tuple[Any, bool], ...] = ()
+    loops: tuple[tuple[Any, int, int], ...] = ()
+
+
+def misread_buffer(function: Any) -> str | None:
+    """The name of a buffer of which ``function``, a scheduled PrimFunc, would read other elements than it says; None
+    when there is none. TVM raises what it cannot lower."""
+    return misread_in(flattening(with_opaque_blocks(main_module(function)))) if may_misread(function) else None
+
+
+def may_misread(function: Any) -> bool:
+    """Whether a scheduled PrimFunc has loads under two conditions or more, or one with a division."""
+    return any(map(_is_suspect, _loads(function.body, _Load(None))))
+
+
+def misread_in(found: Flattening) -> str | None:
+    """As :func:`misread_buffer`. Only loads that :func:`may_misread` names are looked at, at random places of their
+    loops."""
+    pairs = zip(*(_loads(module["main"].body, _Load(None)) for module in (found.before, found.after)), strict=True)
+    try:
+        return next((str(buffer_of(a.node).name) for a, b in pairs if _is_suspect(a) and _differ(a, b)), None)
+    except ValueError:  # TVM has left out a branch: nothing says which loads belong together
+        return "a buffer read under a condition"
+
+
+def _loads(node: Any, here: _Load) -> Iterator[_Load]:
+    """All loads of a statement or an expression, in order."""
+    kind = type(node).__name__
+    if kind in _LEAVES:
+        return
+    if kind == "For":
+        here = here._replace(loops=(*here.loops, (node.loop_var, integer(node.min) or 0, integer(node.extent) or 1)))
+    elif kind == "AttrStmt" and str(node.attr_key) == "thread_extent":
+        here = here._replace(loops=(*here.loops, (node.node.var, 0, integer(node.value) or 1)))
+    elif kind == "BufferStore":
+        for part in (node.value, *node.indices):
+            yield from _loads(part, here)
+    elif kind in _LOADS:
+        yield here._replace(node=node)
+    elif kind == "Call" and operator_name(node) == "if_then_else":
+        condition, *branches = node.args
+        yield from _loads(condition, here)
+        for branch, met in zip(branches, (True, False), strict=True):
+            yield from _loads(branch, here._replace(conditions=(*here.conditions, (condition, met))))
+        return
+    for part in () if kind == "BufferStore" else (*children(node), *parts_of(node)):
+        yield from _loads(part, here)
+
+
+def _is_suspect(load: _Load) -> bool:
+    return len(load.conditions) > 1 or any(_has_division(condition) for condition, _ in load.conditions)
+
+
+def _has_division(expression: Any) -> bool:
+    return type(expression).__name__ in _DIVISIONS or any(map(_has_division, parts_of(expression)))
+
+
+def _differ(before: _Load, after: _Load) -> bool:
+    """Whether the same load is of different elements, where its conditions are met."""
+    rng = np.random.default_rng(0)
+    values: dict[int, Any] = {}
+    for (old, lowest, count), (new, _, _) in zip(before.loops, after.loops, strict=True):
+        values[hash(old)] = values[hash(new)] = rng.integers(0, count, _SAMPLES) + lowest
+    try:
+        met = np.ones(_SAMPLES, bool)
+        for condition, wanted in before.conditions:
+            met &= np.asarray(compiled(condition).value(values), bool) == wanted
+        first, second = (np.broadcast_to(_element(load.node, values), met.shape) for load in (before, after))
+    except KeyError:  # an index that is loaded, or a variable of no loop
+        return False
+    return bool((met & (first != second)).any())
+
+
+def _element(load: Any, values: dict[int, Any]) -> Any:
+    """The place of an element in its buffer."""
+    found: Any = 0
+    for index, extent in zip(load.indices, buffer_kind(buffer_of(load)).shape, strict=True):
+        found = found * (integer(extent) or 1) + compiled(index).value(values)
+    return found

@@ -1,0 +1,458 @@
+"""What TVM (0.25 and newer) does not check about a schedule that came from outside.
+
+A trace that passes :mod:`tunehub_registry.trace_rules` can still fit a function badly: TVM schedules loops that its
+code generator refuses afterwards, or takes minutes for. Found by trying each on TVM 0.27. Layouts are judged before, by
+:mod:`tunehub.tir.layout_guard`. Everything here raises :class:`GuardError`, and the record is skipped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from tunehub.target.gpu_architectures import LaunchLimits
+from tunehub.tir.cuda.fault import Fault, NotSimulated
+from tunehub.tir.cuda.headers import missing_for_tensor_cores
+from tunehub.tir.cuda.limits import excess_threads, limits_of
+from tunehub.tir.cuda.thread_extents import thread_tag
+from tunehub.tir.flattened_indices import misread_buffer
+from tunehub.tir.index_expressions import parts_of
+from tunehub.tir.nodes import (
+    buffer_kind,
+    buffer_of,
+    children,
+    extent_or_one,
+    integer,
+    parameters,
+    reduces,
+    symbolic,
+)
+from tunehub.tir.symbols import instance, instances, is_symbolic, probes
+
+_SERIAL, _PARALLEL, _VECTORIZED, _UNROLLED, _BOUND = range(5)  # tvm::tirx::ForKind
+_PREPROC = "meta_schedule.layout_rewrite_preproc"
+_ENCODED = "tirx.tensormap_encode_tiled"
+_LEAVES = ("BufferStore", "Evaluate")
+_LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
+_PARTITION = "pragma_loop_partition_hint"
+_GPU_ONLY = ("software_pipeline", "double_buffer", "warp_execution")
+_BY_HEADER = frozenset({"sm_70", "sm_72", "sm_75"})  # fragments of matrices (WMMA); later intrinsics are plain PTX
+
+MAX_LANES = {"cpu": 1024, "gpu": 16}
+MAX_UNROLLED = 4096  # copies of one statement: code size, and with it compile time
+MAX_ELEMENTS = 1 << 16  # copies × vector lanes of one statement
+MAX_OPERATIONS = 1 << 16  # copies × operations of one statement, of records found by their anchor
+_CUT_LANE = 20  # steps that one element takes in a vector that goes over the end of a row
+_WORK_FACTOR, _WORK_FREE = 64, 1 << 24  # steps: a fast softmax recomputes and takes 22 × those of the function
+_WORKSPACE_FACTOR, _WORKSPACE_FREE = 16, 64 << 20  # buffers: at most 16 × those of the function, and 64 MiB
+
+
+class GuardError(ValueError):
+    """A record would give wrong results, no code, or code that cannot be built in reasonable time."""
+
+
+class FaultFoundError(GuardError):
+    """The static check found a fault in a schedule for a GPU; the text says what."""
+
+
+def check_headers(features: frozenset[str]) -> None:
+    """Raise GuardError when a record's intrinsics are those of tensor cores, whose headers of CUDA are missing here.
+
+    The kernel would not compile, and the whole module be left to TVM.
+    """
+    missing = missing_for_tensor_cores() if features & _BY_HEADER else None
+    if missing is not None:
+        raise GuardError(str(missing))
+
+
+def check_features(features: frozenset[str], target: Any) -> None:
+    """Raise GuardError when ``target`` lacks a machine feature that a record's intrinsics need.
+
+    LLVM ends the process when it is told to generate an instruction that the target does not have.
+    """
+    from tvm.target import codegen
+
+    if target.kind.name == "llvm":
+        missing = sorted(name for name in features if not codegen.target_has_features([name], target))
+    else:
+        arch = _architecture(str(target.attrs.get("arch", "")))
+        missing = sorted(name for name in features if not 0 < _architecture(name) <= arch)
+    if missing:
+        raise GuardError(f"the record needs {', '.join(missing)}, which the target does not have")
+
+
+def check_function(
+    scheduled: Any, original: Any, target: Any, values: Sequence[tuple[int, ...]] | None = None
+) -> NotSimulated | None:
+    """Raise GuardError unless ``scheduled`` keeps the parameters of ``original``, code can be generated for it, and on
+    a GPU :func:`tunehub.tir.cuda.check.fault` finds nothing wrong. Returns why that is not known, where it is not.
+
+    ``values``: those of the symbols at which statements are looked at, all probes if not given.
+    """
+    _check_statements(scheduled, original, target, values)
+    return None if target.kind.name == "llvm" else _found_right(scheduled, target)
+
+
+def check_statements(scheduled: Any, original: Any, target: Any) -> None:
+    """The part of :func:`check_function` that looks at the schedule itself."""
+    _check_statements(scheduled, original, target)
+    if target.kind.name != "llvm":
+        from tunehub.tir.cuda.check import structural_fault  # CPUs do not need it
+
+        wrong = structural_fault(scheduled)
+        if isinstance(wrong, Fault):
+            raise FaultFoundError(str(wrong))
+
+
+def _found_right(scheduled: Any, target: Any) -> NotSimulated | None:
+    from tunehub.tir.cuda.check import fault
+
+    found = fault(scheduled, target)
+    if isinstance(found, Fault):
+        raise FaultFoundError(str(found))
+    return found
+
+
+def _check_statements(
+    scheduled: Any, original: Any, target: Any, values: Sequence[tuple[int, ...]] | None = None
+) -> None:
+    before, after = ([_shape_and_type(buffer) for buffer in parameters(f)] for f in (original, scheduled))
+    if before != after or len(original.params) != len(scheduled.params):
+        raise GuardError("the record changes the parameters of the function")
+    if not is_symbolic(original):
+        _check_static(scheduled, original, target)
+        return
+    _check_open_loops(scheduled, target)
+    values = probes(scheduled) if values is None else values
+    for each in values:
+        _check_static(instance(scheduled, each), instance(original, each), target)
+    if not values:
+        raise GuardError("there are no values of its symbols on which the schedule could be checked")
+
+
+def _check_open_loops(scheduled: Any, target: Any) -> None:
+    """Loops of unknown extent run one after the other, in parallel on CPUs, as blocks along x or y on GPUs; all else
+    needs a number."""
+    allowed = (_SERIAL, _PARALLEL) if target.kind.name == "llvm" else (_SERIAL,)
+    for node, _ in _walk(scheduled.body, _Path()):
+        if type(node).__name__ != "For" or integer(node.extent) is not None or int(node.kind) in allowed:
+            continue
+        if thread_tag(node) not in ("blockIdx.x", "blockIdx.y") or target.kind.name == "llvm":
+            raise GuardError("a vector, unrolled or parallel loop, or one bound to threads, of unknown extent")
+
+
+def _check_static(scheduled: Any, original: Any, target: Any) -> None:
+    device = "cpu" if target.kind.name == "llvm" else "gpu"
+    limits = limits_of(target)
+    statements = list(_walk(scheduled.body, _Path()))
+    for node, path in statements:
+        _check_annotations(node, scheduled, device)
+        if type(node).__name__ == "For":
+            _check_loop(node, path, device, limits)
+        elif type(node).__name__ in _LEAVES:
+            _check_code_size(path)
+            if path.partitioned and _reads_indices(node):
+                raise GuardError("a loop with a remainder of its own has indices that are read from a buffer")
+            if device == "gpu" and not path.threads and not _describes_memory(node):
+                raise GuardError("a statement is not bound to GPU threads")
+    _check_cost(_cost(scheduled, statements), _cost(original, _walk(original.body, _Path())))
+    misread = misread_buffer(scheduled) if device == "cpu" else None  # of GPUs' schedules, the check finds it
+    if misread is not None:
+        raise GuardError(f"TVM would simplify the indices of {misread} wrongly")
+
+
+def _describes_memory(node: Any) -> bool:
+    """Whether a statement tells a GPU's copy engine what lies where, which is done where kernels are launched."""
+    called = getattr(getattr(node, "value", None), "op", None)
+    return type(node).__name__ == "Evaluate" and str(getattr(called, "name", "")) == _ENCODED
+
+
+def check_tiles(scheduled: Any) -> None:
+    """Raise GuardError when what follows a reduction in tiles writes elements of other tiles, too.
+
+    ``reverse_compute_at`` takes the box around what a tile covers, and of the conditions on it those at the ends of the
+    result alone. A tile that holds parts of two rows, or a remainder that ends inside, writes elements that no one has
+    computed, and with threads those stay. So every such block must write each element once
+    (``tvm::arith::DetectIterMap``). Of a symbolic function, in each of some instances.
+    """
+    for each in instances(scheduled):
+        _check_tiles(each)
+
+
+def _check_tiles(scheduled: Any) -> None:
+    own = parameters(scheduled)
+    blocks = list(_realized(scheduled.body, ()))
+    if not any(reduces(node.block) for node, _ in blocks):
+        return
+    for node, loops in blocks:
+        written = any(buffer_of(region).same_as(own_buffer) for region in node.block.writes for own_buffer in own)
+        if loops and written and not reduces(node.block) and not _writes_once(node, loops):
+            raise GuardError("a tile writes beyond its end, where other threads write")
+
+
+def check_rows(scheduled: Any) -> None:
+    """Raise GuardError when much of the work is in vectors that go over the ends of rows: each of their lanes is
+    divided, and read or written, alone.
+
+    Postprocessing fuses the loops of a copy and makes vectors of as many elements as the record had, whatever a row's
+    length is here: with a padding of 114 columns in vectors of 64 a max pooling took nine times as long as by TVM's own
+    loops. Beside a convolution such a padding is little.
+    """
+    cut = whole = 0
+    for node, loops in _realized(scheduled.body, ()):
+        extents = [extent_or_one(loop.extent) for loop in loops]
+        vectors = [(loop.loop_var, lanes) for loop, lanes in zip(loops, extents, strict=True) if _is_vector(loop)]
+        is_cut = any(_is_cut(value, *vector) for value in node.iter_values for vector in vectors)
+        cut, whole = cut + is_cut * math.prod(extents), whole + math.prod(extents)
+    if cut * _CUT_LANE > whole:
+        raise GuardError("vectors go over the ends of rows")
+
+
+def _is_vector(loop: Any) -> bool:
+    return int(loop.kind) == _VECTORIZED and integer(loop.extent) is not None
+
+
+def _is_cut(expression: Any, variable: Any, lanes: int) -> bool:
+    """True when ``variable``, with ``lanes`` values, is divided by what ``lanes`` does not divide."""
+    operands = [getattr(expression, name) for name in ("a", "b") if hasattr(expression, name)]
+    divides = type(expression).__name__ in ("FloorDiv", "FloorMod") and type(operands[1]).__name__ == "IntImm"
+    if divides and int(operands[1]) % lanes and _has(operands[0], variable):
+        return True
+    return any(_is_cut(operand, variable, lanes) for operand in operands)
+
+
+def _has(expression: Any, variable: Any) -> bool:
+    if type(expression).__name__ == "Var":
+        return bool(expression.same_as(variable))
+    return any(_has(getattr(expression, name), variable) for name in ("a", "b") if hasattr(expression, name))
+
+
+def _realized(node: Any, loops: tuple[Any, ...]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """All blocks of a function body with the loops around them."""
+    kind = type(node).__name__
+    if kind == "SBlockRealize":
+        yield node, loops
+    if kind == "For":
+        loops = (*loops, node)
+    for child in children(node):
+        yield from _realized(child, loops)
+
+
+def _writes_once(node: Any, loops: tuple[Any, ...]) -> bool:
+    import tvm
+
+    extents = [axis.dom.extent for axis in node.block.iter_vars]
+    around = [loop.extent for loop in loops]
+    if None in map(integer, (*extents, *around)):
+        return False  # the box around what a tile covers has another size for each tile
+    if math.prod(map(int, extents)) == math.prod(map(int, around)):
+        return True  # no remainder: TVM has checked that the loops cover the block
+    domains = {loop.loop_var: tvm.ir.Range(loop.min, loop.extent) for loop in loops}
+    found = symbolic().detect_iter_map(list(node.iter_values), domains, node.predicate, "bijective")
+    return len(found.indices) > 0
+
+
+def check_exact(scheduled: Any) -> None:
+    """Raise GuardError when results are written more often than there are elements of a parameter.
+
+    Stricter than :func:`check_tiles`, for tiles that divide their loops: there is no remainder to allow for. A tile of
+    two fused loops that holds parts of a row writes all of the row, the sums that others have not finished included.
+    Loops without a reduction may have a remainder: TVM cuts them into vectors.
+    """
+    own, body = parameters(scheduled), scheduled.body.block.body
+    for nest in body.seq if type(body).__name__ == "SeqStmt" else (body,):
+        stores = [(node, path) for node, path in _walk(nest, _Path()) if type(node).__name__ == "BufferStore"]
+        if not any(path.reducing for _, path in stores):
+            continue
+        for node, path in stores:
+            buffer = buffer_of(node)
+            written = not path.reducing and any(buffer.same_as(parameter) for parameter in own)
+            if written and path.iterations > math.prod(static_extents(buffer)):
+                raise GuardError("a tile writes results of its neighbours, too")
+
+
+def check_operations(scheduled: Any) -> None:
+    """Raise GuardError when long statements are unrolled often.
+
+    A record found by its anchor unrolls statements that its own function did not have, such as a polynomial of
+    hundreds of operations where that called the C library for an exponential.
+    """
+    for node, path in _walk(scheduled.body, _Path()):
+        if type(node).__name__ in _LEAVES and (copies := _copies(path)) > 1:
+            most = MAX_OPERATIONS // copies
+            if _operations(node, most + 1) > most:
+                raise GuardError(f"a statement of more than {most} operations is unrolled {copies} times")
+
+
+class _Path(NamedTuple):  # thousands are made for a network: replacing a field of a dataclass takes five times as long
+    """What the loops around a statement are."""
+
+    parallel: bool = False
+    lanes: int = 1
+    copies: int = 1
+    iterations: int = 1
+    unroll_step: int = 0  # inner loops are unrolled by TVM while the number of steps is at most this
+    steps: int = 1
+    partitioned: bool = False
+    threads: tuple[tuple[str, int], ...] = ()
+    reducing: bool = False
+
+
+def _walk(node: Any, path: _Path) -> Iterator[tuple[Any, _Path]]:
+    """All statements of a function body with the loops around them."""
+    yield node, path
+    kind = type(node).__name__
+    if kind == "For":
+        path = _inside(node, path)
+    if kind == "SBlock" and reduces(node):
+        path = path._replace(reducing=True)
+    for child in children(node):
+        yield from _walk(child, path)
+
+
+def _inside(loop: Any, path: _Path) -> _Path:
+    extent = extent_or_one(loop.extent)
+    kind = int(loop.kind)
+    tag = str(loop.thread_binding.thread_tag) if kind == _BOUND else ""
+    if not any(tag == outer for outer, _ in path.threads):  # loops bound to one tag share its threads
+        path = path._replace(iterations=path.iterations * extent)
+    if int(loop.annotations.get("pragma_unroll_explicit", 0)):
+        path = path._replace(unroll_step=int(loop.annotations.get("pragma_auto_unroll_max_step", 0)))
+    if int(loop.annotations.get(_PARTITION, 0)):
+        path = path._replace(partitioned=True)
+    if kind == _SERIAL and path.unroll_step:
+        return path._replace(steps=path.steps * extent)
+    if kind == _PARALLEL:
+        return path._replace(parallel=True)
+    if kind == _VECTORIZED:
+        return path._replace(lanes=path.lanes * extent)
+    if kind == _UNROLLED:
+        return path._replace(copies=path.copies * extent)
+    if kind == _BOUND:
+        return path._replace(threads=(*path.threads, (tag, extent)))
+    return path
+
+
+def _check_loop(loop: Any, path: _Path, device: str, limits: LaunchLimits) -> None:
+    kind = int(loop.kind)
+    if kind in (_PARALLEL, _VECTORIZED, _UNROLLED, _BOUND) and integer(loop.extent) is None:
+        raise GuardError("a vector, unrolled or parallel loop, or one bound to threads, of unknown extent")
+    if kind == _PARALLEL and (path.parallel or device == "gpu"):
+        raise GuardError("parallel loops are nested" if path.parallel else "parallel loops are for CPUs")
+    if kind == _VECTORIZED and (path.lanes > 1 or int(loop.extent.value) > MAX_LANES[device]):
+        raise GuardError(f"vectors are nested or longer than {MAX_LANES[device]} elements")
+    if kind == _BOUND:
+        if device == "cpu":
+            raise GuardError("the record binds loops to GPU threads")
+        too_many = excess_threads(_widest(_inside(loop, path).threads), limits)
+        if too_many is not None:
+            raise GuardError(too_many)
+
+
+def _widest(threads: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """The extent by thread tag: loops that are nested and bound to one tag share its threads."""
+    widest: dict[str, int] = {}
+    for tag, extent in threads:
+        widest[tag] = max(extent, widest.get(tag, 1))
+    return widest
+
+
+def _check_code_size(path: _Path) -> None:
+    copies = _copies(path)
+    if copies > MAX_UNROLLED or copies * path.lanes > MAX_ELEMENTS:
+        raise GuardError(f"a statement is unrolled {copies} times with {path.lanes} vector lanes")
+
+
+def _copies(path: _Path) -> int:
+    """How often a statement stands in the code: TVM copies it for virtual threads first, then unrolls up to a step."""
+    virtual = math.prod(extent for tag, extent in path.threads if tag.startswith("vthread"))
+    return path.copies * max(virtual, min(virtual * path.steps, path.unroll_step))
+
+
+def _operations(node: Any, most: int) -> int:
+    """The number of nodes of what a statement computes, indices not counted; counting ends at ``most``."""
+    found, open_nodes = 0, [node.value]
+    while open_nodes and found < most:
+        each = open_nodes.pop()
+        found += 1
+        open_nodes += parts_of(each)
+    return found
+
+
+def _reads_indices(node: Any, *, inside: bool = False) -> bool:
+    """True when an index in a statement is itself loaded: TVM's LoopPartition then fails with mismatched types."""
+    if inside and type(node).__name__ in _LOADS:
+        return True
+    if any(_reads_indices(child, inside=True) for child in getattr(node, "indices", ())):
+        return True
+    return any(_reads_indices(child, inside=inside) for child in parts_of(node))
+
+
+def _check_cost(after: tuple[int, int], before: tuple[int, int]) -> None:
+    """Bound memory and time: a tile far larger than its loop runs through all of it without doing anything."""
+    (bytes_before, steps_before), (bytes_after, steps_after) = before, after
+    if bytes_after > _WORKSPACE_FACTOR * bytes_before + _WORKSPACE_FREE:
+        raise GuardError(f"the record allocates {bytes_after} bytes, the function has {bytes_before}")
+    if steps_after > _WORK_FACTOR * steps_before + _WORK_FREE:
+        raise GuardError(f"the record takes {steps_after} steps, the function {steps_before}")
+
+
+def _cost(function: Any, statements: Iterable[tuple[Any, _Path]]) -> tuple[int, int]:
+    """The bytes of all buffers of ``function``, and how often its statements run, predicates not considered."""
+    size, steps = sum(map(_bytes, parameters(function))), 0
+    for node, path in statements:
+        size += sum(map(_bytes, getattr(node, "alloc_buffers", ())))
+        steps += path.iterations if type(node).__name__ in _LEAVES else 0
+    return size, steps
+
+
+def _check_annotations(node: Any, function: Any, device: str) -> None:
+    for key in getattr(node, "annotations", None) or ():
+        if device == "cpu" and str(key).startswith(_GPU_ONLY):
+            raise GuardError(f"the annotation {key} is for GPUs")
+        if str(key) == _PREPROC and not _copies_free_parameter(node, function):
+            raise GuardError("a block is marked as packing of a weight, but does not copy one")
+
+
+def _copies_free_parameter(block: Any, function: Any) -> bool:
+    """True when ``block`` copies a whole parameter whose layout is free (``layout_free_buffers``), and nothing else."""
+    load: Any = getattr(block.body, "value", None)
+    if type(block.body).__name__ != "BufferStore" or type(load).__name__ not in _LOADS:
+        return False
+    own = parameters(function)
+    free = [own[int(i)] for i in (function.attrs or {}).get("layout_free_buffers", ()) if int(i) < len(own)]
+    source, target = (buffer_of(access) for access in (load, block.body))
+    return (
+        any(source.same_as(parameter) for parameter in free)
+        and not any(target.same_as(parameter) for parameter in own)
+        and [str(index) for index in load.indices] == [str(axis.var) for axis in block.iter_vars]
+        and [int(axis.dom.extent) for axis in block.iter_vars] == static_extents(source)
+    )
+
+
+def _shape_and_type(buffer: Any) -> tuple[list[str], str]:
+    kind = buffer_kind(buffer)
+    extents = [str(extent.value if type(extent).__name__ == "IntImm" else extent) for extent in kind.shape]
+    return extents, str(kind.dtype)
+
+
+def _bytes(buffer: Any) -> int:
+    import tvm
+
+    extents = [extent_or_one(extent) for extent in buffer_kind(buffer).shape]
+    return math.prod(extents) * max(1, int(tvm.DataType(str(buffer_kind(buffer).dtype)).itemsize))
+
+
+def static_extents(buffer: Any) -> list[int]:
+    """The shape of a buffer; GuardError when it is not static."""
+    extents = [integer(extent) for extent in buffer_kind(buffer).shape]
+    if None in extents:
+        raise GuardError("the layout of a buffer of dynamic shape is changed")
+    return [int(extent or 0) for extent in extents]
+
+
+def _architecture(name: str) -> int:
+    """The number in ``sm_90a``; 0 for anything else."""
+    digits = "".join(c for c in name.removeprefix("sm_") if c.isdigit())
+    return int(digits) if name.startswith("sm_") and digits else 0

@@ -1,0 +1,144 @@
+"""Buffers as views of others (``DeclBuffer`` at an address in them), and the statements around them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import mul
+from typing import Any
+
+from tunehub.tir.nodes import buffer_kind, integer, same_extent
+from tunehub.tir.symbols import variables_in
+
+_INDEX = "int64"
+
+
+def views(wholes: Sequence[Any], parts: Sequence[Any]) -> list[Any]:
+    """Statements that make each of ``parts`` what begins at the first element of one of ``wholes``."""
+    return [each for whole, part in zip(wholes, parts, strict=True) for each in view(whole, part, {})]
+
+
+def view(whole: Any, part: Any, starts: dict[int, Any]) -> list[Any]:
+    """Statements that make the buffer ``part`` what begins in ``whole`` at ``starts``, by axis; none where they are
+    the same.
+
+    A view of all of a buffer names its memory, and no element: that would be an access, from which TVM (0.27) has Z3
+    prove, for 10 ms, how much of a buffer of open extents is in use. Not in 0.26, where `PrimFunc.specialize` leaves
+    such a name as it was: of a buffer that nothing defines any more.
+    """
+    from tvm import ir, tirx
+
+    if part.same_as(whole):
+        return []
+    if not starts and hasattr(ir, "TensorLoad") and integer(buffer_kind(whole).elem_offset) == 0:
+        return [tirx.DeclBuffer(part, data=whole.data)]
+    indices = [starts.get(axis, number(0)) for axis in range(len(buffer_kind(whole).shape))]
+    pointer = tirx.address_of(tirx.BufferLoad(whole, indices))
+    if hasattr(tirx.DeclBuffer, "data"):  # since 0.26
+        return [tirx.DeclBuffer(part, data=pointer)]
+    return [tirx.Bind(part.data, pointer), tirx.DeclBuffer(part)]
+
+
+def block_of(realize: Any, body: Any, name: str, buffers: Sequence[Any], matches: Sequence[Any] = ()) -> Any:
+    """A block without axes, of the classes that ``realize`` is of; ``matches``: see :func:`match`."""
+    block = type(realize.block)([], [], [], name, body, alloc_buffers=list(buffers), match_buffers=list(matches))
+    return type(realize)([], True, block)
+
+
+def match(part: Any, whole: Any) -> Any:
+    """For a block in which the buffer ``part`` of known shape is the beginning of ``whole`` along every axis."""
+    from tvm import ir, s_tir, tirx
+
+    extents = buffer_kind(part).shape
+    ranges = [ir.Range.from_min_extent(tirx.const(0, dtype_of(extent)), extent) for extent in extents]
+    matched = getattr(s_tir, "MatchBufferRegion", None) or tirx.MatchBufferRegion
+    return matched(part, tirx.BufferRegion(whole, ranges))
+
+
+class Extents:
+    """Numbers that are not known when code is made, as variables: what is computed with them stays short.
+
+    The variables are loaded from memory (which LLVM makes registers of): any other value TVM would put into each
+    expression.
+    """
+
+    def __init__(self) -> None:
+        self._known: list[tuple[Any, Any]] = []
+
+    def of(self, value: Any) -> Any:
+        """The variable for ``value``; a number as it is."""
+        known = integer(value)
+        if known is not None:
+            return number(known)
+        names = _names(value)
+        for other, variable in self._known:
+            if _names(other) == names and same_extent(other, value):  # a proof takes much longer than names
+                return variable
+        return self.new(value)
+
+    def new(self, value: Any) -> Any:
+        """A variable of its own for ``value``."""
+        from tvm import tirx
+
+        self._known.append((value, tirx.Var("n", _INDEX)))
+        return self._known[-1][1]
+
+    def around(self, realize: Any, body: Any) -> Any:
+        """``body`` where the variables have their values; ``realize``: of the class of blocks."""
+        from tvm import tirx
+
+        if not self._known:
+            return body
+        memory, seen = (tirx.decl_buffer([len(self._known)], _INDEX, "extents") for _ in range(2))
+        statements = view(memory, seen, {})  # TVM makes buffers of blocks smaller, and forgets what is read from them
+        for at, (value, variable) in enumerate(self._known):
+            (whole,) = wide([value])
+            statements.append(tirx.BufferStore(memory, whole, [number(at)]))
+            statements.append(tirx.Bind(variable, tirx.BufferLoad(seen, [number(at)])))
+        return block_of(realize, sequence([*statements, body]), "extents", [memory])
+
+
+def _names(value: Any) -> frozenset[int]:
+    """The variables in a value, by their hashes."""
+    return frozenset(map(hash, variables_in([value])))
+
+
+def places(piece: Any, extents: Sequence[Any]) -> list[Any]:
+    """The place along each of ``extents`` of a piece counted row by row."""
+    found: list[Any] = []
+    for at, extent in enumerate(extents):
+        inner = product(extents[at + 1 :])
+        place = piece if at + 1 == len(extents) else piece // inner
+        found.append(place % extent if at else place)
+    return found
+
+
+def wide(extents: Sequence[Any]) -> list[Any]:
+    """Extents counted in 64 bits."""
+    from tvm import tirx
+
+    return [tirx.Cast(_INDEX, each) if dtype_of(each) != _INDEX else each for each in extents]
+
+
+def dtype_of(expression: Any) -> str:
+    """The type of a number's expression; 0.26 made it a type."""
+    return str(expression.dtype if hasattr(expression, "dtype") else expression.ty.dtype)
+
+
+def sequence(statements: Sequence[Any]) -> Any:
+    """One statement of several."""
+    from tvm import tirx
+
+    return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
+
+
+def product(extents: Sequence[Any]) -> Any:
+    """Of none: 1."""
+    return reduce(mul, extents) if extents else number(1)
+
+
+def number(value: Any) -> Any:
+    """An expression of 64 bits for a number; other expressions as they are."""
+    from tvm import tirx
+
+    return tirx.const(value, _INDEX) if isinstance(value, int) else value

@@ -1,0 +1,30 @@
+"""The random inputs that schedules are run on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+
+from tvm import te, topi
+
+from tunehub.compiler.verify.inputs import arrays_for, longest_sum
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_sum_of_products_of_two_inputs_has_about_the_size_of_1() -> None:
+    """Behind a sigmoid, sums of 25,088 terms in another order differed by more than the tolerance."""
+    data, weight = te.placeholder((1, 512, 9, 9), name="data"), te.placeholder((4, 512, 7, 7), name="weight")
+    function = te.create_prim_func([data, weight, topi.sigmoid(topi.nn.conv2d_nchw(data, weight, 1, 0, 1))])
+    assert longest_sum(function) == 512 * 7 * 7
+    image, kernels, _ = arrays_for(function, "signed")
+    assert np.einsum("chw,ochw->o", image[0, :, :7, :7], kernels).std() == pytest.approx(1, abs=0.8)
+
+
+def test_without_a_sum_inputs_are_normal() -> None:
+    data = te.placeholder((100, 100), name="data")
+    function = te.create_prim_func([data, te.compute((100, 100), lambda i, j: data[i, j] + 1.0)])
+    assert longest_sum(function) == 1
+    assert arrays_for(function, "signed")[0].std() == pytest.approx(1, abs=0.05)

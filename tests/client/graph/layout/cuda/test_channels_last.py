@@ -1,0 +1,136 @@
+"""Convolutions in half precision with channels last: which modules are turned, that they compute the same, and how they
+are served."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.backend.cuda.op", reason="needs TVM 0.27 or newer")
+
+import tvm
+from tvm import relax
+from tvm.relax import op
+
+import tunehub
+from tunehub.compiler.pipeline import _prepare_for
+from tunehub.compiler.preparing import prepare
+from tunehub.graph.layout.cuda.channels_last import channels_last, turns
+from tunehub.graph.layout.cuda.turning import pays
+from tunehub.tir.nodes import shape_of, tensor_class
+
+from ....kernels.cuda.scheduled import H200, ROOT
+
+pytestmark = pytest.mark.slow
+_Tensor = tensor_class()
+
+
+def _network(dtype: str = "float16") -> Any:
+    """A photograph, a strided convolution, a pooling, one that adds what came before, and a mean."""
+    rng, channels = np.random.default_rng(0), 64
+
+    def weight(*shape: int) -> Any:
+        return relax.const((rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(dtype))
+
+    image = relax.Var("image", _Tensor((2, 3, 32, 32), dtype))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [image]):
+        with builder.dataflow():
+            first = builder.emit(op.nn.conv2d(image, weight(channels, 3, 7, 7), strides=2, padding=3))
+            first = builder.emit(op.nn.max_pool2d(op.nn.relu(first), (3, 3), strides=2, padding=1))
+            second = builder.emit(op.nn.conv2d(first, weight(channels, channels, 3, 3), padding=1))
+            second = builder.emit(op.clip(op.add(op.add(second, first), weight(1, channels, 1, 1)), 0, 6))
+            result = builder.emit_output(op.mean(second, axis=[2, 3]))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def _outputs(mod: Any) -> Any:
+    image = np.random.default_rng(1).standard_normal((2, 3, 32, 32)).astype("float16")
+    machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
+    return machine["main"](tvm.runtime.tensor(image)).numpy().astype("float32")
+
+
+def test_a_turned_network_computes_the_same_with_one_transposition() -> None:
+    mod = _network()
+    turned = channels_last(mod)
+    expected = _outputs(mod)
+    assert np.abs(_outputs(turned) - expected).max() <= 1e-2 * np.abs(expected).max()  # TVM's sums are in float16 here
+    convolutions = [call for call in _calls(turned) if call.op.name == "relax.nn.conv2d"]
+    assert [str(call.attrs.data_layout) for call in convolutions] == ["NHWC"] * 2
+    assert [shape_of(call.args[0])[-1] for call in convolutions] == [8, 64]
+
+
+def _calls(mod: Any) -> list[Any]:
+    return [b.value for block in mod["main"].body.blocks for b in block.bindings if isinstance(b.value, relax.Call)]
+
+
+def test_all_of_it_is_one_transposition_and_kernels_for_rows_of_channels() -> None:
+    with tunehub.context(H200, registry=[str(ROOT)], verify="never") as hub:
+        pass
+    with H200:
+        tunehub.pipeline(H200, hub=hub)(_network())
+    found = {each.name: each for each in hub.report().workloads}
+    assert sum("transpose" in name for name in found) == 1
+    assert [each.template for name, each in found.items() if "conv2d" in name] == ["tensor_cores"] * 2
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_images_are_turned_where_no_package_says_which_layouts_records_are_for(dtype: str) -> None:
+    with tunehub.context(H200, registry=[str(ROOT)], verify="never") as hub:
+        pass
+    hub.layout = "auto"  # as without a package
+    with H200:
+        names = [[str(v.name_hint) for v in each.functions] for each in (
+            _prepare_for(hub, _network(dtype), H200), prepare(_network(dtype), H200, turned=True)
+        )]  # fmt: skip
+    assert names[0] == names[1]
+
+
+@pytest.mark.parametrize("dtype,arch", [("float32", "sm_90"), ("float16", "sm_80")])
+def test_other_networks_and_gpus_keep_their_order(dtype: str, arch: str) -> None:
+    target = tvm.target.Target({"kind": "cuda", "arch": arch, "max_threads_per_block": 1024})
+    assert not turns(_network(dtype), target)
+
+
+@pytest.mark.parametrize("mean_s,keeps", [(1e-6, True), (1e-3, False)])
+def test_convolutions_with_records_keep_their_order_unless_these_are_slow(
+    mean_s: float, keeps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tunehub.context(H200, registry=[str(ROOT)], verify="never") as hub:
+        pass
+    found = SimpleNamespace(record=SimpleNamespace(mean_s=mean_s))
+    monkeypatch.setattr(type(hub.lookup), "by_exact", lambda *_: found)
+    with H200:
+        chosen, plain = _prepare_for(hub, _network(), H200), prepare(_network(), H200)
+    names = [[str(v.name_hint) for v in mod.functions] for mod in (chosen, plain)]
+    assert (names[0] == names[1]) is keeps
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "precision", "turns_images"),
+    [
+        ((1, 16, 28, 28), (32, 16, 3, 3), "float32", False),
+        ((1, 512, 7, 7), (512, 512, 3, 3), "float32", True),
+        ((1, 16, 28, 28), (32, 16, 3, 3), "tf32", False),
+    ],
+    ids=["small", "long sums", "small, TF32"],
+)
+def test_a_convolution_alone_is_turned_where_it_gains_more_than_turning_takes(
+    shape: tuple[int, ...], kernel: tuple[int, ...], precision: Any, turns_images: bool
+) -> None:
+    dtype = "float32" if precision == "tf32" else "float16"
+    image = relax.Var("image", _Tensor(shape, dtype))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [image]):
+        with builder.dataflow():
+            weight = relax.const(np.ones(kernel, dtype))
+            result = builder.emit_output(op.nn.conv2d(image, weight, padding=1))
+        builder.emit_func_output(result)
+    mod = builder.get()
+    with H200:
+        own, other = (prepare(mod, H200, turned=turned, precision=precision) for turned in (False, True))
+    assert pays(own, other, H200, precision) is turns_images

@@ -1,0 +1,95 @@
+"""Quantised weights in models, as MLC-LLM writes them and as operators: found by what is computed. No GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+
+import tvm
+from tvm import relax, te, tirx
+from tvm.relax import op
+
+from tunehub.graph.products import gpu_products
+from tunehub.tir.nodes import tensor_class
+
+from ...kernels.cuda.low_batch.on_cpu import weights
+
+pytestmark = pytest.mark.slow
+
+COLUMNS, DEPTH = 24, 128
+Dequantise = Callable[[Any, Any, Any, int, int], Any]
+
+
+def _by_kernels(builder: Any, words: Any, scales: Any, bits: int, offset: int) -> Any:
+    """As ``GroupQuantize`` of MLC-LLM has it: one function of two blocks."""
+    in_word = 32 // bits
+
+    def dequantize(w: Any, s: Any) -> Any:
+        def number(i: Any, j: Any) -> Any:
+            shifted = tirx.shift_right(w[i, j // in_word], (j % in_word * bits).astype("uint32"))
+            return tirx.bitwise_and(shifted, tirx.const(2**bits - 1, "uint32")).astype("float16")
+
+        numbers = te.compute((COLUMNS, DEPTH), number, name="compute")
+        last = tirx.const(offset, "float16")
+        return te.compute(
+            numbers.shape, lambda i, j: (numbers[i, j] - last) * s[i, tirx.floordiv(j, 32)], name="dequantize"
+        )
+
+    return builder.emit_te(dequantize, words, scales, primfunc_name_hint="dequantize")
+
+
+def _by_operators(builder: Any, words: Any, scales: Any, bits: int, offset: int) -> Any:
+    emit = builder.emit
+    shifts = relax.const(np.arange(0, 32, bits, dtype="uint32").reshape(1, 1, -1))
+    shifted = emit(op.right_shift(emit(op.expand_dims(words, [2])), shifts))
+    numbers = emit(op.reshape(emit(op.bitwise_and(shifted, relax.const(2**bits - 1, "uint32"))), (COLUMNS, -1, 32)))
+    centred = emit(op.subtract(emit(op.astype(numbers, "float16")), relax.const(offset, "float16")))
+    return emit(op.reshape(emit(op.multiply(centred, emit(op.expand_dims(scales, [2])))), (COLUMNS, DEPTH)))
+
+
+def _model(rows: int, bits: int, dequantise: Dequantise, offset: int | None = None) -> Any:
+    kind = tensor_class()
+    x = relax.Var("x", kind((1, rows, DEPTH), "float16"))
+    words = relax.Var("w", kind((COLUMNS, DEPTH * bits // 32), "uint32"))
+    scales = relax.Var("s", kind((COLUMNS, DEPTH // 32), "float16"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, words, scales]):
+        with builder.dataflow():
+            weight = dequantise(builder, words, scales, bits, 2 ** (bits - 1) - 1 if offset is None else offset)
+            result = builder.emit_output(op.matmul(x, builder.emit(op.permute_dims(weight))))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def _kernels(mod: Any) -> list[str]:
+    found = relax.transform.DeadCodeElimination()(relax.transform.LegalizeOps()(gpu_products(mod)))
+    return sorted(str(name.name_hint) for name in found.functions if str(name.name_hint) != "main")
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("dequantise", [_by_kernels, _by_operators])
+def test_dequantisation_becomes_part_of_the_product(bits: int, dequantise: Dequantise) -> None:
+    mod = _model(5, bits, dequantise)
+    assert any(name.startswith("dequantize_NT_matmul") for name in _kernels(mod))
+    assert not any("permute" in name or "transpose" in name for name in _kernels(mod))
+    given, wide = weights(bits, COLUMNS, DEPTH, seed=bits)
+    x = np.random.default_rng(1).standard_normal((1, 5, DEPTH)).astype(np.float16)
+    machine = relax.VirtualMachine(tvm.compile(gpu_products(mod), tvm.target.Target("llvm")), tvm.cpu())
+    found = machine["main"](*map(tvm.runtime.tensor, (x, *given))).numpy()
+    np.testing.assert_allclose(found, x.astype(np.float32) @ wide.T, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("dequantise", [_by_kernels, _by_operators])
+def test_what_computes_something_else_stays(dequantise: Dequantise) -> None:
+    assert not any("NT_matmul" in name for name in _kernels(_model(5, 4, dequantise, offset=8)))
+
+
+def test_many_rows_have_weights_made_once() -> None:
+    """Each block of a large product would make them anew."""
+    names = _kernels(_model(65, 4, _by_kernels))
+    assert "dequantize" in names and not any(name.startswith("dequantize_") for name in names)

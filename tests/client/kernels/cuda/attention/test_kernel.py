@@ -1,0 +1,307 @@
+"""The kernel of attention, its threads in lockstep on a CPU, against numpy in float64; and what TVM makes of it."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+pytest.importorskip("tvm.backend.cuda.ptx", reason="needs TVM 0.27")
+
+import tvm
+from tvm import te, tirx
+
+from tunehub.graph.attention.cuda.joining import join_attention
+from tunehub.kernels.cuda.attention import bulk
+from tunehub.kernels.cuda.attention.function import attention
+from tunehub.kernels.cuda.attention.kernel import AttentionTile
+from tunehub.kernels.cuda.attention.kernels import kernel_of
+from tunehub.kernels.cuda.attention.spec import attention_of
+from tunehub.kernels.cuda.gemm.cost import MULTIPROCESSORS
+from tunehub.tir.cuda.lowering import lowered
+from tunehub.tir.guard import GuardError, check_function
+from tunehub.tir.nodes import blocks_in, buffer_shapes, main_module, statements_in
+
+from .....sweeps import swept
+from .....threads_as_loops import UNOPTIMISED
+from .graphs import GRAPHS, module
+from .lockstep import run as run_in_lockstep
+
+pytestmark = pytest.mark.slow
+
+H200 = {
+    "kind": "cuda",
+    "arch": "sm_90",
+    "max_threads_per_block": 1024,
+    "max_shared_memory_per_block": 49152,
+    "thread_warp_size": 32,
+}
+
+
+class Case(NamedTuple):
+    """``group``: heads of queries for one of keys. ``mask``: the shape of what is added to scores. ``behind``: heads
+    lie behind queries and keys in memory."""
+
+    dtype: str
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    depth: int
+    outputs: int
+    tile: AttentionTile
+    group: int = 1
+    causal: bool = False
+    mask: tuple[int, ...] = ()
+    behind: bool = True
+
+
+def function_of(case: Case) -> Any:
+    order = (0, 2, 1, 3) if case.behind else (0, 1, 2, 3)
+
+    def tensor(name: str, heads: int, rows: int, width: int) -> Any:
+        shape = (case.batch, heads, rows, width)
+        return te.placeholder([shape[axis] for axis in order], case.dtype, name=name)
+
+    def element(source: Any, group: int) -> Any:
+        def read(*i: Any) -> Any:
+            place = (i[0], i[1] // group if group > 1 else i[1], *i[2:])
+            return source[tuple(place[axis] for axis in order)]
+
+        return read
+
+    own = case.heads // case.group
+    q = tensor("q", case.heads, case.queries, case.depth)
+    k, v = tensor("k", own, case.keys, case.depth), tensor("v", own, case.keys, case.outputs)
+    mask = te.placeholder(case.mask, case.dtype, name="mask") if case.mask else None
+
+    def masked(*i: Any) -> Any:
+        score = i[-1] * tirx.const(1 / math.sqrt(case.depth), "float32")
+        if mask is not None:
+            place = i[4 - len(case.mask) : 4]
+            at = [0 if extent == 1 else index for index, extent in zip(place, case.mask, strict=True)]
+            score = score + mask[tuple(at)].astype("float32")
+        if not case.causal:
+            return score
+        return tirx.Select(i[3] <= i[2] + (case.keys - case.queries), score, tirx.const(-math.inf, "float32"))
+
+    shape = (case.batch, case.heads, case.queries, case.keys, case.depth, case.outputs)
+    out = attention(shape, element(q, 1), element(k, case.group), element(v, case.group), masked, order, case.dtype)
+    tensors = [q, k, v, *([] if mask is None else [mask]), out]
+    return te.create_prim_func(tensors, index_dtype_override="int64")
+
+
+def expected(case: Case, q: Any, k: Any, v: Any, mask: Any) -> Any:
+    q, k, v = (x.astype("float64") for x in (q, k, v))
+    k, v = (np.repeat(x, case.group, 1) for x in (k, v))
+    scores = np.einsum("bhid,bhjd->bhij", q, k) / math.sqrt(case.depth)
+    scores = scores if mask is None else scores + mask.astype("float64")
+    if case.causal:
+        seen = np.tri(case.queries, case.keys, case.keys - case.queries, dtype=bool)
+        scores = np.where(seen, scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.einsum("bhij,bhjd->bhid", weights / weights.sum(-1, keepdims=True), v)
+
+
+def check(case: Case) -> None:
+    rng, own = np.random.default_rng(0), case.heads // case.group
+    q = rng.standard_normal((case.batch, case.heads, case.queries, case.depth)).astype(case.dtype) * 2
+    k = rng.standard_normal((case.batch, own, case.keys, case.depth)).astype(case.dtype)
+    v = rng.standard_normal((case.batch, own, case.keys, case.outputs)).astype(case.dtype)
+    mask = None
+    if case.mask:
+        mask = rng.standard_normal(case.mask).astype(case.dtype)
+        mask[..., 1:] = np.where(rng.random(mask[..., 1:].shape) < 0.2, -np.inf, mask[..., 1:])
+    given = [x.transpose(0, 2, 1, 3).copy() if case.behind else x for x in (q, k, v)]
+    found = attention_of(function_of(case))
+    assert found is not None
+    shape = (case.batch, case.heads, case.queries, case.outputs)
+    out = np.full([shape[axis] for axis in ((0, 2, 1, 3) if case.behind else range(4))], np.nan, case.dtype)
+    run_in_lockstep(kernel_of(found, case.tile), *given, *([] if mask is None else [mask]), out)
+    want, got = expected(case, q, k, v, mask), out.transpose(0, 2, 1, 3) if case.behind else out
+    assert np.abs(got.astype("float64") - want).max() <= _WITHIN[case.dtype] * np.abs(want).max(), case
+
+
+_WITHIN = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 2e-6}  # of the largest result
+FIRST = [
+    Case("float16", 1, 2, 32, 64, 32, 32, AttentionTile(warps=(2, 1), rows=1, keys=32)),
+    Case("float16", 1, 1, 33, 40, 32, 48, AttentionTile(warps=(1, 4), rows=1, keys=16)),
+    Case("float16", 1, 2, 50, 50, 64, 32, AttentionTile(warps=(1, 2), rows=2, keys=16), mask=(50, 50)),
+    Case("float16", 1, 4, 20, 70, 32, 32, AttentionTile(warps=(2, 2), rows=1, keys=16), 2, True, (1, 4, 1, 70)),
+    Case("float16", 2, 1, 40, 40, 16, 16, AttentionTile(warps=(1, 1), rows=1, keys=16, stages=1), behind=False),
+    Case("float16", 1, 1, 90, 90, 32, 32, AttentionTile(warps=(2, 1), rows=1, keys=16), causal=True),
+    Case("float16", 1, 1, 20, 9, 16, 16, AttentionTile(warps=(1, 1), rows=1, keys=32)),
+    Case("bfloat16", 1, 2, 33, 40, 32, 48, AttentionTile(warps=(2, 2), rows=1, keys=16), 2, True, (1, 1, 1, 40)),
+    Case("float32", 1, 1, 18, 20, 32, 32, AttentionTile(warps=(1, 2), rows=1, keys=16)),
+    Case("float32", 1, 2, 17, 40, 16, 48, AttentionTile(warps=(1, 1), rows=1, keys=16), 2, True, (1, 1, 1, 40)),
+]
+
+
+def _wide(rows: int, along: int, keys: int, **more: Any) -> AttentionTile:
+    return AttentionTile(warps=(4 * rows, along), rows=1, keys=keys, warpgroups=True, **more)
+
+
+WARPGROUPS = [
+    Case("float16", 1, 1, 64, 64, 64, 64, _wide(1, 1, 64)),
+    Case("float16", 1, 2, 130, 200, 64, 64, _wide(1, 1, 64)),
+    Case("bfloat16", 1, 2, 200, 200, 64, 128, _wide(2, 1, 32), causal=True, behind=False),
+    Case("float16", 1, 4, 70, 300, 128, 64, _wide(1, 2, 64), 2, True, (1, 4, 1, 300)),
+    Case("float16", 2, 2, 65, 40, 128, 128, _wide(1, 1, 128), mask=(65, 40)),
+    Case("float16", 1, 1, 130, 200, 64, 64, _wide(2, 1, 32)),
+    Case("float16", 1, 2, 130, 200, 64, 64, _wide(2, 1, 32, copying=True)),
+    Case("float16", 1, 2, 70, 200, 128, 64, _wide(2, 1, 48, copying=True), 2, True, (1, 2, 1, 200), behind=False),
+    Case("bfloat16", 1, 1, 129, 129, 64, 128, _wide(3, 1, 32, copying=True), causal=True),
+]
+BULK = {"copying": True, "bulk": True}
+BY_THE_COPY_ENGINE = [
+    Case("float16", 1, 4, 130, 200, 128, 128, _wide(2, 1, 48, **BULK), 2),
+    Case("float16", 1, 2, 70, 200, 128, 64, _wide(2, 1, 48, **BULK), 2, True, (1, 2, 1, 200), behind=False),
+    Case("bfloat16", 2, 2, 130, 100, 64, 128, _wide(3, 1, 32, stages=3, **BULK), behind=False),
+    Case("float16", 1, 1, 129, 129, 128, 128, _wide(2, 1, 144, **BULK), causal=True),
+]
+
+
+CLUSTERS = [
+    Case("float16", 1, 2, 1, 200, 32, 32, AttentionTile(warps=(1, 2), rows=1, keys=16, cluster=4)),
+    Case("float32", 1, 2, 3, 90, 32, 48, AttentionTile(warps=(1, 1), rows=1, keys=16, cluster=2), 2, True),
+    Case("float16", 1, 1, 20, 40, 64, 32, AttentionTile(warps=(2, 2), rows=1, keys=16, cluster=8), mask=(20, 40)),
+]
+
+
+@pytest.mark.parametrize("case", CLUSTERS)
+def test_blocks_of_a_cluster_share_the_keys(case: Case) -> None:
+    check(case)
+
+
+@pytest.mark.parametrize("at_once", [MULTIPROCESSORS, 3], ids=["a part each", "several parts"])
+@pytest.mark.parametrize("case", BY_THE_COPY_ENGINE)
+def test_the_copy_engine_brings_keys(case: Case, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "MULTIPROCESSORS", at_once)
+    check(case)
+
+
+def test_heads_that_the_copy_engine_cannot_take_are_refused() -> None:
+    case = Case("float16", 1, 2, 64, 64, 64, 64, _wide(2, 1, 32, **BULK), behind=False)
+    found = attention_of(function_of(case))
+    assert found is not None
+    moved = replace(found, key=lambda b, h, row, column: found.key(b, h, row, tirx.max(column, 1)))
+    with pytest.raises(GuardError, match="the copy engine"):
+        kernel_of(moved, case.tile)
+
+
+@pytest.mark.parametrize("case", WARPGROUPS)
+def test_warpgroups_compute_attention(case: Case) -> None:
+    check(case)
+
+
+def _random_cases(count: int) -> list[Case]:
+    draw, found = random.Random(7), []
+    for _ in range(count):
+        group = draw.choice((1, 1, 2))
+        heads, queries, keys = group * draw.choice((1, 2)), draw.randint(1, 70), draw.randint(1, 100)
+        causal = draw.random() < 0.4 and keys >= queries
+        masks = [(), (), (1, 1, 1, keys), (1, heads, queries, keys), (queries, 1)]
+        tile = AttentionTile(
+            warps=draw.choice(((1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (4, 1))),
+            rows=draw.choice((1, 1, 2)),
+            keys=draw.choice((16, 32, 48)),
+            stages=draw.choice((1, 2)),
+        )
+        found.append(
+            Case(
+                draw.choice(("float16", "bfloat16", "float32")),
+                draw.choice((1, 2)),
+                heads,
+                queries,
+                keys,
+                draw.choice((16, 32, 64, 80)),
+                draw.choice((16, 32, 64)),
+                tile,
+                group,
+                causal,
+                draw.choice(masks),
+                draw.random() < 0.5,
+            )
+        )
+    return found
+
+
+@pytest.mark.parametrize("case", swept(FIRST, _random_cases(60)))
+def test_all_threads_together_compute_attention(case: Case) -> None:
+    check(case)
+
+
+@pytest.mark.parametrize("name", swept(["bert", "exported"], GRAPHS))
+def test_the_kernel_of_an_exported_graph_computes_what_its_function_says(name: str) -> None:
+    joined = join_attention(module(GRAPHS[name], "float32"))
+    (function,) = (each for each in joined.functions.values() if isinstance(each, tirx.PrimFunc))
+    found = attention_of(function)
+    assert found is not None
+    rng = np.random.default_rng(0)
+    *given, (shape, dtype) = buffer_shapes(function)
+    arrays = [
+        (rng.random(size) < 0.7) if kind == "bool" else rng.uniform(-2, 2, size).astype(kind) for size, kind in given
+    ]
+    want = tvm.runtime.tensor(np.zeros(shape, dtype))
+    plain = tvm.compile(main_module(function), tvm.target.Target(UNOPTIMISED))
+    plain["main"](*map(tvm.runtime.tensor, arrays), want)
+    out = np.full(shape, np.nan, dtype)
+    run_in_lockstep(kernel_of(found, AttentionTile(warps=(1, 1), rows=1, keys=16)), *arrays, out)
+    np.testing.assert_allclose(out, want.numpy(), rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_registers_of_a_thread_are_all_there(dtype: str, rows: int) -> None:
+    """TVM leaves out elements that it does not see in use, and functions of CUDA C++ use neighbours of what they are
+    given."""
+    tile = AttentionTile(warps=(1, 1), rows=rows, keys=32)
+    case = Case(dtype, 1, 1, 64, 64, 32, 32, tile)
+    function = function_of(case)
+    found = attention_of(function)
+    assert found is not None
+    kernel, target = kernel_of(found, tile), tvm.target.Target(H200)
+    check_function(kernel, function, target)
+    wanted = {
+        str(buffer.name): math.prod(int(extent) for extent in buffer.shape)
+        for block in blocks_in(kernel.body)
+        for buffer in block.alloc_buffers
+        if str(buffer.scope()) == "local"
+    }
+    have = {
+        str(node.buffer.name): math.prod(int(extent) for extent in node.buffer.shape)
+        for node in statements_in(lowered(kernel, target).body)
+        if type(node).__name__ == "AllocBuffer"
+    }
+    assert len(wanted) > 5
+    assert all(have.get(name, size) == size for name, size in wanted.items())
+
+
+@pytest.mark.parametrize("warps", [(4, 1), (1, 4)])
+def test_vectors_copy_and_compute_nothing(warps: tuple[int, int]) -> None:
+    """TVM writes a selection in a vector as code that no compiler takes."""
+    (function,) = (
+        each
+        for each in join_attention(module(GRAPHS["bert"], "float16")).functions.values()
+        if isinstance(each, tirx.PrimFunc)
+    )
+    found = attention_of(function)
+    assert found is not None
+    kernel = kernel_of(found, AttentionTile(warps=warps, rows=1, keys=16))
+    vectors = [node for node in statements_in(kernel.body) if type(node).__name__ == "For" and int(node.kind) == 2]
+    assert vectors
+    assert {type(loop.body.value).__name__ for loop in vectors} <= {"BufferLoad", "TensorLoad"}
+
+
+def test_tiles_that_take_too_much_shared_memory_are_refused() -> None:
+    tile = AttentionTile(warps=(8, 1), rows=2, keys=64)
+    function = function_of(Case("float32", 1, 1, 512, 512, 128, 128, tile))
+    found = attention_of(function)
+    assert found is not None
+    with pytest.raises(GuardError, match="shared memory"):
+        check_function(kernel_of(found, tile), function, tvm.target.Target(H200))

@@ -1,0 +1,245 @@
+"""As :mod:`.emulator`, for kernels whose operands the copy engine brings: who brings and who multiplies run side by
+side and meet at barriers alone, which know how often somebody has arrived and how many bytes are still to come.
+
+What was started arrives at once or when it is waited for, as a seed decides. Source: PTX ISA 8.5, "mbarrier",
+"cp.async.bulk.tensor".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from tunehub.tir.nodes import parameters
+
+from .emulator import _BASE, _Block
+
+_MOST_TURNS = 1_000_000
+_MOST_AHEAD = 40  # steps of a block, of which the others do none
+
+
+@dataclass
+class _Map:
+    """A matrix, and the rows of a box of it."""
+
+    matrix: Any
+    rows: int
+    across: int
+
+
+@dataclass
+class _Barrier:
+    """``count`` arrivals pass it once; ``bytes``: still to come."""
+
+    count: int
+    left: int
+    bytes: int = 0
+    passed: int = 0
+    coming: list[Any] = field(default_factory=list)
+
+    def check(self) -> None:
+        assert self.left >= 0, "more arrive than are awaited"
+        if self.left == 0 and self.bytes == 0:
+            self.left, self.passed = self.count, self.passed + 1
+
+
+def run_bulk(function: Any, *arrays: Any, seed: int = 0) -> None:
+    """Run ``function`` on ``arrays``, the last of which it writes."""
+    named = {hash(buffer): array for buffer, array in zip(parameters(function), arrays, strict=True)}
+    *host, grid = function.body.seq
+    maps: dict[int, _Map] = {}
+    for statement in host:
+        if type(statement).__name__ == "Evaluate":
+            args = statement.value.args
+            rank = 2
+            sizes = [int(a.value) for a in args[2:]]
+            array = named[hash(args[1].args[0].source)]
+            matrix = array.reshape(sizes[1], sizes[0])
+            assert sizes[rank] == sizes[0] * array.itemsize and sizes[3] * array.itemsize == 128, sizes
+            maps[hash(args[0])] = _Map(matrix, sizes[4], sizes[3])
+    order, body = {}, grid
+    while type(body).__name__ == "For" and body.thread_binding is not None:
+        order[str(body.thread_binding.thread_tag)] = (hash(body.loop_var), int(body.extent.value))
+        body = body.body
+    thread, threads = order["threadIdx.x"]
+    ranks = order.get("clusterCtaIdx.x", (0, 1))
+    rng = Random(seed)
+    for first in range(0, order["blockIdx.x"][1], ranks[1]):
+        blocks = []
+        for rank in range(ranks[1]):
+            values = {thread: np.arange(threads), order["blockIdx.x"][0]: first + rank, ranks[0]: rank}
+            blocks.append(_BulkBlock(rank, values, dict(named), {}, threads, maps, rng))
+        for block in blocks:
+            block.cluster = blocks
+        running = {block.rank: block.run(body) for block in blocks}
+        for _ in range(_MOST_TURNS):
+            rank = rng.choice([*running])
+            if all(next(running[rank], None) is not None for _ in range(rng.randint(1, _MOST_AHEAD))):
+                continue
+            blocks[rank].ended = True
+            del running[rank]
+            if not running:
+                break
+        else:
+            raise AssertionError("somebody waits for ever")
+        assert all(not barrier.coming for block in blocks for barrier in block.barriers.values()), (
+            "copies are under way"
+        )
+
+
+class _BulkBlock(_Block):
+    def __init__(
+        self, rank: int, values: Any, buffers: Any, memory: Any, threads: int, maps: dict[int, _Map], rng: Random
+    ) -> None:
+        super().__init__(values, buffers, memory, threads)
+        self.rank, self.maps, self.rng = rank, maps, rng
+        self.ended = False
+        self.barriers: dict[int, _Barrier] = {}
+        self.met = 0
+
+    def run(self, node: Any, mask: Any = True) -> Any:
+        if type(node).__name__ == "IfThenElse" and node.else_case is not None:
+            condition = self.value(node.condition)
+            sides = [
+                _Side(self).run(node.then_case, np.logical_and(mask, condition)),
+                _Side(self).run(node.else_case, np.logical_and(mask, np.logical_not(condition))),
+            ]
+            while sides:
+                sides = [side for side in sides if next(side, None) is not None]
+                yield True
+        elif type(node).__name__ == "For":
+            start, extent = int(self.value(node.min)), int(self.value(node.extent))
+            for value in range(start, start + extent):
+                self.values[hash(node.loop_var)] = value
+                yield from self.run(node.body, mask)
+        elif type(node).__name__ == "IfThenElse":
+            held = np.logical_and(mask, self.value(node.condition))
+            if np.any(held):
+                yield from self.run(node.then_case, held)
+        else:
+            yield from super().run(node, mask)
+
+    def address(self, node: Any, mask: Any) -> int:
+        found = np.broadcast_to(np.asarray(self.value(node)).astype(int), self.threads)[
+            np.broadcast_to(mask, self.threads)
+        ]
+        assert (found == found[0]).all()
+        return int(found[0]) - _BASE
+
+    def one(self, node: Any, mask: Any) -> int:
+        return self.address(node, mask) + _BASE
+
+    def value(self, node: Any) -> Any:
+        if type(node).__name__ == "Call" and str(node.op.name).endswith("func_call"):
+            name = str(node.args[0].value)
+            if name == "tunehub_ring_take":
+                at = np.broadcast_to(np.asarray(self.value(node.args[1])).astype(int) - _BASE, self.threads) // 4
+                at = np.clip(at, 0, self.shared.size // 4 - 4)
+                return self.shared.view("float32")[at[:, None] + np.arange(4)]
+            if name.startswith("tunehub_cluster_sum_"):
+                count, first = int(name.split("_")[-1]), int(np.asarray(self.value(node.args[2])))
+                at = np.broadcast_to(np.asarray(self.value(node.args[1])).astype(int) - _BASE, self.threads) // 4
+                own = np.clip(at, 0, self.shared.size // 4 - 4)[:, None] + np.arange(4)
+                blocks = [self.there(rank) for rank in range(first, first + count)]
+                return np.sum([block.shared.view("float32")[own] for block in blocks], axis=0)
+        if type(node).__name__ == "LShift":
+            return np.left_shift(self.value(node.a), self.value(node.b))
+        return super().value(node)
+
+    def call(self, node: Any, mask: Any) -> Any:
+        name = str(node.args[0].value) if str(node.op.name).endswith("func_call") else str(node.op.name)
+        args = node.args[1:-1]
+        if name.startswith("tunehub_ring_registers_"):
+            return
+        if not name.startswith("tunehub_ring_"):
+            yield from super().call(node, mask)
+            return
+        what = name.removeprefix("tunehub_ring_")
+        held = np.broadcast_to(mask, self.threads)
+        if what == "barrier":
+            count = self.one(args[1], mask)
+            self.barriers[self.address(args[0], mask)] = _Barrier(count, count)
+        elif what in ("met", "set", "set_cluster"):
+            self.met += 1
+            goal = self.met
+            while any(block.met < goal for block in self.cluster):
+                yield True
+        elif what == "group":
+            pass
+        elif what.startswith("expect_"):
+            barrier = self.barriers[self.address(args[0], mask)]
+            barrier.bytes += int(what.split("_")[1])
+            barrier.left -= held.sum()
+            barrier.check()
+        elif what in ("arrive", "arrive_at"):
+            at = self.address(args[0], mask)
+            ranks = np.broadcast_to(self.value(args[1]) if what == "arrive_at" else self.rank, self.threads)[held]
+            for rank in ranks:
+                barrier = self.there(int(rank)).barriers[at]
+                barrier.left -= 1
+                barrier.check()
+        elif what in ("box", "box_shared"):
+            self.bring(args, mask)
+        elif what == "wait":
+            barrier, parity = self.barriers[self.address(args[0], mask)], self.one(args[1], mask)
+            while (barrier.passed & 1) == parity:
+                for deliver in barrier.coming:
+                    deliver()
+                barrier.coming.clear()
+                barrier.check()
+                if (barrier.passed & 1) == parity:
+                    yield True
+        elif what == "keep":
+            at = np.broadcast_to(np.asarray(self.value(args[0])).astype(int) - _BASE, self.threads)[held] // 4
+            for v in (0, 1):
+                self.shared.view("float32")[at + v] = np.broadcast_to(self.value(args[1 + v]), self.threads)[held]
+        else:
+            raise NotImplementedError(name)
+
+    def there(self, rank: int) -> _BulkBlock:
+        """A block of the cluster, which has to be there still."""
+        assert not self.cluster[rank].ended, f"the block {rank} has ended"
+        return self.cluster[rank]
+
+    def bring(self, args: Any, mask: Any) -> None:
+        held = np.broadcast_to(mask, self.threads)
+        assert held.sum() == 1
+        to, at = self.address(args[0], mask), self.address(args[2], mask)
+        x, y, *bits = (self.one(arg, mask) for arg in args[3:])
+        own = self.maps[hash(args[1].args[0])]
+        assert to % 1024 == 0
+        box = np.zeros((own.rows, own.across), own.matrix.dtype)
+        part = own.matrix[y : y + own.rows, x : x + own.across]
+        box[: part.shape[0], : part.shape[1]] = part
+        data = box.view("uint8")
+        place = np.arange(data.size).reshape(data.shape) + to + _BASE
+        place = (place ^ (place >> 7 & 7) << 4) - _BASE
+        mask = bits[0] if bits else 1 << self.rank
+        for block in (self.there(rank) for rank in range(mask.bit_length()) if mask >> rank & 1):
+            barrier = block.barriers[at]
+
+            def deliver(block: Any = block, barrier: Any = barrier) -> None:
+                block.shared[place] = data
+                barrier.bytes -= data.size
+
+            if self.rng.random() < 0.5:
+                deliver()
+                barrier.check()
+            else:
+                barrier.coming.append(deliver)
+
+
+class _Side:
+    """A side of a branch: variables of its own."""
+
+    def __init__(self, block: _BulkBlock) -> None:
+        self.block = block
+
+    def run(self, node: Any, mask: Any) -> Any:
+        own = _BulkBlock.__new__(_BulkBlock)
+        own.__dict__.update(self.block.__dict__)
+        own.values = dict(self.block.values)
+        yield from own.run(node, mask)

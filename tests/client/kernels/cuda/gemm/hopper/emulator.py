@@ -1,0 +1,245 @@
+"""A GPU of compute capability 9.0 for kernels of :mod:`tunehub.kernels.cuda.gemm.hopper`: all threads of a block at
+once, by NumPy.
+
+Copies into shared memory arrive when they are waited for, and not before; operands are read from shared memory where
+PTX says that a swizzled operand lies; sums are in registers as PTX says. What is not there yet is NaN. Source: PTX ISA
+8.5, 9.7.15.5 "Asynchronous wgmma: matrix fragments, shared memory layouts", 9.7.9.25 "cp.async".
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+
+from tunehub.tir.nodes import buffer_kind, parameters
+
+from ...operators import BINARY
+
+_BASE = 1024  # where shared memory begins
+_BEHIND = 1 << 18
+
+
+def run(function: Any, *arrays: Any) -> None:
+    """Run ``function`` on ``arrays``, the last of which it writes. Symbols are extents of these; behind each is more
+    memory, in which nothing may be read or written."""
+    symbols = {
+        hash(extent): size
+        for buffer, array in zip(parameters(function), arrays, strict=True)
+        for extent, size in zip(buffer_kind(buffer).shape, array.shape, strict=True)
+    }
+    memory = [np.concatenate([array.reshape(-1), np.full(_BEHIND, np.nan, array.dtype)]) for array in arrays]
+    named = {
+        hash(buffer): flat[: array.size].reshape(array.shape)
+        for buffer, flat, array in zip(parameters(function), memory, arrays, strict=True)
+    }
+    _run(function, symbols, named, dict(zip(named, memory, strict=True)))
+    assert np.isnan(memory[-1][arrays[-1].size :]).all(), "something is written behind the result"
+    arrays[-1][...] = named[hash(parameters(function)[-1])]
+
+
+def _run(function: Any, symbols: dict[int, Any], named: dict[int, Any], memory: dict[int, Any]) -> None:
+    body, order = function.body, []
+    while type(body).__name__ == "SBlockRealize" or (type(body).__name__ == "For" and body.thread_binding is not None):
+        if type(body).__name__ == "For":
+            extent = int(_Block(symbols, {}, {}, 1).value(body.extent))
+            order.append((str(body.thread_binding.thread_tag), hash(body.loop_var), extent))
+        body = body.block.body if type(body).__name__ == "SBlockRealize" else body.body
+    extents = {tag: (name, extent) for tag, name, extent in order}
+    thread, threads = extents["threadIdx.x"]
+    ranks = extents.get("clusterCtaIdx.x", (0, 1))
+    for batch in range(extents.get("blockIdx.y", (0, 1))[1]):
+        for first in range(0, extents["blockIdx.x"][1], ranks[1]):
+            blocks = []
+            for rank in range(ranks[1]):
+                values = {thread: np.arange(threads), extents["blockIdx.x"][0]: first + rank, ranks[0]: rank}
+                values[extents.get("blockIdx.y", (1, 1))[0]] = batch
+                blocks.append(_Block(symbols | values, dict(named), memory, threads))
+            cluster = [block.run(body) for block in blocks]
+            for block in blocks:
+                block.cluster = blocks
+            while cluster:  # each up to where it waits for the others
+                cluster = [one for one in cluster if next(one, None) is not None]
+
+
+class _Block:
+    cluster: list[_Block]
+
+    def __init__(self, values: dict[int, Any], buffers: dict[int, Any], memory: dict[int, Any], threads: int) -> None:
+        self.values, self.buffers, self.memory, self.threads = values, buffers, memory, threads
+        self.all = np.arange(threads)
+        self.own: set[int] = set()  # buffers that each thread has
+        self.groups: list[list[Any]] = [[]]
+        self.started: list[list[Any]] = [[]]
+        self.shared = np.zeros(0, "uint8")
+
+    def run(self, node: Any, mask: Any = True) -> Any:
+        kind = type(node).__name__
+        if kind == "SeqStmt":
+            for each in node.seq:
+                yield from self.run(each, mask)
+        elif kind == "For":
+            for value in range(int(node.extent.value)):
+                self.values[hash(node.loop_var)] = value
+                yield from self.run(node.body, mask)
+        elif kind == "IfThenElse":
+            yield from self.run(node.then_case, np.logical_and(mask, self.value(node.condition)))
+        elif kind == "AllocBuffer":
+            size, dtype = int(node.buffer.ty.shape[0].value), str(node.buffer.ty.dtype)
+            if node.buffer.scope() == "local":
+                self.own.add(hash(node.buffer))
+                self.buffers[hash(node.buffer)] = np.full((self.threads, size), np.nan, dtype)
+            else:
+                self.buffers[hash(node.buffer)] = np.full(size, np.nan, dtype)
+                self.shared = self.buffers[hash(node.buffer)].view("uint8")
+        elif kind == "DeclBuffer":
+            self.declare(node.buffer, node.data.args[0])
+        elif kind == "Bind":
+            self.values[hash(node.var)] = self.value(node.value)
+        elif kind == "BufferStore":
+            self.store(node, mask)
+        elif kind == "Evaluate":
+            yield from self.call(node.value, mask)
+        else:
+            raise NotImplementedError(kind)
+
+    def declare(self, part: Any, whole: Any) -> None:
+        """``part`` begins at ``whole``, an element of a buffer or all of one, and may go beyond its end."""
+        source, indices = (whole.source, whole.indices) if hasattr(whole, "indices") else (whole, ())
+        start = 0
+        for index, extent in zip(indices, self.buffers[hash(source)].shape if indices else (), strict=True):
+            start = start * extent + int(self.value(index))
+        shape = [int(extent.value) for extent in buffer_kind(part).shape]
+        self.buffers[hash(part)] = self.memory[hash(source)][start : start + math.prod(shape)].reshape(shape)
+
+    def store(self, node: Any, mask: Any) -> None:
+        held = np.broadcast_to(mask, self.threads)
+        if type(node.indices[0]).__name__ == "Ramp":
+            first, lanes = int(self.value(node.indices[0].base)), int(node.indices[0].lanes)
+            self.buffers[hash(node.buffer)][held, first : first + lanes] = self.value(node.value)[held]
+            return
+        indices = [np.broadcast_to(self.value(index), self.threads)[held] for index in node.indices]
+        value = np.broadcast_to(self.value(node.value), self.threads)[held]
+        buffer = self.buffers[hash(node.buffer)]
+        if hash(node.buffer) in self.own:
+            indices = [self.all[held], *indices]
+        buffer[tuple(indices)] = value
+
+    def place(self, load: Any) -> tuple[Any, tuple[Any, ...]]:
+        indices = tuple(np.broadcast_to(self.value(index), self.threads) for index in load.indices)
+        if hash(load.source) in self.own:
+            indices = (self.all, *indices)
+        return self.buffers[hash(load.source)], indices
+
+    def value(self, node: Any) -> Any:
+        kind = type(node).__name__
+        if kind in ("IntImm", "FloatImm"):
+            return node.value
+        if kind == "Var":
+            return self.values[hash(node)]
+        if kind in BINARY:
+            return BINARY[kind](self.value(node.a), self.value(node.b))
+        if kind == "Not":
+            return np.logical_not(self.value(node.a))
+        if kind == "Cast":
+            return np.asarray(self.value(node.value)).astype(str(node.ty.dtype))
+        if kind in ("BufferLoad", "TensorLoad"):
+            buffer, indices = self.place(node)
+            inside = tuple(np.clip(i, 0, n - 1) for i, n in zip(indices, buffer.shape, strict=True))
+            return buffer[inside]
+        name = str(node.op.name).split(".")[-1]
+        if name == "if_then_else":
+            return np.where(*map(self.value, node.args))
+        if name == "func_call" and str(node.args[0].value) == "tunehub_shared_address":
+            return _BASE
+        if name == "func_call":
+            start = np.broadcast_to(np.asarray(self.value(node.args[1])).astype(int) - _BASE, self.threads) // 4
+            own = start[:, None] + np.arange(4)
+            return np.sum([block.shared.view("float32")[own] for block in self.cluster], axis=0)
+        raise NotImplementedError(name)
+
+    def call(self, node: Any, mask: Any) -> Any:
+        name = str(node.args[0].value) if str(node.op.name).endswith("func_call") else str(node.op.name)
+        args = node.args[1:-1]
+        if name == "tunehub_copy_16":
+            self.copy(args, np.broadcast_to(mask, self.threads))
+        elif name == "tunehub_copies_end":
+            self.groups.append([])
+        elif name == "tunehub_round_16":
+            self.round(args[0], np.broadcast_to(mask, self.threads))
+        elif name.startswith(("tunehub_copies_arrived_", "tunehub_copies_landed_")):
+            self.arrive(int(name.split("_")[-1]))
+        elif name.startswith("tunehub_wgmma_done_"):
+            self.finish(int(name.split("_")[-1]))
+        elif name.startswith("tunehub_wgmma_finished_"):
+            self.finish(0)
+        elif name.startswith("tunehub_wgmma_"):
+            found = re.fullmatch(r"tunehub_wgmma_(\d+)_(\d+)_(\d)_(\d+)_(\d+)_(\d)", name)
+            assert found is not None
+            self.multiply(args, *map(int, found.groups()))
+        elif name == "tunehub_cluster_waited":
+            yield True
+        elif not name.endswith("tvm_storage_sync"):
+            raise NotImplementedError(name)
+
+    def copy(self, args: Any, mask: Any) -> None:
+        to = np.broadcast_to(np.asarray(self.value(args[0])).astype(int) - _BASE, self.threads)
+        buffer, indices = self.place(args[1].args[0])
+        holds = np.broadcast_to(self.value(args[2]), self.threads)
+        flat, size = np.zeros(self.threads, int), 16 // buffer.dtype.itemsize
+        for index, extent in zip(indices, buffer.shape, strict=True):
+            flat = flat * extent + index
+        for thread in self.all[mask]:
+            assert to[thread] % 16 == 0 and (not holds[thread] or flat[thread] % size == 0), "an address is not aligned"
+            data = buffer.reshape(-1)[flat[thread] : flat[thread] + size]
+            data = data if holds[thread] else np.zeros(size, buffer.dtype)
+            assert data.size == size, "a copy leaves its buffer"
+            self.groups[-1].append((to[thread], data.view("uint8")))
+
+    def arrive(self, under_way: int) -> None:
+        """The groups of copies that are waited for are there; the others may arrive at any time, so they are not."""
+        ended = len(self.groups) - 1
+        for group in self.groups[: ended - under_way]:
+            for to, data in group:
+                self.shared[to : to + 16] = data
+            group.clear()
+
+    def round(self, address: Any, mask: Any) -> None:
+        """To TF32, to nearest."""
+        at = np.broadcast_to(np.asarray(self.value(address)).astype(int) - _BASE, self.threads)[mask] // 4
+        words = self.shared.view("uint32")
+        for lane in range(4):
+            words[at + lane] = words[at + lane] + np.uint32(0x1000) & np.uint32(0xFFFFE000)
+
+    def multiply(self, args: Any, rows: int, columns: int, turned: int, a_apart: int, b_apart: int, kind: int) -> None:
+        sums, dtype = self.place(args[0].args[0])[0], ("float16", "bfloat16", "float32")[kind]
+        a, b = (np.broadcast_to(np.asarray(self.value(arg)).astype(int) - _BASE, self.threads) for arg in args[1:])
+        size = np.dtype(dtype).itemsize
+        for first in range(0, self.threads // 128 * 128, 128):
+            k, column = np.arange(128 // size), np.arange(columns)
+            for part in range(rows // 64):
+                left = self.operand(a[first] + part * a_apart + np.arange(64)[:, None] * 128 + k * size, dtype)
+                at = column[:, None] * 128 + k * size
+                if turned:
+                    at = column[:, None] // 64 * b_apart + column[:, None] % 64 * 2 + k * 128
+                product = left @ self.operand(b[first] + at, dtype).T
+                self.started[-1].append((sums, first, part, columns, product))
+        self.started.append([])
+
+    def operand(self, address: Any, dtype: str) -> Any:
+        absolute = address + _BASE
+        swizzled = absolute ^ (absolute >> 7 & 7) << 4
+        found = self.shared.view(dtype)[(swizzled - _BASE) // np.dtype(dtype).itemsize].astype("float32")
+        return (found.view("uint32") & np.uint32(0xFFFFE000)).view("float32") if dtype == "float32" else found
+
+    def finish(self, under_way: int) -> None:
+        ended = len(self.started) - 1
+        for group in self.started[: ended - under_way]:
+            for sums, first, part, columns, product in group:
+                thread, j = np.arange(128)[:, None], np.arange(columns // 2)
+                row = thread // 32 * 16 + thread % 32 // 4 + 8 * (j // 2 % 2)
+                column = j // 4 * 8 + thread % 4 * 2 + j % 2
+                sums[first + thread, part * columns // 2 + j] += product[row, column]
+            group.clear()

@@ -1,0 +1,298 @@
+"""Long sums in float32 divided among the threads of a block: schedules, their results on a CPU, the search. No GPU."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+
+from tunehub.kernels.cuda.gemm.split_k import sketch as split_k
+from tunehub.kernels.cuda.gemm.split_k.sketch import Side, SplitTile, all_tiles, apply, matmul_of, sides, tile_of
+from tunehub.kernels.cuda.gemm.tensor_core import sketch as tensor_core
+from tunehub.target.gpu_architectures import SM_80
+from tunehub_builder.tuning.journal import Trial
+from tunehub_builder.tuning.search.cuda import FIRST, SOURCE, CudaSearch
+from tunehub_builder.tuning.search.split_k import SplitKSearch, distance
+from tunehub_builder.tuning.search.strategy import trace_id
+from tunehub_registry.trace_rules import required_features
+
+from ......sweeps import swept
+from ......threads_as_loops import UNOPTIMISED, threads_as_loops
+
+pytestmark = pytest.mark.slow
+
+TARGET = {
+    "kind": "cuda",
+    "arch": "sm_90",
+    "max_threads_per_block": 1024,
+    "max_shared_memory_per_block": 49152,
+    "thread_warp_size": 32,
+}
+TILE = SplitTile(groups=4, threads=(8, 8), sums=(4, 4), depth=8, vectors=(4, 4))
+
+
+def dense(rows: int = 64, columns: int = 96, inner: int = 128, dtype: str = "float32") -> Any:
+    """A product of matrices, and what is made of it: two steps, of which the second takes both."""
+    import tvm
+    from tvm import te
+
+    a, b = te.placeholder((rows, inner), dtype, name="a"), te.placeholder((inner, columns), dtype, name="b")
+    bias = te.placeholder((columns,), dtype, name="bias")
+    k = te.reduce_axis((0, inner), name="k")
+    c = te.compute((rows, columns), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="matmul")
+    d = te.compute((rows, columns), lambda i, j: c[i, j] + bias[j], name="added")
+    e = te.compute((rows, columns), lambda i, j: te.tanh(d[i, j]), name="bent")
+    f = te.compute((rows, columns), lambda i, j: d[i, j] * e[i, j], name="out")
+    return tvm.IRModule({"main": te.create_prim_func([a, b, bias, f], index_dtype_override="int64")})
+
+
+def uneven() -> Any:
+    """Rows and steps that no block divides."""
+    return dense(197, 72, 200)
+
+
+def conv(channels: int = 32, size: int = 7, filters: int = 24, window: int = 3, stride: int = 1) -> Any:
+    """A convolution with padding and a bias."""
+    import tvm
+    from tvm import te, topi
+
+    x = te.placeholder((1, channels, size, size), name="x")
+    w = te.placeholder((filters, channels, window, window), name="w")
+    bias = te.placeholder((1, filters, 1, 1), name="bias")
+    y = topi.nn.conv2d_nchw(x, w, stride, window // 2, 1)
+    z = te.compute(y.shape, lambda n, c, h, v: te.max(y[n, c, h, v] + bias[0, c, 0, 0], 0.0), name="add")
+    return tvm.IRModule({"main": te.create_prim_func([x, w, bias, z], index_dtype_override="int64")})
+
+
+def pointwise() -> Any:
+    """A convolution with a window of one place: its image is read in vectors, which no row's end may cut."""
+    return conv(64, 14, 32, 1)
+
+
+def strided() -> Any:
+    """A convolution of every second place."""
+    return conv(16, 14, 32, 3, 2)
+
+
+def scores() -> Any:
+    """Products of each head, with the second operand as it lies: NT."""
+    import tvm
+    from tvm import te
+
+    q, key = te.placeholder((3, 32, 64), name="q"), te.placeholder((3, 48, 64), name="key")
+    k = te.reduce_axis((0, 64), name="k")
+    c = te.compute((3, 32, 48), lambda h, i, j: te.sum(q[h, i, k] * key[h, j, k], axis=k), name="nt")
+    return tvm.IRModule({"main": te.create_prim_func([q, key, c], index_dtype_override="int64")})
+
+
+def batched(batch: int, rows: int, columns: int, inner: int) -> Any:
+    """Products of which there are many."""
+    import tvm
+    from tvm import te
+
+    a, b = te.placeholder((batch, inner, rows), name="a"), te.placeholder((batch, inner, columns), name="b")
+    k = te.reduce_axis((0, inner), name="k")
+    c = te.compute((batch, rows, columns), lambda p, i, j: te.sum(a[p, k, i] * b[p, k, j], axis=k), name="products")
+    return tvm.IRModule({"main": te.create_prim_func([a, b, c], index_dtype_override="int64")})
+
+
+def transposed() -> Any:
+    """A product with the first operand the other way round: TN."""
+    import tvm
+    from tvm import te
+
+    a, b = te.placeholder((128, 32), name="a"), te.placeholder((128, 64), name="b")
+    k = te.reduce_axis((0, 128), name="k")
+    c = te.compute((32, 64), lambda i, j: te.sum(a[k, i] * b[k, j], axis=k), name="tn")
+    return tvm.IRModule({"main": te.create_prim_func([a, b, c], index_dtype_override="int64")})
+
+
+CASES: dict[str, Callable[[], Any]] = {
+    each.__name__: each for each in (dense, uneven, conv, pointwise, strided, scores, transposed)
+}
+
+
+def _tiles(matmul: Any) -> list[SplitTile]:
+    found = all_tiles(matmul)
+    return list(map(found.tile, range(len(found))))
+
+
+def _chosen(case: str, count: int, pipelined: bool | None = None) -> tuple[Any, Any, list[SplitTile]]:
+    """The workload, its matmul, and some of its tiles, the same in every run."""
+    mod = CASES[case]()
+    matmul = matmul_of(mod)
+    assert matmul is not None
+    found = [tile for tile in _tiles(matmul) if pipelined in (None, tile.pipelined)]
+    return mod, matmul, Random(case).sample(found, count)
+
+
+def test_products_are_found_with_what_lies_where() -> None:
+    found = {name: matmul_of(case()) for name, case in CASES.items()}
+    assert all(found.values())
+    of = {name: sides(matmul) for name, matmul in found.items() if matmul is not None}
+    assert of["dense"] == (Side(0, 64, True, 128), Side(1, 96, False, 96))
+    assert of["scores"] == (Side(0, 32, True, 64), Side(1, 48, True, 64))
+    assert of["transposed"] == (Side(0, 32, False, 32), Side(1, 64, False, 64))
+    assert of["conv"] == (Side(1, 24, True, 288), Side(0, 49, False, 1, window=9))
+    assert of["pointwise"] == (Side(1, 32, True, 64), Side(0, 196, False, 14))
+
+
+def test_others_are_left_to_others() -> None:
+    assert matmul_of(dense(dtype="float16")) is None
+    assert matmul_of(dense(inner=32)) is None, "a short sum"
+    assert matmul_of(dense(4096, 4096)) is None, "more results than were measured"
+    assert matmul_of(batched(36, 64, 25088, 64)) is not None, "36 large products were measured"
+    assert matmul_of(batched(64, 64, 25088, 64)) is None, "more of them were not"
+    assert matmul_of(dense(1)) is None, "a product with a vector"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tiles_keep_to_what_a_gpu_has(case: str) -> None:
+    matmul = matmul_of(CASES[case]())
+    assert matmul is not None
+    found = _tiles(matmul)
+    assert 20 < len(found) == len(set(found)) < 10_000
+    for tile in found:
+        assert tile.block_threads <= SM_80.threads and tile.block_threads % 32 == 0
+        assert split_k.shared_memory(matmul, tile) <= SM_80.shared_memory
+        assert split_k.registers(matmul, tile) * tile.block_threads <= 1 << 16
+        assert math.prod(tile.sums) % tile.groups == 0
+        padded = math.prod(-(-e // b) * b for e, b in zip((s.extent for s in sides(matmul)), tile.block, strict=False))
+        assert padded <= 1.5 * math.prod(side.extent for side in sides(matmul))
+
+
+def test_threads_load_whole_windows() -> None:
+    for case in (conv(), strided()):
+        matmul = matmul_of(case)
+        assert matmul is not None
+        for tile in _tiles(matmul):
+            image = tile.vectors[1]
+            assert image % 9 == 0 and tile.depth % 9 == 0 and tile.block[2] % image == 0
+
+
+@pytest.mark.parametrize("pipelined", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_a_schedule_replays_as_it_was_made(case: str, pipelined: bool) -> None:
+    import tvm
+
+    from tunehub.compiler.schedule.apply import apply_exact
+    from tunehub.tir.guard import check_function
+    from tunehub.tir.traces import export_trace, import_trace
+
+    mod, matmul, chosen = _chosen(case, 3, pipelined)
+    for tile in chosen:
+        schedule = apply(mod, matmul, tile)
+        check_function(schedule.mod["main"], mod["main"], tvm.target.Target(TARGET))
+        trace = json.loads(json.dumps(export_trace(schedule.trace)))
+        assert required_features(trace) == frozenset()
+        assert tile_of(trace) == tile
+        assert tensor_core.tile_of(trace) is None
+        assert apply_exact(mod, import_trace(trace)).mod.script() == schedule.mod.script()
+
+
+@pytest.mark.no_cover  # apply() is covered above
+@pytest.mark.parametrize("case", swept(("uneven", "conv"), CASES))
+def test_results_are_right_with_one_thread_for_all(case: str) -> None:
+    """On a CPU threads become loops, each of which loads all that it needs; loads are pipelined as on a GPU."""
+    mod, matmul, chosen = _chosen(case, 2, False)
+    chosen += _chosen(case, 2, True)[2]
+    expected = _run(mod)
+    for tile in chosen:
+        looped = threads_as_loops(
+            apply(mod, matmul, tile).mod, all_loops=True
+        )  # TVM stages loads of what is shared only
+        found = _run(looped)
+        assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max(), tile
+
+
+def _run(mod: Any) -> Any:
+    import tvm
+
+    from tunehub.tir.nodes import buffer_shapes
+
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape, dtype="float32") for shape, _ in buffer_shapes(mod["main"])]
+    arrays[-1][...] = np.nan
+    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    tvm.tirx.build(mod, target=tvm.target.Target(UNOPTIMISED))["main"](*tensors)
+    return tensors[-1].numpy()
+
+
+def test_a_trace_of_another_kind_has_no_tile() -> None:
+    splits = ["Split", ["l0", "None", 16], [True, False], ["l1", "l2"]]
+    assert tile_of([[splits], []]) is None
+    assert tile_of([[splits, ["RFactor", ["l2"], [0], ["b1"]]], []]) is None
+
+
+def test_neighbours_differ_in_few_steps() -> None:
+    from dataclasses import replace
+
+    assert distance(TILE, TILE) == 0
+    for change in ({"groups": 8}, {"threads": (8, 6)}, {"sums": (4, 8)}, {"depth": 4}, {"pipelined": True}):
+        assert distance(TILE, replace(TILE, **change)) == 1
+    assert distance(TILE, replace(TILE, threads=(16, 4), depth=32)) == 4
+
+
+def test_the_search_varies_the_fastest_and_makes_nothing_twice() -> None:
+    import tvm
+
+    mod = dense()
+    search = SplitKSearch.of(mod, tvm.target.Target(TARGET), Random(1))
+    assert search is not None
+    known: set[str] = set()
+    for _ in range(3):
+        made = search.make((), known, 5)
+        assert len(made) == 5 and not known & set(made)
+        known |= set(made)
+    made = search.make((TILE,), known, 12)
+    assert not known & set(made)
+    near = [distance(TILE, tile) for text in made if (tile := tile_of(json.loads(text))) is not None]
+    assert len(near) == 12 and sum(each <= 2 for each in near) >= 5
+    assert SplitKSearch.of(dense(inner=32), tvm.target.Target(TARGET), Random(1)) is None
+
+
+def test_tiles_are_among_the_first_candidates_and_more_come_when_they_are_fast() -> None:
+    import tvm
+
+    mod, target = dense(), tvm.target.Target(TARGET)
+    search = CudaSearch(mod, target, seed=0, threads=1)
+    first = search.propose([], 32)
+    assert len(first) == FIRST
+    assert 3 <= sum(tile_of(trace) is not None for trace in first) <= FIRST // 2
+    trials = [
+        Trial(task="t", trace=trace, source=SOURCE, run_s=(1e-6 if tile_of(trace) is not None else 1e-5,))
+        for trace in first
+    ]
+    second = search.propose(trials, 16)
+    assert {trace_id(trace) for trace in first}.isdisjoint(map(trace_id, second))
+    assert sum(tile_of(trace) is not None for trace in second) >= 3
+    resumed = CudaSearch(mod, target, seed=0, threads=1)  # which applies earlier trials again, for the cost model
+    assert {trace_id(trace) for trace in first}.isdisjoint(map(trace_id, resumed.propose(trials, 16)))
+
+
+@pytest.mark.parametrize("pipelined", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_machine_code_keeps_sums_in_registers(case: str, pipelined: bool) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    import tvm
+
+    from tunehub.tir.cuda.nvrtc import Compiler, kernel_uses, source_of
+
+    compiler = Compiler("sm_90")
+    compiler.install()
+    mod, matmul, (tile,) = _chosen(case, 1, pipelined)
+    source = source_of(tvm.tirx.build(apply(mod, matmul, tile).mod, target=tvm.target.Target(TARGET)))
+    (use,) = kernel_uses(compiler.compile(source)).values()
+    assert use.stack <= 16 and use.registers <= split_k.registers(matmul, tile) + 32
+    reserved = 1 << 10  # by the system, in each block
+    assert use.shared_memory <= split_k.shared_memory(matmul, tile) + reserved
+    assert "atomic" not in source
+    if max(tile.vectors) == 4:
+        assert "float4" in source

@@ -1,0 +1,248 @@
+"""Products in half precision for tensor cores: what is one, and schedules that replay as they were made. No GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+
+from tunehub.kernels.cuda.gemm.matmul import Axis
+from tunehub.kernels.cuda.gemm.tensor_core import sketch as tensor_core
+from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, apply, is_among, matmul_of, tile_of, tiles
+from tunehub.tir.intrinsics import import_intrinsics
+from tunehub_registry.trace_rules import required_features
+
+from ......sweeps import swept
+from ......threads_as_loops import UNOPTIMISED, threads_as_loops
+
+pytestmark = pytest.mark.slow
+
+TARGET = {"kind": "cuda", "arch": "sm_90"}
+CUDA = "tvm.s_tir.tensor_intrin.cuda"
+
+
+def dense(rows: int = 64, columns: int = 96, inner: int = 128, dtype: str = "float16", total: str = "float32") -> Any:
+    """A product of matrices, and what is made of it in half precision: two steps, of which the second takes both."""
+    import tvm
+    from tvm import te
+
+    a, b = te.placeholder((rows, inner), dtype, name="a"), te.placeholder((inner, columns), dtype, name="b")
+    k = te.reduce_axis((0, inner), name="k")
+
+    def product(i: Any, j: Any) -> Any:
+        return te.sum(a[i, k].astype(total) * b[k, j].astype(total), axis=k)
+
+    c = te.compute((rows, columns), product, name="matmul")
+    d = te.compute((rows, columns), lambda i, j: c[i, j].astype("float16"), name="half")
+    e = te.compute((rows, columns), lambda i, j: te.tanh(d[i, j]), name="bent")
+    f = te.compute((rows, columns), lambda i, j: d[i, j] * e[i, j], name="out")
+    return tvm.IRModule({"main": te.create_prim_func([a, b, f], index_dtype_override="int64")})
+
+
+def conv() -> Any:
+    """A convolution with padding and a bias, of 14 × 14 places, which no fragment divides."""
+    import tvm
+    from tvm import te, topi
+
+    x, w = te.placeholder((1, 32, 14, 14), "float16", name="x"), te.placeholder((64, 32, 3, 3), "float16", name="w")
+    bias = te.placeholder((1, 64, 1, 1), "float16", name="bias")
+    y = topi.nn.conv2d_nchw(x, w, 1, 1, 1, out_dtype="float32")
+    z = te.compute(y.shape, lambda n, c, h, v: y[n, c, h, v].astype("float16") + bias[0, c, 0, 0], name="add")
+    return tvm.IRModule({"main": te.create_prim_func([x, w, bias, z], index_dtype_override="int64")})
+
+
+def narrow_conv() -> Any:
+    """Of 10 to 3 channels: K is 90."""
+    import tvm
+    from tvm import te, topi
+
+    x, w = te.placeholder((1, 10, 28, 28), "float16", name="x"), te.placeholder((3, 10, 3, 3), "float16", name="w")
+    y = topi.nn.conv2d_nchw(x, w, 1, 1, 1, out_dtype="float32")
+    z = te.compute(y.shape, lambda *i: y(*i).astype("float16"), name="half")
+    return tvm.IRModule({"main": te.create_prim_func([x, w, z], index_dtype_override="int64")})
+
+
+def scores() -> Any:
+    """Products of each head, with the second operand as it lies: NT."""
+    import tvm
+    from tvm import te
+
+    q, key = te.placeholder((4, 64, 32), "float16", name="q"), te.placeholder((4, 64, 32), "float16", name="key")
+    k = te.reduce_axis((0, 32), name="k")
+
+    def product(h: Any, i: Any, j: Any) -> Any:
+        return te.sum(q[h, i, k].astype("float32") * key[h, j, k].astype("float32"), axis=k)
+
+    return tvm.IRModule(
+        {
+            "main": te.create_prim_func(
+                [q, key, te.compute((4, 64, 64), product, name="nt")], index_dtype_override="int64"
+            )
+        }
+    )
+
+
+CASES: dict[str, Callable[[], Any]] = {"dense": dense, "conv": conv, "scores": scores}
+
+
+def test_products_are_found_with_what_lies_where() -> None:
+    found = matmul_of(dense())
+    assert found is not None
+    assert found.extents == (1, 64, 96, 128)
+    assert (found.rows_first, found.k_last, found.columns_first) == (False, False, False)
+    assert found.window == 1
+
+    found = matmul_of(conv())
+    assert found is not None
+    assert found.extents == (1, 196, 64, 288)
+    assert found.rows == (Axis(2, 14), Axis(3, 14))
+    assert found.window == 9
+    assert (found.rows_first, found.k_last, found.columns_first) == (True, True, True)
+
+    found = matmul_of(scores())
+    assert found is not None
+    assert found.extents == (4, 64, 64, 32)
+    assert found.k_last
+
+
+@pytest.mark.parametrize(("dtype", "total"), [("float32", "float32"), ("float16", "float16")])
+def test_other_types_are_left_to_others(dtype: str, total: str) -> None:
+    assert matmul_of(dense(dtype=dtype, total=total)) is None
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tiles_keep_to_what_a_gpu_has(case: str) -> None:
+    matmul = matmul_of(CASES[case]())
+    assert matmul is not None
+    found = list(tiles(matmul))
+    assert 20 < len(found) == len(set(found))
+    for tile in found:
+        rows, columns, depth = tile.block
+        assert tile.all_warps <= tensor_core.MOST_WARPS
+        total, asked_for = tensor_core.shared_memory(tile), 4 * tile.groups * rows * columns >= 48 << 10
+        assert total <= (99 << 10 if asked_for else 48 << 10)
+        for size, vector in zip((rows * depth, columns * depth), tile.vectors, strict=True):
+            assert size % (tile.threads * vector) == 0
+
+
+@pytest.mark.parametrize(
+    ("mod", "most"),
+    [
+        (dense(columns=90, inner=147), (1, 2)),
+        (dense(columns=96, inner=20), (4, 8)),
+        (narrow_conv(), (1, 2)),
+    ],
+    ids=["odd rows", "rows of 20", "windows of ten channels"],
+)
+def test_no_vector_goes_over_the_end_of_a_row(mod: Any, most: tuple[int, int]) -> None:
+    """TVM would load its elements one by one. Records from before that may."""
+    matmul = matmul_of(mod)
+    assert matmul is not None
+    found = list(tiles(matmul))
+    assert tuple(max(tile.vectors[side] for tile in found) for side in (0, 1)) == most
+    formerly = (1 if matmul.rows_first else 8, 8)
+    assert any(is_among(matmul, replace(tile, vectors=formerly)) for tile in found)
+    assert is_among(matmul, found[0]) and not is_among(matmul, replace(found[0], vectors=(1, 16)))
+
+
+LOCAL_STAGE = ("dense", "conv")
+KINDS = [
+    *((case, False, False) for case in CASES),
+    *((case, True, False) for case in LOCAL_STAGE),
+    ("conv", False, True),
+]
+
+
+def _some(found: list[TensorTile]) -> Iterator[TensorTile]:
+    """Two or three with each number of groups."""
+    for groups in tensor_core.GROUPS:
+        own = [tile for tile in found if tile.groups == groups]
+        yield from own[:: max(1, len(own) // 2)]
+
+
+@pytest.mark.parametrize(("case", "pipelined", "whole_windows"), KINDS)
+def test_a_schedule_replays_as_it_was_made(case: str, pipelined: bool, whole_windows: bool) -> None:
+    import tvm
+
+    from tunehub.compiler.schedule.apply import apply_exact
+    from tunehub.tir.guard import check_function
+    from tunehub.tir.traces import export_trace, import_trace
+
+    import_intrinsics(CUDA)
+    mod = CASES[case]()
+    matmul = matmul_of(mod)
+    assert matmul is not None
+    chosen = [tile for tile in tiles(matmul) if (tile.pipelined, tile.whole_windows) == (pipelined, whole_windows)]
+    assert chosen
+    for tile in _some(chosen):
+        schedule = apply(mod, matmul, tile)
+        check_function(schedule.mod["main"], mod["main"], tvm.target.Target(TARGET))
+        trace = json.loads(json.dumps(export_trace(schedule.trace)))
+        assert required_features(trace) == {"sm_70"}
+        assert tile_of(trace) == tile
+        assert apply_exact(mod, import_trace(trace)).mod.script() == schedule.mod.script()
+
+
+@pytest.mark.no_cover  # apply() is covered above
+@pytest.mark.parametrize("kind", swept([("dense", False), ("conv", True)], [(case, False) for case in CASES]))
+def test_results_are_right_with_one_thread_for_all(kind: tuple[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, without the intrinsics: threads become loops, which take turns at what they share."""
+    case, whole_windows = kind
+    monkeypatch.setattr(tensor_core, "_tensorize", lambda *_: None)
+    mod = CASES[case]()
+    matmul = matmul_of(mod)
+    assert matmul is not None
+    expected = run(mod)
+    chosen = sorted(tile for tile in tiles(matmul) if not tile.pipelined and tile.whole_windows == whole_windows)
+    for tile in _some(chosen):
+        looped = threads_as_loops(apply(mod, matmul, tile).mod, scopes=r"local|shared.*|wmma.*", all_loops=True)
+        difference = np.abs(run(looped) - expected).max()
+        assert difference <= 2e-3 * np.abs(expected).max()
+
+
+def run(mod: Any) -> Any:
+    import tvm
+
+    from tunehub.tir.nodes import buffer_kind, parameters
+
+    kinds = [buffer_kind(buffer) for buffer in parameters(mod["main"])]
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(tuple(map(int, kind.shape)), dtype="float32") for kind in kinds]
+    arrays[-1][...] = np.nan
+    tensors = [tvm.runtime.tensor(array.astype(str(kind.dtype))) for array, kind in zip(arrays, kinds, strict=True)]
+    tvm.tirx.build(mod, target=tvm.target.Target(UNOPTIMISED))["main"](*tensors)
+    return tensors[-1].numpy().astype("float32")
+
+
+def test_a_trace_of_another_kind_has_no_tile() -> None:
+    assert tile_of([[["Split", ["l0", "None", 16], [True, False], ["l1", "l2"]]], []]) is None
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_machine_code_has_products_of_tensor_cores(case: str) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    import tvm
+
+    from tunehub.tir.cuda.nvrtc import Compiler, kernel_uses, source_of
+
+    import_intrinsics(CUDA)
+    compiler = Compiler("sm_90")
+    compiler.install()
+    mod = CASES[case]()
+    matmul = matmul_of(mod)
+    assert matmul is not None
+    found = sorted(tiles(matmul))
+    chosen = [found[len(found) // 2], *[tile for tile in found if tile.whole_windows][:1]]
+    chosen += [tile for tile in found if tile.groups == 4][:1]
+    for tile in chosen:
+        library = tvm.tirx.build(apply(mod, matmul, tile).mod, target=tvm.target.Target(TARGET))
+        source = source_of(library)
+        assert "mma_sync" in source
+        (use,) = kernel_uses(compiler.compile(source)).values()
+        assert use.registers <= 255 and use.stack <= 16  # the assembler spares registers, TVM tells it to

@@ -1,0 +1,75 @@
+"""Products with an open number of rows: kernels for the first 32 of them, in front of what serves more. No GPU."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+
+import tvm
+from tvm import te, tirx
+
+from tunehub.kernels.cuda.low_batch.open_rows import few_rows
+from tunehub.kernels.cuda.symbolic import tensor_cores as open_tensor_cores
+from tunehub.kernels.cuda.symbolic.function import open_function
+from tunehub.tir.cuda.nvrtc import source_of
+from tunehub.tir.nodes import main_module
+from tunehub.tir.symbols import probes
+
+from ..scheduled import H200
+from .on_cpu import run, weights
+
+pytestmark = pytest.mark.slow
+
+
+def _linear(columns: int, depth: int, dtype: str = "float16", lead: tuple[int, ...] = ()) -> Any:
+    rows = tirx.Var("n", "int64")
+    x, w = te.placeholder((*lead, rows, depth), dtype, name="x"), te.placeholder((columns, depth), dtype, name="w")
+    bias, k = te.placeholder((columns,), dtype, name="bias"), te.reduce_axis((0, depth), name="k")
+
+    def product(*at: Any) -> Any:
+        return te.sum(x[(*at[:-1], k)].astype("float32") * w[at[-1], k].astype("float32"), axis=k)
+
+    y = te.compute((*lead, rows, columns), product, name="product")
+    z = te.compute(y.shape, lambda *at: y(*at).astype(dtype) + bias[at[-1]], name="out")
+    return main_module(te.create_prim_func([x, w, bias, z], index_dtype_override="int64"))
+
+
+@pytest.mark.parametrize("lead", [(), (1,)], ids=["matrix", "batch of one"])
+def test_few_rows_have_kernels_of_their_own(lead: tuple[int, ...]) -> None:
+    mod = _linear(64, 128, lead=lead)
+    whole = open_function(mod["main"])
+    assert whole is not None
+    assert [branch.up_to for branch in few_rows(whole, H200)] == [8, 16, 32]
+    found = open_tensor_cores.by_size(mod, H200)
+    assert found is not None
+    assert {(8,), (9,), (32,), (33,)} <= set(probes(found[0].mod["main"]))
+
+
+def test_others_have_none() -> None:
+    for mod in (_linear(64, 128, "float32"), _linear(64, 60)):
+        whole = open_function(mod["main"])
+        assert whole is not None and not few_rows(whole, H200)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize("rows", [1, 5, 8])
+def test_no_row_beyond_the_end_is_read_or_written(rows: int, tmp_path: Path) -> None:
+    """The source of the first kernel, on a CPU; the arrays end with the last row, and what follows is not touched."""
+    whole = open_function(_linear(40, 72)["main"])
+    assert whole is not None
+    source = source_of(tvm.tirx.build(main_module(few_rows(whole, H200)[0].function), target=H200))
+    (w,), wide = weights(16, 40, 72, seed=3)
+    chance = np.random.default_rng(4)
+    bias, guarded = (chance.standard_normal(shape).astype(np.float16) for shape in (40, (16, 72)))
+    guarded[rows:] = np.nan
+    out = np.full((16, 40), 7, np.float16)
+    run(source, {"x": guarded, "w": w, "bias": bias, "out": out, "n": rows}, (1, 3), tmp_path)
+    expected = (guarded[:rows].astype(np.float32) @ wide.T).astype(np.float16) + bias
+    np.testing.assert_allclose(out[:rows], expected, rtol=2e-3, atol=2e-2)
+    assert (out[rows:] == 7).all()
