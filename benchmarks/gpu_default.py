@@ -134,7 +134,7 @@ def built(network: ComparedNetwork, kinds: tuple[str, ...], folder: Path) -> Com
 
 def _counted(mod: Any, made: Callable[[str, Any], str]) -> dict[str, int]:
     """How often ``mod`` calls each of its functions, by the key that ``made`` gives for it."""
-    from tunehub.compiler.module_records import call_counts, workloads
+    from tunehub.graph.workloads import call_counts, workloads
 
     counts, found = call_counts(mod), dict[str, int]()
     for variable, function in workloads(mod):

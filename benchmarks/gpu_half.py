@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.gpu_rule import cost_lines, fitted_costs, positive_costs
+from tunehub.comparison.guess import GUESS_MARGIN
 from tunehub.kernels.cuda.gemm.matmul import Axis, Matmul
 from tunehub.kernels.cuda.gemm.tensor_core.cost import (
     COSTS,
@@ -34,7 +35,6 @@ from tunehub.kernels.cuda.gemm.tensor_core.cost import (
     on_tensor_cores,
 )
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile
-from tunehub.records.never_worse import GUESS_MARGIN
 
 ROWS = Path(__file__).parent / "results" / "half-h200-2026-11-22.jsonl.xz"
 

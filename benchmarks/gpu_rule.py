@@ -21,10 +21,10 @@ import click
 import numpy as np
 import numpy.typing as npt
 
+from tunehub.comparison.guess import GUESS_MARGIN
 from tunehub.kernels.cuda.adapted import TileRow, tile_row
 from tunehub.kernels.cuda.gemm import cost as cuda_cost
 from tunehub.kernels.cuda.gemm.cost import COSTS, DEFAULT_COSTS, Operand, Problem, Term, Tiles, as_tiles, counts
-from tunehub.records.never_worse import GUESS_MARGIN
 
 _FEWEST = 16  # trials of a workload that is judged
 _WEIGHT = 0.5  # how much less slow trials count: (fastest ÷ own time) to this power

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from tunehub.compiler.module_records import call_counts
 from tunehub.compiler.preparing import prepare
+from tunehub.graph.workloads import call_counts
 from tunehub.options import Layout, Precision
 from tunehub.tir.keys import anchor_key, workload_key
 from tunehub.tir.nodes import is_static, main_module

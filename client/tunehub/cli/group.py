@@ -9,9 +9,9 @@ from typing import TextIO
 
 import click
 
-from tunehub import __version__
 from tunehub.cli.examples import with_examples
 from tunehub.exceptions import HubWarning, TunehubError, UsageError
+from tunehub_registry import __version__
 from tunehub_registry.printable import plain_lines
 
 COMMANDS = {

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tunehub.compiler.current import is_current
 from tunehub.exceptions import (
     CompileStepError,
     HubError,
@@ -100,7 +101,7 @@ class Hub:
         self.published_profile = published_profile
         self._policy = policy
         self._workloads: list[WorkloadReport] = []
-        self._functions: dict[str, Any] = {}
+        self._functions: dict[str, Callable[[], tuple[str, str]]] = {}
         self._read_tuning = read_tuning
         self._attestations = attestations
         self._evidence: PackageEvidence | None = None
@@ -129,7 +130,7 @@ class Hub:
         """Put one compiled workload into the report; `function` is TVM's, kept for the file of misses."""
         self._workloads.append(workload if self.measuring is None else self.measuring.described(workload))
         if function is not None and workload.exact is not None and not workload.hit:
-            self._functions[workload.exact] = function
+            self._functions[workload.exact] = partial(_function_text, function)
 
     def failed(self, step: str, error: BaseException) -> None:
         """A step of the hub failed with `error`; the caller goes on without it. Raises in strict mode, and what Ctrl-C
@@ -331,7 +332,7 @@ def _open(
     deadline = Deadline(options.budget)
     request = LayerRequest(
         host=host, options=options, requirement=requirement, tvm_version=tvm_version,
-        cache=BlobCache(options.cache, deadline), policy=policy,
+        cache=BlobCache(options.cache, deadline), policy=policy, is_current=is_current,
     )  # fmt: skip
     layers = RecordLayers(relay=request.relay)
     found = _Found(resolution=Resolution(host=host, chosen=None), layers=layers)
@@ -431,3 +432,11 @@ def _unexpected(error: Exception) -> HubError:
     )
     problem.__cause__ = error
     return problem
+
+
+def _function_text(function: object) -> tuple[str, str]:
+    import tvm
+
+    from tunehub.tir.workload import workload_text
+
+    return workload_text(function), str(tvm.__version__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -13,6 +12,7 @@ from tunehub.compiler.schedule.ladder import Scheduled, Scheduling
 from tunehub.compiler.schedule.verified import VerifiedFunctions, VerifiedScheduling
 from tunehub.compiler.verify.port import ScheduleVerifier
 from tunehub.exceptions import CompileStepError
+from tunehub.graph.workloads import call_counts, workloads
 from tunehub.interrupts import raise_if_asked
 from tunehub.kernels.template_fit import machine_for
 from tunehub.report.ladder import StepRejected
@@ -20,8 +20,7 @@ from tunehub.report.model import WorkloadReport
 from tunehub.report.text import passed_over, rejection_text
 from tunehub.tir.cuda.headers import missing_for_tensor_cores
 from tunehub.tir.element_types import product_types, wide_product
-from tunehub.tir.lowering import IS_SCHEDULED, is_scheduled
-from tunehub.tir.nodes import buffer_kind, calls_in, operator_of, parameters, plain_extent, same_extent
+from tunehub.tir.lowering import IS_SCHEDULED
 from tunehub.tir.symbols import symbol_name, symbols_of
 
 if TYPE_CHECKING:
@@ -156,34 +155,6 @@ class ModuleRecords:
             reason = f"{without} functions do without tensor cores: {missing.reason}"
             problem = CompileStepError(reason, remedy=missing.remedy, cause="CUDA's headers")
             self._hub.failed("scheduling for tensor cores", problem)
-
-
-def workloads(mod: Any) -> Iterator[tuple[Any, Any]]:
-    """The functions of ``mod`` to be scheduled, with their variables."""
-    import tvm
-    from tvm import relax
-
-    for variable, function in mod.functions.items():
-        if not isinstance(function, tvm.tirx.PrimFunc) or is_scheduled(function):
-            continue
-        if not (relax.analysis.has_reshape_pattern(function) and _keeps_all(function)):
-            yield variable, function  # of the others TVM makes views, as long as nobody schedules them
-
-
-def _keeps_all(function: Any) -> bool:
-    """Whether the result of ``function`` has as many elements as its only input: a slice looks like a reshape, too."""
-    shapes = [buffer_kind(buffer).shape for buffer in parameters(function)]
-    first, *others = [math.prod(map(plain_extent, shape)) for shape in shapes]
-    return all(same_extent(first, size) for size in others)
-
-
-def call_counts(mod: Any) -> Counter[str]:
-    """How often each PrimFunc is called by the graph."""
-    counts: Counter[str] = Counter()
-    for call in calls_in(mod):
-        if operator_of(call).startswith("relax.call_tir"):
-            counts[str(call.args[0].name_hint)] += 1
-    return counts
 
 
 def _report(item: VerifiedScheduling, name: str, remaining: str, replaced: StepRejected | None) -> WorkloadReport:

@@ -11,16 +11,17 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from tunehub.comparison.guess import GUESS_MARGIN
 from tunehub.compiler.finishing import finish
-from tunehub.compiler.module_records import ModuleRecords, call_counts, workloads
+from tunehub.compiler.module_records import ModuleRecords
 from tunehub.compiler.patch import DefaultPipelinePatch
 from tunehub.compiler.preparing import prepare
 from tunehub.compiler.schedule.ladder import Scheduling
 from tunehub.compiler.verify.port import ScheduleVerifier, TrustingVerifier
 from tunehub.graph.numerics.known_mistakes import wrong_operators
+from tunehub.graph.workloads import call_counts, workloads
 from tunehub.interrupts import heeding
 from tunehub.kernels.template_fit import published_rates
-from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.tir.nodes import calls_in
 from tunehub.tir.symbols import symbols_of
 

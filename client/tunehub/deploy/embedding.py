@@ -12,10 +12,10 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from tunehub import __version__
 from tunehub.deploy.interface import FUNCTION, Interface, TensorSpec, encoded
 from tunehub.exceptions import LibraryError
 from tunehub.tir.nodes import is_constant, shape_of_type, tensor_type
+from tunehub_registry import __version__
 
 _CHUNK = 1 << 20
 

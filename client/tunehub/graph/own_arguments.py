@@ -14,6 +14,7 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
+from tunehub.tir.argument_checks import HAS_OWN_ARGUMENTS, without_assertions
 from tunehub.tir.index_expressions import is_variable
 from tunehub.tir.nodes import (
     buffer_kind,
@@ -29,8 +30,6 @@ from tunehub.tir.nodes import (
     tensor_type,
 )
 from tunehub.tir.symbols import in_place, is_integer, symbols_of
-
-HAS_OWN_ARGUMENTS = "tunehub.has_own_arguments"
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.mark_own_arguments")  # type: ignore[untyped-decorator]
@@ -48,22 +47,9 @@ def mark_own_arguments(mod: Any, _context: Any) -> Any:
     for graph in graphs:
         foreign.update(_Graph(graph, mod).foreign())
     own = {v: f for v, f in kernels.items() if str(v.name_hint) not in foreign}
-    unasserted = _without_assertions(own)
+    unasserted = without_assertions(own)
     marked = {v: f.with_attr(HAS_OWN_ARGUMENTS, True) for v, f in own.items() if unasserted[v].body.same_as(f.body)}
     return tvm.IRModule({**dict(mod.functions.items()), **marked}, attrs=mod.attrs)
-
-
-def without_argument_checks(mod: Any) -> Any:
-    """``mod``, lowered, without the checks of arguments in the functions that :func:`mark_own_arguments` marked."""
-    marked = {v: f for v, f in mod.functions.items() if f.attrs and f.attrs.get(HAS_OWN_ARGUMENTS, False)}
-    return tvm.IRModule({**dict(mod.functions.items()), **_without_assertions(marked)}, attrs=mod.attrs)
-
-
-def _without_assertions(functions: dict[Any, Any]) -> dict[Any, Any]:
-    by_name = {
-        str(v.name_hint): f for v, f in tvm.tirx.transform.SkipAssert()(tvm.IRModule(functions)).functions.items()
-    }
-    return {variable: by_name[str(variable.name_hint)] for variable in functions}
 
 
 class _Graph:

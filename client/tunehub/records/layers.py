@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from tunehub.exceptions import HubError, PackageUnusableError, RegistryUnreadableError
 from tunehub.options import Layout, Options
 from tunehub.policy import Policy
 from tunehub.records.log_lookup import IndexLogs, LayeredLogs, LogLookup
-from tunehub.records.lookup import IndexLookup, LayeredLookup, RecordLookup
+from tunehub.records.lookup import IndexLookup, IsCurrent, LayeredLookup, RecordLookup
 from tunehub.records.package_records import open_package_logs, open_package_records, open_user_logs, open_user_records
 from tunehub.registries.blob_cache import BlobCache
 from tunehub.registries.key_scheme import META_SCHEDULE
@@ -20,15 +20,13 @@ from tunehub.registries.successors import deprecation, first_time
 from tunehub.target.tvm_generation import is_relay
 from tunehub_registry.target import TargetDescriptor
 
-if TYPE_CHECKING:
-    from tunehub.compiler.measure.store import MeasuredRecords
-
 Layer: TypeAlias = IndexLookup | IndexLogs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerRequest:
-    """What layers are opened for, and with; `policy` hears of what goes wrong."""
+    """What layers are opened for, and with; `policy` hears of what goes wrong, `is_current` knows the
+    templates of this client."""
 
     host: TargetDescriptor
     options: Options
@@ -36,6 +34,7 @@ class LayerRequest:
     tvm_version: str | None
     cache: BlobCache
     policy: Policy
+    is_current: IsCurrent
 
     @property
     def relay(self) -> bool:
@@ -63,7 +62,7 @@ class RecordLayers:
         tuners = next((layer.tuners for layer in self._layers if isinstance(layer, IndexLookup) and layer.tuners), None)
         return "keep" if tuners == frozenset({META_SCHEDULE}) else "auto"
 
-    def lookup(self, first: MeasuredRecords | None) -> RecordLookup | None:
+    def lookup(self, first: RecordLookup | None) -> RecordLookup | None:
         """The records for current TVM, None without any; what is measured comes `first`."""
         layers = self._layers if first is None else [first, *self._layers]
         return LayeredLookup(layers) if layers and not self.relay else None
@@ -75,12 +74,18 @@ class RecordLayers:
 
 def open_user_layer(request: LayerRequest) -> Layer | None:
     """The user's own records. A file that cannot be read is a problem."""
-    opener = open_user_logs if request.relay else open_user_records
     options, policy = request.options, request.policy
     try:
         # What is to be measured needs no file yet.
         given = options.records_given and not options.measure
-        return opener(options.records, request.cache, host=request.host, given=given, on_problem=policy.problem)
+        if request.relay:
+            return open_user_logs(
+                options.records, request.cache, host=request.host, given=given, on_problem=policy.problem
+            )
+        return open_user_records(
+            options.records, request.cache, host=request.host, given=given, on_problem=policy.problem,
+            is_current=request.is_current,
+        )  # fmt: skip
     except HubError as error:
         policy.problem(error)
         return None
@@ -106,11 +111,17 @@ def open_nearest_layer(request: LayerRequest, registries: Registries) -> tuple[R
 def _open_package(request: LayerRequest, registries: Registries, chosen: Chosen) -> Layer:
     """A package, with what is to be said of it."""
     policy = request.policy
-    opener = open_package_logs if request.relay else open_package_records
-    package = opener(
-        chosen, registries.sources[chosen.position], request.cache, host=request.host, tvm_version=request.tvm_version,
-        on_problem=policy.problem,
-    )  # fmt: skip
+    registry, version, on_problem = registries.sources[chosen.position], request.tvm_version, policy.problem
+    package: IndexLookup | IndexLogs
+    if request.relay:
+        package = open_package_logs(
+            chosen, registry, request.cache, host=request.host, tvm_version=version, on_problem=on_problem
+        )
+    else:
+        package = open_package_records(
+            chosen, registry, request.cache, host=request.host, tvm_version=version, on_problem=on_problem,
+            is_current=request.is_current,
+        )  # fmt: skip
     for remark in (registries.bind(chosen), package.mask):
         if remark is not None:
             policy.note(str(remark))
@@ -133,7 +144,7 @@ def open_layer_behind(request: LayerRequest, registries: Registries, resolution:
     try:
         package = open_package_records(
             behind, registries.sources[behind.position], request.cache, host=resolution.host,
-            tvm_version=request.tvm_version, on_problem=policy.problem,
+            tvm_version=request.tvm_version, on_problem=policy.problem, is_current=request.is_current,
         )  # fmt: skip
         if package.mask is not None:
             policy.note(str(package.mask))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgspec
 
 from tunehub.exceptions import HubError, PackageUnusableError, RecordUnusableError
-from tunehub.kernels.cpu import KnobError, version_of
 from tunehub.records.index import ClassMember, RecordIndex
 from tunehub.records.reopening_index import ReopeningIndex
 from tunehub.registries.key_scheme import LADDER, META_SCHEDULE, TEMPLATE
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from tunehub.records.masking import Mask
     from tunehub_registry.ladder_record import LadderRecord, LadderStep
 
+IsCurrent = Callable[[TemplateRecord], bool]
 Rung = Literal["measured", "user", "exact", "anchor", "transfer"]
 
 
@@ -155,11 +155,13 @@ class IndexLookup:
         package: str,
         reopen: Callable[[], RecordIndex],
         on_problem: Callable[[HubError], None],
+        is_current: IsCurrent,
         user: bool = False,
         mask: Mask | None = None,
     ) -> None:
         """`sets` are the record sets of the index that may be used; `reopen` rebuilds the index; what is in `mask`
-        never serves.
+        never serves. `is_current` says whether this client has a record's version of its template: of several exact
+        records, one that it has not serves last.
 
         The field `tuners` names the tuners whose records there are, besides those that compiles have measured: these
         follow the layouts that the others ask for.
@@ -174,6 +176,7 @@ class IndexLookup:
         self._package = package
         self._on_problem = on_problem
         self._user = user
+        self._is_current = is_current
         self.mask = mask
 
     def profile(self) -> PublishedProfile | None:
@@ -191,7 +194,7 @@ class IndexLookup:
         """As the port says."""
         lines = self._index.ask(lambda index: index.exact(key, self._sets))
         found = (self._candidate(line, key, self._rung("exact")) for line in lines)
-        return _first_current(candidate for candidate in found if candidate is not None)
+        return self._first_current(candidate for candidate in found if candidate is not None)
 
     def by_anchor(self, key: str) -> tuple[Candidate, ...]:
         """As the port says; at most `record_index.MAX_CANDIDATES`."""
@@ -271,6 +274,19 @@ class IndexLookup:
             return None
         return FoundLadder(record=record, rung=rung, package=self._package)
 
+    def _first_current(self, candidates: Iterable[Candidate]) -> Candidate | None:
+        """The first, but one for another version of its template only when there is none for this: files of users
+        grow."""
+        first = None
+        for candidate in candidates:
+            if self._serves_now(candidate.record):
+                return candidate
+            first = first or candidate
+        return first
+
+    def _serves_now(self, record: AnyRecord) -> bool:
+        return not isinstance(record, TemplateRecord) or self._is_current(record)
+
     def _is_masked(self, tuner: str, key: str) -> bool:
         return self.mask is not None and (tuner, key) in self.mask.reasons
 
@@ -285,25 +301,6 @@ class IndexLookup:
 def _ladder_lines(index: RecordIndex, by: LadderBy, key: str, sets: Sequence[int]) -> list[bytes]:
     ask = {"exact": index.exact, "anchor": index.anchor, "instance": index.of_instance}
     return ask[by](key, sets)
-
-
-def _first_current(candidates: Iterable[Candidate]) -> Candidate | None:
-    """The first, but one for another version of its template only when there is none for this: files of users grow."""
-    first = None
-    for candidate in candidates:
-        if _is_current(candidate.record):
-            return candidate
-        first = first or candidate
-    return first
-
-
-def _is_current(record: AnyRecord) -> bool:
-    if not isinstance(record, TemplateRecord):
-        return True
-    try:
-        return record.version == version_of(record.template)
-    except KnobError:  # a template that this client does not have
-        return False
 
 
 class LayeredLookup:

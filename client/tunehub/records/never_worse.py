@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tunehub.comparison.guess import GUESS_MARGIN, microseconds
 from tunehub.comparison.protocol import MARGIN
 
 if TYPE_CHECKING:
@@ -17,19 +18,6 @@ if TYPE_CHECKING:
     from tunehub.records.lookup import Measured
     from tunehub_registry.any_record import AnyRecord
     from tunehub_registry.ladder_record import LadderRecord
-
-GUESS_MARGIN = 1.25  # times as fast as TVM's default: what a guess must promise
-
-
-def against_guess(expected_s: float, default_s: float, *, launches_s: tuple[float, float] = (0.0, 0.0)) -> str | None:
-    """Why a guess that should take ``expected_s`` is not used where TVM's default should take ``default_s``.
-
-    ``launches_s``: so much of each is a launch of nothing else, which says nothing about either."""
-    own_s, other_s = expected_s - launches_s[0], default_s - launches_s[1]
-    if other_s >= GUESS_MARGIN * own_s:
-        return None
-    times = f"{_us(default_s)} µs, the best tile {_us(expected_s)}"
-    return f"TVM's own schedule should take {times}; a guess must promise {GUESS_MARGIN:.3g} times"
 
 
 def against_record(record: AnyRecord, *, borrowed: bool) -> str | None:
@@ -67,7 +55,7 @@ def against_transfer(expected_s: float, rule_s: float) -> str | None:
     ``rule_s``: its tile was measured there, which counts as much as the margin of a guess."""
     if expected_s < GUESS_MARGIN * rule_s:
         return None
-    return f"it should take {_us(expected_s)} µs here, and {_us(rule_s)} µs without a record"
+    return f"it should take {microseconds(expected_s)} µs here, and {microseconds(rule_s)} µs without a record"
 
 
 def against_promise(record_s: float, promised_s: float) -> str | None:
@@ -77,7 +65,7 @@ def against_promise(record_s: float, promised_s: float) -> str | None:
     chooses takes 1.006 times as long as the faster one (1.07 with the margin of a guess; docs/adr/0024)."""
     if record_s <= promised_s:
         return None
-    return f"it took {_us(record_s)} µs, and {_us(promised_s)} µs are promised without a record"
+    return f"it took {microseconds(record_s)} µs, and {microseconds(promised_s)} µs are promised without a record"
 
 
 def against_default_knobs(found: Measured, template: str) -> str | None:
@@ -94,13 +82,9 @@ def _no_faster(found: Measured, run_s: float) -> str | None:
     default_s = found.evidence.default_s
     if default_s > MARGIN * run_s:
         return None
-    times = f"{_us(run_s)} against {_us(default_s)} µs"
+    times = f"{microseconds(run_s)} against {microseconds(default_s)} µs"
     return f"measured no faster than TVM's default by {found.package}: {times}"
 
 
 def _at(values: Sequence[int]) -> str:
     return " x ".join(map(str, values))
-
-
-def _us(seconds: float) -> str:
-    return f"{seconds * 1e6:.3g}"

@@ -17,7 +17,7 @@ from tunehub.records.index import (
     SetInfo,
     open_index,
 )
-from tunehub.records.lookup import IndexLookup
+from tunehub.records.lookup import IndexLookup, IsCurrent
 from tunehub.records.masking import read_mask
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
 from tunehub.registries.key_scheme import KEY_SCHEMES, LOG_TUNERS, RECORD_TUNERS
@@ -42,11 +42,13 @@ def open_package_records(
     host: TargetDescriptor,
     tvm_version: str | None,
     on_problem: OnProblem,
+    is_current: IsCurrent,
 ) -> IndexLookup:
     """Open our own records of a package that the installed TVM can use.
 
     Raises PackageUnusableError (wrong hash, damaged, no records for this TVM) or RegistryUnreadableError. A cache
-    that cannot be written is reported to `on_problem`; the index is then made in memory.
+    that cannot be written is reported to `on_problem`; the index is then made in memory. `is_current`: as
+    :class:`IndexLookup` has it.
     """
     opener = _PackageOpener(chosen, registry, cache, host, on_problem)
     index, usable = opener.usable(RECORD_TUNERS, tvm_version)
@@ -57,6 +59,7 @@ def open_package_records(
         package=chosen.label,
         reopen=lambda: opener.open(rebuild=True),
         on_problem=on_problem,
+        is_current=is_current,
     )
 
 
@@ -86,7 +89,13 @@ def open_package_logs(
 
 
 def open_user_records(
-    path: Path, cache: BlobCache, *, host: TargetDescriptor, given: bool, on_problem: OnProblem
+    path: Path,
+    cache: BlobCache,
+    *,
+    host: TargetDescriptor,
+    given: bool,
+    on_problem: OnProblem,
+    is_current: IsCurrent,
 ) -> IndexLookup | None:
     """Open the user's own records: a file, or `<target name>.jsonl` in a folder. None when there are none.
 
@@ -117,6 +126,7 @@ def open_user_records(
         package=str(file),
         reopen=lambda: _open_user_index(files, infos, cache, rebuild=True),
         on_problem=on_problem,
+        is_current=is_current,
         user=True,
     )
 

@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 from msgspec import structs
 from packaging.specifiers import SpecifierSet
 
-from tunehub import __version__
 from tunehub.exceptions import RequirementError
 from tunehub.registries.embedded import EMBEDDED
 from tunehub.registries.ordered import Registries
 from tunehub.registries.requirement import Requirement, parse_requirement
 from tunehub.registries.resolution import Chosen, Decision, version_problem
 from tunehub.registries.successors import deprecation
+from tunehub_registry import __version__
 from tunehub_registry.lock import Lock, LockedPackage
 from tunehub_registry.stores.open import open_store, split_unsigned
 from tunehub_registry.target import Accepted, TargetDescriptor, match

@@ -9,9 +9,9 @@ from typing import Any
 
 from tvm import autotvm
 
+from tunehub.comparison.guess import GUESS_MARGIN
 from tunehub.kernels.transfer.tiles import perfect_tile
 from tunehub.records.log_lookup import LogCandidate, LogLookup, LogNeighbour
-from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.relay.legality import device_problem
 from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.tuning_log import LogClass, autotvm_class, autotvm_key, canonical, operator_key

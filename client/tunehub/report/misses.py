@@ -90,20 +90,12 @@ def _misses(report: ReportData) -> Iterator[Miss]:
         if item.exact is None:
             continue
         function = report.functions.get(item.exact)
-        text, version = (None, None) if function is None else _function_text(function)
+        text, version = (None, None) if function is None else function()
         yield Miss(
             target=report.target, name=item.name, op=item.op, rung=item.rung, exact=item.exact, anchor=item.anchor,
             count=item.count, seconds=item.total_s if item.measured_s is not None else None, tvm=version, function=text,
             symbols=item.symbols,
         )  # fmt: skip
-
-
-def _function_text(function: object) -> tuple[str, str]:
-    import tvm
-
-    from tunehub.tir.workload import workload_text
-
-    return workload_text(function), str(tvm.__version__)
 
 
 def _known_keys(file: Path) -> set[str]:

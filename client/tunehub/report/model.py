@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -205,7 +205,8 @@ class ReportData:
     `package` is the resolved package or None, `attestations` what machines that the user trusts measured of it, `notes`
     are warnings and remarks. `profile` is there when the modules of
     the report, or the only one of them, were profiled. `tuning` is evidence by the name of a template. `functions` are
-    TVM's functions of workloads without a record of their own, by exact key: what `save_misses` writes.
+    give the text of workloads without a record of their own, and the TVM that wrote it, by exact key: what
+    `save_misses` writes.
     `wrong_operators` are what is known to be computed wrongly for some data. `accuracy` is the package's evidence on
     networks.
     """
@@ -216,7 +217,7 @@ class ReportData:
     notes: tuple[str, ...] = ()
     profile: Profile | None = None
     tuning: Mapping[str, TunedRatio] = field(default_factory=dict)
-    functions: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    functions: Mapping[str, Callable[[], tuple[str, str]]] = field(default_factory=dict, repr=False, compare=False)
     wrong_operators: tuple[WrongOperator, ...] = ()
     accuracy: tuple[NetworkAccuracy, ...] = ()
     attestations: AttestationSummary | None = None

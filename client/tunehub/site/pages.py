@@ -10,8 +10,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from tunehub import __version__
 from tunehub.site.overview import heat
+from tunehub_registry import __version__
 
 _FOLDER = Path(__file__).parent
 _SCRIPT = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"})

@@ -34,7 +34,7 @@ def without_cleaning(factory: Factory, lost_vectors: LostVectors | None = None) 
     def lowering() -> tuple[Any, Any, Any]:
         import tvm
 
-        from tunehub.graph.own_arguments import without_argument_checks
+        from tunehub.tir.argument_checks import without_argument_checks
         from tunehub.tir.vector_remainders import with_short_vectors
 
         whole, *finalizing = factory()

@@ -14,8 +14,8 @@ from typing import Any
 
 import tvm
 
-from tunehub.kernels.cpu.base import open_schedule
 from tunehub.tir.nodes import blocks_in, children, integer, main_module
+from tunehub.tir.schedules import open_schedule
 
 _VECTORIZED = 2  # tvm::tirx::ForKind
 _HINT = "pragma_loop_partition_hint"

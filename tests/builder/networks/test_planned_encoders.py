@@ -11,8 +11,8 @@ tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
 
 import tunehub  # noqa: E402
-from tunehub.compiler.module_records import call_counts  # noqa: E402
 from tunehub.compiler.preparing import prepare  # noqa: E402
+from tunehub.graph.workloads import call_counts  # noqa: E402
 from tunehub_builder.networks.bert import Bert, BertConfig  # noqa: E402
 from tunehub_builder.networks.network import Network  # noqa: E402
 

@@ -14,9 +14,9 @@ from tvm import relax
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 
 from tunehub.compiler import pipeline as relax_pipeline
-from tunehub.compiler.module_records import call_counts
 from tunehub.compiler.pipeline import activate, build_pipeline, compile_module, install, uninstall
 from tunehub.compiler.preparing import prepare
+from tunehub.graph.workloads import call_counts
 from tunehub.tir.lowering import PIPELINE
 
 pytestmark = pytest.mark.slow

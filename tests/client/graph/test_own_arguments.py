@@ -12,7 +12,8 @@ import tvm
 from tvm import relax
 
 from tunehub.compiler.pipeline import compile_module
-from tunehub.graph.own_arguments import HAS_OWN_ARGUMENTS, mark_own_arguments
+from tunehub.graph.own_arguments import mark_own_arguments
+from tunehub.tir.argument_checks import HAS_OWN_ARGUMENTS
 
 pytestmark = pytest.mark.slow
 

@@ -14,12 +14,13 @@ from tvm import relax
 
 from tunehub.compiler.pipeline import compile_module
 from tunehub.compiler.preparing import prepare
-from tunehub.kernels.cpu.base import blocks_of, open_schedule
+from tunehub.kernels.cpu.base import blocks_of
 from tunehub.kernels.cpu.fusion import inline
 from tunehub.tir.cuda.check import fault
 from tunehub.tir.cuda.fault import Fault
 from tunehub.tir.flattened_indices import misread_buffer
 from tunehub.tir.nodes import main_module
+from tunehub.tir.schedules import open_schedule
 
 from ...relax_nets import net
 

@@ -174,6 +174,7 @@ def _network(case: RelaxNetworkCase) -> Network:
 
 def _hub(case: RelaxNetworkCase, target: Any, network: Network) -> Hub:
     """A hub with the records of a file, the evidence on them, and nothing else."""
+    from tunehub.compiler.current import is_current
     from tunehub.options import read_options
     from tunehub.records.package_records import open_user_records
     from tunehub.registries.blob_cache import BlobCache
@@ -182,7 +183,9 @@ def _hub(case: RelaxNetworkCase, target: Any, network: Network) -> Hub:
     hub = _plain(target, network)
     hub.layout = "auto" if case.layout == "auto" else "keep"
     cache, host = BlobCache(read_options().cache), descriptor_of(target)
-    lookup = open_user_records(Path(case.records), cache, host=host, given=True, on_problem=_raise)
+    lookup = open_user_records(
+        Path(case.records), cache, host=host, given=True, on_problem=_raise, is_current=is_current
+    )
     hub.lookup = LayeredLookup([lookup or hub.lookup, _Judged(case.evidence)])
     return hub
 

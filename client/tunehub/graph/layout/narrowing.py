@@ -15,6 +15,7 @@ from typing import Any
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tunehub.comparison.guess import GUESS_MARGIN
 from tunehub.graph.kernel_calls import rewritten
 from tunehub.graph.layout.costs import ConvWorkload
 from tunehub.kernels.cpu import amx, pairs
@@ -22,7 +23,6 @@ from tunehub.kernels.cpu.base import Machine
 from tunehub.kernels.cpu.pairs import LANES
 from tunehub.kernels.te.grouped import NARROW, PAIRS, PIXEL, TILES, WIDE, Groups
 from tunehub.kernels.winograd.rule import Conv3x3, chosen_tile
-from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.tir.nodes import operator_of, tensor_type, variables_in
 
 _WORTH = 1.15  # times as fast as in float32 products of pairs must be

@@ -22,7 +22,7 @@ from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.kernel_calls import Kernels, rewritten
-from tunehub.graph.numerics.fast_math import tanh_within
+from tunehub.kernels.te.fast_math import tanh_within
 from tunehub.tir.nodes import bound_value, constant_array, is_constant, operator_of, tensor_type
 
 _IN_DOUBLE = ("relax.sin", "relax.cos", "relax.tan", "relax.power", "relax.floor_divide", "relax.floor_mod")

@@ -21,6 +21,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.kernel_calls import Kernels, rewritten
 from tunehub.graph.quantised.operands import DEQUANTIZE, QUANTIZE, affine_of
+from tunehub.kernels.te.rounding import clipped_to, dequantised, quantised, quantised_at_run_time, rounded
 from tunehub.kernels.te.scales import LIMITS, Affine
 from tunehub.tir.nodes import (
     bound_value,
@@ -39,28 +40,6 @@ _LEAVES = 3  # tensors that one function adds up, at most
 def quantise_in_vectors(mod: Any, _context: Any) -> Any:
     """Module pass: write quantising and dequantising of 8 bits with one scale for a tensor in this way."""
     return relax.transform.DeadCodeElimination()(rewritten(_Rounding(mod), mod))
-
-
-def quantised(x: Any, affine: Affine, dtype: str) -> Any:
-    """The integer of ``dtype`` that stands for the float32 expression ``x``; NaN becomes one of the limits."""
-    steps = x if affine.scale == 1 else x / _f32(affine.scale)
-    least = LIMITS[dtype][0]
-    return _clipped(_rounded(te.max(steps, _f32(least - affine.zero))) + _i32(affine.zero - least), dtype)
-
-
-def quantised_at_run_time(x: Any, scale: Any, zero: Any, dtype: str) -> Any:
-    """The same for a scale and a zero point that are expressions."""
-    least = LIMITS[dtype][0]
-    steps = te.max(x / scale, _f32(least) - zero.astype("float32"))
-    return _clipped(_rounded(steps) + (zero.astype("int32") - _i32(least)), dtype)
-
-
-def dequantised(q: Any, affine: Affine) -> Any:
-    """The float32 number that the integer ``q`` stands for."""
-    steps = q.astype("int32")
-    if affine.zero:
-        steps = steps - _i32(affine.zero)
-    return steps.astype("float32") * _f32(affine.scale)
 
 
 @mutator
@@ -132,10 +111,12 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
 
         def compute(*tensors: Any) -> Any:
             def element(*i: Any) -> Any:
-                total = _f32(first)
+                total = tirx.const(first, "float32")
                 for q, factor in reversed(list(zip(tensors, factors, strict=True))):
-                    total = q[i].astype("int32").astype("float32") * _f32(float(factor)) + total
-                return _clipped(_rounded(te.max(total, _f32(least))) - _i32(low), dtype)
+                    total = q[i].astype("int32").astype("float32") * tirx.const(float(factor), "float32") + total
+                return clipped_to(
+                    rounded(te.max(total, tirx.const(least, "float32"))) - tirx.const(low, "int32"), dtype
+                )
 
             return te.compute(tensors[0].shape, element, name="requantize")
 
@@ -172,22 +153,3 @@ def _zeros(factors: Sequence[Any], affines: Sequence[Affine]) -> Any:
     for factor, affine in reversed(list(zip(factors, affines, strict=True))):
         total = np.float32(np.float64(factor) * affine.zero + np.float64(total))
     return total
-
-
-def _rounded(x: Any) -> Any:
-    return tirx.call_llvm_pure_intrin("int32", "llvm.lrint", x)
-
-
-def _clipped(above: Any, dtype: str) -> Any:
-    """The integer of ``dtype`` that is ``above`` its least one, or its largest one."""
-    low, high = LIMITS[dtype]
-    steps = te.min(above.astype("uint32"), tirx.const(high - low, "uint32"))
-    return (steps.astype("int32") + _i32(low)).astype(dtype) if low else steps.astype(dtype)
-
-
-def _f32(value: float) -> Any:
-    return tirx.const(value, "float32")
-
-
-def _i32(value: int) -> Any:
-    return tirx.const(value, "int32")

@@ -9,8 +9,8 @@ from typing import Any
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tunehub.comparison.guess import GUESS_MARGIN
 from tunehub.graph.kernel_calls import result_types
-from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.tir.nodes import calls_in, is_constant, operator_of, tensor_class
 
 

@@ -14,17 +14,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from tunehub.kernels.cpu import dot_product, pairs
-from tunehub.kernels.cpu.base import (
-    FLOAT_BYTES,
-    Block,
-    Knobs,
-    Machine,
-    open_schedule,
-    refusing,
-    require,
-    size_of,
-    worth_threads,
-)
+from tunehub.kernels.cpu.base import FLOAT_BYTES, Block, Knobs, Machine, refusing, require, size_of, worth_threads
 from tunehub.kernels.cpu.divisors import divisors
 from tunehub.kernels.cpu.fusion import (
     Surroundings,
@@ -38,6 +28,7 @@ from tunehub.kernels.cpu.instruction import set_groups_apart
 from tunehub.kernels.cpu.register_tile import cost, tiles
 from tunehub.kernels.te.blocked import DENSE
 from tunehub.kernels.te.grouped import DENSE_INT8, DENSE_PAIRS
+from tunehub.tir.schedules import open_schedule
 
 _MATMULS = ("matmul", "T_batch_matmul_NN", "T_matmul_NN")
 _MAX_UNROLLED, _MEASURED_TILES = 256, 12

@@ -22,7 +22,6 @@ from tunehub.kernels.cpu.base import (
     Knobs,
     Machine,
     is_map,
-    open_schedule,
     refusing,
     require,
     size_of,
@@ -30,6 +29,7 @@ from tunehub.kernels.cpu.base import (
 )
 from tunehub.kernels.cpu.fusion import inline
 from tunehub.kernels.te.blocked import FROM_BLOCKED, TO_BLOCKED, run_in_name
+from tunehub.tir.schedules import open_schedule
 
 _MAX_BLOCKS, _PIECES = 64, 64
 _WIDEST = 16  # elements of the widest vector

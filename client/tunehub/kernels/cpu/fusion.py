@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tunehub.kernels.cpu.base import Block, KnobError, anchor_at, is_map, open_schedule
+from tunehub.kernels.cpu.base import Block, KnobError, anchor_at, is_map
 from tunehub.kernels.te.blocked import FROM_BLOCKED
+from tunehub.tir.schedules import open_schedule
 
 _MAX_LANES = 64
 

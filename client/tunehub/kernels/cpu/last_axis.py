@@ -12,19 +12,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from tunehub.kernels.cpu.base import (
-    FLOAT_BYTES,
-    Block,
-    Knobs,
-    Machine,
-    open_schedule,
-    refusing,
-    require,
-    size_of,
-    worth_threads,
-)
+from tunehub.kernels.cpu.base import FLOAT_BYTES, Block, Knobs, Machine, refusing, require, size_of, worth_threads
 from tunehub.kernels.cpu.divisors import divisors
 from tunehub.tir.nodes import is_reduction, reduces
+from tunehub.tir.schedules import open_schedule
 
 _ROW_FLOPS = 20  # per element: an exponential, or a few passes
 

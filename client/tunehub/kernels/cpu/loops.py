@@ -19,22 +19,13 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from tunehub.kernels.cpu.access import nest_of
-from tunehub.kernels.cpu.base import (
-    FLOAT_BYTES,
-    Block,
-    Knobs,
-    Machine,
-    open_schedule,
-    refusing,
-    require,
-    size_of,
-    worth_threads,
-)
+from tunehub.kernels.cpu.base import FLOAT_BYTES, Block, Knobs, Machine, refusing, require, size_of, worth_threads
 from tunehub.kernels.cpu.divisors import divisors
 from tunehub.kernels.cpu.fusion import unroll_and_vectorize
 from tunehub.kernels.cpu.loop_plan import WIDE, Packing, Stage, inline_cheap, stages_of
 from tunehub.kernels.cpu.loop_tiles import tile_choices
 from tunehub.tir.nodes import element_type
+from tunehub.tir.schedules import open_schedule
 
 _MAX_BLOCKS = 32
 _LITTLE = 2048  # steps of a reduction that take no longer than TVM's own loops

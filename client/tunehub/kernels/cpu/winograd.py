@@ -22,7 +22,6 @@ from tunehub.kernels.cpu.base import (
     Machine,
     anchor_at,
     is_map,
-    open_schedule,
     refusing,
     require,
     size_of,
@@ -33,6 +32,7 @@ from tunehub.kernels.cpu.dot_product import multiply_integers
 from tunehub.kernels.cpu.fusion import Surroundings, finish_rest, inline, unroll_and_vectorize
 from tunehub.kernels.cpu.instruction import set_groups_apart
 from tunehub.kernels.te.winograd import BORDER, DATA, PAIR, PRODUCT, RESULT, ROWS, SUMS
+from tunehub.tir.schedules import open_schedule
 
 IMAGES = "tunehub.images"
 """The annotation of loops that go over images outside of all else, in schedules without groups."""

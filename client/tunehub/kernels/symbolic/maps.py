@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunehub.kernels.cpu.base import KnobError, Machine, blocks_of, open_schedule, size_of
+from tunehub.kernels.cpu.base import KnobError, Machine, blocks_of, size_of
 from tunehub.kernels.cpu.fusion import inline
 from tunehub.kernels.symbolic.reductions import FEWEST_STEPS, lanes_along
 from tunehub.tir.nodes import main_module, reduces
+from tunehub.tir.schedules import open_schedule
 from tunehub.tir.symbols import typical_instance
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tunehub.kernels.cpu.base import KnobError, open_schedule
+from tunehub.kernels.cpu.base import KnobError
 from tunehub.kernels.cpu.fusion import inline
 from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of, integer, main_module, reduces
 from tunehub.tir.open_axes import OpenAxes
+from tunehub.tir.schedules import open_schedule
 from tunehub.tir.symbols import instance
 
 

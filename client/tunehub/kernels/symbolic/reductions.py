@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from tunehub.kernels.cpu import loops
-from tunehub.kernels.cpu.base import Machine, blocks_of, open_schedule
+from tunehub.kernels.cpu.base import Machine, blocks_of
 from tunehub.kernels.cpu.divisors import divisors
 from tunehub.kernels.cpu.loop_plan import Stage
 from tunehub.tir.nodes import integer, main_module
+from tunehub.tir.schedules import open_schedule
 from tunehub.tir.symbols import typical_instance
 
 FEWEST_STEPS = 1 << 13  # of the typical instance: fewer are not worth threads

@@ -11,7 +11,7 @@ import numpy as np
 
 from tunehub.kernels import cpu as templates
 from tunehub.kernels.cpu import KnobError, Machine, Match, conv2d, depthwise, pooling
-from tunehub.kernels.cpu.base import open_schedule, size_of
+from tunehub.kernels.cpu.base import size_of
 from tunehub.kernels.cpu.divisors import divisors
 from tunehub.kernels.cpu.fusion import inline
 from tunehub.kernels.cpu.register_tile import cost, vectors_of
@@ -22,6 +22,7 @@ from tunehub.kernels.symbolic.windows import COLUMNS, ROWS, Windows, windows_of
 from tunehub.kernels.te.blocked import CONV2D
 from tunehub.tir.index_expressions import compiled
 from tunehub.tir.nodes import buffer_kind, integer, main_module, parameters
+from tunehub.tir.schedules import open_schedule
 from tunehub.tir.symbols import instance, symbols_of, typical_instance, variables_in
 
 _TEMPLATES = (conv2d.NAME, depthwise.NAME, pooling.NAME)

@@ -19,7 +19,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from tunehub.graph.numerics.fast_math import exp
+from tunehub.kernels.te.fast_math import exp
 from tunehub.kernels.te.grouped import (
     ATTENTION_PAIRS,
     ATTENTION_TILES,

@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from tunehub.graph.numerics.fast_math import exp
-from tunehub.graph.quantised.rounding import quantised
 from tunehub.kernels.te.attention import (
     KEYS,
     MASKED,
@@ -41,7 +39,9 @@ from tunehub.kernels.te.attention import (
     masked_score,
     reduced,
 )
+from tunehub.kernels.te.fast_math import exp
 from tunehub.kernels.te.grouped import ATTENTION_WORDS, WIDE, WORDS, position
+from tunehub.kernels.te.rounding import quantised
 from tunehub.kernels.te.scales import Affine
 
 QUERY_SUMS, WEIGHT_SUMS = "tunehub_attention_query_sums", "tunehub_attention_weight_sums"

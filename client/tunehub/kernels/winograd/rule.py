@@ -10,11 +10,11 @@ import math
 from dataclasses import dataclass
 from statistics import geometric_mean
 
+from tunehub.comparison.guess import GUESS_MARGIN
 from tunehub.kernels.cpu import register_tile
 from tunehub.kernels.cpu.base import FLOAT_BYTES, Machine
 from tunehub.kernels.cpu.winograd import register_tiles
 from tunehub.kernels.te.winograd import PAIR, WHOLE_TILE
-from tunehub.records.never_worse import GUESS_MARGIN
 
 TILES = _LARGE, _SMALL = 4, 2
 OPEN_BATCHES = 1, 8  # for which an open batch is judged

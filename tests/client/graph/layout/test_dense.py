@@ -11,9 +11,9 @@ tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
 
 from tunehub.compiler.finishing import lowering_passes  # noqa: E402
-from tunehub.compiler.module_records import call_counts  # noqa: E402
 from tunehub.compiler.preparing import prepare  # noqa: E402
 from tunehub.graph.layout.dense import pack_dense  # noqa: E402
+from tunehub.graph.workloads import call_counts  # noqa: E402
 from tunehub.kernels import cpu as templates  # noqa: E402
 from tunehub.tir.nodes import calls_in, operator_of, static_shape  # noqa: E402
 

@@ -17,10 +17,10 @@ topi = tvm.topi
 
 from tunehub.compiler import pipeline as relax_pipeline  # noqa: E402
 from tunehub.compiler.finishing import lowering_passes  # noqa: E402
-from tunehub.compiler.module_records import call_counts  # noqa: E402
 from tunehub.compiler.preparing import prepare, simplifying_passes  # noqa: E402
 from tunehub.graph.layout.costs import PLAIN, ConvWorkload, ModelCosts  # noqa: E402
 from tunehub.graph.layout.planning import plan_layouts  # noqa: E402
+from tunehub.graph.workloads import call_counts  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

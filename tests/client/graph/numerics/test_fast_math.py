@@ -14,10 +14,10 @@ relax = pytest.importorskip("tvm.relax")
 from tvm import te  # noqa: E402
 
 from tunehub.compiler.finishing import lowering_passes  # noqa: E402
-from tunehub.compiler.module_records import call_counts  # noqa: E402
 from tunehub.compiler.preparing import prepare  # noqa: E402
 from tunehub.graph.numerics import fast_math as relax_fast_math  # noqa: E402
 from tunehub.graph.numerics.fast_math import fast_math  # noqa: E402
+from tunehub.graph.workloads import call_counts  # noqa: E402
 from tunehub.tir.nodes import calls_in, operator_of  # noqa: E402
 
 from ....cpu_features import AVX512, skip_unless_runs  # noqa: E402

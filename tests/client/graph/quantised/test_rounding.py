@@ -9,7 +9,8 @@ import pytest
 import tvm
 from tvm import relax, te, tirx
 
-from tunehub.graph.quantised.rounding import quantise_in_vectors, quantised, quantised_at_run_time
+from tunehub.graph.quantised.rounding import quantise_in_vectors
+from tunehub.kernels.te.rounding import quantised, quantised_at_run_time
 from tunehub.kernels.te.scales import LIMITS, Affine
 from tunehub.target.tvm_generation import find_tvm
 from tunehub.tir.nodes import tensor_class

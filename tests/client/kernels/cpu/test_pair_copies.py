@@ -13,8 +13,8 @@ from tvm import te, tirx  # noqa: E402
 
 import tunehub  # noqa: E402
 from tunehub.kernels.cpu import pairs  # noqa: E402
-from tunehub.kernels.cpu.base import open_schedule  # noqa: E402
 from tunehub.kernels.cpu.pair_copies import copy_pairs  # noqa: E402
+from tunehub.tir.schedules import open_schedule  # noqa: E402
 
 _DOUBT = pairs.doubt(tvm.target.Target({"kind": "llvm", "mcpu": "cooperlake"}))  # copies themselves run anywhere
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(_DOUBT is not None, reason=str(_DOUBT))]

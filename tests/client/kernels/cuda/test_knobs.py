@@ -13,6 +13,7 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 import tvm
 from tvm_ffi import structural_equal
 
+from tunehub.comparison.guess import GUESS_MARGIN
 from tunehub.compiler.schedule.ladder import Scheduling, schedule_function
 from tunehub.kernels.cpu import KnobError
 from tunehub.kernels.cuda.gemm import tiles
@@ -21,7 +22,6 @@ from tunehub.kernels.cuda.gemm.rule import tile_for
 from tunehub.kernels.cuda.gemm.split_k import rule as split_k_rule
 from tunehub.kernels.cuda.gemm.tensor_core.rule import by_warpgroups
 from tunehub.kernels.cuda.knobs import TileChoice, by_knobs, by_open_knobs, knob_space, read_tile
-from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.tir.guard import check_function
 from tunehub.tir.keys import workload_key
 from tunehub.tir.nodes import main_module

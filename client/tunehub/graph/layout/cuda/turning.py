@@ -7,14 +7,14 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tunehub.compiler.module_records import call_counts, workloads
+from tunehub.comparison.guess import GUESS_MARGIN
+from tunehub.graph.workloads import call_counts, workloads
 from tunehub.kernels.cuda.adapted import without_record_s
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.hopper import tf32
 from tunehub.kernels.cuda.gemm.tensor_core.cost import default_s, seconds
 from tunehub.kernels.cuda.gemm.tensor_core.rule import ranked
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import matmul_of
-from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.tir.nodes import buffer_shapes, main_module
 from tunehub.tir.symbols import symbols_of
 

@@ -10,6 +10,7 @@ from itertools import product
 
 import numpy as np
 
+from tunehub.comparison.guess import GUESS_MARGIN, against_guess
 from tunehub.kernels.cuda.gemm.cost import (
     LAUNCHES_S,
     SHORT_SUM,
@@ -22,7 +23,6 @@ from tunehub.kernels.cuda.gemm.cost import (
     seconds,
     shared_bytes,
 )
-from tunehub.records.never_worse import GUESS_MARGIN, against_guess
 
 UNROLLED = 512  # steps of loops in one another that become straight code
 _FEWEST_THREADS, _MOST_THREADS = 32, 512

@@ -11,9 +11,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from tunehub.comparison.guess import GUESS_MARGIN
 from tunehub.kernels.cuda.gemm.cost import MULTIPROCESSORS, Array, Problem, as_tiles, seconds
 from tunehub.kernels.cuda.gemm.rule import NoTileError, Tile, ranked
-from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.target.gpu_architectures import LaunchLimits
 
 _WORTH = math.log(1.15)  # of one more kernel: as much less of the time at a single size

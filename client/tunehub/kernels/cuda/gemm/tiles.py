@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from tunehub.kernels.cpu.base import open_schedule
 from tunehub.kernels.cuda.gemm.cost import Operand, Problem, Term, default_s, matrix_shape
 from tunehub.kernels.cuda.gemm.rule import UNROLLED, NoTileError, Tile, tile_for
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import AT_ONCE, SIDE
@@ -22,6 +21,7 @@ from tunehub.tir.cuda.limits import limits_of
 from tunehub.tir.guard import check_exact, check_function, check_tiles
 from tunehub.tir.index_expressions import evaluate
 from tunehub.tir.nodes import buffer_kind, buffer_of, integer, is_reduction, parameters, reduces
+from tunehub.tir.schedules import open_schedule
 
 NAME = "cuda_tiles"  # in reports
 _TYPES = ("float32", "float16")  # of operands and result; matmuls in the latter are for tensor cores

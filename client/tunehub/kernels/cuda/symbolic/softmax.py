@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tunehub.kernels.cpu.base import open_schedule
 from tunehub.tir.nodes import buffer_of, integer, is_reduction, reduces
+from tunehub.tir.schedules import open_schedule
 
 _THREADS = 64
 _STEPS = [True, False, True, False]  # which reduce: the largest, exponentials, their sum, quotients

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from tunehub.comparison.guess import GUESS_MARGIN
 from tunehub.exceptions import last_line
 from tunehub.kernels.cuda.default import default_schedule
 from tunehub.kernels.cuda.gemm.hopper import cost as warpgroup_cost
@@ -27,7 +28,6 @@ from tunehub.kernels.cuda.low_batch.open_rows import few_rows
 from tunehub.kernels.cuda.symbolic.function import OpenFunction, open_function
 from tunehub.kernels.cuda.symbolic.pieces import RowBlocks
 from tunehub.kernels.cuda.symbolic.schedule import SizedFunction
-from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.tir.branches import SizeBranch, joined
 from tunehub.tir.cuda.headers import missing_for_tensor_cores
 from tunehub.tir.guard import check_function

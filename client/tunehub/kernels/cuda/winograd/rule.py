@@ -9,13 +9,13 @@ from functools import lru_cache
 from statistics import geometric_mean
 from typing import Any
 
+from tunehub.comparison.guess import GUESS_MARGIN
 from tunehub.kernels.cuda.adapted import without_record_s
 from tunehub.kernels.cuda.gemm.tensor_core import rule as tensor_core_rule
 from tunehub.kernels.cuda.winograd.convolution import PlainConv3x3
 from tunehub.kernels.cuda.winograd.cost import transform_s
 from tunehub.kernels.cuda.winograd.forms import form_of
 from tunehub.kernels.te.winograd import KERNEL
-from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.tir.nodes import main_module
 
 _LARGE, _SMALL = 4, 2

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from tunehub.kernels.cpu.base import open_schedule
 from tunehub.kernels.cuda.gemm.cost import MULTIPROCESSORS
 from tunehub.kernels.cuda.gemm.matmul import inline_producers, own_loops
 from tunehub.kernels.cuda.symbolic.function import open_function
@@ -20,6 +19,7 @@ from tunehub.kernels.winograd.rewriting import statements_of
 from tunehub.target.gpu_architectures import WARP
 from tunehub.tir.guard import check_function, check_tiles
 from tunehub.tir.nodes import blocks_in, buffer_shapes, main_module
+from tunehub.tir.schedules import open_schedule
 
 NAME = "winograd"  # in reports
 HALF_VECTOR = 2  # channels of a thread in half precision

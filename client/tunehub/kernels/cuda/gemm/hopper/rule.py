@@ -9,13 +9,13 @@ from functools import cache
 from heapq import nsmallest
 from typing import Any
 
+from tunehub.comparison.guess import against_guess
 from tunehub.kernels.cuda.gemm.hopper import bulk_tiles
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
 from tunehub.kernels.cuda.gemm.hopper.cost import bulk_seconds, seconds
 from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile, suits, tiles
 from tunehub.kernels.cuda.gemm.matmul import Matmul, find_matmul
 from tunehub.kernels.cuda.gemm.tensor_core.cost import LAUNCHES_S, default_s
-from tunehub.records.never_worse import against_guess
 from tunehub.tir.cuda.nvrtc import compile_for_warpgroups
 from tunehub.tir.cuda.ptx import ARCHITECTURE, COPIED
 from tunehub.tir.guard import check_function

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from tunehub.comparison.guess import GUESS_MARGIN, against_guess
 from tunehub.kernels.cuda.gemm.cost import LAUNCHES_S
 from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.gemm.split_k.cost import seconds
 from tunehub.kernels.cuda.gemm.split_k.sketch import SplitTile, all_tiles, apply, matmul_of
 from tunehub.kernels.cuda.gemm.tiles import others_s, sums_of
-from tunehub.records.never_worse import GUESS_MARGIN, against_guess
 from tunehub.tir.guard import check_function, check_tiles
 
 NAME = "split_k"  # in reports

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from heapq import nsmallest
 from typing import Any
 
+from tunehub.comparison.guess import against_guess
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.gemm.tensor_core.cost import LAUNCHES_S, default_s, seconds
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, apply, matmul_of, tiles
 from tunehub.kernels.cuda.gemm.tiles import is_narrow, narrow_s
-from tunehub.records.never_worse import against_guess
 from tunehub.tir.cuda.headers import missing_for_tensor_cores
 from tunehub.tir.guard import check_function, check_tiles
 from tunehub.tir.intrinsics import import_intrinsics
