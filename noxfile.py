@@ -105,10 +105,11 @@ def _covered(config: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Ruff: rules and format; and the rules about how code, documents and tests are laid out."""
-    session.install("ruff>=0.9", "pytest>=8.0", "pytest-timeout>=2.2")
+    """Ruff: rules and format; which floor imports which; how code, documents and tests are laid out."""
+    session.install("ruff>=0.9", "import-linter>=2.1", "pytest>=8.0", "pytest-timeout>=2.2")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+    session.run("lint-imports", "--no-cache", env={"PYTHONPATH": "client"})  # it reads the files, and runs none
     session.run("pytest", "-q", "--noconftest", *STRUCTURE)
 
 
@@ -121,10 +122,11 @@ def types(session: nox.Session) -> None:
 
 @nox.session(reuse_venv=True)
 def fast(session: nox.Session) -> None:
-    """While editing: ruff, mypy and the tests that compile nothing and start no server, in one environment."""
+    """While editing: linters, mypy and the tests that compile nothing and start no server, in one environment."""
     session.install("-e", MODERN)
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+    session.run("lint-imports", "--no-cache")
     session.run("mypy", "--strict")
     _pytest(session, "fast", parallel=True)
 

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.fast
 ROOT = Path(__file__).parents[1]
 FOLDERS = {"client": "client", "builder": "builder", "registry": "registry", "benchmarks": ""}
 MOST_AT_THE_TOP = 8
+WITHOUT_TVM = ("_files", "cli", "comparison", "records", "registries", "report", "site", "target")
 WANTED = (ast.Import, ast.ImportFrom, ast.ClassDef)
 
 
@@ -87,6 +88,16 @@ def test_no_class_name_stands_twice() -> None:
 
 def test_the_client_is_in_folders() -> None:
     assert len(list((ROOT / "client" / "tunehub").glob("*.py"))) <= MOST_AT_THE_TOP
+
+
+@pytest.mark.parametrize("folder", WITHOUT_TVM)
+def test_what_knows_no_tvm_imports_none_at_the_top(folder: str) -> None:
+    """In functions, `target` asks TVM, and commands use it; the others never do (the contracts in pyproject.toml)."""
+    for path in (ROOT / "client" / "tunehub" / folder).rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8"), str(path)).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            assert not [name for name in names if name.partition(".")[0] in ("tvm", "tvm_ffi")], path
 
 
 @pytest.mark.parametrize("prefix", ["relax_", "cuda_"])
