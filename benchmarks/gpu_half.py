@@ -27,14 +27,12 @@ from benchmarks.gpu_rule import cost_lines, fitted_costs, positive_costs
 from tunehub.comparison.guess import GUESS_MARGIN
 from tunehub.kernels.cuda.gemm.matmul import Axis, Matmul
 from tunehub.kernels.cuda.gemm.tensor_core.cost import (
-    COSTS,
-    DEFAULT_COSTS,
-    PLAIN_COSTS,
     counts,
     default_counts,
     on_tensor_cores,
 )
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile
+from tunehub.kernels.devices.known import default_device
 
 ROWS = Path(__file__).parent / "results" / "half-h200-2026-11-22.jsonl.xz"
 
@@ -63,7 +61,8 @@ def main(path: Path) -> None:
     click.echo(f"{len(found)} workloads, {sum(len(each.run_s) for each in found)} tiles")
     for line in judgement(found):
         click.echo(line)
-    for name, costs in (("COSTS", fitted(found)), *zip(("DEFAULT_COSTS", "PLAIN_COSTS"), defaults(found), strict=True)):
+    own = zip(("tensor_cores_default", "half_default"), defaults(found), strict=True)
+    for name, costs in (("tensor_cores", fitted(found)), *own):
         for line in cost_lines(name, costs):
             click.echo(line)
 
@@ -85,7 +84,9 @@ def measured(path: Path) -> Iterator[MeasuredProduct]:
 
 def judgement(found: Sequence[MeasuredProduct]) -> Iterator[str]:
     """Lines with what the rule would have chosen: with the client's costs, and with costs fitted without each kind."""
-    yield f"the client's costs: {_judged(found, COSTS, (DEFAULT_COSTS, PLAIN_COSTS))}"
+    known = default_device().costs
+    own_costs = (known.tensor_cores_default, known.half_default)
+    yield f"the client's costs: {_judged(found, known.tensor_cores, own_costs)}"
     for kind in sorted({each.kind for each in found}):
         others = [each for each in found if each.kind != kind]
         own = [each for each in found if each.kind == kind]
@@ -93,19 +94,21 @@ def judgement(found: Sequence[MeasuredProduct]) -> Iterator[str]:
 
 
 def fitted(found: Sequence[MeasuredProduct]) -> Costs:
-    """The cost of one of everything in ``COSTS``, in seconds. Every workload counts the same."""
-    return fitted_costs(COSTS, ((_rows(each, COSTS), each.run_s) for each in found))
+    """The cost of one of everything in ``costs.tensor_cores``, in seconds. Every workload counts the same."""
+    names = default_device().costs.tensor_cores
+    return fitted_costs(names, ((_rows(each, names), each.run_s) for each in found))
 
 
 def defaults(found: Sequence[MeasuredProduct]) -> tuple[Costs, Costs]:
-    """The same of ``DEFAULT_COSTS`` and of ``PLAIN_COSTS``."""
+    """The same of ``costs.tensor_cores_default`` and of ``costs.half_default``."""
 
     def fit(names: Costs, tensor_cores: bool) -> Costs:
         numbers = [(default_counts(e.matmul), e.default_s) for e in found if on_tensor_cores(e.matmul) == tensor_cores]
         rows = np.array([[number[name] / default_s for name in names] for number, default_s in numbers])
         return dict(zip(names, positive_costs(rows, np.ones(len(rows))), strict=True))
 
-    return fit(DEFAULT_COSTS, True), fit(PLAIN_COSTS, False)
+    known = default_device().costs
+    return fit(known.tensor_cores_default, True), fit(known.half_default, False)
 
 
 def chosen(each: MeasuredProduct, costs: Costs, own: tuple[Costs, Costs]) -> tuple[int, bool]:

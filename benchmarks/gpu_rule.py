@@ -24,7 +24,8 @@ import numpy.typing as npt
 from tunehub.comparison.guess import GUESS_MARGIN
 from tunehub.kernels.cuda.adapted import TileRow, tile_row
 from tunehub.kernels.cuda.gemm import cost as cuda_cost
-from tunehub.kernels.cuda.gemm.cost import COSTS, DEFAULT_COSTS, Operand, Problem, Term, Tiles, as_tiles, counts
+from tunehub.kernels.cuda.gemm.cost import Operand, Problem, Term, Tiles, as_tiles, counts
+from tunehub.kernels.devices.known import default_device
 
 _FEWEST = 16  # trials of a workload that is judged
 _WEIGHT = 0.5  # how much less slow trials count: (fastest ÷ own time) to this power
@@ -53,7 +54,7 @@ def main(work: tuple[Path, ...], measured: tuple[Path, ...]) -> None:
     found = [each for path in work for each in of_work(path)] + [each for path in measured for each in of_lines(path)]
     click.echo(f"{len(found)} workloads, {sum(len(each.run_s) for each in found)} tiles")
     judged = [each for each in found if len(each.run_s) >= _FEWEST]
-    costs = (*cost_lines("COSTS", fitted(found)), *cost_lines("DEFAULT_COSTS", default(found)))
+    costs = (*cost_lines("threads", fitted(found)), *cost_lines("threads_default", default(found)))
     for line in (*judgement(judged, found), *costs):
         click.echo(line)
 
@@ -74,22 +75,23 @@ def judgement(judged: Sequence[MeasuredTiles], found: Sequence[MeasuredTiles]) -
 
 
 def fitted(found: Iterable[MeasuredTiles]) -> dict[str, float]:
-    """The cost of one of everything in ``cuda_cost.COSTS``, in seconds."""
+    """The cost of one of everything in ``costs.threads``, in seconds."""
     numbers = ((counts(each.problem, each.tiles), each.run_s) for each in found)
+    names = default_device().costs.threads
     return fitted_costs(
-        COSTS, ((np.stack([number[name] for name in COSTS], axis=1), run_s) for number, run_s in numbers)
+        names, ((np.stack([number[name] for name in names], axis=1), run_s) for number, run_s in numbers)
     )
 
 
 def default(found: Iterable[MeasuredTiles]) -> dict[str, float]:
-    """The same of ``cuda_cost.DEFAULT_COSTS``."""
-    rows = []
+    """The same of ``costs.threads_default``."""
+    names, rows = default_device().costs.threads_default, []
     for each in found:
         shape = cuda_cost.matrix_shape(each.problem)
         if shape is not None and min(shape[1:]) > 1 and each.default_s is not None:
             number = cuda_cost.default_counts(each.problem, shape)
-            rows.append(np.array([number[name] for name in DEFAULT_COSTS]) / each.default_s)
-    return dict(zip(DEFAULT_COSTS, positive_costs(np.stack(rows), np.ones(len(rows))), strict=True))
+            rows.append(np.array([number[name] for name in names]) / each.default_s)
+    return dict(zip(names, positive_costs(np.stack(rows), np.ones(len(rows))), strict=True))
 
 
 def of_work(path: Path) -> Iterator[MeasuredTiles]:
@@ -203,8 +205,8 @@ def _quantiles(values: Sequence[float]) -> str:
 
 
 def cost_lines(name: str, costs: dict[str, float]) -> list[str]:
-    """Costs as they stand in the client."""
-    return [f"{name} = {{", *[f'    "{what}": {seconds:.3g},' for what, seconds in costs.items()], "}"]
+    """Costs as they stand in a device's file of the client."""
+    return [f"[costs.{name}]", *(f"{what} = {seconds:.3g}" for what, seconds in costs.items())]
 
 
 if __name__ == "__main__":

@@ -22,8 +22,9 @@ import numpy.typing as npt
 
 from benchmarks.gpu_rule import cost_lines, fitted_costs
 from tunehub.kernels.cuda.gemm.matmul import Axis, Matmul
-from tunehub.kernels.cuda.gemm.split_k.cost import COSTS, counts
+from tunehub.kernels.cuda.gemm.split_k.cost import counts
 from tunehub.kernels.cuda.gemm.split_k.sketch import SplitTiles
+from tunehub.kernels.devices.known import default_device
 
 ROWS = Path(__file__).parent / "results" / "split-k-h200-2026-11-22.jsonl.xz"
 
@@ -51,7 +52,7 @@ def main(path: Path) -> None:
     """Fit and judge."""
     found = list(measured(path))
     click.echo(f"{len(found)} workloads, {sum(len(each.run_s) for each in found)} tiles")
-    for line in (*judgement(found), *cost_lines("COSTS", fitted(found))):
+    for line in (*judgement(found), *cost_lines("split_k", fitted(found))):
         click.echo(line)
 
 
@@ -73,15 +74,15 @@ def measured(path: Path) -> Iterator[MeasuredSplits]:
 
 def judgement(found: Sequence[MeasuredSplits]) -> Iterator[str]:
     """Lines with what the rule would have chosen: with the client's costs, and with costs fitted without each kind."""
-    yield f"the client's costs: {_judged(found, COSTS)}"
+    yield f"the client's costs: {_judged(found, default_device().costs.split_k)}"
     for kind in sorted({each.kind for each in found}):
         others = [each for each in found if each.kind != kind]
         yield f"without {kind}: {_judged([each for each in found if each.kind == kind], fitted(others))}"
 
 
 def fitted(found: Sequence[MeasuredSplits]) -> Costs:
-    """The cost of one of everything in ``COSTS``, in seconds. Every workload counts the same."""
-    return fitted_costs(COSTS, ((_rows(each), each.run_s) for each in found))
+    """The cost of one of everything in ``costs.split_k``, in seconds. Every workload counts the same."""
+    return fitted_costs(default_device().costs.split_k, ((_rows(each), each.run_s) for each in found))
 
 
 def _judged(found: Sequence[MeasuredSplits], costs: Costs) -> str:
@@ -98,7 +99,7 @@ def _judged(found: Sequence[MeasuredSplits], costs: Costs) -> str:
 
 def _rows(each: MeasuredSplits) -> Array:
     number = counts(each.matmul, each.tiles)
-    return np.stack([number[name] for name in COSTS], axis=1).astype(np.float64)
+    return np.stack([number[name] for name in default_device().costs.split_k], axis=1).astype(np.float64)
 
 
 def _tiles(rows: Sequence[Sequence[Any]]) -> SplitTiles:

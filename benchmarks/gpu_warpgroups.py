@@ -24,10 +24,11 @@ import numpy.typing as npt
 
 from benchmarks.gpu_rule import cost_lines, fitted_costs
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
-from tunehub.kernels.cuda.gemm.hopper.cost import BULK_COSTS, COSTS, bulk_counts, counts
+from tunehub.kernels.cuda.gemm.hopper.cost import bulk_counts, counts
 from tunehub.kernels.cuda.gemm.hopper.rule import ByWarpgroups
 from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile
 from tunehub.kernels.cuda.gemm.matmul import Axis, Matmul
+from tunehub.kernels.devices.known import default_device
 from tunehub.tir.cuda.ptx import COPIED
 
 RESULTS = Path(__file__).parent / "results"
@@ -58,12 +59,11 @@ def main(path: Path) -> None:
     """Fit and judge."""
     found = list(measured(path))
     click.echo(f"{len(found)} workloads, {sum(len(each.run_s) for each in found)} tiles")
-    own_costs, name = (BULK_COSTS, "BULK_COSTS") if _are_bulk(found) else (COSTS, "COSTS")
-    click.echo(f"the client's costs: {_judged(found, own_costs)}")
+    click.echo(f"the client's costs: {_judged(found, _known(found))}")
     for kind in sorted({each.kind for each in found}):
         own = [each for each in found if each.kind == kind]
         click.echo(f"without {kind}: {_judged(own, fitted([each for each in found if each.kind != kind]))}")
-    for line in cost_lines(name, fitted(found)):
+    for line in cost_lines("warpgroups_bulk" if _are_bulk(found) else "warpgroups", fitted(found)):
         click.echo(line)
 
 
@@ -82,8 +82,9 @@ def measured(path: Path) -> Iterator[MeasuredWarpgroupTiles]:
 
 
 def fitted(found: Sequence[MeasuredWarpgroupTiles]) -> Costs:
-    """The cost of one of everything in ``COSTS``, or ``BULK_COSTS``, in seconds. Every workload counts the same."""
-    names = BULK_COSTS if _are_bulk(found) else COSTS
+    """The cost of one of everything in ``costs.warpgroups``, or ``warpgroups_bulk``, in seconds. Every workload counts
+    the same."""
+    names = _known(found)
     return fitted_costs(names, ((_rows(each, names), each.run_s) for each in found))
 
 
@@ -109,6 +110,12 @@ def _rows(each: MeasuredWarpgroupTiles, costs: Costs) -> Array:
 
 def _are_bulk(found: Sequence[MeasuredWarpgroupTiles]) -> bool:
     return isinstance(found[0].tiles[0], BulkTile)
+
+
+def _known(found: Sequence[MeasuredWarpgroupTiles]) -> Costs:
+    """The client's costs."""
+    costs = default_device().costs
+    return costs.warpgroups_bulk if _are_bulk(found) else costs.warpgroups
 
 
 def _matmul(item: dict[str, Any]) -> Matmul:

@@ -103,3 +103,20 @@ def test_what_knows_no_tvm_imports_none_at_the_top(folder: str) -> None:
 @pytest.mark.parametrize("prefix", ["relax_", "cuda_"])
 def test_no_prefix_stands_for_a_folder(prefix: str) -> None:
     assert not sorted(path.name for path in (ROOT / "client" / "tunehub").rglob(f"{prefix}*.py"))
+
+
+def _constants(path: Path) -> Iterator[str]:
+    """What a module says of the speed of a GPU: names of costs and multiprocessors, and numbers that a device has."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            if node.id.endswith("COSTS") or node.id.lstrip("_") in ("MULTIPROCESSORS", "PLACES", "IN_CLUSTERS"):
+                yield node.id
+        elif isinstance(node, ast.Constant) and node.value in (132, 4e12):
+            yield str(node.value)
+
+
+def test_only_devices_say_how_fast_a_gpu_is() -> None:
+    client = ROOT / "client" / "tunehub"
+    devices = client / "kernels" / "devices"
+    found = {path: list(_constants(path)) for path in client.rglob("*.py") if devices not in path.parents}
+    assert not {path: names for path, names in found.items() if names}

@@ -97,6 +97,17 @@ class LinkError(TunehubError):
         super().__init__(f"{path}: {reason} ({remedy})")
 
 
+class DeviceFileError(TunehubError):
+    """A file that describes a GPU is no TOML, or has a missing, unknown or wrong field. Fields: `file`, `reason`,
+    `remedy`."""
+
+    def __init__(self, file: str, reason: str) -> None:
+        self.file = file
+        self.reason = reason
+        self.remedy = "mend that place; `kernels/devices/h200.toml` has all fields"
+        super().__init__(f"{file}: {reason} ({self.remedy})")
+
+
 class ProfileError(UsageError):
     """What `hub.profile` was given is not an executable of this hub, or not the inputs of its `main`."""
 

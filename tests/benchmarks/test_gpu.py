@@ -14,7 +14,8 @@ from benchmarks import gpu, gpu_network, gpu_rule, gpu_stock
 from benchmarks.__main__ import main
 from click.testing import CliRunner
 
-from tunehub.kernels.cuda.gemm.cost import COSTS, DEFAULT_COSTS, as_tiles, seconds
+from tunehub.kernels.cuda.gemm.cost import as_tiles, seconds
+from tunehub.kernels.devices.known import default_device
 from tunehub.target.nvidia import Gpu
 from tunehub_builder.bench import gpu_runs
 
@@ -74,7 +75,8 @@ def test_the_rule_is_fitted_to_times_that_its_own_costs_give(tmp_path: Path) -> 
     text = result.output
     assert text.startswith("3 workloads, ")
     assert "one: 1, mean 1.0" in text
-    assert all(f'"{name}"' in text for name in (*COSTS, *DEFAULT_COSTS))
+    costs = default_device().costs
+    assert all(f"\n{name} = " in text for name in (*costs.threads, *costs.threads_default))
 
 
 def measured(name: str, size: int) -> dict[str, Any]:

@@ -6,22 +6,23 @@ import pytest
 from benchmarks import gpu_half
 from click.testing import CliRunner
 
-from tunehub.kernels.cuda.gemm.tensor_core.cost import COSTS, DEFAULT_COSTS, PLAIN_COSTS
+from tunehub.kernels.devices.known import default_device
 
 pytestmark = pytest.mark.slow
 
+COSTS = default_device().costs
 MEASURED = tuple(gpu_half.measured(gpu_half.ROWS))
 
 
 def test_the_costs_of_the_client_are_fitted_to_the_rows() -> None:
-    assert gpu_half.fitted(MEASURED) == pytest.approx(COSTS, rel=0.02)
+    assert gpu_half.fitted(MEASURED) == pytest.approx(COSTS.tensor_cores, rel=0.02)
     tensor_cores, plain = gpu_half.defaults(MEASURED)
-    assert tensor_cores == pytest.approx(DEFAULT_COSTS, rel=0.02)
-    assert plain == pytest.approx(PLAIN_COSTS, rel=0.02)
+    assert tensor_cores == pytest.approx(COSTS.tensor_cores_default, rel=0.02)
+    assert plain == pytest.approx(COSTS.half_default, rel=0.02)
 
 
 def test_what_was_measured_is_served_only_where_it_was_faster_than_the_default() -> None:
-    costs, default_costs = COSTS, (DEFAULT_COSTS, PLAIN_COSTS)
+    costs, default_costs = COSTS.tensor_cores, (COSTS.tensor_cores_default, COSTS.half_default)
     left = set()
     for each in MEASURED:
         at, served = gpu_half.chosen(each, costs, default_costs)

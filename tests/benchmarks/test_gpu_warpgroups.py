@@ -6,10 +6,11 @@ import pytest
 from benchmarks import gpu_warpgroups
 from click.testing import CliRunner
 
-from tunehub.kernels.cuda.gemm.hopper.cost import BULK_COSTS, COSTS, TF32_COSTS
+from tunehub.kernels.devices.known import default_device
 
 pytestmark = pytest.mark.slow
 
+COSTS = default_device().costs
 ROWS, LATER, TF32, BULK = (
     tuple(gpu_warpgroups.measured(path))
     for path in (gpu_warpgroups.ROWS, gpu_warpgroups.LATER, gpu_warpgroups.TF32, gpu_warpgroups.BULK)
@@ -17,7 +18,9 @@ ROWS, LATER, TF32, BULK = (
 
 
 @pytest.mark.parametrize(
-    ("rows", "costs"), [(ROWS, COSTS), (TF32, TF32_COSTS), (BULK, BULK_COSTS)], ids=["half", "tf32", "bulk"]
+    ("rows", "costs"),
+    [(ROWS, COSTS.warpgroups), (TF32, COSTS.warpgroups_tf32), (BULK, COSTS.warpgroups_bulk)],
+    ids=["half", "tf32", "bulk"],
 )
 def test_the_costs_of_the_client_are_fitted_to_the_rows(
     rows: tuple[gpu_warpgroups.MeasuredWarpgroupTiles, ...], costs: dict[str, float]
@@ -27,7 +30,7 @@ def test_the_costs_of_the_client_are_fitted_to_the_rows(
 
 @pytest.mark.parametrize(
     ("rows", "costs"),
-    [(ROWS, COSTS), (LATER, COSTS), (TF32, TF32_COSTS), (BULK, BULK_COSTS)],
+    [(ROWS, COSTS.warpgroups), (LATER, COSTS.warpgroups), (TF32, COSTS.warpgroups_tf32), (BULK, COSTS.warpgroups_bulk)],
     ids=["half", "later", "tf32", "bulk"],
 )
 def test_the_tile_that_is_chosen_is_near_the_fastest(

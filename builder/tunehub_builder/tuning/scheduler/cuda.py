@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from tunehub.kernels.devices.known import default_device
 from tunehub.records.lookup import EmptyLookup, RecordLookup
 from tunehub.tir.nodes import buffer_shapes
 from tunehub_builder.tuning.journal import Journal, LineJournal, Trial, mean
@@ -35,7 +36,7 @@ from tunehub_builder.tuning.search.cuda import KnobSearchSession, SearchSession
 from tunehub_builder.tuning.search.warm_start import KnownCandidates, Seed, known_of
 from tunehub_builder.tuning.tasks import TuningTask
 
-_BYTES_PER_S, _OPERATIONS_PER_S, _LAUNCH_S = 4e12, 5e13, 1.5e-6  # of a large GPU: what no schedule can beat
+_OPERATIONS_PER_S, _LAUNCH_S = 5e13, 1.5e-6  # of a large GPU: what no schedule can beat
 _REAL_GAIN = 0.98  # of the best time before: a batch that reaches this was worth it
 _PATIENCE = 0.7  # what a batch without a gain leaves of a workload's promise
 _UNTRIED, _HALF_AT = 0.65, 16  # of its time a workload loses, typically; the share left falls by half with 16 trials
@@ -200,7 +201,7 @@ def floor_s(function: Any, mod: Any) -> float:
 
 def least_seconds(size: int, operations: float) -> float:
     """Seconds that a large GPU takes at least for ``size`` bytes and so many operations."""
-    return _LAUNCH_S + max(size / _BYTES_PER_S, operations / _OPERATIONS_PER_S)
+    return _LAUNCH_S + max(size / default_device().bandwidth, operations / _OPERATIONS_PER_S)
 
 
 class CudaRecords(Protocol):

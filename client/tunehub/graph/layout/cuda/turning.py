@@ -15,6 +15,7 @@ from tunehub.kernels.cuda.gemm.hopper import tf32
 from tunehub.kernels.cuda.gemm.tensor_core.cost import default_s, seconds
 from tunehub.kernels.cuda.gemm.tensor_core.rule import ranked
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import matmul_of
+from tunehub.kernels.devices.known import device_of
 from tunehub.tir.nodes import buffer_shapes, main_module
 from tunehub.tir.symbols import symbols_of
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from tunehub.options import Precision
 
 _MANY = 4  # convolutions: of more, turning what goes in and out takes a small part
-_LAUNCH_S, _BYTES_A_S = 1.7e-6, 4.0e12  # of kernels that move elements, as those of Winograd's algorithm (ADR 44)
+_LAUNCH_S = 1.7e-6  # of kernels that move elements, as those of Winograd's algorithm (ADR 44)
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -51,7 +52,7 @@ def _seconds(function: Any, target: Any, precision: Precision) -> float:
     if found:
         return min(found)
     moved = sum(math.prod(shape) * _BYTES.get(dtype, 4) for shape, dtype in buffer_shapes(single["main"]))
-    return _LAUNCH_S + moved / _BYTES_A_S
+    return _LAUNCH_S + moved / device_of(target).bandwidth
 
 
 def _of_product(single: Any, target: Any, precision: Precision) -> Iterator[float]:

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 from tunehub.kernels.cuda.attention.copying import CopyingKernel
 from tunehub.kernels.cuda.attention.nodes import const, either, serial, steps, when
 from tunehub.kernels.cuda.attention.warpgroups import PART, ROW_BYTES, WARPS
-from tunehub.kernels.cuda.gemm.cost import MULTIPROCESSORS
 from tunehub.kernels.cuda.gemm.hopper import ring_code as ring
 from tunehub.kernels.cuda.gemm.hopper.maps import described, flat_place, new_map
+from tunehub.kernels.devices.known import default_device
 from tunehub.tir.guard import GuardError
 from tunehub.tir.nodes import buffer_kind, integer, symbolic
 from tunehub.tir.views import block_of, sequence
@@ -36,7 +36,7 @@ class BulkKernel(CopyingKernel):
         names = ("query_map", "key_map", "value_map")
         self.operands = [_Matrices(self.a, *each, new_map(name)) for each, name in zip(of, names, strict=True)]
         self.parts = math.prod(a.lead) * -(-a.queries // self.t.queries)
-        self.at_once = self.parts if a.causal is not None else min(self.parts, MULTIPROCESSORS)
+        self.at_once = self.parts if a.causal is not None else min(self.parts, default_device().multiprocessors)
         told = [statement for each in self.operands for statement in each.described()]
         body = self.grid(self.at_once, lambda at: self.threads_of(at))
         return own.with_body(block_of(own.body, sequence([*told, body]), "root", []))

@@ -13,9 +13,9 @@ from tunehub.kernels.cuda.attention.kernel import AttentionTile
 from tunehub.kernels.cuda.attention.kernels import kernel_of
 from tunehub.kernels.cuda.attention.shared_heads import heads_of_a_key, with_heads_as_queries
 from tunehub.kernels.cuda.attention.spec import Attention, attention_of
-from tunehub.kernels.cuda.gemm.cost import MULTIPROCESSORS
 from tunehub.kernels.cuda.gemm.hopper.rule import own_target
 from tunehub.kernels.cuda.gemm.hopper.rule import serves as has_warpgroups
+from tunehub.kernels.devices.known import device_of
 from tunehub.tir.branches import SizeBranch, joined, size_of
 from tunehub.tir.cuda.nvrtc import compile_for_warpgroups
 from tunehub.tir.guard import GuardError, check_function
@@ -103,14 +103,15 @@ def tiles(attention: Attention, target: Any) -> Iterator[AttentionTile]:
     """Tiles for known extents, the best first, as far as measured: see docs/adr/0036-attention-on-cuda.md."""
     heads = math.prod(attention.lead)
     most = heads * -(-attention.queries // 16)  # blocks
-    if _suits_warpgroups(attention, target) and most > MULTIPROCESSORS:
-        own = _of_warpgroups(attention, heads)
+    multiprocessors = device_of(target).multiprocessors
+    if _suits_warpgroups(attention, target) and most > multiprocessors:
+        own = _of_warpgroups(attention, heads, multiprocessors)
         if own.copying and attention.depth + attention.outputs > _WIDE:
             yield replace(own, bulk=True)
         yield own
     fewest = heads * -(-attention.queries // 64)
     shape = _for_singles if attention.dtype == "float32" else _for_halves
-    yield from _made([shape(attention, fewest, most), *_any(attention)])
+    yield from _made([shape(attention, fewest, most, multiprocessors), *_any(attention)])
 
 
 def _one_query(attention: Attention, target: Any) -> tuple[Attention, Iterator[AttentionTile]] | None:
@@ -122,7 +123,8 @@ def _one_query(attention: Attention, target: Any) -> tuple[Attention, Iterator[A
     heads = heads_of_a_key(attention)
     together = with_heads_as_queries(attention, heads) if heads > 1 else attention
     blocks = math.prod(together.lead)
-    cluster = next(count for count in (8, 4, 2, 1) if 2 * blocks * count <= 3 * MULTIPROCESSORS or count == 1)
+    room = 3 * device_of(target).multiprocessors // 2
+    cluster = next(count for count in (8, 4, 2, 1) if blocks * count <= room or count == 1)
     own = AttentionTile(warps=(1, 4), rows=1, keys=32, cluster=cluster)
     return together, chain([own], tiles(together, target))
 
@@ -132,18 +134,18 @@ def _suits_warpgroups(attention: Attention, target: Any) -> bool:
     return wide and attention.dtype != "float32" and has_warpgroups(target)
 
 
-def _of_warpgroups(attention: Attention, heads: int) -> AttentionTile:
+def _of_warpgroups(attention: Attention, heads: int, multiprocessors: int) -> AttentionTile:
     """Few blocks: each divides its keys. Wide heads and many blocks: two warpgroups have keys in common, which a third
     one copies."""
     blocks, longest = (heads * -(-attention.queries // rows) for rows in (64, 128))
     short = attention.causal is not None or attention.keys <= _SHORT
-    if blocks <= MULTIPROCESSORS * (2 if short else 1):
+    if blocks <= multiprocessors * (2 if short else 1):
         return _warpgroups(4, 2, 64)
     if attention.depth + attention.outputs <= _WIDE:
-        together = _are_full(attention, heads, 192, MULTIPROCESSORS)
+        together = _are_full(attention, heads, 192, multiprocessors)
         long = min(attention.queries, attention.keys) > _VERY_LONG * (1 if attention.causal is None else 2)
         return _warpgroups(12, 1, 128, copying=True) if long and together else _warpgroups(4, 1, 128)
-    enough = MULTIPROCESSORS if attention.causal is not None else _ENOUGH
+    enough = multiprocessors if attention.causal is not None else _ENOUGH
     together = longest > enough and _are_full(attention, heads, 128, 1)
     return _warpgroups(8, 1, 128, copying=True) if together else _warpgroups(4, 1, 64)
 
@@ -162,20 +164,20 @@ def _any(attention: Attention) -> tuple[tuple[int, int, int], ...]:
     return _ANY_SINGLES if attention.dtype == "float32" else _ANY_HALVES
 
 
-def _for_halves(attention: Attention, fewest: int, most: int) -> tuple[int, int, int]:
-    if fewest >= MULTIPROCESSORS * (1 if attention.causal is None else 2):
+def _for_halves(attention: Attention, fewest: int, most: int, multiprocessors: int) -> tuple[int, int, int]:
+    if fewest >= multiprocessors * (1 if attention.causal is None else 2):
         return (4, 1, 64)
     if attention.keys > _SHORT:
         return (4, 2, 64)
-    return (1, 4, 32) if most <= MULTIPROCESSORS else (2, 2, 64)
+    return (1, 4, 32) if most <= multiprocessors else (2, 2, 64)
 
 
-def _for_singles(attention: Attention, fewest: int, most: int) -> tuple[int, int, int]:
-    if fewest >= 2 * MULTIPROCESSORS:
+def _for_singles(attention: Attention, fewest: int, most: int, multiprocessors: int) -> tuple[int, int, int]:
+    if fewest >= 2 * multiprocessors:
         return (4, 1, 32)
     if attention.keys > _SHORT:
         return (4, 2, 32) if attention.causal is None else (2, 2, 32)
-    return (1, 4, 16) if most <= MULTIPROCESSORS else (2, 4, 32)
+    return (1, 4, 16) if most <= multiprocessors else (2, 4, 32)
 
 
 def _open_tiles(attention: Attention, target: Any) -> tuple[Iterator[AttentionTile], Iterator[AttentionTile]]:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tunehub.kernels.devices.known import default_device
 from tunehub.target.gpu_architectures import (
     BANKS,
     MOST_BLOCKS,
@@ -30,34 +31,11 @@ from tunehub.target.gpu_architectures import (
 
 Array = npt.NDArray[Any]
 
-MULTIPROCESSORS = 132  # of the GPU that the costs were fitted on
 _SECTOR = 8  # float32 numbers that are loaded at once
 _OTHER_REGISTERS = 28  # of a thread: addresses and counters
 _FLOAT = 4  # bytes
 
-# Seconds for one of each; see `counts`.
-COSTS = {
-    "launch": 3.09e-06,
-    "products": 1.83e-11,
-    "shared_reads": 4.16e-10,
-    "bank_conflicts": 8.26e-11,
-    "sectors": 8.26e-11,
-    "steps": 1.49e-07,
-    "loads": 8.23e-09,
-    "chain": 6.63e-10,
-    "bytes": 2.39e-13,
-    "spilled": 2.58e-09,
-}
-# The same for TVM's own rule for matmuls, tiles of 32 x 32; see `default_s`.
-_DEFAULT_TILE, _DEFAULT_STEP = 32, 16
-DEFAULT_COSTS = {
-    "launch": 2.35e-06,
-    "chain": 3.63e-08,
-    "work": 8.39e-09,
-    "window_chain": 3.45e-08,
-    "window_work": 4.08e-09,
-    "bytes": 5.96e-13,
-}
+_DEFAULT_TILE, _DEFAULT_STEP = 32, 16  # of TVM's own rule for matmuls
 # So much of what both costs give is the launch of a kernel by itself, as the times were that they were fitted to.
 # Kernels behind others, in a CUDA graph, take so much less: 14 tiles of less than 3.4 µs, and six of TVM's own.
 LAUNCHES_S = (2.0e-6, 1.4e-6)
@@ -137,11 +115,12 @@ class Tiles:
 def seconds(problem: Problem, tiles: Tiles, *, conflicts: bool = True) -> Array:
     """The time that each tile is expected to take; ``conflicts``: of threads for a bank of shared memory, too."""
     found = counts(problem, tiles, conflicts=conflicts)
-    return np.asarray(sum(COSTS[name] * found[name] for name in COSTS))
+    costs = default_device().costs.threads
+    return np.asarray(sum(costs[name] * found[name] for name in costs))
 
 
 def counts(problem: Problem, tiles: Tiles, *, conflicts: bool = True) -> dict[str, Array]:
-    """How much of everything in :data:`COSTS` there is on the busiest multiprocessor, for each of ``tiles``.
+    """How much of everything in ``costs.threads`` there is on the busiest multiprocessor, for each of ``tiles``.
 
     ``products``, ``shared_reads``, ``bank_conflicts`` (each of a warp) and ``sectors`` (of 32 bytes) keep units of the
     multiprocessor busy. ``steps``, ``loads`` and ``chain`` (of one thread) are waited for, once for all blocks that are
@@ -159,7 +138,7 @@ def counts(problem: Problem, tiles: Tiles, *, conflicts: bool = True) -> dict[st
     reads = [_product(_extents(each, np.hstack([of_thread, once]))) for each in problem.operands]
     loads = sum(np.ceil(_product(part) / threads) for part in parts)
     needed = sums + sum(reads) + _OTHER_REGISTERS
-    blocks = np.ceil(grid / MULTIPROCESSORS)
+    blocks = np.ceil(grid / default_device().multiprocessors)
     rounds = np.ceil(blocks / np.minimum(blocks, _resident(warps, needed, shared_bytes(problem, tiles))))
     busy = blocks * warps * summands
     degrees = [
@@ -196,7 +175,8 @@ def default_s(problem: Problem) -> float | None:
         vectors = _is_batch_of_vectors(problem) and problem.summands > SHORT_SUM
         return _VECTOR_LAUNCH_S + problem.bytes / _VECTOR_BYTES_A_S if vectors else None
     found = default_counts(problem, shape)
-    return math.fsum(DEFAULT_COSTS[name] * found[name] for name in DEFAULT_COSTS)
+    costs = default_device().costs.threads_default
+    return math.fsum(costs[name] * found[name] for name in costs)
 
 
 def default_counts(problem: Problem, shape: tuple[int, int, int]) -> dict[str, float]:
@@ -205,7 +185,7 @@ def default_counts(problem: Problem, shape: tuple[int, int, int]) -> dict[str, f
     blocks = batch * math.ceil(rows / _DEFAULT_TILE) * math.ceil(columns / _DEFAULT_TILE)
     summands = math.ceil(problem.summands / _DEFAULT_STEP) * _DEFAULT_STEP
     window = float(any(len(terms) > 1 for operand in problem.operands for terms in operand.index))
-    work = math.ceil(blocks / MULTIPROCESSORS) * summands
+    work = math.ceil(blocks / default_device().multiprocessors) * summands
     return {
         "launch": 1.0,
         "chain": summands,

@@ -12,8 +12,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from tunehub.comparison.guess import GUESS_MARGIN
-from tunehub.kernels.cuda.gemm.cost import MULTIPROCESSORS, Array, Problem, as_tiles, seconds
+from tunehub.kernels.cuda.gemm.cost import Array, Problem, as_tiles, seconds
 from tunehub.kernels.cuda.gemm.rule import NoTileError, Tile, ranked
+from tunehub.kernels.devices.known import default_device
 from tunehub.target.gpu_architectures import LaunchLimits
 
 _WORTH = math.log(1.15)  # of one more kernel: as much less of the time at a single size
@@ -127,7 +128,7 @@ class MeasuredPiece:
         return self.run_s * self._rounds(-(-size // self.length)) / self._rounds(1)
 
     def _rounds(self, pieces: int) -> int:
-        return -(-pieces * self.blocks // MULTIPROCESSORS)
+        return -(-pieces * self.blocks // default_device().multiprocessors)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

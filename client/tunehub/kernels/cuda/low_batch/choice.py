@@ -7,21 +7,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
-from tunehub.kernels.cuda.gemm.cost import MULTIPROCESSORS
 from tunehub.kernels.cuda.low_batch.product import SkinnyExtents
 from tunehub.kernels.cuda.low_batch.shared_memory import fits
 from tunehub.kernels.cuda.low_batch.tile import AnyTile, SkinnyTile, StagedTile, WgmmaTile
+from tunehub.kernels.devices.known import default_device
 
 _ROWS = 8  # of x in an instruction
 _FOUR = 4  # bits of a weight
-_ONE_WAVE = 2 * 16 * MULTIPROCESSORS  # columns of a block of two tiles on each multiprocessor
-_WAVE_OF_THREE = 3 * 16 * MULTIPROCESSORS
+_TILE_COLUMNS = 16
 _MANY_COLUMNS = 1 << 14
 _DEEP, _LONG_SLICE, _LEAST_SLICE = 1 << 13, 256, 64  # of K
 _LONG_STAGES = 2
-_IN_CLUSTERS = 112  # multiprocessors that clusters of 4 and 8 blocks find
-_ANY = 1 << 31  # blocks
-_LAUNCH_S, _BYTES_PER_S = 2e-6, 4e12  # of an H200
+_ANY = 1 << 31  # blocks of each multiprocessor
+_LAUNCH_S = 2e-6  # of an H200
 
 _Row = TypeVar("_Row")
 # Tiles, warps along columns and K, stages and depth, and 1 where x is held in registers, by the most rows, for columns
@@ -67,29 +65,29 @@ _OF_PRODUCTS: dict[int, dict[tuple[int, int], tuple[int, ...]]] = {
         (37888, 3584): (3, 2, 2, 2, 128, 1),
     },
 }
-# Warpgroups, blocks of a cluster, stages and depth, and how many blocks there have to be, at least and at most,
-# likewise; None: another tile is faster.
+# Warpgroups, blocks of a cluster, stages and depth, how many blocks there have to be at least, and of each
+# multiprocessor that clusters find at most, likewise; None: another tile is faster.
 _Wgmma: TypeAlias = "tuple[int, int, int, int, int, int]"
 _WGMMA: dict[int, dict[int, tuple[_Wgmma | None, ...]]] = {
     4: {
         16: (None,) * 4,
-        32: (*[None] * 3, (4, 1, 3, 256, 100, MULTIPROCESSORS)),
+        32: (*[None] * 3, (4, 1, 3, 256, 100, 1)),
         64: (
-            (2, 4, 4, 128, 80, _IN_CLUSTERS),
-            (4, 4, 4, 128, 64, _IN_CLUSTERS),
+            (2, 4, 4, 128, 80, 1),
+            (4, 4, 4, 128, 64, 1),
             (4, 2, 4, 128, 1, _ANY),
             (2, 1, 3, 256, 1, _ANY),
         ),
     },
     8: {
         8: (None,) * 4,
-        16: (*[None] * 3, (2, 1, 4, 128, 200, 2 * MULTIPROCESSORS)),
+        16: (*[None] * 3, (2, 1, 4, 128, 200, 2)),
         32: (None,) * 4,
         64: (
-            (2, 4, 4, 128, 80, _IN_CLUSTERS),
+            (2, 4, 4, 128, 80, 1),
             (2, 2, 4, 128, 1, _ANY),
             (2, 1, 4, 128, 1, _ANY),
-            (4, 2, 4, 128, 1, 2 * MULTIPROCESSORS),
+            (4, 2, 4, 128, 1, 2),
         ),
     },
 }
@@ -111,7 +109,7 @@ def _of_product(extents: SkinnyExtents) -> Iterator[StagedTile]:
     rows = _most_rows(_STAGED[_FOUR], extents)
     if extents.weights.bits != _FOUR or rows is None:
         return
-    three = _ONE_WAVE < extents.columns <= _WAVE_OF_THREE and extents.depth < _DEEP
+    three = _wave(2) < extents.columns <= _wave(3) and extents.depth < _DEEP
     alike = _OF_THREE if three else _OF_WIDE if extents.columns >= _WIDE else {}
     of_columns = alike.get(rows) if _lies_in_words(extents) else None
     found = _OF_PRODUCTS.get(rows, {}).get((extents.columns, extents.depth), of_columns)
@@ -138,7 +136,8 @@ def _wgmma(extents: SkinnyExtents) -> WgmmaTile | None:
     found = _found(_WGMMA, extents)
     if found is None:
         return None
-    groups, cluster, stages, depth, fewest, most = found
+    groups, cluster, stages, depth, fewest, of_each = found
+    most = of_each * default_device().found_by(cluster)
     tile = WgmmaTile(groups=groups, cluster=cluster, stages=stages, depth=depth)
     slices = math.ceil(extents.depth / depth)
     each_has_some = (cluster - 1) * math.ceil(slices / cluster) < slices
@@ -151,8 +150,13 @@ def _found(table: Mapping[int, Mapping[int, Sequence[_Row]]], extents: SkinnyExt
     """What ``table`` has by bits, rows and columns; None where it has nothing."""
     choices = table.get(extents.weights.bits, {})
     rows = _most_rows(choices, extents)
-    place = sum(extents.columns > most for most in (_ONE_WAVE, 2 * _ONE_WAVE, _MANY_COLUMNS - 1))
+    place = sum(extents.columns > most for most in (_wave(2), 2 * _wave(2), _MANY_COLUMNS - 1))
     return choices[rows][place] if rows is not None and _lies_in_words(extents) else None
+
+
+def _wave(tiles: int) -> int:
+    """Columns of a block of so many tiles on each multiprocessor."""
+    return tiles * _TILE_COLUMNS * default_device().multiprocessors
 
 
 def _most_rows(choices: Iterable[int], extents: SkinnyExtents) -> int | None:
@@ -174,7 +178,7 @@ def _from(tile: StagedTile) -> Iterator[StagedTile]:
 
 
 def _of_registers(extents: SkinnyExtents) -> SkinnyTile:
-    one_wave, many = extents.columns <= _ONE_WAVE, extents.columns > _MANY_COLUMNS
+    one_wave, many = extents.columns <= _wave(2), extents.columns > _MANY_COLUMNS
     few = extents.rows <= _ROWS
     if extents.weights.bits == 16 and extents.rows <= 2 * _ROWS:
         return _tile(1, 1, 8, 4, 1) if few and one_wave else _tile(1, 1, 8, 2, 2)
@@ -196,4 +200,4 @@ def _tile(tiles: int, along: int, deep: int, unroll: int, depth: int) -> SkinnyT
 def seconds(extents: SkinnyExtents) -> float:
     """What a product should take: its weights come from memory once."""
     weights = extents.columns * extents.depth * extents.weights.bytes_of_weight
-    return _LAUNCH_S + weights / _BYTES_PER_S
+    return _LAUNCH_S + weights / default_device().bandwidth

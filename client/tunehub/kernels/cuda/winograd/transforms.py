@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from tunehub.kernels.cuda.gemm.cost import MULTIPROCESSORS
 from tunehub.kernels.cuda.gemm.matmul import inline_producers, own_loops
 from tunehub.kernels.cuda.symbolic.function import open_function
 from tunehub.kernels.cuda.symbolic.schedule import SizedFunction
 from tunehub.kernels.cuda.winograd import half_kernels as half
 from tunehub.kernels.cuda.winograd.cost import transform_s
 from tunehub.kernels.cuda.winograd.kernels import RESULT, ROWS, SUMS, TAKEN, TRANSFORMED
+from tunehub.kernels.devices.known import default_device
 from tunehub.kernels.winograd.rewriting import statements_of
 from tunehub.target.gpu_architectures import WARP
 from tunehub.tir.guard import check_function, check_tiles
@@ -130,7 +130,7 @@ def _inline(schedule: Any, names: list[str], kept: tuple[str, ...]) -> None:
 def _bind(schedule: Any, loops: list[Any]) -> Any:
     """A thread for each iteration of ``loops``."""
     fused = schedule.fuse(*loops)
-    count = int(schedule.get(fused).extent) // MULTIPROCESSORS
+    count = int(schedule.get(fused).extent) // default_device().multiprocessors
     threads = min(_MOST_THREADS, max(WARP, 1 << max(count, 1).bit_length() - 1))
     block, thread = schedule.split(fused, [None, threads])
     schedule.bind(block, "blockIdx.x")

@@ -7,6 +7,7 @@ import random
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -22,7 +23,7 @@ from tunehub.kernels.cuda.attention.function import attention
 from tunehub.kernels.cuda.attention.kernel import AttentionTile
 from tunehub.kernels.cuda.attention.kernels import kernel_of
 from tunehub.kernels.cuda.attention.spec import attention_of
-from tunehub.kernels.cuda.gemm.cost import MULTIPROCESSORS
+from tunehub.kernels.devices.known import default_device
 from tunehub.tir.cuda.lowering import lowered
 from tunehub.tir.guard import GuardError, check_function
 from tunehub.tir.nodes import blocks_in, buffer_shapes, main_module, statements_in
@@ -178,10 +179,12 @@ def test_blocks_of_a_cluster_share_the_keys(case: Case) -> None:
     check(case)
 
 
-@pytest.mark.parametrize("at_once", [MULTIPROCESSORS, 3], ids=["a part each", "several parts"])
+@pytest.mark.parametrize("at_once", [None, 3], ids=["a part each", "several parts"])
 @pytest.mark.parametrize("case", BY_THE_COPY_ENGINE)
-def test_the_copy_engine_brings_keys(case: Case, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "MULTIPROCESSORS", at_once)
+def test_the_copy_engine_brings_keys(case: Case, at_once: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if at_once is not None:
+        device = msgspec.structs.replace(default_device(), multiprocessors=at_once)
+        monkeypatch.setattr(bulk, "default_device", lambda: device)
     check(case)
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tunehub.kernels.cuda.gemm import cost as cuda_cost
 from tunehub.kernels.cuda.gemm.cost import (
-    COSTS,
     Operand,
     Problem,
     Term,
@@ -22,6 +21,7 @@ from tunehub.kernels.cuda.gemm.cost import (
     shared_bytes,
 )
 from tunehub.kernels.cuda.gemm.rule import NoTileError, ranked, tile_for
+from tunehub.kernels.devices.known import default_device
 
 pytestmark = pytest.mark.fast
 
@@ -62,7 +62,7 @@ def test_counts_of_a_matrix_product() -> None:
     tiles = as_tiles([((1, 2), (8, 8), (4, 2), (16,))])  # a block of 32 rows and 32 columns
     assert shared_bytes(problem, tiles).tolist() == [4 * 2 * 32 * 16]
     found = counts(problem, tiles)
-    blocks = math.ceil((64 // 32) * (128 // 32) / cuda_cost.MULTIPROCESSORS)
+    blocks = math.ceil((64 // 32) * (128 // 32) / default_device().multiprocessors)
     assert {name: float(found[name][0]) for name in ("steps", "chain", "products", "shared_reads", "loads")} == {
         "steps": blocks * 2.0,
         "chain": 32 * 16.0,
@@ -176,8 +176,9 @@ def test_less_memory_and_fewer_threads_are_kept_to() -> None:
 
 def test_all_costs_are_positive() -> None:
     found = counts(conv(64, 56, 64, 3), as_tiles([((1, 1, 1), (8, 2, 8), (4, 4, 1), (4, 3, 3))]))
-    assert set(found) == set(COSTS)
-    assert all(cost > 0 for cost in COSTS.values())
+    costs = default_device().costs.threads
+    assert set(found) == set(costs)
+    assert all(cost > 0 for cost in costs.values())
     assert all((each >= 0).all() and np.isfinite(each).all() for each in found.values())
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from tunehub.kernels.cuda.gemm.cost import MULTIPROCESSORS
 from tunehub.kernels.cuda.gemm.hopper.ring_code import BARRIER_BYTES
 from tunehub.kernels.cuda.gemm.hopper.tiles import DEPTH, FLOAT, SHARED_BYTES, SKEW, WarpgroupBlock
 from tunehub.kernels.cuda.gemm.matmul import Matmul
+from tunehub.kernels.devices.known import default_device
 from tunehub.tir.cuda.ptx import COPIED, ROWS, WARPGROUP
 
 WARP = 32
@@ -28,9 +28,6 @@ _SHAPES = (  # warpgroups, and rows and columns of each
 _SHARED = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 _CLUSTERS = (1, 2, 4)
 _STAGES = (8, 6, 5, 4, 3)  # with 7, kernels took a quarter longer
-# Clusters of so many blocks that an H200 has places for at a time, as its driver says: blocks of one are in the same
-# part of the GPU.
-_PLACES = {1: MULTIPROCESSORS, 2: MULTIPROCESSORS // 2, 4: 30, 8: 15}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
@@ -81,7 +78,7 @@ class BulkTile(WarpgroupBlock):
     @property
     def resident(self) -> int:
         """Clusters for which a large GPU has places."""
-        return _PLACES[self.blocks]
+        return default_device().places[self.blocks]
 
     def started(self, clusters: int) -> int:
         """How many of ``clusters`` are started; each computes what is left, too. Where K is divided that is all."""
@@ -119,7 +116,7 @@ def _fits(tile: BulkTile, rows: int, columns: int, steps: int) -> bool:
     """Whether a block has less than twice what there is, a cluster no block without work, boxes begin at whole
     patterns, and K may be divided as the tile says."""
     (height, width), (along_rows, along_columns) = tile.block, tile.shared
-    if tile.blocks not in _PLACES or height >= 2 * rows or width >= 2 * columns:
+    if tile.blocks not in default_device().places or height >= 2 * rows or width >= 2 * columns:
         return False
     if along_rows > math.ceil(rows / height) or along_columns > math.ceil(columns / width):
         return False

@@ -9,59 +9,27 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from tunehub.kernels.cuda.gemm.cost import MULTIPROCESSORS
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
 from tunehub.kernels.cuda.gemm.hopper.tiles import AHEAD, DEPTH, HALF, SHARED_BYTES, WarpgroupTile
 from tunehub.kernels.cuda.gemm.matmul import Matmul
+from tunehub.kernels.devices.known import default_device
 from tunehub.target.gpu_architectures import REGISTERS, RESERVED_BYTES
 from tunehub.tir.cuda.ptx import ROWS
 
-# Seconds for one of each; see `counts`.
-COSTS = {
-    "launch": 2.6e-06,
-    "products": 2.51e-13,
-    "loads": 3.8e-12,
-    "steps": 2.37e-08,
-    "waits": 1.32e-07,
-    "rounds": 7.52e-07,
-    "joined": 6.96e-07,
-    "gathered": 7.25e-11,
-    "results": 3.01e-11,
-    "bytes": 7.63e-14,
-}
-TF32_COSTS = {  # of operands of two halves each, which are rounded in shared memory
-    "launch": 1.04e-06,
-    "products": 1.57e-13,
-    "loads": 1.12e-11,
-    "steps": 1.97e-07,
-    "waits": 2.83e-07,
-    "rounds": 7.58e-07,
-    "joined": 1.28e-06,
-    "gathered": 9.71e-11,
-    "results": 1.89e-10,
-    "bytes": 3.32e-14,
-}
-_IN_CLUSTERS = 112  # multiprocessors that clusters of 4 and 8 blocks find: those of a part of the GPU they share
-BULK_COSTS = {  # of kernels whose operands the copy engine brings
-    "products": 2.43e-13,
-    "loads": 3.02e-12,
-    "instructions": 2.46e-08,
-    "rounds": 2.24e-06,
-    "joined": 2.45e-06,
-    "gathered": 5.55e-11,
-    "results": 2.99e-11,
-    "bytes": 5.12e-14,
-}
 
-
-def seconds(matmul: Matmul, tile: WarpgroupTile, costs: Mapping[str, float] = COSTS) -> float:
+def seconds(matmul: Matmul, tile: WarpgroupTile) -> float:
     """What ``tile`` should take on a large GPU."""
-    return _sum(costs, counts(matmul, tile))
+    return _sum(default_device().costs.warpgroups, counts(matmul, tile))
 
 
-def bulk_seconds(matmul: Matmul, tile: BulkTile, costs: Mapping[str, float] = BULK_COSTS) -> float:
+def tf32_seconds(matmul: Matmul, tile: WarpgroupTile) -> float:
+    """As :func:`seconds`, of operands of two halves each, which are rounded in shared memory."""
+    return _sum(default_device().costs.warpgroups_tf32, counts(matmul, tile))
+
+
+def bulk_seconds(matmul: Matmul, tile: BulkTile) -> float:
     """As :func:`seconds`, of a kernel whose operands the copy engine brings."""
-    return _sum(costs, bulk_counts(matmul, tile))
+    return _sum(default_device().costs.warpgroups_bulk, bulk_counts(matmul, tile))
 
 
 def _sum(costs: Mapping[str, float], found: Mapping[str, float]) -> float:
@@ -69,7 +37,7 @@ def _sum(costs: Mapping[str, float], found: Mapping[str, float]) -> float:
 
 
 def counts(matmul: Matmul, tile: WarpgroupTile) -> dict[str, float]:
-    """How much of everything in :data:`COSTS` there is on the busiest multiprocessor.
+    """How much of everything in ``costs.warpgroups`` there is on the busiest multiprocessor.
 
     ``products``, ``loads`` (bytes into shared memory), ``gathered`` (sums read from a cluster's blocks) and ``results``
     keep it busy. ``steps`` (of 64 elements of K), ``waits`` (steps whose copies started late), ``rounds`` of blocks
@@ -80,7 +48,7 @@ def counts(matmul: Matmul, tile: WarpgroupTile) -> dict[str, float]:
     block_rows, block_columns = tile.block
     grid = batch * math.ceil(rows / block_rows) * math.ceil(columns / block_columns) * tile.cluster
     steps = math.ceil(math.ceil(k / DEPTH) / tile.cluster)
-    blocks = math.ceil(grid / (MULTIPROCESSORS if tile.cluster <= 2 else _IN_CLUSTERS))
+    blocks = math.ceil(grid / default_device().found_by(tile.cluster))
     rounds = math.ceil(blocks / resident(tile))
     return {
         "launch": 1.0,
@@ -97,8 +65,8 @@ def counts(matmul: Matmul, tile: WarpgroupTile) -> dict[str, float]:
 
 
 def bulk_counts(matmul: Matmul, tile: BulkTile) -> dict[str, float]:
-    """As :func:`counts`, of everything in :data:`BULK_COSTS`: ``loads`` of what blocks of a cluster share each has a
-    part of, ``instructions`` are those of all warpgroups for 64 elements of K, and ``rounds`` of clusters."""
+    """As :func:`counts`, of everything in ``costs.warpgroups_bulk``: ``loads`` of what blocks of a cluster share each
+    has a part of, ``instructions`` are those of all warpgroups for 64 elements of K, and ``rounds`` of clusters."""
     _, rows, columns, k = matmul.extents
     height, width = tile.block
     rounds = math.ceil(math.prod(tile.over(rows, columns)) / tile.resident)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
-from tunehub.kernels.cuda.gemm.hopper.cost import TF32_COSTS, seconds
+from tunehub.kernels.cuda.gemm.hopper.cost import tf32_seconds
 from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile, suits, tiles
 from tunehub.kernels.cuda.gemm.matmul import Matmul, find_matmul
 from tunehub.tir.guard import check_function
@@ -46,7 +46,7 @@ def as_halves(matmul: Matmul) -> Matmul:
 def expected(matmul: Matmul) -> tuple[float, WarpgroupTile] | None:
     """The seconds that the best tile should take, and that tile; None where none suits."""
     halves = as_halves(matmul)
-    return min(((seconds(halves, tile, TF32_COSTS), tile) for tile in tiles(halves)), default=None)
+    return min(((tf32_seconds(halves, tile), tile) for tile in tiles(halves)), default=None)
 
 
 def by_rule(mod: Any, target: Any, others_s: float | None) -> tuple[warpgroups.WarpgroupSchedule, float] | None:

@@ -7,38 +7,26 @@ from typing import Any
 
 import numpy as np
 
-from tunehub.kernels.cuda.gemm.cost import MULTIPROCESSORS, Array
+from tunehub.kernels.cuda.gemm.cost import Array
 from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.split_k.sketch import Side, SplitTiles, blocks_of, registers, shared_memory, sides
+from tunehub.kernels.devices.known import default_device
 from tunehub.target.gpu_architectures import MOST_BLOCKS, MOST_WARPS, REGISTERS, RESERVED_BYTES, SHARED_BYTES, WARP
 
 _FLOAT = 4  # bytes
 _SECTOR = 32  # bytes that are loaded at once
 _VECTOR = 4  # elements that are read from shared memory at once
 
-# Seconds for one of each; see `counts`.
-COSTS = {
-    "launch": 3.25e-06,
-    "products": 1.32e-10,
-    "shared_reads": 5.9e-10,
-    "loads": 9.12e-10,
-    "sectors": 2.27e-10,
-    "steps": 2.16e-07,
-    "pipelined_steps": 9.97e-08,
-    "chain": 1.22e-10,
-    "parts": 1.2e-11,
-    "results": 2.75e-12,
-}
-
 
 def seconds(matmul: Matmul, tiles: SplitTiles) -> Array:
     """What each of ``tiles`` should take on a large GPU."""
     found = counts(matmul, tiles)
-    return np.asarray(sum(COSTS[name] * found[name] for name in COSTS))
+    costs = default_device().costs.split_k
+    return np.asarray(sum(costs[name] * found[name] for name in costs))
 
 
 def counts(matmul: Matmul, tiles: SplitTiles) -> dict[str, Array]:
-    """How much of everything in :data:`COSTS` there is on the busiest multiprocessor, for each of ``tiles``.
+    """How much of everything in ``costs.split_k`` there is on the busiest multiprocessor, for each of ``tiles``.
 
     ``products`` and ``shared_reads`` (of a warp, up to four elements each), ``loads`` (of a warp), ``sectors``,
     ``parts`` (partial sums) and ``results`` keep units of the multiprocessor busy. ``steps``, ``pipelined_steps`` and
@@ -48,7 +36,7 @@ def counts(matmul: Matmul, tiles: SplitTiles) -> dict[str, Array]:
     slow, fast, depth = tiles.block
     grid = blocks_of(matmul, tiles)
     steps = _ceil(k, depth)
-    blocks = _ceil(grid, MULTIPROCESSORS)
+    blocks = _ceil(grid, default_device().multiprocessors)
     rounds = _ceil(blocks, np.minimum(blocks, resident(matmul, tiles)))
     warps = tiles.block_threads / WARP
     sums = tiles.sums[0] * tiles.sums[1]

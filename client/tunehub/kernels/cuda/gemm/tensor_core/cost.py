@@ -7,59 +7,29 @@ from __future__ import annotations
 import math
 from itertools import compress
 
-from tunehub.kernels.cuda.gemm.cost import MULTIPROCESSORS
 from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import AT_ONCE, TensorTile, runs_of, shared_memory
+from tunehub.kernels.devices.known import default_device
 from tunehub.target.gpu_architectures import MOST_BLOCKS, MOST_WARPS, REGISTERS, RESERVED_BYTES, SHARED_BYTES, WARP
 
 _HALF = 2  # bytes
 _SECTOR = 32  # bytes that are loaded at once
 _OF_SUMS, _OF_OPERAND, _OTHER_REGISTERS = 8, 8, 48  # registers of a thread: for a fragment, and addresses
 
-# Seconds for one of each; see `counts`.
-COSTS = {
-    "launch": 2.96e-06,
-    "products": 6.43e-13,
-    "fragments": 2.33e-10,
-    "loads": 1.76e-09,
-    "sectors": 3.26e-10,
-    "placed": 1.23e-07,
-    "pieces": 1.5e-08,
-    "steps": 1.48e-07,
-    "pipelined_steps": 7.35e-08,
-    "chain": 6.83e-09,
-    "results": 4.25e-11,
-    "apart": 1.66e-10,
-    "bytes": 7.18e-14,
-}
-# The same for TVM's own rules for matmuls, with tensor cores where each extent is more than 64; see `default_counts`.
+# Of TVM's own rules for matmuls, with tensor cores where each extent is more than 64; see `default_counts`.
 _DEFAULT_TILE, _PLAIN_TILE, _MOST_PLAIN = (128, 128, 64), (32, 64, 16), 64
-DEFAULT_COSTS = {
-    "launch": 9.09e-06,
-    "steps": 1.02e-06,
-    "rows_apart": 8.0e-07,
-    "columns_apart": 2.0e-06,
-    "window_steps": 1.41e-06,
-}
-PLAIN_COSTS = {
-    "launch": 1.86e-06,
-    "chain": 4.49e-07,
-    "steps": 2.67e-07,
-    "window_chain": 4.89e-07,
-    "window_steps": 6.46e-08,
-    "bytes": 5.1e-13,
-}
 LAUNCHES_S = (1.6e-6, 0.8e-6)  # as :data:`tunehub.kernels.cuda.gemm.cost.LAUNCHES_S`
 
 
 def seconds(matmul: Matmul, tile: TensorTile) -> float:
     """What ``tile`` should take on a large GPU."""
     found = counts(matmul, tile)
-    return math.fsum(COSTS[name] * found[name] for name in COSTS)
+    costs = default_device().costs.tensor_cores
+    return math.fsum(costs[name] * found[name] for name in costs)
 
 
 def counts(matmul: Matmul, tile: TensorTile) -> dict[str, float]:
-    """How much of everything in :data:`COSTS` there is on the busiest multiprocessor.
+    """How much of everything in ``costs.tensor_cores`` there is on the busiest multiprocessor.
 
     ``products``, ``fragments`` (read from shared memory by a warp), ``loads`` (of a warp), ``sectors``, ``results`` and
     ``apart`` (results whose neighbours are along the rows) keep units of the multiprocessor busy. ``steps``,
@@ -70,7 +40,7 @@ def counts(matmul: Matmul, tile: TensorTile) -> dict[str, float]:
     batch, *extents = matmul.extents
     block_rows, block_columns, block_depth = tile.block
     rows, columns, steps = (math.ceil(e / size) for e, size in zip(extents, tile.block, strict=True))
-    blocks = math.ceil(batch * rows * columns / MULTIPROCESSORS)
+    blocks = math.ceil(batch * rows * columns / default_device().multiprocessors)
     rounds = math.ceil(blocks / min(blocks, _resident(tile)))
     parts = (block_rows * block_depth, block_columns * block_depth)
     runs = runs_of(matmul)
@@ -97,7 +67,8 @@ def counts(matmul: Matmul, tile: TensorTile) -> dict[str, float]:
 
 def default_s(matmul: Matmul) -> float:
     """What TVM's own schedule should take on a large GPU."""
-    costs = DEFAULT_COSTS if on_tensor_cores(matmul) else PLAIN_COSTS
+    known = default_device().costs
+    costs = known.tensor_cores_default if on_tensor_cores(matmul) else known.half_default
     found = default_counts(matmul)
     return math.fsum(costs[name] * found[name] for name in costs)
 
@@ -108,7 +79,7 @@ def on_tensor_cores(matmul: Matmul) -> bool:
 
 
 def default_counts(matmul: Matmul) -> dict[str, float]:
-    """As :func:`counts`, of TVM's own schedule: all that :data:`DEFAULT_COSTS` and :data:`PLAIN_COSTS` name.
+    """As :func:`counts`, of TVM's own schedule: all that ``tensor_cores_default`` and ``half_default`` name.
 
     ``steps`` of all blocks of a multiprocessor one after another, and ``chain``, those of one block. A step takes
     longer where A (``rows_apart``) or B (``columns_apart``) has no neighbours along K, and in windows of convolutions.
@@ -116,7 +87,7 @@ def default_counts(matmul: Matmul) -> dict[str, float]:
     batch, *extents = matmul.extents
     tile = _DEFAULT_TILE if on_tensor_cores(matmul) else _PLAIN_TILE
     rows, columns, chain = (math.ceil(e / size) for e, size in zip(extents, tile, strict=True))
-    steps = math.ceil(batch * rows * columns / MULTIPROCESSORS) * chain
+    steps = math.ceil(batch * rows * columns / default_device().multiprocessors) * chain
     window = matmul.window > 1
     return {
         "launch": 1.0,

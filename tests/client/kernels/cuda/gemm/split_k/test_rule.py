@@ -12,9 +12,10 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 from tunehub.compiler.schedule.ladder import schedule_function
 from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.gemm.split_k import rule as split_k_rule
-from tunehub.kernels.cuda.gemm.split_k.cost import COSTS, counts, resident, seconds
+from tunehub.kernels.cuda.gemm.split_k.cost import counts, resident, seconds
 from tunehub.kernels.cuda.gemm.split_k.rule import by_rule, likeliest, promised
 from tunehub.kernels.cuda.gemm.split_k.sketch import all_tiles, matmul_of, sides
+from tunehub.kernels.devices.known import default_device
 from tunehub.records.lookup import EmptyLookup
 from tunehub.tir.guard import GuardError
 
@@ -25,12 +26,13 @@ pytestmark = pytest.mark.slow
 
 
 def test_everything_that_costs_is_counted_for_every_tile() -> None:
+    costs = default_device().costs.split_k
     for case in CASES.values():
         matmul = matmul_of(case())
         assert matmul is not None
         found = all_tiles(matmul)
         number = counts(matmul, found)
-        assert number.keys() == COSTS.keys() and min(COSTS.values()) >= 0
+        assert number.keys() == costs.keys() and min(costs.values()) >= 0
         assert all(len(column) == len(found) and np.isfinite(column).all() for column in number.values())
         both = sides(matmul)
         results = matmul.extents[0] * both[0].extent * both[1].extent
