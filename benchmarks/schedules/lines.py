@@ -178,7 +178,7 @@ class Dumper:
             function=about.name,
             rung=about.rung,
             template=about.template,
-            knobs=_knobs(scheduling, hub),
+            knobs=msgspec.json.decode(msgspec.json.encode(_knobs(scheduling, hub))),  # as a file has them
             package=about.package,
             source=about.source,
             sizes=about.sizes,
