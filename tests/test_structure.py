@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -16,6 +17,9 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = {"client": "client", "builder": "builder", "registry": "registry", "benchmarks": ""}
 MOST_AT_THE_TOP = 8
 WITHOUT_TVM = ("_files", "cli", "comparison", "records", "registries", "report", "site", "target")
+NAMES_OF_TVM = re.compile(r"[\"'](TensorLoad|GenericConst)[\"']|ForKind|IterVarType")
+WITH_KINDS = re.compile(r"\b(For|IterVar)\(|\.(kind|iter_type)\b")  # parsing all modules again takes seconds
+PLACES_OF_KINDS = {"For": 3, "IterVar": 2}
 WANTED = (ast.Import, ast.ImportFrom, ast.ClassDef)
 
 
@@ -120,3 +124,31 @@ def test_only_devices_say_how_fast_a_gpu_is() -> None:
     devices = client / "kernels" / "devices"
     found = {path: list(_constants(path)) for path in client.rglob("*.py") if devices not in path.parents}
     assert not {path: names for path, names in found.items() if names}
+
+
+def _numbers_for_kinds(code: str) -> list[int]:
+    """The lines that make or compare a loop or an axis of TIR with a number for its kind."""
+    found = []
+    for node in ast.walk(ast.parse(code)):
+        compared: list[ast.expr] = []
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in PLACES_OF_KINDS:
+            place = PLACES_OF_KINDS[node.func.attr]
+            compared = node.args[place : place + 1]
+        elif isinstance(node, ast.Compare) and re.search(r"\.(kind|iter_type)\b", ast.unparse(node.left)):
+            compared = [each for side in node.comparators for each in getattr(side, "elts", [side])]
+        if any(isinstance(each, ast.Constant) and isinstance(each.value, int) for each in compared):
+            found.append(node.lineno)
+    return found
+
+
+def test_numbers_for_kinds_are_found() -> None:
+    code = "tirx.For(i, 0, 4, 2, body)\ntirx.IterVar(None, i, KIND, tag)\nint(loop.kind) in (0, 1)\nhost.kind == 'llvm'"
+    assert _numbers_for_kinds(code) == [1, 3]
+
+
+def test_names_and_numbers_of_tvm_stand_once() -> None:
+    """What its versions call differently, and the numbers of its enums: other modules import them."""
+    files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    code = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in files}
+    assert {path for path, text in code.items() if NAMES_OF_TVM.search(text)} == {"client/tunehub/tir/versions.py"}
+    assert not {path for path, text in code.items() if WITH_KINDS.search(text) and _numbers_for_kinds(text)}

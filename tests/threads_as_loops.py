@@ -6,8 +6,9 @@ import json
 import re
 from typing import Any
 
-SERIAL, THREAD = 0, 4  # kinds of loops in TVM (include/tvm/tirx/stmt.h)
-_KINDS = range(5)  # also: parallel, vectorized, unrolled
+from tunehub.tir.versions import PARALLEL, SERIAL, THREAD_BINDING, UNROLLED, VECTORIZED
+
+_KINDS = (SERIAL, PARALLEL, VECTORIZED, UNROLLED, THREAD_BINDING)
 
 UNOPTIMISED = {"kind": "llvm", "num-cores": 2, "opt-level": 0}
 """A CPU for tests of what is computed, not of how fast: LLVM's optimising takes half of the time of a compile."""
@@ -23,7 +24,7 @@ def threads_as_loops(mod: Any, *, scopes: str = "local", all_loops: bool = False
     graph = json.loads(tvm.ir.save_json(mod))
     nothing = next(number for number, node in enumerate(graph["nodes"]) if node["type"] == "None")
     for node in graph["nodes"]:
-        if node["type"] == "tirx.For" and node["data"]["kind"] in (_KINDS if all_loops else (THREAD,)):
+        if node["type"] == "tirx.For" and node["data"]["kind"] in (_KINDS if all_loops else (THREAD_BINDING,)):
             node["data"] |= {"kind": SERIAL, "thread_binding": nothing}
         elif node["type"] == "ffi.String" and re.fullmatch(scopes, node["data"]):
             node["data"] = "global"

@@ -10,10 +10,10 @@ from typing import Any
 
 from tunehub.tir.nodes import parameters
 from tunehub.tir.symbols import BRANCH, PROBES, in_place, symbols_of
+from tunehub.tir.versions import SERIAL
 from tunehub.tir.views import block_of, number, sequence, views
 
 _INDEX = "int64"
-_SERIAL = 0  # tvm::tirx::ForKind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +61,7 @@ def _if(condition: Any, body: Any) -> Any:
     """A loop of one step or of none: TVM sets no barriers in a kernel under a condition, be it the host's."""
     from tvm import tirx
 
-    return tirx.For(tirx.Var(BRANCH, _INDEX), number(0), tirx.Cast(_INDEX, condition), _SERIAL, body)
+    return tirx.For(tirx.Var(BRANCH, _INDEX), number(0), tirx.Cast(_INDEX, condition), SERIAL, body)
 
 
 def _around(function: Any, thresholds: Iterable[int | None]) -> list[tuple[int, ...]]:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tunehub.tir.nodes import buffer_of
+from tunehub.tir.versions import LOADS
 
-_LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _LEAVES = ("IntImm", "FloatImm", "StringImm")
 
 
@@ -31,7 +31,7 @@ def replaced(
         return number(expression) if kind == "FloatImm" else expression
     if kind in ("Var", "SizeVar"):
         return variables.get(hash(expression), expression)
-    if kind in _LOADS:
+    if kind in LOADS:
         indices = [inside(each) for each in expression.indices]
         own = element(buffer_of(expression), indices)
         return tirx.BufferLoad(buffer_of(expression), indices) if own is None else own

@@ -16,8 +16,8 @@ import numpy as np
 from tunehub.tir.flattening import Flattening, flattening, with_opaque_blocks
 from tunehub.tir.index_expressions import compiled, operator_name, parts_of
 from tunehub.tir.nodes import buffer_kind, buffer_of, children, integer, main_module
+from tunehub.tir.versions import LOADS
 
-_LOADS = ("BufferLoad", "TensorLoad")
 _DIVISIONS = ("FloorDiv", "FloorMod")
 _LEAVES = ("Var", "SizeVar", "IntImm", "FloatImm", "StringImm")  # asking them for parts takes long
 _SAMPLES = 4096
@@ -65,7 +65,7 @@ def _loads(node: Any, here: _Load) -> Iterator[_Load]:
     elif kind == "BufferStore":
         for part in (node.value, *node.indices):
             yield from _loads(part, here)
-    elif kind in _LOADS:
+    elif kind in LOADS:
         yield here._replace(node=node)
     elif kind == "Call" and operator_name(node) == "if_then_else":
         condition, *branches = node.args

@@ -29,12 +29,11 @@ from tunehub.tir.nodes import (
     symbolic,
 )
 from tunehub.tir.symbols import instance, instances, is_symbolic, probes
+from tunehub.tir.versions import LOADS, PARALLEL, SERIAL, THREAD_BINDING, UNROLLED, VECTORIZED
 
-_SERIAL, _PARALLEL, _VECTORIZED, _UNROLLED, _BOUND = range(5)  # tvm::tirx::ForKind
 _PREPROC = "meta_schedule.layout_rewrite_preproc"
 _ENCODED = "tirx.tensormap_encode_tiled"
 _LEAVES = ("BufferStore", "Evaluate")
-_LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _PARTITION = "pragma_loop_partition_hint"
 _GPU_ONLY = ("software_pipeline", "double_buffer", "warp_execution")
 _BY_HEADER = frozenset({"sm_70", "sm_72", "sm_75"})  # fragments of matrices (WMMA); later intrinsics are plain PTX
@@ -134,7 +133,7 @@ def _check_statements(
 def _check_open_loops(scheduled: Any, target: Any) -> None:
     """Loops of unknown extent run one after the other, in parallel on CPUs, as blocks along x or y on GPUs; all else
     needs a number."""
-    allowed = (_SERIAL, _PARALLEL) if target.kind.name == "llvm" else (_SERIAL,)
+    allowed = (SERIAL, PARALLEL) if target.kind.name == "llvm" else (SERIAL,)
     for node, _ in _walk(scheduled.body, _Path()):
         if type(node).__name__ != "For" or integer(node.extent) is not None or int(node.kind) in allowed:
             continue
@@ -210,7 +209,7 @@ def check_rows(scheduled: Any) -> None:
 
 
 def _is_vector(loop: Any) -> bool:
-    return int(loop.kind) == _VECTORIZED and integer(loop.extent) is not None
+    return int(loop.kind) == VECTORIZED and integer(loop.extent) is not None
 
 
 def _is_cut(expression: Any, variable: Any, lanes: int) -> bool:
@@ -314,35 +313,35 @@ def _walk(node: Any, path: _Path) -> Iterator[tuple[Any, _Path]]:
 def _inside(loop: Any, path: _Path) -> _Path:
     extent = extent_or_one(loop.extent)
     kind = int(loop.kind)
-    tag = str(loop.thread_binding.thread_tag) if kind == _BOUND else ""
+    tag = str(loop.thread_binding.thread_tag) if kind == THREAD_BINDING else ""
     if not any(tag == outer for outer, _ in path.threads):  # loops bound to one tag share its threads
         path = path._replace(iterations=path.iterations * extent)
     if int(loop.annotations.get("pragma_unroll_explicit", 0)):
         path = path._replace(unroll_step=int(loop.annotations.get("pragma_auto_unroll_max_step", 0)))
     if int(loop.annotations.get(_PARTITION, 0)):
         path = path._replace(partitioned=True)
-    if kind == _SERIAL and path.unroll_step:
+    if kind == SERIAL and path.unroll_step:
         return path._replace(steps=path.steps * extent)
-    if kind == _PARALLEL:
+    if kind == PARALLEL:
         return path._replace(parallel=True)
-    if kind == _VECTORIZED:
+    if kind == VECTORIZED:
         return path._replace(lanes=path.lanes * extent)
-    if kind == _UNROLLED:
+    if kind == UNROLLED:
         return path._replace(copies=path.copies * extent)
-    if kind == _BOUND:
+    if kind == THREAD_BINDING:
         return path._replace(threads=(*path.threads, (tag, extent)))
     return path
 
 
 def _check_loop(loop: Any, path: _Path, device: str, limits: LaunchLimits) -> None:
     kind = int(loop.kind)
-    if kind in (_PARALLEL, _VECTORIZED, _UNROLLED, _BOUND) and integer(loop.extent) is None:
+    if kind in (PARALLEL, VECTORIZED, UNROLLED, THREAD_BINDING) and integer(loop.extent) is None:
         raise GuardError("a vector, unrolled or parallel loop, or one bound to threads, of unknown extent")
-    if kind == _PARALLEL and (path.parallel or device == "gpu"):
+    if kind == PARALLEL and (path.parallel or device == "gpu"):
         raise GuardError("parallel loops are nested" if path.parallel else "parallel loops are for CPUs")
-    if kind == _VECTORIZED and (path.lanes > 1 or int(loop.extent.value) > MAX_LANES[device]):
+    if kind == VECTORIZED and (path.lanes > 1 or int(loop.extent.value) > MAX_LANES[device]):
         raise GuardError(f"vectors are nested or longer than {MAX_LANES[device]} elements")
-    if kind == _BOUND:
+    if kind == THREAD_BINDING:
         if device == "cpu":
             raise GuardError("the record binds loops to GPU threads")
         too_many = excess_threads(_widest(_inside(loop, path).threads), limits)
@@ -382,7 +381,7 @@ def _operations(node: Any, most: int) -> int:
 
 def _reads_indices(node: Any, *, inside: bool = False) -> bool:
     """True when an index in a statement is itself loaded: TVM's LoopPartition then fails with mismatched types."""
-    if inside and type(node).__name__ in _LOADS:
+    if inside and type(node).__name__ in LOADS:
         return True
     if any(_reads_indices(child, inside=True) for child in getattr(node, "indices", ())):
         return True
@@ -418,7 +417,7 @@ def _check_annotations(node: Any, function: Any, device: str) -> None:
 def _copies_free_parameter(block: Any, function: Any) -> bool:
     """True when ``block`` copies a whole parameter whose layout is free (``layout_free_buffers``), and nothing else."""
     load: Any = getattr(block.body, "value", None)
-    if type(block.body).__name__ != "BufferStore" or type(load).__name__ not in _LOADS:
+    if type(block.body).__name__ != "BufferStore" or type(load).__name__ not in LOADS:
         return False
     own = parameters(function)
     free = [own[int(i)] for i in (function.attrs or {}).get("layout_free_buffers", ()) if int(i) < len(own)]

@@ -24,9 +24,9 @@ from tunehub.tir.nodes import (
     is_static,
     parameters,
 )
+from tunehub.tir.versions import LOADS
 
 MOST_ELEMENTS = 1 << 20  # of a result: beyond, a kernel of TVM's is as fast
-_LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _NUMBERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _WHOLE = ("bool", *_NUMBERS)
 _ROUNDED = ("float32", "float64")
@@ -156,7 +156,7 @@ class _Kernel:
             return np.asarray(node.value, _numpy_type(element_type(node)))
         if kind == "Var":
             return self.variable(node)
-        if kind in _LOADS:
+        if kind in LOADS:
             return self.load(node, active)
         if kind == "Cast":
             return _cast(self.value(node.value, active), element_type(node))

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-_REDUCTION = 2  # tvm::tirx::IterVarType::kCommReduce
+from tunehub.tir.versions import COMM_REDUCE, CONSTANTS
+
 _ALIGNMENT = 64  # bytes: TVM's kAllocAlignment
-_CONSTANTS = ("Constant", "GenericConst")  # the class was renamed in 0.27
 _ALL_CHILDREN = ("block", "init", "body", "then_case", "else_case")
 _CHILDREN = {  # asking a node for what it has not takes long; other kinds are asked for all
     "For": ("body",),
@@ -107,7 +107,7 @@ def extent_or_one(value: Any) -> int:
 
 def is_reduction(axis: Any) -> bool:
     """Whether an axis of a block is one of those that are summed over."""
-    return int(axis.iter_type) == _REDUCTION
+    return int(axis.iter_type) == COMM_REDUCE
 
 
 def reduces(block: Any) -> bool:
@@ -169,7 +169,7 @@ def blocks_in(node: Any) -> Iterator[Any]:
 
 def is_constant(expression: Any) -> bool:
     """True for a constant tensor of Relax."""
-    return type(expression).__name__ in _CONSTANTS
+    return type(expression).__name__ in CONSTANTS
 
 
 def constant_array(constant: Any) -> npt.NDArray[Any]:

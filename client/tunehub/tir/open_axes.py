@@ -12,8 +12,8 @@ import numpy as np
 from tunehub.tir.index_expressions import compiled, is_variable, parts_of
 from tunehub.tir.nodes import buffer_kind, buffer_of, children, integer, is_reduction, parameters
 from tunehub.tir.symbols import symbols_of
+from tunehub.tir.versions import LOADS
 
-LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _PROBES = ((5, 7, 11, 13), (8191, 4093, 2039, 1021))  # extents, a different one for each symbol
 _SAMPLES = 64
 _INNER = ("For", "SBlockRealize", "SBlock", "SeqStmt")

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunehub.tir.nodes import buffer_kind, buffer_of, integer, is_reduction, parameters, reduces
+from tunehub.tir.versions import LOADS
 
 CLASS_SCHEME, ANCHOR_SCHEME = "op-class-1", "anchor-class-1"
 MAX_EXTENTS = 512
 _KEY_LENGTH = 32
-_LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _NUMBERS = ("IntImm", "FloatImm")
 _PAIRS = ("a", "b")
 _OPERANDS = {
@@ -198,7 +198,7 @@ class _BlockText:
         kind = type(node).__name__
         if kind in _NUMBERS:
             return "#"
-        if kind in _LOADS:
+        if kind in LOADS:
             buffer = buffer_of(node)
             return f"{_name(buffer, self._names)}{self._indices(node.indices, buffer)}"
         if node in self._axes:

@@ -16,8 +16,8 @@ import tvm
 
 from tunehub.tir.nodes import blocks_in, children, integer, main_module
 from tunehub.tir.schedules import open_schedule
+from tunehub.tir.versions import VECTORIZED
 
-_VECTORIZED = 2  # tvm::tirx::ForKind
 _HINT = "pragma_loop_partition_hint"
 _MAX_LANES = 16  # LLVM takes longer vectors of odd lengths apart badly
 
@@ -42,7 +42,7 @@ def _cut_blocks(node: Any, *, hinted: bool, lanes: int) -> Iterator[str]:
     kind = type(node).__name__
     if kind == "For":
         hinted = hinted or _HINT in node.annotations
-        lanes = (integer(node.extent) or 0) if int(node.kind) == _VECTORIZED and _HINT not in node.annotations else 0
+        lanes = (integer(node.extent) or 0) if int(node.kind) == VECTORIZED and _HINT not in node.annotations else 0
     elif kind == "SBlockRealize" and hinted and 1 < lanes <= _MAX_LANES and integer(node.predicate) is None:
         yield str(node.block.name_hint)
     for child in children(node):

@@ -9,6 +9,7 @@ from typing import Any
 
 from tunehub.tir.nodes import buffer_kind, integer, same_extent
 from tunehub.tir.symbols import variables_in
+from tunehub.tir.versions import TENSOR_LOAD
 
 _INDEX = "int64"
 
@@ -30,7 +31,7 @@ def view(whole: Any, part: Any, starts: dict[int, Any]) -> list[Any]:
 
     if part.same_as(whole):
         return []
-    if not starts and hasattr(ir, "TensorLoad") and integer(buffer_kind(whole).elem_offset) == 0:
+    if not starts and hasattr(ir, TENSOR_LOAD) and integer(buffer_kind(whole).elem_offset) == 0:
         return [tirx.DeclBuffer(part, data=whole.data)]
     indices = [starts.get(axis, number(0)) for axis in range(len(buffer_kind(whole).shape))]
     pointer = tirx.address_of(tirx.BufferLoad(whole, indices))

@@ -16,6 +16,7 @@ from tunehub.compiler.preparing import prepare
 from tunehub.compiler.schedule.apply import apply_exact
 from tunehub.graph.packing import pack_weights
 from tunehub.tir.traces import import_trace
+from tunehub.tir.versions import CONSTANTS
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +45,7 @@ def constants(mod: Any) -> list[Any]:
     found: list[Any] = []
 
     def visit(node: Any) -> None:
-        if type(node).__name__ in ("Constant", "GenericConst"):
+        if type(node).__name__ in CONSTANTS:
             found.append((node.data if hasattr(node, "data") else node.value).numpy())
 
     relax.analysis.post_order_visit(mod["main"], visit)

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tunehub.kernels.cpu.divisors import divisors
+from tunehub.tir.versions import COMM_REDUCE, DATA_PAR
 
-_SPATIAL, _REDUCTION = 0, 2
 _MAX_TILES_IN_REGISTERS = 28
 _MAX_ACCUMULATORS = 512
 _MAX_TILE = 64
@@ -73,8 +73,8 @@ def loops_of(mod: Any) -> Loops | None:
     extents = [(axis.iter_type, int(axis.dom.extent)) for axis in block.iter_vars]
     return Loops(
         anchor=block.name_hint,
-        spatial=tuple(extent for sort, extent in extents if sort == _SPATIAL),
-        reduction=tuple(extent for sort, extent in extents if sort == _REDUCTION),
+        spatial=tuple(extent for sort, extent in extents if sort == DATA_PAR),
+        reduction=tuple(extent for sort, extent in extents if sort == COMM_REDUCE),
         producers=tuple(names[:position]),
         consumers=tuple(names[position + 1 :]),
         unpadded=padding is None or _is_copy(padding),
@@ -150,8 +150,8 @@ class _TiledLoops:
 
 
 def _kind(block: Any) -> Literal["conv2d", "depthwise", "matmul"] | None:
-    spatial = sum(axis.iter_type == _SPATIAL for axis in block.iter_vars)
-    reduction = sum(axis.iter_type == _REDUCTION for axis in block.iter_vars)
+    spatial = sum(axis.iter_type == DATA_PAR for axis in block.iter_vars)
+    reduction = sum(axis.iter_type == COMM_REDUCE for axis in block.iter_vars)
     name = block.name_hint
     if name.startswith("conv2d_nchw") and (spatial, reduction) == (4, 3):
         return "conv2d"

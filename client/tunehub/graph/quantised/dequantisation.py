@@ -28,8 +28,8 @@ from tunehub.tir.nodes import (
     tensor_class,
     tensor_type,
 )
+from tunehub.tir.versions import LOADS
 
-_LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _MOST_CALLS = 16  # from quantised weights to those that are multiplied
 _ROWS = 8  # that are evaluated beside the first and the last
 _TRUNCATED = ("Div", "Mod")  # as indices have them: other numbers may be negative
@@ -233,7 +233,7 @@ def _value(node: Any, values: dict[int, Array], elements: Callable[[Any, Sequenc
         return np.asarray(node.value, element_type(node))
     if kind == "Var":
         return values[hash(node)].astype(element_type(node))
-    if kind in _LOADS:
+    if kind in LOADS:
         return elements(buffer_of(node), list(map(inner, node.indices)))
     if kind == "Cast":
         return inner(node.value).astype(element_type(node))

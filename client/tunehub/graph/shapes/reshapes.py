@@ -18,8 +18,9 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tunehub.graph.kernel_calls import result_types
 from tunehub.tir.index_expressions import compiled
 from tunehub.tir.nodes import buffer_kind, buffer_of, integer, parameters, same_extents
-from tunehub.tir.open_axes import LOADS, NotSeparateError, realizations, stores_in
+from tunehub.tir.open_axes import NotSeparateError, realizations, stores_in
 from tunehub.tir.symbols import extent_at, is_symbolic, symbols_of
+from tunehub.tir.versions import LOADS
 
 _PROBES = ((61, 127, 31, 251), (1021, 509, 97, 2039), (40961, 30011, 20011, 50021))  # values of the symbols
 _SAMPLES = 64

@@ -17,8 +17,8 @@ import numpy as np
 from tunehub.kernels.cpu.base import FLOAT_BYTES
 from tunehub.tir.index_expressions import evaluate
 from tunehub.tir.nodes import buffer_kind, buffer_of, integer, is_reduction
+from tunehub.tir.versions import BINDINGS, LOADS
 
-_LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _OPERANDS = ("a", "b", "value", "condition", "true_value", "false_value", "args")
 _LEAVES = ("IntImm", "FloatImm", "StringImm", "Var")  # their value is a number or a word
 _CONDITIONAL = ".if_then_else"
@@ -124,7 +124,7 @@ def _statements(body: Any) -> tuple[list[Any], list[Any]]:
     kind = type(body).__name__
     if kind == "BufferStore":
         return [body.value], [body]
-    if kind not in ("SeqStmt", "LetStmt", "Bind"):  # 0.27 has Bind instead of LetStmt, and no body in it
+    if kind not in ("SeqStmt", *BINDINGS):
         return [], []
     inside = list(body.seq) if kind == "SeqStmt" else [body.body] if kind == "LetStmt" else []
     parts = [_statements(each) for each in inside]
@@ -145,7 +145,7 @@ def _described(
     node: Any, values: list[Any], store: Any, names: list[str], extents: tuple[int, ...], group: int
 ) -> Nest:
     nodes = [each for value in values for each in _nodes(value)]
-    loads = [each for each in nodes if type(each).__name__ in _LOADS]
+    loads = [each for each in nodes if type(each).__name__ in LOADS]
     targets = [buffer_of(region) for region in node.writes]
     reads = [load for load in loads if not any(buffer_of(load).same_as(target) for target in targets)]
     regions = [buffer_of(region) for region in node.reads]
@@ -238,7 +238,7 @@ def _is_conditional(node: Any) -> bool:
 def _is_copied(value: Any) -> bool:
     if _is_conditional(value):
         return all(map(_is_copied, value.args[1:]))
-    return type(value).__name__ in (*_LOADS, "IntImm", "FloatImm")
+    return type(value).__name__ in (*LOADS, "IntImm", "FloatImm")
 
 
 def _position(regions: list[Any], buffer: Any) -> int:

@@ -17,6 +17,7 @@ from tunehub.kernels.cpu.instruction import lacking, pointer_to, strided_match
 from tunehub.kernels.cpu.tile_pieces import TILE, Piece, pieces_of
 from tunehub.kernels.te.grouped import TILES
 from tunehub.tir.nodes import buffer_kind, buffer_of, element_type
+from tunehub.tir.versions import SERIAL, VECTORIZED
 
 _REGISTERS = 8
 _IN_STEP = 3  # axes of weights: groups that are added up, sums, numbers in a group
@@ -226,7 +227,7 @@ class _Body:
         lane = tirx.Var("lane", "int32")
         at = [*place[:-1], place[-1] + lane]
         store = tirx.BufferStore(self._sums, value(lane, tirx.BufferLoad(self._sums, at)), at)
-        return tirx.For(lane, 0, TILE, tirx.ForKind.VECTORIZED, store)
+        return tirx.For(lane, 0, TILE, VECTORIZED, store)
 
     def _sums_place(self, image: Any, row: Any, block: Any) -> list[Any]:
         """Indices of the first sum of a row in a block."""
@@ -368,7 +369,7 @@ def _loops(extents: Sequence[tuple[str, Any]], body: Any) -> Any:
     statement = body(*variables)
     for variable, kind, (_, extent) in reversed(list(zip(variables, kinds, extents, strict=True))):
         if not _is_one(extent):
-            statement = tirx.For(variable, tirx.const(0, kind), extent, tirx.ForKind.SERIAL, statement)
+            statement = tirx.For(variable, tirx.const(0, kind), extent, SERIAL, statement)
     return statement
 
 

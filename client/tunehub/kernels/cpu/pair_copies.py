@@ -18,10 +18,10 @@ from tunehub.kernels.cpu.pairs import LANES
 from tunehub.kernels.te.grouped import NARROW, PAIRS, WIDE
 from tunehub.tir.expressions import replaced
 from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of
+from tunehub.tir.versions import LOADS
 
 _NARROW_BYTES = 2
 _BESIDE, _ABOVE = "tunehub_pairs_beside", "tunehub_pairs_above"
-_LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 
 
 def copy_pairs(schedule: Any, block: Any) -> bool:
@@ -133,7 +133,7 @@ def copy_by(schedule: Any, found: GroupVector, shape: tuple[int, int], dtype: st
 
 def _load(value: Any) -> Any:
     """What is read: a conversion of it is written, on a condition or not."""
-    while type(value).__name__ not in _LOADS:
+    while type(value).__name__ not in LOADS:
         value = value.value if type(value).__name__ == "Cast" else value.args[1]
     return value
 

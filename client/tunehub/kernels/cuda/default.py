@@ -13,9 +13,9 @@ from tunehub.tir.cuda.fault import Fault
 from tunehub.tir.intrinsics import light_parser
 from tunehub.tir.lowering import is_scheduled
 from tunehub.tir.nodes import main_module, same_extent, statements_in
+from tunehub.tir.versions import COMM_REDUCE
 
 _DEFAULT_SCHEDULE = "ApplyDefaultSchedule"
-_REDUCES = 2  # tvm::tirx::IterVarType::kCommReduce
 Tell = Callable[[str, StepRejected], None]
 
 
@@ -115,5 +115,5 @@ def _by_fallback(variable: Any, function: Any) -> Any | None:
 
 def _reduces_one(statement: Any) -> bool:
     """Whether a block reduces along axes that all have one value."""
-    axes = [axis for axis in getattr(statement, "iter_vars", ()) if int(axis.iter_type) == _REDUCES]
+    axes = [axis for axis in getattr(statement, "iter_vars", ()) if int(axis.iter_type) == COMM_REDUCE]
     return bool(axes) and all(same_extent(axis.dom.extent, 1) for axis in axes)

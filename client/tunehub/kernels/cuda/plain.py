@@ -12,9 +12,8 @@ from itertools import pairwise
 from typing import Any
 
 from tunehub.tir.nodes import children, main_module
+from tunehub.tir.versions import DATA_PAR, THREAD_BINDING
 
-_DATA_PARALLEL = 0  # tvm::tirx::IterVarType::kDataPar
-_BOUND = 4  # tvm::tirx::ForKind::kThreadBinding
 _LAUNCHES = ("thread_extent", "virtual_thread")
 _THREADS = 256  # of a block: any GPU launches as many
 
@@ -44,7 +43,7 @@ def plain_schedule(function: Any) -> Any:
 def _launches(node: Any) -> bool:
     """Whether a statement, or one inside of it, binds threads or calls what does, such as a library."""
     kind = type(node).__name__
-    if kind == "For" and int(node.kind) == _BOUND:
+    if kind == "For" and int(node.kind) == THREAD_BINDING:
         return True
     if kind == "AttrStmt" and str(node.attr_key) in _LAUNCHES:
         return True
@@ -77,5 +76,5 @@ def _parallel(schedule: Any, loops: list[Any]) -> list[Any]:
     if not alone or type(realize).__name__ != "SBlockRealize":
         return []
     kinds = zip(realize.iter_values, realize.block.iter_vars, strict=True)
-    free = {hash(value) for value, axis in kinds if int(axis.iter_type) == _DATA_PARALLEL}
+    free = {hash(value) for value, axis in kinds if int(axis.iter_type) == DATA_PAR}
     return [loop for loop, node in zip(loops, nest, strict=True) if hash(node.loop_var) in free]

@@ -24,8 +24,9 @@ from tunehub.tir.nodes import (
     with_block_body,
     with_children,
 )
-from tunehub.tir.open_axes import LOADS, NotSeparateError, realizations, stores_in
+from tunehub.tir.open_axes import NotSeparateError, realizations, stores_in
 from tunehub.tir.symbols import extent_at, symbols_of
+from tunehub.tir.versions import LOADS
 from tunehub.tir.views import number
 
 _AXES = (2, 3)  # rows and columns of an image, and of its padded copy

@@ -14,9 +14,9 @@ from typing import Any
 from tunehub.tir.flattening import with_opaque_blocks
 from tunehub.tir.nodes import blocks_in, integer, main_module, parameters
 from tunehub.tir.open_axes import OpenAxes
+from tunehub.tir.versions import PARALLEL, SERIAL
 from tunehub.tir.views import Extents, block_of, dtype_of, number, places, product, sequence, view, wide
 
-SERIAL, PARALLEL = 0, 1  # tvm::tirx::ForKind
 INDEX = "int64"
 
 

@@ -15,8 +15,6 @@ from typing import Any
 from tunehub.kernels.symbolic.borders import Borders, border_values
 from tunehub.kernels.symbolic.loops import (
     INDEX,
-    PARALLEL,
-    SERIAL,
     NotTiledError,
     TileSizes,
     nests_of,
@@ -29,6 +27,7 @@ from tunehub.kernels.symbolic.loops import (
 )
 from tunehub.kernels.symbolic.windows import BATCH, COLUMNS, ROWS, Windows
 from tunehub.tir.nodes import buffer_kind, integer, parameters, plain_extent, with_parameter
+from tunehub.tir.versions import PARALLEL, SERIAL
 from tunehub.tir.views import Extents, block_of, match, number, sequence, view
 
 

@@ -16,8 +16,9 @@ import numpy as np
 from tunehub.kernels.cpu.fusion import Surroundings
 from tunehub.tir.index_expressions import compiled, is_variable, parts_of
 from tunehub.tir.nodes import buffer_kind, buffer_of, integer, is_reduction, parameters, plain_extent, same_extent
-from tunehub.tir.open_axes import LOADS, NotSeparateError, realizations, stores_in
+from tunehub.tir.open_axes import NotSeparateError, realizations, stores_in
 from tunehub.tir.symbols import symbols_of
+from tunehub.tir.versions import LOADS
 
 BATCH, ROWS, COLUMNS = range(3)
 _AXES = {BATCH: 0, ROWS: 2, COLUMNS: 3}  # of images, in blocks of channels or not

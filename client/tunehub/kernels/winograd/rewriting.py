@@ -13,9 +13,9 @@ from tunehub.kernels.te.grouped import CONV2D_INT8
 from tunehub.kernels.te.winograd import IMAGE, KERNEL, SUM, conv2d_winograd, transformed_shape, weight_type
 from tunehub.kernels.winograd.rule import OPEN_BATCHES, Conv3x3
 from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of, element_type, integer, parameters
+from tunehub.tir.versions import DATA_PAR, SERIAL
 
 _KINDS = (("float32",) * 3, ("uint8", "int8", "int32"), ("int16", "int16", "int32"))  # of image, weight and result
-_SPATIAL = 0  # tvm::tirx::IterVarType::kDataPar
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,7 +131,7 @@ def copied(root: Any, name: str, buffers: tuple[Any, Any]) -> Any:
     loops = [tirx.Var(f"i{at}", element_type(extent)) for at, extent in enumerate(shape)]
     one, zero = tirx.const(1, element_type(shape[0])), tirx.const(0, element_type(shape[0]))
     iterators = [
-        tirx.IterVar(ir.Range.from_min_extent(zero, extent), axis, _SPATIAL)
+        tirx.IterVar(ir.Range.from_min_extent(zero, extent), axis, DATA_PAR)
         for axis, extent in zip(axes, shape, strict=True)
     ]
     place = [ir.Range.from_min_extent(axis, one) for axis in axes]
@@ -140,7 +140,7 @@ def copied(root: Any, name: str, buffers: tuple[Any, Any]) -> Any:
     block = type(root.block)(iterators, reads, writes, name, store)
     statement = type(root)(loops, tirx.const(True, "bool"), block)
     for loop, extent in reversed(list(zip(loops, shape, strict=True))):
-        statement = tirx.For(loop, zero, extent, tirx.ForKind.SERIAL, statement)
+        statement = tirx.For(loop, zero, extent, SERIAL, statement)
     return statement
 
 

@@ -17,8 +17,9 @@ import numpy as np
 from tunehub.tir.cuda.fault import NotSimulatedError
 from tunehub.tir.index_expressions import Array, Expression, compiled, operator_name
 from tunehub.tir.nodes import buffer_kind, buffer_of, children, integer, parameters, symbolic
+from tunehub.tir.versions import LOADS
 
-_ACCESSES = ("BufferStore", "BufferLoad", "TensorLoad")  # the class was renamed in 0.27
+_ACCESSES = ("BufferStore", *LOADS)
 _LISTS = ("seq", "indices", "args")
 _PARTS = (*_LISTS, "body", "a", "b", "value")
 _SELECT = ("condition", "true_value", "false_value")

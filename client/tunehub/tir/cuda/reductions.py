@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from tunehub.tir.nodes import blocks_in, buffer_of, children, reduces
+from tunehub.tir.versions import BINDINGS, LOADS
 
-_LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
-_WRITING = ("BufferStore", "Bind", "LetStmt")  # the last was renamed in 0.27
+_WRITING = ("BufferStore", *BINDINGS)
 _COMBINING = ("Add", "Mul", "Max", "Min", "And", "Or")
 _COMPARING = ("LT", "LE", "GT", "GE", "EQ", "NE", "And", "Or", "Not")
 _SELECTING = ("condition", "true_value", "false_value")
@@ -94,7 +94,7 @@ def _is_plain(value: Any, own: list[Any]) -> bool:
 
 
 def _is_own(value: Any, own: list[Any]) -> bool:
-    return type(value).__name__ in _LOADS and any(buffer_of(value).same_as(buffer) for buffer in own)
+    return type(value).__name__ in LOADS and any(buffer_of(value).same_as(buffer) for buffer in own)
 
 
 def _reads(value: Any, own: list[Any]) -> bool:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tunehub.tir.nodes import children, integer, outermost
+from tunehub.tir.versions import THREAD_BINDING
 
-_BOUND = 4  # tvm::tirx::ForKind::kThreadBinding
 _TAGS = ("threadIdx", "blockIdx")  # virtual threads are copies of the code
 
 
@@ -35,5 +35,5 @@ def _bound(node: Any) -> Iterator[tuple[str, int]]:
 
 def thread_tag(node: Any) -> str:
     """What a statement is bound to, as ``threadIdx.x``; empty for any that is not."""
-    is_bound = type(node).__name__ == "For" and int(node.kind) == _BOUND
+    is_bound = type(node).__name__ == "For" and int(node.kind) == THREAD_BINDING
     return str(node.thread_binding.thread_tag) if is_bound else ""

@@ -21,6 +21,7 @@ from tunehub.compiler.preparing import prepare, simplifying_passes  # noqa: E402
 from tunehub.graph.layout.costs import PLAIN, ConvWorkload, ModelCosts  # noqa: E402
 from tunehub.graph.layout.planning import plan_layouts  # noqa: E402
 from tunehub.graph.workloads import call_counts  # noqa: E402
+from tunehub.tir.versions import CONSTANTS  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -108,7 +109,7 @@ def constants(mod: Any) -> int:
     found: dict[Any, int] = {}
 
     def visit(node: Any) -> None:
-        if type(node).__name__ in ("Constant", "GenericConst"):
+        if type(node).__name__ in CONSTANTS:
             found[node] = int(np.prod(node.data.shape if hasattr(node, "data") else node.value.shape))
 
     for function in mod.functions.values():

@@ -7,28 +7,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunehub.tir.nodes import buffer_kind
+from tunehub.tir.versions import SERIAL, THREAD_BINDING, THREAD_INDEX, UNROLLED, VECTORIZED
 from tunehub.tir.views import sequence
 
 WARP = 32
 LOWEST = -3.4028234663852886e38  # of float32; less is minus infinity, which TVM cannot write without a header
-_SERIAL, _VECTORIZED, _UNROLLED, _BOUND = 0, 2, 3, 4  # tvm::tirx::ForKind
-_THREAD_INDEX = 1  # tvm::tirx::IterVarType
 Body = Callable[[Any], Any]
 
 
 def serial(name: str, extent: Any, body: Body) -> Any:
     """A loop; ``body`` makes what is in it of its variable. Loops of one step are none."""
-    return _loop(name, extent, body, _SERIAL)
+    return _loop(name, extent, body, SERIAL)
 
 
 def unrolled(name: str, extent: int, body: Body) -> Any:
     """A loop whose steps are written one after the other."""
-    return _loop(name, extent, body, _UNROLLED)
+    return _loop(name, extent, body, UNROLLED)
 
 
 def vectorized(name: str, extent: int, body: Body) -> Any:
     """A loop that is one instruction."""
-    return _loop(name, extent, body, _VECTORIZED)
+    return _loop(name, extent, body, VECTORIZED)
 
 
 def nest(names: str, extents: Sequence[int], body: Callable[..., Any]) -> Any:
@@ -44,14 +43,14 @@ def threads(tag: str, extent: Any, body: Body) -> Any:
     from tvm import tirx
 
     dtype = "int32" if isinstance(extent, int) else _dtype(extent)
-    own = tirx.IterVar(None, tirx.Var(tag.replace(".", "_"), dtype), _THREAD_INDEX, tag)
-    return _loop(tag.replace(".", "_").lower(), extent, body, _BOUND, own)
+    own = tirx.IterVar(None, tirx.Var(tag.replace(".", "_"), dtype), THREAD_INDEX, tag)
+    return _loop(tag.replace(".", "_").lower(), extent, body, THREAD_BINDING, own)
 
 
 def _loop(name: str, extent: Any, body: Body, kind: int, thread: Any = None) -> Any:
     from tvm import tirx
 
-    if isinstance(extent, int) and extent == 1 and kind != _BOUND:
+    if isinstance(extent, int) and extent == 1 and kind != THREAD_BINDING:
         return body(tirx.const(0, "int32"))
     if isinstance(extent, int):
         extent = tirx.const(extent, "int32")

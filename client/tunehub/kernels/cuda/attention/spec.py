@@ -10,11 +10,11 @@ from typing import Any
 from tunehub.kernels.cuda.attention.device_code import NOTHING, call
 from tunehub.tir.expressions import replaced
 from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of, integer, symbolic
+from tunehub.tir.versions import LOADS
 
 SCORES, MASKED, MOST, WEIGHTS, TOTAL, WEIGHTED, RESULT = (
     f"tunehub_attention_{name}" for name in ("scores", "masked", "most", "weights", "total", "weighted", "result")
 )
-_LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 Place = Callable[..., list[Any]]
 
 
@@ -123,9 +123,9 @@ def finite(number: Any) -> Any:
 
 
 def _scale(value: Any) -> float | None:
-    if type(value).__name__ in _LOADS:
+    if type(value).__name__ in LOADS:
         return 1.0
-    if type(value).__name__ == "Mul" and type(value.b).__name__ == "FloatImm" and type(value.a).__name__ in _LOADS:
+    if type(value).__name__ == "Mul" and type(value.b).__name__ == "FloatImm" and type(value.a).__name__ in LOADS:
         return float(value.b.value)
     return None
 

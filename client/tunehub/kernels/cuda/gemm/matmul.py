@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tunehub.tir.index_expressions import evaluate
+from tunehub.tir.versions import COMM_REDUCE, DATA_PAR, LOADS
 
-_SPATIAL, _REDUCTION = 0, 2  # tvm::tirx::IterVarType
 _SUM = "float32"
 LOCAL_STAGE = "tirx.manifest_shared_memory_local_stage"  # the annotation of a load that waits in registers
 # What a block multiplies, by the type of its operands: these are converted to the sum's type where that is another.
 _OPERANDS = {
     "float16": ("Cast",),
     "bfloat16": ("Cast",),
-    "float32": ("BufferLoad", "TensorLoad"),
-}  # the class was renamed in 0.27
+    "float32": LOADS,
+}
 
 
 class Axis(NamedTuple):
@@ -249,10 +249,10 @@ def _matmul(block: Any, regions: Sequence[Any]) -> Matmul | None:
 
 
 _GROUPS: dict[tuple[int, tuple[bool, ...]], str] = {
-    (_SPATIAL, (True, True, True)): "batch",
-    (_SPATIAL, (True, False, True)): "rows",
-    (_SPATIAL, (False, True, True)): "columns",
-    (_REDUCTION, (True, True, False)): "k",
+    (DATA_PAR, (True, True, True)): "batch",
+    (DATA_PAR, (True, False, True)): "rows",
+    (DATA_PAR, (False, True, True)): "columns",
+    (COMM_REDUCE, (True, True, False)): "k",
 }
 
 

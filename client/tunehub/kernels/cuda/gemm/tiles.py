@@ -22,10 +22,10 @@ from tunehub.tir.guard import check_exact, check_function, check_tiles
 from tunehub.tir.index_expressions import evaluate
 from tunehub.tir.nodes import buffer_kind, buffer_of, integer, is_reduction, parameters, reduces
 from tunehub.tir.schedules import open_schedule
+from tunehub.tir.versions import LOADS
 
 NAME = "cuda_tiles"  # in reports
 _TYPES = ("float32", "float16")  # of operands and result; matmuls in the latter are for tensor cores
-_LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _PROBES = 4  # random places at which terms are held to the index that they were found in
 _FEW_COLUMNS = 64  # up to which TVM's own rule for products in half precision has no tensor cores
 _MOST_RESULTS = 200_000  # of products in bfloat16 that are not narrow; half a million took TVM's own schedule 0.6 times
@@ -117,7 +117,7 @@ def sums_of(mod: Any, *, narrow: bool = False) -> Sums | None:
     spatial = tuple(int(e or 0) for e, is_sum in zip(extents, kinds, strict=True) if not is_sum)
     reduction = tuple(int(e or 0) for e, is_sum in zip(extents, kinds, strict=True) if is_sum)
     found = Sums(name=names[at], problem=None, places=(0, 0), spatial=spatial, reduction=reduction, einsum=False)
-    if type(summand).__name__ in _LOADS:
+    if type(summand).__name__ in LOADS:
         return found
     return _with_problem(found, block, summand, narrow=narrow)
 
@@ -293,7 +293,7 @@ def _summand(block: Any) -> Any | None:
     zero: Any = getattr(start, "value", None)
     target = buffer_of(block.writes[0])
     own = store.value.a
-    if type(zero).__name__ != "FloatImm" or float(zero.value) != 0 or type(own).__name__ not in _LOADS:
+    if type(zero).__name__ != "FloatImm" or float(zero.value) != 0 or type(own).__name__ not in LOADS:
         return None
     if not buffer_of(own).same_as(target) or _type(target) not in _TYPES:
         return None
@@ -309,7 +309,7 @@ def _with_problem(sums: Sums, block: Any, summand: Any, *, narrow: bool) -> Sums
     """
     factors = [summand.a, summand.b] if type(summand).__name__ == "Mul" else []
     loads = [each.value if type(each).__name__ == "Cast" else each for each in factors]
-    if len(loads) != 2 or any(type(load).__name__ not in _LOADS for load in loads):
+    if len(loads) != 2 or any(type(load).__name__ not in LOADS for load in loads):
         return None
     target = buffer_of(block.writes[0])
     types = {_type(buffer_of(load)) for load in loads}

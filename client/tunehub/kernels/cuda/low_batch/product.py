@@ -9,12 +9,12 @@ from typing import Any
 
 from tunehub.kernels.cuda.low_batch.weights import Format, format_of, quantised
 from tunehub.tir.nodes import buffer_kind, buffer_of, integer, is_reduction, parameters
+from tunehub.tir.versions import LOADS
 
 MOST_ROWS = 64
 NEEDED = frozenset({"sm_80"})  # of a GPU
 _VECTOR = 8  # elements of 16 bits that are loaded at once
 _SUM = "float32"
-_LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +87,7 @@ def _factors(block: Any) -> tuple[Any, Any] | None:
     if not _is_load(value.a, buffer_of(block.writes[0])) or _number(block.init.value) != 0:
         return None
     casts = (added.a, added.b)
-    if any(type(cast).__name__ != "Cast" or type(cast.value).__name__ not in _LOADS for cast in casts):
+    if any(type(cast).__name__ != "Cast" or type(cast.value).__name__ not in LOADS for cast in casts):
         return None
     return casts[0].value, casts[1].value
 
@@ -98,7 +98,7 @@ def _number(constant: Any) -> float | None:
 
 
 def _is_load(expression: Any, buffer: Any) -> bool:
-    return type(expression).__name__ in _LOADS and buffer_of(expression).same_as(buffer)
+    return type(expression).__name__ in LOADS and buffer_of(expression).same_as(buffer)
 
 
 def _is_plain(block: Any, factors: Sequence[Any]) -> bool:

@@ -12,11 +12,11 @@ from tunehub.kernels.cuda.low_batch.source import PREFIX, name_of, source
 from tunehub.kernels.cuda.low_batch.tile import AnyTile, SkinnyTile, StagedTile, WgmmaTile
 from tunehub.tir.index_expressions import operator_name
 from tunehub.tir.nodes import buffer_kind, buffer_of
+from tunehub.tir.versions import THREAD_BINDING, THREAD_INDEX
 from tunehub.tir.views import dtype_of
 
 _VECTOR = 4  # results of a thread
 _BANKS = 32
-_BOUND, _THREAD_INDEX = 4, 1  # tvm::tirx::ForKind, IterVarType
 # Of __launch_bounds__, on a multiprocessor: where one is stated, the compiler keeps no registers free for others.
 _FEWEST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
 
@@ -86,9 +86,9 @@ def _clustered(schedule: Any, blocks: Any, count: int) -> None:
 
     loop = schedule.get(blocks)
     tag = "clusterCtaIdx.x"
-    thread = tirx.IterVar(None, tirx.Var(tag.replace(".", "_"), dtype_of(loop.loop_var)), _THREAD_INDEX, tag)
+    thread = tirx.IterVar(None, tirx.Var(tag.replace(".", "_"), dtype_of(loop.loop_var)), THREAD_INDEX, tag)
     zero, extent = tirx.const(0, dtype_of(loop.loop_var)), tirx.const(count, dtype_of(loop.loop_var))
-    rank = tirx.For(tirx.Var("rank", dtype_of(loop.loop_var)), zero, extent, _BOUND, loop.body, thread)
+    rank = tirx.For(tirx.Var("rank", dtype_of(loop.loop_var)), zero, extent, THREAD_BINDING, loop.body, thread)
     made = type(loop)(loop.loop_var, loop.min, loop.extent, loop.kind, rank, loop.thread_binding, loop.annotations)
     schedule.state.replace(schedule.get_sref(blocks), made)
 

@@ -21,10 +21,9 @@ from tunehub.tir.index_expressions import operator_name, parts_of
 from tunehub.tir.nodes import buffer_of, integer, parameters, statements_in
 from tunehub.tir.open_axes import OpenAxes
 from tunehub.tir.symbols import specialized
+from tunehub.tir.versions import LOADS, THREAD_BINDING, THREAD_INDEX
 from tunehub.tir.views import block_of, dtype_of, number, places, product, view, wide
 
-_BOUND, _THREAD_INDEX = 4, 1  # tvm::tirx::ForKind, IterVarType
-_LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _INDEX = "int64"
 _MOST_BLOCKS = 65535  # of a grid along y
 
@@ -110,7 +109,7 @@ def over_pieces(
     body = _along_z(batch, body)
     inner = block_of(piece.body, _bound(launch, nest, body), "piece", piece.body.block.alloc_buffers)
     x = _thread("blockIdx.x", _INDEX)
-    outer = tirx.For(launch.x, number(0), launch.wide, _BOUND, tirx.SeqStmt([*declared, inner]), x)
+    outer = tirx.For(launch.x, number(0), launch.wide, THREAD_BINDING, tirx.SeqStmt([*declared, inner]), x)
     return function.with_body(block_of(function.body, outer, "root", []))
 
 
@@ -176,20 +175,20 @@ def _along_z(batch: Any | None, body: Any) -> Any:
     if batch is None:
         return body
     thread = _thread("blockIdx.z", dtype_of(batch.loop_var))
-    return tirx.For(batch.loop_var, batch.min, batch.extent, _BOUND, body, thread, batch.annotations)
+    return tirx.For(batch.loop_var, batch.min, batch.extent, THREAD_BINDING, body, thread, batch.annotations)
 
 
 def _bound(launch: _Launch, nest: Any, body: Any) -> Any:
     from tvm import tirx
 
     thread = _thread("blockIdx.y", dtype_of(launch.y))
-    return tirx.For(launch.y, nest.min, launch.high, _BOUND, body, thread, nest.annotations)
+    return tirx.For(launch.y, nest.min, launch.high, THREAD_BINDING, body, thread, nest.annotations)
 
 
 def _thread(tag: str, dtype: str) -> Any:
     from tvm import tirx
 
-    return tirx.IterVar(None, tirx.Var(tag.replace(".", "_"), dtype), _THREAD_INDEX, tag)
+    return tirx.IterVar(None, tirx.Var(tag.replace(".", "_"), dtype), THREAD_INDEX, tag)
 
 
 class _Masking:
@@ -269,7 +268,7 @@ class _Masking:
         written. Other than a condition, this leaves vectors whole and takes no time. None for others."""
         from tvm import tirx
 
-        if type(value).__name__ in _LOADS:
+        if type(value).__name__ in LOADS:
             return self.last_row(value, row)
         if type(value).__name__ != "Call" or operator_name(value) != "if_then_else":
             return None
@@ -293,7 +292,7 @@ class _Masking:
 
     def rows(self, expression: Any) -> Iterator[Any]:
         """The places along the axes at which an expression loads."""
-        if type(expression).__name__ in _LOADS:
+        if type(expression).__name__ in LOADS:
             axis = self._limits.get(hash(buffer_of(expression)))
             if axis is not None:
                 yield expression.indices[axis]

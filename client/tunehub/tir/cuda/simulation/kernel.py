@@ -25,13 +25,12 @@ from tunehub.tir.index_expressions import (
     variable,
 )
 from tunehub.tir.nodes import buffer_kind, buffer_of, children, element_type, integer, parameters, symbolic
+from tunehub.tir.versions import BINDINGS, LOADS
 
-_LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _PARTS = ("a", "b", "value", "condition", "true_value", "false_value", "base", "stride")
 _LEAVES = ("IntImm", "FloatImm", "Var", "StringImm")
 _NESTED = ("AttrStmt", "SeqStmt", "DeclBuffer", "AllocBuffer")
 ANY = 0  # no object has this hash
-_NAMING = ("Bind", "LetStmt")  # the class was renamed in 0.27
 _WARP_CALLS = ("tvm_warp_shuffle", "tvm_warp_shuffle_up", "tvm_warp_shuffle_down", "tvm_warp_activemask")
 _MATRIX_CALLS = ("tvm_load_matrix_sync", "tvm_store_matrix_sync", "tvm_fill_fragment", "tvm_mma_sync")
 _CLUSTER = "clusterCtaIdx"
@@ -282,7 +281,7 @@ class _Reader:
             yield from self.call(node.value, path)
         elif kind in _NESTED:
             yield from self.nested(node, path)
-        elif kind in _NAMING:
+        elif kind in BINDINGS:
             if not self.points(node.var, node.value):
                 self.named.add(hash(node.var))
                 yield from self.reads(node.value, path)
@@ -411,7 +410,7 @@ class _Reader:
         kind = type(expression).__name__
         if kind in _LEAVES:
             return
-        if kind in _LOADS:
+        if kind in LOADS:
             for index in expression.indices:
                 yield from self.reads(index, path)
             yield from self.load(expression, path)
@@ -602,7 +601,7 @@ def _called(value: Any) -> str:
 
 def _is_itself(store: Any) -> bool:
     value = store.value
-    if type(value).__name__ not in _LOADS or not buffer_of(value).same_as(buffer_of(store)):
+    if type(value).__name__ not in LOADS or not buffer_of(value).same_as(buffer_of(store)):
         return False
     return [str(index) for index in value.indices] == [str(index) for index in store.indices]
 

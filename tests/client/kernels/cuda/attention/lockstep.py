@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from tunehub.tir.nodes import buffer_kind, buffer_of, parameters, statements_in
+from tunehub.tir.versions import LOADS, THREAD_BINDING
 
 from ..operators import BINARY
 
 WARP = 32
-_BOUND = 4
 _BASE = 1024  # where shared memory begins
 _LONGEST_S = 60  # that a part of a block waits
 
@@ -314,7 +314,7 @@ class _Lockstep:
             return np.asarray(self.value(node.value)).astype(str(node.ty.dtype))
         if kind == "Select":
             return np.where(*map(self.value, (node.condition, node.true_value, node.false_value)))
-        if kind in ("BufferLoad", "TensorLoad"):
+        if kind in LOADS:
             buffer = buffer_of(node)
             return self.arrays[hash(buffer)][tuple(self.place(buffer, [self.value(index) for index in node.indices]))]
         assert kind == "Call", kind
@@ -536,7 +536,7 @@ def _waits(body: Any) -> bool:
 
 
 def _tag(node: Any) -> str:
-    bound = type(node).__name__ == "For" and int(node.kind) == _BOUND
+    bound = type(node).__name__ == "For" and int(node.kind) == THREAD_BINDING
     return str(node.thread_binding.thread_tag) if bound else ""
 
 

@@ -27,6 +27,7 @@ from tunehub.kernels.devices.known import default_device
 from tunehub.tir.cuda.lowering import lowered
 from tunehub.tir.guard import GuardError, check_function
 from tunehub.tir.nodes import blocks_in, buffer_shapes, main_module, statements_in
+from tunehub.tir.versions import LOADS, VECTORIZED
 
 from .....sweeps import swept
 from .....threads_as_loops import UNOPTIMISED
@@ -296,9 +297,10 @@ def test_vectors_copy_and_compute_nothing(warps: tuple[int, int]) -> None:
     found = attention_of(function)
     assert found is not None
     kernel = kernel_of(found, AttentionTile(warps=warps, rows=1, keys=16))
-    vectors = [node for node in statements_in(kernel.body) if type(node).__name__ == "For" and int(node.kind) == 2]
+    loops = [node for node in statements_in(kernel.body) if type(node).__name__ == "For"]
+    vectors = [loop for loop in loops if int(loop.kind) == VECTORIZED]
     assert vectors
-    assert {type(loop.body.value).__name__ for loop in vectors} <= {"BufferLoad", "TensorLoad"}
+    assert {type(loop.body.value).__name__ for loop in vectors} <= set(LOADS)
 
 
 def test_tiles_that_take_too_much_shared_memory_are_refused() -> None:

@@ -16,12 +16,12 @@ from tunehub.kernels.cuda.gemm.hopper.maps import described, flat_place, new_map
 from tunehub.kernels.cuda.gemm.hopper.tiles import DEPTH, FLOAT
 from tunehub.tir.cuda import ptx
 from tunehub.tir.nodes import symbolic
+from tunehub.tir.versions import SERIAL, UNROLLED
 from tunehub.tir.views import sequence
 
 _INDEX = "int32"
 _VECTOR = 4
 _TOGETHER = 8  # vectors of a thread that are loaded before the first is written
-_UNROLLED = 3  # tvm::tirx::ForKind
 
 
 def bulk_kernel(product: Product, tile: BulkTile) -> Any:
@@ -113,7 +113,7 @@ class _BulkWriter(_KernelWriter):
             return tirx.SeqStmt([tirx.Bind(self.number, own), body(tirx.const(0, _INDEX))])
         turn = tirx.Var("turn", _INDEX)
         each = tirx.SeqStmt([tirx.Bind(self.number, own + turn * self.clusters), body(turn)])
-        return tirx.For(turn, tirx.const(0, _INDEX), self._turns(), 0, each)
+        return tirx.For(turn, tirx.const(0, _INDEX), self._turns(), SERIAL, each)
 
     def _turns(self) -> Any:
         """Tiles of a cluster."""
@@ -220,7 +220,7 @@ class _BulkWriter(_KernelWriter):
             at, zero = turn * self.steps, tirx.const(0.0, "float32")
             return sequence(
                 [
-                    self._for(self.count, lambda i: tirx.BufferStore(self.sums, zero, [i]), _UNROLLED),
+                    self._for(self.count, lambda i: tirx.BufferStore(self.sums, zero, [i]), UNROLLED),
                     self._for(self.steps, lambda i: step(at, i)),
                     ptx.finished(self.count)(self._pointer(self.sums)),
                     self._freed((at + (self.steps - 1)) % tile.stages),

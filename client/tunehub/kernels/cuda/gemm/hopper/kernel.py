@@ -21,6 +21,7 @@ from tunehub.tir.cuda import ptx
 from tunehub.tir.guard import _realized
 from tunehub.tir.index_expressions import operator_name, parts_of
 from tunehub.tir.nodes import buffer_kind, element_type, integer, symbolic
+from tunehub.tir.versions import SERIAL, TENSOR_LOAD, THREAD_BINDING, THREAD_INDEX, UNROLLED, VECTORIZED
 from tunehub.tir.views import dtype_of, sequence
 
 ROUNDED = "NT_matmul_of_tf32"  # products whose weights are TF32's numbers already begin so
@@ -28,8 +29,6 @@ _INDEX = "int32"
 _ACROSS = ptx.ROW_BYTES // ptx.COPIED_BYTES  # copies of a row
 _VECTOR = 4
 _TOGETHER = 8  # results of a thread whose other operands are loaded before the first is written
-_SERIAL, _VECTORIZED, _UNROLLED, _BOUND = 0, 2, 3, 4  # tvm::tirx::ForKind
-_THREAD_INDEX = 1  # tvm::tirx::IterVarType
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,7 +139,7 @@ def _loaded(value: Any) -> tuple[Any, list[Any]]:
         if float(getattr(otherwise, "value", 1.0)) != 0.0:
             raise ValueError("an operand is not zero where it is padded")
         conditions.append(condition)
-    if type(value).__name__ != "TensorLoad":
+    if type(value).__name__ != TENSOR_LOAD:
         raise ValueError("an operand is computed")
     return value, conditions
 
@@ -243,7 +242,7 @@ class _KernelWriter:
             tirx.AllocBuffer(self.pool),
             tirx.AllocBuffer(self.sums),
             tirx.Bind(self.base, ptx.shared_address()(*shared, result="uint32")),
-            self._for(self.count, lambda i: tirx.BufferStore(self.sums, tirx.const(0.0, "float32"), [i]), _UNROLLED),
+            self._for(self.count, lambda i: tirx.BufferStore(self.sums, tirx.const(0.0, "float32"), [i]), UNROLLED),
         ]
         for step in range(min(ahead, self.steps)):
             start += [*self._copies(tirx.const(step, _INDEX), step), ptx.committed()()]
@@ -297,12 +296,12 @@ class _KernelWriter:
         tirx = self.tirx
         if type(variable).__name__ != "Var":
             return body
-        thread = tirx.IterVar(None, tirx.Var(tag.replace(".", "_"), dtype_of(variable)), _THREAD_INDEX, tag)
+        thread = tirx.IterVar(None, tirx.Var(tag.replace(".", "_"), dtype_of(variable)), THREAD_INDEX, tag)
         known = isinstance(extent, int)
         start = tirx.const(0, _INDEX if known else "int64")
-        return tirx.For(variable, start, tirx.const(extent, _INDEX) if known else extent, _BOUND, body, thread)
+        return tirx.For(variable, start, tirx.const(extent, _INDEX) if known else extent, THREAD_BINDING, body, thread)
 
-    def _for(self, extent: int, body: Callable[[Any], Any], kind: int = _SERIAL) -> Any:
+    def _for(self, extent: int, body: Callable[[Any], Any], kind: int = SERIAL) -> Any:
         tirx = self.tirx
         variable = tirx.Var("i", _INDEX)
         return tirx.For(variable, tirx.const(0, _INDEX), tirx.const(extent, _INDEX), kind, body(variable))
@@ -371,11 +370,11 @@ class _KernelWriter:
     def _divided(self, copies: int, one: Callable[[Any], Any]) -> Any:
         tirx, threads = self.tirx, self.tile.threads
         if copies % threads == 0:
-            return self._for(copies // threads, one, _UNROLLED)
+            return self._for(copies // threads, one, UNROLLED)
         return self._for(
             math.ceil(copies / threads),
             lambda i: tirx.IfThenElse(i * threads + self.thread < copies, one(i), None),
-            _UNROLLED,
+            UNROLLED,
         )
 
     def _swizzled(self, chunk: Any, row: Any) -> Any:
@@ -428,9 +427,9 @@ class _KernelWriter:
                     own = part * (tile.columns // 2) + j * 4 + half * 2 + v
                     return tirx.BufferStore(self.pool, tirx.BufferLoad(self.sums, [own]), [to + v])
 
-                return self._for(2, each, _VECTORIZED)
+                return self._for(2, each, VECTORIZED)
 
-            return self._for(tile.columns // 8, one, _UNROLLED)
+            return self._for(tile.columns // 8, one, UNROLLED)
 
         return [pair(part, half) for part in range(self.parts) for half in (0, 1)]
 
@@ -522,7 +521,7 @@ class _KernelWriter:
         return self.tirx.min(place, self.extents[1] - _VECTOR)
 
     def _vector(self, buffer: Any, start: int, value: Callable[[Any], Any]) -> Any:
-        return self._for(_VECTOR, lambda v: self.tirx.BufferStore(buffer, value(v), [start + v]), _VECTORIZED)
+        return self._for(_VECTOR, lambda v: self.tirx.BufferStore(buffer, value(v), [start + v]), VECTORIZED)
 
     def _results(self, row: Any, column: Any, sums: tuple[Any, Any], known: Sequence[tuple[Any, Any, int]]) -> Any:
         """What is computed of sums, and written: as vectors, and where that has calls, which TVM makes no vectors of,
@@ -545,13 +544,13 @@ class _KernelWriter:
                 for v in range(_VECTOR)
             ]
         elif not _has_calls(value):
-            body = [self._for(_VECTOR, store, _VECTORIZED)]
+            body = [self._for(_VECTOR, store, VECTORIZED)]
         else:
             found = self._buffer("found", _VECTOR, element_type(value), "local")
             body = [
                 tirx.AllocBuffer(found),
                 *(tirx.BufferStore(found, at(tirx.const(v, _INDEX))[0], [v]) for v in range(_VECTOR)),
-                self._for(_VECTOR, lambda v: store(v, tirx.BufferLoad(found, [v])), _VECTORIZED),
+                self._for(_VECTOR, lambda v: store(v, tirx.BufferLoad(found, [v])), VECTORIZED),
             ]
         statement = sequence(body)
         return tirx.IfThenElse(tirx.all(*holds), statement, None) if holds else statement
@@ -565,7 +564,7 @@ def _loads_in(value: Any) -> list[Any]:
 
     def visit(node: Any) -> bool:
         kind = type(node).__name__
-        if kind == "TensorLoad":
+        if kind == TENSOR_LOAD:
             if not any(structural_equal(node, other) for other in found):
                 found.append(node)
             return True

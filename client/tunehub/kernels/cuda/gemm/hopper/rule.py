@@ -20,6 +20,7 @@ from tunehub.tir.cuda.nvrtc import compile_for_warpgroups
 from tunehub.tir.cuda.ptx import ARCHITECTURE, COPIED
 from tunehub.tir.guard import check_function
 from tunehub.tir.nodes import main_module
+from tunehub.tir.versions import TENSOR_LOAD
 
 NAME, BULK = "warpgroups", "bulk_copies"  # in records
 ByWarpgroups = WarpgroupTile | BulkTile
@@ -44,7 +45,7 @@ def has_functions() -> bool:
     """Whether this TVM has functions of CUDA C++ in its kernels: that whose loads are of the class that these name."""
     import tvm
 
-    return hasattr(tvm.ir, "TensorLoad")
+    return hasattr(tvm.ir, TENSOR_LOAD)
 
 
 def matmul_in(mod: Any) -> Matmul | None:

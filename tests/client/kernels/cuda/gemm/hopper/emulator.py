@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tunehub.tir.nodes import buffer_kind, parameters
+from tunehub.tir.versions import LOADS
 
 from ...operators import BINARY
 
@@ -145,7 +146,7 @@ class _Block:
             return np.logical_not(self.value(node.a))
         if kind == "Cast":
             return np.asarray(self.value(node.value)).astype(str(node.ty.dtype))
-        if kind in ("BufferLoad", "TensorLoad"):
+        if kind in LOADS:
             buffer, indices = self.place(node)
             inside = tuple(np.clip(i, 0, n - 1) for i, n in zip(indices, buffer.shape, strict=True))
             return buffer[inside]
