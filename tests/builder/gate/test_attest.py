@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 
@@ -71,7 +72,8 @@ def test_two_machines_attest_a_package_and_both_count(key: Path, tmp_path: Path)
         options = ["--key", str(signer), "--sample", "1", "--threads", "1", "--workers", "1", "-o", str(file)]
         done = CliRunner().invoke(attest, [str(CPU), *options])
         assert done.exit_code == 0, done.output
-        assert "1 of 28 records of llvm-znver4-0.3.0.tunepkg measured, gain " in done.output
+        # of those that need no instruction that this machine lacks
+        assert re.search(r"\b1 of \d+ records of llvm-znver4-0\.3\.0\.tunepkg measured, gain ", done.output)
     keys = [load_public_key(f"{path}.pub") for path in (key, tmp_path / "b.key")]
     lines = b"".join(file.read_bytes() for file in files)
     found = verify_attestations(lines, subject, keys, "attestations.jsonl", now=utc_now())
