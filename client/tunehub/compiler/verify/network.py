@@ -210,9 +210,12 @@ def _compiled_as_it_is(mod: Any, target: Any) -> Any:
     from tunehub.compiler.cuda.dependent_launch import with_dependent_launches
     from tunehub.tir.lowering import PIPELINE, without_cleaning
 
-    lowering = with_dependent_launches(without_cleaning(PIPELINE_MAP[PIPELINE]))
-    PIPELINE_MAP[PIPELINE] = lowering  # for good: this process is for one network
-    return tvm.compile(mod, target, relax_pipeline=tvm.transform.Sequential([]))
+    original = PIPELINE_MAP[PIPELINE]
+    PIPELINE_MAP[PIPELINE] = with_dependent_launches(without_cleaning(original))
+    try:
+        return tvm.compile(mod, target, relax_pipeline=tvm.transform.Sequential([]))
+    finally:
+        PIPELINE_MAP[PIPELINE] = original
 
 
 def _outputs(executable: Any, arrays: list[Any], target: Any) -> list[Any]:

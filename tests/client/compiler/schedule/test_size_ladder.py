@@ -18,6 +18,8 @@ from tunehub.tir.symbols import branches_at, instance  # noqa: E402
 from tunehub_registry.evidence import RecordEvidence  # noqa: E402
 from tunehub_registry.ladder_record import LadderRecord, LadderStep, TimesAt  # noqa: E402
 
+from ....cpu_features import AVX512  # noqa: E402
+from ....cpu_features import cpu as cpu_of  # noqa: E402
 from ...kernels.symbolic.conftest import OpenCase, compiled, cpu, open_case, outputs, written  # noqa: E402
 from ...kernels.symbolic.test_by_tiles import CASES  # noqa: E402
 from ..conftest import FakeHub  # noqa: E402
@@ -172,14 +174,14 @@ def test_a_static_function_gets_the_knobs_of_the_step_for_its_size(cpu: Any) -> 
     assert judged.served is None or judged.served.rung != "transfer"
 
 
-def test_a_static_product_gets_the_tiles_of_the_rows(cpu: Any) -> None:
+def test_a_static_product_gets_the_tiles_of_the_rows() -> None:
     case = case_of("dense")
     static = instance(case.mod["main"], (12,))
     exact = workload_key(main_module(static))
     for columns in (6, 5):  # tiles of five rows are none of its template's choices for twelve
         at = TimesAt(at=(12,), run_s=1e-3, default_s=5e-3, exact=exact)
         record = ladder(case, LadderStep(times=(at,), **rows(columns)))
-        served = Scheduling(static, cpu, FakeHub(of_symbols=[record])).served
+        served = Scheduling(static, cpu_of(AVX512), FakeHub(of_symbols=[record])).served
         assert served is not None
         assert served.rung == ("transfer" if columns == 6 else "template")
 
