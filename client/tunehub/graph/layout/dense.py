@@ -29,7 +29,7 @@ from tunehub.tir.nodes import (
     tensor_type,
 )
 
-_ROWS_FOR_TILES = 4  # fewer rows of bytes take 0.6 to 0.75 of the time by vectors (docs/adr/0045)
+_ROWS_FOR_TILES = 4  # one or two rows of bytes take 0.62 to 0.75 of the time by vectors (docs/adr/0045)
 
 
 def pack_dense(mod: Any, block: int, dot: DotProduct | None = None, narrowing: Narrowing | None = None) -> Any:
