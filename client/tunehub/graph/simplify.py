@@ -10,7 +10,8 @@
 * A constant is converted to another type once.
 * Powers with a constant exponent become products and roots (:mod:`tunehub.graph.numerics.powers`).
 * Group and instance norms take their variance in a second pass (:mod:`tunehub.graph.numerics.group_norm`).
-* ``broadcast_to`` to the shape that the tensor has already is dropped.
+* ``broadcast_to`` to the shape that the tensor has already is dropped. A weight that is a constant repeated (ONNX:
+  ``ConstantOfShape``) becomes a constant, as only those are packed.
 * Negative indices of ``index_tensor``, and constant ones of ``take``, ``gather_elements`` and ``gather_nd``, count from
   the end, as the PyTorch importer means them: TVM reads what lies before the tensor.
 """
@@ -56,6 +57,8 @@ _ARITHMETIC: dict[str, Callable[..., _Array]] = {
 NARROW = ("float16", "bfloat16")
 _RULES = {  # methods of the rewriter that write a call in another way, or return None
     "relax.broadcast_to": "_same_shape",
+    "relax.nn.conv2d": "_with_known_weight",
+    "relax.matmul": "_with_known_weight",
     "relax.sum": "_sum",
     "relax.nn.batch_norm": "_scale_and_shift",
     "relax.power": "_power",
@@ -91,6 +94,14 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
 
     def _same_shape(self, call: Any) -> Any | None:
         return call.args[0] if same_shape(call, call.args[0]) else None
+
+    def _with_known_weight(self, call: Any) -> Any | None:
+        weight, shape = bound_value(self, call.args[1]), static_shape(call.args[1])
+        repeated = self._constant(weight.args[0]) if operator_of(weight) == "relax.broadcast_to" else None
+        if shape is None or not isinstance(repeated, np.ndarray):
+            return None
+        whole = np.broadcast_to(repeated, shape).copy()
+        return relax.Call(call.op, [call.args[0], relax.const(whole, str(whole.dtype))], call.attrs)
 
     def _two_pass_norm(self, call: Any) -> Any | None:
         return two_pass_norm(self._kernels, self.builder_.emit, call)

@@ -203,6 +203,24 @@ def test_a_normalised_weight_is_computed_once(nets: Any, same: Any) -> None:
     same(mod, after, (1, 4, 20))
 
 
+@pytest.mark.parametrize("multiply", [op.nn.conv2d, op.matmul])
+def test_a_weight_that_is_a_constant_repeated_is_a_constant(nets: Any, same: Any, multiply: Any) -> None:
+    """ONNX's ConstantOfShape and Expand, as small test models have their weights. Other tensors stay as small."""
+
+    def make(b: Any, x: Any) -> Any:
+        weight = b.emit(op.broadcast_to(nets.const(1, 1, 1, 3), (5, 4, 3, 3)))
+        if multiply is op.matmul:
+            weight = b.emit(op.broadcast_to(nets.const(1, 3), (4, 6, 3)))
+        product = b.emit(multiply(x, weight))
+        return b.emit(op.add(product, b.emit(op.broadcast_to(nets.const(1), (1, 1, 1, 1)))))
+
+    shape = (2, 4, 6, 6) if multiply is op.nn.conv2d else (2, 4, 5, 6)
+    mod = nets.build(make, shape)
+    after = simplify(mod)
+    assert operators(after)["relax.broadcast_to"] == 1
+    same(mod, after, shape)
+
+
 @pytest.mark.parametrize("kind", ["float16", "int32"])
 def test_sums_of_constants_keep_their_type(nets: Any, target: Any, run: Any, kind: str) -> None:
     values = (np.arange(2100).reshape(3, 700) % 3).astype(kind)
