@@ -1,4 +1,4 @@
-"""How the code stands: no import circle, no class name twice, and folders instead of prefixes."""
+"""How the code stands: no import circle, no class name twice, folders instead of prefixes, no test imported."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ MOST_AT_THE_TOP = 8
 WITHOUT_TVM = ("_files", "cli", "comparison", "records", "registries", "report", "site", "target")
 NAMES_OF_TVM = re.compile(r"[\"'](TensorLoad|GenericConst)[\"']|ForKind|IterVarType")
 WITH_KINDS = re.compile(r"\b(For|IterVar)\(|\.(kind|iter_type)\b")  # parsing all modules again takes seconds
+IMPORTS_OF_TESTS = re.compile(r"\bimport\b.*\btest_|\btest_\w+ import\b")
 PLACES_OF_KINDS = {"For": 3, "IterVar": 2}
 WANTED = (ast.Import, ast.ImportFrom, ast.ClassDef)
 
@@ -152,3 +153,25 @@ def test_names_and_numbers_of_tvm_stand_once() -> None:
     code = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in files}
     assert {path for path, text in code.items() if NAMES_OF_TVM.search(text)} == {"client/tunehub/tir/versions.py"}
     assert not {path for path, text in code.items() if WITH_KINDS.search(text) and _numbers_for_kinds(text)}
+
+
+def _tests_imported(code: str) -> list[str]:
+    """The test modules that a module imports from, anywhere in it, or as a module."""
+    found = []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            modules = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
+            found += [name for name in modules if any(part.startswith("test_") for part in name.split("."))]
+    return found
+
+
+def test_imports_of_tests_are_found() -> None:
+    code = "from .test_a import case\nfrom . import test_b\nimport tests.test_c\nfrom .cases import tested"
+    assert _tests_imported(code) == ["test_a", "test_b", "tests.test_c"]
+
+
+def test_no_module_imports_a_test() -> None:
+    """What several tests need stands in a module that says what it holds."""
+    files = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")}
+    found = {path: _tests_imported(code) for path, code in files.items() if IMPORTS_OF_TESTS.search(code)}
+    assert not {path: names for path, names in found.items() if names}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -14,38 +13,13 @@ from benchmarks.dynamic.compiling import CompilingSession, compile_ahead, record
 from benchmarks.dynamic.document import keep, latest, write_document
 from benchmarks.dynamic.models import open_model, opened
 from benchmarks.dynamic.results import open_result, rows, size_result, summarize
-from benchmarks.table import Row
 from click.testing import CliRunner
-from tests.tiny_networks import tiny_mobilenet
 
-from tunehub.comparison.protocol import MeasuringPlan
 from tunehub_builder.bench.comparison import NetworkComparison, RuntimeFacts
 from tunehub_builder.bench.runtimes import tvm_runner
-from tunehub_builder.networks import Network, UnknownNetworkError, open_onnx_file
-from tunehub_builder.networks.bert import Bert, BertConfig
+from tunehub_builder.networks import UnknownNetworkError, open_onnx_file
 
-PLAN = MeasuringPlan(rounds=2, sample_s=0.0)
-
-
-def tiny_bert() -> Network:
-    return Bert(config=BertConfig(sequence=8, layers=1, hidden=32, heads=2, feed_forward=64)).network("bert")
-
-
-def smallest() -> list[Row]:
-    """A convolution network at a batch, and an encoder at two lengths: all right, and rows without a failure."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        models = [
-            opened(tiny_mobilenet(), folder, {0: "batch"}, (3,)),
-            opened(tiny_bert(), folder, {1: "sequence"}, (1, 7)),
-        ]
-        found = rows(measure(models, folder, "cpu", PLAN))
-    by_name = {row.name: row for row in found}
-    assert by_name["cpu_sizes_right"].value == by_name["cpu_sizes"].value == 3
-    assert {f"cpu_bert_7_{name}_ms" for name in ("dynamic", "fixed", "onnxruntime")} <= by_name.keys()
-    assert by_name["cpu_tiny_dynamic_library"].value > by_name["cpu_tiny_weights"].value > 0
-    assert not [row for row in found if row.name.endswith("failed")]
-    return found
+from .tiny_dynamic import PLAN, tiny_bert
 
 
 def comparison(name: str, difference: float = 0.0, **samples: tuple[float, ...]) -> NetworkComparison:

@@ -53,7 +53,7 @@ def client() -> list[Row]:
 
 @smoke
 def dynamic() -> list[Row]:
-    from tests.benchmarks.test_dynamic import smallest
+    from .tiny_dynamic import smallest
 
     return smallest()
 
@@ -119,7 +119,7 @@ def warm_start() -> list[Row]:
 
 @smoke
 def zoo() -> list[Row]:
-    from tests.benchmarks.test_zoo import smallest
+    from .tiny_zoo import smallest
 
     return smallest()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import tempfile
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -11,51 +10,19 @@ from pathlib import Path
 import msgspec
 import pytest
 from benchmarks.__main__ import main
-from benchmarks.table import Row
 from benchmarks.zoo import run_zoo, select
 from benchmarks.zoo import runtimes as zoo_runtimes
 from benchmarks.zoo.architectures import KINDS, Architecture, Feed, architecture, architectures, at_batch, in_half
 from benchmarks.zoo.document import keep, write_document
-from benchmarks.zoo.export import MODEL, export, feeds_of, is_exported, read_exported, seeded_model, write_network
+from benchmarks.zoo.export import export, feeds_of, is_exported, read_exported, seeded_model
 from benchmarks.zoo.results import ZooJournal, ZooResult, rows, summarize
 from benchmarks.zoo.running import ZooRun
 from click.testing import CliRunner
-from tests.tiny_networks import tiny_mobilenet
 
 from tunehub.comparison.difference import difference
-from tunehub.comparison.protocol import MeasuringPlan
 from tunehub_builder.bench.gpu_runs import GpuRunner, recorded_or_not
-from tunehub_builder.bench.runtimes import onnxruntime_session
 
-PLAN = MeasuringPlan(rounds=2, sample_s=0.0, cutoff=5.0)
-
-
-def no_module() -> object:
-    raise AssertionError("nothing is exported here")
-
-
-def tiny(name: str = "tiny") -> Architecture:
-    feeds = {"data": Feed(shape=(1, 3, 16, 16))}
-    return Architecture(name=name, kind="mobile", form="onnx", library="here", make=no_module, feeds=feeds)
-
-
-def write_tiny(folder: Path) -> None:
-    """The tiny network, and what onnxruntime computes, in place of what PyTorch would."""
-    network = tiny_mobilenet()
-    folder.mkdir(parents=True)
-    model = network.onnx_model().SerializeToString()
-    (folder / MODEL).write_bytes(model)
-    inputs = network.sample_inputs()
-    write_network(folder, "tiny", "here", inputs, onnxruntime_session(model, 1).run(None, inputs))
-
-
-def smallest() -> list[Row]:
-    """The zoo of one network, measured."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_tiny(folder / "exports" / "tiny")
-        zoo = ZooRun(exports=folder / "exports", plan=PLAN, limit_s=200.0)
-        return rows(run_zoo(zoo, [tiny()], ZooJournal(folder / "cpu.jsonl")))
+from .tiny_zoo import tiny, write_tiny
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from tvm.rpc.tracker import Tracker
 from tunehub_builder.backends.relay.layout_transforms import LayoutTimes, measure_all, measuring_place
 from tunehub_builder.tuning.runner.rpc_board import Board
 
-from .test_auto_scheduler_tuner import TARGET, lines, tune
+from .auto_scheduler_runs import TARGET, lines, tune
 
 pytestmark = [
     pytest.mark.legacy,

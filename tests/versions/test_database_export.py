@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from .test_portability import made
+from . import make_data as made
 
 pytestmark = [
     pytest.mark.tvm_versions,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import platform
 from pathlib import Path
 from typing import Any
@@ -10,23 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from . import make_data as made
+
 pytestmark = [
     pytest.mark.tvm_versions,
     pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the data is for x86-64"),
 ]
 tvm = pytest.importorskip("tvm")
-HERE = Path(__file__).parent
-
-
-def _make_data() -> Any:
-    spec = importlib.util.spec_from_file_location("make_data", HERE / "make_data.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-made = _make_data()
 CLASSES = {  # as 0.27 gives them
     "conv_relu": "8a051cc2f64f32b2302ca005916e9c5c",
     "conv_sigmoid": "5b32e9249caaa36bcd5eb712ac84458e",

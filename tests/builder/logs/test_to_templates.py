@@ -34,7 +34,7 @@ from tunehub_registry.package import open_package  # noqa: E402
 from tunehub_registry.template_record import TemplateRecord, read_template_records  # noqa: E402
 
 from ...cpu_features import AVX512, cpu, skip_unless_runs  # noqa: E402
-from .test_autotvm_to_knobs import CONV, conv_line, dense_line, depthwise_line, pointwise_line  # noqa: E402
+from .autotvm_lines import CONV, conv_line, dense_line, depthwise_line, pointwise_line  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

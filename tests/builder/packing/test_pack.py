@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,8 @@ from click.testing import CliRunner
 from tunehub.cli.group import cli
 from tunehub_builder.backends.relax.contents import judged_workloads
 from tunehub_builder.backends.relax.network_gate import network_journal
-from tunehub_builder.backends.relax.workload_gate import Verdict, verdict_journal
+from tunehub_builder.backends.relax.workload_gate import verdict_journal
 from tunehub_builder.exceptions import PackingError
-from tunehub_builder.gate.comparison import Finalist
-from tunehub_builder.gate.finalists import Distilled
 from tunehub_builder.gate.networks import NetworkVerdict, digest_of
 from tunehub_builder.packing.base_package import with_base
 from tunehub_builder.packing.contents import Contents
@@ -25,67 +22,22 @@ from tunehub_builder.packing.network_evidence import read_network_evidence
 from tunehub_builder.packing.pack import pack_directory
 from tunehub_builder.packing.publish import publish_locally
 from tunehub_builder.tuning.journal import Journal, KnobChoice
-from tunehub_builder.tuning.work_directory import RunFile, TaskEntry, TuningRun, WorkDirectory
+from tunehub_builder.tuning.work_directory import TaskEntry, WorkDirectory
 from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, read_evidence
 from tunehub_registry.exceptions import FormatError, LicenseError, VersionConflictError
 from tunehub_registry.index import parse_index, parse_shard
 from tunehub_registry.machine_profile import PROFILE, MachineProfile, parse_profile
-from tunehub_registry.manifest import NetworkEntry
-from tunehub_registry.package import EVIDENCE, MANIFEST, open_package, pack
+from tunehub_registry.package import EVIDENCE, open_package, pack
 from tunehub_registry.publishing.packages import read_package
 from tunehub_registry.record import ScheduleRecord, read_records
 from tunehub_registry.template_record import TemplateRecord, read_template_records
 from tunehub_registry.tuning_curves import CURVES, curves_in
 
+from .directories import files_of, with_templates
+
 pytestmark = pytest.mark.fast
 
 EMPTY_INDEX = b'{"schema_version": "1.0", "serial": 0, "names": {}}'
-
-
-def one_run(started: str, seed: int) -> TuningRun:
-    return TuningRun(
-        command=f"tunehub tune --target host --network tiny --seed {seed} --work work",
-        started=started,
-        updated="2026-01-02T00:00:00Z",
-        seed=seed,
-        threads=2,
-        networks=("tiny",),
-        options={"trials": 4, "batch": 16},
-        machine={"cpu": "Some CPU", "physical_cores": 2},
-    )
-
-
-@pytest.fixture
-def directory(
-    tmp_path: Path, target: dict[str, Any], task: TaskEntry, entry: Callable[..., Distilled], good_traces: list[Any]
-) -> WorkDirectory:
-    """A work directory with one admitted, one rejected and one unchecked workload."""
-    work = WorkDirectory(tmp_path / "work")
-    work.path.mkdir()
-    inputs: dict[str, tuple[int, ...]] = {"data": (1, 3, 8, 8)}
-    run = RunFile(
-        target_name=f"llvm-{target['mcpu']}",
-        target=target,
-        tvm_version="0.27.0.post1",
-        tvm_ffi_version="0.1.14.post1",
-        networks=(NetworkEntry(name="tiny", source="test", inputs=inputs, dtype="float32"),),
-        runs=(one_run("2026-01-01T00:00:00Z", 1), one_run("2026-01-02T00:00:00Z", 2)),
-    )
-    work.save_run(run)
-    others = [msgspec.structs.replace(task, exact=key * 32) for key in "ab"]
-    work.save_tasks([task, *others])
-    for trial in entry(*good_traces).best:
-        Journal(work.path).append(trial)
-    finalist = Finalist(source="sketch", tuning_s=1e-4, run_s=(1e-4, 1.1e-4, 1.2e-4), difference=1e-7)
-    verdict = Verdict(
-        exact=task.exact, name="matmul", digest="d", threads=2, admitted=True,
-        default_s=(1e-3, 1.1e-3), finalists=(finalist,), winner=0, trace=good_traces[0],
-    )  # fmt: skip
-    verdict_journal(work).append(verdict)
-    verdict_journal(work).append(
-        msgspec.structs.replace(verdict, exact="a" * 32, admitted=False, reason="within the noise")
-    )
-    return work
 
 
 def test_the_machines_profile_goes_along(directory: WorkDirectory, tmp_path: Path) -> None:
@@ -104,7 +56,7 @@ def test_the_machines_profile_goes_along(directory: WorkDirectory, tmp_path: Pat
     assert PROFILE in _on_top_of(base).files
     read_package(base)
     damaged = tmp_path / "damaged.tunepkg"
-    damaged.write_bytes(pack(built.manifest, {**_files(base), PROFILE: b"{}"}))
+    damaged.write_bytes(pack(built.manifest, {**files_of(base), PROFILE: b"{}"}))
     with pytest.raises(FormatError, match=PROFILE):
         read_package(damaged)
 
@@ -118,20 +70,15 @@ def test_curves_go_along_for_what_is_published(directory: WorkDirectory, task: T
     assert curve.steps[-1][1] == pytest.approx(min(times), rel=5e-3)
     base, older = tmp_path / "base.tunepkg", tmp_path / "older.tunepkg"
     base.write_bytes(built.data)
-    older.write_bytes(pack(built.manifest, {name: data for name, data in _files(base).items() if name != CURVES}))
+    older.write_bytes(pack(built.manifest, {name: data for name, data in files_of(base).items() if name != CURVES}))
     assert _on_top_of(base).curves == (curve,)
     assert _on_top_of(older).curves == ()
     with open_package(older) as package:
         assert curves_in(package) == ()
     damaged = tmp_path / "damaged.tunepkg"
-    damaged.write_bytes(pack(built.manifest, {**_files(base), CURVES: b"{}"}))
+    damaged.write_bytes(pack(built.manifest, {**files_of(base), CURVES: b"{}"}))
     with pytest.raises(FormatError, match=CURVES):
         read_package(damaged)
-
-
-def _files(path: Path) -> dict[str, bytes]:
-    with open_package(path) as package:
-        return {name: package.read(name) for name in package.names if name != MANIFEST}
 
 
 def _on_top_of(base: Path) -> Contents:
@@ -151,7 +98,7 @@ def test_workloads_judged_again_replace_those_of_the_package_beneath(
     built = pack_directory(directory, "0.1.0")
     base, file, other = tmp_path / "base.tunepkg", "records/meta_schedule.jsonl", "0" * 32
     base.write_bytes(built.data)
-    files = _files(base)
+    files = files_of(base)
     for name in (file, EVIDENCE):
         files[name] += files[name].replace(task.exact.encode(), other.encode())
     two = (msgspec.structs.replace(built.manifest.record_sets[0], count=2),)
@@ -169,7 +116,7 @@ def test_workloads_judged_again_replace_those_of_the_package_beneath(
     with open_package(pack_directory(directory, "0.2.0", base=base).data) as package:
         assert [entry.file for entry in package.manifest.record_sets] == [file], "nothing of the base is left"
     older = msgspec.structs.replace(built.manifest.record_sets[0], tvm=">=0.25,<0.26")
-    base.write_bytes(pack(msgspec.structs.replace(built.manifest, record_sets=(older,)), _files(base)))
+    base.write_bytes(pack(msgspec.structs.replace(built.manifest, record_sets=(older,)), files_of(base)))
     with pytest.raises(PackingError, match="already holds records/meta_schedule"):
         pack_directory(directory, "0.2.0", base=base)
 
@@ -194,27 +141,12 @@ def test_what_comes_in_place_of_a_record_names_its_networks_too(directory: WorkD
     built = pack_directory(directory, "0.1.0")
     base, file = tmp_path / "base.tunepkg", "records/meta_schedule.jsonl"
     base.write_bytes(built.data)
-    files = _files(base)
+    files = files_of(base)
     files[file] = files[file].replace(b'"networks":["tiny"]', b'"networks":["another"]')
     base.write_bytes(pack(built.manifest, files))
     with open_package(pack_directory(directory, "0.2.0", base=base).data) as package, package.open(file) as stream:
         (record,) = read_records(stream, "test")
     assert isinstance(record, ScheduleRecord) and record.networks == ("another", "tiny")
-
-
-@pytest.fixture
-def two(directory: WorkDirectory, task: TaskEntry, tmp_path: Path) -> Path:
-    """A package of two records: of ``task``, and of a key of zeros."""
-    built = pack_directory(directory, "0.1.0")
-    path, file = tmp_path / "two.tunepkg", "records/meta_schedule.jsonl"
-    path.write_bytes(built.data)
-    files = _files(path)
-    for name in (file, EVIDENCE):
-        own = [line for line in files[name].splitlines(keepends=True) if task.exact.encode() in line]
-        files[name] += b"".join(own).replace(task.exact.encode(), b"0" * 32)
-    sets = (msgspec.structs.replace(built.manifest.record_sets[0], count=2),)
-    path.write_bytes(pack(msgspec.structs.replace(built.manifest, record_sets=sets), files))
-    return path
 
 
 def test_the_next_version_can_leave_a_record_out_without_a_work_directory(
@@ -311,7 +243,7 @@ def test_a_package_states_its_licence_and_that_of_its_base(
     with pytest.raises(LicenseError, match="licence 'free'"):
         pack_directory(directory, "0.1.0", license="free")
     with open_package(mine) as package:
-        unstated = pack(msgspec.structs.replace(package.manifest, license=None), _files(mine))
+        unstated = pack(msgspec.structs.replace(package.manifest, license=None), files_of(mine))
     (tmp_path / "old.tunepkg").write_bytes(unstated)
     assert pack_directory(work, "0.2.0", base=tmp_path / "old.tunepkg").manifest.license is None
     built = pack_directory(work, "0.2.0", base=tmp_path / "old.tunepkg", base_license="mit")
@@ -376,22 +308,6 @@ def test_a_local_registry_gets_the_version_once(directory: WorkDirectory, tmp_pa
     with pytest.raises(VersionConflictError, match=r"0\.1\.0"):
         publish_locally(pack_directory(directory, "0.1.0"), tmp_path / "unused", index)
     assert path.read_bytes() == built.data
-
-
-def with_templates(directory: WorkDirectory, task: TaskEntry, path: Path) -> WorkDirectory:
-    """A work directory of the tuner template with one admitted workload, of the same network."""
-    work = WorkDirectory(path)
-    work.path.mkdir()
-    work.save_run(msgspec.structs.replace(directory.existing_run(), tuner="template"))
-    work.save_tasks([task])
-    knobs = {"lanes": 16, "parallel": True}
-    verdict = Verdict(
-        exact=task.exact, name=task.name, digest="d", threads=2, admitted=True, default_s=(1e-3, 1e-3),
-        finalists=(Finalist(source="elementwise 1", tuning_s=1e-4, run_s=(1e-4, 1e-4), difference=0.0),), winner=0,
-        choice=KnobChoice(template="elementwise", version=1, knobs=knobs), trials=6,
-    )  # fmt: skip
-    verdict_journal(work).append(verdict)
-    return work
 
 
 def test_records_of_templates_go_beside_those_of_another_package(

@@ -21,10 +21,9 @@ from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.manifest import Manifest
 from tunehub_registry.package import MANIFEST, open_package, pack
 
-from .test_pack import directory, two, with_templates
+from .directories import with_templates
 
 pytestmark = pytest.mark.fast
-__all__ = ["directory", "two"]
 
 
 def rebuild(*args: Any, code: int) -> Result:

@@ -11,7 +11,6 @@ import pytest
 tvm = pytest.importorskip("tvm")
 
 from tests.client.kernels.symbolic.conftest import open_case  # noqa: E402
-from tests.client.kernels.symbolic.test_by_tiles import CASES  # noqa: E402
 
 from tunehub.tir.keys import anchor_key, workload_key  # noqa: E402
 from tunehub.tir.nodes import main_module  # noqa: E402
@@ -23,9 +22,9 @@ from tunehub_builder.tuning.work_directory import TaskEntry, WorkDirectory  # no
 from tunehub_registry.package import open_package, pack  # noqa: E402
 from tunehub_registry.submission import COMPARISONS, OUTPUTS  # noqa: E402
 
-from .test_review import SIGNED_OFF, changed_lines, copy, refusals, resealed, reviewed, run, tuned_in  # noqa: E402
+from ...client.kernels.symbolic.open_cases import CASES  # noqa: E402
+from .submissions import SIGNED_OFF, changed_lines, refusals, resealed, reviewed, run, tuned_in  # noqa: E402
 
-__all__ = ["copy"]
 pytestmark = pytest.mark.slow
 
 LADDER = "records/ladder.jsonl"

@@ -15,7 +15,7 @@ from tunehub.cli import export_metaschedule
 from tunehub.cli.group import cli
 
 from ...tiny_networks import tiny_mobilenet
-from ...versions.test_portability import made
+from ...versions import make_data as made
 
 onnx = pytest.importorskip("onnx")
 tvm = pytest.importorskip("tvm")

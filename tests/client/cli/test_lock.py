@@ -25,7 +25,7 @@ from tunehub_registry.index import RecordSetSummary, encode_index
 from tunehub_registry.lock import Lock, LockedPackage, parse_lock
 
 from ..conftest import A76, SKYLAKE, ZNVER5, RegistryFolder, lines, make_record
-from ..registries.test_lock_files import open_quietly, pin_of, serves, write_lock, yank
+from ..registries.lock_files import open_quietly, pin_of, serves, write_lock, yank
 from ..signing import BucketPlace, SigningRegistry
 
 pytestmark = pytest.mark.slow

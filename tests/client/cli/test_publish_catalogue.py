@@ -15,7 +15,7 @@ import pytest
 from tunehub_registry.manifest import NetworkEntry
 
 from ..conftest import SKYLAKE, ZNVER5, make_package
-from ..site.test_catalogue import HOSTILE, check_pages, evidence
+from ..site.catalogue_pages import HOSTILE, check_pages, evidence
 
 pytestmark = pytest.mark.fast
 

@@ -16,7 +16,7 @@ from tunehub_registry.package import open_package, pack
 
 from .. import conftest
 from ..conftest import RECORDS, ZNVER5, RegistryFolder, key, lines, make_package, make_record
-from .test_template_lookup import TVM, template_lines, template_record
+from .template_records import TVM, template_lines, template_record
 
 pytestmark = pytest.mark.fast
 

@@ -19,7 +19,7 @@ from tunehub.records.never_worse import (
 from tunehub_registry.evidence import RecordEvidence, encode_evidence
 
 from ..conftest import RegistryFolder, key, lines, make_record
-from .test_template_lookup import opened, template_lines, template_record
+from .template_records import opened, template_lines, template_record
 
 pytestmark = pytest.mark.fast
 

@@ -29,7 +29,7 @@ from tunehub_registry.stores.folder import FolderStore
 
 from ..conftest import ZNVER5, RegistryFolder
 from ..signing import FolderPlace, SigningRegistry
-from .test_lock_files import pin_of, write_lock
+from .lock_files import pin_of, write_lock
 
 pytestmark = pytest.mark.fast
 

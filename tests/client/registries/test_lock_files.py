@@ -15,52 +15,17 @@ import msgspec
 import pytest
 
 from tunehub import api
-from tunehub.compiler.hub import Hub, check_options, open_hub
+from tunehub.compiler.hub import check_options, open_hub
 from tunehub.exceptions import HubError, HubWarning, LockError, LockFileError, RequirementError
 from tunehub.options import HubOptions, read_options
-from tunehub_registry.index import encode_index, encode_shard, parse_shard, yank_version
-from tunehub_registry.lock import Lock, LockedPackage, encode_lock
-from tunehub_registry.target import TargetDescriptor
 
 from ..conftest import A76, SKYLAKE, ZNVER5, RegistryFolder, key, lines, make_record
+from .lock_files import TVM, open_quietly, pin_of, serves, write_lock, yank
 
 pytestmark = pytest.mark.fast
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-TVM = "0.27.0.post1"
-
-
-def pin_of(folder: RegistryFolder, stated: str, target: TargetDescriptor = ZNVER5, **changes: Any) -> LockedPackage:
-    index = folder.index()
-    shard = parse_shard((folder.root / index.names[target.name].shard_path).read_bytes(), "shard")
-    entry = next(item for item in shard.versions if item.version == stated)
-    fields: dict[str, Any] = {
-        "name": target.name,
-        "version": stated,
-        "registry": str(folder.root),
-        "url": (folder.root / entry.file).as_uri(),
-        "size": entry.size,
-        "sha256": entry.sha256,
-        "published": entry.published,
-        "target": target,
-        "record_sets": entry.record_sets,
-        **changes,
-    }
-    return LockedPackage(**fields)
-
-
-def write_lock(folder: Path, *pins: LockedPackage, name: str = "tunehub.lock") -> Path:
-    path = folder / name
-    path.write_bytes(encode_lock(Lock(created_by="test", tvm=(TVM,), packages=pins)))
-    return path
-
-
-def open_quietly(lock: Path | None = None, target: object = ZNVER5, **options: Any) -> Hub:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        return open_hub(target, lock=lock, **{"tvm_version": TVM, **options})
 
 
 def open_with_one_warning(lock: Path, target: object = ZNVER5, **options: Any) -> str:
@@ -72,12 +37,6 @@ def open_with_one_warning(lock: Path, target: object = ZNVER5, **options: Any) -
     with pytest.raises(HubError):
         open_hub(target, lock=lock, strict=True, **{"tvm_version": TVM, **options})
     return str(caught[0].message)
-
-
-def serves(hub: Hub, number: int = 1) -> bool:
-    found = hub.lookup.by_exact(key(number))
-    hub.close()
-    return found is not None and found.record == make_record(number)
 
 
 @pytest.fixture
@@ -132,14 +91,6 @@ def test_a_family_member_may_be_locked(registry: RegistryFolder, tmp_path: Path)
 
 
 # --- what a lock outlives
-
-
-def yank(registry: RegistryFolder, version: str) -> None:
-    index = registry.index()
-    shard = parse_shard((registry.root / index.names["llvm-znver5"].shard_path).read_bytes(), "shard")
-    update = yank_version(index, shard, version, "wrong numbers")
-    (registry.root / update.shard_path).write_bytes(encode_shard(update.shard))
-    (registry.root / "index.json").write_bytes(encode_index(update.index))
 
 
 def test_yanking(two: RegistryFolder, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from tunehub_registry.tuning_curves import TuningCurve
 
 from ..conftest import ZNVER5, RegistryFolder, key, lines, make_package, make_record
 from ..signing import FolderPlace, SigningRegistry
-from .test_catalogue import HOSTILE, check_pages, evidence, files, run
+from .catalogue_pages import HOSTILE, check_pages, evidence, files, run
 
 pytestmark = pytest.mark.fast
 

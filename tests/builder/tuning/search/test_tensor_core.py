@@ -10,7 +10,7 @@ from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, matmul_of, 
 from tunehub_builder.tuning.journal import Trial
 from tunehub_builder.tuning.search.tensor_core import TensorCoreSearch, distance
 
-from ....client.kernels.cuda.gemm.tensor_core.test_sketch import TARGET, dense
+from ....client.kernels.cuda.gemm.tensor_core.products import TARGET, dense
 
 pytestmark = pytest.mark.slow
 

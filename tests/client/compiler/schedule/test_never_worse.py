@@ -20,11 +20,11 @@ from tunehub.tir.traces import import_trace
 from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.record import ScheduleRecord
 
-from ...kernels.transfer.test_trace import conv2d, searched_trace, sketched_trace
-from ...kernels.transfer.test_trace import record_of as traced
+from ...kernels.transfer.traces import conv2d, searched_trace, sketched_trace
+from ...kernels.transfer.traces import record_of as traced
 from ...kernels.transfer.transfer_cases import case, outputs
 from ..conftest import Nets
-from .test_template_records import conv, conv_function, record_of
+from .conv_records import conv, conv_function, record_of
 
 pytestmark = pytest.mark.slow
 

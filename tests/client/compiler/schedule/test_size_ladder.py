@@ -21,7 +21,7 @@ from tunehub_registry.ladder_record import LadderRecord, LadderStep, TimesAt  # 
 from ....cpu_features import AVX512  # noqa: E402
 from ....cpu_features import cpu as cpu_of  # noqa: E402
 from ...kernels.symbolic.conftest import OpenCase, compiled, cpu, open_case, outputs, written  # noqa: E402
-from ...kernels.symbolic.test_by_tiles import CASES  # noqa: E402
+from ...kernels.symbolic.open_cases import CASES  # noqa: E402
 from ..conftest import FakeHub  # noqa: E402
 
 __all__ = ["cpu"]

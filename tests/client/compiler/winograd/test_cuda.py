@@ -3,7 +3,6 @@ No GPU: threads are run one after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,21 +16,17 @@ from tvm import relax
 from tunehub.compiler.preparing import prepare
 from tunehub.compiler.winograd import cuda as winograd
 from tunehub.compiler.winograd.cuda import with_winograd
-from tunehub.kernels.cuda.winograd import transforms
 from tunehub.records.lookup import EmptyLookup, FoundLadder
-from tunehub.tir.nodes import main_module
-from tunehub.tir.symbols import is_symbolic
 from tunehub_registry.ladder_record import LadderRecord, LadderStep, TimesAt
 
 from ....relax_nets import net
-from ....threads_as_loops import UNOPTIMISED, threads_as_loops
 from ...kernels.cuda.scheduled import H200
+from .running import Array, compiled, functions, on_a_cpu, run
 
 pytestmark = pytest.mark.slow
 
 op = relax.op
 RNG = np.random.default_rng(0)
-Array = np.ndarray[Any, Any]
 
 
 def array(*shape: int) -> Array:
@@ -51,40 +46,11 @@ def layer(shape: tuple[Any, ...], outputs: int, padding: tuple[int, int] = (1, 1
     return net(make, shape)
 
 
-def scheduled(function: Any) -> Any:
-    """``function`` as its rule schedules it; itself for what has none."""
-    mod = main_module(function)
-    found = transforms.by_images(mod, H200) if is_symbolic(function) else transforms.by_rule(mod, H200)
-    return function if found is None else found[0].mod["main"].without_attr("global_symbol")
-
-
-def functions(mod: Any) -> dict[str, Any]:
-    return {str(v.name_hint): f for v, f in mod.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
-
-
 def rewritten(mod: Any, tile: int | None, monkeypatch: pytest.MonkeyPatch) -> Any:
     """``mod`` with tiles of ``tile`` everywhere, whatever they promise; None: where they are worth it."""
     if tile is not None:
         monkeypatch.setattr(winograd, "chosen_tile", lambda *_: tile)
     return with_winograd(prepare(mod, H200), H200, EmptyLookup(), lambda _: None)
-
-
-def compiled(mod: Any) -> Callable[[Array], Array]:
-    own = relax.VirtualMachine(tvm.compile(mod, tvm.target.Target(UNOPTIMISED)), tvm.cpu())["main"]
-    return lambda data: np.asarray(own(tvm.runtime.tensor(data)).numpy())
-
-
-def run(mod: Any, data: Array) -> Array:
-    return compiled(mod)(data)
-
-
-def on_a_cpu(mod: Any) -> Any:
-    """``mod`` with the transforms as they are scheduled, thread by thread."""
-    found = dict(mod.functions.items())
-    for variable, function in mod.functions.items():
-        if isinstance(function, tvm.tirx.PrimFunc):
-            found[variable] = scheduled(function)
-    return threads_as_loops(tvm.IRModule(found), all_loops=True)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from tunehub.tir.nodes import main_module
 
 from ....relax_nets import net
 from ...kernels.cuda.scheduled import H200
-from .test_cuda import functions, on_a_cpu, run
+from .running import functions, on_a_cpu, run
 
 pytestmark = pytest.mark.slow
 

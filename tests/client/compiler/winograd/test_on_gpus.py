@@ -22,7 +22,7 @@ from tunehub_registry.record import ScheduleRecord
 
 from ...kernels.cuda.scheduled import H200
 from ..conftest import Nets
-from .test_cpu import functions
+from .running import functions
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +55,7 @@ def prepared(mod: Any) -> Any:
 
 
 def convolutions(mod: Any) -> list[Any]:
-    return [found for each in functions(mod) if (found := find_plain(each)) is not None]
+    return [found for each in functions(mod).values() if (found := find_plain(each)) is not None]
 
 
 def test_only_windows_of_3x3_at_every_place_in_float32_are_found(nets: Nets) -> None:
@@ -130,7 +130,7 @@ def test_weights_that_calls_share_are_transformed_once(nets: Nets) -> None:
 
 def with_record(mod: Any, run_s: float, make_hub: Any) -> Any:
     """A hub with a record for the one convolution of ``mod``."""
-    (exact,) = [workload_key(main_module(each)) for each in functions(prepared(mod)) if find_plain(each)]
+    (exact,) = [workload_key(main_module(each)) for each in functions(prepared(mod)).values() if find_plain(each)]
     record = ScheduleRecord(
         exact=exact, anchor=None, op="conv", trace=([], []), run_s=(run_s,), default_s=1.0, source="sketch"
     )  # fmt: skip

@@ -17,11 +17,13 @@ topi = tvm.topi
 
 from tunehub.compiler import pipeline as relax_pipeline  # noqa: E402
 from tunehub.compiler.finishing import lowering_passes  # noqa: E402
-from tunehub.compiler.preparing import prepare, simplifying_passes  # noqa: E402
+from tunehub.compiler.preparing import prepare  # noqa: E402
 from tunehub.graph.layout.costs import PLAIN, ConvWorkload, ModelCosts  # noqa: E402
 from tunehub.graph.layout.planning import plan_layouts  # noqa: E402
 from tunehub.graph.workloads import call_counts  # noqa: E402
 from tunehub.tir.versions import CONSTANTS  # noqa: E402
+
+from .made_up_costs import BlockedCosts, RandomCosts, simplified  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -29,48 +31,6 @@ op = relax.op
 Array = np.ndarray[Any, Any]
 Nets = Any
 _TRANSFORMS = ("to_blocked", "from_blocked", "change_block")
-
-
-class RandomCosts:
-    """Costs without any sense: plans are arbitrary, and must be right all the same."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = np.random.default_rng(seed)
-
-    def conv(self, workload: ConvWorkload, source: int, result: int) -> float:
-        return float(self._random.uniform(0, 2))
-
-    def transform(self, elements: int) -> float:
-        return float(self._random.uniform(0, 0.5))
-
-    def pooling(self, elements: int, layout: int) -> float:
-        return float(self._random.uniform())
-
-    def elementwise(self, elements: int) -> float:
-        return float(self._random.uniform())
-
-
-class BlockedCosts(RandomCosts):
-    """Everything is best in blocks of ``block``, wherever that is possible."""
-
-    def __init__(self, block: int) -> None:
-        self._block = block
-
-    def conv(self, workload: ConvWorkload, source: int, result: int) -> float:
-        return 1.0 if (source, result) == (self._block, self._block) else 100.0
-
-    def transform(self, elements: int) -> float:
-        return 1e-3
-
-    def pooling(self, elements: int, layout: int) -> float:
-        return 1.0 if layout == self._block else 100.0
-
-    def elementwise(self, elements: int) -> float:
-        return 1e-6
-
-
-def simplified(mod: Any) -> Any:
-    return tvm.transform.Sequential(simplifying_passes(mod))(mod)
 
 
 def run(mod: Any, target: Any, *data: Array) -> list[Array]:

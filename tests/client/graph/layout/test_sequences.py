@@ -14,7 +14,7 @@ from tunehub.graph.layout.costs import ConvWorkload
 from tunehub.graph.layout.planning import plan_layouts
 from tunehub.tir.nodes import buffer_shapes
 
-from .test_planning import BlockedCosts, simplified
+from .made_up_costs import BlockedCosts, simplified
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from tunehub_builder.networks.bert import Bert, BertConfig
 
 from ....cpu_features import AMX, AVX512_VNNI, cpu, here, needs_tvm
 from ....relax_nets import net
-from .test_onnx_models import both, computed, model
+from .onnx_models import both, computed, model
 
 pytestmark = [pytest.mark.slow, needs_tvm]
 

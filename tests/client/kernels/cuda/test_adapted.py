@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
-from tvm import te, topi
 
 import tunehub
 from tunehub.compiler.schedule.ladder import schedule_function
@@ -22,6 +21,7 @@ from tunehub.kernels.cuda.gemm.split_k import rule as split_k_rule
 from tunehub.kernels.cuda.gemm.tiles import sums_of
 from tunehub.tir.nodes import main_module
 
+from .convolutions import convolution
 from .scheduled import H200
 
 pytestmark = pytest.mark.slow
@@ -35,15 +35,6 @@ def lookup() -> Any:
     with tunehub.context(H200, require="cuda-h200==0.2.0", registry=[str(ROOT)]) as hub:
         pass
     return hub.lookup
-
-
-def convolution(channels: int, size: int, *, batch: int, kernel: int = 3) -> Any:
-    """With bias and ReLU, as the networks of the package have it."""
-    data = te.placeholder((batch, channels, size, size), name="data")
-    weight = te.placeholder((channels, channels, kernel, kernel), name="weight")
-    bias = te.placeholder((1, channels, 1, 1), name="bias")
-    result = topi.nn.relu(topi.add(topi.nn.conv2d(data, weight, 1, kernel // 2, 1), bias))
-    return te.create_prim_func([data, weight, bias, result], index_dtype_override="int64")
 
 
 @pytest.fixture

@@ -31,18 +31,17 @@ from tunehub_registry.template_record import TemplateRecord, encode_template_rec
 
 from ...compiler.conftest import FakeHub
 from ...compiler.outputs import one_after_the_other
+from .convolutions import convolution
+from .gemm.half_products import half_conv, half_product
 from .gemm.hopper.emulator import run
-from .gemm.tensor_core.test_rule import _conv, _product
 from .scheduled import H200
-from .symbolic.test_schedule import TARGET, _largest_error, _rows
-from .symbolic.test_tensor_cores import _linear
-from .test_adapted import convolution
+from .symbolic.open_functions import TARGET, largest_error, open_linear, open_rows
 
 pytestmark = pytest.mark.slow
 
 ON_TENSOR_CORES = {
-    "product": _product(1, 197, 768, 768, transposed=(False, True)),
-    "convolution": _conv(14, 128, 128, 3, 1),
+    "product": half_product(1, 197, 768, 768, transposed=(False, True)),
+    "convolution": half_conv(14, 128, 128, 3, 1),
 }
 
 
@@ -111,7 +110,7 @@ def test_products_for_warpgroups_have_tiles_of_these_and_of_tensor_cores() -> No
 
 @pytest.mark.skipif(not warpgroups.serves(H200), reason="needs TVM 0.27")
 def test_large_products_have_tiles_for_the_copy_engine() -> None:
-    mod = _product(1, 512, 4096, 4096, transposed=(False, True))
+    mod = half_product(1, 512, 4096, 4096, transposed=(False, True))
     space = knob_space(mod, H200)
     rule = by_warpgroups(mod, H200)
     assert rule is not None
@@ -123,7 +122,7 @@ def test_large_products_have_tiles_for_the_copy_engine() -> None:
         with pytest.raises(KnobError):
             by_knobs(mod, H200, without(own[-1], **changes))
     with pytest.raises(KnobError, match="known shapes"):
-        by_open_knobs(_rows()[0], H200, without(own[-1], length=128))
+        by_open_knobs(open_rows()[0], H200, without(own[-1], length=128))
 
 
 def without(choice: TileChoice, **changes: Any) -> TileChoice:
@@ -171,7 +170,7 @@ def test_knobs_are_for_their_functions_and_versions() -> None:
         by_knobs(mod, TARGET, knob_space(half, TARGET)[0])
     with pytest.raises(KnobError, match="version 7"):
         read_tile(TileChoice(template="cuda_tiles", version=7, knobs=own.knobs))
-    function, _ = _rows()
+    function, _ = open_rows()
     with pytest.raises(KnobError, match="pieces of"):
         by_open_knobs(function, TARGET, own)
 
@@ -208,7 +207,7 @@ def step(up_to: int | None, at: int, choice: TileChoice | None) -> LadderStep:
 @pytest.mark.no_cover
 def test_a_ladder_of_tiles_is_right_on_both_sides_of_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "UNROLLED", 1)  # LLVM takes seconds for long straight code
-    function, at = _rows()
+    function, at = open_rows()
     space = knob_space(main_module(function), TARGET)
     lengths = [choice.knobs["length"] for choice in space]
     assert len(set(lengths)) > 1
@@ -219,11 +218,11 @@ def test_a_ladder_of_tiles_is_right_on_both_sides_of_its_bounds(monkeypatch: pyt
     looped = one_after_the_other(main_module(found.function))
     library = tvm.tirx.build(looped, target=tvm.target.Target({"kind": "llvm", "opt-level": 0}))
     for rows in (1, 7, 8, 33, 40, 41, 130):
-        assert _largest_error(library, *at(rows)) < 1e-4, rows
+        assert largest_error(library, *at(rows)) < 1e-4, rows
 
 
 def test_a_step_may_be_tvms_own_schedule() -> None:
-    function, _ = _rows()
+    function, _ = open_rows()
     own = LadderStep(up_to=7, own="default", times=step(7, 4, None).times)
     record = ladder(function, own, step(None, 33, knob_space(main_module(function), TARGET)[0]))
     found = Scheduling(function, TARGET, FakeHub(of_symbols=[record]))  # type: ignore[arg-type]
@@ -233,7 +232,7 @@ def test_a_step_may_be_tvms_own_schedule() -> None:
 
 @pytest.mark.no_cover
 def test_rows_with_divided_sums_are_offered_right_and_held_to_their_space() -> None:
-    function, at = _rows(96, 64)
+    function, at = open_rows(96, 64)
     space = [each for each in knob_space(main_module(function), TARGET) if each.template == "split_k"]
     choice = max(space, key=lambda each: each.knobs["length"])
     length = choice.knobs["length"]
@@ -244,12 +243,12 @@ def test_rows_with_divided_sums_are_offered_right_and_held_to_their_space() -> N
     looped = one_after_the_other(main_module(found.function))
     library = tvm.tirx.build(looped, target=tvm.target.Target({"kind": "llvm", "opt-level": 0}))
     for rows in (1, length - 1, length, length + 1, 3 * length - 2):
-        assert _largest_error(library, *at(rows)) < 1e-4, rows
+        assert largest_error(library, *at(rows)) < 1e-4, rows
     for changes in ({"groups": 3}, {"threads": [64, 64]}, {"vectors": [16, 16]}, {"sums": [64, 64]}, {"lanes": 4}):
         with pytest.raises(KnobError):
             by_open_knobs(function, TARGET, without(choice, **changes))
     with pytest.raises(KnobError, match="none of the tiles"):
-        by_open_knobs(_rows()[0], TARGET, choice)  # whose sums are short
+        by_open_knobs(open_rows()[0], TARGET, choice)  # whose sums are short
 
 
 @pytest.fixture
@@ -257,7 +256,7 @@ def for_warpgroups() -> Any:
     """A product with an open number of rows whose tiles are those for warpgroups."""
     if not warpgroups.serves(H200):
         pytest.skip("needs TVM 0.27")
-    return _linear(768, 768)
+    return open_linear(768, 768)
 
 
 def test_open_products_in_half_precision_have_tiles_for_warpgroups(for_warpgroups: Any) -> None:
@@ -289,7 +288,7 @@ def test_a_ladder_with_kernels_for_warpgroups_is_compiled_for_their_architecture
 @pytest.mark.no_cover
 def test_a_tile_for_warpgroups_computes_all_rows(for_warpgroups: Any) -> None:
     del for_warpgroups  # a smaller one is quicker
-    mod, rng = _linear(72, 136), np.random.default_rng(0)
+    mod, rng = open_linear(72, 136), np.random.default_rng(0)
     x, w, bias = (rng.standard_normal(shape).astype("float16") for shape in ((130, 136), (72, 136), (72,)))
     out = np.full((130, 72), np.nan, "float16")
     run(by_open_knobs(mod["main"], H200, knob_space(mod, H200)[-1]), x, w, bias, out)

@@ -15,7 +15,7 @@ from tunehub.compiler.schedule.by_record import by_knobs, by_trace, knob_space  
 from tunehub.kernels.cpu import KnobError  # noqa: E402
 from tunehub.tir.keys import structural_hash  # noqa: E402
 
-from .test_by_tiles import CASES  # noqa: E402
+from .open_cases import CASES  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

@@ -13,71 +13,11 @@ from tvm import te, tirx, topi  # noqa: E402
 
 from tunehub.kernels.cpu import Machine, winograd  # noqa: E402
 from tunehub.kernels.symbolic.images import by_images  # noqa: E402
-from tunehub.kernels.te import blocked  # noqa: E402
-from tunehub.kernels.te.winograd import conv2d_winograd  # noqa: E402
 from tunehub.tir.open_axes import open_axes  # noqa: E402
 
+from .open_cases import CASES, dense, winograd_images  # noqa: E402
+
 pytestmark = pytest.mark.slow
-
-
-def _convolution(x: Any, w: Any, b: Any) -> Any:
-    return topi.nn.relu(topi.add(blocked.conv2d_blocked(x, w, padding=(1, 1, 1, 1)), b))
-
-
-def _winograd(x: Any, w: Any, b: Any) -> Any:
-    padded = topi.nn.pad(x, [0, 0, 1, 1, 0], name="pad_temp")
-    return topi.nn.relu(topi.add(conv2d_winograd(padded, w), b))
-
-
-def _stem(x: Any, w: Any) -> Any:
-    return blocked.conv2d_blocked(x, w, strides=(2, 2), padding=(3, 3, 3, 3))
-
-
-def _depthwise(x: Any, w: Any) -> Any:
-    return blocked.depthwise_blocked(x, w, strides=(2, 2), padding=(1, 1, 1, 1))
-
-
-def _pooling(x: Any) -> Any:
-    return blocked.pool2d_blocked(x, kind="max", pool_size=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1))
-
-
-def _dense(x: Any, w: Any, b: Any) -> Any:
-    return topi.nn.relu(topi.add(blocked.dense_blocked(x, w), b))
-
-
-def _cut_dense(x: Any, w: Any) -> Any:
-    return blocked.dense_blocked(x, w, outputs=37)
-
-
-def _layer_norm(x: Any, g: Any, b: Any) -> Any:
-    return topi.nn.layer_norm(x, g, b, axis=[2], epsilon=1e-5)
-
-
-def _gathered(indices: Any, table: Any) -> Any:
-    return topi.take(table, indices, axis=0, mode="fast")
-
-
-CASES = {
-    "convolution": (_convolution, ("s0", 2, 9, 9, 16), (4, 2, 3, 3, 16, 16), (4, 1, 1, 16)),
-    "images by Winograd's algorithm": (_winograd, ("s0", 2, 12, 12, 16), (6, 6, 4, 2, 16, 16), (4, 1, 1, 16)),
-    "images that its tiles do not fill": (_winograd, ("s0", 2, 7, 9, 16), (4, 4, 4, 2, 16, 16), (4, 1, 1, 16)),
-    "stem": (_stem, ("s0", 3, 24, 24), (4, 3, 7, 7, 16)),
-    "depthwise": (_depthwise, ("s0", 3, 15, 15, 16), (3, 3, 3, 16)),
-    "pooling": (_pooling, ("s0", 3, 16, 16, 16)),
-    "global pooling": (
-        lambda x: blocked.adaptive_pool2d_blocked(x, kind="avg", output_size=(1, 1)),
-        ("s0", 8, 7, 7, 16),
-    ),
-    "into blocks": (lambda x: blocked.to_blocked(x, 16), ("s0", 20, 14, 14)),
-    "out of blocks": (lambda x: blocked.from_blocked(x, 20), ("s0", 2, 14, 14, 16)),
-    "dense": (_dense, ("s0", 96), (6, 96, 16), (96,)),
-    "dense of sequences": (_dense, (1, "s0", 64), (4, 64, 16), (64,)),
-    "dense of batches of sequences": (_dense, ("s0", "s1", 64), (4, 64, 16), (64,)),
-    "dense, outputs cut off": (_cut_dense, (1, "s0", 32), (3, 32, 16)),
-    "layer norm": (_layer_norm, (1, "s0", 96), (96,), (96,)),
-    "elementwise": (lambda x, y: topi.nn.relu(topi.add(x, y)), ("s0", 4, 6, 6, 16), ("s0", 4, 6, 6, 16)),
-    "gather": (_gathered, (1, "s0"), (5, 64)),
-}
 
 
 def _symbols(shapes: Any) -> int:
@@ -90,7 +30,7 @@ def test_equal_to_the_loops_at_every_size(name: str, cpu: Any, opened: Any) -> N
 
 
 @pytest.mark.parametrize("most", [3, 8])
-@pytest.mark.parametrize("name", [name for name, (make, *_) in CASES.items() if make is _winograd])
+@pytest.mark.parametrize("name", [name for name, (make, *_) in CASES.items() if make is winograd_images])
 def test_images_in_groups_are_right_at_every_size(
     name: str, most: int, cpu: Any, opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,7 +70,7 @@ def test_images_share_products_where_weights_would_be_read_again(
     """Not where one image has enough tiles, nor where the cache keeps weights."""
     blocks = channels // 16
     shapes = (("s0", blocks, size, size, 16), (6, 6, blocks, blocks, 16, 16), (blocks, 1, 1, 16))
-    function = opened.open_case(_winograd, *shapes).mod["main"]
+    function = opened.open_case(winograd_images, *shapes).mod["main"]
     axes = open_axes(function)
     assert axes is not None
     made = by_images(function, axes, Machine(vector=16, registers=32, cores=2))
@@ -139,7 +79,7 @@ def test_images_share_products_where_weights_would_be_read_again(
 
 def test_the_sums_of_a_tile_lie_at_known_places(cpu: Any, opened: Any) -> None:
     """Where these depended on the number of a thread, tiles of an even number of blocks took twice as long."""
-    case = opened.open_case(_dense, ("s0", 96), (48, 96, 16), (768,))
+    case = opened.open_case(dense, ("s0", 96), (48, 96, 16), (768,))
     lowered = tvm.s_tir.pipeline.default_s_tir_pipeline()[0](_bound(opened.scheduled(case, cpu).mod, cpu)).script()
     written = re.findall(r"tunehub_dense\w*\[(.+?)\] = ", lowered)
     assert len(written) > 12 and all(place.isdigit() for place in written)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections import Counter
 from typing import Any
 
@@ -20,12 +19,12 @@ from tunehub.kernels import cpu as templates
 from tunehub.tir.guard import GuardError, check_function
 from tunehub.tir.operator_class import anchor_class_of, class_fields
 from tunehub.tir.traces import export_trace, import_trace
-from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.template_record import TemplateRecord
 from tunehub_registry.trace_rules import validate_trace
 
 from ....sweeps import swept
 from ....threads_as_loops import UNOPTIMISED
+from .traces import conv2d, record_of, searched_trace, sketched_trace
 from .transfer_cases import KINDS, Case, case, outputs
 
 pytestmark = pytest.mark.slow
@@ -42,37 +41,6 @@ def batches(size: int, whole: int) -> list[Any]:
 def host() -> Any:
     """A CPU with the vectors of x86-64's baseline, which every machine that runs these tests has."""
     return tvm.target.Target(UNOPTIMISED)
-
-
-def searched_trace(mod: Any, target: Any, seed: int) -> list[Any]:
-    """A random point of MetaSchedule's search space for ``mod``, as records hold it."""
-    from tvm.s_tir import meta_schedule as ms
-
-    from tunehub_builder.tuning.intrinsics import load_cpu_intrinsics
-
-    load_cpu_intrinsics()
-    context = ms.TuneContext(
-        mod=mod, target=target, space_generator="post-order-apply", task_name="test", rand_state=seed + 1, num_threads=1
-    )
-    spaces = context.generate_design_space()
-    trace: list[Any] = export_trace(random.Random(seed).choice(spaces).trace)
-    return trace
-
-
-def sketched_trace(mod: Any, seed: int) -> list[Any] | None:
-    """An expert sketch for ``mod``: splits by numbers, layouts of sums."""
-    from tunehub_builder.tuning.space import register_tiles as sketch
-
-    loops = sketch.loops_of(mod)
-    if loops is None:
-        return None
-    rng = random.Random(seed)
-    knobs = rng.choice(sketch.register_tiles(loops, 8))
-    knobs = rng.choice([knobs, *sketch.variations(loops, knobs)])
-    try:
-        return export_trace(sketch.apply(mod, loops, knobs).trace)
-    except Exception:  # not every choice fits every function
-        return None
 
 
 def source_trace(source: Case, target: Any, seed: int) -> list[Any]:
@@ -154,15 +122,6 @@ def test_a_neighbour_with_another_epilogue_serves_when_there_is_no_closer_one(ho
     assert schedule_function(other.mod["main"], host, make_hub([record, closer]))[0].served.source == "closer"
 
 
-def conv2d(channels: int, size: int, outputs: int) -> Any:
-    x, w = (
-        tvm.te.placeholder(shape, "float32", name=name)
-        for name, shape in (("x", (1, channels, size, size)), ("w", (outputs, channels, 3, 3)))
-    )
-    function = tvm.te.create_prim_func([x, w, tvm.topi.nn.conv2d_nchw(x, w, 1, 1, 1)])
-    return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
-
-
 def test_threads_and_shared_memory_of_a_gpu_fit_or_the_transfer_is_refused() -> None:
     from tvm.s_tir import meta_schedule as ms
 
@@ -193,14 +152,6 @@ def test_threads_and_shared_memory_of_a_gpu_fit_or_the_transfer_is_refused() -> 
         if served["source"] > 1:  # random points of the search space are seldom legal at all
             break
     assert served["regular"] > 0
-
-
-def record_of(source: Case, trace: Any, **changes: Any) -> ScheduleRecord:
-    fields: dict[str, Any] = {
-        "exact": "a" * 32, "op": "tuned", "trace": (trace[0], trace[1]), "run_s": (1e-6,), "default_s": 1e-1,
-        "source": "test", **class_fields(source.mod), **changes,
-    }  # fmt: skip
-    return ScheduleRecord(**fields)
 
 
 def test_a_function_without_a_record_gets_that_of_a_neighbour(host: Any, make_hub: Any) -> None:

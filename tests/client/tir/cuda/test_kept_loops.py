@@ -20,7 +20,7 @@ from tunehub.kernels.cuda.gemm.split_k.sketch import SplitTile, apply, matmul_of
 from tunehub.tir.cuda.kept_loops import with_kept_loops
 from tunehub.tir.lowering import IS_SCHEDULED, PIPELINE, without_cleaning
 
-from ...kernels.cuda.gemm.split_k.test_sketch import TARGET, conv, dense, uneven
+from ...kernels.cuda.gemm.split_k.products import TARGET, conv, dense, uneven
 
 pytestmark = pytest.mark.slow
 

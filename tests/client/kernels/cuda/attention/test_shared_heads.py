@@ -17,8 +17,8 @@ from tunehub.kernels.cuda.attention.shared_heads import heads_of_a_key, with_hea
 from tunehub.kernels.cuda.attention.spec import attention_of
 from tunehub.tir.nodes import main_module
 
+from .cases import H200, Case, expected, function_of
 from .lockstep import run as run_in_lockstep
-from .test_kernel import H200, Case, expected, function_of
 
 pytestmark = pytest.mark.slow
 

@@ -23,7 +23,7 @@ from tunehub.tir.guard import GuardError, check_exact, check_function, check_til
 from tunehub_registry.evidence import RecordEvidence
 
 from ....compiler.outputs import difference, one_after_the_other
-from .tensor_core.test_sketch import narrow_conv
+from .tensor_core.products import narrow_conv
 
 pytestmark = pytest.mark.slow
 

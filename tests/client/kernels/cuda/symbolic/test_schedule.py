@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,13 +29,9 @@ from tunehub.tir.open_axes import open_axes
 from tunehub.tir.symbols import branches_at, instance, probes
 
 from ....compiler.outputs import one_after_the_other
+from .open_functions import TARGET, Array, function_of, largest_error, open_rows, tensor, variables
 
 pytestmark = pytest.mark.slow
-
-TARGET = tvm.target.Target(
-    {"kind": "cuda", "arch": "sm_80", "max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
-)
-Array = np.ndarray[Any, Any]
 
 
 class _Pieces:
@@ -66,46 +62,19 @@ class _Pieces:
 NO_RECORDS = _Pieces()
 
 
-def _function(*tensors: Any) -> Any:
-    return main_module(te.create_prim_func(list(tensors)))["main"]
-
-
-def _tensor(name: str, *shape: Any) -> Any:
-    """With extents of 64 bits, as those of Relax's functions are."""
-    return te.placeholder([tirx.IntImm("int64", each) if isinstance(each, int) else each for each in shape], name=name)
-
-
-def _open(*names: str) -> list[Any]:
-    return [tirx.Var(name, "int64") for name in names]
-
-
-def _rows(depth: int = 48, columns: int = 40) -> tuple[Any, Callable[..., Any]]:
-    """A product with bias and a residual."""
-    (rows,) = _open("rows")
-    first, second = _tensor("first", rows, depth), _tensor("second", depth, columns)
-    bias, other = _tensor("bias", columns), _tensor("other", rows, columns)
-    sums = topi.add(topi.add(topi.nn.matmul(first, second), bias), other)
-    function = _function(first, second, bias, other, sums)
-    shapes = ((depth, columns), (columns,))
-    return function, lambda n: (
-        [(n, depth), *shapes, (n, columns), (n, columns)],
-        lambda first, second, bias, other: first @ second + bias + other,
-    )
-
-
 def _batch_and_rows() -> tuple[Any, Callable[..., Any]]:
-    batch, rows = _open("batch", "rows")
-    first, second = _tensor("first", batch, rows, 29), _tensor("second", 29, 37)
-    function = _function(first, second, topi.nn.relu(topi.nn.matmul(first, second)))
+    batch, rows = variables("batch", "rows")
+    first, second = tensor("first", batch, rows, 29), tensor("second", 29, 37)
+    function = function_of(first, second, topi.nn.relu(topi.nn.matmul(first, second)))
     return function, lambda b, n: ([(b, n, 29), (29, 37), (b, n, 37)], lambda x, y: np.maximum(x @ y, 0))
 
 
 def _images() -> tuple[Any, Callable[..., Any]]:
     """A convolution with padding and bias."""
-    (batch,) = _open("batch")
-    data, weight = _tensor("data", batch, 6, 7, 7), _tensor("weight", 16, 6, 3, 3)
-    bias = _tensor("bias", 1, 16, 1, 1)
-    function = _function(data, weight, bias, topi.add(topi.nn.conv2d(data, weight, 1, 1, 1), bias))
+    (batch,) = variables("batch")
+    data, weight = tensor("data", batch, 6, 7, 7), tensor("weight", 16, 6, 3, 3)
+    bias = tensor("bias", 1, 16, 1, 1)
+    function = function_of(data, weight, bias, topi.add(topi.nn.conv2d(data, weight, 1, 1, 1), bias))
 
     def expected(x: Array, w: Array, b: Array) -> Array:
         padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
@@ -116,9 +85,9 @@ def _images() -> tuple[Any, Callable[..., Any]]:
 
 
 def _depthwise() -> tuple[Any, Callable[..., Any]]:
-    (batch,) = _open("batch")
-    data, weight = _tensor("data", batch, 32, 9, 9), _tensor("weight", 32, 1, 3, 3)
-    function = _function(data, weight, topi.nn.relu(topi.nn.group_conv2d_nchw(data, weight, 1, 1, 1, 32)))
+    (batch,) = variables("batch")
+    data, weight = tensor("data", batch, 32, 9, 9), tensor("weight", 32, 1, 3, 3)
+    function = function_of(data, weight, topi.nn.relu(topi.nn.group_conv2d_nchw(data, weight, 1, 1, 1, 32)))
 
     def expected(x: Array, w: Array) -> Array:
         padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
@@ -130,9 +99,9 @@ def _depthwise() -> tuple[Any, Callable[..., Any]]:
 
 def _means() -> tuple[Any, Callable[..., Any]]:
     """Of all places of an image: several threads for each result of few images, one of more."""
-    (batch,) = _open("batch")
-    data = _tensor("data", batch, 1500, 3, 3)
-    function = _function(data, topi.divide(topi.sum(data, axis=[2, 3], keepdims=True), 9.0))
+    (batch,) = variables("batch")
+    data = tensor("data", batch, 1500, 3, 3)
+    function = function_of(data, topi.divide(topi.sum(data, axis=[2, 3], keepdims=True), 9.0))
     return function, lambda n: (
         [(n, 1500, 3, 3), (n, 1500, 1, 1)],
         lambda x: np.asarray(x.mean(axis=(2, 3), keepdims=True)),
@@ -141,37 +110,37 @@ def _means() -> tuple[Any, Callable[..., Any]]:
 
 def _scores() -> tuple[Any, Callable[..., Any]]:
     """Of attention: rows and columns are open."""
-    (length,) = _open("length")
-    query, key = _tensor("query", 3, length, 16), _tensor("key", 3, 16, length)
-    function = _function(query, key, topi.multiply(topi.nn.batch_matmul(query, key, transpose_b=False), 0.125))
+    (length,) = variables("length")
+    query, key = tensor("query", 3, length, 16), tensor("key", 3, 16, length)
+    function = function_of(query, key, topi.multiply(topi.nn.batch_matmul(query, key, transpose_b=False), 0.125))
     return function, lambda n: ([(3, n, 16), (3, 16, n), (3, n, n)], lambda query, key: query @ key / 8)
 
 
 def _context() -> tuple[Any, Callable[..., Any]]:
     """Of attention: rows and what is summed over are open."""
-    (length,) = _open("length")
-    weight, value = _tensor("weight", 3, length, length), _tensor("value", 3, length, 16)
-    function = _function(weight, value, topi.nn.batch_matmul(weight, value, transpose_b=False))
+    (length,) = variables("length")
+    weight, value = tensor("weight", 3, length, length), tensor("value", 3, length, 16)
+    function = function_of(weight, value, topi.nn.batch_matmul(weight, value, transpose_b=False))
     return function, lambda n: ([(3, n, n), (3, n, 16), (3, n, 16)], lambda weight, value: weight @ value)
 
 
 def _softmax() -> tuple[Any, Callable[..., Any]]:
     """Rows as long as there are of them."""
-    (length,) = _open("length")
-    scores = _tensor("scores", 3, length, length)
+    (length,) = variables("length")
+    scores = tensor("scores", 3, length, length)
 
     def expected(x: Array) -> Array:
         found = np.exp(x - x.max(axis=-1, keepdims=True))
         return np.asarray(found / found.sum(axis=-1, keepdims=True))
 
-    return _function(scores, topi.nn.softmax(scores, axis=-1)), lambda n: ([(3, n, n), (3, n, n)], expected)
+    return function_of(scores, topi.nn.softmax(scores, axis=-1)), lambda n: ([(3, n, n), (3, n, n)], expected)
 
 
 CASES = {
     "softmax": (_softmax, [(1,), (2,), (16,), (33,), (61,), (97,), (130,)]),
     "scores": (_scores, [(1,), (2,), (16,), (33,), (61,), (97,), (130,)]),
     "context": (_context, [(1,), (2,), (16,), (33,), (61,), (97,), (130,)]),
-    "rows": (_rows, [(1,), (2,), (7,), (8,), (31,), (33,), (61,), (130,), (257,)]),
+    "rows": (open_rows, [(1,), (2,), (7,), (8,), (31,), (33,), (61,), (130,), (257,)]),
     "batch and rows": (_batch_and_rows, [(1, 1), (2, 1), (1, 5), (3, 7), (2, 16), (5, 53)]),
     "images": (_images, [(1,), (2,), (3,), (5,), (9,), (33,)]),
     "depthwise": (_depthwise, [(1,), (2,), (5,)]),
@@ -185,15 +154,6 @@ def _scheduled(function: Any, static: Any = NO_RECORDS) -> Any:
     return found.mod
 
 
-def _largest_error(library: Any, shapes: Sequence[tuple[int, ...]], expected: Callable[..., Array]) -> float:
-    rng = np.random.default_rng(0)
-    *inputs, last = shapes
-    arrays = [rng.uniform(-1, 1, shape).astype("float32") for shape in inputs]
-    result = tvm.runtime.tensor(np.full(last, np.nan, "float32"))
-    library["main"](*map(tvm.runtime.tensor, arrays), result)
-    return float(np.abs(result.numpy() - expected(*arrays)).max())
-
-
 @pytest.mark.no_cover
 @pytest.mark.parametrize("name", CASES)
 def test_all_sizes_are_computed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +163,7 @@ def test_all_sizes_are_computed(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     looped = one_after_the_other(_scheduled(function))
     library = tvm.tirx.build(looped, target=tvm.target.Target({"kind": "llvm", "opt-level": 0}))
     for values in sizes:
-        assert _largest_error(library, *at(*values)) < 1e-4, values
+        assert largest_error(library, *at(*values)) < 1e-4, values
 
 
 @pytest.mark.no_cover
@@ -216,16 +176,16 @@ def test_what_is_known_of_128_rows_serves_other_numbers_of_rows(
     static: _Pieces, records: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tiles, "UNROLLED", 1)
-    function, at = _rows()
+    function, at = open_rows()
     found = by_size(function, TARGET, static)
     assert found is not None and found.measured == records
     library = tvm.tirx.build(one_after_the_other(found.mod), target=tvm.target.Target({"kind": "llvm", "opt-level": 0}))
     for rows in (1, 2, 33, 127, 128, 129, 300):
-        assert _largest_error(library, *at(rows)) < 1e-4, rows
+        assert largest_error(library, *at(rows)) < 1e-4, rows
 
 
 def test_other_tiles_serve_where_sums_cannot_be_divided_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    function, _ = _rows(512, 64)
+    function, _ = open_rows(512, 64)
     divided, none = by_size(function, TARGET, NO_RECORDS), by_size(function, TARGET, NO_RECORDS, divides=False)
     monkeypatch.setattr(open_sizes, "over_rows", lambda *_: (_ for _ in ()).throw(NotPiecesError("of another kind")))
     failed = by_size(function, TARGET, NO_RECORDS)
@@ -234,7 +194,7 @@ def test_other_tiles_serve_where_sums_cannot_be_divided_after_all(monkeypatch: p
 
 
 def test_other_tiles_serve_where_divided_sums_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    function, _ = _rows(512, 64)
+    function, _ = open_rows(512, 64)
     none = by_size(function, TARGET, NO_RECORDS, divides=False)
 
     def refused(scheduled: Any, original: Any, target: Any, values: Any) -> None:
@@ -250,7 +210,7 @@ def test_other_tiles_serve_where_divided_sums_would_be_wrong(monkeypatch: pytest
 
 
 def test_nothing_is_launched_for_size_0() -> None:
-    function, _ = _rows()
+    function, _ = open_rows()
     looped = one_after_the_other(_scheduled(function))
     library = tvm.tirx.build(looped, target=tvm.target.Target({"kind": "llvm", "opt-level": 0}))
     arrays = [np.zeros(shape, "float32") for shape in ((0, 48), (48, 40), (40,), (0, 40), (0, 40))]
@@ -258,7 +218,7 @@ def test_nothing_is_launched_for_size_0() -> None:
 
 
 def test_each_range_has_a_kernel_of_its_own_and_indices_of_32_bits() -> None:
-    function, _ = _rows(256, 512)
+    function, _ = open_rows(256, 512)
     mod = _scheduled(function)
     built = tvm.compile(mod, target=tvm.target.Target(TARGET, host="llvm"))
     source = next(each for each in built.mod.imports if each.kind == "cuda").inspect_source()
@@ -273,9 +233,9 @@ def _source(mod: Any) -> str:
 
 
 def test_vectors_are_loaded_whole_from_pieces_that_may_go_beyond_the_end() -> None:
-    (rows,) = _open("rows")
-    data = _tensor("data", rows, 32)
-    function = _function(data, topi.nn.relu(data))
+    (rows,) = variables("rows")
+    data = tensor("data", rows, 32)
+    function = function_of(data, topi.nn.relu(data))
     axes = open_axes(function)
     assert axes is not None
     schedule = tvm.s_tir.Schedule(main_module(instance(function, [8])))
@@ -291,7 +251,7 @@ def test_vectors_are_loaded_whole_from_pieces_that_may_go_beyond_the_end() -> No
 
 
 def test_a_schedule_that_serves_two_ranges_is_one_kernel() -> None:
-    function, _ = _rows()
+    function, _ = open_rows()
     first, second = (SizeBranch(up_to=up_to, function=function) for up_to in (3, None))
     own = SizeBranch(up_to=9, function=tvm.s_tir.renew_defs(function))
     mod = main_module(joined(function, size_of(function), [first, own, second]))
@@ -301,7 +261,7 @@ def test_a_schedule_that_serves_two_ranges_is_one_kernel() -> None:
 
 
 def test_at_a_size_only_its_kernel_counts_also_where_branches_are_in_branches() -> None:
-    function, _ = _rows(256, 512)
+    function, _ = open_rows(256, 512)
     rule = _scheduled(function)["main"]
     assert len(rule.body.block.body.seq) > 1
     branches = [SizeBranch(up_to=200, function=rule), SizeBranch(up_to=None, function=tvm.s_tir.renew_defs(rule))]
@@ -321,7 +281,7 @@ def test_no_block_is_found_by_dividing_by_an_unknown_extent(name: str) -> None:
 
 
 def test_the_check_tries_sizes_around_thresholds() -> None:
-    function, _ = _rows(256, 512)
+    function, _ = open_rows(256, 512)
     scheduled = _scheduled(function)["main"]
     thresholds = {size for (size,) in probes(scheduled)} - {size for (size,) in probes(function)}
     assert thresholds and fault(scheduled, TARGET) is None
@@ -337,7 +297,7 @@ class _NoMasks:
 
 def test_rows_beyond_the_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "_Masking", _NoMasks)
-    function, _ = _rows()
+    function, _ = open_rows()
     with pytest.raises(FaultFoundError, match=r"an access leaves its buffer \(.* at \d"):
         by_size(function, TARGET, NO_RECORDS)
 
@@ -345,18 +305,18 @@ def test_rows_beyond_the_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_pieces_that_leave_rows_out_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "number", lambda value: pieces.tirx_number(value - 1 if value > 1 else value))
     monkeypatch.setattr(pieces, "tirx_number", lambda value: tirx.const(value, "int64"), raising=False)
-    function, _ = _rows()
+    function, _ = open_rows()
     with pytest.raises(FaultFoundError, match="never written"):
         by_size(function, TARGET, NO_RECORDS)
 
 
 def test_a_piece_that_is_several_kernels_is_not_taken() -> None:
-    (rows,) = _open("rows")
-    data = _tensor("data", rows, 8)
+    (rows,) = variables("rows")
+    data = tensor("data", rows, 8)
     total = te.compute(
         (rows,), lambda i: te.sum(data[i, (k := te.reduce_axis((0, 8), name="k"))], axis=k), name="total"
     )
-    function = _function(data, te.compute((rows, 8), lambda i, j: data[i, j] - total[i], name="rest"))
+    function = function_of(data, te.compute((rows, 8), lambda i, j: data[i, j] - total[i], name="rest"))
     axes = open_axes(function)
     assert axes is not None
     with pytest.raises(NotPiecesError):
@@ -364,6 +324,6 @@ def test_a_piece_that_is_several_kernels_is_not_taken() -> None:
 
 
 def test_what_is_no_sum_of_products_is_left_to_tvm() -> None:
-    (rows,) = _open("rows")
-    data = _tensor("data", rows, 8)
-    assert by_size(_function(data, topi.nn.relu(data)), TARGET, NO_RECORDS) is None
+    (rows,) = variables("rows")
+    data = tensor("data", rows, 8)
+    assert by_size(function_of(data, topi.nn.relu(data)), TARGET, NO_RECORDS) is None

@@ -28,23 +28,9 @@ from tunehub.tir.symbols import probes
 
 from .....threads_as_loops import threads_as_loops
 from ..scheduled import H200
+from .open_functions import open_linear
 
 pytestmark = pytest.mark.slow
-
-
-def _linear(columns: int, depth: int, dtype: str = "float16", lead: tuple[int, ...] = ()) -> Any:
-    """An open number of rows, times weights as they lie, plus a bias."""
-    rows = tirx.Var("n", "int64")
-    x = te.placeholder((*lead, rows, depth), dtype, name="x")
-    w, bias = te.placeholder((columns, depth), dtype, name="w"), te.placeholder((columns,), dtype, name="bias")
-    k = te.reduce_axis((0, depth), name="k")
-
-    def product(*at: Any) -> Any:
-        return te.sum(x[(*at[:-1], k)].astype("float32") * w[at[-1], k].astype("float32"), axis=k)
-
-    y = te.compute((*lead, rows, columns), product, name="product")
-    z = te.compute(y.shape, lambda *at: y(*at).astype(dtype) + bias[at[-1]], name="out")
-    return main_module(te.create_prim_func([x, w, bias, z], index_dtype_override="int64"))
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +51,7 @@ def test_all_rows_are_computed(lead: tuple[int, ...], monkeypatch: pytest.Monkey
     monkeypatch.setattr(open_tensor_cores, "ranked", plain)
     monkeypatch.setattr(open_tensor_cores, "_ROWS", _ROWS._replace(tried=(16, 64)))
     monkeypatch.setattr(open_tensor_cores, "check_function", lambda *_: None)  # follows fragments
-    mod = _linear(40, 72, lead=lead)
+    mod = open_linear(40, 72, lead=lead)
     found = by_size(mod, H200)
     assert found is not None
     looped = threads_as_loops(found[0].mod, scopes=r"local|shared.*|wmma.*", all_loops=True)
@@ -112,7 +98,7 @@ def test_all_images_are_computed_whose_pixels_no_tile_divides(monkeypatch: pytes
 
 def test_a_function_without_a_record_has_pieces_on_tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(open_tensor_cores, "_ROWS", _ROWS._replace(tried=(16, 64)))
-    scheduled, function = schedule_function(_linear(512, 256)["main"], H200, EmptyLookup())
+    scheduled, function = schedule_function(open_linear(512, 256)["main"], H200, EmptyLookup())
     assert scheduled.served is not None and function is not None
     assert (scheduled.served.rung, scheduled.served.template) == ("template", tensor_core_rule.NAME)
     assert "wmma" in function.script()
@@ -146,12 +132,12 @@ def test_a_tile_that_makes_no_piece_is_replaced(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(open_tensor_cores, "_tiled", first_refused)
     monkeypatch.setattr(open_tensor_cores, "_ROWS", _ROWS._replace(tried=(16, 1024)))
-    assert by_size(_linear(512, 256), H200) is not None
+    assert by_size(open_linear(512, 256), H200) is not None
     assert len(refused) == 1
 
 
 def test_other_types_are_none_of_its_business() -> None:
-    assert by_size(_linear(40, 72, "float32"), H200) is None
+    assert by_size(open_linear(40, 72, "float32"), H200) is None
 
 
 def test_calls_on_what_a_piece_takes_are_refused() -> None:

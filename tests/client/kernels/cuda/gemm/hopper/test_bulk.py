@@ -12,7 +12,6 @@ import pytest
 pytest.importorskip("tvm.backend.cuda.op", reason="needs TVM 0.27 or newer")
 
 import tvm
-from tvm import te
 
 from tunehub.kernels.cuda.gemm.hopper import bulk, rule
 from tunehub.kernels.cuda.gemm.hopper import ring_code as ring
@@ -29,7 +28,7 @@ from tunehub.tir.nodes import buffer_shapes
 
 from ......sweeps import swept
 from ...scheduled import H200
-from ..tensor_core.test_rule import _product
+from ..half_products import every_other_row, half_product
 from .bulk_emulator import run_bulk
 
 pytestmark = pytest.mark.slow
@@ -44,7 +43,7 @@ TILES = {
     "K divided": BulkTile(groups=(2, 1), rows=64, columns=64, stages=3, cluster=4),
     "K divided, both in common": BulkTile(groups=(2, 1), rows=64, columns=64, stages=3, cluster=2, shared=(2, 2)),
 }
-SMALL = _product(1, 200, 136, 328, transposed=(False, True))
+SMALL = half_product(1, 200, 136, 328, transposed=(False, True))
 
 
 def _kernel(mod: Any, tile: BulkTile) -> Any:
@@ -82,7 +81,7 @@ def test_results_are_right(tile: str, several: bool, monkeypatch: pytest.MonkeyP
 def test_blocks_of_a_cluster_beyond_the_end_write_nothing(shared: tuple[int, int]) -> None:
     """Three blocks along the rows and three along the columns."""
     tile = BulkTile(groups=(1, 1), rows=64, columns=64, stages=3, shared=shared)
-    _assert_right(_product(1, 192, 192, 256, transposed=(False, True)), tile, seed=0)
+    _assert_right(half_product(1, 192, 192, 256, transposed=(False, True)), tile, seed=0)
 
 
 @pytest.mark.no_cover
@@ -93,7 +92,7 @@ def test_random_products_are_right(seed: int, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(BulkTile, "band", lambda _, high: 2 if high % 2 == 0 else 1)
     rows, columns, depth = rng.randint(100, 300), rng.randint(100, 300), 8 * rng.randint(40, 70)
     dtype = rng.choice(["float16", "bfloat16"])
-    mod = _product(1, rows, columns, depth, transposed=(False, True), dtype=dtype)
+    mod = half_product(1, rows, columns, depth, transposed=(False, True), dtype=dtype)
     matmul = matmul_in(mod)
     assert matmul is not None
     _assert_right(mod, rng.choice(list(tiles(matmul))), seed)
@@ -136,7 +135,7 @@ def test_kernels_compile_with_maps_of_both_operands(tile: str) -> None:
 
 
 def test_nothing_is_found_wrong_but_too_much_shared_memory() -> None:
-    mod = _product(1, 2048, 2048, 2048, transposed=(False, True))
+    mod = half_product(1, 2048, 2048, 2048, transposed=(False, True))
     tile = BulkTile(groups=(2, 1), rows=64, columns=256, stages=4, shared=(2, 1))
     assert fault(_kernel(mod, tile), H200) == NotSimulated("a function of CUDA C++")
     found = fault(_kernel(mod, BulkTile(groups=(2, 1), rows=64, columns=256, stages=5)), H200)
@@ -144,23 +143,12 @@ def test_nothing_is_found_wrong_but_too_much_shared_memory() -> None:
 
 
 def test_every_tile_of_a_large_product_fits() -> None:
-    matmul = matmul_in(_product(1, 1024, 6144, 4096, transposed=(False, True)))
+    matmul = matmul_in(half_product(1, 1024, 6144, 4096, transposed=(False, True)))
     assert matmul is not None
     found = list(tiles(matmul))
     assert {tile.registers for tile in found} == {None, (24, 240)}
     assert {tile.shared for tile in found} >= {(1, 1), (2, 1), (1, 2), (2, 2)}
     assert all(tile.shared_bytes <= 227 << 10 and tile.threads <= 384 for tile in found)
-
-
-def every_other_row(rows: int, columns: int, depth: int) -> Any:
-    """A product of every other row of a larger matrix."""
-    a, b = (te.placeholder(shape, "float16") for shape in ((2 * rows, depth), (columns, depth)))
-    part = te.compute((rows, depth), lambda i, j: a[i * 2, j], name="part")
-    k = te.reduce_axis((0, depth), name="k")
-    c = te.compute(
-        (rows, columns), lambda i, j: te.sum(part[i, k].astype("float32") * b[j, k].astype("float32"), axis=k), name="c"
-    )
-    return tvm.IRModule({"main": te.create_prim_func([a, b, c], index_dtype_override="int64")})
 
 
 def test_operands_that_are_no_matrices_are_refused() -> None:
@@ -172,10 +160,10 @@ def test_operands_that_are_no_matrices_are_refused() -> None:
 @pytest.mark.parametrize(
     ("mod", "served"),
     [
-        (_product(1, 1024, 1024, 2048, transposed=(False, True)), True),
-        (_product(2, 1024, 1024, 2048, transposed=(False, True)), False),
-        (_product(1, 1024, 1024, 2048, transposed=(False, False)), False),
-        (_product(1, 64, 1024, 2048, transposed=(False, True)), False),
+        (half_product(1, 1024, 1024, 2048, transposed=(False, True)), True),
+        (half_product(2, 1024, 1024, 2048, transposed=(False, True)), False),
+        (half_product(1, 1024, 1024, 2048, transposed=(False, False)), False),
+        (half_product(1, 64, 1024, 2048, transposed=(False, True)), False),
     ],
     ids=["a matrix", "a batch", "weights turned", "few rows"],
 )

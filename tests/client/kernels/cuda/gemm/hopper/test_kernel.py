@@ -25,7 +25,7 @@ from tunehub.tir.nodes import buffer_shapes
 
 from ......sweeps import swept
 from ...scheduled import H200
-from ..tensor_core.test_rule import _nhwc, _product
+from ..half_products import half_nhwc_conv, half_product
 from .emulator import run
 
 pytestmark = pytest.mark.slow
@@ -39,11 +39,11 @@ TILES = {
     "K divided by more than there is": WarpgroupTile(groups=(1, 1), rows=64, columns=64, stages=4, cluster=4),
 }
 MODULES = {
-    "weights as they lie": _product(2, 150, 88, 328, transposed=(False, True)),
-    "weights turned": _product(2, 150, 88, 328, transposed=(False, False)),
-    "columns that no vector divides": _product(1, 70, 90, 64, transposed=(False, True)),
-    "strided convolution": _nhwc(),
-    "bfloat16": _product(1, 70, 72, 136, transposed=(False, True), dtype="bfloat16"),
+    "weights as they lie": half_product(2, 150, 88, 328, transposed=(False, True)),
+    "weights turned": half_product(2, 150, 88, 328, transposed=(False, False)),
+    "columns that no vector divides": half_product(1, 70, 90, 64, transposed=(False, True)),
+    "strided convolution": half_nhwc_conv(),
+    "bfloat16": half_product(1, 70, 72, 136, transposed=(False, True), dtype="bfloat16"),
 }
 
 
@@ -78,7 +78,7 @@ def test_nothing_is_wrong_with_a_kernel(name: str, tile: str) -> None:
 
 
 def test_every_tile_that_suits_fits_the_shared_memory_of_a_block() -> None:
-    mod = _product(1, 512, 512, 4096, transposed=(False, True))
+    mod = half_product(1, 512, 512, 4096, transposed=(False, True))
     matmul = matmul_of(mod)
     assert matmul is not None
     found = list(tiles(matmul))
@@ -89,7 +89,7 @@ def test_every_tile_that_suits_fits_the_shared_memory_of_a_block() -> None:
 
 def test_a_block_that_takes_more_shared_memory_than_there_is_is_found() -> None:
     tile = WarpgroupTile(groups=(2, 1), rows=64, columns=128, stages=8)
-    found = fault(_kernel(_product(1, 128, 128, 64, transposed=(False, True)), tile), H200)
+    found = fault(_kernel(half_product(1, 128, 128, 64, transposed=(False, True)), tile), H200)
     assert isinstance(found, Fault) and found.rule == "shared_memory"
 
 
@@ -97,19 +97,19 @@ def test_a_ring_with_too_few_stages_is_a_race(monkeypatch: pytest.MonkeyPatch) -
     """Copies that go where others still read: each one goes two stages too far."""
     monkeypatch.setattr(kernels, "AHEAD", 0)
     tile = TILES["rows"]
-    found = fault(_kernel(_product(1, 128, 128, 1024, transposed=(False, True)), tile), H200)
+    found = fault(_kernel(half_product(1, 128, 128, 1024, transposed=(False, True)), tile), H200)
     assert isinstance(found, Fault) and found.rule == "race"
 
 
 def test_products_of_what_nobody_copied_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels._KernelWriter, "_copies", lambda *_: [ptx.committed()(), ptx.committed()()])
-    found = fault(_kernel(_product(1, 64, 64, 256, transposed=(False, True)), TILES["one warpgroup"]), H200)
+    found = fault(_kernel(half_product(1, 64, 64, 256, transposed=(False, True)), TILES["one warpgroup"]), H200)
     assert isinstance(found, Fault) and found.rule == "unwritten_read"
 
 
 def test_a_function_of_another_ones_source_is_not_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ptx, "committed", lambda: ptx.Function("tunehub_something", "void tunehub_something() {}"))
-    found = fault(_kernel(_product(1, 64, 64, 64, transposed=(False, True)), TILES["one warpgroup"]), H200)
+    found = fault(_kernel(half_product(1, 64, 64, 64, transposed=(False, True)), TILES["one warpgroup"]), H200)
     assert found == NotSimulated("a function of CUDA C++")
 
 
@@ -132,7 +132,7 @@ def test_operands_that_start_between_copies_are_refused() -> None:
 def test_results_are_right_for_random_extents_and_tiles(seed: int) -> None:
     rng = Random(seed)
     rows, columns, depth = rng.randint(1, 150), 8 * rng.randint(5, 20), 8 * rng.randint(1, 60)
-    mod = _product(rng.randint(1, 2), rows, columns, depth, transposed=(False, rng.random() < 0.5))
+    mod = half_product(rng.randint(1, 2), rows, columns, depth, transposed=(False, rng.random() < 0.5))
     matmul = matmul_of(mod)
     if matmul is None:
         pytest.skip("a product of one row")

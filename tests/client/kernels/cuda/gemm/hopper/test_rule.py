@@ -24,15 +24,14 @@ from tunehub.tir.cuda.check import fault
 from tunehub.tir.cuda.ptx import ARCHITECTURE, WARPGROUPS, Effect
 
 from ...scheduled import H200
-from ..tensor_core.test_rule import _conv, _product
-from .test_bulk import every_other_row
+from ..half_products import every_other_row, half_conv, half_product
 
 pytestmark = pytest.mark.slow
 _CALLBACK = "tvm_callback_cuda_compile"
 
 
 def _linear(rows: int, columns: int, depth: int) -> Any:
-    return _product(1, rows, columns, depth, transposed=(False, True))
+    return half_product(1, rows, columns, depth, transposed=(False, True))
 
 
 def _is_of_warpgroups(found: Any) -> bool:
@@ -94,7 +93,7 @@ def test_other_gpus_and_tvms_are_served_as_before(monkeypatch: pytest.MonkeyPatc
     assert not _serves_by_warpgroups(mod)
 
 
-@pytest.mark.parametrize("mod", [_conv(14, 64, 64, 3, 1), _product(1, 64, 64, 60, transposed=(False, True))])
+@pytest.mark.parametrize("mod", [half_conv(14, 64, 64, 3, 1), half_product(1, 64, 64, 60, transposed=(False, True))])
 def test_operands_without_rows_of_16_bytes_do_not_suit(mod: Any) -> None:
     matmul = matmul_of(mod)
     assert matmul is not None and not suits(matmul)

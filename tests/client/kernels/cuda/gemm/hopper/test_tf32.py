@@ -26,7 +26,7 @@ from tunehub.tir.nodes import constant_array, main_module, tensor_class
 from tunehub.tir.precision import precisions
 
 from ...scheduled import H200, ROOT
-from ..tensor_core.test_rule import _product
+from ..half_products import half_product
 from .emulator import run
 
 pytestmark = pytest.mark.slow
@@ -40,7 +40,7 @@ _Tensor = tensor_class()
 
 
 def _linear(rows: int, columns: int, depth: int) -> Any:
-    return _product(1, rows, columns, depth, transposed=(False, True), dtype="float32")
+    return half_product(1, rows, columns, depth, transposed=(False, True), dtype="float32")
 
 
 def _rounded(values: Any) -> Any:
@@ -126,7 +126,7 @@ def test_what_computes_in_single_precision_as_fast_is_kept() -> None:
 
 @pytest.mark.parametrize("transposed", [(False, False), (True, True)])
 def test_operands_that_lie_along_rows_or_columns_are_left(transposed: tuple[bool, bool]) -> None:
-    assert tf32.matmul_in(_product(1, 64, 64, 64, transposed=transposed, dtype="float32")) is None
+    assert tf32.matmul_in(half_product(1, 64, 64, 64, transposed=transposed, dtype="float32")) is None
     assert tf32.matmul_in(_linear(64, 64, 62)) is None
 
 

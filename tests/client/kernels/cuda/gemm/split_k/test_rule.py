@@ -20,7 +20,7 @@ from tunehub.records.lookup import EmptyLookup
 from tunehub.tir.guard import GuardError
 
 from ...scheduled import H200
-from .test_sketch import CASES, batched, conv, dense, pointwise, scores
+from .products import CASES, batched, conv, dense, pointwise, scores
 
 pytestmark = pytest.mark.slow
 

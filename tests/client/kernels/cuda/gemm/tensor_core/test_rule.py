@@ -12,7 +12,6 @@ import pytest
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
 import tvm
-from tvm import te, topi
 
 from tunehub.compiler.schedule.ladder import schedule_function
 from tunehub.kernels.cuda.gemm import tiles as cuda_tiles
@@ -31,57 +30,21 @@ from tunehub.tir.traces import export_trace
 from ......sweeps import swept
 from ......threads_as_loops import threads_as_loops
 from ...scheduled import H200
-from .test_sketch import CASES, dense, narrow_conv, run
+from ..half_products import half_conv, half_nhwc_conv, half_product
+from .products import CASES, dense, narrow_conv, run
 
 pytestmark = pytest.mark.slow
 
 
-def _product(
-    batch: int, rows: int, columns: int, depth: int, *, transposed: tuple[bool, bool], dtype: str = "float16"
-) -> Any:
-    """A product with a bias, in each order of the operands' dimensions."""
-    shapes = ((rows, depth), (depth, columns))
-    a, b = (
-        te.placeholder((batch, *(shape[::-1] if turned else shape)), dtype, name=name)
-        for name, shape, turned in zip("ab", shapes, transposed, strict=True)
-    )
-    bias = te.placeholder((columns,), dtype, name="bias")
-    k = te.reduce_axis((0, depth), name="k")
-
-    def product(n: Any, i: Any, j: Any) -> Any:
-        one = a[n, k, i] if transposed[0] else a[n, i, k]
-        other = b[n, j, k] if transposed[1] else b[n, k, j]
-        return te.sum(one.astype("float32") * other.astype("float32"), axis=k)
-
-    c = te.compute((batch, rows, columns), product, name="product")
-    d = te.compute(c.shape, lambda n, i, j: c[n, i, j].astype(dtype) + bias[j], name="out")
-    return tvm.IRModule({"main": te.create_prim_func([a, b, bias, d], index_dtype_override="int64")})
-
-
-def _conv(size: int, channels: int, outputs: int, kernel: int, stride: int, dilation: int = 1, batch: int = 1) -> Any:
-    x = te.placeholder((batch, channels, size, size), "float16", name="x")
-    w = te.placeholder((outputs, channels, kernel, kernel), "float16", name="w")
-    y = topi.nn.conv2d_nchw(x, w, stride, kernel // 2, dilation, out_dtype="float32")
-    z = te.compute(y.shape, lambda *i: te.max(y(*i), te.const(0, "float32")).astype("float16"), name="relu")
-    return tvm.IRModule({"main": te.create_prim_func([x, w, z], index_dtype_override="int64")})
-
-
-def _nhwc() -> Any:
-    x, w = te.placeholder((1, 9, 9, 24), "float16", name="x"), te.placeholder((3, 3, 24, 40), "float16", name="w")
-    y = topi.nn.conv2d_nhwc(x, w, 2, 1, 1, out_dtype="float32")
-    z = te.compute(y.shape, lambda *i: y(*i).astype("float16"), name="half")
-    return tvm.IRModule({"main": te.create_prim_func([x, w, z], index_dtype_override="int64")})
-
-
 SHAPES = {
-    "uneven": _product(1, 50, 37, 75, transposed=(False, False)),
-    "weights as they lie": _product(1, 33, 48, 64, transposed=(False, True)),
-    "first transposed": _product(1, 48, 33, 70, transposed=(True, False)),
-    "both transposed": _product(2, 20, 40, 36, transposed=(True, True)),
-    "strided": _conv(9, 20, 24, 3, 2),
-    "dilated": _conv(9, 8, 17, 3, 1, dilation=2),
-    "in a batch": _conv(6, 16, 16, 1, 1, batch=3),
-    "NHWC": _nhwc(),
+    "uneven": half_product(1, 50, 37, 75, transposed=(False, False)),
+    "weights as they lie": half_product(1, 33, 48, 64, transposed=(False, True)),
+    "first transposed": half_product(1, 48, 33, 70, transposed=(True, False)),
+    "both transposed": half_product(2, 20, 40, 36, transposed=(True, True)),
+    "strided": half_conv(9, 20, 24, 3, 2),
+    "dilated": half_conv(9, 8, 17, 3, 1, dilation=2),
+    "in a batch": half_conv(6, 16, 16, 1, 1, batch=3),
+    "NHWC": half_nhwc_conv(),
 }
 
 
@@ -135,20 +98,20 @@ def test_windows_with_channels_last_are_for_warpgroups() -> None:
 @pytest.mark.parametrize(("columns", "template"), [(200, "tensor_cores"), (197, "cuda_tiles")])
 def test_bfloat16_is_for_warpgroups_or_plain_tiles(columns: int, template: str) -> None:
     """This sketch has none: what its tiles would promise keeps nothing from others."""
-    mod = _product(1, 16, columns, 1024, transposed=(False, False), dtype="bfloat16")
+    mod = half_product(1, 16, columns, 1024, transposed=(False, False), dtype="bfloat16")
     outcome, _ = schedule_function(mod["main"], H200, EmptyLookup())
     assert outcome.served is not None and outcome.served.template == template
     assert outcome.served.predicted_s == tensor_core_rule.promised_s(mod, H200)
 
 
 def test_large_products_in_bfloat16_that_warpgroups_do_not_take_are_left_to_tvm() -> None:
-    mod = _product(1, 5832, 320, 15, transposed=(False, True), dtype="bfloat16")
+    mod = half_product(1, 5832, 320, 15, transposed=(False, True), dtype="bfloat16")
     assert cuda_tiles.by_rule(mod, H200) is None and tensor_core_rule.promised_s(mod, H200) is None
 
 
 def test_what_tvm_itself_does_well_is_left_to_it() -> None:
     """Operands that both lie along K, and rows for several blocks of 128 x 128: dlight took 72 µs, tiles 100."""
-    mod = _product(1, 256, 6144, 4096, transposed=(False, True))
+    mod = half_product(1, 256, 6144, 4096, transposed=(False, True))
     with pytest.raises(NoTileError, match=r"TVM's own schedule should take 74\.4 µs.* must promise 1\.25 times"):
         by_rule(mod, H200)
 
@@ -156,8 +119,8 @@ def test_what_tvm_itself_does_well_is_left_to_it() -> None:
 def test_rows_of_the_benchmark_are_the_products_that_the_rule_reads() -> None:
     """Orders in memory, which decide what TVM's own schedule takes, of a convolution and of both kinds of products."""
     matmuls = [
-        matmul_of(_conv(14, 256, 256, 3, 1)),
-        *(matmul_of(_product(1, 128, 768, 768, transposed=(False, last))) for last in (True, False)),
+        matmul_of(half_conv(14, 256, 256, 3, 1)),
+        *(matmul_of(half_product(1, 128, 768, 768, transposed=(False, last))) for last in (True, False)),
     ]
     orders = [(m.rows_first, m.k_last, m.columns_first, m.window) for m in matmuls if m is not None]
     assert orders == [(True, True, True, 9), (False, True, False, 1), (False, False, False, 1)]
@@ -196,14 +159,14 @@ def test_few_outputs_are_for_plain_tiles() -> None:
         by_rule(narrow_conv(), H200)
     scheduled, _ = schedule_function(narrow_conv()["main"], H200, EmptyLookup())
     assert scheduled.served is not None and scheduled.served.template == cuda_tiles.NAME
-    wide = _conv(28, 64, 64, 3, 1)
+    wide = half_conv(28, 64, 64, 3, 1)
     found = by_rule(wide, H200)
     assert found is not None and cuda_tiles.sums_of(wide, narrow=True) is None
 
 
 def test_loads_in_pieces_cost_what_they_take() -> None:
     """Rows of 147 numbers: of tiles without loads that are under way, those with them are cheaper."""
-    odd, even = (matmul_of(_product(1, 197, 128, k, transposed=(False, True))) for k in (147, 160))
+    odd, even = (matmul_of(half_product(1, 197, 128, k, transposed=(False, True))) for k in (147, 160))
     assert odd is not None and even is not None
     tile = TensorTile(warps=(2, 2), fragments=(1, 1), k_fragments=4, vectors=(1, 1))
     assert counts(odd, tile)["pieces"] == 3 * (32 * 64 + 32 * 64) / 128
@@ -217,7 +180,7 @@ def test_other_types_are_none_of_its_business(dtype: str, total: str) -> None:
 
 
 def test_products_with_a_vector_are_none_of_its_business() -> None:
-    assert by_rule(_product(1, 1, 64, 64, transposed=(False, True)), H200) is None
+    assert by_rule(half_product(1, 1, 64, 64, transposed=(False, True)), H200) is None
 
 
 def test_a_missing_header_is_named_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +197,7 @@ def test_a_missing_header_is_named_with_its_package(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(("channels", "kernel"), [(64, 7), (64, 3)])
 def test_weights_of_windows_that_are_loaded_ahead_are_code_that_compiles(channels: int, kernel: int) -> None:
     """TVM wrote vectors of eight indices, which CUDA does not have, where a window is no multiple of eight."""
-    mod = _conv(13, channels, 27, kernel, 1)
+    mod = half_conv(13, channels, 27, kernel, 1)
     found = matmul_of(mod)
     assert found is not None
     import_intrinsics("tvm.s_tir.tensor_intrin.cuda")

@@ -1,0 +1,39 @@
+"""Models with an open dimension that are tiny, and the smallest run of their benchmark."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from benchmarks.dynamic import measure
+from benchmarks.dynamic.models import opened
+from benchmarks.dynamic.results import rows
+from benchmarks.table import Row
+from tests.tiny_networks import tiny_mobilenet
+
+from tunehub.comparison.protocol import MeasuringPlan
+from tunehub_builder.networks import Network
+from tunehub_builder.networks.bert import Bert, BertConfig
+
+PLAN = MeasuringPlan(rounds=2, sample_s=0.0)
+
+
+def tiny_bert() -> Network:
+    return Bert(config=BertConfig(sequence=8, layers=1, hidden=32, heads=2, feed_forward=64)).network("bert")
+
+
+def smallest() -> list[Row]:
+    """A convolution network at a batch, and an encoder at two lengths: all right, and rows without a failure."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        models = [
+            opened(tiny_mobilenet(), folder, {0: "batch"}, (3,)),
+            opened(tiny_bert(), folder, {1: "sequence"}, (1, 7)),
+        ]
+        found = rows(measure(models, folder, "cpu", PLAN))
+    by_name = {row.name: row for row in found}
+    assert by_name["cpu_sizes_right"].value == by_name["cpu_sizes"].value == 3
+    assert {f"cpu_bert_7_{name}_ms" for name in ("dynamic", "fixed", "onnxruntime")} <= by_name.keys()
+    assert by_name["cpu_tiny_dynamic_library"].value > by_name["cpu_tiny_weights"].value > 0
+    assert not [row for row in found if row.name.endswith("failed")]
+    return found
