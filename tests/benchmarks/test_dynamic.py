@@ -14,7 +14,7 @@ from benchmarks.dynamic.compiling import CompilingSession, compile_ahead, record
 from benchmarks.dynamic.document import keep, latest, write_document
 from benchmarks.dynamic.models import open_model, opened
 from benchmarks.dynamic.results import open_result, rows, size_result, summarize
-from benchmarks.table import Row
+from benchmarks.shared.table import Row
 from click.testing import CliRunner
 from tests.tiny_networks import tiny_mobilenet
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from benchmarks.__main__ import main
-from benchmarks.table import Row
+from benchmarks.shared.table import Row
 from benchmarks.zoo import run_zoo, select
 from benchmarks.zoo import runtimes as zoo_runtimes
 from benchmarks.zoo.architectures import KINDS, Architecture, Feed, architecture, architectures, at_batch, in_half

@@ -1,10 +1,10 @@
 """Trials per hour on this machine's GPU: TVM's own tuning, and tunehub's, on the same network.
 
-``python -m benchmarks.gpu_stock [--seconds N] [--stock-seconds N] [--network NAME]`` prints one line of JSON. Both have
-one GPU and all cores. TVM's is ``meta_schedule.relax_integration.tune_relax`` with its builder, runner, search and cost
-model at their defaults; it gets the module as tunehub fuses it. A trial is a candidate that was built and measured, or
-failed at it. TVM's tuner writes its records only once each task had its first 64 candidates (half an hour for
-squeezenet), so its trials are counted where its runner has measured a batch.
+``python -m benchmarks.processes.gpu_stock [--seconds N] [--stock-seconds N] [--network NAME]`` prints one line of JSON.
+Both have one GPU and all cores. TVM's is ``meta_schedule.relax_integration.tune_relax`` with its builder, runner,
+search and cost model at their defaults; it gets the module as tunehub fuses it. A trial is a candidate that was built
+and measured, or failed at it. TVM's tuner writes its records only once each task had its first 64 candidates (half an
+hour for squeezenet), so its trials are counted where its runner has measured a batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import click
 
-from benchmarks.gpu_network import this_gpu
+from benchmarks.processes.gpu_network import this_gpu
 
 _STOCK_TRIALS = 1 << 20  # more than there is time for
 _COUNTS = "trials"  # of TVM's tuner: a line with the number of trials for each batch
@@ -65,7 +65,7 @@ def trials_per_hour(seconds: float, stock_seconds: float, network: str = "squeez
 
 def _stock(network: str, work: Path, seconds: float) -> tuple[int, float]:
     """Trials of TVM's tuning, and the seconds until the last of them was measured; all of ``seconds`` without one."""
-    words = [sys.executable, "-m", "benchmarks.gpu_stock", "--network", network, "--stock-work", str(work)]
+    words = [sys.executable, "-m", "benchmarks.processes.gpu_stock", "--network", network, "--stock-work", str(work)]
     process = subprocess.Popen(words, env=_with_one_gpu(), stdout=subprocess.DEVNULL, start_new_session=True)
     counts, started = work / _COUNTS, work / "started"
     try:
@@ -75,7 +75,9 @@ def _stock(network: str, work: Path, seconds: float) -> tuple[int, float]:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     if not started.exists():
-        raise RuntimeError("TVM's own tuning did not start; run `python -m benchmarks.gpu_stock --stock-work DIR`")
+        raise RuntimeError(
+            "TVM's own tuning did not start; run `python -m benchmarks.processes.gpu_stock --stock-work DIR`"
+        )
     if not counts.exists():
         return 0, seconds
     return sum(map(int, counts.read_text().split())), counts.stat().st_mtime - started.stat().st_mtime

@@ -1,4 +1,4 @@
-"""Products of language models with few rows on a GPU, weights [N, K] in float16 and quantised as MLC-LLM has them.
+"""Low-batch GEMMs of language models on a GPU, weights [N, K] in float16 and quantised as MLC-LLM has them.
 
 Each kernel is what a function without a record gets, or one with ``--records``, beside PyTorch's for float16; more rows
 than a few may be asked for, too. Both are recorded in a CUDA graph
@@ -17,9 +17,9 @@ from typing import Any
 
 import click
 
-from benchmarks.gpu_network import alone, this_gpu
-from benchmarks.table import Row
-from benchmarks.torch_reference import wide_weights
+from benchmarks.processes.gpu_network import alone, this_gpu
+from benchmarks.shared.table import Row
+from benchmarks.shared.torch_reference import wide_weights
 from tunehub.compiler.hub import open_hub
 from tunehub.compiler.pipeline import activate
 from tunehub.compiler.preparing import prepare

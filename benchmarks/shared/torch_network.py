@@ -44,7 +44,7 @@ def _step(node: Any, constants: dict[str, Any], opset: int) -> _Step:
 
     attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
     if node.op_type not in _OPERATORS:
-        raise NotImplementedError(f"{node.op_type}: add it to benchmarks/torch_network.py")
+        raise NotImplementedError(f"{node.op_type}: add it to benchmarks/shared/torch_network.py")
     return _OPERATORS[node.op_type](list(node.input), attributes, constants, opset)
 
 
@@ -113,7 +113,7 @@ def _gemm(names: list[str], attributes: dict[str, Any], _constants: dict[str, An
     from torch.nn import functional
 
     if attributes.get("transA", 0) or attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0:
-        raise NotImplementedError("Gemm with factors: add it to benchmarks/torch_network.py")
+        raise NotImplementedError("Gemm with factors: add it to benchmarks/shared/torch_network.py")
     transposed = bool(attributes.get("transB", 0))
 
     def run(values: dict[str, Any]) -> Any:
@@ -214,7 +214,7 @@ def _gather(names: list[str], attributes: dict[str, Any], constants: dict[str, A
     """Neighbours, such as the first of all words, which PyTorch takes without a copy."""
     axis, indices = int(attributes.get("axis", 0)), constants[names[1]].tolist()
     if not isinstance(indices, list) or indices != list(range(indices[0], indices[0] + len(indices))):
-        raise NotImplementedError("Gather of others than neighbours: add it to benchmarks/torch_network.py")
+        raise NotImplementedError("Gather of others than neighbours: add it to benchmarks/shared/torch_network.py")
     return lambda values: values[names[0]].narrow(axis, indices[0], len(indices))
 
 

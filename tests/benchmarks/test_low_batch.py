@@ -1,4 +1,4 @@
-"""The benchmark of products with few rows, but for a GPU: its models are served as it says, with one kernel each."""
+"""The benchmark of low-batch products, but for a GPU: its models are served as it says, with one kernel each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
-from benchmarks import skinny
+from benchmarks import low_batch
 from tests.client.kernels.cuda.scheduled import H200
 
 from tunehub.compiler.preparing import prepare
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.slow
 ])  # fmt: skip
 def test_each_product_is_one_kernel(rows: int, label: str, served: str | None) -> None:
     with H200:
-        function = skinny.only_function(prepare(skinny._module(rows, 512, 256, skinny.FORMATS[label]), H200))
+        function = low_batch.only_function(prepare(low_batch._module(rows, 512, 256, low_batch.FORMATS[label]), H200))
         scheduled, _ = schedule_function(function, H200, EmptyLookup())
     assert (scheduled.served.template if scheduled.served is not None else None) == served
 
 
 def test_products_of_several_kernels_are_refused() -> None:
     with H200:
-        prepared = prepare(skinny._module(256, 512, 256, skinny.FORMATS["q4f16"]), H200)
+        prepared = prepare(low_batch._module(256, 512, 256, low_batch.FORMATS["q4f16"]), H200)
     with pytest.raises(click.UsageError, match=r"dequantize.* and .*several kernels: .*up to 64 --rows"):
-        skinny.only_function(prepared)
+        low_batch.only_function(prepared)

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from statistics import median
 
-from benchmarks.table import Row, thousands
+from benchmarks.shared.table import Row, thousands
 from tunehub.comparison.protocol import MeasuringPlan
 from tunehub_builder.bench.comparison import PLAN
 
@@ -53,8 +53,8 @@ class LegacySize:
 
 def run(size: LegacySize | None = None) -> list[Row]:
     """All rows. TVM's own tools take minutes."""
-    from benchmarks.legacy_client import client_rows
-    from benchmarks.legacy_networks import network_rows
+    from benchmarks.legacy.client import client_rows
+    from benchmarks.legacy.networks import network_rows
 
     size = size or LegacySize()
     clients = client_rows(size.contexts, size.queries)

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.table import Row
+from benchmarks.shared.table import Row
 
 _TARGET = "llvm -mcpu=skylake-avx512"
 

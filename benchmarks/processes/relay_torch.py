@@ -1,7 +1,7 @@
 """A Relay network run by PyTorch, operator by operator, with the same weights and inputs: eager and as a CUDA graph.
 
 TVM and PyTorch need not be in one environment: :func:`write_steps` writes the network down where TVM is, and
-``python -m benchmarks.relay_torch FOLDER LOCK ROUNDS [ONNX]`` runs it where PyTorch is, with TF32 off.
+``python -m benchmarks.processes.relay_torch FOLDER LOCK ROUNDS [ONNX]`` runs it where PyTorch is, with TF32 off.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def write_steps(module: Any, params: Mapping[str, Any], inputs: Mapping[str, Any
         elif isinstance(node, relay.Call):
             name = str(node.op.name)
             if name not in _OPERATORS:
-                raise NotImplementedError(f"{name}: add it to benchmarks/relay_torch.py")
+                raise NotImplementedError(f"{name}: add it to benchmarks/processes/relay_torch.py")
             fields = node.args[0].fields if isinstance(node.args[0], relay.Tuple) else node.args
             steps.append((name, [place[field] for field in fields], _attributes(node.attrs)))
             place[node] = len(steps) - 1
@@ -121,7 +121,9 @@ def _bias_add(given: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
 def _pool(given: Sequence[Any], attributes: Mapping[str, Any], function: str, **more: Any) -> Any:
     top, left, bottom, right = attributes["padding"]
     if (top, left) != (bottom, right) or attributes.get("ceil_mode"):
-        raise NotImplementedError("uneven padding or rounding up in a pooling: add it to benchmarks/relay_torch.py")
+        raise NotImplementedError(
+            "uneven padding or rounding up in a pooling: add it to benchmarks/processes/relay_torch.py"
+        )
     run = getattr(_functional(), function)
     return run(given[0], attributes["pool_size"], attributes["strides"], (top, left), **more)
 
@@ -159,7 +161,7 @@ def torch_of_onnx(path: Path, folder: Path) -> Callable[[], Any]:
     import onnx
     import torch
 
-    from benchmarks.torch_network import TorchNetwork
+    from benchmarks.shared.torch_network import TorchNetwork
 
     model = TorchNetwork(onnx.load(path), "cuda", torch.float32)
     with np.load(folder / _TENSORS) as arrays:
@@ -172,7 +174,7 @@ def measure(run: Callable[[], Any], folder: Path, lock: str, rounds: int) -> dic
     import numpy as np
     import torch
 
-    from benchmarks.gpu_network import alone, milliseconds
+    from benchmarks.processes.gpu_network import alone, milliseconds
     from tunehub_builder.bench.gpu_runs import GpuRunner
 
     torch.backends.cudnn.benchmark = True

@@ -1,9 +1,9 @@
 """Speed without tuning: records of other shapes, default knobs, and networks that no record was tuned on.
 
-Sources and held-out workloads (:mod:`benchmarks.transfer_workloads`) are tuned first, in the folder
+Sources and held-out workloads (:mod:`benchmarks.transfer.workloads`) are tuned first, in the folder
 ``TUNEHUB_TRANSFER_WORK``; what its journals hold is not tuned again, so a run that was stopped goes on. Then each
 held-out workload is scheduled by every strategy from the records of the sources alone, and all schedules are compared
-with TVM's default and timed in turns in one process (:mod:`benchmarks.transfer_study`). Two studies:
+with TVM's default and timed in turns in one process (:mod:`benchmarks.transfer.study`). Two studies:
 
 * ``knobs``: layouts chosen by the hub, where a template made for the operator serves: its own rule, or the knobs of a
   source;
@@ -14,7 +14,7 @@ their networks is left out in turn, and its workloads get the records of the oth
 
 ``TUNEHUB_TRANSFER_TRIALS`` (default 64) bounds the trials of each task, ``TUNEHUB_TRANSFER_LIMIT`` the number of
 held-out workloads of each kind or network, ``TUNEHUB_TRANSFER_KINDS`` the kinds. ``TUNEHUB_TRANSFER_NETWORKS`` names
-some of :mod:`benchmarks.untuned_networks` (empty: none); they are compared with their own records, too, where
+some of :mod:`benchmarks.shared.untuned_networks` (empty: none); they are compared with their own records, too, where
 ``tunehub distill`` wrote ``<folder>/networks.jsonl`` from a tuning of ``<folder>/onnx/*.onnx``.
 """
 
@@ -30,10 +30,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import untuned_networks
 from benchmarks.networks import is_whole
-from benchmarks.table import Row
-from benchmarks.transfer_study import STRATEGIES, TransferTimes, by_client, held_out, left_out
+from benchmarks.shared import untuned_networks
+from benchmarks.shared.table import Row
+from benchmarks.transfer.study import STRATEGIES, TransferTimes, by_client, held_out, left_out
 from tunehub.comparison.difference import tolerance
 from tunehub.comparison.protocol import MeasuringPlan
 from tunehub.compiler.schedule.transfer_sources import WEIGHTS

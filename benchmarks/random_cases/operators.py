@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from benchmarks.random_functions import (
+from benchmarks.random_cases.functions import (
     CHANNELS,
     PIXELS,
     TOKENS,

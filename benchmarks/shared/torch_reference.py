@@ -48,7 +48,7 @@ def _value(expr: Any, known: Mapping[str, Any], device: Any) -> Any:
 
 
 def _dequantised(name: str, words: Any, scales: Any) -> Any:
-    """Of the functions that :mod:`benchmarks.random_operators` makes for weights in groups."""
+    """Of the functions that :mod:`benchmarks.random_cases.operators` makes for weights in groups."""
     form = next(each for each in QUANTISED if name.startswith(f"dequantize{each.bits}"))
     return wide_weights(words, scales, form)
 

@@ -1,11 +1,11 @@
 """Never slower than TVM's default on GPUs: what serves random networks without records beside TVM's own schedules.
 
-``python -m benchmarks.gpu_default build FOLDER [--seconds S] [--seed N] [--processes P] [--kinds A,B]`` makes random
-networks of one operator (:mod:`benchmarks.random_operators`), and compiles each function as a client without records
-has it, by TVM's own schedule, and by the other rules that know it; and the functions that TVM alone makes of the
-network. It needs no GPU. ``… measure FOLDER OUT [--seconds S]`` runs all of them in CUDA graphs, in turns, and appends
-a line of JSON to the file OUT for each function. Nobody else may use the GPU meanwhile. ``… summary FOLDER OUT`` says
-which took longer than TVM's own.
+``python -m benchmarks gpu_default build FOLDER [--seconds S] [--seed N] [--processes P] [--kinds A,B]`` makes random
+networks of one operator (:mod:`benchmarks.random_cases.operators`), and compiles each function as a client without
+records has it, by TVM's own schedule, and by the other rules that know it; and the functions that TVM alone makes of
+the network. It needs no GPU. ``… measure FOLDER OUT [--seconds S]`` runs all of them in CUDA graphs, in turns, and
+appends a line of JSON to the file OUT for each function. Nobody else may use the GPU meanwhile. ``… summary FOLDER
+OUT`` says which took longer than TVM's own.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from benchmarks.fuzz_lanes import pending_of, tried_in_lanes
+from benchmarks.gpu_default.ways import DEFAULT, SERVED, BuiltFunction, build_function, use_machine_code
 from benchmarks.gpu_fuzz import H200, LOST
-from benchmarks.gpu_ways import DEFAULT, SERVED, BuiltFunction, build_function, use_machine_code
-from benchmarks.random_operators import NARROW, OPERATORS, random_case
+from benchmarks.random_cases.lanes import pending_of, tried_in_lanes
+from benchmarks.random_cases.operators import NARROW, OPERATORS, random_case
 from tunehub.comparison.protocol import MeasuringPlan, in_turns, is_faster
 from tunehub.exceptions import last_line
 from tunehub.tir.nodes import shape_of, tensor_type
@@ -86,7 +86,7 @@ def build(folder: Path, seconds: float, seed: int, processes: int, kinds: str, a
         _build(folder, seed, time.monotonic() + seconds, tuple(kinds.split(",")))
         return
     (folder / _FUNCTIONS).mkdir(parents=True, exist_ok=True)
-    command = ["benchmarks.gpu_default", "build", "--kinds", kinds]
+    command = ["benchmarks", "gpu_default", "build", "--kinds", kinds]
     tried_in_lanes(command, folder / _NETWORKS, seconds, seed, processes)
     click.echo(f"{len(networks_of(folder))} networks, {len(functions_of(folder))} functions")
 
@@ -168,7 +168,7 @@ def measure(folder: Path, out: Path, seconds: float, alone: bool) -> None:
     end = time.monotonic() + seconds
     if alone:
         sys.exit(LOST if _measure(folder, out, end) else 0)
-    command = [sys.executable, "-m", "benchmarks.gpu_default", "measure", str(folder), str(out), "--alone"]
+    command = [sys.executable, "-m", "benchmarks", "gpu_default", "measure", str(folder), str(out), "--alone"]
     while subprocess.call([*command, "--seconds", str(end - time.monotonic())]) and time.monotonic() < end:
         _keep_pending(out)
     _keep_pending(out)
@@ -369,7 +369,3 @@ def _ratio(
 
     mine, theirs = total(network.functions, SERVED), total(network.default, DEFAULT)
     return None if mine is None or theirs is None else (mine / theirs, network)
-
-
-if __name__ == "__main__":
-    main()

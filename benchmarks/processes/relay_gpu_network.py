@@ -1,8 +1,8 @@
 """One Relay network on this machine's GPU, compiled in one way in a process of its own, and measured alone.
 
-``python -m benchmarks.relay_gpu_network NETWORK WAY FOLDER --lock FILE`` prints one line of JSON and leaves the outputs
-in FOLDER. WAY: TVM's ``default``; ``tunehub``; ``tophub``, plain TVM with whatever ``TOPHUB_LOCATION`` says; ``steps``
-compiles nothing, and writes down what :mod:`benchmarks.relay_torch` runs.
+``python -m benchmarks.processes.relay_gpu_network NETWORK WAY FOLDER --lock FILE`` prints one line of JSON and leaves
+the outputs in FOLDER. WAY: TVM's ``default``; ``tunehub``; ``tophub``, plain TVM with whatever ``TOPHUB_LOCATION``
+says; ``steps`` compiles nothing, and writes down what :mod:`benchmarks.processes.relay_torch` runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from benchmarks.gpu_network import alone, milliseconds
+from benchmarks.processes.gpu_network import alone, milliseconds
 from tunehub_builder.bench.gpu_runs import GpuRunner
 
 TUNEHUB, TOPHUB, STEPS = "tunehub", "tophub", "steps"
@@ -40,7 +40,7 @@ def main(name: str, way: str, folder: Path, lock: str, target: str) -> None:
 
 
 def _written(name: str, folder: Path) -> dict[str, Any]:
-    from benchmarks.relay_torch import write_inputs, write_steps
+    from benchmarks.processes.relay_torch import write_inputs, write_steps
     from tunehub_builder.backends.relay.network_worker import random_inputs
 
     network = _network(name)

@@ -1,7 +1,7 @@
 """A folder as a web site in a process of its own, which counts requests and bytes.
 
-`python -m benchmarks.counting_site FOLDER` prints its port. `GET /-/counters` gives, as JSON, what was counted since
-the last time; only bodies count.
+`python -m benchmarks.processes.counting_site FOLDER` prints its port. `GET /-/counters` gives, as JSON, what was
+counted since the last time; only bodies count.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.transfer_workloads import workloads
+from benchmarks.transfer.workloads import workloads
 from tunehub.comparison.protocol import MeasuringPlan, Timer, in_turns
 from tunehub.compiler.measure.session import packed, unpacked
 from tunehub.compiler.schedule.transfer_sources import Strategy, by_model, features, most_efficient, nearest
@@ -88,7 +88,7 @@ class _Made:
 
 
 def held_out(folder: Path, target: Any, threads: int, *, knobs: bool) -> list[TransferTimes]:
-    """Tune the workloads of :mod:`benchmarks.transfer_workloads` in ``folder``, and time those that are held out."""
+    """Tune the workloads of :mod:`benchmarks.transfer.workloads` in ``folder``, and time those that are held out."""
     folder.mkdir(parents=True, exist_ok=True)
     tasks = _tasks(target, knobs=knobs)
     if not tasks:

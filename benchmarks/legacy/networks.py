@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.table import Row
+from benchmarks.shared.table import Row
 from tunehub.comparison.difference import difference
 from tunehub.comparison.protocol import MeasuringPlan, in_turns, wall_timer
 

@@ -1,6 +1,6 @@
 """One network on this machine's GPU, in a process of its own: compiled beside the others, measured alone.
 
-``python -m benchmarks.gpu_network NETWORK --lock FILE [--records FILE]`` prints one line of JSON.
+``python -m benchmarks.processes.gpu_network NETWORK --lock FILE [--records FILE]`` prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _torch_runners(network: Any, inputs: dict[str, Any]) -> dict[str, GpuRunner]
     """
     import torch
 
-    from benchmarks.torch_network import TorchNetwork
+    from benchmarks.shared.torch_network import TorchNetwork
 
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
