@@ -1,2 +1,2 @@
-"""Benchmarks: each module or package here is one, ``python -m benchmarks NAME``, but for ``processes``, ``random_cases``
-and ``shared``, which they use. Most print rows of ratios from one run (:mod:`benchmarks.shared.table`)."""
+"""Benchmarks: each module or package here is one, ``python -m benchmarks NAME``, but for what they use: ``processes``,
+``random_cases`` and ``shared``. Most print rows of ratios from one run (:mod:`benchmarks.shared.table`)."""

@@ -45,7 +45,7 @@ class _Benchmarks(click.Group):
         )
 
 
-main = _Benchmarks(help="Run one benchmark and print its table.")
+main = _Benchmarks(help="Run one benchmark.")
 
 if __name__ == "__main__":
     sys.exit(main())
