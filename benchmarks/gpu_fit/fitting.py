@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import geometric_mean
@@ -51,8 +52,8 @@ def fitted(rule: FittedRule, known: Tables, found: Sequence[MeasuredTiles]) -> d
     names = known[rule.costs]
     tables = {rule.costs: _fitted_costs(names, ((_rows(each, names), each.run_s) for each in found))}
     for table in rule.defaults:
-        own = [each for each in found if each.default_table == table and each.default_s is not None]
-        rows = np.array([[each.default_counts[name] / each.default_s for name in known[table]] for each in own])
+        own = [(each.default_counts, each.default_s) for each in found if each.default_table == table]
+        rows = np.array([[counts[name] / took for name in known[table]] for counts, took in own if took is not None])
         tables[table] = dict(zip(known[table], _positive_costs(rows, np.ones(len(rows))), strict=True))
     return tables
 
@@ -86,7 +87,7 @@ def judged_line(rule: FittedRule, costs: Tables, judged: Sequence[MeasuredTiles]
         line += f"; served {len(gains)}, {slower} slower than TVM's own, worst {min(gains):.2f}"
     for other in sorted({name for each in judged for name in each.others_s}):
         ratios = [
-            (e.run_s[at] if served else e.default_s) / e.others_s[other]
+            float(e.run_s[at] if served else e.default_s or math.nan) / e.others_s[other]
             for e, at, served in picks
             if other in e.others_s
         ]

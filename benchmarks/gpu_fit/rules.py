@@ -64,7 +64,9 @@ def _tensor_tile(row: Sequence[Any]) -> TensorTile:
 
 def _split_k(item: Any) -> MeasuredTiles:
     own = item["matmul"]
-    axes = {name: tuple(Axis(*axis) for axis in own[name]) for name in ("batch", "rows", "columns", "k")}
+    axes: dict[str, Any] = {
+        name: tuple(Axis(*axis) for axis in own[name]) for name in ("batch", "rows", "columns", "k")
+    }
     others = {name: own[name] for name in ("name", "rows_first", "k_last", "columns_first", "window")}
     matmul = Matmul(**axes, **others, runs=tuple(own["runs"]))
     common = _common(item)

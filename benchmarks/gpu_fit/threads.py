@@ -62,14 +62,13 @@ def _measured(
 ) -> MeasuredTiles:
     shape = matrix_shape(problem)
     is_served = shape is None or min(shape[1:]) > 1
-    asks = shape is not None and is_served
     return MeasuredTiles(
         name=name,
         kinds=frozenset(networks),
         counts=counts(problem, as_tiles(list(tiles))),
         run_s=np.array(run_s),
-        default_table="threads_default" if asks else None,
-        default_counts=default_counts(problem, shape) if asks else {},
+        default_table="threads_default" if shape is not None and is_served else None,
+        default_counts=default_counts(problem, shape) if shape is not None and is_served else {},
         default_s=default_s,
         is_served=is_served,
     )
