@@ -1,4 +1,4 @@
-"""``python -m benchmarks NAME [--json]``: run one benchmark and print its table."""
+"""``python -m benchmarks NAME``: run one benchmark and print its table, or JSON with ``--json``; see ``--help``."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any
 
 import click
 
-from benchmarks.table import Row, machine, print_json, print_table
+from benchmarks.shared.table import Row, machine, print_json, print_table
 from tunehub.target.host import physical_cores
 
 NAMES = (
-    *("client", "dynamic", "gpu", "layers", "legacy", "networks", "pytorch", "registry", "schedules", "skinny"),
-    *("templates", "transfer", "tuning", "warm_start", "zoo"),
+    *("client", "documents", "dynamic", "gpu", "gpu_default", "gpu_fit", "gpu_fuzz", "gpu_served", "gpu_tiles"),
+    *("layers", "legacy", "low_batch", "networks", "open_fuzz", "precision", "pt2e", "pytorch", "quantised"),
+    *("registry", "relay_gpu", "relay_trials", "schedules", "templates", "transfer", "tuning", "warm_start", "zoo"),
 )
 
 
 class _Benchmarks(click.Group):
-    """A command for each name, whose module is imported when it is asked for. ``run`` of the module has the rows, and
-    ``OPTIONS``, where there are any, are its arguments."""
+    """A command for each name, whose module is imported when it is asked for: the module's ``main``, or one that prints
+    the rows of its ``run``, whose arguments are its ``OPTIONS``, where there are any."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(NAMES)
@@ -29,6 +30,9 @@ class _Benchmarks(click.Group):
         if cmd_name not in NAMES:
             return None
         module = importlib.import_module(f"benchmarks.{cmd_name}")
+        if isinstance(own := getattr(module, "main", None), click.Command):
+            own.help = module.__doc__
+            return own
 
         def show(as_json: bool, **options: Any) -> None:
             os.environ["TVM_NUM_THREADS"] = str(physical_cores())  # before TVM's first use, which makes its pool
@@ -41,7 +45,7 @@ class _Benchmarks(click.Group):
         )
 
 
-main = _Benchmarks(help="Run one benchmark and print its table.")
+main = _Benchmarks(help="Run one benchmark.")
 
 if __name__ == "__main__":
     sys.exit(main())

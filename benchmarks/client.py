@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.published import RECORDS_FILE, published_records
-from benchmarks.table import Row, thousands
+from benchmarks.shared.published import RECORDS_FILE, published_records
+from benchmarks.shared.table import Row, thousands
 from tunehub.registries.key_scheme import KEY_SCHEME
 from tunehub_builder import networks
 from tunehub_builder.networks import Network

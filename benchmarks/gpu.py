@@ -1,7 +1,8 @@
 """Networks on this machine's GPU: TVM's default, tunehub, and PyTorch, eager and recorded as a CUDA graph.
 
-Each network runs in a process of its own (:mod:`benchmarks.gpu_network`), one after the other on the GPU. Results are
-kept under ``benchmarks/results``, with what the driver says of the GPU: ``gpu-DATE.json``, and ``gpu-latest.json``.
+Each network runs in a process of its own (:mod:`benchmarks.processes.gpu_network`), one after the other on the GPU.
+Results are kept under ``benchmarks/results``, with what the driver says of the GPU: ``gpu-DATE.json``, and
+``gpu-latest.json``.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.gpu_network import this_gpu
-from benchmarks.gpu_stock import trials_per_hour
-from benchmarks.table import Row
+from benchmarks.processes.gpu_network import this_gpu
+from benchmarks.processes.gpu_stock import trials_per_hour
+from benchmarks.shared.table import Row
 from tunehub.exceptions import last_line
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def keep(result: dict[str, Any], folder: Path) -> None:
 
 def _measured(name: str, lock: str) -> dict[str, Any]:
     """One network; a process that fails leaves its error."""
-    command = [sys.executable, "-m", "benchmarks.gpu_network", name, "--lock", lock]
+    command = [sys.executable, "-m", "benchmarks.processes.gpu_network", name, "--lock", lock]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode:
         return {"network": name, "error": last_line(answer.stderr) or "no message"}

@@ -1,6 +1,6 @@
 """Differential testing of schedules for GPUs: random functions, each by records and by the rule, run and compared.
 
-``python -m benchmarks.gpu_fuzz OUT [--seconds S] [--seed N] [--processes P] [--served]`` appends a line of JSON to the
+``python -m benchmarks gpu_fuzz OUT [--seconds S] [--seed N] [--processes P] [--served]`` appends a line of JSON to the
 file OUT for each pair of a function and a schedule, and prints what came of all. Reference is the plain schedule
 (:mod:`tunehub.kernels.cuda.plain`). Schedules that the static check refuses are run, too: those that are right are its
 false alarms. With ``--served`` schedules are those that a client without records uses; what they take
@@ -23,8 +23,8 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from benchmarks.fuzz_lanes import pending_of, tried_in_lanes
-from benchmarks.random_functions import random_network
+from benchmarks.random_cases.functions import random_network
+from benchmarks.random_cases.lanes import pending_of, tried_in_lanes
 from tunehub.exceptions import last_line
 from tunehub.tir.nodes import buffer_shapes
 
@@ -75,7 +75,7 @@ def main(out: Path, seconds: float, seed: int, processes: int, served: bool, in_
     if in_here:
         _test(out, seed, time.monotonic() + seconds, served=served)
         return
-    tried_in_lanes(["benchmarks.gpu_fuzz", *(["--served"] if served else [])], out, seconds, seed, processes)
+    tried_in_lanes(["benchmarks", "gpu_fuzz", *(["--served"] if served else [])], out, seconds, seed, processes)
     decoder = msgspec.json.Decoder(Pair)
     click.echo(json.dumps(summary(decoder.decode(line) for line in out.read_bytes().splitlines()), indent=1))
 
@@ -255,7 +255,3 @@ class _Runner:
         self.lost = found.lost
         apart = None if found.difference is None else min(found.difference, sys.float_info.max)  # JSON has no infinity
         return replace(pair, apart=apart, most=found.tolerance, failed=found.error)
-
-
-if __name__ == "__main__":
-    main()

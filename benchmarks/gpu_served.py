@@ -1,8 +1,8 @@
 """Differential testing of what a client gets on a GPU: random operators compiled whole, beside PyTorch in float32.
 
-``python -m benchmarks.gpu_served OUT [--seconds S] [--seed N] [--processes P] [--kinds A,B]`` appends a line of JSON to
-the file OUT for each network (:mod:`benchmarks.random_operators`), and prints what came of all. Half of them have the
-records of the machine's package, the others none; what serves is not run beside the plain schedule before
+``python -m benchmarks gpu_served OUT [--seconds S] [--seed N] [--processes P] [--kinds A,B]`` appends a line of JSON to
+the file OUT for each network (:mod:`benchmarks.random_cases.operators`), and prints what came of all. Half of them have
+the records of the machine's package, the others none; what serves is not run beside the plain schedule before
 (``verify="never"``). A network with an open dimension is compiled once and run at several sizes. ``--only SEED``: one
 network. Without a GPU networks are compiled for an H200, not run. Needs PyTorch to run.
 """
@@ -22,9 +22,9 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from benchmarks.fuzz_lanes import pending_of, tried_in_lanes
 from benchmarks.gpu_fuzz import H200, LOST
-from benchmarks.random_operators import OPEN, OPERATORS, OperatorCase, random_case
+from benchmarks.random_cases.lanes import pending_of, tried_in_lanes
+from benchmarks.random_cases.operators import OPEN, OPERATORS, OperatorCase, random_case
 from tunehub.comparison.difference import tolerance
 from tunehub.exceptions import last_line
 from tunehub.tir.nodes import shape_of, tensor_type
@@ -82,7 +82,7 @@ def main(out: Path, seconds: float, seed: int, processes: int, kinds: str, only:
     if alone:
         _test(out, seed, time.monotonic() + seconds, chosen)
         return
-    tried_in_lanes(["benchmarks.gpu_served", "--kinds", kinds], out, seconds, seed, processes)
+    tried_in_lanes(["benchmarks", "gpu_served", "--kinds", kinds], out, seconds, seed, processes)
     decoder = msgspec.json.Decoder(ServedCase)
     click.echo(json.dumps(summary(decoder.decode(line) for line in out.read_bytes().splitlines()), indent=1))
 
@@ -203,7 +203,7 @@ def _run(case: ServedCase, network: OperatorCase, executable: Any) -> ServedCase
     import tvm
     from tvm import relax
 
-    from benchmarks.torch_reference import evaluated
+    from benchmarks.shared.torch_reference import evaluated
 
     apart: dict[int, float] = {}
     try:
@@ -260,7 +260,3 @@ def _gpu_works() -> bool:
     except Exception:  # a kernel has left its memory: nothing runs after it
         return False
     return True
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
-"""``python -m benchmarks.gpu_tiles``: what records could gain where rules choose among tiles that were measured.
+"""What records could gain where rules choose among tiles that were measured.
 
-For attention and for products with few rows: the tile that the rule chooses, over the fastest of those that were
+For attention and for low-batch GEMMs: the tile that the rule chooses, over the fastest of those that were
 measured for a shape on an H200 on 2026-11-23 with right results. Only tiles of the kernels of that day are known: a
 choice among later ones is left out and counted. Needs TVM, no GPU.
 """
@@ -30,10 +30,10 @@ from tunehub.tir.cuda.limits import limits_of
 
 _RESULTS = Path(__file__).parent / "results"
 _ATTENTION = _RESULTS / "attention-tiles-h200-2026-11-23.jsonl.xz"
-_FEW_ROWS = _RESULTS / "skinny-tiles-h200-2026-11-23.jsonl.xz"
-_STAGED = _RESULTS / "skinny-staged-h200-2026-11-23.jsonl.xz"  # another run, of 4 bits and dependent launches
-_STARTS = _RESULTS / "skinny-starts-h200-2026-11-23.jsonl.xz"  # a third one, of other starts and kernels, too
-_HELD = _RESULTS / "skinny-held-h200-2026-11-23.jsonl.xz"  # a fourth one, of x in registers
+_LOW_BATCH = _RESULTS / "low-batch-tiles-h200-2026-11-23.jsonl.xz"
+_STAGED = _RESULTS / "low-batch-staged-h200-2026-11-23.jsonl.xz"  # another run, of 4 bits and dependent launches
+_STARTS = _RESULTS / "low-batch-starts-h200-2026-11-23.jsonl.xz"  # a third one, of other starts and kernels, too
+_HELD = _RESULTS / "low-batch-held-h200-2026-11-23.jsonl.xz"  # a fourth one, of x in registers
 _OTHERS = ("torch", "ring")  # PyTorch's, and a kernel that lost
 _SHIFTED = 2  # numbers of 4 bits are all shifted to the lowest
 _MOST_APART = 2e-3  # of the largest value in float32
@@ -55,7 +55,7 @@ class ChosenTile:
 @click.command()
 def main() -> None:
     """Compare."""
-    for line in judgement([*attention_tiles(), *few_rows_tiles()]):
+    for line in judgement([*attention_tiles(), *low_batch_tiles()]):
         click.echo(line)
 
 
@@ -88,10 +88,10 @@ def attention_tiles() -> Iterator[ChosenTile]:
         )
 
 
-def few_rows_tiles() -> Iterator[ChosenTile]:
-    """Of products with few rows, by the bits of their weights."""
+def low_batch_tiles() -> Iterator[ChosenTile]:
+    """Of low-batch GEMMs, by the bits of their weights."""
     by_shape: dict[tuple[str, int, int], list[Any]] = {}
-    for row in (*_rows(_FEW_ROWS), *_rows(_STAGED), *_rows(_STARTS), *_rows(_HELD)):
+    for row in (*_rows(_LOW_BATCH), *_rows(_STAGED), *_rows(_STARTS), *_rows(_HELD)):
         if _as_served(row) and row.get("us") and row.get("apart", 1.0) < _MOST_APART:
             by_shape.setdefault((row["name"], row["M"], row["FORMAT"]), []).append(row)
     for (name, count, bits), rows in by_shape.items():
@@ -164,7 +164,3 @@ def _target() -> Any:
 def _rows(path: Path) -> Iterator[Any]:
     with lzma.open(path, "rt", encoding="utf-8") as lines:
         yield from map(json.loads, lines)
-
-
-if __name__ == "__main__":
-    main()

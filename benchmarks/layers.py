@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.table import Row
+from benchmarks.shared.table import Row
 from tunehub.target.host import physical_cores
 from tunehub_builder import networks
 from tunehub_builder.bench.comparison import asked, processes

@@ -8,7 +8,7 @@ from statistics import geometric_mean
 
 import click
 
-from benchmarks.table import Row
+from benchmarks.shared.table import Row
 from tunehub.comparison.protocol import MeasuringPlan
 from tunehub.target.host import physical_cores
 from tunehub_builder import networks

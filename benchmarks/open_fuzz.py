@@ -1,6 +1,6 @@
 """Differential testing of open dimensions on this CPU: random modules, compiled once, run at one size after the other.
 
-``python -m benchmarks.open_fuzz OUT [--seconds S] [--seed N] [--processes P]`` appends a line of JSON to the file OUT
+``python -m benchmarks open_fuzz OUT [--seconds S] [--seed N] [--processes P]`` appends a line of JSON to the file OUT
 for each module, and prints what came of all. Reference is what TVM's default compile of the same module computes; where
 that differs, the module compiled by TVM for the very size has the last word. Inputs that break what a module says of
 its shapes must be refused where TVM alone refuses them. ``--only SEED`` tries one module and says more.
@@ -20,8 +20,8 @@ import click
 import msgspec
 import numpy as np
 
-from benchmarks.fuzz_lanes import pending_of, tried_in_lanes
-from benchmarks.random_open_modules import Array, OpenModule, random_open_module, sizes_by_name
+from benchmarks.random_cases.lanes import pending_of, tried_in_lanes
+from benchmarks.random_cases.open_modules import Array, OpenModule, random_open_module, sizes_by_name
 from tunehub.exceptions import last_line
 
 _SIZES = 7
@@ -70,7 +70,7 @@ def main(out: Path, seconds: float, seed: int, processes: int, only: int | None,
     if alone:
         _test(out, seed, time.monotonic() + seconds)
         return
-    tried_in_lanes(["benchmarks.open_fuzz"], out, seconds, seed, processes)
+    tried_in_lanes(["benchmarks", "open_fuzz"], out, seconds, seed, processes)
     decoder = msgspec.json.Decoder(OpenTrial)
     click.echo(
         json.dumps(
@@ -218,7 +218,3 @@ def _difference(expected: list[Array] | str, found: list[Array] | str, *, only_s
             first = np.argwhere(apart)[:1].tolist()
             return f"output {number} {one.shape}: {int(apart.sum())} elements differ, first {first}"
     return None
-
-
-if __name__ == "__main__":
-    main()

@@ -1,5 +1,5 @@
-"""``python -m benchmarks.precision NETWORK… [--precision bf16] [--inputs N]``: networks on this CPU in float32, in a
-lower precision, and in OpenVINO in that precision where it is installed. Each has its own process; they take turns.
+"""Networks on this CPU in float32, in a lower precision, and in OpenVINO in that precision where it is installed. Each
+has its own process; they take turns.
 
 A line of JSON for each network: milliseconds (medians and least), ratios, and of N random inputs how far the outputs
 are from float32's and for how many the largest output is the same (for encoders of tokens: of all tokens).
@@ -31,7 +31,7 @@ Array = np.ndarray[Any, Any]
 Runner = Callable[[Sequence[Array]], Array]
 
 
-@click.command(help=__doc__)
+@click.command()
 @click.argument("names", nargs=-1, required=True)
 @click.option("--precision", default="bf16", show_default=True)
 @click.option("--inputs", default=64, show_default=True)
@@ -100,7 +100,3 @@ def _random(like: Array, seed: int) -> Array:
     if like.dtype.kind == "f":
         return rng.standard_normal(like.shape).astype(like.dtype)
     return rng.integers(0, _TOKENS, like.shape).astype(like.dtype) if like.max(initial=0) > 1 else like
-
-
-if __name__ == "__main__":
-    main()

@@ -1,5 +1,5 @@
-"""``python -m benchmarks.pt2e resnet18 mobilenet_v2``: networks of torchvision with drawn weights that PyTorch's pt2e
-has quantised, in tunehub and, quantised by itself, in onnxruntime. Needs torch, torchvision, torchao and onnxruntime.
+"""Networks of torchvision with drawn weights that PyTorch's pt2e has quantised, in tunehub and, quantised by itself, in
+onnxruntime. Needs torch, torchvision, torchao and onnxruntime.
 
 A line of JSON for each quantiser: what computes in integers; how far 16 outputs are from PyTorch's, beside how far
 PyTorch's own are when oneDNN is off, relative to the largest; CPU time of one thread in milliseconds, in turns, the
@@ -25,7 +25,7 @@ _TESTS, _TURNS, _TURN_S = 16, 15, 0.15
 _SAME = 1e-6  # of the largest output
 
 
-@click.command(help=__doc__)
+@click.command()
 @click.argument("names", nargs=-1, required=True)
 def main(names: tuple[str, ...]) -> None:
     os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
@@ -150,7 +150,3 @@ def in_turns(runs: dict[str, Callable[[], Any]], count: int = _TURNS) -> dict[st
                 times += 1
             samples[name].append(1e3 * (time.process_time() - began) / times)
     return {name: {"least": min(each), "median": float(np.median(each))} for name, each in samples.items()}
-
-
-if __name__ == "__main__":
-    main()

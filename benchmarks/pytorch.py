@@ -1,7 +1,7 @@
 """Networks on this CPU: tunehub's share of PyTorch's time, eager and compiled by its own compiler (inductor).
 
-PyTorch runs the network's ONNX form node by node (:mod:`benchmarks.torch_network`), with the same weights, inputs and
-number of threads, each way in a process of its own (:mod:`tunehub_builder.bench.comparison`).
+PyTorch runs the network's ONNX form node by node (:mod:`benchmarks.shared.torch_network`), with the same weights,
+inputs and number of threads, each way in a process of its own (:mod:`tunehub_builder.bench.comparison`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from statistics import geometric_mean
 import click
 
 from benchmarks.networks import OTHERS
-from benchmarks.table import Row
+from benchmarks.shared.table import Row
 from tunehub.comparison.protocol import MeasuringPlan
 from tunehub.target.host import physical_cores
 from tunehub_builder import networks
@@ -39,7 +39,7 @@ class PyTorch:
         """See :class:`~tunehub_builder.bench.runtimes.Runtime`. Raises ImportError without PyTorch."""
         import torch
 
-        from benchmarks.torch_network import TorchNetwork
+        from benchmarks.shared.torch_network import TorchNetwork
 
         torch.set_num_threads(threads)
         torch.compiler.reset()  # of eight networks before, it would refuse to compile the ninth, and run it as it is

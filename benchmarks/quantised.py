@@ -1,5 +1,5 @@
-"""``python -m benchmarks.quantised NETWORK|FILE.onnx…``: quantised models on this CPU in tunehub, in
-onnxruntime and, where it is installed, in OpenVINO. Each has a process of its own, and they take turns.
+"""Quantised models on this CPU in tunehub, in onnxruntime and, where it is installed, in OpenVINO. Each has a process
+of its own, and they take turns.
 
 Networks by name and files in float32 are quantised first (:mod:`tunehub_builder.networks.precision`). A line of JSON
 for each model: milliseconds (medians), ratios, and how far the outputs are from onnxruntime's.
@@ -25,7 +25,7 @@ from tunehub_builder.networks.network import Network
 _SAME = 1e-6  # of the largest output: less apart is rounding in float32
 
 
-@click.command(help=__doc__)
+@click.command()
 @click.argument("models", nargs=-1, required=True)
 def main(models: tuple[str, ...]) -> None:
     for name in models:
@@ -67,7 +67,3 @@ def _apart(found: NetworkComparison) -> dict[str, Any]:
     limit = _SAME * max(float(np.abs(each).max()) for each in theirs)
     differing = sum(int((np.abs(a - b) > limit).sum()) for a, b in zip(ours, theirs, strict=True))
     return {"apart": difference(ours, theirs), "differing": differing / sum(each.size for each in theirs)}
-
-
-if __name__ == "__main__":
-    main()

@@ -21,8 +21,8 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.published import RECORDS_FILE, published_records
-from benchmarks.table import Row
+from benchmarks.shared.published import RECORDS_FILE, published_records
+from benchmarks.shared.table import Row
 from tunehub_registry.record import ScheduleRecord, encode_record
 from tunehub_registry.target import TargetDescriptor
 
@@ -316,7 +316,7 @@ def _package(number: tuple[int, int], version: str, template: ScheduleRecord, re
 
 @contextmanager
 def _served(folder: Path) -> Iterator[str]:
-    command = [sys.executable, "-m", "benchmarks.counting_site", str(folder)]
+    command = [sys.executable, "-m", "benchmarks.processes.counting_site", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
         try:

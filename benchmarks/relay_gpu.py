@@ -1,8 +1,8 @@
 """TVM 0.19 on this machine's GPU: its default, tunehub, plain TVM with exported files, and PyTorch with CUDA graphs.
 
-``python -m benchmarks.relay_gpu RESULT [NETWORK | FILE.onnx]...``: each network and way is a process of its own
-(:mod:`benchmarks.relay_gpu_network`, :mod:`benchmarks.relay_torch`), compiled beside the others and measured alone.
-RESULT is written after each, in the form that ``tunehub pack --measured`` reads.
+``python -m benchmarks relay_gpu RESULT [NETWORK | FILE.onnx]...``: each network and way is a process of its own
+(:mod:`benchmarks.processes.relay_gpu_network`, :mod:`benchmarks.processes.relay_torch`), compiled beside the others and
+measured alone. RESULT is written after each, in the form that ``tunehub pack --measured`` reads.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Any
 import click
 
 from benchmarks.gpu import geomean
-from benchmarks.gpu_network import this_gpu
-from benchmarks.relay_gpu_network import ROUNDS, STEPS, TOPHUB, TUNEHUB
+from benchmarks.processes.gpu_network import this_gpu
+from benchmarks.processes.relay_gpu_network import ROUNDS, STEPS, TOPHUB, TUNEHUB
 from tunehub.comparison.difference import difference
 from tunehub.exceptions import last_line
 from tunehub_builder.tuning.runner.cuda_worker import visible_gpus
@@ -112,12 +112,12 @@ class _EndToEnd:
         if "error" in answer:
             return answer
         model = [job.name] if job.name.endswith(".onnx") else []
-        command = [self.torch_python, "-m", "benchmarks.relay_torch", str(self.folder_of(job.name))]
+        command = [self.torch_python, "-m", "benchmarks.processes.relay_torch", str(self.folder_of(job.name))]
         return self._run([*command, self._lock(last), str(ROUNDS), *model], last)
 
     def _command(self, name: str, way: str, gpu: str) -> list[str]:
         place = [str(self.folder_of(name)), "--lock", self._lock(gpu), "--target", self.target]
-        return [sys.executable, "-m", "benchmarks.relay_gpu_network", name, way, *place]
+        return [sys.executable, "-m", "benchmarks.processes.relay_gpu_network", name, way, *place]
 
     def _lock(self, gpu: str) -> str:
         return str(self.folder / f"{gpu}.lock")
@@ -193,7 +193,3 @@ def summary(head: dict[str, Any], found: Sequence[_NetworkTimes]) -> dict[str, A
         "geomean_vs_torch_graphs": geomean(ms[TUNEHUB] / ms["torch_graphs"] for ms in beside),
         "networks": [item.row() for item in found],
     }
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""What more trials bring with TVM <= 0.19: ``python -m benchmarks.relay_trials WORK [--at N]...``.
+"""What more trials bring with TVM <= 0.19.
 
 From the logs of a work directory, nothing is measured: the time of a network's tuned operators together, had every task
 been given up after so many trials. Of several implementations of an operator the fastest counts, as in a build.
@@ -92,7 +92,3 @@ def _row(network: str, tuner: str, tasks: Sequence[RelayTask], trials: Trials, c
 
 def _best(seconds: Sequence[float], count: int) -> float:
     return min((each for each in seconds[:count] if not math.isnan(each)), default=math.inf)
-
-
-if __name__ == "__main__":
-    main()

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.table import Row
+from benchmarks.shared.table import Row
 from tunehub.comparison.protocol import MeasuringPlan, Timer, in_turns, wall_timer
 from tunehub.compiler.measure.worker_process import WorkerProcess
 from tunehub.target.host import physical_cores

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.table import Row
+from benchmarks.shared.table import Row
 from tunehub.target.host import physical_cores
 from tunehub_builder import networks
 from tunehub_builder.networks import Network

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.table import Row
+from benchmarks.shared.table import Row
 from tunehub_builder.tuning.journal import Journal
 from tunehub_builder.tuning.scheduler.cuda import default_journal
 from tunehub_builder.tuning.work_directory import WorkDirectory

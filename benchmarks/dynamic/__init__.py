@@ -20,8 +20,8 @@ from benchmarks.dynamic.document import keep, write_document
 from benchmarks.dynamic.models import NETWORKS, OpenModel, open_model, opened
 from benchmarks.dynamic.results import DynamicSummary, OpenResult, open_result, rows, summarize
 from benchmarks.dynamic.runtimes import runtimes
-from benchmarks.gpu_network import this_gpu
-from benchmarks.table import Row
+from benchmarks.processes.gpu_network import this_gpu
+from benchmarks.shared.table import Row
 from benchmarks.zoo.document import machine_of
 from tunehub.comparison.protocol import MeasuringPlan
 from tunehub.compiler.measure.worker_process import WorkerProcess

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from benchmarks.dynamic.models import LARGEST, OpenModel
-from benchmarks.gpu_network import this_gpu
+from benchmarks.processes.gpu_network import this_gpu
 from tunehub.compiler.measure.worker_process import SLOW_OPTIONAL_MODULES, WorkerProcess
 from tunehub.options import Verify
 from tunehub_builder import networks

@@ -1,6 +1,6 @@
 """Results of models with an open dimension as files: JSON for machines, Markdown for people.
 
-``python -m benchmarks.dynamic.document`` writes ``docs/dynamic.md`` anew from
+``python -m benchmarks documents`` writes ``docs/dynamic.md`` anew from
 ``benchmarks/results/dynamic-*-latest.json``.
 """
 
@@ -113,7 +113,3 @@ def _ms(value: float | None) -> str:
 
 def _number(value: float | None) -> str:
     return "" if value is None or math.isnan(value) else f"{value:.2f}"
-
-
-if __name__ == "__main__":
-    write_document()

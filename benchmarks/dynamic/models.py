@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 
-from benchmarks import untuned_networks
+from benchmarks.shared import untuned_networks
 from tunehub_builder import networks
 from tunehub_builder.networks import Network, onnx_model
 from tunehub_builder.networks.bert import Bert, BertConfig

@@ -8,7 +8,7 @@ from statistics import geometric_mean, median
 
 import msgspec
 
-from benchmarks.table import Row
+from benchmarks.shared.table import Row
 from tunehub.comparison.difference import difference, tolerance
 from tunehub_builder.bench.comparison import NetworkComparison
 

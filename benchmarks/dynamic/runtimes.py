@@ -97,7 +97,7 @@ class FixedTorchGraphs:
         """See :class:`~tunehub_builder.bench.runtimes.Runtime`. Raises ImportError without PyTorch."""
         import torch
 
-        from benchmarks.torch_network import TorchNetwork
+        from benchmarks.shared.torch_network import TorchNetwork
 
         torch.set_num_threads(threads)
         torch.backends.cudnn.benchmark = True

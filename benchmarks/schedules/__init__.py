@@ -31,7 +31,7 @@ from benchmarks.schedules.lines import (
     nothing_of_the_user,
 )
 from benchmarks.schedules.modules import DumpedModule, chosen
-from benchmarks.table import Row
+from benchmarks.shared.table import Row
 from tunehub.report.delayed_bar import DelayedBar
 
 _FILE = click.Path(dir_okay=False, path_type=Path)

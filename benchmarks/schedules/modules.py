@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from benchmarks.random_functions import random_network
-from benchmarks.random_open_modules import random_open_module
-from benchmarks.random_operators import NARROW, OPERATORS, random_case
+from benchmarks.random_cases.functions import random_network
+from benchmarks.random_cases.open_modules import random_open_module
+from benchmarks.random_cases.operators import NARROW, OPERATORS, random_case
 from tunehub.options import Precision
 from tunehub_builder import networks
 from tunehub_builder.networks.network import Network

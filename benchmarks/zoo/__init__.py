@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.table import Row
+from benchmarks.shared.table import Row
 from benchmarks.zoo.architectures import Architecture, architectures, at_batch, in_half
 from benchmarks.zoo.document import keep, machine_of, write_document, write_summary
 from benchmarks.zoo.results import ZooJournal, ZooSummary, rows, summarize

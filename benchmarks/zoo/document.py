@@ -1,6 +1,6 @@
 """Results of the zoo as files: JSON for machines, ``docs/zoo.md`` for people.
 
-``python -m benchmarks.zoo.document`` writes the document anew from ``benchmarks/results/zoo-*-latest.json``.
+``python -m benchmarks documents`` writes the document anew from ``benchmarks/results/zoo-*-latest.json``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.gpu_network import this_gpu
-from benchmarks.table import machine
+from benchmarks.processes.gpu_network import this_gpu
+from benchmarks.shared.table import machine
 from benchmarks.zoo.architectures import KINDS
 from benchmarks.zoo.replaced import REPLACED
 from benchmarks.zoo.results import RIGHT, ZooResult, ZooSummary
@@ -170,7 +170,3 @@ def _replaced() -> str:
             "",
         ]
     )
-
-
-if __name__ == "__main__":
-    write_document()

@@ -8,7 +8,7 @@ from statistics import geometric_mean
 
 import msgspec
 
-from benchmarks.table import Row
+from benchmarks.shared.table import Row
 from tunehub._files.atomic import write_file
 from tunehub._files.lines import append_lines
 from tunehub.comparison.difference import tolerance

@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from benchmarks.gpu_network import alone
+from benchmarks.processes.gpu_network import alone
 from benchmarks.zoo.architectures import Architecture
 from benchmarks.zoo.export import ExportedNetwork, ExportSession, is_exported, read_exported
 from benchmarks.zoo.results import ZooJournal, ZooResult

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.gpu_network import alone, this_gpu
+from benchmarks.processes.gpu_network import alone, this_gpu
 from benchmarks.zoo.architectures import architecture
 from benchmarks.zoo.export import seeded_model
 from tunehub_builder.bench.gpu_runs import GpuRunner, gpu_runner, launched_seconds, recorded_or_not
@@ -31,7 +31,7 @@ _WARM_UP = 3
 def runtimes(device: str, lock: str, *, checking: bool) -> list[Runtime]:
     """tunehub, TVM's default, and unless ``checking`` the others, on the ``device``.
 
-    On a GPU only who holds the file ``lock`` (:func:`~benchmarks.gpu_network.alone`) runs something.
+    On a GPU only who holds the file ``lock`` (:func:`~benchmarks.processes.gpu_network.alone`) runs something.
     """
     if device == "cpu":
         ours: list[Runtime] = [ProfiledTunehub(profiled=not checking), TvmDefault()]

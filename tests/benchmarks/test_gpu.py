@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from benchmarks import gpu, gpu_network, gpu_rule, gpu_stock
+from benchmarks import gpu
 from benchmarks.__main__ import main
+from benchmarks.processes import gpu_network, gpu_stock
 from click.testing import CliRunner
 
-from tunehub.kernels.cuda.gemm.cost import as_tiles, seconds
-from tunehub.kernels.devices.known import default_device
 from tunehub.target.nvidia import Gpu
 from tunehub_builder.bench import gpu_runs
 
@@ -64,33 +61,3 @@ def test_runs_are_launched_without_waiting_for_each() -> None:
     assert gpu_runs.launched_seconds(runner, 3) > 0
     assert events == ["wait", "launch", "launch", "launch", "wait"]
     assert gpu_network.milliseconds({"a": runner, "b": runner}, 1).keys() == {"a", "b"}
-
-
-def test_the_rule_is_fitted_to_times_that_its_own_costs_give(tmp_path: Path) -> None:
-    lines = [json.dumps(measured(name, size)) for name, size in (("one", 64), ("two", 128), ("three", 256))]
-    path = tmp_path / "measured.jsonl"
-    path.write_text("\n".join(lines))
-    result = CliRunner().invoke(gpu_rule.main, ["--measured", str(path)])
-    assert result.exit_code == 0, result.output
-    text = result.output
-    assert text.startswith("3 workloads, ")
-    assert "one: 1, mean 1.0" in text
-    costs = default_device().costs
-    assert all(f"\n{name} = " in text for name in (*costs.threads, *costs.threads_default))
-
-
-def measured(name: str, size: int) -> dict[str, Any]:
-    """A matrix product of this size, and tiles that take what the rule expects of them."""
-    row, column, depth = ({"loop": loop, "scale": 1} for loop in range(3))
-    operands = [
-        {"shape": [size, size], "index": [[row], [depth]]},
-        {"shape": [size, size], "index": [[depth], [column]]},
-    ]
-    problem = {"spatial": [size, size], "reduction": [size], "operands": operands}
-    sizes = itertools.product((1, 2), (4, 8, 16), (1, 2, 4), (4, 8))
-    tiles = [([v, 1], [t, t], [n, n], [step]) for v, t, n, step in sizes if size % (v * t * n) == 0]
-    run_s = seconds(gpu_rule.problem_of(problem), as_tiles(tiles))
-    times = [float(value) for value in np.asarray(run_s)]
-    return {
-        "name": name, "networks": [name], "problem": problem, "tiles": tiles, "run_s": times, "default_s": max(times),
-    }  # fmt: skip

@@ -12,7 +12,7 @@ pytest.importorskip("tvm.relax")
 
 import msgspec
 import tvm
-from benchmarks import gpu_default, gpu_ways
+from benchmarks import gpu_default
 from benchmarks.gpu_default import (
     ComparedNetwork,
     MeasuredFunction,
@@ -21,9 +21,10 @@ from benchmarks.gpu_default import (
     measured_in,
     networks_of,
     summary,
+    ways,
 )
-from benchmarks.gpu_ways import BuiltFunction
-from benchmarks.random_operators import NARROW, random_case
+from benchmarks.gpu_default.ways import BuiltFunction
+from benchmarks.random_cases.operators import NARROW, random_case
 from click.testing import CliRunner
 
 from tunehub.tir.nodes import shape_of
@@ -54,8 +55,8 @@ def test_networks_are_compiled_in_each_way_without_a_gpu(tmp_path: Path) -> None
     assert networks and not [each.failed for each in networks if each.failed]
     assert {key for each in networks for key in (*each.functions, *each.default)} == set(functions)
     for key, function in functions.items():
-        assert (function.served is None) == (gpu_ways.SERVED not in function.ways)
-        assert gpu_ways.DEFAULT in function.ways
+        assert (function.served is None) == (ways.SERVED not in function.ways)
+        assert ways.DEFAULT in function.ways
         assert {path.name for path in (tmp_path / "functions").glob(f"{key}.*.so")} == {
             f"{key}.{way}.so" for way in function.ways
         }
@@ -69,9 +70,9 @@ def test_kernels_are_not_compiled_again(tmp_path: Path) -> None:
     from tunehub.tir.cuda.nvrtc import CALLBACK, build_plain, source_of
 
     before, source = tvm_ffi.get_global_func(CALLBACK), source_of(build_plain())
-    gpu_ways._machine_code(tmp_path, source).write_bytes(b"of before")
+    ways._machine_code(tmp_path, source).write_bytes(b"of before")
     try:
-        gpu_ways.use_machine_code(tmp_path)
+        ways.use_machine_code(tmp_path)
         compile_cuda = tvm_ffi.get_global_func(CALLBACK)
         assert bytes(compile_cuda(source)) == b"of before"
         assert bytes(compile_cuda(source + " ")).startswith(b"\x7fELF")
@@ -83,12 +84,12 @@ def test_libraries_are_compared_and_timed(tmp_path: Path, monkeypatch: pytest.Mo
     """On a CPU: each way is TVM's own loops."""
 
     def on_cpu(mod: Any, target: Any, *_: Any, **__: Any) -> Any:
-        for way in (gpu_ways.DEFAULT, gpu_ways.SERVED):
+        for way in (ways.DEFAULT, ways.SERVED):
             yield way, lambda: (mod["main"], 1e-6)
 
-    export = gpu_ways._export
-    monkeypatch.setattr(gpu_ways, "_ways", on_cpu)
-    monkeypatch.setattr(gpu_ways, "_export", lambda made, _, path: export(made, tvm.target.Target(CPU), path))
+    export = ways._export
+    monkeypatch.setattr(ways, "_ways", on_cpu)
+    monkeypatch.setattr(ways, "_export", lambda made, _, path: export(made, tvm.target.Target(CPU), path))
     monkeypatch.setattr(gpu_default, "_device", tvm.cpu)
     _built(tmp_path, 2)
     out = tmp_path / "out.jsonl"
@@ -97,7 +98,7 @@ def test_libraries_are_compared_and_timed(tmp_path: Path, monkeypatch: pytest.Mo
     found = measured_in(out)
     assert found and {each.key for each in found} <= set(functions_of(tmp_path))
     for each in found:
-        assert each.apart == {gpu_ways.SERVED: 0.0} and not each.failed
+        assert each.apart == {ways.SERVED: 0.0} and not each.failed
         assert all(len(samples) > 1 and min(samples) > 0 for samples in each.run_s.values())
 
 

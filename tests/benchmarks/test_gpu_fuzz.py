@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.gpu_fuzz import Pair, main, summary
-from benchmarks.random_functions import random_network
+from benchmarks.random_cases.functions import random_network
 from click.testing import CliRunner
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.gpu_served import ServedCase, main, summary
-from benchmarks.random_operators import OPEN, OPERATORS, random_case
+from benchmarks.random_cases.operators import OPEN, OPERATORS, random_case
 from click.testing import CliRunner
 
 from tunehub.tir.nodes import shape_of

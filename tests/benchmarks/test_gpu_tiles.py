@@ -1,9 +1,9 @@
-"""What rules choose for attention and few rows, among the tiles that were measured."""
+"""What rules choose for attention and low-batch GEMMs, among the tiles that were measured."""
 
 from __future__ import annotations
 
 import pytest
-from benchmarks.gpu_tiles import ChosenTile, attention_tiles, few_rows_tiles, judgement
+from benchmarks.gpu_tiles import ChosenTile, attention_tiles, judgement, low_batch_tiles
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +21,7 @@ def test_choices_are_compared_with_the_fastest_and_unknown_ones_are_counted() ->
     ]
 
 
-@pytest.mark.parametrize("read", [attention_tiles, few_rows_tiles])
+@pytest.mark.parametrize("read", [attention_tiles, low_batch_tiles])
 def test_the_rows_of_the_results_are_read_with_the_rules_choice(read: object) -> None:
     found = list(read())  # type: ignore[operator]
     known = [each for each in found if each.chosen_us is not None]

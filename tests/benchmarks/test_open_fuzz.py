@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from benchmarks.open_fuzz import OpenTrial, summary, tried
-from benchmarks.random_open_modules import random_open_module
+from benchmarks.random_cases.open_modules import random_open_module
 
 from ..sweeps import swept
 

@@ -1,4 +1,4 @@
-"""Every benchmark of ``python -m benchmarks`` runs, at its smallest; those of GPUs and of TVM 0.19 have own files."""
+"""Every benchmark of ``python -m benchmarks`` that makes rows runs, at its smallest; the others have own files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.__main__ import NAMES, main
-from benchmarks.table import Row
+from benchmarks.shared.table import Row
 from click.testing import CliRunner
 from tests.tiny_networks import tiny_mobilenet
 
@@ -22,19 +22,10 @@ pytestmark = pytest.mark.slow
 
 PLAN = MeasuringPlan(rounds=2, sample_s=0.0)
 STUDIES = ("transfer", "tuning", "warm_start")  # tune first, which takes long at its smallest, too
-ELSEWHERE = {
-    "gpu": "test_gpu.py",
-    "schedules": "test_schedules.py",
-    "skinny": "test_skinny.py",
-    "legacy": "../legacy/test_benchmarks.py",
-}
 TESTS = Path(__file__).parents[1]
-PROGRAMS = [
-    ".".join(path.relative_to(TESTS.parent).with_suffix("").parts)
-    for path in sorted((TESTS.parent / "benchmarks").rglob("*.py"))
-    if "\nif __name__ ==" in path.read_text(encoding="utf-8")
-    and path.stem not in ("__main__", "counting_site")  # a process of the benchmark `registry`
-]
+BENCHMARKS = TESTS.parent / "benchmarks"
+HELPERS = {"processes", "random_cases", "shared"}  # folders of what benchmarks use
+PROCESSES = sorted({path.stem for path in (BENCHMARKS / "processes").glob("*.py")} - {"__init__", "counting_site"})
 RUNS: dict[str, Callable[[], list[Row]]] = {}
 
 
@@ -146,15 +137,23 @@ def test_a_benchmark_runs_at_its_smallest(name: str, tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_benchmark_has_a_smoke_run(name: str) -> None:
-    assert name in RUNS or (Path(__file__).parent / ELSEWHERE[name]).is_file()
+    assert name in RUNS or _is_imported("benchmarks", name)
 
 
-@pytest.mark.parametrize("module", PROGRAMS)
-def test_every_program_of_the_benchmarks_has_a_test(module: str) -> None:
-    """Those beside ``python -m benchmarks``, which are run as ``python -m benchmarks.NAME``."""
-    package, _, name = module.rpartition(".")
-    importing = re.compile(rf"from {module} import|import {module}\b|from {package} import [^\n]*\b{name}\b")
-    assert any(importing.search(path.read_text(encoding="utf-8")) for path in TESTS.rglob("test_*.py"))
+@pytest.mark.parametrize("name", PROCESSES)
+def test_every_process_has_a_test(name: str) -> None:
+    """But for the site of the benchmark ``registry``, which starts it."""
+    assert _is_imported("benchmarks.processes", name)
+
+
+def test_what_lies_in_the_folder_is_a_benchmark() -> None:
+    modules = {path.stem for path in BENCHMARKS.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    assert modules == {*NAMES, *HELPERS, "__init__", "__main__"}
+
+
+def _is_imported(package: str, name: str) -> bool:
+    importing = re.compile(rf"from {package}\.{name}\b|from {package} import [^\n]*\b{name}\b")
+    return any(importing.search(path.read_text(encoding="utf-8")) for path in TESTS.rglob("test_*.py"))
 
 
 def test_the_command_prints_a_table_or_json(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.dynamic import measure
 from benchmarks.dynamic.models import opened
 from benchmarks.dynamic.results import rows
-from benchmarks.table import Row
+from benchmarks.shared.table import Row
 from tests.tiny_networks import tiny_mobilenet
 
 from tunehub.comparison.protocol import MeasuringPlan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from benchmarks.table import Row
+from benchmarks.shared.table import Row
 from benchmarks.zoo import run_zoo
 from benchmarks.zoo.architectures import Architecture, Feed
 from benchmarks.zoo.export import MODEL, write_network

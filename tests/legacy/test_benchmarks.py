@@ -1,4 +1,4 @@
-"""``python -m benchmarks legacy`` at its smallest, and what ``benchmarks.relay_gpu`` does without a GPU."""
+"""``python -m benchmarks legacy`` at its smallest, and what ``python -m benchmarks relay_gpu`` does without a GPU."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from click.testing import CliRunner
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from benchmarks import relay_gpu, relay_gpu_network, relay_torch
+from benchmarks import relay_gpu
 from benchmarks.legacy import LegacySize, run
+from benchmarks.processes import relay_gpu_network, relay_torch
 
 from tunehub.comparison.protocol import MeasuringPlan
 from tunehub.target.nvidia import Gpu

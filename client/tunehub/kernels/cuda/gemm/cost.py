@@ -2,7 +2,7 @@
 
 A block of threads computes a tile of the result. In each step it loads a part of both operands into shared memory, and
 every thread adds the products for its own elements, which lie in registers. The time is a sum of things that can be
-counted from the tile alone; what one of each costs was fitted to times that were measured (``benchmarks/gpu_rule.py``,
+counted from the tile alone; what one of each costs was fitted to times that were measured (``benchmarks/gpu_fit``,
 16 thousand schedules of seven networks and other shapes on an H200; docs/adr/0018). All costs are positive, so that a
 tile far from those that were measured is not found cheap by accident.
 """

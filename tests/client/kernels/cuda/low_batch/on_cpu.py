@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from tunehub.kernels.cuda import low_batch as skinny
+from tunehub.kernels.cuda import low_batch
 
 _HEADER = (Path(__file__).parent / "threads.hpp").read_text()
-_INSTRUCTIONS = (Path(skinny.__file__).parent / "instructions.cuh").read_text()
+_INSTRUCTIONS = (Path(low_batch.__file__).parent / "instructions.cuh").read_text()
 
 # Instructions of warpgroups alone, and what is made for a number of rows.
 _OF_WARPGROUPS = re.compile(r"// What the kernel for warpgroups asks.*?(?=// A block's part of y)", re.DOTALL)

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def without_the_kernels_for_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They have tests of their own (skinny/test_open_rows.py)."""
+    """They have tests of their own (low_batch/test_open_rows.py)."""
     monkeypatch.setattr(open_tensor_cores, "few_rows", lambda *_: [])
 
 

@@ -1,5 +1,5 @@
 """What tiles of :mod:`.sketch` cost: a sum of things that are counted, as :mod:`tunehub.kernels.cuda.gemm.cost` has it.
-The costs were fitted to 484 tiles of 44 workloads, at batch 1, 3 and 8, on an H200 (``benchmarks/gpu_split_k.py``)."""
+The costs were fitted to 484 tiles of 44 workloads, at batch 1, 3 and 8, on an H200 (``benchmarks/gpu_fit``)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a tile of a product on tensor cores costs, and what TVM's own schedule takes: sums of things that are counted,
 as :mod:`tunehub.kernels.cuda.gemm.cost` has it for products without tensor cores. The costs were fitted to 893 tiles of
-50 workloads on an H200 (``benchmarks/gpu_half.py``)."""
+50 workloads on an H200 (``benchmarks/gpu_fit``)."""
 
 from __future__ import annotations
 

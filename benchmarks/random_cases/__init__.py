@@ -1,0 +1,1 @@
+"""Random functions, networks and modules, and processes that try one after the other."""
