@@ -26,6 +26,9 @@ _BASE = 1024  # where shared memory begins
 _LONGEST_S = 60  # that a part of a block waits
 
 
+_Code = Callable[["_Lockstep"], Any]
+
+
 @dataclass(frozen=True)
 class _Pointer:
     """An element for each thread: of an array that all have, or of each thread's own."""
@@ -116,6 +119,7 @@ class _Lockstep:
     cluster: Any = None
     allocated: list[Any] = field(default_factory=list)
     ring: _Ring = field(default_factory=_Ring)
+    codes: dict[int, _Code] = field(default_factory=dict)  # of expressions, each read once
 
     def statement(self, node: Any) -> None:
         getattr(self, f"do_{type(node).__name__}")(node)
@@ -153,7 +157,7 @@ class _Lockstep:
         for at in range(extent):
             self.names[name] = at
             if tag:
-                inner = _Lockstep(dict(self.arrays), names=dict(self.names), active=np.ones(1, bool))
+                inner = _Lockstep(dict(self.arrays), names=dict(self.names), active=np.ones(1, bool), codes=self.codes)
                 inner.statement(node.body)
                 assert not inner.waiting and not any(inner.started.values()) and not any(inner.copies), (
                     "nobody waits for it"
@@ -171,7 +175,7 @@ class _Lockstep:
                 for rank in range(count):
                     names = {**self.names, hash(node.loop_var): first + rank, hash(inside.loop_var): rank}
                     shared.blocks.append(_Lockstep(dict(self.arrays), names=names, active=np.ones(1, bool)))
-                    shared.blocks[-1].cluster = shared
+                    shared.blocks[-1].cluster, shared.blocks[-1].codes = shared, self.codes
                 runs = [pool.submit(shared.run, block, inside.body) for block in shared.blocks]
                 raised = [error for each in runs if (error := each.exception()) is not None]
                 for error in sorted(raised, key=lambda each: isinstance(each, threading.BrokenBarrierError)):
@@ -277,7 +281,7 @@ class _Lockstep:
 
     def do_BufferStore(self, node: Any) -> None:
         buffer = node.buffer
-        array, value = self.arrays[hash(buffer)], np.broadcast_to(self.value(node.value), (self.threads,))
+        array, value = self.arrays[hash(buffer)], self.each(self.value(node.value))
         place = self.place(buffer, [self.value(index) for index in node.indices])
         array[tuple(each[self.active] for each in place)] = value[self.active]
 
@@ -285,14 +289,22 @@ class _Lockstep:
         if type(node.value).__name__ == "Call":
             self.value(node.value)
 
+    def each(self, value: Any) -> Any:
+        """A number for each thread."""
+        known = getattr(value, "shape", None) == (self.threads,)
+        return value if known else np.broadcast_to(value, (self.threads,))
+
     def place(self, buffer: Any, indices: Sequence[Any]) -> list[Any]:
         """Indices for each thread; those of threads that wait are inside."""
         shape = self.arrays[hash(buffer)].shape
         own = [np.arange(self.threads)] if hash(buffer) in self.own else []
-        found = [*own, *(np.broadcast_to(index, (self.threads,)) for index in indices)]
-        for each, extent in zip(found, shape, strict=True):
-            assert ((each >= 0) & (each < extent))[self.active].all(), f"beyond the end of {buffer.name}"
-        return [np.clip(each, 0, extent - 1) for each, extent in zip(found, shape, strict=True)]
+        found = [*own, *map(self.each, indices)]
+        for axis, (each, extent) in enumerate(zip(found, shape, strict=True)):
+            inside = (each >= 0) & (each < extent)
+            if not inside.all():
+                assert inside[self.active].all(), f"beyond the end of {buffer.name}"
+                found[axis] = np.clip(each, 0, extent - 1)
+        return found
 
     def number(self, expression: Any) -> int:
         values = np.unique(self.value(expression))
@@ -300,25 +312,10 @@ class _Lockstep:
         return int(values[0])
 
     def value(self, node: Any) -> Any:
-        kind = type(node).__name__
-        if kind == "IntImm":
-            return int(node.value)
-        if kind == "FloatImm":
-            return np.float32(node.value)
-        if kind == "Var":
-            return self.names[hash(node)]
-        if kind in BINARY:
-            with np.errstate(all="ignore"):
-                return BINARY[kind](self.value(node.a), self.value(node.b))
-        if kind == "Cast":
-            return np.asarray(self.value(node.value)).astype(str(node.ty.dtype))
-        if kind == "Select":
-            return np.where(*map(self.value, (node.condition, node.true_value, node.false_value)))
-        if kind in LOADS:
-            buffer = buffer_of(node)
-            return self.arrays[hash(buffer)][tuple(self.place(buffer, [self.value(index) for index in node.indices]))]
-        assert kind == "Call", kind
-        return self.call(str(node.op.name).rpartition(".")[2], node.args)
+        code = self.codes.get(hash(node))
+        if code is None:
+            code = self.codes[hash(node)] = _code(node)
+        return code(self)
 
     def call(self, name: str, args: Any) -> Any:
         if name == "func_call":
@@ -527,6 +524,46 @@ class _Lockstep:
                 for arrive in own[:count]:
                     arrive()
                 del own[:count]
+
+
+def _code(node: Any) -> _Code:
+    """How an expression is computed."""
+    kind = type(node).__name__
+    if kind in ("IntImm", "FloatImm"):
+        number = int(node.value) if kind == "IntImm" else np.float32(node.value)
+        return lambda _: number
+    if kind == "Var":
+        name = hash(node)
+        return lambda own: own.names[name]
+    if kind in BINARY:
+        operator, first, second = BINARY[kind], _code(node.a), _code(node.b)
+        if kind in ("Add", "Sub", "Mul", "FloorDiv", "FloorMod") and _is_sure(node):
+            return lambda own: operator(first(own), second(own))
+        return partial(_binary, operator, first, second)
+    if kind == "Cast":
+        value, dtype = _code(node.value), str(node.ty.dtype)
+        return lambda own: np.asarray(value(own)).astype(dtype)
+    if kind == "Select":
+        parts = [_code(each) for each in (node.condition, node.true_value, node.false_value)]
+        return lambda own: np.where(*(each(own) for each in parts))
+    if kind in LOADS:
+        buffer, indices = buffer_of(node), [_code(each) for each in node.indices]
+        name = hash(buffer)
+        return lambda own: own.arrays[name][tuple(own.place(buffer, [each(own) for each in indices]))]
+    assert kind == "Call", kind
+    function, arguments = str(node.op.name).rpartition(".")[2], list(node.args)
+    return lambda own: own.call(function, arguments)
+
+
+def _is_sure(node: Any) -> bool:
+    """Whether an operator gives a number for all threads, those that take no part, too."""
+    divides = type(node).__name__.startswith("Floor")
+    return str(node.ty.dtype).startswith("int") and (not divides or type(node.b).__name__ == "IntImm")
+
+
+def _binary(operator: Callable[[Any, Any], Any], first: _Code, second: _Code, own: _Lockstep) -> Any:
+    with np.errstate(all="ignore"):
+        return operator(first(own), second(own))
 
 
 def _waits(body: Any) -> bool:

@@ -192,19 +192,20 @@ class _Block:
         flat, size = np.zeros(self.threads, int), 16 // buffer.dtype.itemsize
         for index, extent in zip(indices, buffer.shape, strict=True):
             flat = flat * extent + index
-        for thread in self.all[mask]:
-            assert to[thread] % 16 == 0 and (not holds[thread] or flat[thread] % size == 0), "an address is not aligned"
-            data = buffer.reshape(-1)[flat[thread] : flat[thread] + size]
-            data = data if holds[thread] else np.zeros(size, buffer.dtype)
-            assert data.size == size, "a copy leaves its buffer"
-            self.groups[-1].append((to[thread], data.view("uint8")))
+        to, flat, holds = to[mask], flat[mask], holds[mask].astype(bool)
+        assert not (to % 16).any() and not (flat[holds] % size).any(), "an address is not aligned"
+        source = buffer.reshape(-1)
+        assert ((flat >= 0) & (flat + size <= source.size))[holds].all(), "a copy leaves its buffer"
+        data = source[np.where(holds, flat, 0)[:, None] + np.arange(size)]
+        data[~holds] = 0
+        self.groups[-1].append((to[:, None] + np.arange(16), data.view("uint8")))
 
     def arrive(self, under_way: int) -> None:
         """The groups of copies that are waited for are there; the others may arrive at any time, so they are not."""
         ended = len(self.groups) - 1
         for group in self.groups[: ended - under_way]:
             for to, data in group:
-                self.shared[to : to + 16] = data
+                self.shared[to] = data
             group.clear()
 
     def round(self, address: Any, mask: Any) -> None:
