@@ -66,6 +66,28 @@ def convert(value: Any, kind: type[T] | Any, source: str) -> T:
     return result
 
 
+def convert_parts(value: Any, kind: type[T] | Any, source: str, part: str, left_out: list[FormatError] | None) -> T:
+    """As `convert`; but of the list or object in the field `part`, elements that are not valid go into `left_out`, if
+    that is given, rather than spoil the others."""
+    try:
+        return convert(value, kind, source)
+    except FormatError:
+        elements = value.get(part) if isinstance(value, dict) else None
+        if left_out is None or not isinstance(elements, (dict, list)):
+            raise
+    keys = list(elements) if isinstance(elements, dict) else list(range(len(elements)))
+    good = []
+    for key in keys:
+        alone = {key: elements[key]} if isinstance(elements, dict) else [elements[key]]
+        try:
+            convert({**value, part: alone}, kind, source)
+            good.append(key)
+        except FormatError as error:
+            left_out.append(FormatError(error.reason, path=f"$.{part}[{str(key)[:80]!r}]", source=source))
+    kept = {key: elements[key] for key in good} if isinstance(elements, dict) else [elements[key] for key in good]
+    return convert({**value, part: kept}, kind, source)
+
+
 def encode(value: Any, *, indent: int = 0) -> bytes:
     """Canonical JSON: sorted keys, a newline at the end; on one line unless `indent` is given."""
     data = msgspec.json.encode(value, order="sorted")

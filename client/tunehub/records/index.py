@@ -21,7 +21,7 @@ import msgspec
 from tunehub.registries.key_scheme import KEY_SCHEMES
 from tunehub_registry.evidence import RecordEvidence
 
-INDEX_FORMAT = 10
+INDEX_FORMAT = 11
 MEASURED = "measured"  # the source of records that a compile of the user's has measured
 MAX_CANDIDATES = 8
 MAX_MEMBERS = 256

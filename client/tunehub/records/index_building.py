@@ -22,7 +22,7 @@ from tunehub.registries.key_scheme import LADDER, META_SCHEDULE, TEMPLATE
 from tunehub_registry.evidence import RecordEvidence, read_evidence
 from tunehub_registry.graph_log import parse_graph_header
 from tunehub_registry.package import EVIDENCE, Package
-from tunehub_registry.record import MAX_LINE_BYTES
+from tunehub_registry.record import MAX_LINE_BYTES, Seconds
 from tunehub_registry.tuning_log import LogLineError, parse_line
 
 _TOO_LONG = f"longer than {MAX_LINE_BYTES} bytes".encode()
@@ -48,13 +48,12 @@ CREATE INDEX by_anchor_class ON records(anchor_class, ratio) WHERE anchor_class 
 """
 
 _Key = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
-_Seconds = Annotated[float, Meta(gt=0.0)]
 _Extents = Annotated[tuple[Annotated[int, Meta(ge=1, le=2**31)], ...], Meta(max_length=512)]
 
 
 class _KeyAt(msgspec.Struct, frozen=True):
-    run_s: _Seconds
-    default_s: _Seconds
+    run_s: Seconds
+    default_s: Seconds
     exact: _Key | None = None
 
 
@@ -67,10 +66,10 @@ class _Keys(msgspec.Struct, frozen=True):
 
     exact: _Key
     op: Annotated[str, Meta(max_length=1024)]
-    run_s: tuple[_Seconds, ...] = ()
+    run_s: tuple[Seconds, ...] = ()
     ladder: tuple[_KeysOfStep, ...] | None = None
     anchor: _Key | None = None
-    default_s: _Seconds | None = None
+    default_s: Seconds | None = None
     template: str | None = None
     source: str = ""
     op_class: str | None = None

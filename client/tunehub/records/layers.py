@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tunehub.exceptions import HubError, PackageUnusableError, RegistryUnreadableError
+from tunehub.exceptions import HubError, PackageUnusableError, RegistryUnreadableError, TunehubError
 from tunehub.options import Layout, Options
 from tunehub.policy import Policy
 from tunehub.records.log_lookup import IndexLogs, LayeredLogs, LogLookup
@@ -102,10 +104,23 @@ def open_nearest_layer(request: LayerRequest, registries: Registries) -> tuple[R
             policy.problem(registries.nothing_found(resolution, requirement, tvm_version, unusable))
             return resolution, None
         try:
-            return resolution, _open_package(request, registries, chosen)
+            with _costing_itself(chosen):
+                return resolution, _open_package(request, registries, chosen)
         except (PackageUnusableError, RegistryUnreadableError) as error:
             policy.problem(error)
             unusable[chosen.registry, chosen.name, chosen.entry.version] = error.reason
+
+
+@contextmanager
+def _costing_itself(chosen: Chosen) -> Iterator[None]:
+    """What a package raises that nobody thought of costs that package, and no other."""
+    try:
+        yield
+    except (TunehubError, Warning):  # warnings that the user makes errors stay what they are
+        raise
+    except Exception as error:
+        reason = f"{chosen.label} cannot be opened: {type(error).__name__}: {str(error)[:200]}"
+        raise PackageUnusableError(reason, remedy="please report it; another package is tried") from error
 
 
 def _open_package(request: LayerRequest, registries: Registries, chosen: Chosen) -> Layer:
@@ -142,7 +157,8 @@ def open_layer_behind(request: LayerRequest, registries: Registries, resolution:
     if behind is None:
         return None
     try:
-        package = open_package_records(
+        with _costing_itself(behind):
+            package = open_package_records(
             behind, registries.sources[behind.position], request.cache, host=resolution.host,
             tvm_version=request.tvm_version, on_problem=policy.problem, is_current=request.is_current,
         )  # fmt: skip

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tunehub.exceptions import RegistryUnreadableError
-from tunehub_registry.exceptions import RegistryError
+from tunehub_registry.exceptions import FormatError, RegistryError
 from tunehub_registry.stores.port import StoreError
 
 
@@ -16,6 +18,20 @@ def format_failure(error: RegistryError, address: str) -> RegistryUnreadableErro
     """What is wrong with a file's format, as the client's error."""
     remedy = str(getattr(error, "remedy", "publish it again"))
     return RegistryUnreadableError(address, f"{error}".removesuffix(f" ({remedy})"), remedy=remedy)
+
+
+def parts_left_out(problems: Sequence[FormatError], address: str) -> RegistryUnreadableError:
+    """What is not valid in a registry's file, where the rest of it is used."""
+    more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+    first = problems[0]
+    reason = f"{first.source.removeprefix(f'{address}/')}: at {first.path}: {first.reason}: left out{more}"
+    return RegistryUnreadableError(address, reason, remedy="its publisher has to publish it again")
+
+
+def unexpected(error: Exception, address: str) -> RegistryUnreadableError:
+    """What nobody thought of while a registry was read: it costs that registry, and no other."""
+    reason = f"reading it failed: {type(error).__name__}: {str(error)[:200]}"
+    return RegistryUnreadableError(address, reason, remedy="please report it; the other registries are used")
 
 
 def last_known(error: RegistryUnreadableError, address: str, age: float | None) -> RegistryUnreadableError:

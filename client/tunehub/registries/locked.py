@@ -98,6 +98,11 @@ class LockedRegistry:
         """As the port says."""
         return self._address
 
+    @property
+    def stale(self) -> bool:
+        """Never: the pins are what was asked for."""
+        return False
+
     def names(self) -> Mapping[str, TargetDescriptor]:
         """As the port says."""
         return self.lock.names

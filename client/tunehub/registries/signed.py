@@ -44,7 +44,7 @@ class SignedRegistry(StorePackages):
 
     def __init__(self, store: Store, root: bytes, access: Access, label: str | None = None) -> None:
         """Reads nothing yet. `label` is what messages call it, the store's address by default."""
-        super().__init__(store, label or store.address)
+        super().__init__(store, label or store.address, access.on_problem)
         self.root = root
         self._root_id = hashlib.sha256(root).hexdigest()
         self.cache = RegistryCache(access.cache, store.address)
@@ -53,22 +53,24 @@ class SignedRegistry(StorePackages):
         self._metadata: VerifiedMetadata | None = None  # None while another process's refresh, or the cache, will do
         self._names: Mapping[str, TargetDescriptor] | None = None
         self._failure: RegistryUnreadableError | None = None
-        self._stale = access.offline
+        self.stale = access.offline
 
     def names(self) -> Mapping[str, TargetDescriptor]:
         """As the port says."""
         if self._names is None:
+            left_out: list[FormatError] = []
             try:
-                self._names = decode_catalogue(self._verified().catalogue, f"{self.address}: snapshot")
+                self._names = decode_catalogue(self._verified().catalogue, f"{self.address}/catalogue", left_out)
             except FormatError as error:
                 self._failure = self._forged(f"its catalogue is damaged: {error.reason}")
                 raise self._failure from error
+            self._report(left_out)
         return self._names
 
     def shard(self, name: str) -> Shard:
         """As the port says. Where the network fails, the shard that was last verified for the name."""
         state = self._verified()
-        if not self._stale:
+        if not self.stale:
             try:
                 return self._present_shard(state, name)
             except TrustError as error:
@@ -90,7 +92,7 @@ class SignedRegistry(StorePackages):
         Raises RegistryUnreadableError.
         """
         self._verified()
-        if self._stale:
+        if self.stale:
             return None
         if self._metadata is None:
             self._state = self._refresh(float("inf"))
@@ -106,7 +108,7 @@ class SignedRegistry(StorePackages):
             raise self._failure
         if self._state is None:
             try:
-                self._state = self._last_verified() if self._stale else self._refresh(time.time())
+                self._state = self._last_verified() if self.stale else self._refresh(time.time())
             except TrustError as error:
                 self._failure = error
                 raise
@@ -130,7 +132,7 @@ class SignedRegistry(StorePackages):
         return kept
 
     def _go_stale(self, error: RegistryUnreadableError) -> None:
-        self._stale = True
+        self.stale = True
         self._access.on_problem(last_known(error, self.address, self.cache.age()))
 
     def _refresh(self, began: float) -> VerifiedState:
@@ -191,7 +193,7 @@ class SignedRegistry(StorePackages):
         if data is None:
             data = self._get_shard(path, ref)
             self.cache.keep_shard(ref.sha256, data)
-        shard = self._parse(path, data, name)
+        shard = self._parse_shard(path, data, name)
         self._remember(name, ref)
         return shard
 
@@ -221,12 +223,6 @@ class SignedRegistry(StorePackages):
             raise self._forged(f"{path} does not have the hash that is signed")
         return content.data
 
-    def _parse(self, path: str, data: bytes, name: str) -> Shard:
-        try:
-            return self._parse_shard(path, data, name)
-        except RegistryUnreadableError as error:
-            raise self._forged(error.reason.removeprefix(f"registry {self.address}: ")) from error
-
     def _remember(self, name: str, ref: ShardRef) -> None:
         state = self._state
         if state is not None and state.shards.get(name) != ref:
@@ -236,7 +232,7 @@ class SignedRegistry(StorePackages):
     def _kept_shard(self, state: VerifiedState, name: str) -> Shard | None:
         ref = state.shards.get(name)
         data = None if ref is None else self.cache.shard(ref.sha256)
-        return None if ref is None or data is None else self._parse(shard_path(ref.sha256), data, name)
+        return None if ref is None or data is None else self._parse_shard(shard_path(ref.sha256), data, name)
 
     def _forged(self, reason: str) -> TrustError:
         return TrustError(self.address, reason, remedy=_FORGED)
