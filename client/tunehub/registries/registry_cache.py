@@ -21,6 +21,7 @@ import msgspec
 from tunehub._files.atomic import write_file
 from tunehub._files.lock import locked
 from tunehub.registries.blob_cache import tag_cache
+from tunehub.registries.delegated import Delegated
 from tunehub_registry.index import MAX_INDEX_BYTES
 from tunehub_registry.stores.port import Content, Deadline
 
@@ -40,7 +41,8 @@ class ShardRef(msgspec.Struct, frozen=True, kw_only=True):
 class VerifiedState(msgspec.Struct, frozen=True, kw_only=True):
     """What a signed registry's metadata said when it was last verified: the catalogue, and the shards asked for.
 
-    `root` and `snapshot` are the SHA-256 of the root that it was verified from, and of the snapshot.
+    `root` and `snapshot` are the SHA-256 of the root that it was verified from, and of the snapshot. `delegated` are
+    the publishers with their names, in order; None in states that were kept before aliases belonged to publishers.
     """
 
     address: str
@@ -48,6 +50,7 @@ class VerifiedState(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: str
     catalogue: str
     shards: dict[str, ShardRef] = {}
+    delegated: tuple[Delegated, ...] | None = None
 
 
 class RegistryCache:

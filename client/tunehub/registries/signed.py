@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from tunehub.exceptions import RegistryUnreadableError, TrustError
+from tunehub.registries.delegated import with_own_aliases
 from tunehub.registries.failures import last_known
 from tunehub.registries.port import Access
 from tunehub.registries.registry_cache import RegistryCache, ShardRef, VerifiedState
@@ -60,7 +61,9 @@ class SignedRegistry(StorePackages):
         if self._names is None:
             left_out: list[FormatError] = []
             try:
-                self._names = decode_catalogue(self._verified().catalogue, f"{self.address}/catalogue", left_out)
+                state = self._verified()
+                listed = decode_catalogue(state.catalogue, f"{self.address}/catalogue", left_out)
+                self._names = with_own_aliases(listed, state.delegated or ())
             except FormatError as error:
                 self._failure = self._forged(f"its catalogue is damaged: {error.reason}")
                 raise self._failure from error
@@ -168,7 +171,8 @@ class SignedRegistry(StorePackages):
         from tunehub.registries.tuf_client import VerifiedMetadata
 
         found = self._metadata = VerifiedMetadata(self._store, self.root, folder)
-        if kept is not None and kept.snapshot == found.snapshot and kept.catalogue == found.catalogue:
+        same = kept is not None and (kept.snapshot, kept.catalogue) == (found.snapshot, found.catalogue)
+        if kept is not None and same and kept.delegated is not None:
             self.cache.confirm_state()
             return kept
         if not isinstance(found.catalogue, str):
@@ -180,6 +184,7 @@ class SignedRegistry(StorePackages):
             snapshot=found.snapshot,
             catalogue=found.catalogue,
             shards=dict(shards),
+            delegated=found.delegated(),
         )
         self.cache.keep_state(state)
         return state

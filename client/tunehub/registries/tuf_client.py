@@ -21,6 +21,7 @@ from tuf.api.metadata import Metadata, Targets
 from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
 from tunehub.exceptions import RegistryUnreadableError, TrustError
+from tunehub.registries.delegated import Delegated
 from tunehub.registries.failures import store_failure
 from tunehub.registries.registry_cache import ShardRef
 from tunehub_registry.stores.port import AccessDeniedError, FileMissingError, Store, StoreError, TooLargeError
@@ -68,6 +69,12 @@ class VerifiedMetadata:
         if found is None or "sha256" not in found.hashes:
             return None
         return ShardRef(sha256=found.hashes["sha256"], length=found.length, snapshot=self.snapshot)
+
+    def delegated(self) -> tuple[Delegated, ...]:
+        """The publishers with the patterns of their names, in the order of the delegations. Raises as `delegations`."""
+        found = self.delegations().delegations
+        roles = found.roles if found is not None else None
+        return tuple(Delegated(role=role.name, patterns=tuple(role.paths or ())) for role in (roles or {}).values())
 
     def delegations(self) -> Targets:
         """The top-level targets: who may publish which names. Raises OSError when python-tuf's files are gone."""

@@ -10,11 +10,13 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tunehub.compiler.hub import Hub, open_hub
 from tunehub.exceptions import HubWarning, RegistryUnreadableError, TrustError
@@ -89,6 +91,34 @@ def trust(signed: SigningRegistry, tmp_path: Path) -> None:
 def serves(hub: Hub, number: int = 1) -> bool:
     found = hub.lookup.by_exact(key(number))
     return found is not None and found.record == make_record(number)
+
+
+# --- delegations
+
+
+def test_aliases_are_delegated_like_names(signed: SigningRegistry, place: Path, access: Access) -> None:
+    signed.write_targets({"alice": ["llvm-znver*"], "bob": ["llvm-acme*"]})
+    signed.publish()
+    evil = structs.replace(ZNVER5, model="acme1", aliases=("znver4", "ZnVer5", "acme2", "AMD EPYC 9005"))
+    signed.publish(evil, role="bob")
+    signed.publish(structs.replace(ZNVER5, model="znver9", aliases=("znver8",)))
+    for offline in (False, True):
+        names = SignedRegistry(FolderStore(place), signed.root, replace(access, offline=offline)).names()
+        assert {name: target.aliases for name, target in names.items()} == {
+            "llvm-acme1": ("acme2",), "llvm-znver5": (), "llvm-znver9": ("znver8",)
+        }  # fmt: skip
+
+
+def test_an_alias_does_not_take_the_machine_of_another_publisher(
+    signed: SigningRegistry, place: Path, tmp_path: Path
+) -> None:
+    signed.write_targets({"alice": ["llvm-znver*"], "bob": ["llvm-acme*"]})
+    signed.publish(structs.replace(ZNVER5, features=()))  # by its name alone, as imported logs are
+    signed.publish(structs.replace(ZNVER5, model="acme1", features=(), aliases=("znver5",)), role="bob")
+    trust(signed, tmp_path)
+    hub = open_hub(ZNVER5, registry=str(place), tvm_version=TVM)
+    assert hub.resolution.chosen is not None
+    assert hub.resolution.chosen.name == "llvm-znver5"
 
 
 # --- requests
