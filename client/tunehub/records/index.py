@@ -59,6 +59,14 @@ class SetInfo:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Refusal:
+    """Why a package was not indexed, with which `allowed` seconds of processor time: with more it is tried again."""
+
+    reason: str
+    allowed: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class IndexedLine:
     """A line of a tuning log in the index: the set it is from, its number there (from 1), its time in seconds.
 
@@ -96,13 +104,15 @@ class RecordIndex:
         self._connection = connection
         self._lock = threading.Lock()
         try:
-            stamps = [row[0] for row in connection.execute("SELECT stamp FROM meta")]
+            found = connection.execute("SELECT stamp, refused, allowed FROM meta").fetchall()
             columns = "id, tuner, tvm, key_scheme, good, bad, first_bad, measured"
             rows = connection.execute(f"SELECT {columns} FROM sets ORDER BY id").fetchall()
         except sqlite3.Error as error:
             raise IndexDamagedError(str(error)) from error
+        stamps = [row[0] for row in found]
         if stamp is not None and stamps != [stamp]:
             raise IndexDamagedError(f"the stamp is {stamps}, not {stamp}")
+        self.refusal = next((Refusal(reason=row[1], allowed=row[2]) for row in found if row[1] is not None), None)
         names = columns.split(", ")
         self.sets = tuple(SetInfo(**dict(zip(names, row, strict=True))) for row in rows)
 

@@ -17,7 +17,8 @@ from typing import Annotated, BinaryIO
 import msgspec
 from msgspec import Meta
 
-from tunehub.records.index import MEASURED, UNKNOWN_RATIO, RecordIndex, SetInfo, is_key
+from tunehub.records.index import MEASURED, UNKNOWN_RATIO, RecordIndex, Refusal, SetInfo, is_key
+from tunehub.records.indexing_budget import MAX_UNPACKED_BYTES, Meter, TooExpensiveError
 from tunehub.registries.key_scheme import LADDER, META_SCHEDULE, TEMPLATE
 from tunehub_registry.evidence import RecordEvidence, read_evidence
 from tunehub_registry.graph_log import parse_graph_header
@@ -28,7 +29,7 @@ from tunehub_registry.tuning_log import LogLineError, parse_line
 _TOO_LONG = f"longer than {MAX_LINE_BYTES} bytes".encode()
 _BATCH = 1000
 _SCHEMA = """
-CREATE TABLE meta(stamp TEXT NOT NULL);
+CREATE TABLE meta(stamp TEXT NOT NULL, refused TEXT, allowed REAL);
 CREATE TABLE sets(id INTEGER PRIMARY KEY, tuner TEXT, tvm TEXT, key_scheme TEXT, good INTEGER, bad INTEGER,
                   first_bad TEXT, measured INTEGER);
 CREATE TABLE records(line INTEGER PRIMARY KEY, record_set INTEGER, exact TEXT, anchor TEXT, op TEXT,
@@ -114,23 +115,31 @@ class RecordStream:
 
 
 @contextmanager
-def record_sets(package: Package) -> Iterator[list[RecordStream]]:
-    """The record files that this client has keys for, open. Others are listed without their lines."""
+def record_sets(package: Package, meter: Meter) -> Iterator[list[RecordStream]]:
+    """The record files that this client has keys for, open and limited. Others are listed without their lines."""
     with ExitStack() as stack:
         sources: list[RecordStream] = []
         for number, item in enumerate(package.manifest.record_sets):
             info = SetInfo(id=number, tuner=item.tuner, tvm=item.tvm, key_scheme=item.key_scheme)
             stream = stack.enter_context(package.open(item.file)) if info.known else BytesIO()
-            sources.append(RecordStream(info=info, stream=stream))
+            sources.append(RecordStream(info=info, stream=meter.limited(stream)))
         yield sources
 
 
-def evidence_of(package: Package) -> list[RecordEvidence]:
+def check_size(package: Package) -> None:
+    """Raises TooExpensiveError for more records and evidence than packages of a compile may have."""
+    files = [item.file for item in package.manifest.record_sets]
+    size = sum(package.size(name) for name in {*files, EVIDENCE} if name in package.names)
+    if size > MAX_UNPACKED_BYTES:
+        raise TooExpensiveError(f"its records and evidence have {size} bytes, the limit is {MAX_UNPACKED_BYTES}")
+
+
+def evidence_of(package: Package, meter: Meter) -> Iterator[RecordEvidence]:
     """What the gate measured of records, admitted or not; lines that are no evidence are left out."""
-    if EVIDENCE not in package.names:
-        return []
-    with package.open(EVIDENCE) as stream:
-        return [item for item in read_evidence(stream, EVIDENCE) if isinstance(item, RecordEvidence)]
+    if EVIDENCE in package.names:
+        with package.open(EVIDENCE) as stream:
+            lines = read_evidence(meter.limited(stream), EVIDENCE)
+            yield from (item for item in lines if isinstance(item, RecordEvidence))
 
 
 def write_index(
@@ -149,6 +158,16 @@ def write_index(
             connection.execute("PRAGMA journal_mode = OFF")
             connection.execute("PRAGMA synchronous = OFF")
             _fill(connection, stamp, sources, evidence, profile)
+    except sqlite3.Error as error:
+        raise OSError(f"{path}: {error}") from error
+
+
+def write_refusal(path: Path, stamp: str, refusal: Refusal) -> None:
+    """Fill the empty file at `path` with an index that says why there is none. Raises OSError."""
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.executescript(_SCHEMA)
+            connection.execute("INSERT INTO meta VALUES (?,?,?)", (stamp, refusal.reason, refusal.allowed))
     except sqlite3.Error as error:
         raise OSError(f"{path}: {error}") from error
 
@@ -195,7 +214,7 @@ def _fill(
     connection.execute("COMMIT")
     connection.executescript(_INDEXES)
     # The stamp comes last: a file without it was never finished.
-    connection.execute("INSERT INTO meta VALUES (?)", (stamp,))
+    connection.execute("INSERT INTO meta(stamp) VALUES (?)", (stamp,))
 
 
 _Row = tuple[object, ...]

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from tunehub.exceptions import HubError, PackageUnusableError, RegistryUnreadableError, TunehubError
 from tunehub.options import Layout, Options
 from tunehub.policy import Policy
+from tunehub.records.indexing_budget import IndexingBudget
 from tunehub.records.log_lookup import IndexLogs, LayeredLogs, LogLookup
 from tunehub.records.lookup import IndexLookup, IsCurrent, LayeredLookup, RecordLookup
 from tunehub.records.package_records import open_package_logs, open_package_records, open_user_logs, open_user_records
@@ -28,7 +29,7 @@ Layer: TypeAlias = IndexLookup | IndexLogs
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerRequest:
     """What layers are opened for, and with; `policy` hears of what goes wrong, `is_current` knows the
-    templates of this client."""
+    templates of this client, `indexing` is what may be spent on packages that have no index yet."""
 
     host: TargetDescriptor
     options: Options
@@ -37,6 +38,7 @@ class LayerRequest:
     cache: BlobCache
     policy: Policy
     is_current: IsCurrent
+    indexing: IndexingBudget
 
     @property
     def relay(self) -> bool:
@@ -130,12 +132,13 @@ def _open_package(request: LayerRequest, registries: Registries, chosen: Chosen)
     package: IndexLookup | IndexLogs
     if request.relay:
         package = open_package_logs(
-            chosen, registry, request.cache, host=request.host, tvm_version=version, on_problem=on_problem
-        )
+            chosen, registry, request.cache, host=request.host, tvm_version=version, on_problem=on_problem,
+            indexing=request.indexing,
+        )  # fmt: skip
     else:
         package = open_package_records(
             chosen, registry, request.cache, host=request.host, tvm_version=version, on_problem=on_problem,
-            is_current=request.is_current,
+            is_current=request.is_current, indexing=request.indexing,
         )  # fmt: skip
     for remark in (registries.bind(chosen), package.mask):
         if remark is not None:
@@ -161,6 +164,7 @@ def open_layer_behind(request: LayerRequest, registries: Registries, resolution:
             package = open_package_records(
             behind, registries.sources[behind.position], request.cache, host=resolution.host,
             tvm_version=request.tvm_version, on_problem=policy.problem, is_current=request.is_current,
+                indexing=request.indexing,
         )  # fmt: skip
         if package.mask is not None:
             policy.note(str(package.mask))
