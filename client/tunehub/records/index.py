@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from tunehub.registries.key_scheme import KEY_SCHEMES
-from tunehub_registry.evidence import RecordEvidence
+from tunehub_registry.evidence import RecordEvidence, parse_evidence
+from tunehub_registry.exceptions import FormatError
 
 INDEX_FORMAT = 11
 MEASURED = "measured"  # the source of records that a compile of the user's has measured
@@ -197,12 +196,16 @@ class RecordIndex:
         return [row[0] for row in self._ask(query, wanted)]
 
     def evidence(self, tuner: str, key: str) -> RecordEvidence | None:
-        """What the gate measured of a tuner's record for this key, also of a rejected one. Raises IndexDamagedError."""
+        """What the gate measured of a tuner's record for this key, also of a rejected one; None also for a line that
+        is no evidence. Raises IndexDamagedError."""
+        rows = self._ask("SELECT body FROM evidence WHERE exact = ? AND tuner = ?", (key, tuner))
         try:
-            rows = self._ask("SELECT body FROM evidence WHERE exact = ? AND tuner = ?", (key, tuner))
-            return msgspec.json.decode(rows[0][0], type=RecordEvidence) if rows else None
-        except (msgspec.DecodeError, TypeError) as error:
+            found = parse_evidence(bytes(rows[0][0]), "evidence") if rows else None
+        except FormatError:
+            return None
+        except TypeError as error:
             raise IndexDamagedError(str(error)) from error
+        return found if isinstance(found, RecordEvidence) else None
 
     def check(self) -> None:
         """Read the whole file. Raises IndexDamagedError."""

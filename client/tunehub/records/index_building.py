@@ -20,7 +20,6 @@ from msgspec import Meta
 from tunehub.records.index import MEASURED, UNKNOWN_RATIO, RecordIndex, Refusal, SetInfo, is_key
 from tunehub.records.indexing_budget import MAX_UNPACKED_BYTES, Meter, TooExpensiveError
 from tunehub.registries.key_scheme import LADDER, META_SCHEDULE, TEMPLATE
-from tunehub_registry.evidence import RecordEvidence, read_evidence
 from tunehub_registry.graph_log import parse_graph_header
 from tunehub_registry.package import EVIDENCE, Package
 from tunehub_registry.record import MAX_LINE_BYTES, Seconds
@@ -28,6 +27,7 @@ from tunehub_registry.tuning_log import LogLineError, parse_line
 
 _TOO_LONG = f"longer than {MAX_LINE_BYTES} bytes".encode()
 _BATCH = 1000
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _SCHEMA = """
 CREATE TABLE meta(stamp TEXT NOT NULL, refused TEXT, allowed REAL);
 CREATE TABLE sets(id INTEGER PRIMARY KEY, tuner TEXT, tvm TEXT, key_scheme TEXT, good INTEGER, bad INTEGER,
@@ -60,6 +60,14 @@ class _KeyAt(msgspec.Struct, frozen=True):
 
 class _KeysOfStep(msgspec.Struct, frozen=True):
     times: tuple[_KeyAt, ...] = ()
+
+
+class _EvidenceKeys(msgspec.Struct, frozen=True, tag_field="type", tag="record"):
+    exact: _Key
+    tuner: str | None = None
+
+
+EvidenceRow = tuple[str, str, bytes]  # key, tuner, line
 
 
 class _Keys(msgspec.Struct, frozen=True):
@@ -134,19 +142,25 @@ def check_size(package: Package) -> None:
         raise TooExpensiveError(f"its records and evidence have {size} bytes, the limit is {MAX_UNPACKED_BYTES}")
 
 
-def evidence_of(package: Package, meter: Meter) -> Iterator[RecordEvidence]:
-    """What the gate measured of records, admitted or not; lines that are no evidence are left out."""
-    if EVIDENCE in package.names:
-        with package.open(EVIDENCE) as stream:
-            lines = read_evidence(meter.limited(stream), EVIDENCE)
-            yield from (item for item in lines if isinstance(item, RecordEvidence))
+def evidence_of(package: Package, meter: Meter) -> Iterator[EvidenceRow]:
+    """What the gate measured of records, by key and tuner; the rest of a line is looked at when it is asked for."""
+    if EVIDENCE not in package.names:
+        return
+    decoder = msgspec.json.Decoder(_EvidenceKeys)
+    with package.open(EVIDENCE) as stream:
+        for line in _lines(meter.limited(stream)):
+            try:
+                keys = decoder.decode(line)
+            except _NOT_JSON:
+                continue  # also evidence of networks
+            yield keys.exact, keys.tuner or META_SCHEDULE, line
 
 
 def write_index(
     path: Path,
     stamp: str,
     sources: Iterable[RecordStream],
-    evidence: Iterable[RecordEvidence] = (),
+    evidence: Iterable[EvidenceRow] = (),
     profile: bytes | None = None,
 ) -> None:
     """Fill the empty file at `path`, streaming the record files. Raises OSError (also for a full disk).
@@ -175,7 +189,7 @@ def write_refusal(path: Path, stamp: str, refusal: Refusal) -> None:
 def index_in_memory(
     stamp: str,
     sources: Iterable[RecordStream],
-    evidence: Iterable[RecordEvidence] = (),
+    evidence: Iterable[EvidenceRow] = (),
     profile: bytes | None = None,
 ) -> RecordIndex:
     """The same index without a file, for machines where nothing can be written."""
@@ -188,7 +202,7 @@ def _fill(
     connection: sqlite3.Connection,
     stamp: str,
     sources: Iterable[RecordStream],
-    evidence: Iterable[RecordEvidence],
+    evidence: Iterable[EvidenceRow],
     profile: bytes | None,
 ) -> None:
     connection.executescript(_SCHEMA)
@@ -206,10 +220,7 @@ def _fill(
         counts = (tally.good, tally.bad, tally.first_bad, tally.measured)
         values = (info.id, info.tuner, info.tvm, info.key_scheme, *counts)
         connection.execute("INSERT INTO sets VALUES (?,?,?,?,?,?,?,?)", values)
-    connection.executemany(
-        "INSERT OR REPLACE INTO evidence VALUES (?,?,?)",
-        ((item.exact, item.tuner or META_SCHEDULE, msgspec.json.encode(item)) for item in evidence),
-    )
+    connection.executemany("INSERT OR REPLACE INTO evidence VALUES (?,?,?)", evidence)
     connection.executemany("INSERT INTO profile VALUES (?)", [(profile,)] if profile is not None else [])
     connection.execute("COMMIT")
     connection.executescript(_INDEXES)
@@ -246,7 +257,7 @@ def _schedule_rows(source: RecordStream, tally: _Tally) -> Iterator[_Row]:
     for tally.line, line in enumerate(_lines(source.stream), 1):
         try:
             keys = decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except _NOT_JSON as error:
             tally.refuse(error)
             continue
         if not keys.is_timed:
