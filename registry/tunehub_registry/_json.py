@@ -26,6 +26,7 @@ from tunehub_registry.exceptions import (
 T = TypeVar("T")
 
 MAX_DEPTH = 24
+_MAX_REASON = 400  # characters: it may repeat a value of the document
 _PLACE = re.compile(r"^(?P<reason>.*) - at `(?P<path>[^`]*)`$", re.DOTALL)
 _VERSION = re.compile(r"(0|[1-9][0-9]{0,3})\.(0|[1-9][0-9]{0,3})")
 
@@ -62,7 +63,7 @@ def convert(value: Any, kind: type[T] | Any, source: str) -> T:
         reason = place["reason"] if place else str(error)
         if isinstance(error.__cause__, FieldError):
             path, reason = f"{path}.{error.__cause__.field}", error.__cause__.reason
-        raise FormatError(reason, path=path, source=source) from None
+        raise FormatError(reason[:_MAX_REASON], path=path[:_MAX_REASON], source=source) from None
     return result
 
 
