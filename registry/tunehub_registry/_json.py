@@ -70,8 +70,10 @@ def convert(value: Any, kind: type[T] | Any, source: str) -> T:
 def convert_parts(value: Any, kind: type[T] | Any, source: str, part: str, left_out: list[FormatError] | None) -> T:
     """As `convert`; but of the list or object in the field `part`, elements that are not valid go into `left_out`, if
     that is given, rather than spoil the others."""
+    found: T
     try:
-        return convert(value, kind, source)
+        found = convert(value, kind, source)
+        return found
     except FormatError:
         elements = value.get(part) if isinstance(value, dict) else None
         if left_out is None or not isinstance(elements, (dict, list)):
@@ -86,7 +88,8 @@ def convert_parts(value: Any, kind: type[T] | Any, source: str, part: str, left_
         except FormatError as error:
             left_out.append(FormatError(error.reason, path=f"$.{part}[{str(key)[:80]!r}]", source=source))
     kept = {key: elements[key] for key in good} if isinstance(elements, dict) else [elements[key] for key in good]
-    return convert({**value, part: kept}, kind, source)
+    found = convert({**value, part: kept}, kind, source)
+    return found
 
 
 def encode(value: Any, *, indent: int = 0) -> bytes:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tunehub._files.atomic import NotRegularError, open_regular
 from tunehub.registries.key_scheme import KEY_SCHEMES
 from tunehub_registry.evidence import RecordEvidence, parse_evidence
 from tunehub_registry.exceptions import FormatError
@@ -287,9 +288,12 @@ def open_index(path: Path, stamp: str | None) -> RecordIndex:
 
 def _check_size(path: Path) -> None:
     """Compare the file's size with what its header states (https://www.sqlite.org/fileformat2.html#the_database_header)."""
-    with path.open("rb") as stream:
-        header = stream.read(100)
-        size = os.fstat(stream.fileno()).st_size
+    try:
+        with open_regular(path) as stream:
+            header = stream.read(100)
+            size = os.fstat(stream.fileno()).st_size
+    except NotRegularError as error:
+        raise IndexDamagedError(str(error)) from error
     if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
         raise IndexDamagedError("not an SQLite file")
     (page_size,) = struct.unpack(">H", header[16:18])

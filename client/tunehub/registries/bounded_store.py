@@ -6,6 +6,7 @@ DNS, proxies and servers that send a byte a minute can hold a thread for minutes
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, BinaryIO, TypeVar, cast
@@ -17,6 +18,8 @@ from tunehub_registry.stores.waiting import run_until
 
 T = TypeVar("T")
 Opener = Callable[[str], Store]
+_SILENT_S = 300.0
+_silent: dict[str, tuple[float, UnreachableError]] = {}  # what used up a time budget of this process, and when
 _REMEDY = "try again later; TUNEHUB_BUDGET sets the seconds that compiling may wait for the network"
 _OFFLINE = "it is not in the cache, and offline mode forbids the network"
 _OFFLINE_REMEDY = "unset TUNEHUB_OFFLINE once, or run `tunehub sync` while there is a network"
@@ -85,6 +88,7 @@ class BoundedStore:
     def _run(self, path: str, work: Callable[[], T]) -> T:
         if self._offline:
             raise UnreachableError(_OFFLINE, address=self.address, path=path, remedy=_OFFLINE_REMEDY)
+        self._failed = self._failed or self._known_silence()
         if self._failed is not None:
             raise self._failed
         try:
@@ -92,10 +96,20 @@ class BoundedStore:
         except TimeoutError:
             reason = "the time budget was over before the answer was there"
             self._failed = UnreachableError(reason, address=self.address, path=path, remedy=_REMEDY)
+            _silent[self.address] = (time.monotonic(), self._failed)
             raise self._failed from None
         except UnreachableError as error:
             self._failed = error
             raise
+
+    def _known_silence(self) -> UnreachableError | None:
+        """That the address used up a time budget a moment ago: each context would wait for it as long again."""
+        since, error = _silent.get(self.address, (0.0, None))
+        ago = time.monotonic() - since
+        if error is None or ago > _SILENT_S or self._deadline.remaining() is None:
+            return None
+        reason = f"it did not answer in time {ago:.0f} s ago, and is not asked again for {_SILENT_S:.0f} s"
+        return UnreachableError(reason, address=self.address, path=error.path, remedy=_REMEDY)
 
 
 class _Gate:

@@ -41,6 +41,15 @@ def last_known(error: RegistryUnreadableError, address: str, age: float | None) 
     return RegistryUnreadableError(address, f"{reason}: what was read {known} is used", remedy=error.remedy)
 
 
+def ended(error: RegistryUnreadableError, address: str, age: float | None) -> RegistryUnreadableError:
+    """The problem when what the cache has is too old to stand for a registry that cannot be read: or whoever is in the
+    way could keep its users at an old state for ever."""
+    reason = error.reason.removeprefix(f"registry {address}: ")
+    known = "" if age is None else f", read {plain_age(age)} ago,"
+    remedy = f"{error.remedy}; TUNEHUB_OFFLINE=1 or a lock file uses it however old it is"
+    return RegistryUnreadableError(address, f"{reason}; what the cache has{known} is no longer valid", remedy=remedy)
+
+
 def plain_age(seconds: float) -> str:
     """A length of time for people."""
     for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):

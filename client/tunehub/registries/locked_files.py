@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from tunehub.registries.embedded import EMBEDDED, embedded_registry
 from tunehub_registry.document import Document
 from tunehub_registry.lock import LockedPackage
+from tunehub_registry.stores.address import BucketAddress, UnsupportedAddressError, parse_address
 from tunehub_registry.stores.open import is_folder, open_store, split_unsigned
 from tunehub_registry.stores.port import Deadline, FileMissingError, OnBytes, Store, StoreError, UnsoundAnswerError
 
@@ -40,8 +41,8 @@ def places_of(pin: LockedPackage, registries: Sequence[str], opener: Opener) -> 
     embedded = embedded_registry()
     yield Place(address=EMBEDDED, open=lambda: open_store(embedded), paths=pin.paths)
     seen = {EMBEDDED}
-    registry_places = [_registry_place(pin, address, opener) for address in (*registries, pin.registry)]
-    for place in (*registry_places[:-1], _url_place(pin, opener), registry_places[-1]):
+    own = [_registry_place(pin, address, opener) for address in registries]
+    for place in (*own, _url_place(pin, _reserved(registries, opener)), _stated_place(pin, registries, opener)):
         if place is not None and place.address not in seen:
             seen.add(place.address)
             yield place
@@ -162,6 +163,38 @@ def _registry_place(pin: LockedPackage, address: str, opener: Opener) -> Place |
         return None
     bare, _ = split_unsigned(address)  # the hash is what is trusted: no signature is needed, nor missed
     return Place(address=bare, open=lambda: opener(bare), paths=pin.paths)
+
+
+def _stated_place(pin: LockedPackage, registries: Sequence[str], opener: Opener) -> Place | None:
+    """The registry that the lock names."""
+    return _registry_place(pin, pin.registry, _reserved(registries, opener))
+
+
+def _reserved(registries: Sequence[str], opener: Opener) -> Opener:
+    """Opens what a lock file names: buckets at endpoints that the user has not named are read without a signature.
+
+    It would hold the id of the user's key, and of a session its token, for whoever wrote the lock file.
+    """
+    named = {endpoint for address in registries if (endpoint := _endpoint(split_unsigned(address)[0]))}
+
+    def open_reserved(address: str) -> Store:
+        endpoint = _endpoint(address)
+        if endpoint is None or endpoint in named:
+            return opener(address)
+        parsed = parse_address(address)
+        assert isinstance(parsed, BucketAddress)
+        return opener(replace(parsed, anonymous=True).text)
+
+    return open_reserved
+
+
+def _endpoint(address: str) -> str | None:
+    """The server of a bucket, other than AWS's or that of AWS's own variables; None without one."""
+    try:
+        parsed = parse_address(address)
+    except UnsupportedAddressError:
+        return None  # opening it says why
+    return parsed.endpoint if isinstance(parsed, BucketAddress) and not parsed.anonymous else None
 
 
 def _url_place(pin: LockedPackage, opener: Opener) -> Place | None:

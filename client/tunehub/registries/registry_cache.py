@@ -14,15 +14,16 @@ import hashlib
 import os
 import time
 from contextlib import AbstractContextManager, suppress
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
-from tunehub._files.atomic import write_file
+from tunehub._files.atomic import open_regular, write_file
 from tunehub._files.lock import locked
 from tunehub.registries.blob_cache import tag_cache
 from tunehub.registries.delegated import Delegated
-from tunehub_registry.index import MAX_INDEX_BYTES
+from tunehub_registry.index import MAX_INDEX_BYTES, MAX_SHARD_BYTES
 from tunehub_registry.stores.port import Content, Deadline
 
 REGISTRIES = "registries"
@@ -43,6 +44,7 @@ class VerifiedState(msgspec.Struct, frozen=True, kw_only=True):
 
     `root` and `snapshot` are the SHA-256 of the root that it was verified from, and of the snapshot. `delegated` are
     the publishers with their names, in order; None in states that were kept before aliases belonged to publishers.
+    `expires` is the end of the timestamp, in ISO 8601; empty in states from before it was kept.
     """
 
     address: str
@@ -51,6 +53,14 @@ class VerifiedState(msgspec.Struct, frozen=True, kw_only=True):
     catalogue: str
     shards: dict[str, ShardRef] = {}
     delegated: tuple[Delegated, ...] | None = None
+    expires: str = ""
+
+    def has_ended(self, now: datetime) -> bool:
+        """Whether its timestamp says that nobody should take it for the present state any more."""
+        try:
+            return now >= datetime.fromisoformat(self.expires.replace("Z", "+00:00"))
+        except (ValueError, TypeError):
+            return True
 
 
 class RegistryCache:
@@ -124,7 +134,8 @@ class RegistryCache:
         if self._root is None:
             return None
         try:
-            data = self._shard_path(sha256).read_bytes()
+            with open_regular(self._shard_path(sha256)) as stream:
+                data = stream.read(MAX_SHARD_BYTES + 1)
         except OSError:
             return None
         return data if hashlib.sha256(data).hexdigest() == sha256 else None
@@ -152,7 +163,7 @@ class RegistryCache:
         if self._folder is None:
             return None
         try:
-            with (self._folder / name).open("rb") as stream:
+            with open_regular(self._folder / name) as stream:
                 return stream.read(2 * MAX_INDEX_BYTES)
         except OSError:
             return None

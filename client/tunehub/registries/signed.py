@@ -1,7 +1,7 @@
 """A signed registry: TUF metadata by python-tuf, shards and packages by the hashes that it signs.
 
-When the network fails, what was last verified serves on, however old, with a warning; when a signature, a version or a
-hash is wrong, nothing of the registry is used.
+When the network fails, what was last verified serves on until its timestamp ends, with a warning; offline, as its user
+wants it, however old it is. When a signature, a version or a hash is wrong, nothing of the registry is used.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from msgspec import structs
 
 from tunehub.exceptions import RegistryUnreadableError, TrustError
 from tunehub.registries.delegated import with_own_aliases
-from tunehub.registries.failures import last_known
+from tunehub.registries.failures import ended, last_known
 from tunehub.registries.port import Access
 from tunehub.registries.registry_cache import RegistryCache, ShardRef, VerifiedState
 from tunehub.registries.store_packages import StorePackages
@@ -128,6 +129,8 @@ class SignedRegistry(StorePackages):
 
     def _kept_instead(self, error: RegistryUnreadableError) -> VerifiedState:
         kept = None if self._access.offline else self.cache.state(self._root_id)
+        if kept is not None and kept.has_ended(datetime.now(timezone.utc)):
+            error, kept = ended(error, self.address, self.cache.age()), None
         if kept is None:
             self._failure = error
             raise error
@@ -173,8 +176,9 @@ class SignedRegistry(StorePackages):
         found = self._metadata = VerifiedMetadata(self._store, self.root, folder)
         same = kept is not None and (kept.snapshot, kept.catalogue) == (found.snapshot, found.catalogue)
         if kept is not None and same and kept.delegated is not None:
-            self.cache.confirm_state()
-            return kept
+            state = structs.replace(kept, expires=found.expires)
+            self.cache.confirm_state() if state == kept else self.cache.keep_state(state)
+            return state
         if not isinstance(found.catalogue, str):
             raise self._forged("its snapshot has no catalogue")
         shards = kept.shards if kept is not None else {}
@@ -185,6 +189,7 @@ class SignedRegistry(StorePackages):
             catalogue=found.catalogue,
             shards=dict(shards),
             delegated=found.delegated(),
+            expires=found.expires,
         )
         self.cache.keep_state(state)
         return state

@@ -55,9 +55,14 @@ class VerifiedMetadata:
         self._address = store.address
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.rglob("*"):
+            if not path.is_file() and not path.is_dir():  # a pipe would keep python-tuf waiting
+                path.unlink()
         with _explained(self._address):
             self._updater = Updater(str(folder), METADATA, fetcher=_StoreFetcher(store), config=_CONFIG, bootstrap=root)
             self._updater.refresh()
+        timestamp = msgspec.json.decode((folder / "timestamp.json").read_bytes())
+        self.expires = str(timestamp["signed"]["expires"])
         data = (folder / "snapshot.json").read_bytes()
         self.snapshot = hashlib.sha256(data).hexdigest()
         self.catalogue: Any = msgspec.json.decode(data)["signed"].get(CATALOGUE_FIELD)
