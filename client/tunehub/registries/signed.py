@@ -129,7 +129,7 @@ class SignedRegistry(StorePackages):
 
     def _kept_instead(self, error: RegistryUnreadableError) -> VerifiedState:
         kept = None if self._access.offline else self.cache.state(self._root_id)
-        if kept is not None and kept.has_ended(datetime.now(timezone.utc)):
+        if kept is not None and kept.has_ended(now()):
             error, kept = ended(error, self.address, self.cache.age()), None
         if kept is None:
             self._failure = error
@@ -246,6 +246,11 @@ class SignedRegistry(StorePackages):
 
     def _forged(self, reason: str) -> TrustError:
         return TrustError(self.address, reason, remedy=_FORGED)
+
+
+def now() -> datetime:
+    """The time in UTC."""
+    return datetime.now(timezone.utc)
 
 
 def _copy_files(source: Path, target: Path) -> None:

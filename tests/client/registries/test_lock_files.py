@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -18,8 +19,10 @@ from tunehub import api
 from tunehub.compiler.hub import Hub, check_options, open_hub
 from tunehub.exceptions import HubError, HubWarning, LockError, LockFileError, RequirementError
 from tunehub.options import HubOptions, read_options
+from tunehub.registries.locked_files import places_of
 from tunehub_registry.index import encode_index, encode_shard, parse_shard, yank_version
 from tunehub_registry.lock import Lock, LockedPackage, encode_lock
+from tunehub_registry.stores.open import UnsupportedAddressError
 from tunehub_registry.target import TargetDescriptor
 
 from ..conftest import A76, SKYLAKE, ZNVER5, RegistryFolder, key, lines, make_record
@@ -327,3 +330,27 @@ def test_a_locked_and_cached_hub_imports_nothing_for_networks_or_people(two: Reg
              "tunehub.registries.bounded_store", "tunehub.registries.opening", "tunehub.registries.trust_store",
              "tunehub.registries.locked_files", "tunehub_registry.stores.open"}  # fmt: skip
     assert not heavy & modules
+
+
+# --- a hostile lock file
+
+
+def test_a_server_that_only_the_lock_file_names_gets_no_signature(two: RegistryFolder) -> None:
+    asked: list[str] = []
+
+    def opener(address: str) -> Any:
+        asked.append(address)
+        raise UnsupportedAddressError("not in this test", address=address)
+
+    evil, own = "https://evil.example", "https://minio.example"
+    pin = pin_of(two, "0.1.0", registry=f"s3://bucket/x?endpoint={evil}", url=f"s3://bucket/y/f?endpoint={evil}")
+    named = pin_of(two, "0.1.0", registry=f"s3://bucket/x?endpoint={own}", url="s3://amazons/z/f")
+    for each in (pin, named):
+        for place in places_of(each, [f"s3://private?endpoint={own}"], opener):
+            with contextlib.suppress(UnsupportedAddressError):
+                place.open()
+    assert [address for address in asked if evil in address] == [
+        f"s3://bucket/y?endpoint={evil}&anonymous=1", f"s3://bucket/x?endpoint={evil}&anonymous=1"
+    ]  # fmt: skip
+    assert f"s3://bucket/x?endpoint={own}" in asked
+    assert "s3://amazons/z" in asked

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import http.server
 import json
 import os
@@ -11,6 +12,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -181,6 +183,44 @@ def test_what_was_verified_serves_when_the_network_is_away(
     with pytest.raises(RegistryUnreadableError, match="the versions of cuda-x are not in the cache"):
         registry.shard("cuda-x")
     assert len(problems) == 1
+
+
+def test_whoever_is_in_the_way_freezes_nobody_beyond_the_end_of_the_timestamp(
+    place: Path, signed: SigningRegistry, access: Access, problems: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signed.publish()
+    shard = SignedRegistry(FolderStore(place), signed.root, access).shard("llvm-znver5")
+    away = CountingStore(place)
+    away.reachable = False
+    for days, serves_on in ((6, True), (8, False), (400, False)):
+        later = datetime.now(timezone.utc) + timedelta(days=days)
+        monkeypatch.setattr("tunehub.registries.signed.now", lambda later=later: later)
+        registry = SignedRegistry(away, signed.root, access)
+        if serves_on:
+            assert registry.shard("llvm-znver5") == shard
+            continue
+        with pytest.raises(RegistryUnreadableError, match=r"is no longer valid .*TUNEHUB_OFFLINE"):
+            registry.names()
+        assert SignedRegistry(away, signed.root, replace(access, offline=True)).shard("llvm-znver5") == shard
+    assert len(problems) == 1
+
+
+def test_a_new_timestamp_for_the_same_state_lets_it_serve_longer(
+    place: Path, signed: SigningRegistry, access: Access
+) -> None:
+    signed.publish()
+    cache = SignedRegistry(FolderStore(place), signed.root, access).cache
+    SignedRegistry(FolderStore(place), signed.root, access).names()
+    root = hashlib.sha256(signed.root).hexdigest()
+    before = cache.state(root)
+    signed.write_timestamp(expires=signed.expires + timedelta(days=1))
+    SignedRegistry(FolderStore(place), signed.root, access).names()
+    after = cache.state(root)
+    assert before is not None and after is not None
+    assert structs.replace(after, expires=before.expires) == before
+    assert not after.has_ended(signed.expires)
+    assert before.has_ended(signed.expires)
+    assert structs.replace(after, expires="").has_ended(signed.expires - timedelta(days=9))
 
 
 def test_nothing_in_the_cache_and_the_network_away(signed: SigningRegistry, place: Path, access: Access) -> None:
