@@ -59,7 +59,7 @@ class SetInfo:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Refusal:
+class IndexRefusal:
     """Why a package was not indexed, with which `allowed` seconds of processor time: with more it is tried again."""
 
     reason: str
@@ -112,7 +112,7 @@ class RecordIndex:
         stamps = [row[0] for row in found]
         if stamp is not None and stamps != [stamp]:
             raise IndexDamagedError(f"the stamp is {stamps}, not {stamp}")
-        self.refusal = next((Refusal(reason=row[1], allowed=row[2]) for row in found if row[1] is not None), None)
+        self.refusal = next((IndexRefusal(reason=row[1], allowed=row[2]) for row in found if row[1] is not None), None)
         names = columns.split(", ")
         self.sets = tuple(SetInfo(**dict(zip(names, row, strict=True))) for row in rows)
 

@@ -17,7 +17,7 @@ from typing import Annotated, BinaryIO
 import msgspec
 from msgspec import Meta
 
-from tunehub.records.index import MEASURED, UNKNOWN_RATIO, RecordIndex, Refusal, SetInfo, is_key
+from tunehub.records.index import MEASURED, UNKNOWN_RATIO, IndexRefusal, RecordIndex, SetInfo, is_key
 from tunehub.records.indexing_budget import MAX_UNPACKED_BYTES, Meter, TooExpensiveError
 from tunehub.registries.key_scheme import LADDER, META_SCHEDULE, TEMPLATE
 from tunehub_registry.graph_log import parse_graph_header
@@ -176,7 +176,7 @@ def write_index(
         raise OSError(f"{path}: {error}") from error
 
 
-def write_refusal(path: Path, stamp: str, refusal: Refusal) -> None:
+def write_refusal(path: Path, stamp: str, refusal: IndexRefusal) -> None:
     """Fill the empty file at `path` with an index that says why there is none. Raises OSError."""
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:

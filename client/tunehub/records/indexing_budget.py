@@ -65,10 +65,10 @@ class Meter:
 
     def limited(self, stream: BinaryIO) -> BinaryIO:
         """The stream; reading its lines raises TooExpensiveError when the time is over."""
-        return cast("BinaryIO", _Lines(stream, self))
+        return cast("BinaryIO", _MeteredLines(stream, self))
 
 
-class _Lines:
+class _MeteredLines:
     def __init__(self, stream: BinaryIO, meter: Meter) -> None:
         self._stream, self._meter = stream, meter
         self._until_check = 0
@@ -84,7 +84,7 @@ class _Lines:
     def close(self) -> None:
         self._stream.close()
 
-    def __enter__(self) -> _Lines:
+    def __enter__(self) -> _MeteredLines:
         return self
 
     def __exit__(self, *_: object) -> None:

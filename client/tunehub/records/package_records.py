@@ -13,8 +13,8 @@ from tunehub.exceptions import HubError, PackageUnusableError, UserRecordsError
 from tunehub.records.index import (
     INDEX_FORMAT,
     IndexDamagedError,
+    IndexRefusal,
     RecordIndex,
-    Refusal,
     SetInfo,
     open_index,
 )
@@ -258,7 +258,7 @@ class _PackageOpener:
                 beside = evidence_of(package, meter), profile_in(package)
                 self._cache.write(path, lambda temporary: write_index(temporary, self._stamp, sources, *beside))
         except TooExpensiveError as error:
-            refusal = Refusal(reason=str(error), allowed=error.allowed)
+            refusal = IndexRefusal(reason=str(error), allowed=error.allowed)
             self._cache.write(path, lambda temporary: write_refusal(temporary, self._stamp, refusal))
             raise
         try:

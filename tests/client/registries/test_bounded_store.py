@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import threading
 import time
 from typing import Any
@@ -51,6 +52,24 @@ def test_a_silent_server_costs_a_process_one_budget(silent: Any, monkeypatch: py
     monkeypatch.setattr(bounded_store, "_SILENT_S", -1.0)  # later
     assert "the time budget was over" in ask(silent)
     assert silent.asked == 3
+
+
+def test_what_came_in_part_is_not_silence(silent: Any) -> None:
+    """A package that is too large for one budget goes on in the next."""
+
+    def download(path: str, stream: Any, **_: Any) -> None:
+        stream.write(b"some of it")
+        silent.ended.wait(30)
+
+    silent.download = download
+    store = BoundedStore("https://host/x", Deadline(0.1), opener=lambda _: silent)
+    with pytest.raises(UnreachableError):
+        store.download("f", io.BytesIO(), size=100)
+    assert "the time budget was over" in ask(silent)
+    silent.download = lambda *_, **__: silent.ended.wait(30)
+    with pytest.raises(UnreachableError):
+        BoundedStore("https://host/y", Deadline(0.1), opener=lambda _: silent).download("f", io.BytesIO(), size=100)
+    assert "it did not answer in time" in ask(silent, "https://host/y")
 
 
 def test_commands_without_a_budget_ask_again(silent: Any) -> None:
