@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from tunehub.registries.embedded import EMBEDDED, embedded_registry
+from tunehub.registries.servers import reserved
 from tunehub_registry.document import Document
 from tunehub_registry.lock import LockedPackage
-from tunehub_registry.stores.address import BucketAddress, UnsupportedAddressError, parse_address
 from tunehub_registry.stores.open import is_folder, open_store, split_unsigned
 from tunehub_registry.stores.port import Deadline, FileMissingError, OnBytes, Store, StoreError, UnsoundAnswerError
 
@@ -42,7 +42,7 @@ def places_of(pin: LockedPackage, registries: Sequence[str], opener: Opener) -> 
     yield Place(address=EMBEDDED, open=lambda: open_store(embedded), paths=pin.paths)
     seen = {EMBEDDED}
     own = [_registry_place(pin, address, opener) for address in registries]
-    for place in (*own, _url_place(pin, _reserved(registries, opener)), _stated_place(pin, registries, opener)):
+    for place in (*own, _url_place(pin, opener), _registry_place(pin, pin.registry, opener)):
         if place is not None and place.address not in seen:
             seen.add(place.address)
             yield place
@@ -57,10 +57,12 @@ def places_of_document(
             yield replace(place, paths=(document.file,))
 
 
-def bounded_opener(deadline: Deadline, *, offline: bool) -> Opener:
-    """How to open stores that are not waited for after the deadline."""
+def bounded_opener(deadline: Deadline, *, offline: bool, servers: Collection[str] = ()) -> Opener:
+    """How to open stores that are not waited for after the deadline; buckets on other servers than AWS's and these are
+    read without a signature."""
 
     def open_bounded(address: str) -> Store:
+        address = reserved(address, servers)
         if offline or is_folder(address):
             return open_store(address, offline=offline)
         from tunehub.registries.bounded_store import BoundedStore
@@ -163,38 +165,6 @@ def _registry_place(pin: LockedPackage, address: str, opener: Opener) -> Place |
         return None
     bare, _ = split_unsigned(address)  # the hash is what is trusted: no signature is needed, nor missed
     return Place(address=bare, open=lambda: opener(bare), paths=pin.paths)
-
-
-def _stated_place(pin: LockedPackage, registries: Sequence[str], opener: Opener) -> Place | None:
-    """The registry that the lock names."""
-    return _registry_place(pin, pin.registry, _reserved(registries, opener))
-
-
-def _reserved(registries: Sequence[str], opener: Opener) -> Opener:
-    """Opens what a lock file names: buckets at endpoints that the user has not named are read without a signature.
-
-    It would hold the id of the user's key, and of a session its token, for whoever wrote the lock file.
-    """
-    named = {endpoint for address in registries if (endpoint := _endpoint(split_unsigned(address)[0]))}
-
-    def open_reserved(address: str) -> Store:
-        endpoint = _endpoint(address)
-        if endpoint is None or endpoint in named:
-            return opener(address)
-        parsed = parse_address(address)
-        assert isinstance(parsed, BucketAddress)
-        return opener(replace(parsed, anonymous=True).text)
-
-    return open_reserved
-
-
-def _endpoint(address: str) -> str | None:
-    """The server of a bucket, other than AWS's or that of AWS's own variables; None without one."""
-    try:
-        parsed = parse_address(address)
-    except UnsupportedAddressError:
-        return None  # opening it says why
-    return parsed.endpoint if isinstance(parsed, BucketAddress) and not parsed.anonymous else None
 
 
 def _url_place(pin: LockedPackage, opener: Opener) -> Place | None:

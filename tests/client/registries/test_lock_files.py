@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import subprocess
@@ -19,7 +18,8 @@ from tunehub import api
 from tunehub.compiler.hub import Hub, check_options, open_hub
 from tunehub.exceptions import HubError, HubWarning, LockError, LockFileError, RequirementError
 from tunehub.options import HubOptions, read_options
-from tunehub.registries.locked_files import places_of
+from tunehub.registries.servers import reserved
+from tunehub.registries.trust_store import TrustStore
 from tunehub_registry.index import encode_index, encode_shard, parse_shard, yank_version
 from tunehub_registry.lock import Lock, LockedPackage, encode_lock
 from tunehub_registry.stores.open import UnsupportedAddressError
@@ -335,22 +335,30 @@ def test_a_locked_and_cached_hub_imports_nothing_for_networks_or_people(two: Reg
 # --- a hostile lock file
 
 
-def test_a_server_that_only_the_lock_file_names_gets_no_signature(two: RegistryFolder) -> None:
+def test_a_server_that_only_the_lock_file_names_gets_no_signature(
+    two: RegistryFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
 
-    def opener(address: str) -> Any:
-        asked.append(address)
-        raise UnsupportedAddressError("not in this test", address=address)
+    def open_asked(address: Any, **_: Any) -> Any:
+        asked.append(str(address))
+        raise UnsupportedAddressError("not in this test", address=str(address))
 
-    evil, own = "https://evil.example", "https://minio.example"
-    pin = pin_of(two, "0.1.0", registry=f"s3://bucket/x?endpoint={evil}", url=f"s3://bucket/y/f?endpoint={evil}")
-    named = pin_of(two, "0.1.0", registry=f"s3://bucket/x?endpoint={own}", url="s3://amazons/z/f")
-    for each in (pin, named):
-        for place in places_of(each, [f"s3://private?endpoint={own}"], opener):
-            with contextlib.suppress(UnsupportedAddressError):
-                place.open()
-    assert [address for address in asked if evil in address] == [
-        f"s3://bucket/y?endpoint={evil}&anonymous=1", f"s3://bucket/x?endpoint={evil}&anonymous=1"
-    ]  # fmt: skip
-    assert f"s3://bucket/x?endpoint={own}" in asked
-    assert "s3://amazons/z" in asked
+    monkeypatch.setattr("tunehub.registries.bounded_store.BoundedStore", lambda address, _: open_asked(address))
+    evil, own, trusted, variable = (f"https://{name}.example" for name in ("evil", "own", "trusted", "variable"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", variable)
+    TrustStore(tmp_path / "data" / "tunehub" / "trust").add_root(f"s3://bucket?endpoint={trusted}", b"{}")
+    for server in (evil, own, trusted, variable):
+        asked.clear()
+        places = {"registry": f"s3://bucket/x?endpoint={server}", "url": f"s3://bucket/y/f?endpoint={server}"}
+        lock = write_lock(tmp_path, pin_of(two, "0.1.0", **places))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            open_hub(ZNVER5, lock=lock, registry=[f"s3://private?endpoint={own}"], tvm_version=TVM)
+        rest = "&anonymous=1" if server is evil else ""
+        assert asked == [
+            f"s3://private?endpoint={own}", f"s3://bucket/y?endpoint={server}{rest}",
+            f"s3://bucket/x?endpoint={server}{rest}",
+        ]  # fmt: skip
+    assert reserved(f"s3://bucket/x?endpoint={evil}", [own]).endswith("&anonymous=1")
+    assert reserved("s3://amazons/z", [own]) == "s3://amazons/z"
