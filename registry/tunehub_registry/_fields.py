@@ -23,7 +23,7 @@ Count = Annotated[int, Meta(ge=0, le=2**53)]
 Positive = Annotated[int, Meta(ge=1, le=2**53)]
 Dimension = Annotated[int, Meta(ge=1, le=2**31)]
 Extents = Annotated[tuple[Dimension, ...], Meta(max_length=512)]
-Seconds = Annotated[float, Meta(gt=0.0)]
+Seconds = Annotated[float, Meta(ge=1e-12, le=1e9)]  # so ratios and their means stay far from 0 and infinity
 
 # One component of a relative path: no leading dot, nothing that a shell, a URL or a file system reads specially.
 _COMPONENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+!-]{0,199}")

@@ -26,6 +26,7 @@ from tunehub_registry.exceptions import (
 T = TypeVar("T")
 
 MAX_DEPTH = 24
+_MAX_REASON = 400  # characters: it may repeat a value of the document
 _PLACE = re.compile(r"^(?P<reason>.*) - at `(?P<path>[^`]*)`$", re.DOTALL)
 _VERSION = re.compile(r"(0|[1-9][0-9]{0,3})\.(0|[1-9][0-9]{0,3})")
 
@@ -62,8 +63,33 @@ def convert(value: Any, kind: type[T] | Any, source: str) -> T:
         reason = place["reason"] if place else str(error)
         if isinstance(error.__cause__, FieldError):
             path, reason = f"{path}.{error.__cause__.field}", error.__cause__.reason
-        raise FormatError(reason, path=path, source=source) from None
+        raise FormatError(reason[:_MAX_REASON], path=path[:_MAX_REASON], source=source) from None
     return result
+
+
+def convert_parts(value: Any, kind: type[T] | Any, source: str, part: str, left_out: list[FormatError] | None) -> T:
+    """As `convert`; but of the list or object in the field `part`, elements that are not valid go into `left_out`, if
+    that is given, rather than spoil the others."""
+    found: T
+    try:
+        found = convert(value, kind, source)
+        return found
+    except FormatError:
+        elements = value.get(part) if isinstance(value, dict) else None
+        if left_out is None or not isinstance(elements, (dict, list)):
+            raise
+    keys = list(elements) if isinstance(elements, dict) else list(range(len(elements)))
+    good = []
+    for key in keys:
+        alone = {key: elements[key]} if isinstance(elements, dict) else [elements[key]]
+        try:
+            convert({**value, part: alone}, kind, source)
+            good.append(key)
+        except FormatError as error:
+            left_out.append(FormatError(error.reason, path=f"$.{part}[{str(key)[:80]!r}]", source=source))
+    kept = {key: elements[key] for key in good} if isinstance(elements, dict) else [elements[key] for key in good]
+    found = convert({**value, part: kept}, kind, source)
+    return found
 
 
 def encode(value: Any, *, indent: int = 0) -> bytes:

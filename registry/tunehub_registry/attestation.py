@@ -9,19 +9,20 @@ from __future__ import annotations
 from typing import Annotated, Final, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from tunehub_registry import _fields, _json
 from tunehub_registry.exceptions import FieldError
 from tunehub_registry.package import SUFFIX, package_filename
 from tunehub_registry.target import TargetDescriptor
 
-FORMAT_VERSION = "1.0"
+FORMAT_VERSION = "1.1"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 PREDICATE_TYPE: Final = "urn:tunehub:attestation:measurement:1"
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 MAX_PAYLOAD_BYTES = 512 << 10
 MAX_SAMPLED = 1000
+LEAST_SAMPLE = 10  # where a fifth of all records are bad, one at least of ten is with 89 %
 
 _Seconds = Annotated[float, Meta(ge=1e-10, le=1e6)]
 _Spread = Annotated[float, Meta(ge=0.0, le=1e6)]
@@ -79,7 +80,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     seconds.
 
     ``records`` were drawn from ``drawn_from`` ones, those of the package that the attester had the workloads of, by
-    ``seed``: who has the same workloads draws the same sample.
+    ``seed``: who has the same workloads draws the same sample. The package has ``published`` such records in all (since
+    format 1.1), also those whose workloads the attester had not.
     """
 
     format_version: str = FORMAT_VERSION
@@ -92,6 +94,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     drawn_from: _fields.Positive
     records: Annotated[tuple[SampledRecord, ...], Meta(min_length=1, max_length=MAX_SAMPLED)]
     networks: Annotated[tuple[SampledNetwork, ...], Meta(max_length=100)] = ()
+    published: _fields.Positive | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         _fields.check_date("started", self.started)
@@ -104,6 +107,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
             raise FieldError("networks", "a network is there twice")
         if len(self.records) > self.drawn_from:
             raise FieldError("drawn_from", f"is {self.drawn_from}, but there are {len(self.records)} records")
+        if self.published and self.published < self.drawn_from:
+            raise FieldError("published", f"is {self.published}, but {self.drawn_from} could be drawn")
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -111,6 +116,13 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         named = [(record.op, record) for record in self.records]
         found: list[tuple[str, Sampled]] = [*named, *((network.network, network) for network in self.networks)]
         return tuple(f"{name}: {item.fault}" for name, item in found if item.fault is not None)
+
+    @property
+    def too_small(self) -> str | None:
+        """Why the sample says too little, or None: it has fewer records than `LEAST_SAMPLE`, and not all."""
+        found, of = len(self.records), self.published or self.drawn_from
+        few = found < min(of, LEAST_SAMPLE)
+        return f"it measured {found} of {of} records, fewer than {LEAST_SAMPLE}" if few else None
 
     @property
     def gain(self) -> float | None:
@@ -172,7 +184,7 @@ def parse_attestation(data: bytes, source: str) -> Attestation:
     """
     value = _json.decode(data, source, max_bytes=MAX_PAYLOAD_BYTES)
     predicate = value.get("predicate") if isinstance(value, dict) else None
-    _json.check_version(predicate, "format_version", source, major=1, minor=0)
+    _json.check_version(predicate, "format_version", source, major=1, minor=1)
     return _json.convert(value, Attestation, source)
 
 

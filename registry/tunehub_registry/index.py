@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from tunehub_registry import _fields, _json
 from tunehub_registry.document import Document, check_documents
-from tunehub_registry.exceptions import FieldError, NotFoundError, VersionConflictError
+from tunehub_registry.exceptions import FieldError, FormatError, NotFoundError, VersionConflictError
 from tunehub_registry.manifest import Manifest
 from tunehub_registry.package import package_filename
 from tunehub_registry.target import TargetDescriptor, TargetName
@@ -170,15 +170,15 @@ def package_path(name: str, version: str, sha256: str | None = None) -> str:
     return "/".join(filter(None, ("packages", sha256, package_filename(name, version))))
 
 
-def parse_index(data: bytes, source: str) -> Index:
-    """Read `index.json`.
+def parse_index(data: bytes, source: str, *, left_out: list[FormatError] | None = None) -> Index:
+    """Read `index.json`; names that are not valid go into `left_out`, if that is given, and the others are read.
 
     Raises UnsupportedFormatError on an unknown major schema version and FormatError on anything else that is wrong;
     warns NewerFormatWarning on a newer minor version.
     """
     value = _json.decode(data, source, max_bytes=MAX_INDEX_BYTES)
     _json.check_version(value, "schema_version", source, major=1, minor=0)
-    return _json.convert(value, Index, source)
+    return _json.convert_parts(value, Index, source, "names", left_out)
 
 
 def encode_index(index: Index) -> bytes:
@@ -188,11 +188,12 @@ def encode_index(index: Index) -> bytes:
     return data
 
 
-def parse_shard(data: bytes, source: str) -> Shard:
-    """Read a shard; raises and warns as `parse_index`. That the bytes have the expected hash is for the caller."""
+def parse_shard(data: bytes, source: str, *, left_out: list[FormatError] | None = None) -> Shard:
+    """Read a shard; versions that are not valid go into `left_out`, if that is given. Raises and warns as
+    `parse_index`. That the bytes have the expected hash is for the caller."""
     value = _json.decode(data, source, max_bytes=MAX_SHARD_BYTES)
     _json.check_version(value, "schema_version", source, major=1, minor=SHARD_MINOR)
-    return _json.convert(value, Shard, source)
+    return _json.convert_parts(value, Shard, source, "versions", left_out)
 
 
 def encode_shard(shard: Shard) -> bytes:

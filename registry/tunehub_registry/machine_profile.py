@@ -66,5 +66,9 @@ def encode_profile(profile: MachineProfile) -> bytes:
 
 
 def profile_in(package: Package) -> bytes | None:
-    """The profile that a package holds, unread, or None. Raises PackageError where it is damaged."""
-    return package.read(PROFILE) if PROFILE in package.names else None
+    """The profile that a package holds, unread, or None; of one that is too large just enough to see that. Raises
+    PackageError where it is damaged."""
+    if PROFILE not in package.names:
+        return None
+    with package.open(PROFILE) as stream:
+        return stream.read(MAX_PROFILE_BYTES + 1)

@@ -104,6 +104,10 @@ class Package:
         """The names of all members, in the order of the file."""
         return tuple(self._members)
 
+    def size(self, name: str) -> int:
+        """The bytes that a member unpacks to at most, as the archive says. Raises KeyError."""
+        return self._members[name].file_size
+
     def open(self, name: str) -> BinaryIO:
         """Open a member as a stream; reading it raises PackageError on damage or when a limit is passed.
 

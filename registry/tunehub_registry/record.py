@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from tunehub_registry import _json
+from tunehub_registry._fields import Seconds
 from tunehub_registry._lines import MAX_LINE_BYTES, BadLine, read_lines
 from tunehub_registry._measured import MeasuredRecord
 
-__all__ = ["MAX_LINE_BYTES", "BadLine", "ScheduleRecord", "encode_record", "parse_record", "read_records"]
+__all__ = ["MAX_LINE_BYTES", "BadLine", "ScheduleRecord", "Seconds", "encode_record", "parse_record", "read_records"]
 
 
 class ScheduleRecord(MeasuredRecord, frozen=True, kw_only=True, omit_defaults=True):

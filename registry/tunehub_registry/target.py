@@ -69,8 +69,9 @@ def match(package: TargetDescriptor, host: TargetDescriptor) -> Accepted | Rejec
 
     Legality (required features, GPU limits) holds for every fit: a virtual machine can hide features of the very
     model. Then: the same model is `exact`, unless both name their features and these differ: a virtual machine that
-    hides its model goes by another one's name. The same architecture with no feature that the host lacks is `family`;
-    what is left, of the same architecture (CPU) or kind (GPU), is `generic`.
+    hides its model goes by another one's name. A CPU that the package names as an alias has to have the features that
+    the package names. The same architecture with no feature that the host lacks is `family`; what is left, of the same
+    architecture (CPU) or kind (GPU), is `generic`.
     """
     return Matcher(host).match(package)
 
@@ -97,7 +98,7 @@ class Matcher:
         illegal = self._illegal(package)
         if illegal is not None:
             return Rejected(reason=illegal)
-        if self._same_model(package) and self._same_features(package):
+        if self._is_exact(package):
             return Accepted(fit="exact", distance=0)
         package_sm = _sm(package.arch)
         if package_sm is None or self._sm is None:
@@ -117,15 +118,19 @@ class Matcher:
     def _distance(self, package: TargetDescriptor) -> int:
         return len(self._features.symmetric_difference(package.features))
 
-    def _same_model(self, package: TargetDescriptor) -> bool:
-        if package.model.lower() in self._names:
-            return True
-        return bool(package.aliases) and self._model in [name.lower() for name in package.aliases]
+    def compares_features(self, package: TargetDescriptor) -> bool:
+        """Whether it can be known how alike the features are: not where the host names some and the package none. Of
+        GPUs the model says it all."""
+        return self._sm is not None or bool(package.features) or not self._features
 
-    def _same_features(self, package: TargetDescriptor) -> bool:
-        """True of GPUs, whose model says it all, and where either side names none."""
-        known = self._sm is None and package.features and self._features
-        return not known or self._features == frozenset(package.features)
+    def _is_exact(self, package: TargetDescriptor) -> bool:
+        """The same model with the same features, as far as both name them; an alias counts only with features."""
+        named = package.model.lower() in self._names
+        if not named and not (package.aliases and self._model in [name.lower() for name in package.aliases]):
+            return False
+        if self._sm is not None or not self._features:
+            return True
+        return self._features == frozenset(package.features) if package.features else named
 
     def _illegal(self, package: TargetDescriptor) -> str | None:
         missing = package.required_features and self._missing(package.required_features)

@@ -89,6 +89,7 @@ def attest_package(path: Path, request: SampleRequest, resources: Resources, str
             seed=request.seed,
             drawn_from=len({(drawn.record.exact, drawn.tuner) for drawn in found}),
             records=measured,
+            published=len({(record.exact, tuner) for tuner, record in records}),
         ),
     )
 

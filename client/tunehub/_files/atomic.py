@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 TEMPORARY = ".tmp-"  # between the name of the file and what makes the temporary one unique
+
+
+class NotRegularError(OSError):
+    """A pipe, device or folder is where a file should be."""
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading. Raises OSError: NotRegularError where a pipe or a device would keep a reader waiting."""
+    stream = open(path, "rb", opener=_open_at_once)  # noqa: SIM115 - the caller's
+    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        stream.close()
+        raise NotRegularError(errno.EINVAL, "it is no regular file", str(path))
+    return stream
+
+
+def _open_at_once(name: str, flags: int) -> int:
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def write_file(path: Path, data: bytes) -> None:

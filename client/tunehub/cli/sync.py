@@ -25,6 +25,7 @@ from tunehub.registries.documents import fetch_documents
 from tunehub.registries.embedded import EMBEDDED
 from tunehub.registries.locked import LockedRegistry, read_lock
 from tunehub.registries.ordered import Published, Registries
+from tunehub.registries.servers import reserved, servers_of_user
 from tunehub.registries.successors import deprecation
 from tunehub_registry.lock import LOCK_FILE, Lock, LockedPackage
 from tunehub_registry.stores.open import split_unsigned
@@ -86,7 +87,8 @@ def registries_of(
 ) -> Registries:
     """The registries of the options, and those that pins were locked from."""
     known = {EMBEDDED, *(split_unsigned(address)[0] for address in options.registries)}
-    origins = dict.fromkeys(item.registry for item in pins if item.registry not in known)
+    servers = servers_of_user(options)
+    origins = dict.fromkeys(reserved(item.registry, servers) for item in pins if item.registry not in known)
     asked = replace(options, lock=None, registries=(*options.registries, *origins))
     return configured_registries(asked, on_problem=on_problem, deadline=Deadline(options.budget))
 
@@ -94,7 +96,10 @@ def registries_of(
 def fetch_all(lock: Lock, path: Path, options: Options, *, as_json: bool) -> list[Fetched]:
     """Fetch every pin, one line each; what cannot be had is an error of its row."""
     cache = BlobCache(options.cache)
-    registry = LockedRegistry(lock, f"lock file {path}", registries=options.registries, offline=options.offline)
+    registry = LockedRegistry(
+        lock, f"lock file {path}", registries=options.registries, offline=options.offline,
+        servers=partial(servers_of_user, options),
+    )  # fmt: skip
     attesters = Attesters(cache=cache, trust=partial(trust_store, options))
     rows: list[Fetched] = []
     for pin in lock.packages:

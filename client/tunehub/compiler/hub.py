@@ -21,6 +21,7 @@ from tunehub.exceptions import (
 from tunehub.interrupts import raise_if_asked
 from tunehub.options import HubOptions, Layout, Options, Precision, read_options
 from tunehub.policy import Policy
+from tunehub.records.indexing_budget import IndexingBudget
 from tunehub.records.layers import (
     Layer,
     LayerRequest,
@@ -333,6 +334,7 @@ def _open(
     request = LayerRequest(
         host=host, options=options, requirement=requirement, tvm_version=tvm_version,
         cache=BlobCache(options.cache, deadline), policy=policy, is_current=is_current,
+        indexing=IndexingBudget(options.budget),
     )  # fmt: skip
     layers = RecordLayers(relay=request.relay)
     found = _Found(resolution=Resolution(host=host, chosen=None), layers=layers)

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from tunehub._files.atomic import NotRegularError, open_regular
 from tunehub.registries.key_scheme import KEY_SCHEMES
-from tunehub_registry.evidence import RecordEvidence
+from tunehub_registry.evidence import RecordEvidence, parse_evidence
+from tunehub_registry.exceptions import FormatError
 
-INDEX_FORMAT = 10
+INDEX_FORMAT = 11
 MEASURED = "measured"  # the source of records that a compile of the user's has measured
 MAX_CANDIDATES = 8
 MAX_MEMBERS = 256
@@ -56,6 +56,14 @@ class SetInfo:
     def known(self) -> bool:
         """Whether this client can make keys of the set's scheme."""
         return KEY_SCHEMES.get(self.tuner) == self.key_scheme
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexRefusal:
+    """Why a package was not indexed, with which `allowed` seconds of processor time: with more it is tried again."""
+
+    reason: str
+    allowed: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,13 +104,15 @@ class RecordIndex:
         self._connection = connection
         self._lock = threading.Lock()
         try:
-            stamps = [row[0] for row in connection.execute("SELECT stamp FROM meta")]
+            found = connection.execute("SELECT stamp, refused, allowed FROM meta").fetchall()
             columns = "id, tuner, tvm, key_scheme, good, bad, first_bad, measured"
             rows = connection.execute(f"SELECT {columns} FROM sets ORDER BY id").fetchall()
         except sqlite3.Error as error:
             raise IndexDamagedError(str(error)) from error
+        stamps = [row[0] for row in found]
         if stamp is not None and stamps != [stamp]:
             raise IndexDamagedError(f"the stamp is {stamps}, not {stamp}")
+        self.refusal = next((IndexRefusal(reason=row[1], allowed=row[2]) for row in found if row[1] is not None), None)
         names = columns.split(", ")
         self.sets = tuple(SetInfo(**dict(zip(names, row, strict=True))) for row in rows)
 
@@ -187,12 +197,16 @@ class RecordIndex:
         return [row[0] for row in self._ask(query, wanted)]
 
     def evidence(self, tuner: str, key: str) -> RecordEvidence | None:
-        """What the gate measured of a tuner's record for this key, also of a rejected one. Raises IndexDamagedError."""
+        """What the gate measured of a tuner's record for this key, also of a rejected one; None also for a line that
+        is no evidence. Raises IndexDamagedError."""
+        rows = self._ask("SELECT body FROM evidence WHERE exact = ? AND tuner = ?", (key, tuner))
         try:
-            rows = self._ask("SELECT body FROM evidence WHERE exact = ? AND tuner = ?", (key, tuner))
-            return msgspec.json.decode(rows[0][0], type=RecordEvidence) if rows else None
-        except (msgspec.DecodeError, TypeError) as error:
+            found = parse_evidence(bytes(rows[0][0]), "evidence") if rows else None
+        except FormatError:
+            return None
+        except TypeError as error:
             raise IndexDamagedError(str(error)) from error
+        return found if isinstance(found, RecordEvidence) else None
 
     def check(self) -> None:
         """Read the whole file. Raises IndexDamagedError."""
@@ -274,9 +288,12 @@ def open_index(path: Path, stamp: str | None) -> RecordIndex:
 
 def _check_size(path: Path) -> None:
     """Compare the file's size with what its header states (https://www.sqlite.org/fileformat2.html#the_database_header)."""
-    with path.open("rb") as stream:
-        header = stream.read(100)
-        size = os.fstat(stream.fileno()).st_size
+    try:
+        with open_regular(path) as stream:
+            header = stream.read(100)
+            size = os.fstat(stream.fileno()).st_size
+    except NotRegularError as error:
+        raise IndexDamagedError(str(error)) from error
     if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
         raise IndexDamagedError("not an SQLite file")
     (page_size,) = struct.unpack(">H", header[16:18])

@@ -17,18 +17,19 @@ from typing import Annotated, BinaryIO
 import msgspec
 from msgspec import Meta
 
-from tunehub.records.index import MEASURED, UNKNOWN_RATIO, RecordIndex, SetInfo, is_key
+from tunehub.records.index import MEASURED, UNKNOWN_RATIO, IndexRefusal, RecordIndex, SetInfo, is_key
+from tunehub.records.indexing_budget import MAX_UNPACKED_BYTES, Meter, TooExpensiveError
 from tunehub.registries.key_scheme import LADDER, META_SCHEDULE, TEMPLATE
-from tunehub_registry.evidence import RecordEvidence, read_evidence
 from tunehub_registry.graph_log import parse_graph_header
 from tunehub_registry.package import EVIDENCE, Package
-from tunehub_registry.record import MAX_LINE_BYTES
+from tunehub_registry.record import MAX_LINE_BYTES, Seconds
 from tunehub_registry.tuning_log import LogLineError, parse_line
 
 _TOO_LONG = f"longer than {MAX_LINE_BYTES} bytes".encode()
 _BATCH = 1000
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _SCHEMA = """
-CREATE TABLE meta(stamp TEXT NOT NULL);
+CREATE TABLE meta(stamp TEXT NOT NULL, refused TEXT, allowed REAL);
 CREATE TABLE sets(id INTEGER PRIMARY KEY, tuner TEXT, tvm TEXT, key_scheme TEXT, good INTEGER, bad INTEGER,
                   first_bad TEXT, measured INTEGER);
 CREATE TABLE records(line INTEGER PRIMARY KEY, record_set INTEGER, exact TEXT, anchor TEXT, op TEXT,
@@ -48,13 +49,12 @@ CREATE INDEX by_anchor_class ON records(anchor_class, ratio) WHERE anchor_class 
 """
 
 _Key = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
-_Seconds = Annotated[float, Meta(gt=0.0)]
 _Extents = Annotated[tuple[Annotated[int, Meta(ge=1, le=2**31)], ...], Meta(max_length=512)]
 
 
 class _KeyAt(msgspec.Struct, frozen=True):
-    run_s: _Seconds
-    default_s: _Seconds
+    run_s: Seconds
+    default_s: Seconds
     exact: _Key | None = None
 
 
@@ -62,15 +62,23 @@ class _KeysOfStep(msgspec.Struct, frozen=True):
     times: tuple[_KeyAt, ...] = ()
 
 
+class _EvidenceKeys(msgspec.Struct, frozen=True, tag_field="type", tag="record"):
+    exact: _Key
+    tuner: str | None = None
+
+
+EvidenceRow = tuple[str, str, bytes]  # key, tuner, line
+
+
 class _Keys(msgspec.Struct, frozen=True):
     """What the index needs of a record. The rest of the line is looked at when the record is asked for."""
 
     exact: _Key
     op: Annotated[str, Meta(max_length=1024)]
-    run_s: tuple[_Seconds, ...] = ()
+    run_s: tuple[Seconds, ...] = ()
     ladder: tuple[_KeysOfStep, ...] | None = None
     anchor: _Key | None = None
-    default_s: _Seconds | None = None
+    default_s: Seconds | None = None
     template: str | None = None
     source: str = ""
     op_class: str | None = None
@@ -115,30 +123,44 @@ class RecordStream:
 
 
 @contextmanager
-def record_sets(package: Package) -> Iterator[list[RecordStream]]:
-    """The record files that this client has keys for, open. Others are listed without their lines."""
+def record_sets(package: Package, meter: Meter) -> Iterator[list[RecordStream]]:
+    """The record files that this client has keys for, open and limited. Others are listed without their lines."""
     with ExitStack() as stack:
         sources: list[RecordStream] = []
         for number, item in enumerate(package.manifest.record_sets):
             info = SetInfo(id=number, tuner=item.tuner, tvm=item.tvm, key_scheme=item.key_scheme)
             stream = stack.enter_context(package.open(item.file)) if info.known else BytesIO()
-            sources.append(RecordStream(info=info, stream=stream))
+            sources.append(RecordStream(info=info, stream=meter.limited(stream)))
         yield sources
 
 
-def evidence_of(package: Package) -> list[RecordEvidence]:
-    """What the gate measured of records, admitted or not; lines that are no evidence are left out."""
+def check_size(package: Package) -> None:
+    """Raises TooExpensiveError for more records and evidence than packages of a compile may have."""
+    files = [item.file for item in package.manifest.record_sets]
+    size = sum(package.size(name) for name in {*files, EVIDENCE} if name in package.names)
+    if size > MAX_UNPACKED_BYTES:
+        raise TooExpensiveError(f"its records and evidence have {size} bytes, the limit is {MAX_UNPACKED_BYTES}")
+
+
+def evidence_of(package: Package, meter: Meter) -> Iterator[EvidenceRow]:
+    """What the gate measured of records, by key and tuner; the rest of a line is looked at when it is asked for."""
     if EVIDENCE not in package.names:
-        return []
+        return
+    decoder = msgspec.json.Decoder(_EvidenceKeys)
     with package.open(EVIDENCE) as stream:
-        return [item for item in read_evidence(stream, EVIDENCE) if isinstance(item, RecordEvidence)]
+        for line in _lines(meter.limited(stream)):
+            try:
+                keys = decoder.decode(line)
+            except _NOT_JSON:
+                continue  # also evidence of networks
+            yield keys.exact, keys.tuner or META_SCHEDULE, line
 
 
 def write_index(
     path: Path,
     stamp: str,
     sources: Iterable[RecordStream],
-    evidence: Iterable[RecordEvidence] = (),
+    evidence: Iterable[EvidenceRow] = (),
     profile: bytes | None = None,
 ) -> None:
     """Fill the empty file at `path`, streaming the record files. Raises OSError (also for a full disk).
@@ -154,10 +176,20 @@ def write_index(
         raise OSError(f"{path}: {error}") from error
 
 
+def write_refusal(path: Path, stamp: str, refusal: IndexRefusal) -> None:
+    """Fill the empty file at `path` with an index that says why there is none. Raises OSError."""
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.executescript(_SCHEMA)
+            connection.execute("INSERT INTO meta VALUES (?,?,?)", (stamp, refusal.reason, refusal.allowed))
+    except sqlite3.Error as error:
+        raise OSError(f"{path}: {error}") from error
+
+
 def index_in_memory(
     stamp: str,
     sources: Iterable[RecordStream],
-    evidence: Iterable[RecordEvidence] = (),
+    evidence: Iterable[EvidenceRow] = (),
     profile: bytes | None = None,
 ) -> RecordIndex:
     """The same index without a file, for machines where nothing can be written."""
@@ -170,7 +202,7 @@ def _fill(
     connection: sqlite3.Connection,
     stamp: str,
     sources: Iterable[RecordStream],
-    evidence: Iterable[RecordEvidence],
+    evidence: Iterable[EvidenceRow],
     profile: bytes | None,
 ) -> None:
     connection.executescript(_SCHEMA)
@@ -188,15 +220,12 @@ def _fill(
         counts = (tally.good, tally.bad, tally.first_bad, tally.measured)
         values = (info.id, info.tuner, info.tvm, info.key_scheme, *counts)
         connection.execute("INSERT INTO sets VALUES (?,?,?,?,?,?,?,?)", values)
-    connection.executemany(
-        "INSERT OR REPLACE INTO evidence VALUES (?,?,?)",
-        ((item.exact, item.tuner or META_SCHEDULE, msgspec.json.encode(item)) for item in evidence),
-    )
+    connection.executemany("INSERT OR REPLACE INTO evidence VALUES (?,?,?)", evidence)
     connection.executemany("INSERT INTO profile VALUES (?)", [(profile,)] if profile is not None else [])
     connection.execute("COMMIT")
     connection.executescript(_INDEXES)
     # The stamp comes last: a file without it was never finished.
-    connection.execute("INSERT INTO meta VALUES (?)", (stamp,))
+    connection.execute("INSERT INTO meta(stamp) VALUES (?)", (stamp,))
 
 
 _Row = tuple[object, ...]
@@ -228,7 +257,7 @@ def _schedule_rows(source: RecordStream, tally: _Tally) -> Iterator[_Row]:
     for tally.line, line in enumerate(_lines(source.stream), 1):
         try:
             keys = decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except _NOT_JSON as error:
             tally.refuse(error)
             continue
         if not keys.is_timed:

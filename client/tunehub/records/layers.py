@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tunehub.exceptions import HubError, PackageUnusableError, RegistryUnreadableError
+from tunehub.exceptions import HubError, PackageUnusableError, RegistryUnreadableError, TunehubError
 from tunehub.options import Layout, Options
 from tunehub.policy import Policy
+from tunehub.records.indexing_budget import IndexingBudget
 from tunehub.records.log_lookup import IndexLogs, LayeredLogs, LogLookup
 from tunehub.records.lookup import IndexLookup, IsCurrent, LayeredLookup, RecordLookup
 from tunehub.records.package_records import open_package_logs, open_package_records, open_user_logs, open_user_records
@@ -26,7 +29,7 @@ Layer: TypeAlias = IndexLookup | IndexLogs
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerRequest:
     """What layers are opened for, and with; `policy` hears of what goes wrong, `is_current` knows the
-    templates of this client."""
+    templates of this client, `indexing` is what may be spent on packages that have no index yet."""
 
     host: TargetDescriptor
     options: Options
@@ -35,6 +38,7 @@ class LayerRequest:
     cache: BlobCache
     policy: Policy
     is_current: IsCurrent
+    indexing: IndexingBudget
 
     @property
     def relay(self) -> bool:
@@ -102,10 +106,23 @@ def open_nearest_layer(request: LayerRequest, registries: Registries) -> tuple[R
             policy.problem(registries.nothing_found(resolution, requirement, tvm_version, unusable))
             return resolution, None
         try:
-            return resolution, _open_package(request, registries, chosen)
+            with _costing_itself(chosen):
+                return resolution, _open_package(request, registries, chosen)
         except (PackageUnusableError, RegistryUnreadableError) as error:
             policy.problem(error)
             unusable[chosen.registry, chosen.name, chosen.entry.version] = error.reason
+
+
+@contextmanager
+def _costing_itself(chosen: Chosen) -> Iterator[None]:
+    """What a package raises that nobody thought of costs that package, and no other."""
+    try:
+        yield
+    except (TunehubError, Warning):  # warnings that the user makes errors stay what they are
+        raise
+    except Exception as error:
+        reason = f"{chosen.label} cannot be opened: {type(error).__name__}: {str(error)[:200]}"
+        raise PackageUnusableError(reason, remedy="please report it; another package is tried") from error
 
 
 def _open_package(request: LayerRequest, registries: Registries, chosen: Chosen) -> Layer:
@@ -115,12 +132,13 @@ def _open_package(request: LayerRequest, registries: Registries, chosen: Chosen)
     package: IndexLookup | IndexLogs
     if request.relay:
         package = open_package_logs(
-            chosen, registry, request.cache, host=request.host, tvm_version=version, on_problem=on_problem
-        )
+            chosen, registry, request.cache, host=request.host, tvm_version=version, on_problem=on_problem,
+            indexing=request.indexing,
+        )  # fmt: skip
     else:
         package = open_package_records(
             chosen, registry, request.cache, host=request.host, tvm_version=version, on_problem=on_problem,
-            is_current=request.is_current,
+            is_current=request.is_current, indexing=request.indexing,
         )  # fmt: skip
     for remark in (registries.bind(chosen), package.mask):
         if remark is not None:
@@ -142,9 +160,11 @@ def open_layer_behind(request: LayerRequest, registries: Registries, resolution:
     if behind is None:
         return None
     try:
-        package = open_package_records(
+        with _costing_itself(behind):
+            package = open_package_records(
             behind, registries.sources[behind.position], request.cache, host=resolution.host,
             tvm_version=request.tvm_version, on_problem=policy.problem, is_current=request.is_current,
+                indexing=request.indexing,
         )  # fmt: skip
         if package.mask is not None:
             policy.note(str(package.mask))

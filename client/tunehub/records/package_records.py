@@ -13,10 +13,12 @@ from tunehub.exceptions import HubError, PackageUnusableError, UserRecordsError
 from tunehub.records.index import (
     INDEX_FORMAT,
     IndexDamagedError,
+    IndexRefusal,
     RecordIndex,
     SetInfo,
     open_index,
 )
+from tunehub.records.indexing_budget import MAX_PACKAGE_BYTES, IndexingBudget, Meter, TooExpensiveError
 from tunehub.records.lookup import IndexLookup, IsCurrent
 from tunehub.records.masking import read_mask
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
@@ -27,6 +29,7 @@ from tunehub_registry.machine_profile import profile_in
 from tunehub_registry.target import Rejected, TargetDescriptor, match
 
 if TYPE_CHECKING:  # what is indexed already needs none of these
+    from tunehub.records.index_building import RecordStream
     from tunehub.records.log_lookup import IndexLogs
     from tunehub.registries.port import OnProblem, Registry
     from tunehub_registry.package import Package
@@ -43,14 +46,15 @@ def open_package_records(
     tvm_version: str | None,
     on_problem: OnProblem,
     is_current: IsCurrent,
+    indexing: IndexingBudget,
 ) -> IndexLookup:
     """Open our own records of a package that the installed TVM can use.
 
-    Raises PackageUnusableError (wrong hash, damaged, no records for this TVM) or RegistryUnreadableError. A cache
-    that cannot be written is reported to `on_problem`; the index is then made in memory. `is_current`: as
+    Raises PackageUnusableError (wrong hash, damaged, too large, no records for this TVM) or RegistryUnreadableError. A
+    cache that cannot be written is reported to `on_problem`; the index is then made in memory. `is_current`: as
     :class:`IndexLookup` has it.
     """
-    opener = _PackageOpener(chosen, registry, cache, host, on_problem)
+    opener = _PackageOpener(chosen, registry, cache, host, on_problem, indexing)
     index, usable = opener.usable(RECORD_TUNERS, tvm_version)
     return IndexLookup(
         index,
@@ -71,9 +75,10 @@ def open_package_logs(
     host: TargetDescriptor,
     tvm_version: str | None,
     on_problem: OnProblem,
+    indexing: IndexingBudget,
 ) -> IndexLogs:
     """Open the tuning logs of a package that the installed TVM (up to 0.19) can use. As `open_package_records`."""
-    opener = _PackageOpener(chosen, registry, cache, host, on_problem)
+    opener = _PackageOpener(chosen, registry, cache, host, on_problem, indexing)
     index, usable = opener.usable(LOG_TUNERS, tvm_version)
     from tunehub.records.log_lookup import IndexLogs
 
@@ -172,6 +177,8 @@ def open_user_logs(
     )
 
 
+_PUBLISH_AGAIN = "the registry has to publish it again; another one is tried"
+_MORE_TIME = "another one is tried; a tenth of TUNEHUB_BUDGET, if that is more, is the time for it"
 _NEWER = "install a TVM that they are made for, or upgrade tunehub; `tunehub show` lists both"
 _OTHER_KINDS = frozenset({"llvm", "cuda", "rocm", "metal", "vulkan", "opencl", "hexagon", "webgpu"})
 
@@ -180,13 +187,20 @@ class _PackageOpener:
     """The steps from a chosen package to its index; the index alone is enough once it is there."""
 
     def __init__(
-        self, chosen: Chosen, registry: Registry, cache: BlobCache, host: TargetDescriptor, on_problem: OnProblem
+        self,
+        chosen: Chosen,
+        registry: Registry,
+        cache: BlobCache,
+        host: TargetDescriptor,
+        on_problem: OnProblem,
+        indexing: IndexingBudget,
     ) -> None:
         self._chosen = chosen
         self._registry = registry
         self._cache = cache
         self._host = host
         self._on_problem = on_problem
+        self._indexing = indexing
         self._sha256 = chosen.entry.sha256
         self._stamp = f"tunehub-index {INDEX_FORMAT} {_SCHEMES} {self._sha256}"
 
@@ -208,15 +222,20 @@ class _PackageOpener:
         return index, usable
 
     def open(self, *, rebuild: bool = False) -> RecordIndex:
+        """The index, made anew where there is none. Raises as `open_package_records`."""
+        if self._chosen.entry.size > MAX_PACKAGE_BYTES:
+            raise self._unusable(f"it has {self._chosen.entry.size} bytes, the limit is {MAX_PACKAGE_BYTES}")
         path = self._cache.index_path(self._sha256)
         try:
             if not rebuild:
-                return open_index(path, self._stamp)
+                return self._known(path)
         except (OSError, IndexDamagedError):
             pass  # not there, or to be replaced
         try:
             with self._cache.lock(path):
                 return self._build(path, rebuild=rebuild)
+        except TooExpensiveError as error:
+            raise self._too_expensive(str(error), error.allowed) from error
         except OSError as error:
             self._on_problem(_cache_problem(self._cache, error))
             return self._in_memory()
@@ -225,18 +244,23 @@ class _PackageOpener:
         """Under the lock: another process may have been faster; else fetch, verify, index."""
         try:
             if not rebuild:
-                return open_index(path, self._stamp)
+                return self._known(path)
         except (FileNotFoundError, IndexDamagedError):
             pass
         try:
             blob = self._cache.blob(self._sha256, self._chosen.entry.size, self._download)
         except HashMismatchError as error:
             raise self._unusable(str(error)) from error
-        from tunehub.records.index_building import evidence_of, record_sets, write_index
+        from tunehub.records.index_building import evidence_of, write_index, write_refusal
 
-        with self._opened(blob) as package, record_sets(package) as sources:
-            beside = evidence_of(package), profile_in(package)
-            self._cache.write(path, lambda temporary: write_index(temporary, self._stamp, sources, *beside))
+        try:
+            with self._metered(blob) as (package, sources, meter):
+                beside = evidence_of(package, meter), profile_in(package)
+                self._cache.write(path, lambda temporary: write_index(temporary, self._stamp, sources, *beside))
+        except TooExpensiveError as error:
+            refusal = IndexRefusal(reason=str(error), allowed=error.allowed)
+            self._cache.write(path, lambda temporary: write_refusal(temporary, self._stamp, refusal))
+            raise
         try:
             return open_index(path, self._stamp)
         except IndexDamagedError as error:
@@ -249,10 +273,38 @@ class _PackageOpener:
             data = blob if is_sound(blob, self._sha256) else fetch_verified(self._sha256, self._fetch)
         except HashMismatchError as error:
             raise self._unusable(str(error)) from error
-        from tunehub.records.index_building import evidence_of, index_in_memory, record_sets
+        from tunehub.records.index_building import evidence_of, index_in_memory
 
-        with self._opened(data) as package, record_sets(package) as sources:
-            return index_in_memory(self._stamp, sources, evidence_of(package), profile_in(package))
+        try:
+            with self._metered(data) as (package, sources, meter):
+                return index_in_memory(self._stamp, sources, evidence_of(package, meter), profile_in(package))
+        except TooExpensiveError as error:
+            raise self._too_expensive(str(error), error.allowed) from error
+
+    def _known(self, path: Path) -> RecordIndex:
+        """The index that is there. Raises as `open_index`, and PackageUnusableError when what is there says that making
+        one takes too long."""
+        index = open_index(path, self._stamp)
+        if index.refusal is None:
+            return index
+        index.close()
+        if index.refusal.allowed < self._indexing.allowed:
+            raise IndexDamagedError("there was less time than now")
+        raise self._too_expensive(index.refusal.reason, index.refusal.allowed)
+
+    @contextmanager
+    def _metered(self, data: Path | bytes) -> Iterator[tuple[Package, list[RecordStream], Meter]]:
+        """The package and its record files, open; what is read of them counts. Raises TooExpensiveError."""
+        from tunehub.records.index_building import check_size, record_sets
+
+        meter = self._indexing.meter()
+        try:
+            with self._opened(data) as package:
+                check_size(package)
+                with record_sets(package, meter) as sources:
+                    yield package, sources, meter
+        finally:
+            self._indexing.spend(meter.spent)
 
     def _fetch(self) -> bytes:
         return self._registry.fetch_package(self._chosen.entry)
@@ -280,9 +332,12 @@ class _PackageOpener:
         if isinstance(outcome, Rejected):
             raise self._unusable(outcome.reason)
 
-    def _unusable(self, reason: str) -> PackageUnusableError:
+    def _unusable(self, reason: str, remedy: str = _PUBLISH_AGAIN) -> PackageUnusableError:
         text = f"{self._chosen.label} from {self._registry.address} is not used: {reason}"
-        return PackageUnusableError(text, remedy="the registry has to publish it again; another one is tried")
+        return PackageUnusableError(text, remedy=remedy)
+
+    def _too_expensive(self, reason: str, allowed: float) -> PackageUnusableError:
+        return self._unusable(reason, _PUBLISH_AGAIN if allowed == float("inf") else _MORE_TIME)
 
 
 def _is_file(path: Path) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from tunehub._files.atomic import TEMPORARY, fill_file
+from tunehub._files.atomic import TEMPORARY, fill_file, open_regular
 from tunehub._files.lock import locked
 from tunehub_registry.package import SUFFIX, sha256_of
 from tunehub_registry.stores.port import Deadline
@@ -91,6 +91,8 @@ class BlobCache:
         self._make_folder(path.parent)
         self.sweep()
         part = path.with_name(path.name + PART_SUFFIX)
+        if part.exists() and not part.is_file():  # a pipe would keep its reader waiting
+            part.unlink()
         resumed = self._complete(part, size, download)
         if resumed and not is_sound(part, sha256):
             part.unlink()
@@ -169,6 +171,7 @@ def fetch_verified(sha256: str, fetch: Callable[[], bytes]) -> bytes:
 def is_sound(path: Path, sha256: str) -> bool:
     """Whether the file is there, can be read, and has the hash."""
     try:
+        open_regular(path).close()
         return sha256_of(path) == sha256
     except OSError:
         return False

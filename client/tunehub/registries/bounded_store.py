@@ -6,6 +6,7 @@ DNS, proxies and servers that send a byte a minute can hold a thread for minutes
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, BinaryIO, TypeVar, cast
@@ -17,6 +18,8 @@ from tunehub_registry.stores.waiting import run_until
 
 T = TypeVar("T")
 Opener = Callable[[str], Store]
+_SILENT_S = 300.0
+_silent: dict[str, float] = {}  # addresses that used up a time budget of this process, and when
 _REMEDY = "try again later; TUNEHUB_BUDGET sets the seconds that compiling may wait for the network"
 _OFFLINE = "it is not in the cache, and offline mode forbids the network"
 _OFFLINE_REMEDY = "unset TUNEHUB_OFFLINE once, or run `tunehub sync` while there is a network"
@@ -73,7 +76,7 @@ class BoundedStore:
             self._open().download(path, target, size=size, offset=offset, deadline=end, on_bytes=on_bytes)
 
         try:
-            self._run(path, download)
+            self._run(path, download, lambda: gate.count > 0)
         finally:
             gate.close()
 
@@ -82,9 +85,10 @@ class BoundedStore:
             self._store = self._opener(self._given)
         return self._store
 
-    def _run(self, path: str, work: Callable[[], T]) -> T:
+    def _run(self, path: str, work: Callable[[], T], anything_came: Callable[[], bool] = lambda: False) -> T:
         if self._offline:
             raise UnreachableError(_OFFLINE, address=self.address, path=path, remedy=_OFFLINE_REMEDY)
+        self._failed = self._failed or self._known_silence(path)
         if self._failed is not None:
             raise self._failed
         try:
@@ -96,6 +100,18 @@ class BoundedStore:
         except UnreachableError as error:
             self._failed = error
             raise
+        finally:
+            if self._failed is not None and self._deadline.over and not anything_came():
+                _silent[self.address] = time.monotonic()
+
+    def _known_silence(self, path: str) -> UnreachableError | None:
+        """That the address used up a time budget a moment ago: each context would wait for it as long again."""
+        since = _silent.get(self.address)
+        if since is None or self._deadline.remaining() is None or time.monotonic() - since > _SILENT_S:
+            return None
+        ago = time.monotonic() - since
+        reason = f"it did not answer in time {ago:.0f} s ago, and is not asked again for {_SILENT_S:.0f} s"
+        return UnreachableError(reason, address=self.address, path=path, remedy=_REMEDY)
 
 
 class _Gate:
@@ -103,12 +119,14 @@ class _Gate:
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream: BinaryIO | None = stream
+        self.count = 0
         self._lock = threading.Lock()
 
     def write(self, data: Any) -> int:
         with self._lock:
             if self._stream is None:
                 raise ValueError("nobody waits for the download any more")
+            self.count += 1
             return self._stream.write(data)
 
     def flush(self) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -81,22 +82,35 @@ class LockedRegistry:
     """The pins of a lock file as a registry."""
 
     def __init__(
-        self, lock: Lock, address: str, *, registries: Sequence[str], offline: bool, deadline: Deadline | None = None
+        self,
+        lock: Lock,
+        address: str,
+        *,
+        registries: Sequence[str],
+        offline: bool,
+        deadline: Deadline | None = None,
+        servers: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """`address` names the lock in messages; `registries` are asked for files before those that the lock names.
 
-        After `deadline` there is no network any more.
+        After `deadline` there is no network any more. `servers` are those that may see the user's signatures.
         """
         self.lock = lock
         self._address = address
         self._registries = tuple(registries)
         self._offline = offline
         self._deadline = deadline or Deadline(None)
+        self._servers = servers
 
     @property
     def address(self) -> str:
         """As the port says."""
         return self._address
+
+    @property
+    def stale(self) -> bool:
+        """Never: the pins are what was asked for."""
+        return False
 
     def names(self) -> Mapping[str, TargetDescriptor]:
         """As the port says."""
@@ -125,7 +139,8 @@ class LockedRegistry:
         """
         from tunehub.registries.locked_files import bounded_opener, download_verified, places_of
 
-        places = places_of(pin, self._registries, bounded_opener(self._deadline, offline=self._offline))
+        opener = bounded_opener(self._deadline, offline=self._offline, servers=self._servers())
+        places = places_of(pin, self._registries, opener)
         place, failures = download_verified(pin, places, stream, offset, on_bytes)
         if place is None:
             tried = tuple((item.address, item.reason) for item in failures)
@@ -138,7 +153,7 @@ class LockedRegistry:
 
         stream = BytesIO()
         pin = next(item for item in self.lock.packages if document in item.documents)
-        opener = bounded_opener(self._deadline, offline=self._offline)
+        opener = bounded_opener(self._deadline, offline=self._offline, servers=self._servers())
         places = places_of_document(document, pin, self._registries, opener)
         place, failures = download_verified(document, places, stream)
         if place is None:
@@ -194,9 +209,16 @@ def open_locked(options: Options, on_problem: OnProblem, deadline: Deadline, att
     assert options.lock is not None
     lock = read_lock(options.lock, options.lock_place)
     registry = LockedRegistry(
-        lock, f"lock file {options.lock}", registries=options.registries, offline=options.offline, deadline=deadline
-    )
+        lock, f"lock file {options.lock}", registries=options.registries, offline=options.offline, deadline=deadline,
+        servers=partial(_servers, options),
+    )  # fmt: skip
     return LockedRegistries(registry, options, on_problem, attesters)
+
+
+def _servers(options: Options) -> Collection[str]:
+    from tunehub.registries.servers import servers_of_user  # most packages are in the cache
+
+    return servers_of_user(options)
 
 
 def _missing(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from tunehub.registries.embedded import EMBEDDED, embedded_registry
+from tunehub.registries.servers import reserved
 from tunehub_registry.document import Document
 from tunehub_registry.lock import LockedPackage
 from tunehub_registry.stores.open import is_folder, open_store, split_unsigned
@@ -40,8 +41,8 @@ def places_of(pin: LockedPackage, registries: Sequence[str], opener: Opener) -> 
     embedded = embedded_registry()
     yield Place(address=EMBEDDED, open=lambda: open_store(embedded), paths=pin.paths)
     seen = {EMBEDDED}
-    registry_places = [_registry_place(pin, address, opener) for address in (*registries, pin.registry)]
-    for place in (*registry_places[:-1], _url_place(pin, opener), registry_places[-1]):
+    own = [_registry_place(pin, address, opener) for address in registries]
+    for place in (*own, _url_place(pin, opener), _registry_place(pin, pin.registry, opener)):
         if place is not None and place.address not in seen:
             seen.add(place.address)
             yield place
@@ -56,10 +57,12 @@ def places_of_document(
             yield replace(place, paths=(document.file,))
 
 
-def bounded_opener(deadline: Deadline, *, offline: bool) -> Opener:
-    """How to open stores that are not waited for after the deadline."""
+def bounded_opener(deadline: Deadline, *, offline: bool, servers: Collection[str] = ()) -> Opener:
+    """How to open stores that are not waited for after the deadline; buckets on other servers than AWS's and these are
+    read without a signature."""
 
     def open_bounded(address: str) -> Store:
+        address = reserved(address, servers)
         if offline or is_folder(address):
             return open_store(address, offline=offline)
         from tunehub.registries.bounded_store import BoundedStore

@@ -8,9 +8,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
-from tunehub.exceptions import HubError, RegistryUnreadableError, ResolutionError, TrustError
+from tunehub.exceptions import HubError, RegistryUnreadableError, ResolutionError, TrustError, TunehubError
 from tunehub.registries.attested import TOO_FEW_REMEDY, Attesters
 from tunehub.registries.embedded import EMBEDDED
+from tunehub.registries.failures import unexpected
 from tunehub.registries.requirement import Requirement
 from tunehub.registries.resolution import (
     Chosen,
@@ -62,16 +63,18 @@ class Registries:
     ) -> None:
         """`on_problem` gets every RegistryUnreadableError; what it raises goes through.
 
-        `configured` are the normalised addresses that `trust` may bind names to, also those that cannot be opened.
+        `configured` are the normalised addresses, in order, that `trust` may bind names to, also those that cannot be
+        opened.
         Without `attesters` no attestation counts.
         """
         self.sources = tuple(registries)
         self._on_problem = on_problem
-        self._configured = frozenset(configured)
+        self._configured = tuple(configured)
         self._trust = trust
         self._attesters = attesters
         self._bindings: Mapping[str, Binding] | None = None
         self._left_out: set[int] = set()
+        self._failed: set[str] = set()  # addresses of what could not be read, or not all of it
 
     def offers(self) -> Iterator[NameOffer]:
         """Every name of every readable registry."""
@@ -154,6 +157,11 @@ class Registries:
             return None
         if before is not None and before.explicit:
             return f"{chosen.name} is bound to {before.registry}, which is not configured: {chosen.registry} serves it"
+        unread = self._unread_before(chosen.registry)
+        if unread is not None:
+            return (
+                f"{chosen.name} is not bound to {chosen.registry}: {unread}, which comes before it, cannot be read now"
+            )
         try:
             bind = self._trust.bind_first if before is None else self._trust.bind
             bind(chosen.name, chosen.registry)
@@ -164,6 +172,12 @@ class Registries:
         if before is None:
             return None
         return f"{chosen.name} was bound to {before.registry}, which is no longer configured: now to {chosen.registry}"
+
+    def _unread_before(self, address: str) -> str | None:
+        """The first of the configured registries before this one that may have more than could be read of it."""
+        earlier = self._configured[: self._configured.index(address)]
+        read = {source.address for source in self.sources if not source.stale} - self._failed
+        return next((other for other in earlier if other not in read), None)
 
     def _bound(self) -> dict[str, str]:
         """The names that only one of the configured registries may serve."""
@@ -188,12 +202,22 @@ class Registries:
         if position in self._left_out:
             return None
         try:
-            return read()
+            return self._guarded(position, read)
         except RegistryUnreadableError as error:
+            self._failed.add(self.sources[position].address)
             if isinstance(error, TrustError) or read == self.sources[position].names:
                 self._left_out.add(position)
             self._on_problem(error)
             return None
+
+    def _guarded(self, position: int, read: Callable[[], T]) -> T:
+        """What `read` gives; whatever it raises that nobody thought of costs this registry alone."""
+        try:
+            return read()
+        except (TunehubError, Warning):  # warnings that the user makes errors stay what they are
+            raise
+        except Exception as error:
+            raise unexpected(error, self.sources[position].address) from error
 
 
 def _not_needed(candidates: Iterable[RankedName], chosen: Chosen) -> Iterator[Decision]:

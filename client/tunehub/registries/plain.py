@@ -10,7 +10,7 @@ from tunehub.registries.failures import format_failure, last_known
 from tunehub.registries.port import Access
 from tunehub.registries.registry_cache import RegistryCache
 from tunehub.registries.store_packages import StorePackages
-from tunehub_registry.exceptions import RegistryError
+from tunehub_registry.exceptions import FormatError, RegistryError
 from tunehub_registry.index import INDEX_PATH, MAX_INDEX_BYTES, Index, Shard, parse_index
 from tunehub_registry.stores.port import Store
 from tunehub_registry.target import TargetDescriptor
@@ -23,7 +23,8 @@ class PlainRegistry(StorePackages):
 
     def __init__(self, store: Store, access: Access, label: str | None = None) -> None:
         """Reads nothing yet. `label` is what messages call it, the store's address by default."""
-        super().__init__(store, label or store.address)
+        super().__init__(store, label or store.address, access.on_problem)
+        self.stale = False
         self._access = access
         self._index: Index | None = None
         self.cache = RegistryCache(access.cache, f"unsigned+{store.address}")
@@ -58,6 +59,7 @@ class PlainRegistry(StorePackages):
                 kept = self.cache.index()
                 if kept is None:
                     raise
+                self.stale = True
                 if not self._access.offline:
                     self._access.on_problem(last_known(error, self.address, self.cache.age()))
                 self._index = self._parse(kept.data)
@@ -75,7 +77,10 @@ class PlainRegistry(StorePackages):
         return self._parse(kept.data)
 
     def _parse(self, data: bytes) -> Index:
+        left_out: list[FormatError] = []
         try:
-            return parse_index(data, f"{self.address}/{INDEX_PATH}")
+            index = parse_index(data, f"{self.address}/{INDEX_PATH}", left_out=left_out)
         except RegistryError as error:
             raise format_failure(error, self.address) from error
+        self._report(left_out)
+        return index

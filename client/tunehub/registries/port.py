@@ -32,6 +32,10 @@ class Registry(Protocol):
     def address(self) -> str:
         """What messages and reports call the registry: its normalised address, without secrets, or a label."""
 
+    @property
+    def stale(self) -> bool:
+        """Whether what it gave is from the cache, because it cannot be read now."""
+
     def names(self) -> Mapping[str, TargetDescriptor]:
         """Every name, with the target that its newest version is for. Read once, then remembered."""
 

@@ -14,14 +14,16 @@ import hashlib
 import os
 import time
 from contextlib import AbstractContextManager, suppress
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
-from tunehub._files.atomic import write_file
+from tunehub._files.atomic import open_regular, write_file
 from tunehub._files.lock import locked
 from tunehub.registries.blob_cache import tag_cache
-from tunehub_registry.index import MAX_INDEX_BYTES
+from tunehub.registries.delegated import Delegated
+from tunehub_registry.index import MAX_INDEX_BYTES, MAX_SHARD_BYTES
 from tunehub_registry.stores.port import Content, Deadline
 
 REGISTRIES = "registries"
@@ -40,7 +42,9 @@ class ShardRef(msgspec.Struct, frozen=True, kw_only=True):
 class VerifiedState(msgspec.Struct, frozen=True, kw_only=True):
     """What a signed registry's metadata said when it was last verified: the catalogue, and the shards asked for.
 
-    `root` and `snapshot` are the SHA-256 of the root that it was verified from, and of the snapshot.
+    `root` and `snapshot` are the SHA-256 of the root that it was verified from, and of the snapshot. `delegated` are
+    the publishers with their names, in order; None in states that were kept before aliases belonged to publishers.
+    `expires` is the end of the timestamp, in ISO 8601; empty in states from before it was kept.
     """
 
     address: str
@@ -48,6 +52,15 @@ class VerifiedState(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: str
     catalogue: str
     shards: dict[str, ShardRef] = {}
+    delegated: tuple[Delegated, ...] | None = None
+    expires: str = ""
+
+    def has_ended(self, now: datetime) -> bool:
+        """Whether its timestamp says that nobody should take it for the present state any more."""
+        try:
+            return now >= datetime.fromisoformat(self.expires.replace("Z", "+00:00"))
+        except (ValueError, TypeError):
+            return True
 
 
 class RegistryCache:
@@ -121,7 +134,8 @@ class RegistryCache:
         if self._root is None:
             return None
         try:
-            data = self._shard_path(sha256).read_bytes()
+            with open_regular(self._shard_path(sha256)) as stream:
+                data = stream.read(MAX_SHARD_BYTES + 1)
         except OSError:
             return None
         return data if hashlib.sha256(data).hexdigest() == sha256 else None
@@ -149,7 +163,7 @@ class RegistryCache:
         if self._folder is None:
             return None
         try:
-            with (self._folder / name).open("rb") as stream:
+            with open_regular(self._folder / name) as stream:
                 return stream.read(2 * MAX_INDEX_BYTES)
         except OSError:
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -11,6 +12,7 @@ import msgspec
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from tunehub.registries.delegated import keep_aliases
 from tunehub.registries.key_scheme import KEY_SCHEMES, LOG_TUNERS, RECORD_TUNERS
 from tunehub.registries.requirement import Requirement
 from tunehub.registries.successors import deprecation, successor_text
@@ -109,9 +111,12 @@ def rank_names(
     require: Requirement,
     bound: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[list[RankedName], list[Decision]]:
-    """Order the names that serve `host`: fit, then distance, then the registry's place; and say why others do not.
+    """Order the names that serve `host`, and say why others do not.
 
-    `bound`: the names that only one registry may serve, and that registry's address; the embedded one may always.
+    What states no features comes behind all that states them, where the host does; then fit, distance, the registry's
+    place, and the host's own name before an alias count. Among equals a hash of both names decides, which says nothing.
+    `bound`: the names that only one registry may serve, and that registry's address; the embedded one may always. So it
+    is with aliases.
     """
     ranked: list[RankedName] = []
     rejected: list[Decision] = []
@@ -125,12 +130,12 @@ def rank_names(
         elif asked is not None and offer.name != asked:
             outcome = Rejected(reason=f"the requirement asks for {require.name}")
         else:
-            outcome = matcher.match(offer.target)
+            outcome = matcher.match(_with_free_aliases(offer, bound))
         if isinstance(outcome, Accepted):
             ranked.append(RankedName(offer=offer, match=outcome))
         else:
             rejected.append(Decision(name=offer.name, version="*", registry=offer.registry, outcome=outcome))
-    ranked.sort(key=_nearness)
+    ranked.sort(key=lambda item: _nearness(item, host, matcher))
     return ranked, rejected
 
 
@@ -198,9 +203,18 @@ def _bound_elsewhere(offer: NameOffer, registry: str) -> Rejected:
     return Rejected(reason=f"the name is bound to {registry}, from where it was first used ({change})")
 
 
-def _nearness(ranked: RankedName) -> tuple[int, int, int, str]:
+def _with_free_aliases(offer: NameOffer, bound: Mapping[str, str]) -> TargetDescriptor:
+    """The target without aliases that are bound, as names, to another registry."""
+    if offer.embedded or not bound:
+        return offer.target
+    return keep_aliases(offer.target, lambda name: bound.get(name, offer.registry) == offer.registry)
+
+
+def _nearness(ranked: RankedName, host: TargetDescriptor, matcher: Matcher) -> tuple[bool, int, int, int, bool, bytes]:
     match, offer = ranked.match, ranked.offer
-    return (_FIT_ORDER[match.fit], match.distance, offer.position, offer.name)
+    unstated, alias = not matcher.compares_features(offer.target), offer.name != host.name
+    tie = hashlib.sha256(f"{host.name} {offer.name}".encode()).digest()
+    return (unstated, _FIT_ORDER[match.fit], match.distance, offer.position, alias, tie)
 
 
 def _version_order(entry: ShardEntry) -> tuple[bool, _Reversed]:

@@ -1,7 +1,7 @@
 """A signed registry: TUF metadata by python-tuf, shards and packages by the hashes that it signs.
 
-When the network fails, what was last verified serves on, however old, with a warning; when a signature, a version or a
-hash is wrong, nothing of the registry is used.
+When the network fails, what was last verified serves on until its timestamp ends, with a warning; offline, as its user
+wants it, however old it is. When a signature, a version or a hash is wrong, nothing of the registry is used.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import time
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from tunehub.exceptions import RegistryUnreadableError, TrustError
-from tunehub.registries.failures import last_known
+from tunehub.registries.delegated import with_own_aliases
+from tunehub.registries.failures import ended, last_known
 from tunehub.registries.port import Access
 from tunehub.registries.registry_cache import RegistryCache, ShardRef, VerifiedState
 from tunehub.registries.store_packages import StorePackages
@@ -44,7 +46,7 @@ class SignedRegistry(StorePackages):
 
     def __init__(self, store: Store, root: bytes, access: Access, label: str | None = None) -> None:
         """Reads nothing yet. `label` is what messages call it, the store's address by default."""
-        super().__init__(store, label or store.address)
+        super().__init__(store, label or store.address, access.on_problem)
         self.root = root
         self._root_id = hashlib.sha256(root).hexdigest()
         self.cache = RegistryCache(access.cache, store.address)
@@ -53,22 +55,26 @@ class SignedRegistry(StorePackages):
         self._metadata: VerifiedMetadata | None = None  # None while another process's refresh, or the cache, will do
         self._names: Mapping[str, TargetDescriptor] | None = None
         self._failure: RegistryUnreadableError | None = None
-        self._stale = access.offline
+        self.stale = access.offline
 
     def names(self) -> Mapping[str, TargetDescriptor]:
         """As the port says."""
         if self._names is None:
+            left_out: list[FormatError] = []
             try:
-                self._names = decode_catalogue(self._verified().catalogue, f"{self.address}: snapshot")
+                state = self._verified()
+                listed = decode_catalogue(state.catalogue, f"{self.address}/catalogue", left_out)
+                self._names = with_own_aliases(listed, state.delegated or ())
             except FormatError as error:
                 self._failure = self._forged(f"its catalogue is damaged: {error.reason}")
                 raise self._failure from error
+            self._report(left_out)
         return self._names
 
     def shard(self, name: str) -> Shard:
         """As the port says. Where the network fails, the shard that was last verified for the name."""
         state = self._verified()
-        if not self._stale:
+        if not self.stale:
             try:
                 return self._present_shard(state, name)
             except TrustError as error:
@@ -90,7 +96,7 @@ class SignedRegistry(StorePackages):
         Raises RegistryUnreadableError.
         """
         self._verified()
-        if self._stale:
+        if self.stale:
             return None
         if self._metadata is None:
             self._state = self._refresh(float("inf"))
@@ -106,7 +112,7 @@ class SignedRegistry(StorePackages):
             raise self._failure
         if self._state is None:
             try:
-                self._state = self._last_verified() if self._stale else self._refresh(time.time())
+                self._state = self._last_verified() if self.stale else self._refresh(time.time())
             except TrustError as error:
                 self._failure = error
                 raise
@@ -123,6 +129,8 @@ class SignedRegistry(StorePackages):
 
     def _kept_instead(self, error: RegistryUnreadableError) -> VerifiedState:
         kept = None if self._access.offline else self.cache.state(self._root_id)
+        if kept is not None and kept.has_ended(now()):
+            error, kept = ended(error, self.address, self.cache.age()), None
         if kept is None:
             self._failure = error
             raise error
@@ -130,7 +138,7 @@ class SignedRegistry(StorePackages):
         return kept
 
     def _go_stale(self, error: RegistryUnreadableError) -> None:
-        self._stale = True
+        self.stale = True
         self._access.on_problem(last_known(error, self.address, self.cache.age()))
 
     def _refresh(self, began: float) -> VerifiedState:
@@ -166,9 +174,11 @@ class SignedRegistry(StorePackages):
         from tunehub.registries.tuf_client import VerifiedMetadata
 
         found = self._metadata = VerifiedMetadata(self._store, self.root, folder)
-        if kept is not None and kept.snapshot == found.snapshot and kept.catalogue == found.catalogue:
-            self.cache.confirm_state()
-            return kept
+        same = kept is not None and (kept.snapshot, kept.catalogue) == (found.snapshot, found.catalogue)
+        if kept is not None and same and kept.delegated is not None:
+            state = structs.replace(kept, expires=found.expires)
+            self.cache.confirm_state() if state == kept else self.cache.keep_state(state)
+            return state
         if not isinstance(found.catalogue, str):
             raise self._forged("its snapshot has no catalogue")
         shards = kept.shards if kept is not None else {}
@@ -178,6 +188,8 @@ class SignedRegistry(StorePackages):
             snapshot=found.snapshot,
             catalogue=found.catalogue,
             shards=dict(shards),
+            delegated=found.delegated(),
+            expires=found.expires,
         )
         self.cache.keep_state(state)
         return state
@@ -191,7 +203,7 @@ class SignedRegistry(StorePackages):
         if data is None:
             data = self._get_shard(path, ref)
             self.cache.keep_shard(ref.sha256, data)
-        shard = self._parse(path, data, name)
+        shard = self._parse_shard(path, data, name)
         self._remember(name, ref)
         return shard
 
@@ -221,12 +233,6 @@ class SignedRegistry(StorePackages):
             raise self._forged(f"{path} does not have the hash that is signed")
         return content.data
 
-    def _parse(self, path: str, data: bytes, name: str) -> Shard:
-        try:
-            return self._parse_shard(path, data, name)
-        except RegistryUnreadableError as error:
-            raise self._forged(error.reason.removeprefix(f"registry {self.address}: ")) from error
-
     def _remember(self, name: str, ref: ShardRef) -> None:
         state = self._state
         if state is not None and state.shards.get(name) != ref:
@@ -236,10 +242,15 @@ class SignedRegistry(StorePackages):
     def _kept_shard(self, state: VerifiedState, name: str) -> Shard | None:
         ref = state.shards.get(name)
         data = None if ref is None else self.cache.shard(ref.sha256)
-        return None if ref is None or data is None else self._parse(shard_path(ref.sha256), data, name)
+        return None if ref is None or data is None else self._parse_shard(shard_path(ref.sha256), data, name)
 
     def _forged(self, reason: str) -> TrustError:
         return TrustError(self.address, reason, remedy=_FORGED)
+
+
+def now() -> datetime:
+    """The time in UTC."""
+    return datetime.now(timezone.utc)
 
 
 def _copy_files(source: Path, target: Path) -> None:

@@ -6,9 +6,10 @@ from io import BytesIO
 from typing import BinaryIO
 
 from tunehub.exceptions import RegistryUnreadableError
-from tunehub.registries.failures import format_failure, store_failure
+from tunehub.registries.failures import format_failure, parts_left_out, store_failure
+from tunehub.registries.port import OnProblem
 from tunehub_registry.document import Document
-from tunehub_registry.exceptions import RegistryError
+from tunehub_registry.exceptions import FormatError, RegistryError
 from tunehub_registry.index import Shard, ShardEntry, parse_shard
 from tunehub_registry.stores.port import Content, Store, StoreError
 
@@ -16,10 +17,11 @@ from tunehub_registry.stores.port import Content, Store, StoreError
 class StorePackages:
     """The part of the port `Registry` that does not depend on how the index is trusted: packages have hashes."""
 
-    def __init__(self, store: Store, address: str) -> None:
-        """`address` is what messages call the registry."""
+    def __init__(self, store: Store, address: str, on_problem: OnProblem) -> None:
+        """`address` is what messages call the registry; `on_problem` gets what is left out of its files."""
         self._store = store
         self._address = address
+        self._on_problem = on_problem
 
     @property
     def address(self) -> str:
@@ -57,12 +59,19 @@ class StorePackages:
             raise store_failure(error, self.address) from error
 
     def _parse_shard(self, path: str, data: bytes, name: str) -> Shard:
-        """The shard in these bytes, which have the right hash. Raises RegistryUnreadableError."""
+        """The shard in these bytes, which have the right hash, but for versions that are not valid. Raises
+        RegistryUnreadableError."""
+        left_out: list[FormatError] = []
         try:
-            shard = parse_shard(data, f"{self.address}/{path}")
+            shard = parse_shard(data, f"{self.address}/{path}", left_out=left_out)
         except RegistryError as error:
             raise format_failure(error, self.address) from error
+        self._report(left_out)
         if shard.name != name:
             reason = f"{path} is the shard of {shard.name}, but it is published as that of {name}"
             raise RegistryUnreadableError(self.address, reason, remedy="publish the registry again")
         return shard
+
+    def _report(self, left_out: list[FormatError]) -> None:
+        if left_out:
+            self._on_problem(parts_left_out(left_out, self.address))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
-from tunehub._files.atomic import write_file
+from tunehub._files.atomic import open_regular, write_file
 from tunehub._files.lock import locked
 from tunehub.exceptions import HubError, TrustError
 from tunehub_registry.target import TargetName
@@ -199,7 +199,7 @@ def not_kept(store: TrustStore, error: Exception) -> HubError:
 
 
 def _read(path: Path, kind: type[S]) -> S:
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         data = stream.read(MAX_STATE_BYTES)
     try:
         return msgspec.json.decode(data, type=kind)

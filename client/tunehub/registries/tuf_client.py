@@ -21,6 +21,7 @@ from tuf.api.metadata import Metadata, Targets
 from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
 from tunehub.exceptions import RegistryUnreadableError, TrustError
+from tunehub.registries.delegated import Delegated
 from tunehub.registries.failures import store_failure
 from tunehub.registries.registry_cache import ShardRef
 from tunehub_registry.stores.port import AccessDeniedError, FileMissingError, Store, StoreError, TooLargeError
@@ -54,9 +55,14 @@ class VerifiedMetadata:
         self._address = store.address
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.rglob("*"):
+            if not path.is_file() and not path.is_dir():  # a pipe would keep python-tuf waiting
+                path.unlink()
         with _explained(self._address):
             self._updater = Updater(str(folder), METADATA, fetcher=_StoreFetcher(store), config=_CONFIG, bootstrap=root)
             self._updater.refresh()
+        timestamp = msgspec.json.decode((folder / "timestamp.json").read_bytes())
+        self.expires = str(timestamp["signed"]["expires"])
         data = (folder / "snapshot.json").read_bytes()
         self.snapshot = hashlib.sha256(data).hexdigest()
         self.catalogue: Any = msgspec.json.decode(data)["signed"].get(CATALOGUE_FIELD)
@@ -68,6 +74,12 @@ class VerifiedMetadata:
         if found is None or "sha256" not in found.hashes:
             return None
         return ShardRef(sha256=found.hashes["sha256"], length=found.length, snapshot=self.snapshot)
+
+    def delegated(self) -> tuple[Delegated, ...]:
+        """The publishers with the patterns of their names, in the order of the delegations. Raises as `delegations`."""
+        found = self.delegations().delegations
+        roles = found.roles if found is not None else None
+        return tuple(Delegated(role=role.name, patterns=tuple(role.paths or ())) for role in (roles or {}).values())
 
     def delegations(self) -> Targets:
         """The top-level targets: who may publish which names. Raises OSError when python-tuf's files are gone."""

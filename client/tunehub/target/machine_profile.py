@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tunehub._files.atomic import write_file
+from tunehub._files.atomic import open_regular, write_file
 from tunehub_registry.exceptions import FormatError
-from tunehub_registry.machine_profile import MachineProfile, encode_profile, parse_profile
+from tunehub_registry.machine_profile import MAX_PROFILE_BYTES, MachineProfile, encode_profile, parse_profile
 
 _FOLDER = "profiles"
 
@@ -49,7 +49,8 @@ def read_profile(cache: Path, cpu: str, mattr: Sequence[str], cores: int) -> Mac
     one of another."""
     path = profile_path(cache, cpu, mattr, cores)
     try:
-        profile = parse_profile(path.read_bytes(), str(path))
+        with open_regular(path) as stream:
+            profile = parse_profile(stream.read(MAX_PROFILE_BYTES + 1), str(path))
     except FileNotFoundError:
         return None
     except (OSError, FormatError) as error:

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 
 from tunehub_registry.publishing.changes import Change, NameState, apply_change
 from tunehub_registry.publishing.exceptions import UnfinishedError
-from tunehub_registry.stores.port import ConflictError, StoreError, UnreachableError, WritableStore
+from tunehub_registry.stores.port import ConflictError, FullStoreError, StoreError, UnreachableError, WritableStore
 
 T = TypeVar("T")
 
@@ -91,7 +91,8 @@ def transact(
 
 
 def persist(attempt: Callable[[], T], *, address: str, retry: RetryPolicy = DEFAULT_RETRY) -> T:
-    """Call `attempt` until it neither loses a race nor misses the store; pauses have jitter and grow.
+    """Call `attempt` until it neither loses a race nor misses the store; pauses have jitter and grow. A full store is
+    not waited for.
 
     Raises UnfinishedError when time is over, and what else `attempt` raises.
     """
@@ -107,6 +108,8 @@ def persist(attempt: Callable[[], T], *, address: str, retry: RetryPolicy = DEFA
             # About as long as an attempt takes, so that only some of many writers try at a time.
             pause = time.monotonic() - began
             obstacle: StoreError = error
+        except FullStoreError:
+            raise
         except UnreachableError as error:
             misses += 1
             pause = retry.first_pause_s * 2.0 ** min(misses, 16)

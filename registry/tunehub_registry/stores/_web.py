@@ -44,7 +44,7 @@ _MAX_ERROR_BYTES = 1 << 14
 _WORTH_REPEATING = frozenset({429, 500, 502, 503, 504})
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
 _ERROR_CODE = re.compile(rb"<Code>(\w{1,64})</Code>")  # of S3's error documents
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19}|\*)")
 _TRY_LATER = "try again later"
 _PORTAL = "a captive portal or a proxy is the likely cause: log in to the network in a browser, or check the address"
 _T = TypeVar("_T")
@@ -178,22 +178,27 @@ class WebReader:
             yield response
 
     def _follow(self, path: str, headers: Mapping[str, str], pace: Pace) -> requests.Response:
-        target = self._locate(path)
+        target = first = self._locate(path)
         for _ in range(MAX_REDIRECTS + 1):
-            response = self._send(path, target, headers, pace)
-            location = self._session().get_redirect_target(response)
-            if location is None:
+            response = self._send(path, target, headers, pace, own=_origin(target) == _origin(first))
+            try:
+                following = _redirected(self._session(), response, target)
+            except ValueError:
+                response.close()
+                raise self._error(UnsoundAnswerError, "it redirects to what is no URL", path, _PORTAL) from None
+            if following is None:
                 return response
             response.close()
-            old, target = target, urljoin(target, location)
-            schemes = urlsplit(old).scheme, urlsplit(target).scheme
+            schemes = urlsplit(target).scheme, urlsplit(following).scheme
             if schemes[1] not in ("http", "https") or schemes == ("https", "http"):
                 reason = f"it redirects from {schemes[0]}:// to {schemes[1] or 'nowhere'}://"
                 raise self._error(UnsoundAnswerError, reason, path, _PORTAL)
+            target = following
         reason = f"it redirects more than {MAX_REDIRECTS} times"
         raise self._error(UnsoundAnswerError, reason, path, "correct the address: use the one that it ends at")
 
-    def _send(self, path: str, target: str, headers: Mapping[str, str], pace: Pace) -> requests.Response:
+    def _send(self, path: str, target: str, headers: Mapping[str, str], pace: Pace, *, own: bool) -> requests.Response:
+        """`own`: the host is the one asked first, which may get what ~/.netrc has for it; others do not."""
         import requests
         import urllib3
 
@@ -204,7 +209,8 @@ class WebReader:
         sent = {"Accept-Encoding": "identity", "Accept": "*/*", "User-Agent": "tunehub", **headers}
         session = self._session()
         try:
-            request = session.prepare_request(requests.Request("GET", target, headers=sent))
+            asked = requests.Request("GET", target, headers=sent, auth=None if own else no_auth)
+            request = session.prepare_request(asked)
             settings = session.merge_environment_settings(request.url, {}, True, None, None)
             # Not by session.send(): of an answer that redirects it reads the whole body, however long that is.
             adapter = session.get_adapter(request.url or target)
@@ -216,7 +222,7 @@ class WebReader:
         except TimeoutError:
             self._kept_session = None  # a thread may still use it
             raise self._late(path, pace) from None
-        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             # `from None`: their messages hold the whole URL, with what is secret in it.
             raise self._explain(error, path, pace) from None
 
@@ -328,6 +334,26 @@ def _new_session() -> requests.Session:
     import requests
 
     return requests.Session()
+
+
+def no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """In place of what requests would take from ~/.netrc for the host."""
+    return request
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port
+
+
+def _redirected(session: requests.Session, response: requests.Response, target: str) -> str | None:
+    """Where an answer to `target` redirects to, None when it does not. Raises ValueError for what is no URL."""
+    location = session.get_redirect_target(response)
+    if location is None:
+        return None
+    following = urljoin(target, location)
+    _ = urlsplit(following).port  # a port that is no number shows itself only here
+    return following
 
 
 def _wait(policy: Retry, error: _PassingError, deadline: Deadline) -> Retry:

@@ -24,6 +24,7 @@ from tunehub_registry.stores.port import (
     Content,
     Deadline,
     FileMissingError,
+    FullStoreError,
     IfAbsent,
     IfMatch,
     OnBytes,
@@ -247,7 +248,7 @@ class FolderStore:
             remedy = f"check the owner and the permissions of {self._root}, and that it is not mounted read-only"
             return self._error(AccessDeniedError, reason, path, remedy)
         if error.errno in _FULL:
-            return self._error(UnreachableError, reason, path, "make room on the disk, or raise the quota; try again")
+            return self._error(FullStoreError, reason, path, "make room on the disk, or raise the quota; try again")
         return self._error(UnreachableError, reason, path, "check the disk or the network file system; try again")
 
     def _conflict(self, path: str, reason: str) -> ConflictError:

@@ -131,6 +131,10 @@ class UnreachableError(StoreError):
     """The store cannot be reached now: DNS, connection, time-out, 429, 5xx, a full disk. Trying later may help."""
 
 
+class FullStoreError(UnreachableError):
+    """There is no room for a file: trying again at once does not help."""
+
+
 class ConflictError(StoreError):
     """The condition of a write does not hold: another writer was first (412, 409, or 404 for `IfMatch`)."""
 

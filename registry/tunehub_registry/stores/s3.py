@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tunehub_registry.stores._paths import check_path
-from tunehub_registry.stores._web import Remedies, WebReader
+from tunehub_registry.stores._web import Remedies, WebReader, no_auth
 from tunehub_registry.stores.address import BucketAddress, UnsupportedAddressError
 from tunehub_registry.stores.port import (
     AccessDeniedError,
@@ -196,7 +196,7 @@ class S3Store:
         import requests
 
         session = requests.Session()
-        session.auth = _no_auth  # or requests would add what ~/.netrc has for the host
+        session.auth = no_auth
         with self._lock:
             bundle = self._session()._session.get_config_variable("ca_bundle")
         if bundle:
@@ -286,10 +286,6 @@ def _new_client(session: Any, place: BucketAddress, retries: int) -> Any:
 def _expect_nothing(params: dict[str, Any], **_: Any) -> None:
     """Without `Expect: 100-continue`: boto3 waits a whole second for the answer to that, which racing writers feel."""
     params["headers"].pop("Expect", None)
-
-
-def _no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    return request
 
 
 def _headers(condition: IfAbsent | IfMatch) -> dict[str, str]:

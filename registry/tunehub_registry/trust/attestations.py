@@ -187,7 +187,7 @@ def _judge(number: int, line: bytes | BadLine, known: _Known, source: str) -> Ju
 
 def _fault(measurement: Measurement) -> str | None:
     faults = measurement.faults
-    return f"it found {len(faults)} faults, the first: {faults[0]}" if faults else None
+    return f"it found {len(faults)} faults, the first: {faults[0]}" if faults else measurement.too_small
 
 
 def _newest_of_each_key(judged: Sequence[JudgedAttestation]) -> tuple[JudgedAttestation, ...]:

@@ -43,6 +43,7 @@ class _Listed(msgspec.Struct, gc=False):
 
 
 _KIND = dict[TargetName, _Listed]
+_INVALID = (ValueError, RecursionError)  # of msgspec's decoder, and of names
 
 
 def encode_catalogue(names: Mapping[str, TargetDescriptor]) -> str:
@@ -50,8 +51,11 @@ def encode_catalogue(names: Mapping[str, TargetDescriptor]) -> str:
     return base64.b64encode(zlib.compress(_json.encode(dict(names)), 9)).decode("ascii")
 
 
-def decode_catalogue(text: object, source: str) -> dict[str, TargetDescriptor]:
-    """Read a catalogue. Raises FormatError for anything that `encode_catalogue` does not write."""
+def decode_catalogue(
+    text: object, source: str, left_out: list[FormatError] | None = None
+) -> dict[str, TargetDescriptor]:
+    """Read a catalogue. Raises FormatError for anything that `encode_catalogue` does not write; but names that are not
+    valid go into `left_out`, if that is given."""
     if not isinstance(text, str):
         raise FormatError("expected the catalogue as text", source=source)
     try:
@@ -63,12 +67,31 @@ def decode_catalogue(text: object, source: str) -> dict[str, TargetDescriptor]:
         raise FormatError(f"the catalogue is cut off or larger than {MAX_CATALOGUE_BYTES} bytes", source=source)
     # Signed data of this very shape: msgspec's own decoder, which is ten times as fast as the strict one.
     try:
-        listed = msgspec.json.decode(data, type=_KIND)
-    except (msgspec.DecodeError, UnicodeError) as error:
+        return _named(msgspec.json.decode(data, type=_KIND))
+    except _INVALID as error:
+        if left_out is None:
+            raise FormatError(f"the catalogue is not valid: {error}", source=source) from None
+    return _valid_names(data, source, left_out)
+
+
+def _named(listed: Mapping[str, _Listed]) -> dict[str, TargetDescriptor]:
+    """The descriptors. Raises ValueError for one that is listed under the name of another."""
+    wrong = next((name for name, item in listed.items() if f"{item.kind}-{item.model}" != name), None)
+    if wrong is not None:
+        raise ValueError(f"it lists the target {listed[wrong].kind}-{listed[wrong].model} as {wrong}")
+    return {name: item.descriptor() for name, item in listed.items()}
+
+
+def _valid_names(data: bytes, source: str, left_out: list[FormatError]) -> dict[str, TargetDescriptor]:
+    """Name by name; what is not valid goes into `left_out`. Raises FormatError when there are no names at all."""
+    try:
+        listed = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    except _INVALID as error:
         raise FormatError(f"the catalogue is not valid: {error}", source=source) from None
     names: dict[str, TargetDescriptor] = {}
-    for name, item in listed.items():
-        if f"{item.kind}-{item.model}" != name:
-            raise FormatError(f"the catalogue lists the target {item.kind}-{item.model} as {name}", source=source)
-        names[name] = item.descriptor()
+    for name, raw in listed.items():
+        try:
+            names |= _named(msgspec.convert({name: msgspec.json.decode(raw, type=_Listed)}, _KIND))
+        except _INVALID as error:
+            left_out.append(FormatError(str(error), path=f"$[{name[:80]!r}]", source=source))
     return names

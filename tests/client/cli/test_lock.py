@@ -481,7 +481,7 @@ def upload(seaweed: Any, folder: Path, prefix: str) -> str:
 
 @pytest.mark.filterwarnings("ignore:.*read without signatures")
 def test_a_registry_in_a_bucket_and_its_loss(
-    run: Any, registry: RegistryFolder, s3_credentials: Any, tmp_path: Path, cache: Path
+    run: Any, registry: RegistryFolder, s3_credentials: Any, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry.publish(version="0.1.0")
     registry.publish(version="0.2.0", data=lines(make_record(2)))
@@ -494,6 +494,9 @@ def test_a_registry_in_a_bucket_and_its_loss(
     index = json.loads((registry.root / "index.json").read_text())
     for key in ("index.json", f"packages/shards/{index['names']['llvm-znver5']['shard']}.json"):
         client.delete_object(Bucket="private", Key=f"lock-loss/{key}")
+    refused = run("sync", "--frozen")  # a server that only the lock file names gets no signature
+    assert (refused.code, "403" in refused.err) == (1, True)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_credentials.endpoint)
     assert run("sync", "--frozen").code == 0
     assert serves(open_quietly(Path("tunehub.lock"), offline=True))
     client.delete_object(Bucket="private", Key="lock-loss/packages/llvm-znver5-0.1.0.tunepkg")
@@ -528,7 +531,9 @@ def test_presigned_urls_need_no_credentials(
     assert serves(open_quietly(Path("tunehub.lock"), offline=True))
 
 
-def test_a_lock_needs_no_signatures_once_it_is_written(run: Any, s3_credentials: Any, tmp_path: Path) -> None:
+def test_a_lock_needs_no_signatures_once_it_is_written(
+    run: Any, s3_credentials: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     signed = SigningRegistry(BucketPlace(s3_credentials, "lock-signed"))
     signed.publish()
     entry = signed.publish(version="0.2.0")
@@ -542,6 +547,7 @@ def test_a_lock_needs_no_signatures_once_it_is_written(run: Any, s3_credentials:
     for path in [path for path in signed.files if path.startswith("metadata/")]:
         signed.place.delete(path)
     shutil.rmtree(tmp_path / "data")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_credentials.endpoint)
     result = run("sync", "--frozen")
     assert (result.code, result.err) == (0, "")
     assert serves(open_quietly(Path("tunehub.lock"), offline=True))

@@ -15,6 +15,7 @@ from tunehub.compiler.hub import Hub, open_hub
 from tunehub.exceptions import HubError, HubWarning
 from tunehub.records.index import RecordIndex
 from tunehub.records.index_building import index_in_memory, record_sets
+from tunehub.records.indexing_budget import Meter
 from tunehub.records.log_lookup import IndexLogs
 from tunehub.records.masking import Mask
 from tunehub_registry.compat import Compat, RecordReplay, ReleaseReplay, encode_compat
@@ -134,7 +135,7 @@ def test_logs_are_masked_too() -> None:
     assert isinstance(first, LogRecord) and header is not None
     masked = {("autotvm", first.key): "no", ("graph_tuner", header.fingerprint): "no"}
     for mask in (None, Mask(package="p", tvm="0.19.0", reasons=masked)):
-        with open_package(package) as opened_package, record_sets(opened_package) as sources:
+        with open_package(package) as opened_package, record_sets(opened_package, Meter(60.0)) as sources:
             index = index_in_memory("stamp", sources, [], None)
         logs = IndexLogs(
             index, sets=index.sets, package="p", rung="exact", reopen=never, on_problem=fail, mask=mask

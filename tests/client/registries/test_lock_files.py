@@ -18,6 +18,9 @@ from tunehub import api
 from tunehub.compiler.hub import check_options, open_hub
 from tunehub.exceptions import HubError, HubWarning, LockError, LockFileError, RequirementError
 from tunehub.options import HubOptions, read_options
+from tunehub.registries.servers import reserved
+from tunehub.registries.trust_store import TrustStore
+from tunehub_registry.stores.open import UnsupportedAddressError
 
 from ..conftest import A76, SKYLAKE, ZNVER5, RegistryFolder, key, lines, make_record
 from .lock_files import TVM, open_quietly, pin_of, serves, write_lock, yank
@@ -278,3 +281,35 @@ def test_a_locked_and_cached_hub_imports_nothing_for_networks_or_people(two: Reg
              "tunehub.registries.bounded_store", "tunehub.registries.opening", "tunehub.registries.trust_store",
              "tunehub.registries.locked_files", "tunehub_registry.stores.open"}  # fmt: skip
     assert not heavy & modules
+
+
+# --- a hostile lock file
+
+
+def test_a_server_that_only_the_lock_file_names_gets_no_signature(
+    two: RegistryFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def open_asked(address: Any, **_: Any) -> Any:
+        asked.append(str(address))
+        raise UnsupportedAddressError("not in this test", address=str(address))
+
+    monkeypatch.setattr("tunehub.registries.bounded_store.BoundedStore", lambda address, _: open_asked(address))
+    evil, own, trusted, variable = (f"https://{name}.example" for name in ("evil", "own", "trusted", "variable"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", variable)
+    TrustStore(tmp_path / "data" / "tunehub" / "trust").add_root(f"s3://bucket?endpoint={trusted}", b"{}")
+    for server in (evil, own, trusted, variable):
+        asked.clear()
+        places = {"registry": f"s3://bucket/x?endpoint={server}", "url": f"s3://bucket/y/f?endpoint={server}"}
+        lock = write_lock(tmp_path, pin_of(two, "0.1.0", **places))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            open_hub(ZNVER5, lock=lock, registry=[f"s3://private?endpoint={own}"], tvm_version=TVM)
+        rest = "&anonymous=1" if server is evil else ""
+        assert asked == [
+            f"s3://private?endpoint={own}", f"s3://bucket/y?endpoint={server}{rest}",
+            f"s3://bucket/x?endpoint={server}{rest}",
+        ]  # fmt: skip
+    assert reserved(f"s3://bucket/x?endpoint={evil}", [own]).endswith("&anonymous=1")
+    assert reserved("s3://amazons/z", [own]) == "s3://amazons/z"

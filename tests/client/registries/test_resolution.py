@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tunehub.registries.requirement import parse_requirement
 from tunehub.registries.resolution import (
@@ -59,6 +60,44 @@ def test_ladder_exact_then_family_then_generic_and_reasons() -> None:
 def test_registry_order_decides_between_equals() -> None:
     ranked, _ = rank_names([offer(ZNVER5, 1), offer(ZNVER5, 0)], ZNVER5, ANY)
     assert [item.offer.position for item in ranked] == [0, 1]
+
+
+def ranking(*targets: TargetDescriptor, host: TargetDescriptor = ZNVER5, **bound: str) -> list[tuple[str, str]]:
+    ranked, _ = rank_names(
+        [offer(target) for target in targets], host, ANY, {f"llvm-{name}": bound[name] for name in bound}
+    )
+    return [(item.offer.target.model, item.match.fit) for item in ranked]
+
+
+def cpu(model: str, **changes: Any) -> TargetDescriptor:
+    return structs.replace(ZNVER5, model=model, **changes)
+
+
+def test_what_states_no_features_comes_behind_all_that_states_them() -> None:
+    silent = cpu("znver5", features=())
+    far = cpu("nehalem", features=("avx512fp16",))
+    assert ranking(silent, far, SKYLAKE) == [("skylake", "family"), ("nehalem", "generic"), ("znver5", "exact")]
+    unknown = cpu("znver5", features=())  # a host of which nothing is known: nothing can be compared
+    assert ranking(far, silent, host=unknown)[0] == ("znver5", "exact")
+
+
+def test_an_alias_counts_with_the_features_of_the_host_alone_and_behind_the_name_itself() -> None:
+    alias = cpu("aaa", aliases=("ZnVer5",))
+    assert ranking(alias, ZNVER5) == ranking(ZNVER5, alias) == [("znver5", "exact"), ("aaa", "exact")]
+    for features, fit in (((), "family"), (("avx",), "family")):
+        assert ranking(cpu("aaa", aliases=("znver5",), features=features)) == [("aaa", fit)]
+
+
+def test_an_alias_that_is_bound_as_a_name_to_another_registry_does_not_count() -> None:
+    alias = cpu("aaa", aliases=("znver5", "znver6"))
+    assert ranking(alias, znver5="elsewhere") == [("aaa", "family")]
+    assert ranking(alias, znver5="registry0", znver6="elsewhere") == [("aaa", "exact")]
+
+
+def test_ties_are_not_broken_by_the_alphabet() -> None:
+    models = [model for model, _ in ranking(*(cpu(f"{letter}-cpu") for letter in "abcdefgh"))]
+    assert models == [model for model, _ in ranking(*(cpu(f"{letter}-cpu") for letter in "hgfedcba"))]
+    assert models not in (sorted(models), sorted(models, reverse=True))
 
 
 def test_required_name_rejects_others() -> None:

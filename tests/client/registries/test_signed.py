@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import http.server
 import json
 import os
@@ -10,11 +11,14 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tunehub.compiler.hub import Hub, open_hub
 from tunehub.exceptions import HubWarning, RegistryUnreadableError, TrustError
@@ -91,6 +95,34 @@ def serves(hub: Hub, number: int = 1) -> bool:
     return found is not None and found.record == make_record(number)
 
 
+# --- delegations
+
+
+def test_aliases_are_delegated_like_names(signed: SigningRegistry, place: Path, access: Access) -> None:
+    signed.write_targets({"alice": ["llvm-znver*"], "bob": ["llvm-acme*"]})
+    signed.publish()
+    evil = structs.replace(ZNVER5, model="acme1", aliases=("znver4", "ZnVer5", "acme2", "AMD EPYC 9005"))
+    signed.publish(evil, role="bob")
+    signed.publish(structs.replace(ZNVER5, model="znver9", aliases=("znver8",)))
+    for offline in (False, True):
+        names = SignedRegistry(FolderStore(place), signed.root, replace(access, offline=offline)).names()
+        assert {name: target.aliases for name, target in names.items()} == {
+            "llvm-acme1": ("acme2",), "llvm-znver5": (), "llvm-znver9": ("znver8",)
+        }  # fmt: skip
+
+
+def test_an_alias_does_not_take_the_machine_of_another_publisher(
+    signed: SigningRegistry, place: Path, tmp_path: Path
+) -> None:
+    signed.write_targets({"alice": ["llvm-znver*"], "bob": ["llvm-acme*"]})
+    signed.publish(structs.replace(ZNVER5, features=()))  # by its name alone, as imported logs are
+    signed.publish(structs.replace(ZNVER5, model="acme1", features=(), aliases=("znver5",)), role="bob")
+    trust(signed, tmp_path)
+    hub = open_hub(ZNVER5, registry=str(place), tvm_version=TVM)
+    assert hub.resolution.chosen is not None
+    assert hub.resolution.chosen.name == "llvm-znver5"
+
+
 # --- requests
 
 
@@ -151,6 +183,44 @@ def test_what_was_verified_serves_when_the_network_is_away(
     with pytest.raises(RegistryUnreadableError, match="the versions of cuda-x are not in the cache"):
         registry.shard("cuda-x")
     assert len(problems) == 1
+
+
+def test_whoever_is_in_the_way_freezes_nobody_beyond_the_end_of_the_timestamp(
+    place: Path, signed: SigningRegistry, access: Access, problems: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signed.publish()
+    shard = SignedRegistry(FolderStore(place), signed.root, access).shard("llvm-znver5")
+    away = CountingStore(place)
+    away.reachable = False
+    for days, serves_on in ((6, True), (8, False), (400, False)):
+        later = datetime.now(timezone.utc) + timedelta(days=days)
+        monkeypatch.setattr("tunehub.registries.signed.now", lambda later=later: later)
+        registry = SignedRegistry(away, signed.root, access)
+        if serves_on:
+            assert registry.shard("llvm-znver5") == shard
+            continue
+        with pytest.raises(RegistryUnreadableError, match=r"is no longer valid .*TUNEHUB_OFFLINE"):
+            registry.names()
+        assert SignedRegistry(away, signed.root, replace(access, offline=True)).shard("llvm-znver5") == shard
+    assert len(problems) == 1
+
+
+def test_a_new_timestamp_for_the_same_state_lets_it_serve_longer(
+    place: Path, signed: SigningRegistry, access: Access
+) -> None:
+    signed.publish()
+    cache = SignedRegistry(FolderStore(place), signed.root, access).cache
+    SignedRegistry(FolderStore(place), signed.root, access).names()
+    root = hashlib.sha256(signed.root).hexdigest()
+    before = cache.state(root)
+    signed.write_timestamp(expires=signed.expires + timedelta(days=1))
+    SignedRegistry(FolderStore(place), signed.root, access).names()
+    after = cache.state(root)
+    assert before is not None and after is not None
+    assert structs.replace(after, expires=before.expires) == before
+    assert not after.has_ended(signed.expires)
+    assert before.has_ended(signed.expires)
+    assert structs.replace(after, expires="").has_ended(signed.expires - timedelta(days=9))
 
 
 def test_nothing_in_the_cache_and_the_network_away(signed: SigningRegistry, place: Path, access: Access) -> None:

@@ -201,7 +201,7 @@ def test_a_role_points_to_another_names_shard(signed: SigningRegistry) -> None:
     signed.write_role("alice", targets={"llvm-znver5": wrong})
     signed.names = {"llvm-znver5": ZNVER5}
     signed.commit()
-    assert "it is published as that of llvm-znver5" in check_found_out(signed)
+    assert "it is published as that of llvm-znver5" in check_found_out(signed, RegistryUnreadableError)
 
 
 # --- foreign keys, and delegates outside their names

@@ -99,6 +99,38 @@ def test_also_when_the_bound_registry_cannot_be_reached(
     assert source(hub) is None
 
 
+@pytest.mark.parametrize("outage", ["away", "damaged", "shard", "no root"])
+def test_nothing_is_bound_while_an_earlier_registry_cannot_be_read(
+    registry: RegistryFolder, other: RegistryFolder, store: TrustStore, tmp_path: Path, outage: str
+) -> None:
+    registry.publish(version="1.0.0")
+    other.publish(version="99.0.0")  # a public one, with the name of a private package
+    away = tmp_path / "away"
+    if outage == "away":
+        registry.root.rename(away)
+    elif outage == "no root":
+        (registry.root / "metadata").mkdir()
+        (registry.root / "metadata" / "timestamp.json").write_bytes(b"{}")
+    else:
+        damaged = registry.root / (
+            "index.json" if outage == "damaged" else registry.index().names["llvm-znver5"].shard_path
+        )
+        damaged.rename(away)
+        damaged.write_bytes(b"{}")
+    hub = open_with(registry, other, warned=1)
+    assert source(hub) == str(other.root)
+    assert any(f"llvm-znver5 is not bound to {other.root}: {registry.root}" in note for note in hub.report().notes)
+    assert store.bindings() == {}
+    if outage == "away":
+        away.rename(registry.root)
+    elif outage == "no root":
+        (registry.root / "metadata" / "timestamp.json").unlink()
+    else:
+        away.rename(damaged)
+    assert source(open_with(registry, other)) == str(registry.root)
+    assert store.bindings()["llvm-znver5"].registry == str(registry.root)
+
+
 def test_the_embedded_registry_is_exempt(
     registry: RegistryFolder, other: RegistryFolder, tmp_path: Path, store: TrustStore
 ) -> None:

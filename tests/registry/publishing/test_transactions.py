@@ -19,7 +19,7 @@ from tunehub_registry.publishing.exceptions import UnfinishedError
 from tunehub_registry.publishing.ledger import RetryPolicy, persist
 from tunehub_registry.publishing.packages import attach, deprecate, publish, read_package, unyank, yank
 from tunehub_registry.stores.folder import FolderStore
-from tunehub_registry.stores.port import UnreachableError
+from tunehub_registry.stores.port import FullStoreError, UnreachableError
 
 from .fakes import FAULTS, QUICK, Fault, FaultyStore, Killed, MemoryStore, Signed, Unsigned, count_writes, package
 
@@ -271,3 +271,15 @@ def test_a_damaged_package_is_refused(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(Exception, match=r"x\.tunepkg"):
         read_package(path)
+
+
+def test_a_full_disk_is_not_waited_for() -> None:
+    attempts: list[int] = []
+
+    def attempt() -> None:
+        attempts.append(1)
+        raise FullStoreError("no space left", address="x", path="y", remedy="make room")
+
+    with pytest.raises(FullStoreError, match="make room"):
+        persist(attempt, address="x")
+    assert len(attempts) == 1

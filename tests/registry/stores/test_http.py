@@ -6,6 +6,7 @@ import re
 import socket
 import time
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -382,6 +383,28 @@ class TestRedirects:
         with pytest.raises(UnsoundAnswerError, match="more than 5 times"):
             _get(HttpStore(server.url))
         assert len(server.requests) == 6
+
+    @pytest.mark.parametrize(
+        "location",
+        ["http://[::1", "//[", "http://[v1.x", "http://a:99999/", "http://a:b/", "\xff\xfe", "http://â\x84\x80/"],
+    )
+    def test_to_what_is_no_url(self, serve: Serve, location: str) -> None:
+        with pytest.raises(UnsoundAnswerError, match="redirects to what is no URL"):
+            _get(HttpStore(serve(status(302, Location=location)).url))
+
+    def test_a_password_of_netrc_goes_to_the_host_asked_first_alone(
+        self, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "netrc").write_text(
+            "machine 127.0.0.1 login me password a\nmachine localhost login me password b\n"
+        )
+        monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+        other = serve(FINE)
+        place = other.url.replace("127.0.0.1", "localhost")
+        asked = serve(answering(status(302, Location="/x"), status(302, Location=f"{place}/f.json")))
+        assert _get(HttpStore(asked.url)).data == b"{}"
+        assert [request.headers["Authorization"] is not None for request in asked.requests] == [True, True]
+        assert [request.headers["Authorization"] for request in other.requests] == [None]
 
     @pytest.mark.parametrize("location", ["file:///etc/passwd", "ftp://host/f"])
     def test_to_no_web_site(self, serve: Serve, location: str) -> None:

@@ -127,6 +127,28 @@ def test_one_that_found_a_fault_does_not_count_and_takes_back_an_older_one(alice
     assert reasons(found)[1] == "it found 1 faults, the first: conv2d_1: its output differs by 0.3"
 
 
+@pytest.mark.parametrize(
+    ("measured", "drawn_from", "published", "counts"),
+    [
+        (1, 5000, None, False),
+        (1, 1, 5000, False),
+        (9, 10, None, False),
+        (10, 5000, 5000, True),
+        (3, 3, 3, True),
+        (3, 3, None, True),
+    ],
+)
+def test_a_sample_of_less_than_ten_records_counts_when_there_are_no_more(
+    alice: Signer, measured: int, drawn_from: int, published: int | None, counts: bool
+) -> None:
+    records = tuple(a_record(number) for number in range(measured))
+    fields = {} if published is None else {"published": published}
+    found = judge(signed(alice, records=records, drawn_from=drawn_from, **fields), alice)
+    assert found.machines == counts
+    if not counts:
+        assert reasons(found) == [f"it measured {measured} of {published or drawn_from} records, fewer than 10"]
+
+
 def test_two_signatures_or_none_are_refused(alice: Signer) -> None:
     signatures = json.loads(signed(alice))["signatures"]
     for wrong in ([], signatures * 2):

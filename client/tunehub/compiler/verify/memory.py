@@ -15,6 +15,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from tunehub._files.atomic import open_regular
 from tunehub._files.lines import append_lines
 from tunehub._files.lock import locked
 from tunehub.compiler.verify.port import KernelVerdict, ScheduledFunction, ScheduleVerifier
@@ -114,7 +115,7 @@ class VerdictMemory:
 
     def _lines(self) -> Iterator[_Line]:
         try:
-            with self.file.open("rb") as stream:
+            with open_regular(self.file) as stream:
                 data = stream.read(_MOST_BYTES)
         except OSError:  # there is none yet, or saving will say what is wrong
             return
