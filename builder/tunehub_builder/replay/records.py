@@ -29,6 +29,7 @@ from tunehub.records.lookup import Candidate, EmptyLookup
 from tunehub.registries.key_scheme import RECORD_TUNERS
 from tunehub.target.descriptors import as_tvm_target
 from tunehub.target.host import host_descriptor, host_target
+from tunehub.tir.cpu_check import check_proven
 from tunehub.tir.keys import workload_key
 from tunehub_builder.replay.results import OnBegin, failure, not_run
 from tunehub_builder.replay.workloads import WorkloadFiles, WorkloadSource, is_known, sources
@@ -108,6 +109,8 @@ def replay_record(
     try:
         with target:
             scheduled = scheduled_by_record(record, mod, target)
+            if target.kind.name == "llvm":
+                check_proven(scheduled["main"], target)
             text = workload_key(scheduled)
     except Exception as error:  # TVM raises many kinds
         return failure(tuner, record.exact, error)

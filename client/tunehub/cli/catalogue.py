@@ -50,7 +50,8 @@ def _write(
 ) -> CatalogueReport:
     from tunehub.options import read_options
     from tunehub.registries.blob_cache import BlobCache
-    from tunehub.registries.configured import configured_registries, trust_store
+    from tunehub.registries.configured import configured_registries
+    from tunehub.registries.trust_store import trust_store
     from tunehub.report.delayed_bar import DelayedBar
 
     check_installed("tunehub catalogue")

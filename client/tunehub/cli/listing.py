@@ -15,12 +15,12 @@ from tunehub.exceptions import HubError, PackageUnusableError, RegistryUnreadabl
 from tunehub.options import Options, read_options
 from tunehub.registries.attested import read_attestations
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
-from tunehub.registries.configured import configured_registries, trust_store
+from tunehub.registries.configured import configured_registries
 from tunehub.registries.embedded import license_text
 from tunehub.registries.ordered import Published, Registries
 from tunehub.registries.requirement import parse_versions
 from tunehub.registries.successors import successor_text
-from tunehub.registries.trust_store import TrustStore
+from tunehub.registries.trust_store import TrustStore, trust_store
 from tunehub_registry.printable import plain
 
 

@@ -20,13 +20,14 @@ from tunehub.exceptions import HubError
 from tunehub.options import Options, read_options
 from tunehub.registries.attested import TOO_FEW_REMEDY, Attesters
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError, is_sound
-from tunehub.registries.configured import configured_registries, trust_store
+from tunehub.registries.configured import configured_registries
 from tunehub.registries.documents import fetch_documents
 from tunehub.registries.embedded import EMBEDDED
 from tunehub.registries.locked import LockedRegistry, read_lock
 from tunehub.registries.ordered import Published, Registries
 from tunehub.registries.servers import reserved, servers_of_user
 from tunehub.registries.successors import deprecation
+from tunehub.registries.trust_store import trust_store
 from tunehub_registry.lock import LOCK_FILE, Lock, LockedPackage
 from tunehub_registry.stores.open import split_unsigned
 from tunehub_registry.stores.port import Deadline

@@ -15,9 +15,8 @@ from tunehub.cli.output import print_json, print_table
 from tunehub.cli.writing import registry_errors
 from tunehub.exceptions import SettingError
 from tunehub.options import read_options
-from tunehub.registries.configured import trust_store
 from tunehub.registries.root_file import MAX_ROOT_BYTES, RootFile, read_root
-from tunehub.registries.trust_store import TrustStore
+from tunehub.registries.trust_store import TrustStore, trust_store
 from tunehub_registry.exceptions import FormatError
 from tunehub_registry.stores.open import UnsupportedAddressError, normalise_address, split_unsigned
 from tunehub_registry.trust.keys import load_public_key, normalised_key, public_text

@@ -134,7 +134,7 @@ def known_root(address: str) -> bytes | None:
 
 def user_trust() -> TrustStore:
     """The user's trust store."""
-    from tunehub.registries.configured import trust_store
+    from tunehub.registries.trust_store import trust_store
 
     return trust_store(read_options())
 

@@ -348,7 +348,7 @@ def _open(
     return Hub(
         target=target, host=host, resolution=found.resolution, policy=policy, lookup=layers.lookup(measuring),
         logs=layers.logs(), layout=options.layout or layers.layout(), precision=options.precision, measuring=measuring,
-        read_tuning=found.read_tuning, verification=_verification(request, found.resolution.chosen),
+        read_tuning=found.read_tuning, verification=_verification(request, found),
         winograd=options.winograd, published_profile=found.profile, attestations=found.attestations,
     )  # fmt: skip
 
@@ -396,8 +396,8 @@ def _measuring(options: Options, host: TargetDescriptor, policy: Policy, relay: 
     return MeasuredRecords(options.measure, records_file(options.records, host.name))
 
 
-def _verification(request: LayerRequest, chosen: Chosen | None) -> Verification | None:
-    options, policy = request.options, request.policy
+def _verification(request: LayerRequest, found: _Found) -> Verification | None:
+    options, policy, chosen = request.options, request.policy, found.resolution.chosen
     if request.relay:
         if options.verify == "always":
             policy.warn("nothing is verified: that needs TVM 0.25 or newer", "verifying")
@@ -410,6 +410,7 @@ def _verification(request: LayerRequest, chosen: Chosen | None) -> Verification 
         host=request.host,
         cache=options.cache,
         measured_package=chosen.label if chosen is not None and measured_here else None,
+        foreign=found.layers.foreign(),
         on_problem=policy.problem,
     )
 

@@ -66,6 +66,10 @@ class RecordLayers:
         tuners = next((layer.tuners for layer in self._layers if isinstance(layer, IndexLookup) and layer.tuners), None)
         return "keep" if tuners == frozenset({META_SCHEDULE}) else "auto"
 
+    def foreign(self) -> bool:
+        """Whether some records for current TVM are neither the user's own nor came with tunehub."""
+        return any(isinstance(layer, IndexLookup) and layer.is_foreign for layer in self._layers)
+
     def lookup(self, first: RecordLookup | None) -> RecordLookup | None:
         """The records for current TVM, None without any; what is measured comes `first`."""
         layers = self._layers if first is None else [first, *self._layers]

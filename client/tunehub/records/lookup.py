@@ -35,13 +35,14 @@ class Candidate:
     `rung` is `user` for the user's own records, `measured` for what this process has measured; `anchored` says that the
     record was found by its anchor key, so that it was made for another function with the same anchor block. On the rung
     `transfer` it was found by its operator class: made for other shapes, it has to be adapted. `package` is name and
-    version (`llvm-znver5 0.1.0`), or the path of the user's file.
+    version (`llvm-znver5 0.1.0`), or the path of the user's file; `embedded`: it is a package that comes with tunehub.
     """
 
     record: AnyRecord
     rung: Rung
     package: str
     anchored: bool = False
+    embedded: bool = False
 
 
 def content_of(record: AnyRecord | LadderRecord) -> bytes:
@@ -78,7 +79,7 @@ LadderBy = Literal["exact", "anchor", "instance"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundLadder:
-    """A ladder of a symbolic workload, and how it was found; `rung` and `package` are as a candidate's.
+    """A ladder of a symbolic workload, and how it was found; `rung`, `package` and `embedded` are as a candidate's.
 
     On the rung `transfer` it is for a static workload that has one of the sizes that it was measured at.
     """
@@ -86,6 +87,7 @@ class FoundLadder:
     record: LadderRecord
     rung: Rung
     package: str
+    embedded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,10 +160,11 @@ class IndexLookup:
         is_current: IsCurrent,
         user: bool = False,
         mask: Mask | None = None,
+        embedded: bool = False,
     ) -> None:
         """`sets` are the record sets of the index that may be used; `reopen` rebuilds the index; what is in `mask`
-        never serves. `is_current` says whether this client has a record's version of its template: of several exact
-        records, one that it has not serves last.
+        never serves; `embedded`: the package comes with tunehub, byte for byte. `is_current` says whether this client
+        has a record's version of its template: of several exact records, one that it has not serves last.
 
         The field `tuners` names the tuners whose records there are, besides those that compiles have measured: these
         follow the layouts that the others ask for.
@@ -178,6 +181,7 @@ class IndexLookup:
         self._user = user
         self._is_current = is_current
         self.mask = mask
+        self._embedded = embedded
 
     def profile(self) -> PublishedProfile | None:
         """The machine profile that the package has; one that is none is given to `on_problem`, and counts as none."""
@@ -226,6 +230,11 @@ class IndexLookup:
         """Close the index."""
         self._index.close()
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the records are neither the user's own nor came with tunehub."""
+        return not (self._user or self._embedded)
+
     def _neighbour(self, member: ClassMember, key: str) -> Neighbour:
         def read() -> Candidate | None:
             lines = self._index.ask(lambda index: [index.line(member.line)])
@@ -256,7 +265,7 @@ class IndexLookup:
             return None
         if self._is_masked(META_SCHEDULE if isinstance(record, ScheduleRecord) else TEMPLATE, record.exact):
             return None
-        return Candidate(record=record, rung=rung, package=self._package, anchored=anchored)
+        return Candidate(record=record, rung=rung, package=self._package, anchored=anchored, embedded=self._embedded)
 
     def _ladder(self, line: bytes, key: str, rung: Rung) -> FoundLadder | None:
         from tunehub_registry.ladder_record import parse_ladder_record
@@ -272,7 +281,7 @@ class IndexLookup:
             return None
         if self._is_masked(LADDER, record.exact):
             return None
-        return FoundLadder(record=record, rung=rung, package=self._package)
+        return FoundLadder(record=record, rung=rung, package=self._package, embedded=self._embedded)
 
     def _first_current(self, candidates: Iterable[Candidate]) -> Candidate | None:
         """The first, but one for another version of its template only when there is none for this: files of users

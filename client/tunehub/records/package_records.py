@@ -22,6 +22,7 @@ from tunehub.records.indexing_budget import MAX_PACKAGE_BYTES, IndexingBudget, M
 from tunehub.records.lookup import IndexLookup, IsCurrent
 from tunehub.records.masking import read_mask
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
+from tunehub.registries.embedded import embedded_digests
 from tunehub.registries.key_scheme import KEY_SCHEMES, LOG_TUNERS, RECORD_TUNERS
 from tunehub.registries.resolution import Chosen, tvm_allowed
 from tunehub_registry.exceptions import NewerFormatWarning, RegistryError
@@ -64,6 +65,7 @@ def open_package_records(
         reopen=lambda: opener.open(rebuild=True),
         on_problem=on_problem,
         is_current=is_current,
+        embedded=chosen.entry.sha256 in embedded_digests(chosen.name),
     )
 
 

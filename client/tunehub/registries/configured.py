@@ -57,25 +57,24 @@ def configured_registries(
     After `deadline` there is no network any more; by default the time is not limited.
     """
     deadline = deadline or Deadline(None)
-    attesters = Attesters(cache=BlobCache(options.cache, deadline), trust=partial(trust_store, options))
+    attesters = Attesters(cache=BlobCache(options.cache, deadline), trust=partial(_trust_store, options))
     if options.lock is not None:
         from tunehub.registries.locked import open_locked
 
         return open_locked(options, on_problem, deadline, attesters)
     from tunehub.registries.port import Access
 
-    access = Access(cache=options.cache, trust=trust_store(options), deadline=deadline)
+    access = Access(cache=options.cache, trust=_trust_store(options), deadline=deadline)
     access = replace(access, on_warning=on_warning) if on_warning else access
     return open_registries(
         options.registries, offline=options.offline, on_problem=on_problem, access=access, attesters=attesters
     )
 
 
-def trust_store(options: Options) -> TrustStore:
-    """The trust store of the options, with the root that comes with tunehub."""
-    from tunehub.registries.trust_store import SHIPPED_ROOT, TrustStore
+def _trust_store(options: Options) -> TrustStore:
+    from tunehub.registries.trust_store import trust_store
 
-    return TrustStore(options.trust, shipped=embedded_registry() / SHIPPED_ROOT)
+    return trust_store(options)
 
 
 def _normalised(address: str) -> str | None:

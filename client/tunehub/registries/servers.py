@@ -22,7 +22,7 @@ _VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 def servers_of_user(options: Options) -> frozenset[str]:
     """The servers of configured registries, of those with a trusted root, and of AWS's variables."""
-    from tunehub.registries.configured import trust_store
+    from tunehub.registries.trust_store import trust_store
 
     addresses = [*options.registries]
     with suppress(TrustError):  # using the registry says so

@@ -20,10 +20,13 @@ from msgspec import Meta
 from tunehub._files.atomic import open_regular, write_file
 from tunehub._files.lock import locked
 from tunehub.exceptions import HubError, TrustError
+from tunehub.registries.embedded import embedded_registry
 from tunehub_registry.target import TargetName
 
 if TYPE_CHECKING:
     from securesystemslib.signer import Key
+
+    from tunehub.options import Options
 
 LOCK_TIMEOUT_S = 10.0
 MAX_STATE_BYTES = 16 << 20
@@ -211,3 +214,8 @@ def _damaged(address: str, path: Path, error: Exception) -> TrustError:
     reason = f"its trusted root in {path} cannot be read: {getattr(error, 'strerror', None) or error}"
     remedy = f"add it again: `tunehub trust add {address} ROOT.json`; without it the registry is not used"
     return TrustError(address, reason, remedy=remedy)
+
+
+def trust_store(options: Options) -> TrustStore:
+    """The trust store of the options, with the root that comes with tunehub."""
+    return TrustStore(options.trust, shipped=embedded_registry() / SHIPPED_ROOT)

@@ -17,7 +17,7 @@ from tunehub import api
 from tunehub.compiler.hub import Hub, open_hub
 from tunehub.exceptions import HubError, HubWarning
 from tunehub.options import read_options
-from tunehub.registries.configured import trust_store
+from tunehub.registries.trust_store import trust_store
 from tunehub_registry.attestation import PackageSubject
 from tunehub_registry.document import ATTESTATIONS
 from tunehub_registry.package import sha256_of

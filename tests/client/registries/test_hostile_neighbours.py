@@ -30,7 +30,7 @@ from tunehub_registry.trust.catalogue import decode_catalogue
 from tunehub_registry.tuning_log import parse_line
 
 from ...hostile import hostile_forms
-from ...registry.test_hostile_values import DOCUMENTS, ENTRY, KEY, LOG_LINES, MANIFEST, TARGET
+from ...registry.document_samples import DOCUMENTS, ENTRY, KEY, LOG_LINES, MANIFEST, TARGET
 from ..conftest import SKYLAKE, ZNVER5, RegistryFolder, key, lines, make_record
 
 pytestmark = pytest.mark.fast

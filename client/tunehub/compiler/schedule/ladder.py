@@ -22,6 +22,7 @@ from tunehub.records.never_worse import (
 )
 from tunehub.registries.key_scheme import LADDER, META_SCHEDULE, TEMPLATE
 from tunehub.report.ladder import LadderWalk, Refusal, Step, StepRejected, walk
+from tunehub.tir.cpu_check import check_proven
 from tunehub.tir.cuda.known_faults import made_of
 from tunehub.tir.guard import FaultFoundError, check_function
 from tunehub.tir.keys import anchor_key, workload_key
@@ -49,6 +50,7 @@ class Served:
     ``run_s`` and ``default_s`` are the record's. On the rung ``transfer`` nobody has measured the schedule: ``source``
     is the workload that the record was tuned for, ``predicted_s`` what its time is expected to be here. In seconds.
     ``sizes`` says which sizes of a symbolic function what serves; the times are then those at typical ones.
+    ``embedded``: the record is of a package that comes with tunehub.
     """
 
     step: Step
@@ -62,6 +64,7 @@ class Served:
     predicted_s: float | None = None
     record: AnyRecord | LadderRecord | None = None
     sizes: str | None = None
+    embedded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,7 +219,8 @@ def _laddered(step: Literal["exact", "anchor"], request: Request, key: str | Non
         if step == "anchor" and record.exact == request.exact:
             continue
         against = against_ladder(record, borrowed=step == "anchor")
-        applied = _applied(step, found, against, partial(by_ladder, function, request.target, record, request.by_rule))
+        apply = partial(by_ladder, function, request.target, record, request.by_rule)
+        applied = _applied(step, request, found, against, apply)
         if isinstance(applied, StepRejected):
             yield applied
             continue
@@ -230,6 +234,7 @@ def _laddered(step: Literal["exact", "anchor"], request: Request, key: str | Non
             default_s=times.default_s,
             record=record,
             sizes=ladder_text(record, request.symbols),
+            embedded=found.embedded,
         )
 
 
@@ -248,9 +253,8 @@ def _instance(request: Request) -> _Outcomes:
         if against is not None:
             yield StepRejected(step="transfer", reason=against, package=found.package, record=record.op)
             continue
-        yield _tried(
-            "transfer", request, Candidate(record=record, rung=found.rung, package=found.package), record.mean_s
-        )
+        candidate = Candidate(record=record, rung=found.rung, package=found.package, embedded=found.embedded)
+        yield _tried("transfer", request, candidate, record.mean_s)
 
 
 def _transferred_knobs(request: Request) -> _Outcomes:
@@ -635,9 +639,8 @@ def _tried(
     """What applying a record gives; ``expected_s``: of a record for other shapes, whose own times say little here."""
     record, moved = candidate.record, step == "transfer"
     against = None if moved else against_record(record, borrowed=candidate.anchored)
-    applied = _applied(
-        step, candidate, against, partial(apply_candidate, request.mod, candidate, request.target, request.fit)
-    )
+    apply = partial(apply_candidate, request.mod, candidate, request.target, request.fit)
+    applied = _applied(step, request, candidate, against, apply)
     if isinstance(applied, StepRejected):
         return applied
     return Served(
@@ -651,16 +654,23 @@ def _tried(
         source=record.op if moved else None,
         predicted_s=expected_s,
         record=record,
+        embedded=candidate.embedded,
     )
 
 
-def _applied(step: Step, found: Candidate | FoundLadder, against: str | None, apply: Callable[[], Any]) -> Any:
-    """The schedule by a record that ``apply`` gives, or what speaks against it, a StepRejected."""
+def _applied(
+    step: Step, request: Request, found: Candidate | FoundLadder, against: str | None, apply: Callable[[], Any]
+) -> Any:
+    """The schedule by a record that ``apply`` gives, or what speaks against it, a StepRejected. Those of embedded
+    packages were proven before they were embedded."""
     record = found.record
     try:
         with made_of(content_of(record)):
             if against is None:
-                return apply()
+                schedule = apply()
+                if request.target.kind.name == "llvm" and not found.embedded:
+                    check_proven(schedule.mod["main"], request.target)
+                return schedule
     except FaultFoundError as error:
         refusal = Refusal(check="static", reason=_reason(error))
         return StepRejected(step=step, package=found.package, record=record.op, refusal=refusal)

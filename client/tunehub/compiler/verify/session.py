@@ -7,6 +7,7 @@ a kernel for each block, with nothing inlined (:mod:`tunehub.kernels.cuda.plain`
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -24,14 +25,16 @@ _MOST_ELEMENTS = 1 << 22  # of all parameters: larger instances take seconds to 
 _RUNS = 2  # of each: threads that write over each other do not do so every time
 _NO_MEMORY = ("out of memory", "memoryallocation", "bad_alloc", "memoryerror")  # says nothing about a schedule
 
+_PERTURB, _FILL = -6, 0x80  # glibc's mallopt: what is given out is full of 0x7F, large numbers of every type
+
 Shapes: TypeAlias = "list[tuple[tuple[int, ...], str]]"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunResult:
-    """How far a schedule's outputs are from the plain ones, where ``tolerance`` is the most; or the ``error`` of
-    building or running it. ``not_run`` names the sizes that the plain schedule could not be run at, and says why.
-    ``lost``: the device does not work any more in this process."""
+    """How far a schedule's outputs are from the plain ones, where ``tolerance`` is the most (None: it was built alone);
+    or the ``error`` of building or running it. ``not_run`` names the sizes that the plain schedule could not be run at,
+    and says why. ``lost``: the device does not work any more in this process."""
 
     difference: float | None = None
     tolerance: float
@@ -83,6 +86,8 @@ class VerifySession:
         self._device().sync()
         if self._is_cuda():
             _use_nvrtc(str(self._target().attrs["arch"]))
+        else:
+            _fill_new_memory()
 
     def refer(self, original: str) -> None:
         """Run the plain schedule of a function. Raises ValueError when there are no outputs to compare."""
@@ -208,6 +213,33 @@ class VerifySession:
         return tvm.target.Target(self._text)
 
 
+class BuildSession:
+    """The requests of a worker for a CPU that is not here: as those of :class:`VerifySession`, but schedules are built
+    alone."""
+
+    def __init__(self, target: str) -> None:
+        """``target`` as text."""
+        self._text = target
+
+    def warm_up(self) -> None:
+        """Import TVM."""
+        import tvm  # noqa: F401
+
+    def refer(self, original: str) -> None:
+        """Nothing is run."""
+
+    def judge(self, scheduled: str) -> RunResult:
+        """Build a schedule."""
+        import tvm
+
+        try:
+            library = tvm.tirx.build(main_module(_function(scheduled)), target=tvm.target.Target(self._text))
+            library.inspect_source("asm")  # LLVM makes code when it is asked for some
+        except Exception as error:  # TVM raises many kinds for what does not compile
+            return RunResult(tolerance=0.0, error=last_line(error))
+        return RunResult(tolerance=0.0)
+
+
 def _tried(function: Any) -> list[tuple[int, ...]]:
     """The probes without the largest, but with the first; a schedule itself names sizes at which other code runs."""
     found = probes(function)
@@ -227,6 +259,14 @@ def _function(text: str) -> Any:
     import tvm
 
     return tvm.ir.load_json(text)["main"]
+
+
+def _fill_new_memory() -> None:
+    """Have the C library fill what it gives out: results of memory that nobody has written then differ."""
+    import ctypes
+
+    with suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).mallopt(_PERTURB, _FILL)
 
 
 def _use_nvrtc(arch: str) -> None:

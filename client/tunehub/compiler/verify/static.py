@@ -15,10 +15,10 @@ FindFault = Callable[[Any, Any], Fault | NotSimulated | None]
 
 
 class StaticVerifier:
-    """Says what ``find_fault`` finds, the check that the guard makes of every schedule for a GPU; None where there is
-    none. ``not_run`` is why schedules are not run, too."""
+    """Says what ``find_fault`` finds, the check that is made of every schedule for a GPU, and of records' for a CPU.
+    ``not_run`` is why schedules are not run, too."""
 
-    def __init__(self, target: Any, find_fault: FindFault | None, not_run: str) -> None:
+    def __init__(self, target: Any, find_fault: FindFault, not_run: str) -> None:
         self._target, self._find_fault, self._not_run = target, find_fault, not_run
 
     def begin(self) -> None:
@@ -29,8 +29,6 @@ class StaticVerifier:
 
     def verdict(self, asked: ScheduledFunction) -> KernelVerdict:
         """As the port says."""
-        if self._find_fault is None:
-            return KernelVerdict(not_run=self._not_run)
         with made_of(content_of(asked.record) if asked.record is not None else b""):
             found = self._find_fault(asked.scheduled, self._target)
         if isinstance(found, NotSimulated):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # opening a hub needs none of it
     from tunehub.compiler.verify.port import ScheduleVerifier
     from tunehub.compiler.verify.static import FindFault
 
-VERIFY_VERSION = 2
+VERIFY_VERSION = 3
 """Changes whenever running a schedule could give another verdict than before."""
 MOST_WORKERS = 8  # processes; each has TVM in memory, and on a GPU a context of its own
 _EXPLAINED = "explaining runs nothing"
@@ -46,15 +46,17 @@ class Verification:
         host: TargetDescriptor,
         cache: Path,
         measured_package: str | None = None,
+        foreign: bool = False,
         on_problem: Callable[[HubError], None],
         limits: VerifyLimits | None = None,
     ) -> None:
         """``host`` describes the target. ``measured_package`` (name and version) has records that were measured on
-        ``host``. ``cache`` is the folder in which verdicts are kept."""
+        ``host``; ``foreign``: some are neither the user's own nor came with tunehub. ``cache`` is the folder in which
+        verdicts are kept."""
         self.mode: Verify = mode
         self.limits = limits or VerifyLimits()
         self._host, self._cache, self._on_problem = host, cache, on_problem
-        self._measured_package = measured_package
+        self._measured_package, self._foreign = measured_package, foreign
         self._device: Device | None = None
         self._memories: dict[str, VerdictMemory] = {}
 
@@ -74,7 +76,9 @@ class Verification:
         """Whether a schedule that serves is to be verified."""
         if self.mode == "always" or served.rung == "measured":
             return self.mode == "always"
-        known = served.rung == "exact" and served.package == self._measured_package
+        if self._host.kind == "llvm":
+            return served.record is not None and served.rung != "user" and not served.embedded
+        known = served.rung == "exact" and served.package == self._measured_package and served.embedded
         return not (known and self.device.model in (None, self._host.model))
 
     @contextmanager
@@ -91,7 +95,7 @@ class Verification:
     @contextmanager
     def remembering(self, target: Any) -> Iterator[None]:
         """Inside the block the static check of schedules for ``target`` is not made twice, whatever the mode is."""
-        if target.kind.name != "cuda":
+        if target.kind.name not in ("llvm", "cuda"):
             yield
             return
         from tunehub.tir.cuda.known_faults import remembering_faults  # CPUs need none of it
@@ -130,23 +134,26 @@ class Verification:
         from tunehub.compiler.verify.workers import WorkerVerifier
 
         kind = str(target.kind.name)
-        if self.mode == "never" or kind not in ("llvm", "cuda") or (self.mode == "auto" and kind == "llvm"):
+        idle = self.mode == "auto" and kind == "llvm" and not self._foreign
+        if self.mode == "never" or kind not in ("llvm", "cuda") or idle:
             return TrustingVerifier()
         runs = self.device.name is not None and not explaining
         reason = _EXPLAINED if explaining else self.device.reason
         inner: ScheduleVerifier = StaticVerifier(target, _find_fault(kind), reason)
-        if runs:
+        if runs or (kind == "llvm" and not explaining):
             workers = max(1, min(MOST_WORKERS, physical_cores() or 1))
-            inner = WorkerVerifier(str(target), inner, workers=workers, limits=self.limits)
+            inner = WorkerVerifier(str(target), inner, workers=workers, limits=self.limits, builds=not runs)
         return RememberingVerifier(inner, self.memory(target), not_run=None if runs else reason)
 
 
-def _find_fault(kind: str) -> FindFault | None:
-    if kind != "cuda":
-        return None
-    from tunehub.tir.cuda.check import fault  # CPUs need none of it
+def _find_fault(kind: str) -> FindFault:
+    if kind == "cuda":
+        from tunehub.tir.cuda.check import fault  # CPUs need none of it
 
-    return fault
+        return fault
+    from tunehub.tir.cpu_check import fault as cpu_fault
+
+    return cpu_fault
 
 
 def device_for(host: TargetDescriptor) -> Device:
@@ -174,7 +181,9 @@ def _versions(kind: str) -> tuple[str, ...]:
 
     versions = (str(tvm.__version__), f"{VERIFY_VERSION}")
     if kind != "cuda":
-        return versions
+        from tunehub.tir.cpu_check import CPU_CHECK_VERSION
+
+        return (*versions, f"{CPU_CHECK_VERSION}")
     from tunehub.tir.cuda.check import CHECK_VERSION  # CPUs need none of it
 
     return (*versions, f"{CHECK_VERSION}")

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from queue import LifoQueue
 from typing import Any
@@ -17,11 +18,12 @@ from tunehub.compiler.measure.fork_server import ForkServer
 from tunehub.compiler.measure.worker_process import SLOW_OPTIONAL_MODULES, Launcher, WorkerProcess
 from tunehub.compiler.verify.limits import VerifyLimits
 from tunehub.compiler.verify.port import KernelVerdict, ScheduledFunction, ScheduleVerifier
-from tunehub.compiler.verify.session import RunResult, VerifySession, lacks_memory
+from tunehub.compiler.verify.session import BuildSession, RunResult, VerifySession, lacks_memory
 from tunehub.report.ladder import Refusal
 from tunehub.tir.workload import workload_text
 
 _TRIES = 2  # of a schedule whose process ends: it may not be to blame
+_BUILT = "it was built, and not run"
 _IMPORTS = (
     "tvm",
     "tunehub.compiler.verify.session",
@@ -36,9 +38,13 @@ class WorkerVerifier:
     """Runs schedules beside the plain one, in at most ``workers`` processes. What they cannot say is left to
     ``otherwise``, in this process."""
 
-    def __init__(self, target: str, otherwise: ScheduleVerifier, *, workers: int, limits: VerifyLimits) -> None:
-        """``target`` as text. Nothing is started yet."""
-        self._target, self._otherwise, self._limits = target, otherwise, limits
+    def __init__(
+        self, target: str, otherwise: ScheduleVerifier, *, workers: int, limits: VerifyLimits, builds: bool = False
+    ) -> None:
+        """``target`` as text; ``builds``: its code does not run here, so that schedules are built alone. Nothing is
+        started yet."""
+        self._session = partial(BuildSession if builds else VerifySession, target)
+        self._otherwise, self._limits = otherwise, limits
         self._count = workers
         self._threads: ThreadPoolExecutor | None = None
         self._server: ForkServer | None = None
@@ -66,7 +72,7 @@ class WorkerVerifier:
         found = self._asked[asked.key].result()
         if found.check is None and found.not_run is not None:
             static = self._otherwise.verdict(asked)
-            return KernelVerdict(check=static.check, refusal=static.refusal, not_run=found.not_run)
+            return static if found.not_run == _BUILT else replace(static, not_run=found.not_run)
         return found
 
     def close(self) -> None:
@@ -83,7 +89,7 @@ class WorkerVerifier:
         with suppress(OSError, ValueError):  # a worker will say why none can be started
             self._server = ForkServer(_IMPORTS, without=SLOW_OPTIONAL_MODULES)
         for _ in range(self._count):
-            worker = _VerifyWorker(partial(VerifySession, self._target), self._limits, self._server)
+            worker = _VerifyWorker(self._session, self._limits, self._server)
             self._workers.append(worker)
             self._idle.put(worker)
         return self._threads
@@ -165,7 +171,8 @@ class _VerifyWorker:
             raise _CannotSayError(result.error)
         if result.error is not None:
             return _refused(Refusal(check="run", reason=result.error))
-        assert result.difference is not None
+        if result.difference is None:
+            return KernelVerdict(not_run=_BUILT)
         if difference_reason(result.difference, result.tolerance) is None:
             return KernelVerdict(check="run", not_run=result.not_run)
         known = result.difference if math.isfinite(result.difference) else None

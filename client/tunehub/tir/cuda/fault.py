@@ -1,4 +1,4 @@
-"""What is wrong with a schedule for a GPU, as fields."""
+"""What is wrong with a schedule, as fields: of GPUs most rules, of CPUs some."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ Rule: TypeAlias = Literal[
     "cluster",
     "written_twice",
     "never_written",
+    "beyond_tile",
+    "unproven",
+    "strides",
+    "code_size",
 ]
 
 _SAYS: dict[Rule, str] = {
@@ -41,6 +45,10 @@ _SAYS: dict[Rule, str] = {
     "cluster": "a block reads the memory of other blocks than those of its cluster",
     "written_twice": "two threads write one element of a result",
     "never_written": "elements of a result are never written",
+    "beyond_tile": "a tile writes elements of other tiles",
+    "unproven": "an access is not proven to lie inside its buffer",
+    "code_size": "compiling it would take minutes",
+    "strides": "buffers with strides take far more memory than their elements",
 }
 
 

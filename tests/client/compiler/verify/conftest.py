@@ -14,12 +14,14 @@ pytest.importorskip("tvm.relax")
 
 from tvm import te, tirx  # noqa: E402
 
+from tunehub.compiler.hub import Hub  # noqa: E402
 from tunehub.compiler.verify.limits import VerifyLimits  # noqa: E402
 from tunehub.compiler.verify.memory import RememberingVerifier, VerdictMemory  # noqa: E402
 from tunehub.compiler.verify.port import ScheduledFunction, ScheduleVerifier, TrustingVerifier  # noqa: E402
 from tunehub.compiler.verify.static import StaticVerifier  # noqa: E402
 from tunehub.compiler.verify.workers import WorkerVerifier  # noqa: E402
 from tunehub.exceptions import HubError  # noqa: E402
+from tunehub.report.model import WorkloadReport  # noqa: E402
 from tunehub.tir.cuda.fault import Fault  # noqa: E402
 from tunehub.tir.keys import workload_key  # noqa: E402
 from tunehub.tir.nodes import main_module  # noqa: E402
@@ -136,7 +138,7 @@ def workers(target: Any) -> Iterator[Callable[..., WorkerVerifier]]:
     made: list[WorkerVerifier] = []
 
     def verifier(limits: VerifyLimits = LIMITS, otherwise: ScheduleVerifier | None = None) -> WorkerVerifier:
-        inner = otherwise or StaticVerifier(target, None, "")
+        inner = otherwise or StaticVerifier(target, lambda *_: None, "")
         made.append(WorkerVerifier(str(target), inner, workers=1, limits=limits))
         return made[-1]
 
@@ -163,3 +165,8 @@ def verifier_of(target: Any, workers: Any, memory: Any) -> Callable[[str], Sched
         "remembering": lambda: RememberingVerifier(workers(), memory(), not_run=None),
     }
     return lambda kind: makers[kind]()
+
+
+def of_matmul(hub: Hub) -> WorkloadReport:
+    (found,) = [item for item in hub.report().workloads if "matmul" in item.name]
+    return found

@@ -1,0 +1,170 @@
+"""Every access of a scheduled function inside its buffer, by proof, as TVM lowers it for a CPU.
+
+TVM checks each step of a schedule, not where the statements that come of all of them write: ``ReverseComputeAt`` and
+then ``PadEinsum`` give a copy a longer loop than its result has elements, and it writes beyond them. What is looked at
+is the function right before its buffers are made flat: buffers have the sizes that they will have, and the conditions
+of blocks stand as branches. An index is inside where TVM's arithmetic says so, by the loops alone or with the
+conditions around it; else all its values are computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from functools import reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tunehub.tir.index_expressions import compiled, operator_name, parts_of
+from tunehub.tir.nodes import buffer_kind, buffer_of, integer, symbolic
+from tunehub.tir.versions import LOADS
+
+_LEAVES = frozenset(("Var", "SizeVar", "IntImm", "FloatImm", "StringImm"))
+_BODIES = ("body", "block", "init")
+_MOST_POINTS = 1 << 21  # of one index
+
+
+class BufferAccess(NamedTuple):  # thousands are made for a network
+    """A load or a store, and what is known where it happens: the ``loops`` around it and the ``conditions`` that
+    hold."""
+
+    node: Any
+    loops: tuple[Any, ...]
+    conditions: tuple[Any, ...]
+
+
+class _Here(NamedTuple):
+    loops: tuple[Any, ...] = ()
+    conditions: tuple[Any, ...] = ()
+
+
+def accesses_in(lowered: Any) -> list[BufferAccess]:
+    """The accesses of ``lowered``, a static PrimFunc right before its buffers are made flat."""
+    return list(_accesses(lowered.body, _Here()))
+
+
+def unproven(accesses: Iterable[BufferAccess]) -> Any | None:
+    """The first buffer with an access of which it is not proven that it lies inside; None when there is none.
+
+    Indices that are read from memory, as those of a gather, count as inside: no schedule makes any.
+    """
+    proof = _Proof()
+    return next((buffer_of(access.node) for access in accesses if not proof.is_inside(access)), None)
+
+
+def _accesses(node: Any, here: _Here) -> Iterator[BufferAccess]:
+    """All loads and stores of a statement or an expression."""
+    kind = type(node).__name__
+    if kind in _LEAVES:
+        return
+    if kind == "SeqStmt":
+        for each in node.seq:
+            yield from _accesses(each, here)
+    elif kind == "For":
+        yield from _accesses(node.body, here._replace(loops=(*here.loops, node)))
+    elif kind == "BufferStore" or kind in LOADS:
+        for part in (*node.indices, *((node.value,) if kind == "BufferStore" else ())):
+            yield from _accesses(part, here)
+        yield BufferAccess(node, *here)
+    elif kind in ("IfThenElse", "Select") or (kind == "Call" and operator_name(node) == "if_then_else"):
+        yield from _choice(node, kind, here)
+    else:
+        for part in (*parts_of(node), *_bodies(node)):
+            yield from _accesses(part, here)
+
+
+def _bodies(node: Any) -> list[Any]:
+    return [part for name in _BODIES if (part := getattr(node, name, None)) is not None]
+
+
+def _choice(node: Any, kind: str, here: _Here) -> Iterator[BufferAccess]:
+    """The accesses of a choice; TVM makes a branch of one whose values are loaded, whatever it is written as."""
+    names = {
+        "IfThenElse": ("condition", "then_case", "else_case"),
+        "Select": ("condition", "true_value", "false_value"),
+    }
+    condition, then, otherwise = node.args if kind == "Call" else (getattr(node, name) for name in names[kind])
+    yield from _accesses(condition, here)
+    yield from _accesses(then, here._replace(conditions=(*here.conditions, condition)))
+    if otherwise is not None:
+        from tvm import tirx
+
+        yield from _accesses(otherwise, here._replace(conditions=(*here.conditions, tirx.Not(condition))))
+
+
+class _Proof:
+    """Judges accesses of one function."""
+
+    def __init__(self) -> None:
+        self._analyzer = symbolic().Analyzer()
+        self._bound: set[int] = set()
+
+    def is_inside(self, access: BufferAccess) -> bool:
+        for loop in access.loops:
+            self._bind(loop)
+        shape = buffer_kind(buffer_of(access.node)).shape
+        pairs = zip(access.node.indices, map(integer, shape), strict=True)
+        return all(extent is not None and self._is_inside(index, extent, access) for index, extent in pairs)
+
+    def _bind(self, loop: Any) -> None:
+        import tvm
+
+        if hash(loop) not in self._bound:
+            self._bound.add(hash(loop))
+            span = tvm.ir.Range.from_min_extent(loop.min, loop.extent)
+            self._analyzer.bind(loop.loop_var, span, allow_override=True)
+
+    def _is_inside(self, index: Any, extent: int, access: BufferAccess) -> bool:
+        if type(index).__name__ == "Ramp":
+            last = index.base + index.stride * (index.lanes - 1)
+            return all(self._is_inside(each, extent, access) for each in (index.base, last))
+        if self._is_bounded(index, extent) or _is_read(index):
+            return True
+        return self._is_bounded_where(index, extent, access.conditions) or _always_inside(index, extent, access)
+
+    def _is_bounded_where(self, index: Any, extent: int, conditions: tuple[Any, ...]) -> bool:
+        with ExitStack() as held:
+            for condition in conditions:
+                held.enter_context(self._analyzer.constraint_scope(condition))
+            return self._is_bounded(self._analyzer.simplify(index), extent)
+
+    def _is_bounded(self, index: Any, extent: int) -> bool:
+        number = integer(index)
+        if number is not None:
+            return 0 <= number < extent
+        found = self._analyzer.const_int_bound(index)
+        return int(found.min_value) >= 0 and int(found.max_value) < extent
+
+
+def _is_read(index: Any) -> bool:
+    kind = type(index).__name__
+    return kind not in _LEAVES and (kind in LOADS or any(map(_is_read, parts_of(index))))
+
+
+def _always_inside(index: Any, extent: int, access: BufferAccess) -> bool:
+    """Whether all values of ``index`` that occur are inside; False where there are too many, or it depends on something
+    else than loops."""
+    try:
+        wanted = compiled(index)
+    except KeyError:
+        return False
+    conditions = []
+    for condition in access.conditions:
+        try:
+            conditions.append(compiled(condition))
+        except KeyError:  # it depends on memory: inside, whether it holds or not
+            continue
+    needed = wanted.variables.union(*(each.variables for each in conditions))
+    loops = [loop for loop in access.loops if hash(loop.loop_var) in needed]
+    extents = [integer(loop.extent) or 0 for loop in loops]
+    if len(loops) != len(needed) or not 0 < math.prod(extents) <= _MOST_POINTS:
+        return False
+    values: dict[int, Any] = {}
+    for number, (loop, count) in enumerate(zip(loops, extents, strict=True)):
+        values[hash(loop.loop_var)] = np.arange(count).reshape(count, *(1,) * number) + (integer(loop.min) or 0)
+    found = np.asarray(wanted.value(values))
+    outside: Any = np.logical_or(found < 0, found >= extent)
+    met = (np.asarray(condition.value(values), bool) for condition in conditions)
+    return not reduce(np.logical_and, met, outside).any()

@@ -1,0 +1,167 @@
+"""Schedules that TVM takes for CPUs and that write beyond a buffer or compute something else are refused, right ones
+are not. Each wrong one here ended a process, gave wrong results, or was never done compiling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+tvm = pytest.importorskip("tvm")
+pytest.importorskip("tvm.relax")
+
+from tvm import te, topi  # noqa: E402
+
+from tunehub.compiler.schedule.apply import apply_exact  # noqa: E402
+from tunehub.tir.cpu_check import check_proven, fault  # noqa: E402
+from tunehub.tir.guard import FaultFoundError, GuardError, check_function  # noqa: E402
+from tunehub.tir.nodes import main_module  # noqa: E402
+from tunehub.tir.traces import export_trace, import_trace  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"})
+Steps = Callable[[Any], None]
+
+
+def product() -> Any:
+    """A product of matrices, and a maximum behind it."""
+    a, b = te.placeholder((48, 16), name="a"), te.placeholder((16, 32), name="b")
+    k = te.reduce_axis((0, 16), "k")
+    c = te.compute((48, 32), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), "c")
+    return _module(a, b, te.compute(c.shape, lambda i, j: te.max(c[i, j] + 1.0, te.const(0, "float32")), "d"))
+
+
+def pooling() -> Any:
+    data = te.placeholder((1, 8, 14, 14), name="data")
+    return _module(data, topi.nn.pool2d(data, [3, 3], [2, 2], [1, 1], [1, 1, 1, 1], "max", layout="NCHW"))
+
+
+def gather() -> Any:
+    table, places = te.placeholder((7, 5), name="table"), te.placeholder((3,), "int32", "places")
+    return _module(table, places, topi.take(table, places, axis=0, mode="fast"))
+
+
+def open_addition() -> Any:
+    n = te.var("n", "int64")
+    data = te.placeholder((n, 8), name="data")
+    return _module(data, te.compute(data.shape, lambda i, j: data[i, j] + 1.0, "d"))
+
+
+def _module(*arguments: Any) -> Any:
+    return main_module(te.create_prim_func(list(arguments)))
+
+
+def scheduled(mod: Any, steps: Steps) -> Any:
+    """``mod`` after a record with ``steps``, as a client has it: replayed, and looked at by the guard."""
+    schedule = tvm.s_tir.Schedule(mod, debug_mask="none")
+    steps(schedule)
+    replayed = apply_exact(mod, import_trace(export_trace(schedule.trace))).mod["main"]
+    check_function(replayed, mod["main"], TARGET)
+    return replayed
+
+
+def _loops(schedule: Any, name: str) -> list[Any]:
+    return list(schedule.get_loops(schedule.get_sblock(name)))
+
+
+def rows_end_in_tiles(schedule: Any) -> None:
+    outer, _ = schedule.split(schedule.fuse(*_loops(schedule, "c")[:2]), [None, 64])
+    schedule.reverse_compute_at(schedule.get_sblock("d"), outer)
+
+
+def padded_after_its_epilogue(schedule: Any) -> None:
+    schedule.reverse_compute_at(schedule.get_sblock("d"), _loops(schedule, "c")[1])
+    schedule.pad_einsum(schedule.get_sblock("c"), [1024, 1, 2])
+
+
+def tiles_across_rows(schedule: Any) -> None:
+    outer, _ = schedule.split(schedule.fuse(*_loops(schedule, "c")[:2]), [None, 24])
+    schedule.reverse_compute_at(schedule.get_sblock("d"), outer)
+
+
+def far_apart(schedule: Any) -> None:
+    schedule.storage_align(schedule.get_sblock("c"), 0, 0, 1 << 20, 0)
+
+
+def a_little_apart(schedule: Any) -> None:
+    schedule.storage_align(schedule.get_sblock("c"), 0, 0, 32, 8)
+
+
+def many_statements(schedule: Any) -> None:
+    schedule.unroll(schedule.split(schedule.fuse(*_loops(schedule, "c")), [None, 3072])[1])
+
+
+def remainders(schedule: Any) -> None:
+    for loop in _loops(schedule, "c"):
+        schedule.split(loop, [None, 7])
+
+
+def in_vectors(schedule: Any) -> None:
+    block = next(name for name in ("pool_max", "T_take", "d") if _has(schedule, name))
+    schedule.vectorize(schedule.split(schedule.fuse(*_loops(schedule, block)[:2]), [None, 4])[1])
+
+
+def _has(schedule: Any, name: str) -> bool:
+    try:
+        schedule.get_sblock(name)
+    except Exception:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("make", "steps", "says"),
+    [
+        (product, padded_after_its_epilogue, "not proven to lie inside its buffer (d)"),
+        (product, tiles_across_rows, "a tile writes elements of other tiles"),
+        (product, far_apart, "strides take far more memory than their elements (c)"),
+        (product, many_statements, "compiling it would take minutes"),
+    ],
+)
+def test_what_would_be_wrong_is_refused(make: Callable[[], Any], steps: Steps, says: str) -> None:
+    found = scheduled(make(), steps)
+    assert says in str(fault(found, TARGET))
+    with pytest.raises(FaultFoundError):
+        check_proven(found, TARGET)
+
+
+@pytest.mark.parametrize(
+    ("make", "steps"),
+    [
+        (product, rows_end_in_tiles),
+        (product, a_little_apart),
+        (product, remainders),
+        (pooling, in_vectors),
+        (gather, in_vectors),
+        (open_addition, lambda schedule: schedule.split(_loops(schedule, "d")[0], [None, 4])),
+    ],
+)
+def test_what_is_right_is_proven(make: Callable[[], Any], steps: Steps) -> None:
+    assert fault(scheduled(make(), steps), TARGET) is None
+
+
+def test_sums_are_not_divided_among_iterations_of_a_parallel_loop() -> None:
+    schedule = tvm.s_tir.Schedule(product(), debug_mask="none")
+    k = _loops(schedule, "c")[2]
+    reduction = schedule.mod["main"].with_body(_parallel(schedule.mod["main"].body, schedule.get(k).loop_var))
+    assert fault(reduction, TARGET).rule == "race"  # type: ignore[union-attr]
+
+
+def _parallel(node: Any, variable: Any) -> Any:
+    """A statement with the loop over ``variable`` in parallel, which TVM's own steps do not give."""
+    from tunehub.tir.nodes import with_children
+
+    kind = type(node).__name__
+    if kind == "For" and node.loop_var.same_as(variable):
+        return tvm.tirx.For(node.loop_var, node.min, node.extent, 1, node.body)
+    if kind == "SBlockRealize":
+        return type(node)(node.iter_values, node.predicate, _parallel(node.block, variable))
+    return with_children(node, lambda child: _parallel(child, variable))
+
+
+@pytest.mark.parametrize("scope", ["m16n8k8.matrixC", "shared", "wmma.accumulator", "warp"])
+def test_memory_of_gpus_is_not_for_cpus(scope: str) -> None:
+    with pytest.raises(GuardError, match="for GPUs"):
+        scheduled(product(), lambda schedule: schedule.set_scope(schedule.get_sblock("c"), 0, scope))
