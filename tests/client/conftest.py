@@ -168,6 +168,7 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Pat
     empty = RegistryFolder(tmp_path / "embedded")
     monkeypatch.setattr("tunehub.registries.configured.embedded_registry", lambda: empty.root)
     monkeypatch.setattr("tunehub.registries.locked_files.embedded_registry", lambda: empty.root)
+    monkeypatch.setattr("tunehub.registries.trust_store.embedded_registry", lambda: empty.root)
 
 
 @dataclass(frozen=True, kw_only=True)

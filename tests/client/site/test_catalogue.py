@@ -148,6 +148,7 @@ def test_an_error_while_writing_leaves_the_old_folder(tmp_path: Path) -> None:
 
 def test_the_embedded_registry_has_pages_of_all_its_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunehub.registries.configured.embedded_registry", embedded_registry)
+    monkeypatch.setattr("tunehub.registries.trust_store.embedded_registry", embedded_registry)
     report = run(tmp_path / "site")
     assert report["problems"] == [] and report["packages"] >= 3
     check_pages(tmp_path / "site")

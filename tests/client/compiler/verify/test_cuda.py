@@ -80,27 +80,36 @@ def test_without_a_gpu_the_report_says_that_nothing_was_run_and_the_second_time_
 
 
 @pytest.mark.parametrize(
-    ("mode", "model", "rung", "package", "wanted"),
+    ("mode", "model", "rung", "package", "embedded", "wanted"),
     [
-        ("auto", "h200", "exact", PACKAGE, False),
-        ("auto", None, "exact", PACKAGE, False),  # no device: the target is what the records were measured on
-        ("auto", "h100", "exact", PACKAGE, True),
-        ("auto", "h200", "exact", "cuda-a100 1.0", True),
-        ("auto", "h200", "anchor", PACKAGE, True),
-        ("auto", "h200", "transfer", PACKAGE, True),
-        ("auto", "h200", "template", None, True),
-        ("auto", "h200", "user", "mine.jsonl", True),
-        ("auto", "h200", "measured", "mine.jsonl", False),
-        ("always", "h200", "exact", PACKAGE, True),
+        ("auto", "h200", "exact", PACKAGE, True, False),
+        ("auto", None, "exact", PACKAGE, True, False),  # no device: the target is what the records were measured on
+        ("auto", "h100", "exact", PACKAGE, True, True),
+        ("auto", "h200", "exact", PACKAGE, False, True),  # somebody else's, by that name
+        ("auto", "h200", "exact", "cuda-a100 1.0", False, True),
+        ("auto", "h200", "anchor", PACKAGE, True, True),
+        ("auto", "h200", "transfer", PACKAGE, True, True),
+        ("auto", "h200", "template", None, False, True),
+        ("auto", "h200", "user", "mine.jsonl", False, True),
+        ("auto", "h200", "measured", "mine.jsonl", False, False),
+        ("always", "h200", "exact", PACKAGE, True, True),
     ],
 )
 def test_what_was_measured_on_this_kind_of_device_is_not_run(
-    mode: Any, model: str | None, rung: Any, package: str | None, wanted: bool, h200: Any, tmp_path: Path
+    mode: Any,
+    model: str | None,
+    rung: Any,
+    package: str | None,
+    embedded: bool,
+    wanted: bool,
+    h200: Any,
+    tmp_path: Path,
 ) -> None:
     host = descriptor_of(h200)
     verification = Verification(mode, host=host, cache=tmp_path, measured_package=PACKAGE, on_problem=pytest.fail)
     verification._device = Device(name=model, model=model)
-    assert verification.wants(Served(step="exact", schedule=None, rung=rung, package=package)) == wanted
+    served = Served(step="exact", schedule=None, rung=rung, package=package, embedded=embedded)
+    assert verification.wants(served) == wanted
 
 
 def test_a_device_of_another_architecture_runs_nothing(h200: Any, monkeypatch: pytest.MonkeyPatch) -> None:

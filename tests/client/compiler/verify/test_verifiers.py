@@ -92,7 +92,7 @@ def test_without_processes_the_static_check_has_the_word(
 def test_what_a_function_writes_must_be_known_to_run_it(workers: Any) -> None:
     unknown = asked("hangs")
     found = workers().verdict(type(unknown)(exact="0", original=unknown.scheduled, scheduled=unknown.scheduled))
-    assert found == KernelVerdict(not_run="what it writes is not known")
+    assert found == KernelVerdict(check="static", not_run="what it writes is not known")
 
 
 @pytest.mark.parametrize(
