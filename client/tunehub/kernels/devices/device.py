@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -17,7 +17,9 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
 
 Count = Annotated[int, Meta(ge=1)]
-CostTable = dict[str, Annotated[float, Meta(ge=0)]]
+Rate = Annotated[float, Meta(gt=0)]
+Seconds = Annotated[float, Meta(ge=0)]
+CostTable = dict[str, Seconds]
 
 _TILES = ("launch", "products")
 _WARPGROUPS = (*_TILES, "loads", "steps", "waits", "rounds", "joined", "gathered", "results", "bytes")
@@ -27,6 +29,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         *_TILES, "shared_reads", "bank_conflicts", "sectors", "steps", "loads", "chain", "bytes", "spilled",
     ),
     "threads_default": ("launch", "chain", "work", "window_chain", "window_work", "bytes"),
+    "vectors_default": ("launch", "bytes"),
     "split_k": (
         *_TILES, "shared_reads", "loads", "sectors", "steps", "pipelined_steps", "chain", "parts", "results",
     ),
@@ -49,6 +52,7 @@ class DeviceCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     threads: CostTable
     threads_default: CostTable
+    vectors_default: CostTable
     split_k: CostTable
     tensor_cores: CostTable
     tensor_cores_default: CostTable
@@ -58,16 +62,55 @@ class DeviceCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     warpgroups_bulk: CostTable
 
 
-class GpuDevice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, eq=False):
-    """A GPU: ``bandwidth`` in bytes a second, ``places`` of clusters at a time by the blocks of a cluster, and how many
-    ``clustered_multiprocessors`` clusters of more than two blocks find."""
+class LaunchCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, eq=False):
+    """Seconds that kernels take beside their work: those that move elements (``moving``), and products with few rows
+    (``low_batch``). In a CUDA graph a tile by ``threads``, and on ``tensor_cores``, takes so much less than its costs
+    say, and TVM's own schedule, the second number. Three kernels of ``winograd``, by the bytes of a number, take so
+    much less than one by one."""
+
+    moving: Seconds
+    low_batch: Seconds
+    threads: tuple[Seconds, Seconds]
+    tensor_cores: tuple[Seconds, Seconds]
+    winograd: dict[int, Seconds]
+
+
+class GpuSpecification(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, eq=False):
+    """What a data sheet, or its driver, says of a GPU.
+
+    ``clock``: of its multiprocessors at best, in Hz. Of a multiprocessor: ``shared_memory`` in bytes, of which a block
+    may ask for ``block_shared_memory``, ``registers``, and how many ``blocks`` and ``warps`` it has at most. ``l2`` in
+    bytes. Operations a second, two for a multiply-add: ``flops`` in float32, ``tensor_flops`` of tensor cores in
+    float16. ``peak_bandwidth`` of its memory, in bytes a second. ``measured``: whether its costs were fitted to times
+    that were measured on it.
+    """
 
     name: str
-    architecture: str
+    architecture: Annotated[str, Meta(pattern=r"^sm_[0-9]{2,3}\Z")]
+    measured: bool
     multiprocessors: Count
+    clock: Rate
+    shared_memory: Count
+    block_shared_memory: Count
+    registers: Count
+    blocks: Count
+    warps: Count
+    l2: Count
+    flops: Rate
+    tensor_flops: Rate
+    peak_bandwidth: Rate
+
+
+class GpuDevice(GpuSpecification, frozen=True, kw_only=True, forbid_unknown_fields=True, eq=False):
+    """A GPU: ``bandwidth`` in bytes a second, of kernels that move elements, and of weights that are read once,
+    ``l2_bandwidth``, of what is in its cache. ``places`` of clusters at a time by the blocks of a cluster, and how many
+    ``clustered_multiprocessors`` clusters of more than two blocks find."""
+
+    bandwidth: Rate
+    l2_bandwidth: Rate
     clustered_multiprocessors: Count
-    bandwidth: Annotated[float, Meta(gt=0)]
     places: dict[int, Count]
+    launches: LaunchCosts
     costs: DeviceCosts
 
     def found_by(self, cluster: int) -> int:
@@ -75,16 +118,29 @@ class GpuDevice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return self.multiprocessors if cluster <= 2 else self.clustered_multiprocessors
 
 
+S = TypeVar("S", bound=GpuSpecification)
+
+
 def read_device(text: str, file: str) -> GpuDevice:
     """The device that ``text``, what is in ``file``, describes. Raises DeviceFileError: it is no TOML, or a field is
     missing, unknown or has a wrong value."""
+    device = _read(text, file, GpuDevice)
+    return msgspec.structs.replace(device, costs=_in_order(device.costs, file))
+
+
+def read_specification(text: str, file: str) -> GpuSpecification:
+    """As :func:`read_device`, of a GPU that nobody measured."""
+    return _read(text, file, GpuSpecification)
+
+
+def _read(text: str, file: str, kind: type[S]) -> S:
     try:
-        device = msgspec.convert(tomllib.loads(text), GpuDevice, str_keys=True)
+        fields: Any = tomllib.loads(text)
+        return msgspec.convert(fields, kind, str_keys=True)
     except tomllib.TOMLDecodeError as error:
         raise DeviceFileError(file, f"not TOML: {error}") from error
     except msgspec.ValidationError as error:
         raise DeviceFileError(file, str(error)) from error
-    return msgspec.structs.replace(device, costs=_in_order(device.costs, file))
 
 
 def _in_order(costs: DeviceCosts, file: str) -> DeviceCosts:

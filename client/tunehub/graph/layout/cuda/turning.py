@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tunehub.options import Precision
 
 _MANY = 4  # convolutions: of more, turning what goes in and out takes a small part
-_LAUNCH_S = 1.7e-6  # of kernels that move elements, as those of Winograd's algorithm (ADR 44)
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -52,7 +51,8 @@ def _seconds(function: Any, target: Any, precision: Precision) -> float:
     if found:
         return min(found)
     moved = sum(math.prod(shape) * _BYTES.get(dtype, 4) for shape, dtype in buffer_shapes(single["main"]))
-    return _LAUNCH_S + moved / device_of(target).bandwidth
+    device = device_of(target)
+    return device.launches.moving + moved / device.bandwidth
 
 
 def _of_product(single: Any, target: Any, precision: Precision) -> Iterator[float]:
