@@ -59,6 +59,7 @@ tunehub run model.so --inputs x.npz --outputs y.npz
 tunehub show llvm-znver5==0.1.0
 tunehub submit work/resnet --version 0.1.0 --sign-off 'Ada Byron <ada@example.org>'
 tunehub sync --frozen
+tunehub timestamp s3://bucket/hub --online-key env:ONLINE_PEM --root root.json
 tunehub trust add https://example.com/hub root.json
 tunehub trust attester add lab.key.pub
 tunehub trust attester ls

@@ -40,6 +40,7 @@ COMMANDS = {
     "run": "tunehub.cli.run:run",
     "show": "tunehub.cli.listing:show",
     "sync": "tunehub.cli.sync:sync",
+    "timestamp": "tunehub.cli.timestamp:timestamp",
     "trust": "tunehub.cli.trust:trust",
     "undeprecate": "tunehub.cli.publish:undeprecate",
     "unyank": "tunehub.cli.publish:unyank",

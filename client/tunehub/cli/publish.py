@@ -17,6 +17,7 @@ from tunehub.cli.writing import (
     ledger_options,
     open_destination,
     open_ledger,
+    proposes,
     registry_errors,
     store_argument,
 )
@@ -25,7 +26,7 @@ from tunehub.registries.successors import successor_text
 if TYPE_CHECKING:
     from tunehub_registry.index import ShardEntry, Successor
 
-_OUTCOMES = {"published": "published", "present": "was there already, with the same bytes"}
+_OUTCOMES = {"published": "published", "proposed": "proposed", "present": "was there already, with the same bytes"}
 
 
 @click.command()
@@ -58,7 +59,8 @@ def publish(
     """Publish packages in one step: readers see all of them, or none.
 
     A published version never changes: other bytes under it are refused, and the same bytes change nothing, so that a
-    publish that was cut off is simply run again.
+    publish that was cut off is simply run again. Without an online key, the packages wait for the registry's signing
+    job, which publishes them.
     """
     from tunehub.cli.front_page import check_front_page, print_front_page, publish_front_page
 
@@ -103,9 +105,12 @@ def _publish_packages(
     ledger = open_ledger(store, access, role=role, reviewed=review_file is not None)
     with TransferBar("uploading", sum(file.size for file in files)) as bar:
         done = publish_packages(ledger, files, on_bytes=bar)
+    new = "proposed" if proposes(access) else "published"
     return [
         {"name": item.name, "version": item.entry.version, "sha256": item.entry.sha256, "size": item.entry.size,
-         "file": item.entry.file, "outcome": item.outcome} for item in done]  # fmt: skip
+         "file": item.entry.file, "outcome": new if item.outcome == "published" else item.outcome}
+        for item in done
+    ]  # fmt: skip
 
 
 def _print_published(packages: Sequence[dict[str, Any]]) -> None:

@@ -140,7 +140,8 @@ def user_trust() -> TrustStore:
 
 
 def open_ledger(address: str, access: LedgerAccess, *, role: str | None = None, reviewed: bool = True) -> Ledger:
-    """The ledger of a registry, with the keys of the options and of the environment; see `SignedLedger`.
+    """The ledger of a registry, with the keys of the options and of the environment; see `SignedLedger`. Without an
+    online key it proposes, which is said.
 
     Raises UsageError when keys or the root are missing, and what opening them raises.
     """
@@ -150,16 +151,22 @@ def open_ledger(address: str, access: LedgerAccess, *, role: str | None = None, 
         from tunehub_registry.publishing.unsigned import UnsignedLedger
 
         return UnsignedLedger(store)
+    from tunehub_registry.publishing.proposals import ProposalLedger
     from tunehub_registry.publishing.signed import SignedLedger
 
-    return SignedLedger(
-        store,
-        trusted_root(address, access.root_file),
-        keys=private_keys(access.keys, "--key", KEY_VARIABLE),
-        online=private_key(access.online_key, "--online-key", ONLINE_KEY_VARIABLE),
-        role=role,
-        reviewed=reviewed,
-    )
+    root = trusted_root(address, access.root_file)
+    keys = private_keys(access.keys, "--key", KEY_VARIABLE)
+    if proposes(access):
+        text = "Note: without an online key this is a proposal: the registry's signing job (`tunehub timestamp`) "
+        click.echo(f"{text}publishes it", err=True)
+        return ProposalLedger(store, root, keys=keys, online=None, role=role, reviewed=reviewed)
+    online = private_key(access.online_key, "--online-key", ONLINE_KEY_VARIABLE)
+    return SignedLedger(store, root, keys=keys, online=online, role=role, reviewed=reviewed)
+
+
+def proposes(access: LedgerAccess) -> bool:
+    """Whether what is written waits for the signing job: there is no online key."""
+    return not access.unsigned and not access.online_key and not os.environ.get(ONLINE_KEY_VARIABLE)
 
 
 def warn_unsigned(address: str) -> None:

@@ -44,7 +44,8 @@ class VerifiedState(msgspec.Struct, frozen=True, kw_only=True):
 
     `root` and `snapshot` are the SHA-256 of the root that it was verified from, and of the snapshot. `delegated` are
     the publishers with their names, in order; None in states that were kept before aliases belonged to publishers.
-    `expires` is the end of the timestamp, in ISO 8601; empty in states from before it was kept.
+    `expires` is the end of the timestamp, in ISO 8601, at most `MAX_TIMESTAMP_DAYS` after it was first seen; empty in
+    states from before it was kept. `timestamp` is the timestamp's SHA-256.
     """
 
     address: str
@@ -54,6 +55,7 @@ class VerifiedState(msgspec.Struct, frozen=True, kw_only=True):
     shards: dict[str, ShardRef] = {}
     delegated: tuple[Delegated, ...] | None = None
     expires: str = ""
+    timestamp: str = ""
 
     def has_ended(self, now: datetime) -> bool:
         """Whether its timestamp says that nobody should take it for the present state any more."""

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from tunehub_registry.index import MAX_SHARD_BYTES, Shard, shard_path
 from tunehub_registry.stores.port import Store, TooLargeError
 from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.trust.catalogue import decode_catalogue
+from tunehub_registry.trust.layout import MAX_TIMESTAMP_DAYS
 
 if TYPE_CHECKING:
     from tuf.api.metadata import Targets
@@ -174,9 +175,10 @@ class SignedRegistry(StorePackages):
         from tunehub.registries.tuf_client import VerifiedMetadata
 
         found = self._metadata = VerifiedMetadata(self._store, self.root, folder)
+        expires = self._end(found, kept)
         same = kept is not None and (kept.snapshot, kept.catalogue) == (found.snapshot, found.catalogue)
         if kept is not None and same and kept.delegated is not None:
-            state = structs.replace(kept, expires=found.expires)
+            state = structs.replace(kept, expires=expires, timestamp=found.timestamp)
             self.cache.confirm_state() if state == kept else self.cache.keep_state(state)
             return state
         if not isinstance(found.catalogue, str):
@@ -189,10 +191,23 @@ class SignedRegistry(StorePackages):
             catalogue=found.catalogue,
             shards=dict(shards),
             delegated=found.delegated(),
-            expires=found.expires,
+            expires=expires,
+            timestamp=found.timestamp,
         )
         self.cache.keep_state(state)
         return state
+
+    def _end(self, found: VerifiedMetadata, kept: VerifiedState | None) -> str:
+        """When the timestamp ends: as it says, but no later than so long after it was first seen here. Who got hold of
+        the online key once could else show the state of that day for ever."""
+        cap = (now() + timedelta(days=MAX_TIMESTAMP_DAYS)).strftime("%Y-%m-%dT%H:%M:%SZ")  # as TUF has dates
+        if kept is None or kept.timestamp != found.timestamp:
+            return min(found.expires, cap)
+        if kept.has_ended(now()):
+            reason = f"its timestamp says that it is valid until {found.expires}, and is older than any may be"
+            remedy = f"its operator has to sign a new one within {MAX_TIMESTAMP_DAYS} days: `tunehub timestamp`"
+            raise TrustError(self.address, reason, remedy=remedy)
+        return min(kept.expires, cap)
 
     def _present_shard(self, state: VerifiedState, name: str) -> Shard:
         ref = state.shards.get(name)

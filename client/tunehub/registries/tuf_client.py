@@ -61,8 +61,9 @@ class VerifiedMetadata:
         with _explained(self._address):
             self._updater = Updater(str(folder), METADATA, fetcher=_StoreFetcher(store), config=_CONFIG, bootstrap=root)
             self._updater.refresh()
-        timestamp = msgspec.json.decode((folder / "timestamp.json").read_bytes())
-        self.expires = str(timestamp["signed"]["expires"])
+        data = (folder / "timestamp.json").read_bytes()
+        self.timestamp = hashlib.sha256(data).hexdigest()
+        self.expires = str(msgspec.json.decode(data)["signed"]["expires"])
         data = (folder / "snapshot.json").read_bytes()
         self.snapshot = hashlib.sha256(data).hexdigest()
         self.catalogue: Any = msgspec.json.decode(data)["signed"].get(CATALOGUE_FIELD)
@@ -117,7 +118,7 @@ def _explained(address: str) -> Iterator[None]:
         now = datetime.now(timezone.utc).isoformat(" ", "minutes").removesuffix("+00:00")
         remedy = (
             f"is this machine's clock right? it says {now} UTC; if it is, the registry's operator has to run "
-            "`tunehub refresh`"
+            "`tunehub timestamp` or `tunehub refresh`"
         )
         raise TrustError(address, f"its metadata has expired: {error}", remedy=remedy) from error
     except (RepositoryError, DownloadLengthMismatchError) as error:

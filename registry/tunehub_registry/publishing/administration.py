@@ -184,9 +184,10 @@ class Administration:
                 self._writer.commit_timestamp(state)
             return self._writer.read(excused=_ALL)
 
-        return self._near_expiry(self._persist(attempt))
+        return self.near_expiry(self._persist(attempt))
 
-    def _near_expiry(self, state: SignedState) -> tuple[NearExpiry, ...]:
+    def near_expiry(self, state: SignedState) -> tuple[NearExpiry, ...]:
+        """The roles near their end whose keys are not online."""
         now = self._reader.now()
         roles: dict[str, Root | Targets] = {rules.ROOT: state.root, rules.TARGETS: state.targets}
         for name in rules.publishers_of(state.targets):

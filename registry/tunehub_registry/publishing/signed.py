@@ -11,7 +11,10 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
+from types import MappingProxyType
 from typing import Generic
 
 from securesystemslib.signer import Signer
@@ -31,6 +34,7 @@ from tunehub_registry.stores.port import (
     IfMatch,
     WritableStore,
 )
+from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.trust import metadata as rules
 from tunehub_registry.trust.catalogue import encode_catalogue
 from tunehub_registry.trust.exceptions import RoleError, UntrustedError
@@ -54,8 +58,20 @@ class Draft(Generic[T]):
 class MetadataWriter:
     """Writes metadata over a verified state. Not to be shared between threads."""
 
-    def __init__(self, store: WritableStore, root: bytes, *, online: Signer | None, now: Clock = utc_now) -> None:
-        """Without the online key only roots can be written. Raises UntrustedError when `root` is not a root."""
+    def __init__(
+        self,
+        store: WritableStore,
+        root: bytes,
+        *,
+        online: Signer | None,
+        now: Clock = utc_now,
+        lifetime: timedelta = rules.LIFETIMES[rules.TIMESTAMP],
+    ) -> None:
+        """Without the online key only roots and proposals can be written; `lifetime` is that of new timestamps.
+
+        Raises UntrustedError when `root` is not a root.
+        """
+        self.lifetime = lifetime
         self.store = store
         self.online = online
         self.reader = StateReader(store, root, now=now)
@@ -80,14 +96,20 @@ class MetadataWriter:
         return given
 
     def commit(
-        self, state: SignedState, drafts: Iterable[Draft[Targets]] = (), *, catalogue: str | None = None
+        self,
+        state: SignedState,
+        drafts: Iterable[Draft[Targets]] = (),
+        *,
+        adopted: Mapping[str, MetaFile] = MappingProxyType({}),
+        catalogue: str | None = None,
     ) -> None:
-        """Write the drafts and a snapshot that has them, then replace the timestamp of `state`.
+        """Write the drafts and a snapshot that has them, then replace the timestamp of `state`. What is `adopted`, by
+        role, is there already and verified.
 
         Raises ConflictError when another writer was first, RoleError, KeyUnusableError, and what stores raise.
         """
         self.online_signers(state.root)
-        changed: dict[str, MetaFile] = {}
+        changed = dict(adopted)
         for draft in drafts:
             signed, data = self._put_next(draft)
             changed[draft.role] = rules.meta_of(signed.version, data)
@@ -99,7 +121,8 @@ class MetadataWriter:
         """Replace the timestamp of `state`, by one for another snapshot if given. Raises as `commit`."""
         signers = self.online_signers(state.root)
         meta = state.timestamp.snapshot_meta if snapshot is None else snapshot
-        signed = rules.next_timestamp(meta, state.root.version, state.timestamp.version + 1, self.reader.now())
+        version, now = state.timestamp.version + 1, self.reader.now()
+        signed = rules.next_timestamp(meta, state.root.version, version, now, self.lifetime)
         data = rules.sign(rules.TIMESTAMP, signed, signers, state.root)
         etag = self.store.put(TIMESTAMP_PATH, data, IfMatch(etag=state.etag))
         self.reader.remember_timestamp(data, etag, signed.version)
@@ -130,11 +153,27 @@ class MetadataWriter:
                 self.store.put(versioned_path(draft.role, version), data, IfAbsent())
             except ConflictError as error:
                 self._give_way(error)
+                self._check_not_proposed(draft, version)
                 continue
             finally:
                 self._pace += (time.monotonic() - start - self._pace) / 4
                 self._taken[draft.role] = version
             return signed, data
+
+    def put_proposal(self, draft: Draft[Targets], version: int) -> None:
+        """Write a publisher's next metadata for the signing job. Raises ConflictError when the number is taken."""
+        signed = draft.make(version)
+        data = rules.sign(draft.role, signed, draft.signers, draft.delegator)
+        self.store.put(versioned_path(draft.role, version), data, IfAbsent())
+
+    def _check_not_proposed(self, draft: Draft[T], version: int) -> None:
+        """Raise RoleError where the number belongs to a proposal: the next one would leave out what that brings."""
+        if not isinstance(draft.delegator, Targets):
+            return
+        with suppress(UntrustedError):
+            if self.reader.proposal(draft.delegator, draft.role, version) is not None:
+                reason = f"what {draft.role} has proposed (version {version}) waits to be published"
+                raise RoleError(reason, remedy="run `tunehub timestamp STORE` first, then this again")
 
     def _give_way(self, error: ConflictError) -> None:
         """Wait for the commit of who has the number; raises `error` when there was one."""
@@ -163,7 +202,7 @@ class SignedLedger:
         root: bytes,
         *,
         keys: Sequence[Signer],
-        online: Signer,
+        online: Signer | None,
         role: str | None = None,
         reviewed: bool = True,
         now: Clock = utc_now,
@@ -197,20 +236,17 @@ class SignedLedger:
         assert isinstance(token, SignedState)
         shards: dict[str, dict[str, bytes]] = defaultdict(dict)
         for name, after in changed.items():
-            data, sha256 = shard_bytes(after.shard)
-            self._uploads.ensure(shard_path(sha256), data, sha256=sha256, size=len(data))
-            self._reader.remember_shard(after.shard, data)
-            shards[self._role_of(token, name)][name] = data
+            shards[self._role_of(token, name)][name] = self._upload(after)
         drafts = [self._draft(token, role, theirs) for role, theirs in shards.items()]
         self._writer.commit(token, drafts, catalogue=self._catalogue(token, changed))
 
     def _state(self, state: SignedState, name: str) -> NameState | None:
         role = self._role_of(state, name)
         self._signers(state, role)
-        shard = self._reader.shard(self._reader.role(state, role), name)
+        shard = self._reader.shard(self._head(state, role), name)
         if shard is None:
             return None
-        target = state.catalogue.get(name)
+        target = self._target(state, role, name)
         if target is None:
             raise UntrustedError(
                 f"its catalogue lacks {name}, which {role} published",
@@ -219,6 +255,20 @@ class SignedLedger:
                 remedy="replace the online key, which hid it, with `tunehub rotate`; restore the snapshot",
             )
         return NameState(target=target, shard=shard)
+
+    def _upload(self, after: NameState) -> bytes:
+        data, sha256 = shard_bytes(after.shard)
+        self._uploads.ensure(shard_path(sha256), data, sha256=sha256, size=len(data))
+        self._reader.remember_shard(after.shard, data)
+        return data
+
+    def _head(self, state: SignedState, role: str) -> Targets | None:
+        """The publisher's metadata that the next is made from."""
+        return self._reader.role(state, role)
+
+    def _target(self, state: SignedState, role: str, name: str) -> TargetDescriptor | None:
+        """What the newest version of a name is for, as that metadata has it."""
+        return state.catalogue.get(name)
 
     def _role_of(self, state: SignedState, name: str) -> str:
         role = rules.publisher_for(state.targets, name)

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from functools import cache
 from types import MappingProxyType
 
+import msgspec
 from securesystemslib.signer import Key, Signer
 from tuf.api.metadata import (
     DelegatedRole,
@@ -31,8 +32,15 @@ from tuf.api.metadata import (
     Timestamp,
 )
 
+from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.trust.exceptions import KeyUnusableError, RoleError
-from tunehub_registry.trust.layout import CATALOGUE_FIELD, REVIEWED_FIELD, ROOT_FIELD
+from tunehub_registry.trust.layout import (
+    CATALOGUE_FIELD,
+    PROPOSED_FIELD,
+    PROPOSED_TARGET,
+    REVIEWED_FIELD,
+    ROOT_FIELD,
+)
 
 ROOT, TARGETS, SNAPSHOT, TIMESTAMP = "root", "targets", "snapshot", "timestamp"
 TOP_LEVEL = (ROOT, TARGETS, SNAPSHOT, TIMESTAMP)
@@ -191,9 +199,31 @@ def renewed_targets(targets: Targets, role: str, version: int, now: datetime) ->
 
 def with_shards(targets: Targets | None, shards: Mapping[str, bytes], version: int, now: datetime) -> Targets:
     """A publisher's metadata with new shards, by package name. None is the metadata of a new publisher."""
-    before = Targets() if targets is None else targets
-    new = {name: target_of(name, data) for name, data in shards.items()}
-    return _next_targets(before, version, now + PUBLISHER_LIFETIME, {**before.targets, **new}, before.delegations)
+    return _with_files(targets, {name: target_of(name, data) for name, data in shards.items()}, version, now)
+
+
+def proposed(
+    targets: Targets | None, shards: Mapping[str, tuple[TargetDescriptor, bytes]], version: int, now: datetime
+) -> Targets:
+    """The same, for the signing job: it says of itself that it waits, and what each name is for."""
+    new: dict[str, TargetFile] = {}
+    for name, (target, data) in shards.items():
+        new[name] = target_of(name, data)
+        new[name].unrecognized_fields["custom"] = {PROPOSED_TARGET: msgspec.to_builtins(target)}
+    signed = _with_files(targets, new, version, now)
+    signed.unrecognized_fields[PROPOSED_FIELD] = True
+    return signed
+
+
+def is_proposed(targets: Targets) -> bool:
+    """Whether a publisher's metadata was made for the signing job."""
+    return targets.unrecognized_fields.get(PROPOSED_FIELD) is True
+
+
+def proposed_target(file: TargetFile) -> TargetDescriptor | None:
+    """What a name is for, as its publisher has signed it; None where that is not said. Raises ValidationError."""
+    found = (file.custom or {}).get(PROPOSED_TARGET)
+    return None if found is None else msgspec.convert(found, TargetDescriptor)
 
 
 def target_of(name: str, shard: bytes) -> TargetFile:
@@ -219,11 +249,13 @@ def next_snapshot(
     return Snapshot(version=version, expires=now + LIFETIMES[SNAPSHOT], meta=meta, unrecognized_fields=fields)
 
 
-def next_timestamp(snapshot: MetaFile, root_version: int, version: int, now: datetime) -> Timestamp:
+def next_timestamp(
+    snapshot: MetaFile, root_version: int, version: int, now: datetime, lifetime: timedelta = LIFETIMES[TIMESTAMP]
+) -> Timestamp:
     """A timestamp for a snapshot."""
     return Timestamp(
         version=version,
-        expires=now + LIFETIMES[TIMESTAMP],
+        expires=now + lifetime,
         snapshot_meta=snapshot,
         unrecognized_fields={ROOT_FIELD: root_version},
     )
@@ -263,6 +295,11 @@ def _grant(role: Role, keys: Mapping[str, Key]) -> Grant:
     return Grant(keys=tuple(keys[keyid] for keyid in role.keyids if keyid in keys), threshold=role.threshold)
 
 
+def _with_files(targets: Targets | None, new: Mapping[str, TargetFile], version: int, now: datetime) -> Targets:
+    before = Targets() if targets is None else targets
+    return _next_targets(before, version, now + PUBLISHER_LIFETIME, {**before.targets, **new}, before.delegations)
+
+
 def _next_targets(
     before: Targets, version: int, expires: datetime, targets: dict[str, TargetFile], delegations: Delegations | None
 ) -> Targets:
@@ -271,5 +308,5 @@ def _next_targets(
         expires=expires,
         targets=targets,
         delegations=delegations,
-        unrecognized_fields=before.unrecognized_fields,
+        unrecognized_fields={key: value for key, value in before.unrecognized_fields.items() if key != PROPOSED_FIELD},
     )

@@ -183,6 +183,19 @@ class StateReader:
             self._shards[sha256] = known
         return known
 
+    def proposal(self, delegator: Targets, role: str, version: int) -> tuple[Targets, MetaFile] | None:
+        """A version of a publisher's metadata that no snapshot need have, if it was made for the signing job.
+
+        Raises UntrustedError when it is not signed by enough keys of the role, and what stores raise.
+        """
+        path = versioned_path(role, version)
+        data = self._get(path, MAX_TARGETS_BYTES).data
+        metadata = self._parse(data, Targets, path)
+        self._check_signed(role, metadata, [delegator], path)
+        if metadata.signed.version != version:
+            raise self._untrusted(f"it says of itself that it is version {metadata.signed.version}", path)
+        return (metadata.signed, rules.meta_of(version, data)) if rules.is_proposed(metadata.signed) else None
+
     def remember(self, role: str, data: bytes, signed: Snapshot | Targets, by: int) -> None:
         """Keep what this process itself signed and wrote, so that the next `read` need not get it."""
         self._trusted[role] = cast(

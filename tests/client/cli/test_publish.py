@@ -101,6 +101,30 @@ def test_a_signed_registry_from_keys_to_yank(registry: Run, tmp_path: Path) -> N
     assert [item["version"] for item in listed["packages"]] == ["0.2.0", "0.1.0"]
 
 
+def test_publishers_without_the_online_key_and_the_signing_job(
+    registry: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = write_package(tmp_path / "a.tunepkg")
+    online = ("--online-key", "online.pem")
+    monkeypatch.delenv("TUNEHUB_ONLINE_KEY")
+    done = registry("publish", "reg", package)
+    assert "proposed" in done.stdout and "`tunehub timestamp`" in done.stderr
+    assert "no packages" in registry("list", "--registry", str(tmp_path / "reg"), "cuda").output
+    assert "give --online-key" in registry("timestamp", "reg", code=2).output
+    said = registry("timestamp", "reg", *online).output
+    assert "acme (version 1): llvm-znver5 0.1.0" in said and "is new" in said
+    listed = json.loads(registry("list", "--registry", str(tmp_path / "reg"), "--json").output)
+    assert [item["version"] for item in listed["packages"]] == ["0.1.0"]
+    again = json.loads(registry("timestamp", "reg", *online, "--json").output)
+    assert (again["published"], again["refused"], again["timestamp"]["new"]) == ([], [], False)
+    registry("yank", "reg", "llvm-znver5==0.1.0", "--reason", "slow\x1b[31m")
+    (tmp_path / "reg" / "metadata" / "3.acme.json").write_text("{}")
+    refused = registry("timestamp", "reg", *online, code=3)
+    assert "Refused: acme (version 3): " in refused.stderr
+    assert "yanked: slow" in refused.stdout and "\x1b" not in refused.output
+    assert "root.pem" not in registry("timestamp", "reg", "--online-key", "root.pem", code=1).output
+
+
 def test_init_says_what_is_missing(run: Run) -> None:
     assert "give --root-key" in run("init", "reg", code=2).output
     run("key", "new", "k.pem", "--no-passphrase")

@@ -217,10 +217,29 @@ def test_a_new_timestamp_for_the_same_state_lets_it_serve_longer(
     SignedRegistry(FolderStore(place), signed.root, access).names()
     after = cache.state(root)
     assert before is not None and after is not None
-    assert structs.replace(after, expires=before.expires) == before
+    assert structs.replace(after, expires=before.expires, timestamp=before.timestamp) == before
     assert not after.has_ended(signed.expires)
     assert before.has_ended(signed.expires)
     assert structs.replace(after, expires="").has_ended(signed.expires - timedelta(days=9))
+
+
+def test_a_timestamp_that_claims_years_ends_a_month_after_it_was_first_seen(
+    place: Path, signed: SigningRegistry, access: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signed.expires += timedelta(days=3650)
+    signed.write_targets()
+    signed.publish()
+    start = datetime.now(timezone.utc)
+    for days, valid in ((0, True), (29, True), (31, False), (400, False)):
+        monkeypatch.setattr("tunehub.registries.signed.now", lambda days=days: start + timedelta(days=days))
+        registry = SignedRegistry(FolderStore(place), signed.root, access)
+        if valid:
+            assert list(registry.names()) == ["llvm-znver5"]
+        else:
+            with pytest.raises(TrustError, match=r"is older than any may be .*within 30 days.*tunehub timestamp"):
+                registry.names()
+    signed.write_timestamp()
+    assert list(SignedRegistry(FolderStore(place), signed.root, access).names()) == ["llvm-znver5"]
 
 
 def test_nothing_in_the_cache_and_the_network_away(signed: SigningRegistry, place: Path, access: Access) -> None:
