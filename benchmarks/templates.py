@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.shared.table import Row
 from tunehub.comparison.protocol import MeasuringPlan, Timer, in_turns, wall_timer
-from tunehub.compiler.measure.worker_process import WorkerProcess
+from tunehub.compiler.workers.process import WorkerProcess
 from tunehub.target.host import physical_cores
 from tunehub_builder.bench.comparison import asked, processes
 from tunehub_builder.bench.runtimes import onnxruntime_session

@@ -24,7 +24,7 @@ from benchmarks.processes.gpu_network import this_gpu
 from benchmarks.shared.table import Row
 from benchmarks.zoo.document import machine_of
 from tunehub.comparison.protocol import MeasuringPlan
-from tunehub.compiler.measure.worker_process import WorkerProcess
+from tunehub.compiler.workers.process import WorkerProcess
 from tunehub.target.host import physical_cores
 from tunehub_builder.bench.comparison import PLAN, compare, runtime_processes
 from tunehub_builder.networks import Network

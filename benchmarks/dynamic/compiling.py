@@ -18,7 +18,7 @@ import click
 
 from benchmarks.dynamic.models import LARGEST, OpenModel
 from benchmarks.processes.gpu_network import this_gpu
-from tunehub.compiler.measure.worker_process import SLOW_OPTIONAL_MODULES, WorkerProcess
+from tunehub.compiler.workers.process import SLOW_OPTIONAL_MODULES, WorkerProcess
 from tunehub.options import Verify
 from tunehub_builder import networks
 from tunehub_builder.networks import Network

@@ -111,6 +111,7 @@ def _by_rules(mod: Any, target: Any) -> Iterator[tuple[str, _Made]]:
     """The likeliest tile of each rule that knows the function, whatever it promises."""
     from tunehub.kernels.cuda.gemm import tiles
     from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
+    from tunehub.kernels.cuda.gemm.matmul import AT_ONCE
     from tunehub.kernels.cuda.gemm.split_k import sketch as split_k
     from tunehub.kernels.cuda.gemm.tensor_core import sketch as tensor_core
 
@@ -121,7 +122,7 @@ def _by_rules(mod: Any, target: Any) -> Iterator[tuple[str, _Made]]:
         yield "split_k", partial(_divided, mod, wide)
     if matmul is not None:
         yield "tensor_cores", partial(_on_tensor_cores, mod, matmul)
-        if min(tensor_core.runs_of(matmul)[matmul.rows_first :]) < tensor_core.AT_ONCE:
+        if min(tensor_core.runs_of(matmul)[matmul.rows_first :]) < AT_ONCE:
             yield "tensor_cores, longer vectors", partial(_on_tensor_cores, mod, matmul, longer=True)
     half = warpgroups.matmul_in(mod)
     if half is not None and warpgroups.expected_s(half, target) is not None:
@@ -151,7 +152,8 @@ def _divided(mod: Any, matmul: Any) -> tuple[Any, float | None]:
 def _on_tensor_cores(mod: Any, matmul: Any, *, longer: bool = False) -> tuple[Any, float | None]:
     from tunehub.kernels.cuda.gemm.tensor_core.cost import seconds
     from tunehub.kernels.cuda.gemm.tensor_core.rule import checked, ranked
-    from tunehub.kernels.cuda.gemm.tensor_core.sketch import AT_ONCE, is_among
+    from tunehub.kernels.cuda.gemm.matmul import AT_ONCE
+    from tunehub.kernels.cuda.gemm.tensor_core.sketch import is_among
 
     (tile,) = ranked(matmul, 1)
     if longer:  # as it was chosen before vectors ended with rows

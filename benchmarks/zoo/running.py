@@ -26,7 +26,7 @@ from benchmarks.zoo.results import ZooJournal, ZooResult
 from benchmarks.zoo.runtimes import runtimes
 from tunehub.comparison.difference import difference
 from tunehub.comparison.protocol import MeasuringPlan
-from tunehub.compiler.measure.worker_process import WorkerProcess
+from tunehub.compiler.workers.process import WorkerProcess
 from tunehub.target.host import physical_cores
 from tunehub_builder.bench.comparison import NetworkComparison, RuntimeSession, measured, prepared, processes
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunehub.comparison.difference import difference
 from tunehub.comparison.protocol import MeasuringPlan, Timer, in_turns, wall_timer
-from tunehub.compiler.measure.worker_process import WorkerProcess
+from tunehub.compiler.workers.process import WorkerProcess
 from tunehub_builder.bench.runtimes import Arrays, Runtime
 from tunehub_builder.networks import Network
 

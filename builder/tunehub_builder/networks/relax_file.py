@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tunehub.compiler.measure.worker_process import SLOW_OPTIONAL_MODULES, WorkerProcess
+from tunehub.compiler.workers.process import SLOW_OPTIONAL_MODULES, WorkerProcess
 from tunehub.exceptions import WorkloadTextError
 from tunehub.graph.module_text import ModuleReader, check_module, module_of
 from tunehub_builder.networks.exceptions import ModelFileError

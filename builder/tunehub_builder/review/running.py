@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunehub.comparison.difference import difference_reason
-from tunehub.compiler.measure.worker_process import SLOW_OPTIONAL_MODULES, WorkerProcess
+from tunehub.compiler.workers.process import SLOW_OPTIONAL_MODULES, WorkerProcess
 from tunehub_builder.backends.relax.target import find_relax_target
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.review.contents import SubmittedContents

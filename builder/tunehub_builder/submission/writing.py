@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tunehub import __version__
-from tunehub.compiler.measure.worker_process import SLOW_OPTIONAL_MODULES, WorkerProcess
+from tunehub.compiler.workers.process import SLOW_OPTIONAL_MODULES, WorkerProcess
 from tunehub_builder.backends.relax.contents import judged_workloads
 from tunehub_builder.backends.relax.ladder_gate import ladder_journal
 from tunehub_builder.backends.relax.workload_gate import verdict_journal

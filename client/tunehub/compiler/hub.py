@@ -49,8 +49,8 @@ from tunehub_registry.target import TargetDescriptor
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from tunehub.compiler.measure.store import MeasuredRecords
     from tunehub.compiler.verify.verification import Verification
+    from tunehub.records.measured import MeasuredRecords
     from tunehub.records.tuning_evidence import PackageEvidence
     from tunehub.registries.port import Registry
     from tunehub.target.machine_profile import PublishedProfile
@@ -391,7 +391,7 @@ def _measuring(options: Options, host: TargetDescriptor, policy: Policy, relay: 
         policy.warn("nothing is measured: that needs TVM 0.25 or newer", "measuring")
     if not options.measure or relay:
         return None
-    from tunehub.compiler.measure.store import MeasuredRecords, records_file
+    from tunehub.records.measured import MeasuredRecords, records_file
 
     return MeasuredRecords(options.measure, records_file(options.records, host.name))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tunehub.compiler.preparing import NARROW_PRECISIONS
 from tunehub.compiler.schedule.ladder import Scheduled, Scheduling
-from tunehub.compiler.schedule.verified import VerifiedFunctions, VerifiedScheduling
+from tunehub.compiler.verify.functions import VerifiedFunctions, VerifiedScheduling
 from tunehub.compiler.verify.port import ScheduleVerifier
 from tunehub.exceptions import CompileStepError
 from tunehub.graph.workloads import call_counts, workloads

@@ -166,6 +166,7 @@ def _layout_pass(target: Any, *, precision: Precision, winograd: bool) -> Any:
 
     @tvm.transform.module_pass(opt_level=0, name="tunehub.plan_layouts")  # type: ignore[untyped-decorator]
     def planned(mod: Any, _context: Any) -> Any:
+        from tunehub.graph.attention.cpu.joining import join_attention
         from tunehub.graph.layout.planning import plan_layouts
         from tunehub.graph.numerics.fast_math import fast_math
         from tunehub.graph.quantised.rounding import quantise_in_vectors
@@ -173,7 +174,8 @@ def _layout_pass(target: Any, *, precision: Precision, winograd: bool) -> Any:
         if target.kind.name != "llvm":
             return mod
         narrowing = _narrowing(target, precision, winograd=winograd)
-        return quantise_in_vectors(fast_math(plan_layouts(mod, target, narrowing=narrowing)))
+        mod = plan_layouts(mod, target, narrowing=narrowing)
+        return quantise_in_vectors(fast_math(join_attention(mod, machine_for(target).vector, narrowing)))
 
     return planned
 

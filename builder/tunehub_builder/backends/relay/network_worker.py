@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from tunehub.comparison.random_arrays import random_array
 from tunehub.compiler.measure.quiet import Patience
-from tunehub.compiler.measure.session import random_array
 from tunehub_builder.backends.relay.run_place import RunDevice, RunPlace
 from tunehub_builder.gate.network_session import DEFAULT, BuiltNetwork, NetworkSession
 

@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 
 from tunehub.comparison.difference import difference
+from tunehub.comparison.random_arrays import random_array
 from tunehub.compiler.measure.quiet import Patience
-from tunehub.compiler.measure.session import DEFAULT, packed, random_array, unpacked
-from tunehub.compiler.measure.worker_process import error_of
+from tunehub.compiler.measure.session import DEFAULT, packed, unpacked
+from tunehub.compiler.workers.process import error_of
 from tunehub_builder.backends.relay.autotvm_session import built
 from tunehub_builder.backends.relay.run_place import RunPlace
 

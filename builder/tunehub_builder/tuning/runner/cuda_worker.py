@@ -17,8 +17,8 @@ from typing import Any
 
 from tunehub.comparison.difference import tolerance
 from tunehub.compiler.measure.session import packed, unpacked
-from tunehub.compiler.measure.worker_process import error_of
 from tunehub.compiler.verify.inputs import longest_sum, written
+from tunehub.compiler.workers.process import error_of
 from tunehub.tir.nodes import buffer_kind, buffer_shapes, parameters
 from tunehub_builder.tuning.intrinsics import load_cuda_intrinsics
 from tunehub_builder.tuning.runner.archive import Archive

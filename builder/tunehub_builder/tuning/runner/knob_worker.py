@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from tunehub.compiler.measure.session import packed, unpacked
-from tunehub.compiler.measure.worker_process import error_of
+from tunehub.compiler.workers.process import error_of
 from tunehub.tir.nodes import main_module
 from tunehub.tir.symbols import is_symbolic
 from tunehub_builder.tuning.journal import KnobChoice

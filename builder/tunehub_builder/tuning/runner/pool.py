@@ -9,7 +9,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Protocol
 
-from tunehub.compiler.measure.worker_process import SLOW_OPTIONAL_MODULES, WorkerProcess
+from tunehub.compiler.workers.process import SLOW_OPTIONAL_MODULES, WorkerProcess
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.runner.messages import Finished, MeasureOptions, RunnerResult
 from tunehub_builder.tuning.runner.worker import TraceSession

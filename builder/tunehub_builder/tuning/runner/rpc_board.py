@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunehub.compiler.measure.session import random_array
+from tunehub.comparison.random_arrays import random_array
 from tunehub.target.nvidia import Gpu
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.runner.archive import LIBRARY, Archive

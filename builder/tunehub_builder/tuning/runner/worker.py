@@ -2,7 +2,7 @@
 
 TVM's LocalBuilder starts new processes for every batch, and each imports all tensor intrinsics, 7 to 13 s of CPU
 (``s_tir/meta_schedule/builder/local_builder.py``). A worker here lives as long as the tuning run, and only its own
-process dies when the code that it builds or runs crashes (:mod:`tunehub.compiler.measure.worker_process`).
+process dies when the code that it builds or runs crashes (:mod:`tunehub.compiler.workers.process`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from tunehub.compiler.measure.quiet import clear_of_the_pool, undisturbed
 from tunehub.compiler.measure.session import CandidateSession, packed, unpacked
-from tunehub.compiler.measure.worker_process import error_of
+from tunehub.compiler.workers.process import error_of
 from tunehub.tir.nodes import buffer_shapes
 from tunehub_builder.tuning.runner.archive import Archive, loaded_library, packed_library
 from tunehub_builder.tuning.runner.messages import MeasureOptions

@@ -27,8 +27,8 @@ from tunehub.tir.nodes import buffer_shapes
 from tunehub.tir.operator_class import anchor_class_of, class_fields, class_of
 from tunehub.tir.traces import export_trace
 from tunehub_registry.any_record import AnyRecord
-from tunehub_registry.record import ScheduleRecord, encode_record
-from tunehub_registry.template_record import TemplateRecord, encode_template_record
+from tunehub_registry.record import ScheduleRecord
+from tunehub_registry.template_record import TemplateRecord
 
 if TYPE_CHECKING:
     from tunehub.kernels.cpu import Match
@@ -74,11 +74,6 @@ def task_of(name: str, mod: Any, target: Any, lookup: RecordLookup, outcome: Sch
         chosen=chosen is not None,
         tolerance=tolerance((dtype for _, dtype in buffer_shapes(mod["main"])), "narrow sums"),
     )
-
-
-def line_of(record: AnyRecord) -> bytes:
-    """The record as a line of a file, newline included. Raises FormatError if it could not be read again."""
-    return encode_template_record(record) if isinstance(record, TemplateRecord) else encode_record(record)
 
 
 def default_record(exact: str, name: str, run_s: float) -> ScheduleRecord:

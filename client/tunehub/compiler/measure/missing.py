@@ -21,11 +21,11 @@ import msgspec
 from tunehub.comparison.protocol import fastest
 from tunehub.compiler.measure.candidates import Task, default_record, task_of
 from tunehub.compiler.measure.session import CandidateSession
-from tunehub.compiler.measure.store import MeasuredChoice, MeasuredRecords
-from tunehub.compiler.measure.worker_process import SLOW_OPTIONAL_MODULES, WorkerProcess
 from tunehub.compiler.measure.workload import NONE, CandidateComparison, CandidateTimes, Limits, NotMeasurableError
 from tunehub.compiler.schedule.ladder import schedule_function
+from tunehub.compiler.workers.process import SLOW_OPTIONAL_MODULES, WorkerProcess
 from tunehub.exceptions import HubError, MeasureError, typed_last_line
+from tunehub.records.measured import MeasuredChoice, MeasuredRecords
 from tunehub.report.delayed_bar import DelayedBar
 from tunehub.target.host import host_descriptor, physical_cores
 from tunehub.tir.nodes import is_static, main_module

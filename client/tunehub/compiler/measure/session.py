@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tunehub.comparison.difference import difference
+from tunehub.comparison.random_arrays import BYTES, random_array
 from tunehub.compiler.measure.quiet import Patience, clear_of_the_pool, undisturbed
 from tunehub.records.lookup import Candidate, EmptyLookup
 from tunehub.tir.nodes import buffer_shapes
@@ -21,11 +22,9 @@ if TYPE_CHECKING:
 DEFAULT = 0
 _SEED = 0
 _MOST_BYTES_KEPT = 1 << 30
-_PERIOD = 1_000_003  # numbers that fill larger arrays; a prime, so that no tile repeats with it
 # What floats are multiplied with until most results in 8 bits are no longer clipped: factors behind sums of products.
 _SCALES = (1.0, 2.0**-8, 2.0**-12, 2.0**-16, 2.0**-20)
 _CLIPPED = 0.7
-_BYTES = {"uint8": (0, 256), "int8": (-127, 128)}  # numbers of 8 bits: the least, and one more than the largest
 
 
 def packed(candidate: int) -> int:
@@ -151,7 +150,7 @@ class CandidateSession:
         import numpy as np
 
         shapes = [(tuple(map(int, array.shape)), str(array.dtype)) for array in self._built[number][1]]
-        eight_bits = any(dtype in _BYTES for _, dtype in shapes)
+        eight_bits = any(dtype in BYTES for _, dtype in shapes)
         tries = [(positive, scale) for scale in (_SCALES if eight_bits else _SCALES[:1]) for positive in (False, True)]
         first = None
         for positive, scale in tries:
@@ -185,24 +184,6 @@ class CandidateSession:
         return self._arguments[shape, dtype].tensor
 
 
-def random_array(rng: Any, shape: tuple[int, ...], dtype: str, positive: bool, *, whole: bool = False) -> Any:
-    """Numbers of either sign unless ``positive``; zeros and ones for types that are not floating, but with ``whole``
-    all numbers of those of 8 bits, which nobody has for indices.
-
-    Large arrays repeat themselves: drawing numbers would take longer than the run.
-    """
-    import numpy as np
-
-    count = min(int(np.prod(shape, dtype=np.int64)), _PERIOD)
-    if whole and dtype in _BYTES:
-        values = rng.integers(*_BYTES[dtype], size=count)
-    elif not dtype.startswith(("float", "bfloat")):
-        values = rng.integers(0, 2, size=count)  # valid as indices and as masks
-    else:
-        values = rng.uniform(0.1, 1.0, count) if positive else rng.standard_normal(count, dtype="float32")
-    return np.resize(values.astype(dtype), shape)
-
-
 def _scaled(array: Any, scale: float) -> Any:
     return array if scale == 1.0 or array.dtype.kind in "iub" else (array * scale).astype(array.dtype)
 
@@ -211,7 +192,7 @@ def _is_clipped(before: Any, after: Any) -> bool:
     """Whether most of a result in 8 bits is its least or its largest number, so that little of it would show."""
     import numpy as np
 
-    if str(after.dtype) not in _BYTES or after.size < 2 or np.array_equal(before, after):
+    if str(after.dtype) not in BYTES or after.size < 2 or np.array_equal(before, after):
         return False
     at_ends = (after == after.min()) | (after == after.max())
     return bool(at_ends.mean() > _CLIPPED)

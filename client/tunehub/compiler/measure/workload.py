@@ -13,10 +13,11 @@ from typing import Any
 
 from tunehub.comparison.difference import difference_reason
 from tunehub.comparison.protocol import MeasuringPlan, in_turns
-from tunehub.compiler.measure.candidates import Task, line_of
+from tunehub.compiler.measure.candidates import Task
 from tunehub.compiler.measure.session import DEFAULT, packed, unpacked
-from tunehub.compiler.measure.worker_process import WorkerProcess
+from tunehub.compiler.workers.process import WorkerProcess
 from tunehub.tir.workload import workload_text
+from tunehub_registry.any_record import encode_any_record
 
 NONE = -1  # the number of TVM's default among candidates
 _STRIKES = 2
@@ -94,7 +95,7 @@ class CandidateComparison:
             self._must(("build_default", DEFAULT, task.exact, self._target), limit)
             self._built.add(NONE)
         for number in [number for number in self._running if number not in self._built]:
-            request = ("build_record", number, task.exact, self._target, line_of(task.records[number]))
+            request = ("build_record", number, task.exact, self._target, encode_any_record(task.records[number]))
             kind, value = self._ask(number, request, limit)
             if kind == "ok":
                 self._built.add(number)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from tunehub.comparison.difference import difference
-from tunehub.compiler.measure.session import random_array
+from tunehub.comparison.random_arrays import random_array
 from tunehub.tir.nodes import buffer_of, buffer_shapes, integer, is_reduction, parameters, statements_in
 
 Kind = Literal["signed", "negative", "positive"]

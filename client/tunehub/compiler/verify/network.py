@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 from tunehub.comparison.difference import difference_reason, tolerance
-from tunehub.compiler.measure.worker_process import SLOW_OPTIONAL_MODULES, WorkerProcess
 from tunehub.compiler.verify.inputs import Kind, apart, comparable, is_floating, random_numbers
 from tunehub.compiler.verify.limits import VerifyLimits
 from tunehub.compiler.verify.memory import VerdictMemory
 from tunehub.compiler.verify.port import KernelVerdict
+from tunehub.compiler.workers.process import SLOW_OPTIONAL_MODULES, WorkerProcess
 from tunehub.exceptions import NetworkDiffersError, last_line
 from tunehub.report.ladder import Refusal
 from tunehub.tir.precision import precisions

@@ -14,11 +14,11 @@ from queue import LifoQueue
 from typing import Any
 
 from tunehub.comparison.difference import difference_reason
-from tunehub.compiler.measure.fork_server import ForkServer
-from tunehub.compiler.measure.worker_process import SLOW_OPTIONAL_MODULES, Launcher, WorkerProcess
 from tunehub.compiler.verify.limits import VerifyLimits
 from tunehub.compiler.verify.port import KernelVerdict, ScheduledFunction, ScheduleVerifier
 from tunehub.compiler.verify.session import BuildSession, RunResult, VerifySession, lacks_memory
+from tunehub.compiler.workers.fork_server import ForkServer
+from tunehub.compiler.workers.process import SLOW_OPTIONAL_MODULES, Launcher, WorkerProcess
 from tunehub.report.ladder import Refusal
 from tunehub.tir.workload import workload_text
 

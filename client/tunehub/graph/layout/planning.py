@@ -17,7 +17,6 @@ import numpy as np
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunehub.graph.attention.cpu.joining import join_attention
 from tunehub.graph.layout.channel_sums import sum_channels_by_tiles
 from tunehub.graph.layout.choice_graph import ChoiceGraph, Plan
 from tunehub.graph.layout.costs import PLAIN, LayoutCosts, ModelCosts
@@ -78,8 +77,7 @@ def plan_layouts(
             rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
     planned = mod if rewriter is None else relax.transform.DeadCodeElimination()(rewriter.builder_.get())
     packed = pack_dense(planned, machine.vector, dot, narrowing)
-    narrow = packed if narrowing is None else read_narrow(packed, joined=narrowing.narrow_bytes)
-    return join_attention(narrow, machine.vector, narrowing)
+    return packed if narrowing is None else read_narrow(packed, joined=narrowing.narrow_bytes)
 
 
 def _of_integers(function: Any, dot: DotProduct | None) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 from tunehub.graph.attention.cpu.matching import ScoresInGraph, broadcasts, fit, is_softmax, scores_of, source_of
 from tunehub.graph.attention.cpu.rule import Lengths, chosen_in_integers
 from tunehub.graph.kernel_calls import Kernels
-from tunehub.graph.quantised.operands import QUANTIZE, affine_of, dequantised, has_type, variable_of
+from tunehub.graph.quantised_tensors import QUANTIZE, affine_of, dequantised, has_type, variable_of
 from tunehub.kernels.cpu.dot_product import DotProduct
 from tunehub.kernels.te.attention import Rounding, Step
 from tunehub.kernels.te.integer_attention import QuantisedAttention, quantised_attention

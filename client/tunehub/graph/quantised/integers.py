@@ -24,7 +24,9 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.kernel_calls import rewritten
 from tunehub.graph.quantised.attention import PRODUCTS, AttentionsInGraph
-from tunehub.graph.quantised.operands import (
+from tunehub.graph.quantised.run_time import fills_vectors, parts_of, product, product_of_integers, shifted
+from tunehub.graph.quantised.sums import SumsInGraph, zero_point
+from tunehub.graph.quantised_tensors import (
     DEQUANTIZE,
     NOT_CONSTANT,
     QUANTIZE,
@@ -38,8 +40,6 @@ from tunehub.graph.quantised.operands import (
     variable_of,
     weight_of,
 )
-from tunehub.graph.quantised.run_time import fills_vectors, parts_of, product, product_of_integers, shifted
-from tunehub.graph.quantised.sums import SumsInGraph, zero_point
 from tunehub.kernels.cpu.dot_product import DotProduct
 from tunehub.kernels.te.scales import (
     LIMITS,

@@ -20,7 +20,7 @@ from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.kernel_calls import Kernels, rewritten
-from tunehub.graph.quantised.operands import DEQUANTIZE, QUANTIZE, affine_of
+from tunehub.graph.quantised_tensors import DEQUANTIZE, QUANTIZE, affine_of
 from tunehub.kernels.te.rounding import clipped_to, dequantised, quantised, quantised_at_run_time, rounded
 from tunehub.kernels.te.scales import LIMITS, Affine
 from tunehub.tir.nodes import (

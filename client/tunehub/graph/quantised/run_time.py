@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from tunehub.graph.quantised.operands import DEQUANTIZE, constant_of, has_type, weight_of, widened
+from tunehub.graph.quantised_tensors import DEQUANTIZE, constant_of, has_type, weight_of, widened
 from tunehub.kernels.cpu.dot_product import DotProduct
 from tunehub.kernels.te.scales import LIMITS, Affine, Array, NotIntegerError, sums_of, symmetric
 from tunehub.tir.nodes import bound_value, operator_of, static_shape

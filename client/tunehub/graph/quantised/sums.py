@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from tunehub.graph.quantised.operands import bounds_of, dequantised, variable_of
+from tunehub.graph.quantised_tensors import bounds_of, dequantised, variable_of
 from tunehub.kernels.te.scales import LIMITS, ScaledSums
 from tunehub.tir.nodes import bound_value, operator_of, same_shape, shape_of, tensor_type
 

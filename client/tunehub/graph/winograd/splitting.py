@@ -11,7 +11,7 @@ from tvm import tirx
 
 from tunehub.graph.winograd.replacing import WinogradStage
 from tunehub.kernels.cuda.gemm.matmul import find_matmul
-from tunehub.kernels.cuda.symbolic.function import open_function
+from tunehub.kernels.cuda.open_function import open_function
 from tunehub.kernels.cuda.winograd.convolution import JUDGED, PlainConv3x3
 from tunehub.kernels.cuda.winograd.forms import form_of
 from tunehub.kernels.te.winograd import IMAGE, KERNEL, SUM

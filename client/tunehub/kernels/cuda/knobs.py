@@ -47,8 +47,8 @@ from tunehub.kernels.cuda.gemm.tensor_core.rule import ranked as ranked_on_tenso
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, matmul_of
 from tunehub.kernels.cuda.gemm.tiles import NAME as CUDA_TILES
 from tunehub.kernels.cuda.gemm.tiles import Sums, checked_tiles, sums_of
-from tunehub.kernels.cuda.symbolic.function import OpenFunction, open_function
-from tunehub.kernels.cuda.symbolic.pieces import RowBlocks
+from tunehub.kernels.cuda.open_function import OpenFunction, open_function
+from tunehub.kernels.cuda.pieces import RowBlocks
 from tunehub.kernels.cuda.symbolic.schedule import piece_problem
 from tunehub.kernels.cuda.symbolic.tensor_cores import grid_of
 from tunehub.tir.cuda.limits import limits_of

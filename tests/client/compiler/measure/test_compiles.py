@@ -20,18 +20,18 @@ import tvm
 from tunehub.comparison.protocol import fastest
 from tunehub.compiler.hub import Hub, open_hub
 from tunehub.compiler.measure import missing as measure
-from tunehub.compiler.measure import worker_process
 from tunehub.compiler.measure import workload as measure_workload
 from tunehub.compiler.measure.candidates import Task, default_record, task_of
 from tunehub.compiler.measure.session import CandidateSession, unpacked
-from tunehub.compiler.measure.worker_process import WorkerProcess
 from tunehub.compiler.measure.workload import NONE, CandidateTimes, Limits
 from tunehub.compiler.pipeline import compile_module, explain_module
 from tunehub.compiler.preparing import prepare
 from tunehub.compiler.schedule.ladder import schedule_function
+from tunehub.compiler.workers import process as worker_process
+from tunehub.compiler.workers.process import WorkerProcess
 from tunehub.exceptions import HubError, HubWarning, MeasureError
 from tunehub.kernels.cpu.base import knob_distance
-from tunehub_registry.any_record import read_any_records
+from tunehub_registry.any_record import encode_any_record, read_any_records
 from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.template_record import TemplateRecord
@@ -354,11 +354,11 @@ def test_every_candidate_is_built_and_right(nets: Nets, target: Any, make_hub: A
     session.task(found.exact, measure_workload.workload_text(found.mod["main"]))
     session.build_default(0, found.exact, str(target))
     for number, record in enumerate(found.records):
-        session.build_record(number, found.exact, str(target), measure_workload.line_of(record))
+        session.build_record(number, found.exact, str(target), encode_any_record(record))
         assert session.difference(unpacked(number), 0, 2) <= found.tolerance
     with pytest.raises(ValueError, match="key of this workload"):
         other = default_record("0" * 32, "other", 1.0)
-        session.build_record(9, found.exact, str(target), measure_workload.line_of(other))
+        session.build_record(9, found.exact, str(target), encode_any_record(other))
 
 
 def test_half_floats_may_differ_by_more(nets: Nets, target: Any, make_hub: Any) -> None:

@@ -11,7 +11,8 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import te, tirx  # noqa: E402
 
-from tunehub.compiler.measure.session import CandidateSession, random_array  # noqa: E402
+from tunehub.comparison.random_arrays import random_array  # noqa: E402
+from tunehub.compiler.measure.session import CandidateSession  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

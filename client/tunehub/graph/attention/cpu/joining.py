@@ -16,7 +16,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tunehub.graph.attention.cpu.matching import broadcasts, fit, is_softmax, number_of, scores_of, source_of
 from tunehub.graph.attention.cpu.rule import MANY_KEYS, Lengths, chosen
 from tunehub.graph.kernel_calls import Kernels, rewritten
-from tunehub.graph.quantised.operands import constant_of
+from tunehub.graph.quantised_tensors import constant_of
 from tunehub.kernels.te.attention import Reordered, Step, attention
 from tunehub.tir.nodes import (
     bound_value,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tunehub.graph.quantised.operands import QUANTIZE, affine_of, constant_of, dequantised
+from tunehub.graph.quantised_tensors import QUANTIZE, affine_of, constant_of, dequantised
 from tunehub.kernels.te.attention import OPERATIONS, Reordered, Rounding, Step
 from tunehub.kernels.te.scales import Array
 from tunehub.tir.nodes import (

@@ -16,6 +16,8 @@ import numpy as np
 from tunehub.tir.index_expressions import evaluate
 from tunehub.tir.versions import COMM_REDUCE, DATA_PAR, LOADS
 
+SIDE = 16  # of a fragment of tensor cores
+AT_ONCE = 8  # elements of 16 bits that a thread loads
 _SUM = "float32"
 LOCAL_STAGE = "tirx.manifest_shared_memory_local_stage"  # the annotation of a load that waits in registers
 # What a block multiplies, by the type of its operands: these are converted to the sum's type where that is another.

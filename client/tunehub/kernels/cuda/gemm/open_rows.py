@@ -1,7 +1,7 @@
 """Products with an unknown number of rows: those of a matrix, or the pixels of images, of which one has so many.
 
 A block computes some rows. The kernel is made for a piece of the fewest places along the open axis that end where
-blocks do, and the grid has the blocks that the size needs (:class:`tunehub.kernels.cuda.symbolic.pieces.RowBlocks`), as
+blocks do, and the grid has the blocks that the size needs (:class:`tunehub.kernels.cuda.pieces.RowBlocks`), as
 that of a fixed size has: what a tile should take at a size is what it should take in a static function.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tunehub.kernels.cuda.gemm.matmul import Matmul
-from tunehub.kernels.cuda.symbolic.function import OpenFunction
+from tunehub.kernels.cuda.open_function import OpenFunction
 
 _LENGTHS = (2, 3)  # of pieces that show what a function computes
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from tunehub.kernels.cuda.gemm.cost import Operand, Problem, Term, default_s, matrix_shape
+from tunehub.kernels.cuda.gemm.matmul import AT_ONCE, SIDE
 from tunehub.kernels.cuda.gemm.rule import UNROLLED, NoTileError, Tile, tile_for
-from tunehub.kernels.cuda.gemm.tensor_core.sketch import AT_ONCE, SIDE
 from tunehub.tir.cuda.limits import limits_of
 from tunehub.tir.guard import check_exact, check_function, check_tiles
 from tunehub.tir.index_expressions import evaluate

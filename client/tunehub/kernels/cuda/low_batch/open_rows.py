@@ -8,8 +8,8 @@ from typing import Any
 from tunehub.kernels.cuda.low_batch.choice import chosen
 from tunehub.kernels.cuda.low_batch.product import NEEDED, find_product
 from tunehub.kernels.cuda.low_batch.schedule import apply
-from tunehub.kernels.cuda.symbolic.function import OpenFunction
-from tunehub.kernels.cuda.symbolic.pieces import NotPiecesError
+from tunehub.kernels.cuda.open_function import OpenFunction
+from tunehub.kernels.cuda.pieces import NotPiecesError
 from tunehub.tir.branches import SizeBranch
 from tunehub.tir.cuda.limits import limits_of
 from tunehub.tir.guard import GuardError, check_features, check_function

@@ -8,9 +8,8 @@ from typing import Any
 from tunehub.kernels.cuda.gemm.matmul import inline_consumers
 from tunehub.kernels.cuda.low_batch.product import SkinnyProduct
 from tunehub.kernels.cuda.low_batch.shared_memory import pool_bytes, stride
-from tunehub.kernels.cuda.low_batch.source import PREFIX, name_of, source
+from tunehub.kernels.cuda.low_batch.source import name_of, source
 from tunehub.kernels.cuda.low_batch.tile import AnyTile, SkinnyTile, StagedTile, WgmmaTile
-from tunehub.tir.index_expressions import operator_name
 from tunehub.tir.nodes import buffer_kind, buffer_of
 from tunehub.tir.versions import THREAD_BINDING, THREAD_INDEX
 from tunehub.tir.views import dtype_of
@@ -44,22 +43,6 @@ def apply(mod: Any, product: SkinnyProduct, tile: AnyTile) -> Any:
     if isinstance(tile, WgmmaTile) and tile.cluster > 1:
         _clustered(schedule, blocks, tile.cluster)
     return schedule.mod
-
-
-def with_rows(evaluated: Any, rows: Any) -> Any | None:
-    """The statement ``evaluated`` with another number of rows, an expression, where it is a call of the kernel; else
-    None. Only so many rows of x are read, and as many of the results are set."""
-    from tvm import tirx
-    from tvm.backend.cuda.op import cuda_func_call
-
-    call = evaluated.value
-    if type(call).__name__ != "Call" or operator_name(call) != "func_call":
-        return None
-    name, *arguments = call.args
-    if not str(name.value).startswith(PREFIX):
-        return None
-    *operands, _, code = arguments
-    return tirx.Evaluate(cuda_func_call(str(name.value), *operands, rows, source_code=str(code.value)))
 
 
 def _written(schedule: Any, result: Any, product: SkinnyProduct, tile: AnyTile) -> None:

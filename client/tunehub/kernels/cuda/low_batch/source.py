@@ -8,13 +8,13 @@ from pathlib import Path
 from tunehub.kernels.cuda.low_batch.product import SkinnyExtents
 from tunehub.kernels.cuda.low_batch.shared_memory import room, row_tiles
 from tunehub.kernels.cuda.low_batch.tile import AnyTile, SkinnyTile, StagedTile, WgmmaTile
+from tunehub.kernels.cuda.row_calls import PREFIX
 from tunehub.tir.cuda import ptx
 
 _SCALED_AFTER = 1  # tiles of rows up to which scales are multiplied with sums
 _SUMS = 4  # of a thread, for 64 columns and 8 rows
 _KERNELS: dict[type, str] = {SkinnyTile: "kernel.cuh", StagedTile: "staged.cuh", WgmmaTile: "warpgroups.cuh"}
 _KINDS: dict[type, str] = {SkinnyTile: "", StagedTile: "staged_", WgmmaTile: "wgmma_"}
-PREFIX = "tunehub_skinny_"  # of the names of all such functions
 _FOLDER = Path(__file__).parent
 
 

@@ -17,8 +17,8 @@ from tunehub.kernels.cuda.gemm.sizes import Grid, MeasuredPiece, OpenProblem, Si
 from tunehub.kernels.cuda.gemm.split_k.open_rows import DividedRows, divided_rows, over_rows
 from tunehub.kernels.cuda.gemm.split_k.sketch import matmul_of
 from tunehub.kernels.cuda.gemm.tiles import FEWEST_WINDOWS, WINDOW, Sums, checked_tiles, one_thread_each, sums_of, tiled
-from tunehub.kernels.cuda.symbolic.function import OpenFunction, open_function
-from tunehub.kernels.cuda.symbolic.pieces import NotPiecesError, blocks_of
+from tunehub.kernels.cuda.open_function import OpenFunction, open_function
+from tunehub.kernels.cuda.pieces import NotPiecesError, blocks_of
 from tunehub.kernels.cuda.symbolic.softmax import by_rows
 from tunehub.tir.branches import SizeBranch, joined, size_of
 from tunehub.tir.cuda.limits import limits_of

@@ -25,8 +25,8 @@ from tunehub.kernels.cuda.gemm.tensor_core.cost import seconds as tensor_core_s
 from tunehub.kernels.cuda.gemm.tensor_core.rule import check_headers, checked, ranked
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, matmul_of
 from tunehub.kernels.cuda.low_batch.open_rows import few_rows
-from tunehub.kernels.cuda.symbolic.function import OpenFunction, open_function
-from tunehub.kernels.cuda.symbolic.pieces import RowBlocks
+from tunehub.kernels.cuda.open_function import OpenFunction, open_function
+from tunehub.kernels.cuda.pieces import RowBlocks
 from tunehub.kernels.cuda.symbolic.schedule import SizedFunction
 from tunehub.tir.branches import SizeBranch, joined
 from tunehub.tir.cuda.headers import missing_for_tensor_cores

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tunehub.kernels.cuda.gemm.matmul import inline_producers, own_loops
-from tunehub.kernels.cuda.symbolic.function import open_function
+from tunehub.kernels.cuda.open_function import open_function
 from tunehub.kernels.cuda.symbolic.schedule import SizedFunction
 from tunehub.kernels.cuda.winograd import half_kernels as half
 from tunehub.kernels.cuda.winograd.cost import transform_s

@@ -15,8 +15,8 @@ import tvm
 from tvm import te, tirx
 
 from tunehub.kernels.cuda.low_batch.open_rows import few_rows
+from tunehub.kernels.cuda.open_function import open_function
 from tunehub.kernels.cuda.symbolic import tensor_cores as open_tensor_cores
-from tunehub.kernels.cuda.symbolic.function import open_function
 from tunehub.tir.cuda.nvrtc import source_of
 from tunehub.tir.nodes import main_module
 from tunehub.tir.symbols import probes

@@ -15,11 +15,11 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx, topi
 
+from tunehub.kernels.cuda import pieces
 from tunehub.kernels.cuda.gemm import tiles
 from tunehub.kernels.cuda.gemm.rule import ranked
-from tunehub.kernels.cuda.symbolic import pieces
+from tunehub.kernels.cuda.pieces import NotPiecesError, over_pieces
 from tunehub.kernels.cuda.symbolic import schedule as open_sizes
-from tunehub.kernels.cuda.symbolic.pieces import NotPiecesError, over_pieces
 from tunehub.kernels.cuda.symbolic.schedule import by_size
 from tunehub.tir.branches import SizeBranch, joined, size_of
 from tunehub.tir.cuda.check import fault

@@ -19,8 +19,8 @@ from tunehub.kernels.cuda.gemm.tensor_core import rule as tensor_core_rule
 from tunehub.kernels.cuda.gemm.tensor_core import sketch as tensor_core
 from tunehub.kernels.cuda.gemm.tensor_core.rule import ranked
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile
+from tunehub.kernels.cuda.pieces import NotPiecesError, _Masking
 from tunehub.kernels.cuda.symbolic import tensor_cores as open_tensor_cores
-from tunehub.kernels.cuda.symbolic.pieces import NotPiecesError, _Masking
 from tunehub.kernels.cuda.symbolic.tensor_cores import _ROWS, by_size
 from tunehub.records.lookup import EmptyLookup
 from tunehub.tir.nodes import main_module

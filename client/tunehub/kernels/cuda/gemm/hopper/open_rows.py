@@ -10,8 +10,8 @@ from tunehub.kernels.cuda.gemm.hopper.kernel import OpenRows, open_kernel, produ
 from tunehub.kernels.cuda.gemm.hopper.rule import matmul_in
 from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile
 from tunehub.kernels.cuda.gemm.open_rows import open_matmul
-from tunehub.kernels.cuda.symbolic.function import OpenFunction
-from tunehub.kernels.cuda.symbolic.pieces import NotPiecesError
+from tunehub.kernels.cuda.open_function import OpenFunction
+from tunehub.kernels.cuda.pieces import NotPiecesError
 from tunehub.tir.nodes import main_module, parameters
 from tunehub.tir.views import block_of, number, places, view, wide
 from tunehub.tir.views import product as extent_of

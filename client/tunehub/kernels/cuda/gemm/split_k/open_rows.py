@@ -15,8 +15,8 @@ from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.gemm.split_k.cost import seconds
 from tunehub.kernels.cuda.gemm.split_k.rule import likeliest
 from tunehub.kernels.cuda.gemm.split_k.sketch import SplitTile, SplitTiles, apply, matmul_of, sides
-from tunehub.kernels.cuda.symbolic.function import OpenFunction
-from tunehub.kernels.cuda.symbolic.pieces import RowBlocks
+from tunehub.kernels.cuda.open_function import OpenFunction
+from tunehub.kernels.cuda.pieces import RowBlocks
 from tunehub.tir.guard import check_tiles
 
 _MOST_LENGTH = 512  # of a piece

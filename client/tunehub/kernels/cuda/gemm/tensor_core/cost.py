@@ -7,8 +7,8 @@ from __future__ import annotations
 import math
 from itertools import compress
 
-from tunehub.kernels.cuda.gemm.matmul import Matmul
-from tunehub.kernels.cuda.gemm.tensor_core.sketch import AT_ONCE, TensorTile, runs_of, shared_memory
+from tunehub.kernels.cuda.gemm.matmul import AT_ONCE, Matmul
+from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, runs_of, shared_memory
 from tunehub.kernels.devices.known import default_device
 from tunehub.target.gpu_architectures import MOST_BLOCKS, MOST_WARPS, REGISTERS, RESERVED_BYTES, SHARED_BYTES, WARP
 

@@ -20,6 +20,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from tunehub.kernels.cuda.gemm.matmul import (
+    AT_ONCE,
+    SIDE,
     LOCAL_STAGE,
     Matmul,
     add_parts,
@@ -35,14 +37,12 @@ from tunehub.kernels.cuda.gemm.matmul import (
 )
 from tunehub.target.gpu_architectures import ASKED_SHARED_BYTES, FEWEST_ASKED_BYTES, SM_80, WARP
 
-SIDE = 16  # of a fragment
 # TVM's StorageRewrite would put sums where operands were, and then refuse the pointer for its type; not of these two.
 _OPERANDS, _SUMS = "shared", "shared.dyn"
 _SKEW = 8  # elements that a row is longer, so that rows start at different banks
 GROUPS = (1, 2, 4)
 MOST_WARPS = 16
 MOST_FRAGMENTS = 16  # of sums that a warp holds
-AT_ONCE = 8  # elements of 16 bits that a thread loads
 _MOST_WAITING = 128  # elements on their way into shared memory, in registers, two in each
 _WINDOWS = (1, 2, 4)  # fragments along each place of a window that are whole_windows at a time
 

@@ -13,8 +13,8 @@ from tvm import te, tirx, topi
 
 from tunehub.kernels.cuda.gemm.hopper.open_rows import over_rows
 from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile
-from tunehub.kernels.cuda.symbolic.function import OpenFunction, open_function
-from tunehub.kernels.cuda.symbolic.pieces import NotPiecesError
+from tunehub.kernels.cuda.open_function import OpenFunction, open_function
+from tunehub.kernels.cuda.pieces import NotPiecesError
 from tunehub.tir.guard import check_function
 
 from ...scheduled import H200

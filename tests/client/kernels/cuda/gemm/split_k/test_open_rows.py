@@ -16,8 +16,8 @@ from tvm import te, tirx, topi
 from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.split_k.open_rows import DividedRows, divided_rows, over_rows
 from tunehub.kernels.cuda.gemm.split_k.rule import likeliest
-from tunehub.kernels.cuda.symbolic.function import OpenFunction, open_function
-from tunehub.kernels.cuda.symbolic.pieces import NotPiecesError, RowBlocks
+from tunehub.kernels.cuda.open_function import OpenFunction, open_function
+from tunehub.kernels.cuda.pieces import NotPiecesError, RowBlocks
 from tunehub.kernels.cuda.winograd.convolution import PlainConv3x3
 from tunehub.kernels.cuda.winograd.kernels import product_function
 from tunehub.tir.cuda.check import fault

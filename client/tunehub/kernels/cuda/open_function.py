@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tunehub.kernels.cuda.symbolic.pieces import NotPiecesError, RowBlocks, over_pieces
+from tunehub.kernels.cuda.pieces import NotPiecesError, RowBlocks, over_pieces
 from tunehub.tir.nodes import main_module
 from tunehub.tir.open_axes import OpenAxes, open_axes
 from tunehub.tir.symbols import instance
@@ -31,7 +31,7 @@ class OpenFunction:
 
     def over(self, piece: Any, length: int, blocks: RowBlocks | None = None) -> Any:
         """The function in pieces, by the schedule of one; ``blocks``: what its blocks compute, where that is known.
-        Raises NotPiecesError as :func:`tunehub.kernels.cuda.symbolic.pieces.over_pieces` does."""
+        Raises NotPiecesError as :func:`tunehub.kernels.cuda.pieces.over_pieces` does."""
         return over_pieces(self.function, self.axes, piece, self.sizes(length), blocks)
 
 

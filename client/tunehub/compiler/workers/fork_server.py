@@ -24,8 +24,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import NoReturn
 
-from tunehub.compiler.measure import worker_process
-from tunehub.compiler.measure.worker_process import PATIENCE_S, Launched, NewInterpreter
+from tunehub.compiler.workers import process
+from tunehub.compiler.workers.process import PATIENCE_S, Launched, NewInterpreter
 
 _LOOK_S = 1.0  # how often it looks whether its parent is still there
 _TICK_S = 0.01
@@ -59,7 +59,7 @@ class ForkServer:
         with self._lock:
             self._connection.send(("fork", number))
             send_handle(self._connection, child.fileno(), None)
-            os.set_blocking(self._connection.fileno(), True)  # see worker_process
+            os.set_blocking(self._connection.fileno(), True)  # see process
         return _Fork(self, number)
 
     def stop(self) -> None:
@@ -123,7 +123,7 @@ def _work(connection: Connection) -> NoReturn:
     try:
         sys.path[:] = connection.recv()
         connection.recv()
-        worker_process.serve(connection, *connection.recv())
+        process.serve(connection, *connection.recv())
     except BaseException:  # as the end of an interpreter
         traceback.print_exc()
         os._exit(1)

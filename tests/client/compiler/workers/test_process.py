@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tunehub.compiler.measure.fork_server import ForkServer
-from tunehub.compiler.measure.worker_process import Launcher, WorkerProcess
+from tunehub.compiler.workers.fork_server import ForkServer
+from tunehub.compiler.workers.process import Launcher, WorkerProcess
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +69,7 @@ def test_a_request_has_a_limit(launcher: Launcher | None) -> None:
 
 
 def test_a_process_that_does_not_read_does_not_stop_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tunehub.compiler.measure.worker_process._SEND_LIMIT_S", 1)
+    monkeypatch.setattr("tunehub.compiler.workers.process._SEND_LIMIT_S", 1)
     worker = WorkerProcess(partial(importlib.import_module, "time"))
     worker.send(("sleep", 600.0))
     assert worker.ask(("sleep", "x" * 10_000_000), 0.5) == ("error", "the sleep took longer than its limit")
@@ -100,8 +100,8 @@ SCRIPT = """
 import importlib, os, signal, sys
 from functools import partial
 sys.path[:0] = {path!r}
-from tunehub.compiler.measure.fork_server import ForkServer
-from tunehub.compiler.measure.worker_process import WorkerProcess
+from tunehub.compiler.workers.fork_server import ForkServer
+from tunehub.compiler.workers.process import WorkerProcess
 new = WorkerProcess(partial(importlib.import_module, "os"))
 fork = WorkerProcess(partial(importlib.import_module, "os"), launcher=ForkServer(()))
 print(*(fork.ask((name,), 20)[1] for name in ("getpid", "getppid")), new.ask(("getpid",), 20)[1], flush=True)

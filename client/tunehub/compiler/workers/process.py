@@ -1,7 +1,7 @@
 """A worker process and its parent's end: what crashes or hangs there costs that process only.
 
 It is a new interpreter that shares nothing but a pipe, or the fork of one
-(:mod:`tunehub.compiler.measure.fork_server`). A fork of the parent would take over TVM's thread pool in pieces, and
+(:mod:`tunehub.compiler.workers.fork_server`). A fork of the parent would take over TVM's thread pool in pieces, and
 multiprocessing would run the user's main module again, which may be the script that compiles. POSIX only: elsewhere
 starting one raises ValueError.
 """
@@ -36,7 +36,7 @@ import importlib, sys
 from multiprocessing.connection import Connection
 connection = Connection(int(sys.argv[1]))
 sys.path[:] = connection.recv()
-from tunehub.compiler.measure.worker_process import hide
+from tunehub.compiler.workers.process import hide
 hide(connection.recv())
 importlib.import_module(sys.argv[2]).serve(connection, *connection.recv())
 """

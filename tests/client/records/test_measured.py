@@ -12,9 +12,9 @@ import pytest
 
 from tunehub._files.lines import append_lines
 from tunehub.compiler.hub import Hub, open_hub
-from tunehub.compiler.measure.store import MeasuredChoice, MeasuredRecords, records_file
 from tunehub.exceptions import MeasureError
 from tunehub.kernels.cpu import template
+from tunehub.records.measured import MeasuredChoice, MeasuredRecords, records_file
 from tunehub.report.model import WorkloadReport
 from tunehub_registry.any_record import read_any_records
 from tunehub_registry.record import ScheduleRecord, encode_record
@@ -111,7 +111,7 @@ WRITER = """
 import sys
 sys.path[:0] = {path!r}
 from pathlib import Path
-from tunehub.compiler.measure.store import MeasuredChoice, MeasuredRecords
+from tunehub.records.measured import MeasuredChoice, MeasuredRecords
 from tunehub_registry.record import ScheduleRecord
 records = MeasuredRecords(4, Path(sys.argv[1]))
 for number in range(50):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tunehub.compiler.measure.fork_server import ForkServer
-from tunehub.compiler.measure.worker_process import WorkerProcess
+from tunehub.compiler.workers.fork_server import ForkServer
+from tunehub.compiler.workers.process import WorkerProcess
 
 pytestmark = pytest.mark.slow
 

@@ -44,13 +44,13 @@ class MeasuredRecords(EmptyLookup):
 
     def add(self, choice: MeasuredChoice) -> None:
         """Use a choice from now on, and remember it in the file. Raises MeasureError when only the first works."""
-        from tunehub.compiler.measure.candidates import line_of
+        from tunehub_registry.any_record import encode_any_record
 
         self._choices[choice.record.exact] = choice
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with locked(self.file.with_name(f"{self.file.name}.lock"), _LOCK_TIMEOUT_S):
-                append_lines(self.file, line_of(choice.record))
+                append_lines(self.file, encode_any_record(choice.record))
         except OSError as error:
             reason = f"what was measured cannot be kept in {self.file}: {error.strerror or error}"
             remedy = "set TUNEHUB_RECORDS to a file that can be written; until then every compile measures again"

@@ -15,7 +15,7 @@ from typing import Any
 
 from tvm_ffi import structural_equal
 
-from tunehub.kernels.cuda.low_batch.schedule import with_rows
+from tunehub.kernels.cuda.row_calls import with_rows
 from tunehub.tir.cuda.thread_extents import thread_tag
 from tunehub.tir.index_expressions import operator_name, parts_of
 from tunehub.tir.nodes import buffer_of, integer, parameters, statements_in

@@ -1,0 +1,26 @@
+"""What kernels are run on to compare and time them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+BYTES = {"uint8": (0, 256), "int8": (-127, 128)}  # numbers of 8 bits: the least, and one more than the largest
+_PERIOD = 1_000_003  # numbers that fill larger arrays; a prime, so that no tile repeats with it
+
+
+def random_array(rng: Any, shape: tuple[int, ...], dtype: str, positive: bool, *, whole: bool = False) -> Any:
+    """Numbers of either sign unless ``positive``; zeros and ones for types that are not floating, but with ``whole``
+    all numbers of those of 8 bits, which nobody has for indices.
+
+    Large arrays repeat themselves: drawing numbers would take longer than the run.
+    """
+    import numpy as np
+
+    count = min(int(np.prod(shape, dtype=np.int64)), _PERIOD)
+    if whole and dtype in BYTES:
+        values = rng.integers(*BYTES[dtype], size=count)
+    elif not dtype.startswith(("float", "bfloat")):
+        values = rng.integers(0, 2, size=count)  # valid as indices and as masks
+    else:
+        values = rng.uniform(0.1, 1.0, count) if positive else rng.standard_normal(count, dtype="float32")
+    return np.resize(values.astype(dtype), shape)
