@@ -150,9 +150,9 @@ def _divided(mod: Any, matmul: Any) -> tuple[Any, float | None]:
 
 
 def _on_tensor_cores(mod: Any, matmul: Any, *, longer: bool = False) -> tuple[Any, float | None]:
+    from tunehub.kernels.cuda.gemm.matmul import AT_ONCE
     from tunehub.kernels.cuda.gemm.tensor_core.cost import seconds
     from tunehub.kernels.cuda.gemm.tensor_core.rule import checked, ranked
-    from tunehub.kernels.cuda.gemm.matmul import AT_ONCE
     from tunehub.kernels.cuda.gemm.tensor_core.sketch import is_among
 
     (tile,) = ranked(matmul, 1)

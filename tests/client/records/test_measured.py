@@ -20,7 +20,7 @@ from tunehub_registry.any_record import read_any_records
 from tunehub_registry.record import ScheduleRecord, encode_record
 from tunehub_registry.template_record import TemplateRecord, encode_template_record
 
-from ...conftest import ZNVER5, RegistryFolder, key, lines, make_record
+from ..conftest import ZNVER5, RegistryFolder, key, lines, make_record
 
 pytestmark = pytest.mark.slow
 

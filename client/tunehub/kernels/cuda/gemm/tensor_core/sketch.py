@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 from tunehub.kernels.cuda.gemm.matmul import (
     AT_ONCE,
-    SIDE,
     LOCAL_STAGE,
+    SIDE,
     Matmul,
     add_parts,
     as_matmul,
