@@ -15,19 +15,23 @@ from typing import Any
 
 
 def publish(plan: dict[str, Any]) -> None:
-    """Publish the packages of `plan["packages"]` one by one; `plan["log"]` gets the name of each when it is done."""
+    """Publish the packages of `plan["packages"]` one by one; `plan["log"]` gets the name of each when it is done.
+
+    Without `plan["online"]`, the online key, they are proposed.
+    """
     from tunehub_registry.publishing.ledger import RetryPolicy
     from tunehub_registry.publishing.packages import publish as publish_packages
     from tunehub_registry.publishing.packages import read_package
+    from tunehub_registry.publishing.proposals import ProposalLedger
     from tunehub_registry.publishing.signed import SignedLedger
     from tunehub_registry.stores.open import open_writable_store
     from tunehub_registry.trust.keys import load_signer
 
-    ledger = SignedLedger(
+    ledger = (SignedLedger if plan["online"] else ProposalLedger)(
         open_writable_store(plan["store"]),
         Path(plan["root"]).read_bytes(),
         keys=[load_signer(plan["key"])],
-        online=load_signer(plan["online"]),
+        online=load_signer(plan["online"]) if plan["online"] else None,
     )
     done = set(Path(plan["log"]).read_text().split()) if Path(plan["log"]).exists() else set()
     with Path(plan["log"]).open("a") as log:
@@ -36,6 +40,24 @@ def publish(plan: dict[str, Any]) -> None:
                 publish_packages(ledger, [read_package(file)], retry=RetryPolicy(total_s=240.0))
                 log.write(f"{file.name}\n")
                 log.flush()
+
+
+def sign(plan: dict[str, Any]) -> None:
+    """Run the signing job again and again until `plan["stop"]` exists; `plan["log"]` gets a line for each run."""
+    from tunehub_registry.publishing.signed import MetadataWriter
+    from tunehub_registry.publishing.signing import sign_waiting
+    from tunehub_registry.stores.open import open_writable_store
+    from tunehub_registry.trust.keys import load_signer
+
+    store, root = open_writable_store(plan["store"]), Path(plan["root"]).read_bytes()
+    with Path(plan["log"]).open("a") as log:
+        last = False
+        while not last:
+            last = Path(plan["stop"]).exists()
+            done = sign_waiting(MetadataWriter(store, root, online=load_signer(plan["online"])))
+            assert not done.refused, done.refused
+            log.write(f"{len(done.adopted)}\n")
+            log.flush()
 
 
 def read(plan: dict[str, Any]) -> None:
@@ -120,5 +142,5 @@ def _say(answer: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    commands = {"publish": publish, "read": read, "start": start, "fork_and_die": fork_and_die}
+    commands = {"publish": publish, "sign": sign, "read": read, "start": start, "fork_and_die": fork_and_die}
     commands[sys.argv[1]](json.loads(Path(sys.argv[2]).read_text()))

@@ -63,11 +63,17 @@ class Site:
                 [sys.executable, str(SCRIPT), command, str(plan_file)], env=self.environ(), stderr=errors
             )
 
-    def publisher(self, number: int, packages: list[Path]) -> subprocess.Popen[bytes]:
+    def publisher(self, number: int, packages: list[Path], *, online: bool = True) -> subprocess.Popen[bytes]:
         key = "one.pem" if number % 2 == 0 else "two.pem"
         return self.run(
-            "publish", f"publisher{number}", key=str(self.folder / key), online=str(self.folder / "online.pem"),
-            packages=[str(file) for file in packages], log=str(self.log(number)),
+            "publish", f"publisher{number}", key=str(self.folder / key), log=str(self.log(number)),
+            online=str(self.folder / "online.pem") if online else None, packages=[str(file) for file in packages],
+        )  # fmt: skip
+
+    def signing_job(self) -> subprocess.Popen[bytes]:
+        return self.run(
+            "sign", "job", online=str(self.folder / "online.pem"), log=str(self.folder / "job.log"),
+            stop=str(self.folder / "signed"),
         )  # fmt: skip
 
     def log(self, number: int) -> Path:
@@ -176,6 +182,29 @@ def test_six_racing_publishers_of_whom_two_are_killed(site: Site) -> None:
     expected = {file.name for files in packages.values() for file in files}
     assert {name for number in packages for name in site.acknowledged(number)} == expected
     assert set(site.versions()) == expected
+
+
+def test_publishers_without_the_online_key_and_a_signing_job_that_is_killed(site: Site) -> None:
+    packages = {number: make_packages(site.folder, number, 4) for number in range(3)}
+    publishers = {number: site.publisher(number, packages[number], online=False) for number in packages}
+    job, reader = site.signing_job(), site.reader(0)
+    everything = [*publishers.values(), job, reader]
+    with ended(everything):
+        for _ in range(3):  # where the job is in its commit is up to chance
+            time.sleep(0.3 + random.random() * 0.5)
+            job.send_signal(signal.SIGKILL)
+            job.wait()
+            job = site.signing_job()
+            everything.append(job)
+        publishers[0].kill()
+        publishers[0].wait()
+        publishers[0] = site.publisher(0, packages[0], online=False)
+        everything.append(publishers[0])
+        assert [process.wait(200) for process in publishers.values()] == [0] * 3, site.errors()
+        (site.folder / "signed").touch()
+        assert job.wait(60) == 0, site.errors()
+        finish_reading(site, [reader])
+    assert set(site.versions()) == {file.name for files in packages.values() for file in files}
 
 
 def test_the_server_is_killed_and_restarted_under_load(site: Site) -> None:
