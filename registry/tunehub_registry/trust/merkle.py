@@ -1,9 +1,9 @@
 """Merkle trees as transparency logs have them: hashes of RFC 6962, stored as tiles (c2sp.org/tlog-tiles). Pure.
 
 A tile at level L holds up to 256 hashes of complete subtrees of 256**L leaves. What a reader keeps of a tree is its
-frontier: the roots of the largest complete subtrees from left to right, one for each binary digit of its size. From the
-frontier of a tree and the hashes of what came since, the frontier of the larger tree follows, and with it that the one is
-a beginning of the other: RFC 6962's consistency proof without a proof that somebody would have to make.
+frontier: the roots of the largest complete subtrees from left to right, one for each binary digit of its size. The
+frontier of a tree and the hashes of what came since give that of the larger tree, and so show that the one is a
+beginning of the other: RFC 6962's consistency proof, without a proof that somebody would have to make.
 """
 
 from __future__ import annotations

@@ -208,7 +208,8 @@ def test_a_cosignature_says_who_saw_the_head_and_when() -> None:
     "note",
     [None, 7, "", "\n\n", "x" * 20_000, "a\n1\nAA==\n\n", "a b\n1\n{root}\n\n{line}", "a\n01\n{root}\n\n{line}",
      "a\n-1\n{root}\n\n{line}", "a\n1\nAAAA\n\n{line}", "a\n1\n{root}\n\n", "a\n1\n{root}\n\n\u2014 a AAAA\n",
-     "a\n1\n{root}\n\n\u2014 a+b {sig}\n", "a\n1\n{root}\nmore\n\n{line}", "a\n1\n{root}\n\n{line}" + "\u2014 a {sig}\n" * 64,
+     "a\n1\n{root}\n\n\u2014 a+b {sig}\n", "a\n1\n{root}\nmore\n\n{line}",
+     "a\n1\n{root}\n\n{line}" + "\u2014 a {sig}\n" * 64,
      "a\n1\n{root}\n\n\u2014 \x1b[31m {sig}\n", "a\n" + "9" * 20 + "\n{root}\n\n{line}"],
 )  # fmt: skip
 def test_what_is_no_note_is_refused(note: object) -> None:
