@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -32,6 +33,7 @@ from tunehub.tir.symbols import is_symbolic, symbol_name, symbols_of, typical, t
 from tunehub_registry.template_record import TemplateRecord
 
 if TYPE_CHECKING:
+    from tunehub.kernels.cuda.choose import Chosen, Offer, Refused
     from tunehub.options import Precision
     from tunehub.records.lookup import FoundLadder, Neighbour, RecordLookup, Rung
     from tunehub_registry.any_record import AnyRecord
@@ -133,12 +135,24 @@ class Request:
         so."""
         if self.target.kind.name != "cuda" or self.is_symbolic:
             return None
-        from tunehub.kernels.cuda.gemm.split_k.rule import promised  # CPUs need none of it
+        from tunehub.kernels.cuda.choose import likeliest  # CPUs need none of it
+        from tunehub.kernels.cuda.gemm.split_k import rule
 
-        try:
-            return promised(self.mod, self.target)
-        except Exception:  # no tile, or what TVM raises: the step of the rule says so
-            return None
+        best = likeliest(self.offers)
+        return best.best.seconds if best is not None and best.best is not None and best.rule is rule else None
+
+    @cached_property
+    def offers(self) -> list[Offer]:
+        """What rules for CUDA have for the function, of known shapes; to be used up once."""
+        from tunehub.kernels.cuda.choose import offers  # CPUs need none of it
+        from tunehub.kernels.cuda.rules import RULES
+        from tunehub.kernels.devices.known import device_of
+
+        return offers(RULES, self.mod, self.target, device_of(self.target))
+
+    def check(self, schedule: Any) -> None:
+        """Raise what speaks against a ``schedule`` of the function."""
+        check_function(schedule.mod["main"], self.mod["main"], self.target)
 
     @cached_property
     def typical(self) -> Any | None:
@@ -309,100 +323,60 @@ def _default_knobs(request: Request) -> _Outcomes:
         yield Served(step="template", schedule=schedule, rung="template", template=name)
 
 
-def _winograd(request: Request) -> _Outcomes:
-    """The transforms of Winograd's algorithm."""
-    from tunehub.kernels.cuda.winograd import transforms  # CPUs need none of it
-
-    return _by_cuda_rule(request, transforms.NAME, transforms.by_images if request.is_symbolic else transforms.by_rule)
-
-
-def _skinny(request: Request) -> _Outcomes:
-    """The kernel for products with few rows."""
-    if request.is_symbolic:
-        return ()
-    from tunehub.kernels.cuda.low_batch import rule  # CPUs need none of it
-
-    return _by_cuda_rule(request, rule.NAME, rule.by_rule)
-
-
-def _tensor_cores(request: Request) -> _Outcomes:
-    """Tensor cores by rule, where these promise to beat TVM's own schedule: kernels for warpgroups, or tiles; with open
-    rows, tiles for each size."""
-    from tunehub.kernels.cuda.gemm.tensor_core import rule as tensor_core_rule  # CPUs need none of it
-    from tunehub.kernels.cuda.symbolic import tensor_cores as open_tensor_cores  # CPUs need none of it
-
-    static = (tensor_core_rule.by_warpgroups, tensor_core_rule.by_rule)
-    for rule in (open_tensor_cores.by_size,) if request.is_symbolic else static:
-        yield from _by_cuda_rule(request, tensor_core_rule.NAME, rule)
-
-
 def _tf32(request: Request) -> _Outcomes:
     """Products in float32 on tensor cores, where that is asked for and should beat what computes in float32."""
     if request.precision != "tf32" or request.is_symbolic:
         return
-    from tunehub.kernels.cuda.gemm.hopper import tf32  # few ask for it
+    from tunehub.kernels.cuda.choose import choose, likeliest, offers  # CPUs need none of it
+    from tunehub.kernels.cuda.rules import TF32_RULES
+    from tunehub.kernels.devices.known import device_of
 
     exact = request.lookup.by_exact(request.exact)
     known = [request.without_record_s, None if exact is None else exact.record.mean_s]
-    try:
-        found = tf32.by_rule(request.mod, request.target, min(filter(None, known), default=None))
-    except Exception as error:  # TVM raises many kinds for a schedule that does not fit
-        yield StepRejected(step="template", template=tf32.NAME, reason=_reason(error))
-        return
-    if found is not None:
-        schedule, predicted_s = found
-        yield Served(step="template", schedule=schedule, rung="template", template=tf32.NAME, predicted_s=predicted_s)
+    found = offers(TF32_RULES, request.mod, request.target, device_of(request.target))
+    best = likeliest(found)
+    if best is None or best.place_s < min(filter(None, known), default=math.inf):
+        yield from map(_of_rule, choose(found, request.check))
 
 
-def _attention(request: Request) -> _Outcomes:
-    """Attention as one kernel."""
-    from tunehub.kernels.cuda.attention import rule  # CPUs need none of it
+def _by_rules(request: Request) -> _Outcomes:
+    """The kernel for CUDA that should take least; with open axes those of the first rule that has some."""
+    from tunehub.kernels.cuda.choose import choose, choose_open  # CPUs need none of it
+    from tunehub.kernels.cuda.rules import RULES
 
-    return _by_cuda_rule(request, rule.NAME, rule.by_rule)
-
-
-def _split_k(request: Request) -> _Outcomes:
-    """Long sums divided among the threads of a block by rule, where that promises more than other tiles."""
-    from tunehub.kernels.cuda.gemm.split_k import rule as split_k_rule  # CPUs need none of it
-
-    if not request.is_symbolic:
-        yield from _by_cuda_rule(request, split_k_rule.NAME, split_k_rule.by_rule)
-
-
-def _cuda_rule(request: Request) -> _Outcomes:
-    """Tiles by the rule for CUDA, where it promises to beat TVM's own schedule; with open axes, for each size."""
-    from tunehub.kernels.cuda.gemm import tiles as cuda_tiles  # CPUs need none of it
-
-    rule = partial(_cuda_by_size, request) if request.is_symbolic else cuda_tiles.by_rule
-    return _by_cuda_rule(request, cuda_tiles.NAME, rule)
+    if request.is_symbolic:
+        found = choose_open(RULES, request.mod, request.target, _Pieces(request))
+    else:
+        found = choose(request.offers, request.check)
+    for outcome in map(_of_rule, found):
+        against = _against_rule(request, outcome.template) if isinstance(outcome, Served) else None
+        yield outcome if against is None else StepRejected(step="template", template=outcome.template, reason=against)
 
 
-def _by_cuda_rule(
-    request: Request, name: str, rule: Callable[[Any, Any], tuple[Any, float | None] | None]
-) -> _Outcomes:
-    try:
-        found = rule(request.mod, request.target)
-        against = against_borrowing(request.lookup.measured(META_SCHEDULE, request.exact))
-        tuned = request.lookup.measured(TEMPLATE, request.exact)
-        against = against or (None if tuned is None else against_default_knobs(tuned, name))
-    except FaultFoundError as error:
-        yield StepRejected(step="template", template=name, refusal=Refusal(check="static", reason=_reason(error)))
-        return
-    except Exception as error:  # TVM raises many kinds for a schedule that does not fit
-        yield StepRejected(step="template", template=name, reason=_reason(error))
-        return
-    if found is not None and against is not None:
-        yield StepRejected(step="template", template=name, reason=against)
-    elif found is not None:
-        schedule, predicted = found
-        yield Served(
+def _against_rule(request: Request, name: str | None) -> str | None:
+    """What was measured of the function that speaks against a kernel without a record."""
+    against = against_borrowing(request.lookup.measured(META_SCHEDULE, request.exact))
+    tuned = request.lookup.measured(TEMPLATE, request.exact)
+    return against or (None if tuned is None or name is None else against_default_knobs(tuned, name))
+
+
+def _of_rule(found: Chosen | Refused) -> Served | StepRejected:
+    from tunehub.kernels.cuda.choose import Refused  # CPUs need none of it
+
+    name = found.rule.NAME
+    if not isinstance(found, Refused):
+        return Served(
             step="template",
-            schedule=schedule,
+            schedule=found.schedule,
             rung="template",
             template=name,
-            predicted_s=predicted,
-            sizes=_sizes(getattr(schedule, "measured", ())),
+            predicted_s=found.seconds,
+            sizes=_sizes(getattr(found.schedule, "measured", ())),
         )
+    reason = _reason(found.error)
+    if isinstance(found.error, FaultFoundError):
+        return StepRejected(step="template", template=name, refusal=Refusal(check="static", reason=reason))
+    return StepRejected(step="template", template=name, reason=reason)
 
 
 def _sizes(measured: tuple[int, ...]) -> str | None:
@@ -431,13 +405,6 @@ class _Pieces:
         if served is None or served.predicted_s is None:
             return None
         return served.schedule.mod["main"], served.predicted_s
-
-
-def _cuda_by_size(request: Request, mod: Any, target: Any) -> tuple[Any, None] | None:
-    from tunehub.kernels.cuda.symbolic.schedule import by_size  # static functions need none of it
-
-    found = by_size(mod["main"], target, _Pieces(request))
-    return None if found is None else (found, None)
 
 
 def _long_attention(request: Request) -> _Outcomes:
@@ -501,7 +468,7 @@ def _of_tiles(schedule: Any) -> Served:
 
 RECORD_STEPS = (_exact, _anchor)
 _CPU_RULES = (_instance, _long_attention, _by_tiles, _transferred_knobs, _transferred_traces, _default_knobs)
-_CUDA_RULES = (_attention, _winograd, _skinny, _tensor_cores, _split_k, _cuda_rule, _transferred_traces)
+_CUDA_RULES = (_by_rules, _transferred_traces)
 CPU_STEPS = (*RECORD_STEPS, *_CPU_RULES)
 CUDA_STEPS = (_tf32, *RECORD_STEPS, *_CUDA_RULES)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunehub.graph.winograd.replacing import Replacement, WinogradStage, with_replacements
 from tunehub.graph.winograd.splitting import find_plain, stages
+from tunehub.kernels.cuda.choose import by_one
 from tunehub.kernels.cuda.winograd import transforms
 from tunehub.kernels.cuda.winograd.forms import form_of
 from tunehub.kernels.cuda.winograd.rule import chosen_tile, products_s
@@ -96,4 +97,4 @@ def _fit(split: tuple[WinogradStage, ...], target: Any) -> bool:
 
 
 def _transform(mod: Any, target: Any) -> Any | None:
-    return (transforms.by_images if is_symbolic(mod["main"]) else transforms.by_rule)(mod, target)
+    return transforms.open_sizes(mod, target) if is_symbolic(mod["main"]) else by_one(transforms, mod, target)

@@ -28,8 +28,7 @@ from tunehub.kernels.cuda.gemm.hopper import bulk_tiles
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
 from tunehub.kernels.cuda.gemm.hopper.open_rows import over_rows
-from tunehub.kernels.cuda.gemm.hopper.rule import BULK, ByWarpgroups
-from tunehub.kernels.cuda.gemm.hopper.rule import NAME as WARPGROUPS
+from tunehub.kernels.cuda.gemm.hopper.rule import BULK, WARPGROUPS, ByWarpgroups
 from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile, suits, tiles
 from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.open_rows import OpenMatmul, open_matmul

@@ -9,6 +9,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from tunehub.kernels.cuda.choose import by_one
 from tunehub.kernels.cuda.winograd import transforms
 from tunehub.tir.nodes import main_module
 from tunehub.tir.symbols import is_symbolic
@@ -22,8 +23,10 @@ Array = np.ndarray[Any, Any]
 def scheduled(function: Any) -> Any:
     """``function`` as its rule schedules it; itself for what has none."""
     mod = main_module(function)
-    found = transforms.by_images(mod, H200) if is_symbolic(function) else transforms.by_rule(mod, H200)
-    return function if found is None else found[0].mod["main"].without_attr("global_symbol")
+    found = transforms.open_sizes(mod, H200) if is_symbolic(function) else by_one(transforms, mod, H200)
+    if found is None:
+        return function
+    return (found[0] if isinstance(found, tuple) else found).mod["main"].without_attr("global_symbol")
 
 
 def functions(mod: Any) -> dict[str, Any]:

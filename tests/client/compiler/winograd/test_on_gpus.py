@@ -154,7 +154,7 @@ def test_without_a_schedule_nothing_is_rewritten(nets: Nets, monkeypatch: Any) -
         raise ValueError("refused")
 
     mod = prepared(network(nets))
-    monkeypatch.setattr(winograd.transforms, "by_rule", refused)
+    monkeypatch.setattr(winograd.transforms, "build", refused)
     assert with_winograd(mod, H200, EmptyLookup(), lambda _: None) is mod
 
 

@@ -41,7 +41,7 @@ def lookup() -> Any:
 def without_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rules leave everything to TVM, so that transferred records are asked."""
     for rule in (split_k_rule, tiles):
-        monkeypatch.setattr(rule, "by_rule", lambda *_: None)
+        monkeypatch.setattr(rule, "match", lambda *_: None)
 
 
 def test_what_rules_serve_needs_no_record_for_another_shape(lookup: Any) -> None:

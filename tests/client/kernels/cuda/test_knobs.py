@@ -16,11 +16,12 @@ from tvm_ffi import structural_equal
 from tunehub.comparison.guess import GUESS_MARGIN
 from tunehub.compiler.schedule.ladder import Scheduling, schedule_function
 from tunehub.kernels.cpu import KnobError
+from tunehub.kernels.cuda.choose import by_one
 from tunehub.kernels.cuda.gemm import tiles
+from tunehub.kernels.cuda.gemm.hopper import rule as hopper
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.rule import tile_for
 from tunehub.kernels.cuda.gemm.split_k import rule as split_k_rule
-from tunehub.kernels.cuda.gemm.tensor_core.rule import by_warpgroups
 from tunehub.kernels.cuda.knobs import TileChoice, by_knobs, by_open_knobs, knob_space, read_tile
 from tunehub.tir.guard import check_function
 from tunehub.tir.keys import workload_key
@@ -94,7 +95,7 @@ def test_products_for_warpgroups_have_tiles_of_these_and_of_tensor_cores() -> No
     space = knob_space(mod, H200)
     names = [choice.template for choice in space]
     assert len(space) == 16 and set(names) == {"warpgroups", "tensor_cores"}
-    rule = by_warpgroups(mod, H200)
+    rule = by_one(hopper, mod, H200)
     assert rule is not None
     first = by_knobs(mod, H200, space[0]).mod["main"].body
     assert structural_equal(rule[0].mod["main"].body, first, map_free_vars=True)
@@ -112,7 +113,7 @@ def test_products_for_warpgroups_have_tiles_of_these_and_of_tensor_cores() -> No
 def test_large_products_have_tiles_for_the_copy_engine() -> None:
     mod = half_product(1, 512, 4096, 4096, transposed=(False, True))
     space = knob_space(mod, H200)
-    rule = by_warpgroups(mod, H200)
+    rule = by_one(hopper, mod, H200)
     assert rule is not None
     first = by_knobs(mod, H200, space[0]).mod["main"].body
     assert structural_equal(rule[0].mod["main"].body, first, map_free_vars=True)
@@ -178,7 +179,7 @@ def test_knobs_are_for_their_functions_and_versions() -> None:
 def test_where_the_tiles_were_measured_to_be_no_faster_than_tvms_own_the_rule_is_not_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(split_k_rule, "by_rule", lambda *_: None)  # which was not measured
+    monkeypatch.setattr(split_k_rule, "match", lambda *_: None)  # which was not measured
     function = convolution(64, 14, batch=1)
     evidence = RecordEvidence(
         exact=workload_key(main_module(function)), default_s=1e-5, tuned_s=1.1e-5, speedup=0.9, repeats=5, spread=0.0,

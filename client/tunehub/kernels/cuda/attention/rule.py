@@ -15,14 +15,15 @@ from tunehub.kernels.cuda.attention.shared_heads import heads_of_a_key, with_hea
 from tunehub.kernels.cuda.attention.spec import Attention, attention_of
 from tunehub.kernels.cuda.gemm.hopper.rule import own_target
 from tunehub.kernels.cuda.gemm.hopper.rule import serves as has_warpgroups
+from tunehub.kernels.cuda.kernel_rule import Candidate
 from tunehub.kernels.devices.known import device_of
 from tunehub.tir.branches import SizeBranch, joined, size_of
 from tunehub.tir.cuda.nvrtc import compile_for_warpgroups
 from tunehub.tir.guard import GuardError, check_function
 from tunehub.tir.nodes import main_module
-from tunehub.tir.symbols import instance, is_symbolic, symbols_of
+from tunehub.tir.symbols import instance, symbols_of
 
-NAME = "attention"  # in reports
+NAME, VERSION = "attention", 1
 _FIRST_ARCHITECTURE = 80  # with copies that are not waited for, and products of 16 × 8 × 16
 _SHORT = 256  # keys that a block takes at once
 _FEW = 256  # queries of all matrices of a batch, for which blocks are small
@@ -51,19 +52,47 @@ def serves(target: Any) -> bool:
     return newest and target.kind.name == "cuda" and arch.isdigit() and int(arch) >= _FIRST_ARCHITECTURE
 
 
-def by_rule(mod: Any, target: Any) -> tuple[AttentionSchedule, None] | None:
-    """The kernel of ``mod``, an IRModule with one PrimFunc ``main``, or several for its sizes; None when that is no
-    attention. Raises GuardError when no tile can be launched, or for what would be wrong."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionWorkload:
+    """``attention`` for ``target``, one query of heads with keys in common together; ``likeliest``: the tile of these,
+    before all others."""
+
+    attention: Attention
+    likeliest: tuple[AttentionTile, ...]
+    target: Any
+
+
+def match(mod: Any, target: Any) -> AttentionWorkload | None:
+    """Attention as :mod:`tunehub.kernels.cuda.attention.function` makes it."""
+    attention = attention_of(mod["main"])
+    if attention is None:
+        return None
+    together, *likeliest = _one_query(attention, target) or (attention,)
+    return AttentionWorkload(attention=together, likeliest=tuple(likeliest), target=target)
+
+
+def candidates(workload: AttentionWorkload, _device: Any) -> Iterator[Candidate]:
+    """All tiles that may be launched, without seconds: which is the best was measured, what it takes has no cost."""
+    likely = chain(workload.likeliest, tiles(workload.attention, workload.target))
+    return (Candidate(tile=tile, seconds=None) for tile in likely)
+
+
+def build(workload: AttentionWorkload, tile: AttentionTile) -> AttentionSchedule:
+    """The kernel by ``tile``."""
+    kernel = kernel_of(workload.attention, tile)
+    return AttentionSchedule(main_module(_for_warpgroups(kernel, workload.target) if tile.warpgroups else kernel))
+
+
+def open_sizes(mod: Any, target: Any, _pieces: Any = None) -> AttentionSchedule | None:
+    """A kernel for few queries and one for many. Raises GuardError when no tile can be launched, or for what would be
+    wrong."""
     function = mod["main"]
     attention = attention_of(function)
     if attention is None:
         return None
-    if not is_symbolic(function):
-        attention, order = _one_query(attention, target) or (attention, tiles(attention, target))
-        return AttentionSchedule(main_module(_first(attention, order, target))), None
     few, many = (_first(attention, order, target) for order in _open_tiles(attention, target))
     branches = [SizeBranch(up_to=_FEW, function=few), SizeBranch(up_to=None, function=many)]
-    return AttentionSchedule(main_module(_own(joined(function, size_of(function), branches), many))), None
+    return AttentionSchedule(main_module(_own(joined(function, size_of(function), branches), many)))
 
 
 def _own(function: Any, other: Any) -> Any:
@@ -114,7 +143,7 @@ def tiles(attention: Attention, target: Any) -> Iterator[AttentionTile]:
     yield from _made([shape(attention, fewest, most, multiprocessors), *_any(attention)])
 
 
-def _one_query(attention: Attention, target: Any) -> tuple[Attention, Iterator[AttentionTile]] | None:
+def _one_query(attention: Attention, target: Any) -> tuple[Attention, AttentionTile] | None:
     """One query of each head by many keys in half precision: as many blocks of a cluster share them as the GPU has
     room for, and heads that have keys in common are together."""
     many = attention.queries == 1 and attention.keys > _SHORT
@@ -125,8 +154,7 @@ def _one_query(attention: Attention, target: Any) -> tuple[Attention, Iterator[A
     blocks = math.prod(together.lead)
     room = 3 * device_of(target).multiprocessors // 2
     cluster = next(count for count in (8, 4, 2, 1) if blocks * count <= room or count == 1)
-    own = AttentionTile(warps=(1, 4), rows=1, keys=32, cluster=cluster)
-    return together, chain([own], tiles(together, target))
+    return together, AttentionTile(warps=(1, 4), rows=1, keys=32, cluster=cluster)
 
 
 def _suits_warpgroups(attention: Attention, target: Any) -> bool:

@@ -17,14 +17,16 @@ import numpy as np
 from tunehub.kernels.cuda.gemm.cost import Operand, Problem, Term, default_s, matrix_shape
 from tunehub.kernels.cuda.gemm.matmul import AT_ONCE, SIDE
 from tunehub.kernels.cuda.gemm.rule import UNROLLED, NoTileError, Tile, tile_for
+from tunehub.kernels.cuda.kernel_rule import Candidate
+from tunehub.target.gpu_architectures import LaunchLimits
 from tunehub.tir.cuda.limits import limits_of
-from tunehub.tir.guard import check_exact, check_function, check_tiles
+from tunehub.tir.guard import check_exact, check_tiles
 from tunehub.tir.index_expressions import evaluate
 from tunehub.tir.nodes import buffer_kind, buffer_of, integer, is_reduction, parameters, reduces
 from tunehub.tir.schedules import open_schedule
 from tunehub.tir.versions import LOADS
 
-NAME = "cuda_tiles"  # in reports
+NAME, VERSION = "cuda_tiles", 1
 _TYPES = ("float32", "float16")  # of operands and result; matmuls in the latter are for tensor cores
 _PROBES = 4  # random places at which terms are held to the index that they were found in
 _FEW_COLUMNS = 64  # up to which TVM's own rule for products in half precision has no tensor cores
@@ -37,7 +39,8 @@ FEWEST_WINDOWS = 4096  # with fewer, several threads for each are better
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sums:
     """The block ``name`` that adds up, and its two loads if they are multiplied, with the place of each among the
-    regions that the block reads. ``einsum``: each index of theirs is one loop's, as TVM's ``pad_einsum`` wants them."""
+    regions that the block reads. ``einsum``: each index of theirs is one loop's, as TVM's ``pad_einsum`` wants them.
+    ``is_compared``: with what other kernels promise."""
 
     name: str
     problem: Problem | None
@@ -45,31 +48,51 @@ class Sums:
     spatial: tuple[int, ...]
     reduction: tuple[int, ...]
     einsum: bool
+    is_compared: bool = True
 
 
-def by_rule(mod: Any, target: Any) -> tuple[Any, float | None] | None:
-    """A schedule of ``mod``, an IRModule with one PrimFunc ``main``, and the seconds that it should take if that is
-    known; None when the function is not of this kind.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SumsWorkload:
+    """``mod`` that adds up ``sums``, and what the GPU can launch."""
 
-    Raises NoTileError when TVM's own schedule should be as good, GuardError for what would be wrong or cannot be
-    launched; what TVM refuses raises what TVM raises.
-    """
+    mod: Any
+    sums: Sums
+    limits: LaunchLimits
+
+
+def match(mod: Any, target: Any) -> SumsWorkload | None:
+    """What adds up once, in floats."""
     sums = sums_of(mod, narrow=True)
-    if sums is None:
-        return None
-    limits = limits_of(target)
-    expected = None
+    return None if sums is None else SumsWorkload(mod=mod, sums=sums, limits=limits_of(target))
+
+
+def candidates(workload: SumsWorkload, _device: Any) -> Iterator[Candidate]:
+    """The tile that should cost least; a thread for each result (no tile) where windows are small and many. Raises
+    NoTileError when TVM's own schedule should be as good."""
+    sums, limits = workload.sums, workload.limits
     if sums.problem is not None:
         tile = tile_for(sums.problem, shared_memory=limits.shared_memory, threads=limits.threads, covering=sums.einsum)
-        expected = tile.expected_s
-        schedule = checked_tiles(mod, sums, tile)
+        yield Candidate(tile=tile, seconds=tile.expected_s, compared_s=None if sums.is_compared else math.inf)
     elif math.prod(sums.reduction) <= WINDOW and math.prod(sums.spatial) >= FEWEST_WINDOWS:
-        schedule = one_thread_each(mod, sums)
-        check_exact(schedule.mod["main"])
+        yield Candidate(tile=None, seconds=None)
     else:
         raise NoTileError("several threads for each result are better, as TVM has them")
-    check_function(schedule.mod["main"], mod["main"], target)
-    return schedule, expected
+
+
+def build(workload: SumsWorkload, tile: Tile | None) -> Any:
+    """The schedule. Raises GuardError when a tile writes what other tiles write, and what TVM raises."""
+    if tile is not None:
+        return checked_tiles(workload.mod, workload.sums, tile)
+    schedule = one_thread_each(workload.mod, workload.sums)
+    check_exact(schedule.mod["main"])
+    return schedule
+
+
+def open_sizes(mod: Any, target: Any, pieces: Any) -> Any | None:
+    """See :func:`tunehub.kernels.cuda.symbolic.schedule.by_size`."""
+    from tunehub.kernels.cuda.symbolic.schedule import by_size  # which schedules by these tiles
+
+    return by_size(mod["main"], target, pieces)
 
 
 def others_s(sums: Sums, target: Any) -> tuple[float | None, float | None]:
@@ -328,7 +351,9 @@ def _with_problem(sums: Sums, block: Any, summand: Any, *, narrow: bool) -> Sums
     if shape is not None and not (narrow and wide and _suits(types, shape, problem)):
         return None
     einsum = all(type(index).__name__ in ("Var", "IntImm") for load in loads for index in load.indices)
-    return replace(sums, problem=problem, places=(places[0], places[1]), einsum=einsum)
+    # No product in bfloat16 that is not narrow was measured beside kernels for warpgroups, which then come first.
+    compared = shape is None or is_narrow(shape[-1], problem.summands)
+    return replace(sums, problem=problem, places=(places[0], places[1]), einsum=einsum, is_compared=compared)
 
 
 def _suits(types: set[str], shape: tuple[int, int, int], problem: Problem) -> bool:

@@ -3,20 +3,22 @@ else."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.rule import NoTileError
+from tunehub.kernels.cuda.kernel_rule import Candidate
 from tunehub.kernels.cuda.low_batch.choice import chosen, seconds
-from tunehub.kernels.cuda.low_batch.product import NEEDED, SkinnyExtents, find_product
+from tunehub.kernels.cuda.low_batch.product import NEEDED, SkinnyExtents, SkinnyProduct, find_product
 from tunehub.kernels.cuda.low_batch.schedule import apply
-from tunehub.kernels.cuda.low_batch.tile import WgmmaTile
+from tunehub.kernels.cuda.low_batch.tile import AnyTile, WgmmaTile
 from tunehub.tir.cuda.limits import limits_of
-from tunehub.tir.guard import check_features, check_function
+from tunehub.tir.guard import check_features
 from tunehub.tir.nodes import main_module
 
-NAME = "skinny"  # in reports
+NAME, VERSION = "skinny", 1
 _FEW = 8  # rows, up to which no kernel for warpgroups is as fast
 
 
@@ -27,24 +29,38 @@ class SkinnySchedule:
     mod: Any
 
 
-def by_rule(mod: Any, target: Any) -> tuple[SkinnySchedule, float] | None:
-    """A schedule of ``mod``, an IRModule with one PrimFunc ``main`` of known shapes, and the seconds that it should
-    take; None when the function has no such product.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LowBatchWorkload:
+    """``mod``, one PrimFunc ``main`` whose anchor block is ``product``, for ``target``."""
 
-    Raises NoTileError for what is done as fast otherwise, GuardError for GPUs before sm_80 and for what would be wrong
-    or cannot be launched, or what TVM raises.
-    """
+    mod: Any
+    target: Any
+    product: SkinnyProduct
+
+
+def match(mod: Any, target: Any) -> LowBatchWorkload | None:
+    """A product with few rows."""
     product = find_product(mod)
-    if product is None:
-        return None
+    return None if product is None else LowBatchWorkload(mod=mod, target=target, product=product)
+
+
+def candidates(workload: LowBatchWorkload, _device: Any) -> Iterator[Candidate]:
+    """The tile that was fastest for as many rows and columns, before all else: each was measured beside other kernels
+    (docs/adr/0038), whose costs say less. Raises NoTileError for what is done as fast otherwise, GuardError for GPUs
+    before sm_80."""
+    extents, target = workload.product.extents, workload.target
     check_features(NEEDED, target)
-    _check_others(mod, product.extents, target)
-    tile = chosen(product.extents, limits_of(target).asked_shared_memory, warpgroups.serves(target))
-    scheduled = apply(mod, product, tile)
+    _check_others(workload.mod, extents, target)
+    tile = chosen(extents, limits_of(target).asked_shared_memory, warpgroups.serves(target))
+    yield Candidate(tile=tile, seconds=seconds(extents), compared_s=0.0)
+
+
+def build(workload: LowBatchWorkload, tile: AnyTile) -> SkinnySchedule:
+    """The kernel."""
+    scheduled = apply(workload.mod, workload.product, tile)
     if isinstance(tile, WgmmaTile):
-        scheduled = main_module(warpgroups.for_own_target(scheduled["main"], target))
-    check_function(scheduled["main"], mod["main"], target)
-    return SkinnySchedule(mod=scheduled), seconds(product.extents)
+        scheduled = main_module(warpgroups.for_own_target(scheduled["main"], workload.target))
+    return SkinnySchedule(mod=scheduled)
 
 
 def _check_others(mod: Any, extents: SkinnyExtents, target: Any) -> None:

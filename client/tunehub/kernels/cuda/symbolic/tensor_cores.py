@@ -54,7 +54,7 @@ _Tile: TypeAlias = "TensorTile | WarpgroupTile"
 _Range: TypeAlias = "tuple[_Tile | None, int | None]"  # what serves sizes, None: TVM's own, up to which; None: all
 
 
-def by_size(mod: Any, target: Any) -> tuple[SizedFunction, None] | None:
+def by_size(mod: Any, target: Any) -> SizedFunction | None:
     """A schedule of ``mod``, one PrimFunc ``main`` with open axes; None when it is not of this kind.
 
     Raises NoTileError where TVM's own schedule is to be used, GuardError for what would be wrong or cannot be launched,
@@ -73,7 +73,7 @@ def by_size(mod: Any, target: Any) -> tuple[SizedFunction, None] | None:
     found = joined(function, product(wide(whole.axes.extents)), branches)
     if any(isinstance(tile, WarpgroupTile) for tile, _ in chosen):
         found = warpgroups.for_own_target(found, target)
-    return SizedFunction(mod=main_module(found)), None
+    return SizedFunction(mod=main_module(found))
 
 
 def _more_rows(

@@ -4,11 +4,14 @@ neighbours, all in registers."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tunehub.kernels.cuda.gemm.matmul import inline_producers, own_loops
+from tunehub.kernels.cuda.kernel_rule import Candidate
 from tunehub.kernels.cuda.open_function import open_function
 from tunehub.kernels.cuda.symbolic.schedule import SizedFunction
 from tunehub.kernels.cuda.winograd import half_kernels as half
@@ -21,28 +24,44 @@ from tunehub.tir.guard import check_function, check_tiles
 from tunehub.tir.nodes import blocks_in, buffer_shapes, main_module
 from tunehub.tir.schedules import open_schedule
 
-NAME = "winograd"  # in reports
+NAME, VERSION = "winograd", 1
 HALF_VECTOR = 2  # channels of a thread in half precision
 _OWN = {TRANSFORMED, RESULT, half.TRANSFORMED, half.RESULT}
 _MOST_THREADS = 128  # of a block; fewer where there are few tiles, so that all multiprocessors have some
 
 
-def by_rule(mod: Any, target: Any) -> tuple[Any, float] | None:
-    """A schedule of ``mod``, an IRModule with one PrimFunc ``main``, and the seconds that it should take; None when it
-    is no transform. Raises GuardError for what would be wrong, or what TVM raises."""
-    names = [str(block.name_hint) for each in statements_of(mod["main"]) for block in blocks_in(each)]
-    if not _OWN & {*names}:
-        return None
-    schedule = _scheduled(mod, names)
-    check_function(schedule.mod["main"], mod["main"], target)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransformWorkload:
+    """``mod`` whose blocks have these ``names``."""
+
+    mod: Any
+    names: list[str]
+
+
+def match(mod: Any, _target: Any) -> TransformWorkload | None:
+    """A transform that :mod:`tunehub.kernels.cuda.winograd` made."""
+    names = _names(mod)
+    return TransformWorkload(mod=mod, names=names) if _OWN & {*names} else None
+
+
+def candidates(workload: TransformWorkload, _device: Any) -> Iterator[Candidate]:
+    """The only one. Whatever others promise, it is first: their threads would compute a tile once for each of its
+    results."""
+    buffers = buffer_shapes(workload.mod["main"])
+    moved = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in buffers)
+    yield Candidate(tile=None, seconds=transform_s(moved), compared_s=0.0)
+
+
+def build(workload: TransformWorkload, _tile: None) -> Any:
+    """The schedule. Raises GuardError where a thread writes what others write, or what TVM raises."""
+    schedule = _scheduled(workload.mod, workload.names)
     check_tiles(schedule.mod["main"])
-    moved = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in buffer_shapes(mod["main"]))
-    return schedule, transform_s(moved)
+    return schedule
 
 
-def by_images(mod: Any, target: Any) -> tuple[SizedFunction, None] | None:
-    """:func:`by_rule` for an open batch: a piece of the grid for each image. Raises NotPiecesError, too."""
-    names = [str(block.name_hint) for each in statements_of(mod["main"]) for block in blocks_in(each)]
+def open_sizes(mod: Any, target: Any, _pieces: Any = None) -> SizedFunction | None:
+    """For an open batch a piece of the grid for each image. Raises NotPiecesError, too."""
+    names = _names(mod)
     whole = open_function(mod["main"]) if _OWN & {*names} else None
     if whole is None:
         return None
@@ -50,7 +69,11 @@ def by_images(mod: Any, target: Any) -> tuple[SizedFunction, None] | None:
     check_tiles(piece)
     found = main_module(whole.over(piece, 1))
     check_function(found["main"], mod["main"], target)
-    return SizedFunction(mod=found), None
+    return SizedFunction(mod=found)
+
+
+def _names(mod: Any) -> list[str]:
+    return [str(block.name_hint) for each in statements_of(mod["main"]) for block in blocks_in(each)]
 
 
 def _scheduled(mod: Any, names: list[str]) -> Any:

@@ -15,13 +15,15 @@ from tvm import relax, tirx
 from tvm.relax import op
 
 from tunehub.graph.attention.cuda.joining import join_attention
+from tunehub.kernels.cuda import choose
+from tunehub.kernels.cuda.attention import rule
 from tunehub.kernels.cuda.attention.kernel import AttentionTile
-from tunehub.kernels.cuda.attention.rule import by_rule, serves, tiles
+from tunehub.kernels.cuda.attention.rule import serves, tiles
 from tunehub.kernels.cuda.attention.spec import attention_of
 from tunehub.kernels.cuda.knobs import knob_space
 from tunehub.tir.guard import GuardError
 from tunehub.tir.nodes import buffer_shapes, main_module, tensor_class
-from tunehub.tir.symbols import instance, symbol_name, symbols_of
+from tunehub.tir.symbols import instance, is_symbolic, symbol_name, symbols_of
 
 from .....sweeps import swept
 from .lockstep import run as run_in_lockstep
@@ -58,6 +60,13 @@ def function_of(batch: Any, length: Any, dtype: str, depth: int = DEPTH) -> Any:
     return found
 
 
+def _scheduled(function: Any) -> Any:
+    mod, target = main_module(function), tvm.target.Target(H200)
+    found = rule.open_sizes(mod, target) if is_symbolic(function) else choose.by_one(rule, mod, target)
+    assert found is not None
+    return (found[0] if isinstance(found, tuple) else found).mod
+
+
 def _expected(arrays: list[Any]) -> Any:
     mask, *tensors = (array.astype("float64") for array in arrays)
     q, k, v = (x.reshape(*x.shape[:2], HEADS, -1).transpose(0, 2, 1, 3) for x in tensors)
@@ -75,9 +84,8 @@ def test_attention_of_open_length_is_right_at_every_size(case: tuple[str, int, i
     dtype, depth, longest = case
     function = function_of(tirx.Var("n", "int64"), tirx.Var("s", "int64"), dtype, depth)
     assert list(map(symbol_name, symbols_of(function))) == ["n", "s"]
-    found = by_rule(main_module(function), tvm.target.Target(H200))
-    assert found is not None
-    scheduled, rng = found[0].mod["main"], np.random.default_rng(0)
+    found = _scheduled(function)
+    scheduled, rng = found["main"], np.random.default_rng(0)
     for size in ((1, 1), (2, 20), (1, 70), (3, 90), (1, longest)):
         static = instance(scheduled, size)
         *given, (shape, _) = buffer_shapes(static)
@@ -95,8 +103,8 @@ def test_a_warpgroup_copies_for_others_where_blocks_of_wide_heads_are_many(block
     assert _first_tile(function).copying is copying
     assert _first_tile(function).bulk is copying
     assert not _first_tile(function_of(blocks // 2, 512, "float16", 64)).copying
-    found = by_rule(main_module(function), tvm.target.Target(H200))
-    assert found is not None and ("tunehub_ring_wait" in str(found[0].mod)) is copying
+    found = _scheduled(function)
+    assert ("tunehub_ring_wait" in str(found)) is copying
 
 
 def test_a_warpgroup_copies_for_three_where_heads_of_64_are_long_and_fill_the_gpu() -> None:
@@ -121,25 +129,22 @@ def test_warpgroups_serve_many_queries_of_wide_heads_where_they_are() -> None:
 
 def test_kernels_for_warpgroups_name_their_architecture() -> None:
     for length in (512, tirx.Var("s", "int64")):
-        found = by_rule(main_module(function_of(8, length, "float16", 64)), tvm.target.Target(H200))
-        assert found is not None
-        assert str(found[0].mod["main"].attrs["target"].attrs["arch"]) == "sm_90a"
+        found = _scheduled(function_of(8, length, "float16", 64))
+        assert str(found["main"].attrs["target"].attrs["arch"]) == "sm_90a"
 
 
 def test_shared_memory_of_an_open_length_is_that_of_a_long_one() -> None:
     """Up to a tile of keys half of it is not used: such a kernel was launched, and refused, on a GPU."""
-    found = by_rule(main_module(function_of(1, tirx.Var("s", "int64"), "float32", 96)), tvm.target.Target(H200))
-    assert found is not None
-    static = instance(found[0].mod["main"], [255])
+    found = _scheduled(function_of(1, tirx.Var("s", "int64"), "float32", 96))
+    static = instance(found["main"], [255])
     loops = {str(each.thread_binding.thread_tag): int(each.extent) for each in _bound(static.body)}
     assert loops["threadIdx.y"] == 4
 
 
 def test_another_tile_serves_where_the_first_takes_too_much_shared_memory() -> None:
     function = function_of(1, 128, "float16", depth=256)
-    found = by_rule(main_module(function), tvm.target.Target(H200))
-    assert found is not None
-    loops = {str(each.thread_binding.thread_tag): int(each.extent) for each in _bound(found[0].mod["main"].body)}
+    found = _scheduled(function)
+    loops = {str(each.thread_binding.thread_tag): int(each.extent) for each in _bound(found["main"].body)}
     assert loops["threadIdx.y"] == 4
 
 
@@ -155,18 +160,16 @@ def test_other_functions_are_left() -> None:
     source = te.placeholder((4,), name="x")
     function = te.create_prim_func([source, te.compute((4,), lambda i: source[i] * 2.0)])
     assert attention_of(function) is None
-    assert by_rule(main_module(function), tvm.target.Target(H200)) is None
+    assert rule.match(main_module(function), tvm.target.Target(H200)) is None
 
 
 def test_tiles_of_which_none_can_be_launched_raise(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tunehub.kernels.cuda.attention import rule
-
     def refuse(*_: Any) -> None:
         raise GuardError("no")
 
-    monkeypatch.setattr(rule, "check_function", refuse)
+    monkeypatch.setattr(choose, "check_function", refuse)
     with pytest.raises(GuardError, match="no"):
-        by_rule(main_module(function_of(1, 32, "float16")), tvm.target.Target(H200))
+        _scheduled(function_of(1, 32, "float16"))
 
 
 @pytest.mark.parametrize(("arch", "expected"), [("sm_90", True), ("sm_80", True), ("sm_90a", True), ("sm_75", False)])

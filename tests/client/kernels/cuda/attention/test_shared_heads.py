@@ -10,11 +10,12 @@ pytest.importorskip("tvm.backend.cuda.ptx", reason="needs TVM 0.27")
 
 import tvm
 
+from tunehub.kernels.cuda.attention import rule
 from tunehub.kernels.cuda.attention.kernel import AttentionTile
 from tunehub.kernels.cuda.attention.kernels import kernel_of
-from tunehub.kernels.cuda.attention.rule import by_rule
 from tunehub.kernels.cuda.attention.shared_heads import heads_of_a_key, with_heads_as_queries
 from tunehub.kernels.cuda.attention.spec import attention_of
+from tunehub.kernels.cuda.choose import by_one
 from tunehub.tir.nodes import main_module
 
 from .cases import H200, Case, expected, function_of
@@ -60,7 +61,7 @@ def test_results_are_those_of_the_heads() -> None:
 def test_one_query_of_many_keys_is_shared_by_the_blocks_of_a_cluster() -> None:
     case = _case(1, 4)._replace(keys=2000, mask=(1, 8, 1, 2000))
     mod = main_module(function_of(case))
-    found = by_rule(mod, tvm.target.Target(H200))
-    older = by_rule(mod, tvm.target.Target({**H200, "arch": "sm_80"}))
+    found = by_one(rule, mod, tvm.target.Target(H200))
+    older = by_one(rule, mod, tvm.target.Target({**H200, "arch": "sm_80"}))
     assert found is not None and older is not None
     assert "clusterCtaIdx.x" in str(found[0].mod) and "clusterCtaIdx.x" not in str(older[0].mod)

@@ -13,10 +13,11 @@ import tvm
 from tvm import te, topi
 
 from tunehub.compiler.schedule.ladder import schedule_function
+from tunehub.kernels.cuda.choose import by_one
 from tunehub.kernels.cuda.gemm import tiles as cuda_tiles
 from tunehub.kernels.cuda.gemm.cost import Term
 from tunehub.kernels.cuda.gemm.rule import NoTileError, Tile, ranked
-from tunehub.kernels.cuda.gemm.tiles import by_rule, one_thread_each, sums_of, tiled
+from tunehub.kernels.cuda.gemm.tiles import one_thread_each, sums_of, tiled
 from tunehub.records.lookup import EmptyLookup, Measured
 from tunehub.report.ladder import StepRejected
 from tunehub.tir.guard import GuardError, check_exact, check_function, check_tiles
@@ -170,9 +171,9 @@ def test_a_mean_of_windows_gets_a_thread_for_each(monkeypatch: pytest.MonkeyPatc
     check_function(scheduled["main"], mod["main"], TARGET)
     assert difference(one_after_the_other(scheduled), mod) < 1e-5
     with pytest.raises(NoTileError, match="several threads for each result"):
-        by_rule(mod, TARGET)
+        by_one(cuda_tiles, mod, TARGET)
     monkeypatch.setattr(cuda_tiles, "FEWEST_WINDOWS", 1)
-    found = by_rule(mod, TARGET)
+    found = by_one(cuda_tiles, mod, TARGET)
     assert found is not None and found[1] is None
 
 
@@ -220,26 +221,26 @@ def _functions_of_other_kinds() -> Sequence[Any]:
 
 @pytest.mark.parametrize("number", range(7))
 def test_other_functions_are_left_to_tvm(number: int) -> None:
-    assert by_rule(_functions_of_other_kinds()[number], TARGET) is None
+    assert by_one(cuda_tiles, _functions_of_other_kinds()[number], TARGET) is None
 
 
 def test_in_half_precision_tensor_cores_serve_all_but_groups_and_few_outputs() -> None:
     assert sums_of(_conv(64, 14, 64, 3, dtype="float16"), narrow=True) is None
     assert sums_of(narrow_conv()) is None and sums_of(narrow_conv(), narrow=True) is not None
-    found = by_rule(_conv(64, 14, 64, 3, groups=64, dtype="float16"), TARGET)
+    found = by_one(cuda_tiles, _conv(64, 14, 64, 3, groups=64, dtype="float16"), TARGET)
     assert found is not None and found[1] is not None
 
 
 def test_a_rule_that_promises_little_says_so() -> None:
     with pytest.raises(NoTileError, match="a guess must promise"):
-        by_rule(_product(784, 16, 320, "none"), TARGET)
+        by_one(cuda_tiles, _product(784, 16, 320, "none"), TARGET)
 
 
 def test_what_cannot_be_launched_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_tiles, "UNROLLED", 1 << 20)
     mod = _conv(256, 56, 64, 3)
     with pytest.raises(GuardError, match="unrolled"):
-        by_rule(mod, TARGET)
+        by_one(cuda_tiles, mod, TARGET)
 
 
 def test_a_function_without_a_record_gets_a_tile() -> None:

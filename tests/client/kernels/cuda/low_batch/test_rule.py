@@ -14,11 +14,11 @@ import tvm
 from tvm import te
 
 from tunehub.compiler.schedule.ladder import schedule_function
+from tunehub.kernels.cuda.choose import by_one
 from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.low_batch import rule
 from tunehub.kernels.cuda.low_batch.choice import chosen
 from tunehub.kernels.cuda.low_batch.product import SkinnyExtents, find_product
-from tunehub.kernels.cuda.low_batch.rule import by_rule
 from tunehub.kernels.cuda.low_batch.shared_memory import fits
 from tunehub.kernels.cuda.low_batch.tile import StagedTile, WgmmaTile
 from tunehub.kernels.cuda.low_batch.weights import QUANTISED, Format
@@ -57,36 +57,36 @@ def test_bfloat16_is_served_and_its_instructions_are_others() -> None:
     mod = product((4,), 64, 64, 16, "bfloat16")
     found = find_product(mod)
     assert found is not None and found.extents.weights.bfloat
-    served = by_rule(mod, H200)
+    served = by_one(rule, mod, H200)
     assert served is not None and "BFLOAT = 1" in served[0].mod["main"].script()
 
 
 def test_a_vector_in_half_precision_is_tvms_own() -> None:
     """dlight reads the weights at the speed of memory; quantised ones it does not."""
     with pytest.raises(NoTileError, match="product with a vector"):
-        by_rule(product((1,), 64, 64, 16), H200)
-    assert by_rule(product((1,), 64, 64, 4), H200) is not None
+        by_one(rule, product((1,), 64, 64, 16), H200)
+    assert by_one(rule, product((1,), 64, 64, 4), H200) is not None
 
 
 @pytest.mark.parametrize("bits", [4, 16])
 def test_one_column_is_tvms_own(bits: int) -> None:
     """A single block would read all of x: 12 µs for 64 rows of 1,888, where TVM's own schedule takes 1.8."""
     with pytest.raises(NoTileError, match="one column"):
-        by_rule(product((64,), 1, 1888, bits), H200)
+        by_one(rule, product((64,), 1, 1888, bits), H200)
 
 
 def test_more_rows_are_left_to_warpgroups_where_there_are_some() -> None:
     mod = product((64,), 4096, 4096, 16)
     with pytest.raises(NoTileError, match="warpgroups"):
-        by_rule(mod, H200)
+        by_one(rule, mod, H200)
     older = tvm.target.Target({**dict(H200.export()), "arch": "sm_80"})
-    assert by_rule(mod, older) is not None
+    assert by_one(rule, mod, older) is not None
 
 
 def test_older_gpus_are_refused() -> None:
     older = tvm.target.Target({**dict(H200.export()), "arch": "sm_75"})
     with pytest.raises(GuardError, match="sm_80"):
-        by_rule(product((4,), 64, 64, 16), older)
+        by_one(rule, product((4,), 64, 64, 16), older)
 
 
 def _other(data: tuple[int, ...], weight: tuple[int, ...], at: Any, dtype: str = "float16") -> Any:
@@ -186,13 +186,13 @@ def test_x_of_wide_products_is_held_in_registers(rows: int, columns: int, depth:
 
 def test_a_kernel_that_holds_x_may_have_as_many_registers_as_a_block_finds() -> None:
     for columns, bounds in ((28672, "__launch_bounds__(128, 1)"), (4096, "__launch_bounds__(256)")):
-        served = by_rule(product((16,), columns, 4096, 4), H200)
+        served = by_one(rule, product((16,), columns, 4096, 4), H200)
         assert served is not None
         assert bounds in source_of(tvm.tirx.build(served[0].mod, target=H200))
 
 
 def test_a_kernel_for_clusters_says_so_and_names_its_architecture() -> None:
-    served = by_rule(product((64,), 6144, 4096, 4), H200)
+    served = by_one(rule, product((64,), 6144, 4096, 4), H200)
     assert served is not None
     function = served[0].mod["main"]
     assert 'thread="clusterCtaIdx.x"' in function.script()

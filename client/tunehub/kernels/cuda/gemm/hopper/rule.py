@@ -4,6 +4,7 @@ operands in half precision, where these promise to beat what tensor cores do oth
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from heapq import nsmallest
@@ -16,13 +17,15 @@ from tunehub.kernels.cuda.gemm.hopper.cost import bulk_seconds, seconds
 from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile, suits, tiles
 from tunehub.kernels.cuda.gemm.matmul import Matmul, find_matmul
 from tunehub.kernels.cuda.gemm.tensor_core.cost import LAUNCHES_S, default_s
+from tunehub.kernels.cuda.gemm.workload import ProductWorkload
+from tunehub.kernels.cuda.kernel_rule import Candidate
 from tunehub.tir.cuda.nvrtc import compile_for_warpgroups
 from tunehub.tir.cuda.ptx import ARCHITECTURE, COPIED
-from tunehub.tir.guard import check_function
 from tunehub.tir.nodes import main_module
 from tunehub.tir.versions import TENSOR_LOAD
 
-NAME, BULK = "warpgroups", "bulk_copies"  # in records
+NAME, VERSION = "tensor_cores", 1  # in reports as what other GPUs have for such functions
+WARPGROUPS, BULK = "warpgroups", "bulk_copies"  # in records
 ByWarpgroups = WarpgroupTile | BulkTile
 # Of what other kernels should take, what those by the copy engine must promise: costs of these are newer.
 _MARGIN = 0.95
@@ -85,33 +88,32 @@ def turned_s(matmul: Matmul) -> float:
     return min((seconds(turned, tile) for tile in tiles(turned)), default=math.inf)
 
 
-def by_rule(mod: Any, matmul: Matmul, target: Any) -> tuple[WarpgroupSchedule, float] | None:
-    """A schedule of ``mod``, one PrimFunc ``main`` whose anchor block is ``matmul``, and the seconds that it should
-    take; None where none is or where TVM's own schedule should take as little, within the margin of every guess.
+def match(mod: Any, target: Any) -> ProductWorkload | None:
+    """A product of operands in half precision that lie as warpgroups take them."""
+    matmul = matmul_in(mod) if serves(target) else None
+    suited = matmul is not None and suits(matmul)
+    return ProductWorkload(mod=mod, target=target, matmul=matmul) if matmul is not None and suited else None
 
-    Raises GuardError for what would be wrong, ValueError where operands cannot be copied as they lie, or what TVM
-    raises.
-    """
-    if not (serves(target) and suits(matmul)):
-        return None
-    failure: ValueError | None = None
-    for own_s, tile in best(matmul):
-        if against_guess(own_s, default_s(matmul), launches_s=LAUNCHES_S) is not None:
-            return None
-        try:
-            schedule = by_tile(mod, matmul, tile, target)
-        except ValueError as error:  # operands may lie so that only the other kind can take them
-            failure = error
-        else:
-            check_function(schedule.mod["main"], mod["main"], target)
-            return schedule, own_s
-    if failure is not None:
-        raise failure
-    return None
+
+def candidates(workload: ProductWorkload, _device: Any) -> Iterator[Candidate]:
+    """The best tile of each kind, none where TVM's own schedule should take as little, within the margin of every
+    guess. Operands may lie so that only the second kind can take them, which then comes before all that the first one
+    came before."""
+    other_s, known = default_s(workload.matmul), best(workload.matmul)
+    for own_s, tile in known:
+        if against_guess(own_s, other_s, launches_s=LAUNCHES_S) is not None:
+            return
+        yield Candidate(tile=tile, seconds=own_s, compared_s=known[0][0])
+
+
+def build(workload: ProductWorkload, tile: ByWarpgroups) -> WarpgroupSchedule:
+    """The kernel. Raises ValueError where operands cannot be copied as they lie."""
+    return by_tile(workload.mod, workload.matmul, tile, workload.target)
 
 
 def by_tile(mod: Any, matmul: Matmul, tile: ByWarpgroups, target: Any) -> WarpgroupSchedule:
-    """The schedule of ``mod`` by ``tile``, for a ``target`` with warpgroups; not checked. Raises as :func:`by_rule`."""
+    """The schedule of ``mod`` by ``tile``, for a ``target`` with warpgroups; not checked. Raises ValueError where operands
+    cannot be copied as they lie, or what TVM raises."""
     from tunehub.kernels.cuda.gemm.hopper.bulk import bulk_kernel
     from tunehub.kernels.cuda.gemm.hopper.kernel import kernel, product_of
 

@@ -4,6 +4,7 @@ asked for (``precision="tf32"``)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +14,12 @@ from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.hopper.cost import tf32_seconds
 from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile, suits, tiles
 from tunehub.kernels.cuda.gemm.matmul import Matmul, find_matmul
-from tunehub.tir.guard import check_function
+from tunehub.kernels.cuda.gemm.workload import ProductWorkload
+from tunehub.kernels.cuda.kernel_rule import Candidate
 from tunehub.tir.nodes import main_module
 from tunehub.tir.precision import PRECISION
 
-NAME = "tensor_cores_tf32"  # in reports
+NAME, VERSION = "tensor_cores_tf32", 1
 _HALVES = 2  # of a number
 
 
@@ -49,19 +51,20 @@ def expected(matmul: Matmul) -> tuple[float, WarpgroupTile] | None:
     return min(((tf32_seconds(halves, tile), tile) for tile in tiles(halves)), default=None)
 
 
-def by_rule(mod: Any, target: Any, others_s: float | None) -> tuple[warpgroups.WarpgroupSchedule, float] | None:
-    """A schedule of ``mod``, one PrimFunc ``main``, and the seconds that it should take; None where there is none, or
-    where kernels in single precision should take as little, ``others_s``.
-
-    Raises GuardError for what would be wrong, ValueError where operands cannot be copied as they lie, or what TVM
-    raises.
-    """
+def match(mod: Any, target: Any) -> ProductWorkload | None:
+    """A product of operands in float32 that lie as warpgroups take them."""
     matmul = matmul_in(mod) if warpgroups.serves(target) else None
-    best = None if matmul is None else expected(matmul)
-    if matmul is None or best is None or (others_s is not None and best[0] >= others_s):
-        return None
-    expected_s, tile = best
-    schedule = warpgroups.by_tile(mod, matmul, tile, target)
-    check_function(schedule.mod["main"], mod["main"], target)
-    function = schedule.mod["main"].with_attr(PRECISION, "tf32")
-    return warpgroups.WarpgroupSchedule(main_module(function)), expected_s
+    return None if matmul is None else ProductWorkload(mod=mod, target=target, matmul=matmul)
+
+
+def candidates(workload: ProductWorkload, _device: Any) -> Iterator[Candidate]:
+    """The tile that should cost least."""
+    best = expected(workload.matmul)
+    if best is not None:
+        yield Candidate(tile=best[1], seconds=best[0])
+
+
+def build(workload: ProductWorkload, tile: WarpgroupTile) -> warpgroups.WarpgroupSchedule:
+    """The kernel. Raises ValueError where operands cannot be copied as they lie, or what TVM raises."""
+    schedule = warpgroups.by_tile(workload.mod, workload.matmul, tile, workload.target)
+    return warpgroups.WarpgroupSchedule(main_module(schedule.mod["main"].with_attr(PRECISION, "tf32")))

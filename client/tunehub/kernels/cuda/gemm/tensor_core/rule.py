@@ -4,7 +4,6 @@ that should cost least, where that promises to beat TVM's own schedule."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from heapq import nsmallest
 from typing import Any
@@ -16,45 +15,57 @@ from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.gemm.tensor_core.cost import LAUNCHES_S, default_s, seconds
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, apply, matmul_of, tiles
 from tunehub.kernels.cuda.gemm.tiles import is_narrow, narrow_s
+from tunehub.kernels.cuda.gemm.workload import ProductWorkload
+from tunehub.kernels.cuda.kernel_rule import Candidate
 from tunehub.tir.cuda.headers import missing_for_tensor_cores
-from tunehub.tir.guard import check_function, check_tiles
+from tunehub.tir.guard import check_tiles
 from tunehub.tir.intrinsics import import_intrinsics
 
-NAME = "tensor_cores"  # in reports
+NAME, VERSION = "tensor_cores", 1
 _ATTEMPTS = 3  # tiles that are tried, the likeliest ones
 
 
-def by_rule(mod: Any, target: Any) -> tuple[Any, float] | None:
-    """A schedule of ``mod``, an IRModule with one PrimFunc ``main``, and the seconds that it should take; None when the
-    function has no such product.
-
-    Raises NoTileError when no tile is within bounds, when TVM's own schedule should take as little, within the margin
-    of every guess, when plain tiles should take less (of few columns), or when CUDA's headers for tensor cores are
-    missing; where none of the likeliest tiles does, GuardError for what would be wrong or cannot be launched, or what
-    TVM raises. The first call in a process takes 3 s, in which TVM registers its intrinsics.
-    """
+def match(mod: Any, target: Any) -> ProductWorkload | None:
+    """A product or a convolution of operands in float16."""
     matmul = matmul_of(mod)
-    if matmul is None:
-        return None
+    return None if matmul is None else ProductWorkload(mod=mod, target=target, matmul=matmul)
+
+
+def candidates(workload: ProductWorkload, _device: Any) -> Iterator[Candidate]:
+    """The likeliest tiles. Raises NoTileError when none is within bounds, when TVM's own schedule should take as little,
+    within the margin of every guess, or when CUDA's headers for tensor cores are missing."""
+    matmul = workload.matmul
     check_headers()
-    failure: Exception = NoTileError(f"no tile of {matmul.extents} is within bounds")
-    default, (*_, columns, k) = default_s(matmul), matmul.extents
-    plain = narrow_s(mod, target) if is_narrow(columns, k) else None
-    for tile in ranked(matmul, _ATTEMPTS):
-        expected = seconds(matmul, tile)
-        against = against_guess(expected, default, launches_s=LAUNCHES_S)
+    found, other_s = ranked(matmul, _ATTEMPTS), default_s(matmul)
+    if not found:
+        raise NoTileError(f"no tile of {matmul.extents} is within bounds")
+    first_s = _first_s(matmul, workload.target)
+    for tile in found:
+        expected_s = seconds(matmul, tile)
+        against = against_guess(expected_s, other_s, launches_s=LAUNCHES_S)
         if against is not None:
             raise NoTileError(against)
-        if plain is not None and plain < expected:
-            raise NoTileError(f"plain tiles should take {plain * 1e6:.3g} µs, these {expected * 1e6:.3g}")
-        try:
-            schedule = checked(mod, matmul, tile)
-            check_function(schedule.mod["main"], mod["main"], target)
-        except Exception as error:  # TVM raises many kinds; another tile may do
-            failure = error
-        else:
-            return schedule, expected
-    raise failure
+        yield Candidate(tile=tile, seconds=expected_s, compared_s=max(expected_s, first_s))
+
+
+def _first_s(matmul: Matmul, target: Any) -> float:
+    """Seconds before which these tiles are no choice: of windows of images with channels last, a kernel for warpgroups,
+    where there is one, comes first. Six took 1.2 to 3.3 times as long, up to four times what they promise; of 188 such
+    records all but one are for warpgroups."""
+    has_windows = matmul.runs[0] < matmul.extents[-1]
+    return (warpgroups.expected_s(matmul, target) if has_windows else None) or 0.0
+
+
+def build(workload: ProductWorkload, tile: TensorTile) -> Any:
+    """The schedule. The first one in a process takes 3 s, in which TVM registers its intrinsics."""
+    return checked(workload.mod, workload.matmul, tile)
+
+
+def open_sizes(mod: Any, target: Any, _pieces: Any = None) -> Any | None:
+    """See :func:`tunehub.kernels.cuda.symbolic.tensor_cores.by_size`."""
+    from tunehub.kernels.cuda.symbolic.tensor_cores import by_size  # which schedules by these tiles
+
+    return by_size(mod, target)
 
 
 def check_headers() -> None:
@@ -73,23 +84,9 @@ def checked(mod: Any, matmul: Matmul, tile: TensorTile) -> Any:
     return schedule
 
 
-def by_warpgroups(mod: Any, target: Any) -> tuple[Any, float] | None:
-    """As :func:`by_rule`, by a kernel for warpgroups; None where the GPU has none or where tiles of this sketch, or
-    plain ones of few columns, should take as little. Raises as :func:`tunehub.kernels.cuda.gemm.hopper.rule.by_rule`:
-    others may do then."""
-    matmul = warpgroups.matmul_in(mod)
-    own = None if matmul is None else warpgroups.expected_s(matmul, target)
-    if matmul is None or own is None or own >= min(_others_s(mod, matmul, target, own), default=math.inf):
-        return None
-    return warpgroups.by_rule(mod, matmul, target)
-
-
 def _others_s(mod: Any, matmul: Matmul, target: Any, own: float | None) -> Iterator[float]:
     """Seconds that ``mod`` should take by tiles of this sketch, which has no bfloat16, and by plain tiles, where a
-    kernel for warpgroups should take ``own``.
-
-    Where there is one, tiles of this sketch are no choice for windows of images with channels last: six took 1.2 to 3.3
-    times as long, up to four times what they promise; of 188 such records all but one are for warpgroups."""
+    kernel for warpgroups should take ``own``."""
     *_, columns, k = matmul.extents
     has_windows = matmul.runs[0] < k
     if matmul_of(mod) is not None and not (has_windows and own is not None):
@@ -100,9 +97,8 @@ def _others_s(mod: Any, matmul: Matmul, target: Any, own: float | None) -> Itera
 
 
 def promised_s(mod: Any, target: Any) -> float | None:
-    """Seconds that ``mod``, an IRModule with one PrimFunc ``main``, should take by the better of :func:`by_warpgroups`
-    and :func:`by_rule`, or by plain tiles where these take less; None when it has no product of operands in half
-    precision. No schedule is made."""
+    """Seconds that ``mod``, an IRModule with one PrimFunc ``main``, should take by a kernel for warpgroups, by tiles of
+    this sketch, or by plain ones; None when it has no product of operands in half precision. No schedule is made."""
     matmul = warpgroups.matmul_in(mod)
     if matmul is None:
         return None

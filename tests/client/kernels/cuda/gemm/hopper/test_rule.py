@@ -12,11 +12,11 @@ import tvm
 import tvm_ffi
 
 from tunehub.compiler.schedule.ladder import schedule_function
+from tunehub.kernels.cuda.choose import by_one
 from tunehub.kernels.cuda.gemm.hopper import rule
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
 from tunehub.kernels.cuda.gemm.hopper.cost import bulk_counts, counts, seconds
 from tunehub.kernels.cuda.gemm.hopper.tiles import suits, tiles
-from tunehub.kernels.cuda.gemm.tensor_core.rule import by_warpgroups
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import matmul_of
 from tunehub.records.lookup import EmptyLookup
 from tunehub.tir.cuda import nvrtc
@@ -61,13 +61,13 @@ def test_operands_that_the_copy_engine_cannot_take_are_copied_otherwise() -> Non
     mod = every_other_row(2048, 2048, 2048)
     matmul = matmul_of(mod)
     assert isinstance(rule.best(matmul)[0][1], BulkTile)
-    schedule, own_s = rule.by_rule(mod, matmul, H200) or pytest.fail("nothing serves")
+    schedule, own_s = by_one(rule, mod, H200) or pytest.fail("nothing serves")
     assert "cp.async.cg" in str(schedule.mod) and "cp.async.bulk" not in str(schedule.mod)
     assert own_s == min(seconds(matmul, tile) for tile in tiles(matmul))
 
 
 def test_what_serves_has_been_checked() -> None:
-    found = by_warpgroups(_nhwc_of(64), H200)
+    found = by_one(rule, _nhwc_of(64), H200)
     assert found is not None and _is_of_warpgroups(found)
     assert fault(found[0].mod["main"].without_attr("target"), H200) is None
 
@@ -89,7 +89,7 @@ def test_other_gpus_and_tvms_are_served_as_before(monkeypatch: pytest.MonkeyPatc
     assert rule.expected_s(matmul, H200) is not None
     monkeypatch.setattr(rule, "has_functions", lambda: False)
     assert rule.expected_s(matmul, H200) is None
-    assert by_warpgroups(mod, H200) is None
+    assert by_one(rule, mod, H200) is None
     assert not _serves_by_warpgroups(mod)
 
 
@@ -103,7 +103,7 @@ def test_a_kernel_that_would_be_wrong_leaves_the_function_to_the_other_sketch(mo
     def refused(*_: Any) -> None:
         raise ValueError("a fault")
 
-    monkeypatch.setattr(rule, "check_function", refused)
+    monkeypatch.setattr(rule, "build", refused)
     mod = _linear(1024, 1024, 1024)
     assert not _serves_by_warpgroups(mod)
     outcome, _ = schedule_function(mod["main"], H200, EmptyLookup())

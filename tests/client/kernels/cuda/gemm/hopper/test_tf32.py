@@ -15,8 +15,9 @@ from tvm import relax, te
 from tvm.relax import op
 
 import tunehub
-from tunehub.compiler.schedule.ladder import Scheduling
+from tunehub.compiler.schedule.ladder import Request, Scheduling
 from tunehub.graph.products import _nt_matmul, gpu_products_in_tf32
+from tunehub.kernels.cuda.choose import by_one
 from tunehub.kernels.cuda.gemm.hopper import tf32
 from tunehub.kernels.cuda.gemm.hopper.kernel import kernel, product_of
 from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile, tiles
@@ -117,11 +118,13 @@ def test_a_product_is_in_tf32_where_that_is_asked_for_alone(precision: Any, temp
     assert precisions([found.function]) == (["tf32"] if precision == "tf32" else [])
 
 
-def test_what_computes_in_single_precision_as_fast_is_kept() -> None:
+def test_what_computes_in_single_precision_as_fast_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     mod = _linear(512, 512, 2048)
-    found = tf32.by_rule(mod, H200, None)
+    found = by_one(tf32, mod, H200)
     assert found is not None
-    assert tf32.by_rule(mod, H200, found[1]) is None
+    monkeypatch.setattr(Request, "without_record_s", found[1])
+    served = Scheduling(mod["main"], H200, EmptyLookup(), precision="tf32").served
+    assert served is not None and served.template != tf32.NAME
 
 
 @pytest.mark.parametrize("transposed", [(False, False), (True, True)])
@@ -159,4 +162,4 @@ def test_functions_that_are_rounded_may_differ_by_as_much() -> None:
 
 
 def test_target_without_such_tensor_cores_has_none() -> None:
-    assert tf32.by_rule(_linear(512, 512, 512), tvm.target.Target({"kind": "cuda", "arch": "sm_80"}), None) is None
+    assert tf32.match(_linear(512, 512, 512), tvm.target.Target({"kind": "cuda", "arch": "sm_80"})) is None

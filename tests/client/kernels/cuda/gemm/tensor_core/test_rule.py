@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 import tvm
 
 from tunehub.compiler.schedule.ladder import schedule_function
+from tunehub.kernels.cuda.choose import by_one
 from tunehub.kernels.cuda.gemm import tiles as cuda_tiles
+from tunehub.kernels.cuda.gemm.hopper import rule as hopper
 from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.gemm.tensor_core import rule as tensor_core_rule
 from tunehub.kernels.cuda.gemm.tensor_core import sketch as tensor_core
 from tunehub.kernels.cuda.gemm.tensor_core.cost import counts, seconds
-from tunehub.kernels.cuda.gemm.tensor_core.rule import by_rule, ranked
+from tunehub.kernels.cuda.gemm.tensor_core.rule import ranked
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, apply, matmul_of, tile_of, tiles
 from tunehub.records.lookup import EmptyLookup
 from tunehub.tir.cuda import headers
@@ -52,7 +55,7 @@ SHAPES = {
 def test_the_cheapest_tile_serves_and_passes_the_check(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensor_core_rule, "default_s", lambda _: 1.0)  # TVM's own schedule would do for the smallest
     mod = CASES[case]()
-    found, matmul = by_rule(mod, H200), matmul_of(mod)
+    found, matmul = by_one(tensor_core_rule, mod, H200), matmul_of(mod)
     assert found is not None and matmul is not None
     schedule, expected = found
     tile = tile_of(export_trace(schedule.trace))
@@ -78,7 +81,7 @@ def test_results_are_right_for_any_extents(shape: str, monkeypatch: pytest.Monke
 
 def test_a_large_product_has_large_tiles_with_shared_memory_that_is_asked_for() -> None:
     mod = dense(1024, 6144, 512)
-    found, matmul = by_rule(mod, H200), matmul_of(mod)
+    found, matmul = by_one(tensor_core_rule, mod, H200), matmul_of(mod)
     assert found is not None and matmul is not None
     tile = ranked(matmul, 1)[0]
     assert tile.block[:2] == (128, 128) and tensor_core.shared_memory(tile) > 48 << 10
@@ -89,10 +92,12 @@ def test_windows_with_channels_last_are_for_warpgroups() -> None:
     """Tiles of this sketch promise less and took up to 3.3 times as long."""
     mod = SHAPES["NHWC"]
     matmul = matmul_of(mod)
-    assert matmul is not None and by_rule(mod, H200) is not None
-    found = tensor_core_rule.by_warpgroups(mod, H200)
+    assert matmul is not None and by_one(tensor_core_rule, mod, H200) is not None
+    found = by_one(hopper, mod, H200)
     assert found is not None and found[1] > seconds(matmul, ranked(matmul, 1)[0])
     assert tensor_core_rule.promised_s(mod, H200) == found[1]
+    served = schedule_function(mod["main"], H200, EmptyLookup())[0].served
+    assert served is not None and served.predicted_s == found[1]
 
 
 @pytest.mark.parametrize(("columns", "template"), [(200, "tensor_cores"), (197, "cuda_tiles")])
@@ -106,14 +111,14 @@ def test_bfloat16_is_for_warpgroups_or_plain_tiles(columns: int, template: str) 
 
 def test_large_products_in_bfloat16_that_warpgroups_do_not_take_are_left_to_tvm() -> None:
     mod = half_product(1, 5832, 320, 15, transposed=(False, True), dtype="bfloat16")
-    assert cuda_tiles.by_rule(mod, H200) is None and tensor_core_rule.promised_s(mod, H200) is None
+    assert by_one(cuda_tiles, mod, H200) is None and tensor_core_rule.promised_s(mod, H200) is None
 
 
 def test_what_tvm_itself_does_well_is_left_to_it() -> None:
     """Operands that both lie along K, and rows for several blocks of 128 x 128: dlight took 72 µs, tiles 100."""
     mod = half_product(1, 256, 6144, 4096, transposed=(False, True))
     with pytest.raises(NoTileError, match=r"TVM's own schedule should take 74\.4 µs.* must promise 1\.25 times"):
-        by_rule(mod, H200)
+        by_one(tensor_core_rule, mod, H200)
 
 
 def test_rows_of_the_benchmark_are_the_products_that_the_rule_reads() -> None:
@@ -138,11 +143,11 @@ def test_another_tile_serves_where_the_likeliest_does_not(monkeypatch: pytest.Mo
         return tensor_core.apply(mod, matmul, tile)
 
     monkeypatch.setattr(tensor_core_rule, "apply", refused)
-    found = by_rule(mod, H200)
+    found = by_one(tensor_core_rule, mod, H200)
     assert found is not None and tile_of(export_trace(found[0].trace)) == second
     monkeypatch.setattr(tensor_core_rule, "_ATTEMPTS", 1)
     with pytest.raises(ValueError, match="not this one"):
-        by_rule(mod, H200)
+        by_one(tensor_core_rule, mod, H200)
 
 
 def test_a_function_without_a_record_runs_on_tensor_cores() -> None:
@@ -155,12 +160,12 @@ def test_a_function_without_a_record_runs_on_tensor_cores() -> None:
 
 def test_few_outputs_are_for_plain_tiles() -> None:
     """Tensor cores would multiply 3 of 16 columns: on an H200 such a kernel took 1.9 times as long as TVM's own."""
-    with pytest.raises(NoTileError, match=r"plain tiles should take 3\.\d+ µs"):
-        by_rule(narrow_conv(), H200)
     scheduled, _ = schedule_function(narrow_conv()["main"], H200, EmptyLookup())
     assert scheduled.served is not None and scheduled.served.template == cuda_tiles.NAME
+    (rejected,) = [each.reason for each in scheduled.rejected if each.template == tensor_core_rule.NAME]
+    assert re.fullmatch(r"another kernel should take 3\.\d+ µs, this one \d\.\d+", rejected)
     wide = half_conv(28, 64, 64, 3, 1)
-    found = by_rule(wide, H200)
+    found = by_one(tensor_core_rule, wide, H200)
     assert found is not None and cuda_tiles.sums_of(wide, narrow=True) is None
 
 
@@ -176,11 +181,11 @@ def test_loads_in_pieces_cost_what_they_take() -> None:
 
 @pytest.mark.parametrize(("dtype", "total"), [("float32", "float32"), ("float16", "float16")])
 def test_other_types_are_none_of_its_business(dtype: str, total: str) -> None:
-    assert by_rule(dense(dtype=dtype, total=total), H200) is None
+    assert by_one(tensor_core_rule, dense(dtype=dtype, total=total), H200) is None
 
 
 def test_products_with_a_vector_are_none_of_its_business() -> None:
-    assert by_rule(half_product(1, 1, 64, 64, transposed=(False, True)), H200) is None
+    assert by_one(tensor_core_rule, half_product(1, 1, 64, 64, transposed=(False, True)), H200) is None
 
 
 def test_a_missing_header_is_named_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,10 +193,10 @@ def test_a_missing_header_is_named_with_its_package(tmp_path: Path, monkeypatch:
         (tmp_path / name).touch()
     monkeypatch.setattr(headers, "header_folders", lambda: (str(tmp_path),))
     with pytest.raises(NoTileError, match=r"crt/mma\.h is not in .*pip install .*nvidia-cuda-crt"):
-        by_rule(dense(), H200)
+        by_one(tensor_core_rule, dense(), H200)
     (tmp_path / "crt").mkdir()
     (tmp_path / "crt" / "mma.h").touch()
-    assert by_rule(dense(), H200) is not None
+    assert by_one(tensor_core_rule, dense(), H200) is not None
 
 
 @pytest.mark.parametrize(("channels", "kernel"), [(64, 7), (64, 3)])
