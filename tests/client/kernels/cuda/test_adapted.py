@@ -12,7 +12,7 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
 
 import tunehub
-from tunehub.compiler.schedule.ladder import schedule_function
+from tunehub.compiler.schedule.ladder import Request, schedule_function
 from tunehub.kernels.cuda.adapted import adapted_s, tile_row, without_record_s
 from tunehub.kernels.cuda.gemm import tiles
 from tunehub.kernels.cuda.gemm.cost import as_tiles, seconds
@@ -113,5 +113,5 @@ def test_a_published_record_gives_way_to_divided_sums_that_promise_much_less_and
     against = [str(item.reason) for item in outcome.rejected if item.step in ("exact", "anchor")]
     assert any("µs are promised without a record" in each for each in against)
     assert schedule_function(function, H200, _Own(lookup))[0].rung == "user"
-    monkeypatch.setattr(split_k_rule, "promised", lambda *_: None)
+    monkeypatch.setattr(Request, "divided", None)
     assert schedule_function(function, H200, lookup)[0].rung in ("exact", "anchor")

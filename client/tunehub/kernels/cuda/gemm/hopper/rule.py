@@ -112,8 +112,8 @@ def build(workload: ProductWorkload, tile: ByWarpgroups) -> WarpgroupSchedule:
 
 
 def by_tile(mod: Any, matmul: Matmul, tile: ByWarpgroups, target: Any) -> WarpgroupSchedule:
-    """The schedule of ``mod`` by ``tile``, for a ``target`` with warpgroups; not checked. Raises ValueError where operands
-    cannot be copied as they lie, or what TVM raises."""
+    """The schedule of ``mod`` by ``tile``, for a ``target`` with warpgroups; not checked. Raises ValueError where
+    operands cannot be copied as they lie, or what TVM raises."""
     from tunehub.kernels.cuda.gemm.hopper.bulk import bulk_kernel
     from tunehub.kernels.cuda.gemm.hopper.kernel import kernel, product_of
 

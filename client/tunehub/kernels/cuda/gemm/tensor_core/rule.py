@@ -32,8 +32,8 @@ def match(mod: Any, target: Any) -> ProductWorkload | None:
 
 
 def candidates(workload: ProductWorkload, _device: Any) -> Iterator[Candidate]:
-    """The likeliest tiles. Raises NoTileError when none is within bounds, when TVM's own schedule should take as little,
-    within the margin of every guess, or when CUDA's headers for tensor cores are missing."""
+    """The likeliest tiles. Raises NoTileError when none is within bounds, when TVM's own schedule should take as
+    little, within the margin of every guess, or when CUDA's headers for tensor cores are missing."""
     matmul = workload.matmul
     check_headers()
     found, other_s = ranked(matmul, _ATTEMPTS), default_s(matmul)
