@@ -33,7 +33,7 @@ from tunehub.tir.symbols import is_symbolic, symbol_name, symbols_of, typical, t
 from tunehub_registry.template_record import TemplateRecord
 
 if TYPE_CHECKING:
-    from tunehub.kernels.cuda.choose import Chosen, Offer, Refused
+    from tunehub.kernels.cuda.choose import ChosenKernel, Offer, RefusedKernel
     from tunehub.options import Precision
     from tunehub.records.lookup import FoundLadder, Neighbour, RecordLookup, Rung
     from tunehub_registry.any_record import AnyRecord
@@ -342,10 +342,10 @@ def _tf32(request: Request) -> _Outcomes:
 def _by_rules(request: Request) -> _Outcomes:
     """The kernel for CUDA that should take least; with open axes those of the first rule that has some."""
     from tunehub.kernels.cuda.choose import choose, choose_open  # CPUs need none of it
-    from tunehub.kernels.cuda.rules import RULES
+    from tunehub.kernels.cuda.rules import OPEN_RULES
 
     if request.is_symbolic:
-        found = choose_open(RULES, request.mod, request.target, _Pieces(request))
+        found = choose_open(OPEN_RULES, request.mod, request.target, _Pieces(request))
     else:
         found = choose(request.offers, request.check)
     for outcome in map(_of_rule, found):
@@ -360,11 +360,11 @@ def _against_rule(request: Request, name: str | None) -> str | None:
     return against or (None if tuned is None or name is None else against_default_knobs(tuned, name))
 
 
-def _of_rule(found: Chosen | Refused) -> Served | StepRejected:
-    from tunehub.kernels.cuda.choose import Refused  # CPUs need none of it
+def _of_rule(found: ChosenKernel | RefusedKernel) -> Served | StepRejected:
+    from tunehub.kernels.cuda.choose import RefusedKernel  # CPUs need none of it
 
     name = found.rule.NAME
-    if not isinstance(found, Refused):
+    if not isinstance(found, RefusedKernel):
         return Served(
             step="template",
             schedule=found.schedule,

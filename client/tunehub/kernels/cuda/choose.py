@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunehub.comparison.guess import microseconds
-from tunehub.kernels.cuda.kernel_rule import Candidate, ForOpenSizes, KernelRule
+from tunehub.kernels.cuda.kernel_rule import KernelCandidate, KernelRule, OpenKernelRule
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.kernels.devices.known import device_of
 from tunehub.tir.guard import check_function
@@ -23,7 +23,7 @@ class SlowerError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Chosen:
+class ChosenKernel:
     """A ``schedule`` that a rule built, checked; ``seconds``: what it should take, if that is known."""
 
     rule: Any
@@ -32,7 +32,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Refused:
+class RefusedKernel:
     """Why a rule for such functions does not serve this one: the ``error`` that it raised."""
 
     rule: Any
@@ -47,8 +47,8 @@ class Offer:
     place: int
     rule: Any
     workload: Any = None
-    best: Candidate | None = None
-    rest: Iterator[Candidate] | None = None
+    best: KernelCandidate | None = None
+    rest: Iterator[KernelCandidate] | None = None
     error: Exception | None = None
 
     @property
@@ -100,7 +100,7 @@ def likeliest(found: Sequence[Offer]) -> Offer | None:
     return min((each for each in found if each.best is not None), key=_order, default=None)
 
 
-def choose(found: Sequence[Offer], check: Check) -> Iterator[Chosen | Refused]:
+def choose(found: Sequence[Offer], check: Check) -> Iterator[ChosenKernel | RefusedKernel]:
     """What serves, the kernel that should take least first: who refuses it goes on to the next. Offers are used up.
 
     Why a rule that precedes another one in the registry does not serve is said before what does serve, of the others at
@@ -116,14 +116,14 @@ def choose(found: Sequence[Offer], check: Check) -> Iterator[Chosen | Refused]:
                 refused[offer.place] = offer.error
             continue
         yield from _said(found, offer, best, refused)
-        yield Chosen(rule=offer.rule, schedule=schedule, seconds=best.seconds)
+        yield ChosenKernel(rule=offer.rule, schedule=schedule, seconds=best.seconds)
         offer.error = None
-    yield from (Refused(rule=each.rule, error=error) for each in found if (error := refused.get(each.place)))
+    yield from (RefusedKernel(rule=each.rule, error=error) for each in found if (error := refused.get(each.place)))
 
 
 def _said(
-    found: Sequence[Offer], served: Offer, best: Candidate, refused: dict[int, Exception | None]
-) -> Iterator[Refused]:
+    found: Sequence[Offer], served: Offer, best: KernelCandidate, refused: dict[int, Exception | None]
+) -> Iterator[RefusedKernel]:
     """Of the rules before what is ``served`` by its ``best`` tile: those that are refused, and those that should take
     longer."""
     for each in found:
@@ -131,10 +131,10 @@ def _said(
         if error is None and each.place < served.place and each.best is not None:
             error = _slower(each.best, best)
         if error is not None:
-            yield Refused(rule=each.rule, error=error)
+            yield RefusedKernel(rule=each.rule, error=error)
 
 
-def _slower(own: Candidate, other: Candidate) -> SlowerError | None:
+def _slower(own: KernelCandidate, other: KernelCandidate) -> SlowerError | None:
     if own.seconds is None or other.seconds is None:
         return None
     times = microseconds(other.seconds), microseconds(own.seconds)
@@ -145,18 +145,18 @@ def _order(offer: Offer) -> tuple[float, int]:
     return (offer.place_s, offer.place)
 
 
-def choose_open(rules: Sequence[KernelRule], mod: Any, target: Any, pieces: Any) -> Iterator[Chosen | Refused]:
+def choose_open(
+    rules: Sequence[OpenKernelRule], mod: Any, target: Any, pieces: Any
+) -> Iterator[ChosenKernel | RefusedKernel]:
     """As :func:`choose`, of a function with open axes, whose times depend on its size: in the order of ``rules``."""
     for rule in rules:
-        if not isinstance(rule, ForOpenSizes):
-            continue
         try:
             schedule = rule.open_sizes(mod, target, pieces)
         except Exception as error:  # of any kind, as above
-            yield Refused(rule=rule, error=error)
+            yield RefusedKernel(rule=rule, error=error)
             continue
         if schedule is not None:
-            yield Chosen(rule=rule, schedule=schedule, seconds=None)
+            yield ChosenKernel(rule=rule, schedule=schedule, seconds=None)
 
 
 def by_one(rule: KernelRule, mod: Any, target: Any) -> tuple[Any, float | None] | None:
@@ -168,6 +168,6 @@ def by_one(rule: KernelRule, mod: Any, target: Any) -> tuple[Any, float | None] 
         check_function(schedule.mod["main"], mod["main"], target)
 
     found = next(choose(offers((rule,), mod, target, device_of(target)), check), None)
-    if isinstance(found, Refused):
+    if isinstance(found, RefusedKernel):
         raise found.error
     return None if found is None else (found.schedule, found.seconds)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from tunehub.kernels.devices.device import GpuDevice
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class KernelCandidate:
     """A ``tile`` of a rule, of a type of its own, and the ``seconds`` that it should take, which reports repeat; None
     where no cost is known. ``compared_s``: by which it is compared with tiles of other rules where that is something
     else; the rule says why."""
@@ -43,7 +43,7 @@ class KernelRule(Protocol):
     def match(self, mod: Any, target: Any) -> Any | None:
         """The workload; None for a function of another kind, a GPU or a TVM without what the kernel needs. Cheap."""
 
-    def candidates(self, workload: Any, device: GpuDevice) -> Iterable[Candidate]:
+    def candidates(self, workload: Any, device: GpuDevice) -> Iterable[KernelCandidate]:
         """Its likeliest tiles, the best first, made one by one; the next is asked for where one cannot be built.
 
         Raises an exception whose message says why there is none, or no more: TVM's own schedule should take as little,
@@ -55,9 +55,11 @@ class KernelRule(Protocol):
         for a tile that cannot be built; what is checked of every schedule is not checked here."""
 
 
-@runtime_checkable
-class ForOpenSizes(Protocol):
-    """A rule that also has kernels for functions with open axes."""
+class OpenKernelRule(Protocol):
+    """Kernels for functions with open axes."""
+
+    NAME: str
+    """In reports."""
 
     def open_sizes(self, mod: Any, target: Any, pieces: Any) -> Any | None:
         """What has the scheduled function as ``main`` of its ``mod``, checked; None for a function of another kind.

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from tunehub.kernels.cuda.attention import rule as attention
-from tunehub.kernels.cuda.gemm import tiles as cuda_tiles
+from tunehub.kernels.cuda.gemm import tiles
 from tunehub.kernels.cuda.gemm.hopper import rule as hopper
 from tunehub.kernels.cuda.gemm.hopper import tf32
 from tunehub.kernels.cuda.gemm.split_k import rule as split_k
 from tunehub.kernels.cuda.gemm.tensor_core import rule as tensor_core
-from tunehub.kernels.cuda.kernel_rule import KernelRule
+from tunehub.kernels.cuda.kernel_rule import KernelRule, OpenKernelRule
 from tunehub.kernels.cuda.low_batch import rule as low_batch
+from tunehub.kernels.cuda.symbolic import schedule as open_tiles
+from tunehub.kernels.cuda.symbolic import tensor_cores as open_tensor_cores
 from tunehub.kernels.cuda.winograd import transforms as winograd
 
+RULES: tuple[KernelRule, ...] = (
+    attention,
+    winograd,
+    low_batch,
+    hopper,
+    tensor_core,
+    split_k,
+    tiles,
+)
 TF32_RULES: tuple[KernelRule, ...] = (tf32,)
 """Of products in float32 whose operands may be rounded."""
-RULES: tuple[KernelRule, ...] = (attention, winograd, low_batch, hopper, tensor_core, split_k, cuda_tiles)
+OPEN_RULES: tuple[OpenKernelRule, ...] = (attention, winograd, open_tensor_cores, open_tiles)
+"""Of functions with open axes; the first that has a kernel serves."""

@@ -15,7 +15,7 @@ from tunehub.kernels.cuda.attention.shared_heads import heads_of_a_key, with_hea
 from tunehub.kernels.cuda.attention.spec import Attention, attention_of
 from tunehub.kernels.cuda.gemm.hopper.rule import own_target
 from tunehub.kernels.cuda.gemm.hopper.rule import serves as has_warpgroups
-from tunehub.kernels.cuda.kernel_rule import Candidate
+from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.devices.known import device_of
 from tunehub.tir.branches import SizeBranch, joined, size_of
 from tunehub.tir.cuda.nvrtc import compile_for_warpgroups
@@ -71,10 +71,10 @@ def match(mod: Any, target: Any) -> AttentionWorkload | None:
     return AttentionWorkload(attention=together, likeliest=tuple(likeliest), target=target)
 
 
-def candidates(workload: AttentionWorkload, _device: Any) -> Iterator[Candidate]:
+def candidates(workload: AttentionWorkload, _device: Any) -> Iterator[KernelCandidate]:
     """All tiles that may be launched, without seconds: which is the best was measured, what it takes has no cost."""
     likely = chain(workload.likeliest, tiles(workload.attention, workload.target))
-    return (Candidate(tile=tile, seconds=None) for tile in likely)
+    return (KernelCandidate(tile=tile, seconds=None) for tile in likely)
 
 
 def build(workload: AttentionWorkload, tile: AttentionTile) -> AttentionSchedule:

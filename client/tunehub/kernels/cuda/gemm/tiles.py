@@ -17,7 +17,7 @@ import numpy as np
 from tunehub.kernels.cuda.gemm.cost import Operand, Problem, Term, default_s, matrix_shape
 from tunehub.kernels.cuda.gemm.matmul import AT_ONCE, SIDE
 from tunehub.kernels.cuda.gemm.rule import UNROLLED, NoTileError, Tile, tile_for
-from tunehub.kernels.cuda.kernel_rule import Candidate
+from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.target.gpu_architectures import LaunchLimits
 from tunehub.tir.cuda.limits import limits_of
 from tunehub.tir.guard import check_exact, check_tiles
@@ -66,15 +66,15 @@ def match(mod: Any, target: Any) -> SumsWorkload | None:
     return None if sums is None else SumsWorkload(mod=mod, sums=sums, limits=limits_of(target))
 
 
-def candidates(workload: SumsWorkload, _device: Any) -> Iterator[Candidate]:
+def candidates(workload: SumsWorkload, _device: Any) -> Iterator[KernelCandidate]:
     """The tile that should cost least; a thread for each result (no tile) where windows are small and many. Raises
     NoTileError when TVM's own schedule should be as good."""
     sums, limits = workload.sums, workload.limits
     if sums.problem is not None:
         tile = tile_for(sums.problem, shared_memory=limits.shared_memory, threads=limits.threads, covering=sums.einsum)
-        yield Candidate(tile=tile, seconds=tile.expected_s, compared_s=None if sums.is_compared else math.inf)
+        yield KernelCandidate(tile=tile, seconds=tile.expected_s, compared_s=None if sums.is_compared else math.inf)
     elif math.prod(sums.reduction) <= WINDOW and math.prod(sums.spatial) >= FEWEST_WINDOWS:
-        yield Candidate(tile=None, seconds=None)
+        yield KernelCandidate(tile=None, seconds=None)
     else:
         raise NoTileError("several threads for each result are better, as TVM has them")
 
@@ -86,13 +86,6 @@ def build(workload: SumsWorkload, tile: Tile | None) -> Any:
     schedule = one_thread_each(workload.mod, workload.sums)
     check_exact(schedule.mod["main"])
     return schedule
-
-
-def open_sizes(mod: Any, target: Any, pieces: Any) -> Any | None:
-    """See :func:`tunehub.kernels.cuda.symbolic.schedule.by_size`."""
-    from tunehub.kernels.cuda.symbolic.schedule import by_size  # which schedules by these tiles
-
-    return by_size(mod["main"], target, pieces)
 
 
 def others_s(sums: Sums, target: Any) -> tuple[float | None, float | None]:

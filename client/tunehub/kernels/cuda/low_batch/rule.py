@@ -9,7 +9,7 @@ from typing import Any
 
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.rule import NoTileError
-from tunehub.kernels.cuda.kernel_rule import Candidate
+from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.cuda.low_batch.choice import chosen, seconds
 from tunehub.kernels.cuda.low_batch.product import NEEDED, SkinnyExtents, SkinnyProduct, find_product
 from tunehub.kernels.cuda.low_batch.schedule import apply
@@ -44,7 +44,7 @@ def match(mod: Any, target: Any) -> LowBatchWorkload | None:
     return None if product is None else LowBatchWorkload(mod=mod, target=target, product=product)
 
 
-def candidates(workload: LowBatchWorkload, _device: Any) -> Iterator[Candidate]:
+def candidates(workload: LowBatchWorkload, _device: Any) -> Iterator[KernelCandidate]:
     """The tile that was fastest for as many rows and columns, before all else: each was measured beside other kernels
     (docs/adr/0038), whose costs say less. Raises NoTileError for what is done as fast otherwise, GuardError for GPUs
     before sm_80."""
@@ -52,7 +52,7 @@ def candidates(workload: LowBatchWorkload, _device: Any) -> Iterator[Candidate]:
     check_features(NEEDED, target)
     _check_others(workload.mod, extents, target)
     tile = chosen(extents, limits_of(target).asked_shared_memory, warpgroups.serves(target))
-    yield Candidate(tile=tile, seconds=seconds(extents), compared_s=0.0)
+    yield KernelCandidate(tile=tile, seconds=seconds(extents), compared_s=0.0)
 
 
 def build(workload: LowBatchWorkload, tile: AnyTile) -> SkinnySchedule:

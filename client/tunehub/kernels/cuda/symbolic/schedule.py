@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from tunehub.kernels.cuda.default import default_schedule
+from tunehub.kernels.cuda.gemm import tiles
 from tunehub.kernels.cuda.gemm.cost import matrix_shape
 from tunehub.kernels.cuda.gemm.open_rows import open_matmul
 from tunehub.kernels.cuda.gemm.rule import NoTileError, Tile
@@ -27,6 +28,7 @@ from tunehub.tir.nodes import blocks_in, is_reduction, main_module
 from tunehub.tir.symbols import instance, largest_probes, symbols_of
 from tunehub.tir.views import product, wide
 
+NAME = tiles.NAME
 _OF_WINDOWS = 2  # axes along which windows of images are reduced
 
 
@@ -54,6 +56,11 @@ class SizedFunction:
     mod: Any
     measured: tuple[int, ...] = ()
     divided: bool = False
+
+
+def open_sizes(mod: Any, target: Any, pieces: Static) -> SizedFunction | None:
+    """:func:`by_size` of a module."""
+    return by_size(mod["main"], target, pieces)
 
 
 def by_size(function: Any, target: Any, static: Static, *, divides: bool = True) -> SizedFunction | None:

@@ -20,6 +20,7 @@ from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.open_rows import OpenMatmul, open_matmul
 from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.gemm.sizes import ranges
+from tunehub.kernels.cuda.gemm.tensor_core import rule
 from tunehub.kernels.cuda.gemm.tensor_core.cost import default_s
 from tunehub.kernels.cuda.gemm.tensor_core.cost import seconds as tensor_core_s
 from tunehub.kernels.cuda.gemm.tensor_core.rule import check_headers, checked, ranked
@@ -34,6 +35,7 @@ from tunehub.tir.guard import check_function
 from tunehub.tir.nodes import main_module
 from tunehub.tir.views import product, wide
 
+NAME = rule.NAME
 _MOST_LENGTH = 512  # of a piece
 _FEWEST_PIXELS = 32  # of an image
 
@@ -54,7 +56,7 @@ _Tile: TypeAlias = "TensorTile | WarpgroupTile"
 _Range: TypeAlias = "tuple[_Tile | None, int | None]"  # what serves sizes, None: TVM's own, up to which; None: all
 
 
-def by_size(mod: Any, target: Any) -> SizedFunction | None:
+def open_sizes(mod: Any, target: Any, _pieces: Any = None) -> SizedFunction | None:
     """A schedule of ``mod``, one PrimFunc ``main`` with open axes; None when it is not of this kind.
 
     Raises NoTileError where TVM's own schedule is to be used, GuardError for what would be wrong or cannot be launched,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tunehub.kernels.cuda.gemm.matmul import inline_producers, own_loops
-from tunehub.kernels.cuda.kernel_rule import Candidate
+from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.cuda.open_function import open_function
 from tunehub.kernels.cuda.symbolic.schedule import SizedFunction
 from tunehub.kernels.cuda.winograd import half_kernels as half
@@ -44,12 +44,12 @@ def match(mod: Any, _target: Any) -> TransformWorkload | None:
     return TransformWorkload(mod=mod, names=names) if _OWN & {*names} else None
 
 
-def candidates(workload: TransformWorkload, _device: Any) -> Iterator[Candidate]:
+def candidates(workload: TransformWorkload, _device: Any) -> Iterator[KernelCandidate]:
     """The only one. Whatever others promise, it is first: their threads would compute a tile once for each of its
     results."""
     buffers = buffer_shapes(workload.mod["main"])
     moved = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in buffers)
-    yield Candidate(tile=None, seconds=transform_s(moved), compared_s=0.0)
+    yield KernelCandidate(tile=None, seconds=transform_s(moved), compared_s=0.0)
 
 
 def build(workload: TransformWorkload, _tile: None) -> Any:

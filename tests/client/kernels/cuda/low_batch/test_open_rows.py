@@ -46,9 +46,9 @@ def test_few_rows_have_kernels_of_their_own(lead: tuple[int, ...]) -> None:
     whole = open_function(mod["main"])
     assert whole is not None
     assert [branch.up_to for branch in few_rows(whole, H200)] == [8, 16, 32]
-    found = open_tensor_cores.by_size(mod, H200)
+    found = open_tensor_cores.open_sizes(mod, H200)
     assert found is not None
-    assert {(8,), (9,), (32,), (33,)} <= set(probes(found[0].mod["main"]))
+    assert {(8,), (9,), (32,), (33,)} <= set(probes(found.mod["main"]))
 
 
 def test_others_have_none() -> None:

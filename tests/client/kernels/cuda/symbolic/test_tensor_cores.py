@@ -21,7 +21,7 @@ from tunehub.kernels.cuda.gemm.tensor_core.rule import ranked
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile
 from tunehub.kernels.cuda.pieces import NotPiecesError, _Masking
 from tunehub.kernels.cuda.symbolic import tensor_cores as open_tensor_cores
-from tunehub.kernels.cuda.symbolic.tensor_cores import _ROWS, by_size
+from tunehub.kernels.cuda.symbolic.tensor_cores import _ROWS, open_sizes
 from tunehub.records.lookup import EmptyLookup
 from tunehub.tir.nodes import main_module
 from tunehub.tir.symbols import probes
@@ -52,9 +52,9 @@ def test_all_rows_are_computed(lead: tuple[int, ...], monkeypatch: pytest.Monkey
     monkeypatch.setattr(open_tensor_cores, "_ROWS", _ROWS._replace(tried=(16, 64)))
     monkeypatch.setattr(open_tensor_cores, "check_function", lambda *_: None)  # follows fragments
     mod = open_linear(40, 72, lead=lead)
-    found = by_size(mod, H200)
+    found = open_sizes(mod, H200)
     assert found is not None
-    looped = threads_as_loops(found[0].mod, scopes=r"local|shared.*|wmma.*", all_loops=True)
+    looped = threads_as_loops(found.mod, scopes=r"local|shared.*|wmma.*", all_loops=True)
     run = tvm.tirx.build(looped, target="llvm")["main"]
     rng = np.random.default_rng(0)
     w, bias = (rng.standard_normal(shape).astype("float16") for shape in ((40, 72), (40,)))
@@ -80,9 +80,9 @@ def test_all_images_are_computed_whose_pixels_no_tile_divides(monkeypatch: pytes
     x, w = te.placeholder((batch, *shape), "float16", name="x"), te.placeholder(kernel, "float16", name="w")
     y = topi.nn.conv2d(x, w, 1, 1, 1, out_dtype="float32")
     z = te.compute(y.shape, lambda *at: y(*at).astype("float16"), name="out")
-    found = by_size(main_module(te.create_prim_func([x, w, z], index_dtype_override="int64")), H200)
+    found = open_sizes(main_module(te.create_prim_func([x, w, z], index_dtype_override="int64")), H200)
     assert found is not None
-    looped = threads_as_loops(found[0].mod, scopes=r"local|shared.*|wmma.*", all_loops=True)
+    looped = threads_as_loops(found.mod, scopes=r"local|shared.*|wmma.*", all_loops=True)
     run = tvm.tirx.build(looped, target="llvm")["main"]
     rng = np.random.default_rng(0)
     weight = rng.standard_normal(kernel).astype("float16")
@@ -132,12 +132,12 @@ def test_a_tile_that_makes_no_piece_is_replaced(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(open_tensor_cores, "_tiled", first_refused)
     monkeypatch.setattr(open_tensor_cores, "_ROWS", _ROWS._replace(tried=(16, 1024)))
-    assert by_size(open_linear(512, 256), H200) is not None
+    assert open_sizes(open_linear(512, 256), H200) is not None
     assert len(refused) == 1
 
 
 def test_other_types_are_none_of_its_business() -> None:
-    assert by_size(open_linear(40, 72, "float32"), H200) is None
+    assert open_sizes(open_linear(40, 72, "float32"), H200) is None
 
 
 def test_calls_on_what_a_piece_takes_are_refused() -> None:

@@ -18,7 +18,7 @@ from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile, suits, tiles
 from tunehub.kernels.cuda.gemm.matmul import Matmul, find_matmul
 from tunehub.kernels.cuda.gemm.tensor_core.cost import LAUNCHES_S, default_s
 from tunehub.kernels.cuda.gemm.workload import ProductWorkload
-from tunehub.kernels.cuda.kernel_rule import Candidate
+from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.tir.cuda.nvrtc import compile_for_warpgroups
 from tunehub.tir.cuda.ptx import ARCHITECTURE, COPIED
 from tunehub.tir.nodes import main_module
@@ -95,7 +95,7 @@ def match(mod: Any, target: Any) -> ProductWorkload | None:
     return ProductWorkload(mod=mod, target=target, matmul=matmul) if matmul is not None and suited else None
 
 
-def candidates(workload: ProductWorkload, _device: Any) -> Iterator[Candidate]:
+def candidates(workload: ProductWorkload, _device: Any) -> Iterator[KernelCandidate]:
     """The best tile of each kind, none where TVM's own schedule should take as little, within the margin of every
     guess. Operands may lie so that only the second kind can take them, which then comes before all that the first one
     came before."""
@@ -103,7 +103,7 @@ def candidates(workload: ProductWorkload, _device: Any) -> Iterator[Candidate]:
     for own_s, tile in known:
         if against_guess(own_s, other_s, launches_s=LAUNCHES_S) is not None:
             return
-        yield Candidate(tile=tile, seconds=own_s, compared_s=known[0][0])
+        yield KernelCandidate(tile=tile, seconds=own_s, compared_s=known[0][0])
 
 
 def build(workload: ProductWorkload, tile: ByWarpgroups) -> WarpgroupSchedule:

@@ -15,7 +15,7 @@ from tunehub.kernels.cuda.gemm.hopper.cost import tf32_seconds
 from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile, suits, tiles
 from tunehub.kernels.cuda.gemm.matmul import Matmul, find_matmul
 from tunehub.kernels.cuda.gemm.workload import ProductWorkload
-from tunehub.kernels.cuda.kernel_rule import Candidate
+from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.tir.nodes import main_module
 from tunehub.tir.precision import PRECISION
 
@@ -57,11 +57,11 @@ def match(mod: Any, target: Any) -> ProductWorkload | None:
     return None if matmul is None else ProductWorkload(mod=mod, target=target, matmul=matmul)
 
 
-def candidates(workload: ProductWorkload, _device: Any) -> Iterator[Candidate]:
+def candidates(workload: ProductWorkload, _device: Any) -> Iterator[KernelCandidate]:
     """The tile that should cost least."""
     best = expected(workload.matmul)
     if best is not None:
-        yield Candidate(tile=best[1], seconds=best[0])
+        yield KernelCandidate(tile=best[1], seconds=best[0])
 
 
 def build(workload: ProductWorkload, tile: WarpgroupTile) -> warpgroups.WarpgroupSchedule:

@@ -18,7 +18,7 @@ from tunehub.kernels.cuda.gemm.split_k.cost import seconds
 from tunehub.kernels.cuda.gemm.split_k.sketch import SplitTile, all_tiles, apply, matmul_of
 from tunehub.kernels.cuda.gemm.tiles import sums_of
 from tunehub.kernels.cuda.gemm.workload import ProductWorkload
-from tunehub.kernels.cuda.kernel_rule import Candidate
+from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.tir.guard import check_tiles
 
 NAME, VERSION = "split_k", 1
@@ -32,7 +32,7 @@ def match(mod: Any, target: Any) -> ProductWorkload | None:
     return None if matmul is None else ProductWorkload(mod=mod, target=target, matmul=matmul)
 
 
-def candidates(workload: ProductWorkload, _device: Any) -> Iterator[Candidate]:
+def candidates(workload: ProductWorkload, _device: Any) -> Iterator[KernelCandidate]:
     """The likeliest tiles. Raises NoTileError when none is within bounds, or when TVM's own schedule should take as
     little, within the margin of every guess."""
     matmul, sums = workload.matmul, sums_of(workload.mod)
@@ -44,7 +44,7 @@ def candidates(workload: ProductWorkload, _device: Any) -> Iterator[Candidate]:
         against = None if other_s is None else against_guess(expected_s, other_s, launches_s=LAUNCHES_S)
         if against is not None:
             raise NoTileError(against)
-        yield Candidate(tile=tile, seconds=expected_s, compared_s=_compared_s(matmul, expected_s))
+        yield KernelCandidate(tile=tile, seconds=expected_s, compared_s=_compared_s(matmul, expected_s))
 
 
 def _compared_s(matmul: Matmul, expected_s: float) -> float:

@@ -16,7 +16,7 @@ from tunehub.kernels.cuda.gemm.tensor_core.cost import LAUNCHES_S, default_s, se
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, apply, matmul_of, tiles
 from tunehub.kernels.cuda.gemm.tiles import is_narrow, narrow_s
 from tunehub.kernels.cuda.gemm.workload import ProductWorkload
-from tunehub.kernels.cuda.kernel_rule import Candidate
+from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.tir.cuda.headers import missing_for_tensor_cores
 from tunehub.tir.guard import check_tiles
 from tunehub.tir.intrinsics import import_intrinsics
@@ -31,7 +31,7 @@ def match(mod: Any, target: Any) -> ProductWorkload | None:
     return None if matmul is None else ProductWorkload(mod=mod, target=target, matmul=matmul)
 
 
-def candidates(workload: ProductWorkload, _device: Any) -> Iterator[Candidate]:
+def candidates(workload: ProductWorkload, _device: Any) -> Iterator[KernelCandidate]:
     """The likeliest tiles. Raises NoTileError when none is within bounds, when TVM's own schedule should take as
     little, within the margin of every guess, or when CUDA's headers for tensor cores are missing."""
     matmul = workload.matmul
@@ -45,7 +45,7 @@ def candidates(workload: ProductWorkload, _device: Any) -> Iterator[Candidate]:
         against = against_guess(expected_s, other_s, launches_s=LAUNCHES_S)
         if against is not None:
             raise NoTileError(against)
-        yield Candidate(tile=tile, seconds=expected_s, compared_s=max(expected_s, first_s))
+        yield KernelCandidate(tile=tile, seconds=expected_s, compared_s=max(expected_s, first_s))
 
 
 def _first_s(matmul: Matmul, target: Any) -> float:
@@ -59,13 +59,6 @@ def _first_s(matmul: Matmul, target: Any) -> float:
 def build(workload: ProductWorkload, tile: TensorTile) -> Any:
     """The schedule. The first one in a process takes 3 s, in which TVM registers its intrinsics."""
     return checked(workload.mod, workload.matmul, tile)
-
-
-def open_sizes(mod: Any, target: Any, _pieces: Any = None) -> Any | None:
-    """See :func:`tunehub.kernels.cuda.symbolic.tensor_cores.by_size`."""
-    from tunehub.kernels.cuda.symbolic.tensor_cores import by_size  # which schedules by these tiles
-
-    return by_size(mod, target)
 
 
 def check_headers() -> None:

@@ -17,7 +17,7 @@ from tunehub.kernels.cuda.gemm.split_k import rule as split_k_rule
 from tunehub.kernels.cuda.gemm.split_k.cost import counts, resident, seconds
 from tunehub.kernels.cuda.gemm.split_k.rule import likeliest
 from tunehub.kernels.cuda.gemm.split_k.sketch import all_tiles, matmul_of, sides
-from tunehub.kernels.cuda.kernel_rule import Candidate
+from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.devices.known import default_device
 from tunehub.records.lookup import EmptyLookup
 from tunehub.tir.guard import GuardError
@@ -70,7 +70,7 @@ def test_others_serve_where_they_should_be_as_fast(monkeypatch: pytest.MonkeyPat
     matmul = matmul_of(mod)
     assert matmul is not None
     own_s = likeliest(matmul, 1)[0][1]
-    monkeypatch.setattr(cuda_tiles, "candidates", lambda *_: iter([Candidate(tile=None, seconds=0.9 * own_s)]))
+    monkeypatch.setattr(cuda_tiles, "candidates", lambda *_: iter([KernelCandidate(tile=None, seconds=0.9 * own_s)]))
     monkeypatch.setattr(cuda_tiles, "build", lambda workload, _: open_schedule(workload.mod))
     monkeypatch.setattr(Request, "check", lambda *_: None)
     outcome, _ = schedule_function(mod["main"], H200, EmptyLookup())
@@ -83,7 +83,7 @@ def test_others_serve_where_they_should_be_as_fast(monkeypatch: pytest.MonkeyPat
 
 
 def test_costs_of_other_tiles_do_not_count_for_batches_by_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_tiles, "candidates", lambda *_: iter([Candidate(tile=None, seconds=1e-9)]))
+    monkeypatch.setattr(cuda_tiles, "candidates", lambda *_: iter([KernelCandidate(tile=None, seconds=1e-9)]))
     divided = [
         Request(mod=mod, target=H200, lookup=EmptyLookup()).divided for mod in (batched(16, 64, 98, 64), scores())
     ]
