@@ -76,12 +76,18 @@ class Unit:
         """The template for it."""
         return TemplateFit(self.mod, self.target)
 
+    @cached_property
+    def plain(self) -> Any:
+        """What TVM makes of it as it is."""
+        return _build(self.mod["main"], self.target)
+
     def cases(self) -> Iterator[Case]:
         """All of them, each tried in a fork."""
         session = VerifySession(str(self.target))
         if self.runs:
             session.warm_up()
             session.refer(workload_text(self.mod["main"]))
+            _ = self.plain  # which all forks have
         for number in range(CASES):
             yield self._case(number, session)
 
@@ -129,7 +135,7 @@ class Unit:
             send("refused", ("run", result.error or f"differs by {result.difference}"))
             return
         send("serves", None)
-        send("served", _what_is_wrong(self.mod["main"], scheduled, self.target, result.tolerance))
+        send("served", _what_is_wrong(self, scheduled, result.tolerance))
 
 
 class _Lookup(EmptyLookup):
@@ -214,16 +220,17 @@ def _build(scheduled: Any, target: Any) -> Any:
     return tvm.tirx.build(main_module(scheduled), target=target)
 
 
-def _what_is_wrong(original: Any, scheduled: Any, target: Any, most: float) -> str | None:
+def _what_is_wrong(unit: Unit, scheduled: Any, most: float) -> str | None:
     """Of a schedule that serves, on other inputs than it was verified on, with memory around its outputs that must
     stay as it is."""
+    original = unit.mod["main"]
     try:
-        libraries = [_build(function, target) for function in (original, scheduled)]
+        library = _build(scheduled, unit.target)
     except Exception as error:
         return f"it does not compile: {typed_last_line(error)}"
     inputs = arrays_for(original, "signed")
     fresh = [None if given is None else _other(given, number) for number, given in enumerate(inputs)]
-    plain, found = (_outputs(library, original, fresh) for library in libraries)
+    plain, found = (_outputs(each, original, fresh) for each in (unit.plain, library))
     if found is None or plain is None:
         return "it writes beyond its output"
     difference = apart(found, plain)

@@ -15,7 +15,7 @@ from tunehub.tir.cuda.bounds import buffer_left
 from tunehub.tir.cuda.fault import Fault, FaultError, NotSimulated, NotSimulatedError, Rule
 from tunehub.tir.cuda.known_faults import remembered
 from tunehub.tir.cuda.limits import excess_shared_memory, excess_threads, limits_of
-from tunehub.tir.cuda.lowering import half_lowered, lowered_on
+from tunehub.tir.cuda.lowering import half_lowered, lowered_on, ungenerated
 from tunehub.tir.cuda.reductions import impure_reduction
 from tunehub.tir.cuda.simulation import simulate
 from tunehub.tir.cuda.simulation.kernel import launches
@@ -29,7 +29,7 @@ Verdict: TypeAlias = Fault | NotSimulated | None
 
 _MOST_ELEMENTS = 1 << 20  # of all parameters of an instance
 
-CHECK_VERSION = 8
+CHECK_VERSION = 9
 """Changes whenever a schedule could be judged otherwise than before."""
 
 
@@ -77,8 +77,11 @@ def _fault_of_instance(scheduled: Any, target: Any) -> Fault | NotSimulated | No
     try:
         opaque = half_lowered(scheduled, target)
         function = lowered_on(opaque, target)
+        refused = ungenerated(function)
     except Exception as error:  # TVM raises many kinds
         return Fault("lowering", last_line(error))
+    if refused is not None:
+        return Fault("lowering", refused)
     misread = _judged(lambda: _misread(scheduled, opaque))
     return misread if isinstance(misread, Fault) else kernel_fault(function, target) or misread or found
 

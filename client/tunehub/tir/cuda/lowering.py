@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 from tunehub.tir.flattening import with_opaque_blocks
-from tunehub.tir.nodes import main_module
+from tunehub.tir.nodes import children, main_module, statements_in
 
 
 def lowered(function: Any, target: Any) -> Any:
@@ -29,6 +30,39 @@ def lowered_on(opaque: Any, target: Any) -> Any:
     """The second half of :func:`lowered`."""
     with _with_host(target):
         return _passes()(opaque)["main"]
+
+
+def ungenerated(lowered: Any) -> str | None:
+    """What TVM generates no code for in a function as :func:`lowered` gives it, or None."""
+    from tvm.tirx.analysis import undefined_vars
+
+    left = [str(variable.name) for variable in undefined_vars(lowered.body, list(lowered.params))]
+    if left:
+        return f"{left[0]} is used where it has no value"
+    if any(any(_kernels(loop.body)) for loop in _host_loops(lowered.body)):
+        return "kernels are launched in a loop"  # where it is unrolled, TVM loses their threads
+    inside = (node.buffer for body in _kernels(lowered.body) for node in statements_in(body) if _allocates(node))
+    taken = next((str(buffer.name) for buffer in inside if str(buffer.scope()) == "global"), None)
+    return None if taken is None else f"a kernel allocates global memory, {taken}"
+
+
+def _kernels(node: Any) -> Iterator[Any]:
+    """The bodies of kernels under a statement."""
+    return (each.body for each in statements_in(node) if getattr(each, "attr_key", None) == "thread_extent")
+
+
+def _host_loops(node: Any) -> Iterator[Any]:
+    """The loops outside all kernels."""
+    if getattr(node, "attr_key", None) == "thread_extent":
+        return
+    if type(node).__name__ == "For":
+        yield node
+    for child in children(node):
+        yield from _host_loops(child)
+
+
+def _allocates(node: Any) -> bool:
+    return type(node).__name__ == "AllocBuffer"
 
 
 def _with_host(target: Any) -> Any:

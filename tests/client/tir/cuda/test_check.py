@@ -205,6 +205,23 @@ def test_what_tvm_cannot_lower_is_a_fault() -> None:
     assert rule_of(schedule.mod["main"]) == "lowering"
 
 
+@pytest.mark.parametrize("unrolled", [False, True])
+def test_kernels_in_a_loop_are_a_fault(unrolled: bool) -> None:
+    data = te.placeholder((64,), name="data")
+    schedule = Schedule(_module(data, te.compute((64,), lambda i: data[i] + 1.0, name="result")))
+    outer, inner = schedule.split(schedule.get_loops(schedule.get_sblock("result"))[0], [4, 16])
+    schedule.bind(inner, "threadIdx.x")
+    if unrolled:
+        schedule.unroll(outer)
+    assert fault(schedule.mod["main"], TARGET) == Fault("lowering", "kernels are launched in a loop")
+
+
+def test_global_memory_that_a_kernel_allocates_is_a_fault() -> None:
+    schedule = _through("global", 8)
+    found = fault(schedule.mod["main"], TARGET)
+    assert found == Fault("lowering", "a kernel allocates global memory, twice")
+
+
 def test_more_than_a_gpu_launches_is_a_fault() -> None:
     small = tvm.target.Target({"kind": "cuda", "arch": "sm_80", "max_threads_per_block": 4})
     found = fault(_through("shared", 8).mod["main"], small)
