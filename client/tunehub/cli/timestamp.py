@@ -38,8 +38,11 @@ DEFAULT_DAYS = 7
 @root_option
 @click.option("--days", type=click.IntRange(1, MAX_TIMESTAMP_DAYS), default=DEFAULT_DAYS, show_default=True,
               help="How long the timestamp is valid: as long as a change can be withheld from users.")  # fmt: skip
+@click.option("--log", "begins_log", is_flag=True, help="Begin a log where there is none; it cannot be ended.")
 @json_option
-def timestamp(store: str, online_key: str | None, root_file: Path | None, days: int, as_json: bool) -> None:
+def timestamp(
+    store: str, online_key: str | None, root_file: Path | None, days: int, begins_log: bool, as_json: bool
+) -> None:
     """Publish what publishers without the online key have proposed, and keep the timestamp young.
 
     The signing job of a registry, run every few minutes: it verifies each proposal before it signs (its signatures,
@@ -53,7 +56,8 @@ def timestamp(store: str, online_key: str | None, root_file: Path | None, days: 
     with registry_errors():
         online = private_key(online_key, "--online-key", ONLINE_KEY_VARIABLE)
         root = trusted_root(store, root_file)
-        writer = MetadataWriter(open_destination(store), root, online=online, lifetime=timedelta(days=days))
+        lifetime = timedelta(days=days)
+        writer = MetadataWriter(open_destination(store), root, online=online, lifetime=lifetime, begins_log=begins_log)
         done = sign_waiting(writer)
     if as_json:
         _print_json(done)

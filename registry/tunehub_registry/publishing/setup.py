@@ -12,6 +12,8 @@ from tunehub_registry.index import INDEX_PATH, Index, encode_index
 from tunehub_registry.publishing.blobs import exists
 from tunehub_registry.publishing.exceptions import AlreadyInitialisedError, PublishError
 from tunehub_registry.publishing.ledger import DEFAULT_RETRY, RetryPolicy, persist
+from tunehub_registry.publishing.log import LogWriter, origin_of
+from tunehub_registry.publishing.source import first_root
 from tunehub_registry.stores.port import ConflictError, IfAbsent, WritableStore
 from tunehub_registry.stores.probe import probe_conditional_writes
 from tunehub_registry.trust import metadata as rules
@@ -116,11 +118,14 @@ def _put_first_metadata(store: WritableStore, root: Root, targets_key: Signer, o
         signed = rules.next_snapshot(None, changed, encode_catalogue({}), version, now())
         data = rules.sign(rules.SNAPSHOT, signed, [online_key], root)
         snapshot = _put_if_free(store, versioned_path(rules.SNAPSHOT, version), data)
-    timestamp = rules.next_timestamp(rules.meta_of(version, snapshot), 1, 1, now())
+    log, meta = LogWriter(store), rules.meta_of(version, snapshot)
+    step = log.first(origin_of(first_root(store)), meta, online_key)
+    timestamp = rules.next_timestamp(meta, 1, 1, now(), log=step.note)
     try:
         store.put(TIMESTAMP_PATH, rules.sign(rules.TIMESTAMP, timestamp, [online_key], root), IfAbsent())
     except ConflictError:
         raise _already(store, TIMESTAMP_PATH) from None
+    log.finish(step)
 
 
 def _expect_ours(store: WritableStore, root: bytes, now: Clock) -> None:

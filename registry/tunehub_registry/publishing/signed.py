@@ -25,6 +25,8 @@ from tunehub_registry.publishing.blobs import Uploads, exists
 from tunehub_registry.publishing.changes import NameState
 from tunehub_registry.publishing.exceptions import NotInitialisedError
 from tunehub_registry.publishing.ledger import LedgerState
+from tunehub_registry.publishing.log import LogWriter, origin_of
+from tunehub_registry.publishing.source import first_root
 from tunehub_registry.publishing.unsigned import shard_bytes
 from tunehub_registry.stores.port import (
     AccessDeniedError,
@@ -38,7 +40,7 @@ from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.trust import metadata as rules
 from tunehub_registry.trust.catalogue import encode_catalogue
 from tunehub_registry.trust.exceptions import RoleError, UntrustedError
-from tunehub_registry.trust.layout import TIMESTAMP_PATH, versioned_path
+from tunehub_registry.trust.layout import LOG_FIELD, TIMESTAMP_PATH, versioned_path
 from tunehub_registry.trust.state import Clock, Excuse, SignedState, StateReader, utc_now
 
 _FIRST_PACE_S = 0.01  # what a write takes, until it is known better
@@ -66,12 +68,16 @@ class MetadataWriter:
         online: Signer | None,
         now: Clock = utc_now,
         lifetime: timedelta = rules.LIFETIMES[rules.TIMESTAMP],
+        begins_log: bool = False,
     ) -> None:
         """Without the online key only roots and proposals can be written; `lifetime` is that of new timestamps.
+        `begins_log`: the next timestamp begins a log where there is none.
 
         Raises UntrustedError when `root` is not a root.
         """
         self.lifetime = lifetime
+        self.begins_log = begins_log
+        self._log = LogWriter(store)
         self.store = store
         self.online = online
         self.reader = StateReader(store, root, now=now)
@@ -120,12 +126,20 @@ class MetadataWriter:
     def commit_timestamp(self, state: SignedState, snapshot: MetaFile | None = None) -> None:
         """Replace the timestamp of `state`, by one for another snapshot if given. Raises as `commit`."""
         signers = self.online_signers(state.root)
-        meta = state.timestamp.snapshot_meta if snapshot is None else snapshot
-        version, now = state.timestamp.version + 1, self.reader.now()
-        signed = rules.next_timestamp(meta, state.root.version, version, now, self.lifetime)
+        present = state.timestamp.snapshot_meta
+        fields = state.timestamp.unrecognized_fields
+        step = None if snapshot is None else self._log.next(fields, present, snapshot, signers[0])
+        if self.begins_log and LOG_FIELD not in fields:
+            step = self._log.first(origin_of(first_root(self.store)), snapshot or present, signers[0])
+        signed = rules.next_timestamp(
+            present if snapshot is None else snapshot, state.root.version, state.timestamp.version + 1,
+            self.reader.now(), lifetime=self.lifetime, log=fields.get(LOG_FIELD) if step is None else step.note,
+        )  # fmt: skip
         data = rules.sign(rules.TIMESTAMP, signed, signers, state.root)
         etag = self.store.put(TIMESTAMP_PATH, data, IfMatch(etag=state.etag))
         self.reader.remember_timestamp(data, etag, signed.version)
+        if step is not None:
+            self._log.finish(step)
 
     def _commit_snapshot(self, state: SignedState, changed: Mapping[str, MetaFile], catalogue: str) -> None:
         def make(version: int) -> Snapshot:

@@ -9,12 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from tuf.api.metadata import Timestamp
+
 from tunehub_registry.publishing.administration import Administration, NearExpiry
 from tunehub_registry.publishing.ledger import DEFAULT_RETRY, RetryPolicy, persist
 from tunehub_registry.publishing.proposals import RefusedProposal, Waiting, what_waits
 from tunehub_registry.publishing.signed import MetadataWriter
 from tunehub_registry.trust import metadata as rules
 from tunehub_registry.trust.catalogue import encode_catalogue
+from tunehub_registry.trust.layout import LOG_FIELD
 from tunehub_registry.trust.state import Excuse, SignedState
 
 _RENEWED: frozenset[Excuse] = frozenset({"snapshot", "timestamp"})
@@ -77,14 +80,20 @@ def _commit(writer: MetadataWriter, state: SignedState, waits: list[Waiting]) ->
     now = writer.reader.now()
     adopted = {item.role: item.adopted for item in waits if item.adopted is not None}
     new = {name: target for item in waits for name, target in item.targets.items()}
-    left = state.timestamp.expires - now
     if adopted:
         catalogue = encode_catalogue({**state.catalogue, **new}) if new else None
         writer.commit(state, adopted=adopted, catalogue=catalogue)
     elif rules.near_expiry(state.snapshot, rules.SNAPSHOT, now):
         writer.commit(state)
-    elif not writer.lifetime * 6 / 7 <= left <= writer.lifetime:
+    elif _is_due(writer, state.timestamp, now):
         writer.commit_timestamp(state)
+
+
+def _is_due(writer: MetadataWriter, timestamp: Timestamp, now: datetime) -> bool:
+    """Whether a timestamp is a seventh of its lifetime old, or another than the writer makes."""
+    left = timestamp.expires - now
+    begins = writer.begins_log and LOG_FIELD not in timestamp.unrecognized_fields
+    return begins or not writer.lifetime * 6 / 7 <= left <= writer.lifetime
 
 
 def _adopted(waiting: Waiting) -> Adopted | None:

@@ -7,6 +7,7 @@ is delegated by a pattern. Shards and packages are fetched by their SHA-256 from
 
 from __future__ import annotations
 
+LOG = "log"  # the folder of the log: tiles and entries
 METADATA = "metadata"
 TIMESTAMP_PATH = f"{METADATA}/timestamp.json"
 MAX_ROOT_BYTES = 512_000
@@ -20,6 +21,7 @@ MAX_TIMESTAMP_DAYS = 30  # a client takes one as ended so long after it first sa
 PROPOSED_FIELD = "x-tunehub-proposed"
 PROPOSED_TARGET = "tunehub-target"
 REVIEWED_FIELD = "x-tunehub-reviewed"  # in a delegation: its publisher publishes what a review has verified
+LOG_FIELD = "x-tunehub-log"  # in the timestamp's signed part: the head of the log, a signed note
 # In the timestamp's signed part: the number of the root that its writer knew. A publisher with an older one looks for
 # newer ones before it signs, so that nobody goes on with a key that was replaced.
 ROOT_FIELD = "x-tunehub-root"

@@ -36,6 +36,7 @@ from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.trust.exceptions import KeyUnusableError, RoleError
 from tunehub_registry.trust.layout import (
     CATALOGUE_FIELD,
+    LOG_FIELD,
     PROPOSED_FIELD,
     PROPOSED_TARGET,
     REVIEWED_FIELD,
@@ -250,14 +251,20 @@ def next_snapshot(
 
 
 def next_timestamp(
-    snapshot: MetaFile, root_version: int, version: int, now: datetime, lifetime: timedelta = LIFETIMES[TIMESTAMP]
+    snapshot: MetaFile,
+    root_version: int,
+    version: int,
+    now: datetime,
+    *,
+    lifetime: timedelta = LIFETIMES[TIMESTAMP],
+    log: object = None,
 ) -> Timestamp:
-    """A timestamp for a snapshot."""
+    """A timestamp for a snapshot, with the head of the log if there is one."""
     return Timestamp(
         version=version,
         expires=now + lifetime,
         snapshot_meta=snapshot,
-        unrecognized_fields={ROOT_FIELD: root_version},
+        unrecognized_fields={ROOT_FIELD: root_version, **({} if log is None else {LOG_FIELD: log})},
     )
 
 
