@@ -8,7 +8,18 @@ from datetime import datetime
 from typing import Any
 
 from tunehub_registry import attestation as attested
-from tunehub_registry import compat, evidence, index, lock, machine_profile, manifest, review, site_manifest, submission
+from tunehub_registry import (
+    compat,
+    evidence,
+    gpu_profile,
+    index,
+    lock,
+    machine_profile,
+    manifest,
+    review,
+    site_manifest,
+    submission,
+)
 from tunehub_registry._json import encode
 from tunehub_registry.any_record import parse_any_record
 from tunehub_registry.document import Document, document_path
@@ -173,6 +184,10 @@ PROFILE = machine_profile.MachineProfile(
     cpu="znver5", mattr=("+avx2",), cores=2, measured="2026-01-31", multiply_add_s=1e-9, dependent_s=1e-9,
     memory_bytes=1e10, region_s=1e-5, pairs_s=1e-9, tiles_s=1e-9, byte_tiles_s=1e-9,
 )  # fmt: skip
+GPU_PROFILE = gpu_profile.GpuProfile(
+    gpu="h200", architecture="sm_90", multiprocessors=132, measured="2026-01-31", clock=1.98e9, bandwidth=4e12,
+    l2_bandwidth=6e12, flops=6e13, tensor_flops=6e14, launch_s=2e-6,
+)  # fmt: skip
 CURVE = TuningCurve(exact=KEY, tuner="template", trials=9, steps=((1, 2.0), (3, 1.0)))
 Parse = Callable[[bytes, str], object]
 
@@ -217,6 +232,7 @@ STRUCTURES: dict[str, tuple[Parse, Any]] = {
         ),
     ),
     "profile": (machine_profile.parse_profile, PROFILE),
+    "GPU profile": (gpu_profile.parse_gpu_profile, GPU_PROFILE),
     "submission": (submission.parse_submission, SUBMISSION),
     "review": (review.parse_review, REVIEW),
     "site": (

@@ -1,47 +1,119 @@
-"""`tunehub calibrate`: measure this machine's CPU for the rules that choose schedules."""
+"""`tunehub calibrate`: measure this machine's CPU, or its GPU, for the rules that choose schedules."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tunehub.cli.options import json_option
 from tunehub.cli.output import print_json, print_table
+from tunehub.exceptions import UnknownTargetError
 from tunehub.options import read_options
 from tunehub.report.delayed_bar import DelayedBar
+from tunehub.target.gpu_profile import read_gpu_profile, write_gpu_profile
 from tunehub.target.machine_profile import MachineProfileError, read_profile, write_profile
 from tunehub_registry.machine_profile import MachineProfile
+
+if TYPE_CHECKING:
+    from tunehub.target.nvidia_driver import DriverFacts
+    from tunehub_registry.gpu_profile import GpuProfile
 
 _BY_TILES = "vectors a multiply-add"
 
 
 @click.command()
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="What to measure: the CPU, or the first NVIDIA GPU.",
+)
 @click.option("--dry-run", is_flag=True, help="Measure and print, but keep nothing.")
 @json_option
-def calibrate(dry_run: bool, as_json: bool) -> None:
-    """Measure this machine's CPU, in a few seconds, and keep its profile in the cache.
+def calibrate(device: str, dry_run: bool, as_json: bool) -> None:
+    """Measure this machine's CPU, or its GPU, in a few seconds, and keep its profile in the cache.
 
     From then on compiling for it chooses tiles, threads and algorithms without a record by these rates instead of
-    built-in ones. Close what else uses the CPU first. Delete the file to be rid of it.
+    built-in ones. Close what else uses it first. Delete the file to be rid of it.
     """
-    from tunehub.target.host import host_target, physical_cores
     from tunehub.target.tvm_generation import require_relax
 
     require_relax()
-    os.environ.setdefault("TVM_NUM_THREADS", str(physical_cores()))  # before TVM's first use, which makes its pool
-    from tunehub.compiler.measure import calibration
-
-    with DelayedBar("measuring", calibration.STEPS) as bar:
-        profile = calibration.calibrate(host_target(), bar)
-    path = None if dry_run else write_profile(read_options().cache, profile)
-    rows = _rows(profile)
+    rows, path = (_measured_gpu if device == "cuda" else _measured_cpu)(dry_run)
     if as_json:
         print_json({"path": None if path is None else str(path), **rows["profile"], "rates": rows["rates"]})
         return
     print_table(("MEASURED", "", "BUILT IN"), rows["table"], empty="")
     click.echo("nothing was kept" if path is None else f"kept in {path}")
+
+
+def _measured_cpu(dry_run: bool) -> tuple[dict[str, Any], Path | None]:
+    """The profile as :func:`_rows` has it, and where it is kept."""
+    from tunehub.target.host import host_target, physical_cores
+
+    os.environ.setdefault("TVM_NUM_THREADS", str(physical_cores()))  # before TVM's first use, which makes its pool
+    from tunehub.compiler.measure import calibration
+
+    with DelayedBar("measuring", calibration.STEPS) as bar:
+        profile = calibration.calibrate(host_target(), bar)
+    return _rows(profile), None if dry_run else write_profile(read_options().cache, profile)
+
+
+def _measured_gpu(dry_run: bool) -> tuple[dict[str, Any], Path | None]:
+    """As :func:`_measured_cpu`, of the first NVIDIA GPU."""
+    import tvm
+
+    from tunehub.compiler.measure import gpu_calibration
+    from tunehub.target.nvidia import Gpu
+    from tunehub.target.nvidia_driver import driver_facts
+
+    facts = driver_facts()
+    if facts is None:
+        remedy = "run on a machine with an NVIDIA GPU and its driver"
+        raise UnknownTargetError("cuda", "NVIDIA's driver names no GPU here", remedy=remedy)
+    target = tvm.target.Target(Gpu(name=facts.model, arch=facts.architecture).tvm_config())
+    with DelayedBar("measuring", gpu_calibration.STEPS) as bar:
+        profile = gpu_calibration.calibrate_gpu(facts, gpu_calibration.on_this_gpu(target), bar)
+    return gpu_rows(profile, facts), None if dry_run else write_gpu_profile(read_options().cache, profile)
+
+
+def gpu_rows(profile: GpuProfile, facts: DriverFacts | None = None) -> dict[str, Any]:
+    """The profile for programs, with the rates that rules take from it, and for people beside those without it."""
+    from msgspec import to_builtins
+
+    from tunehub.kernels.devices.known import device_for
+
+    known = device_for(profile.architecture, profile.gpu, facts=facts)
+    found = device_for(profile.architecture, profile.gpu, facts=facts, profile=profile)
+    table = [
+        (f"{what} ({unit})", f"{scale * value:.4g}" if value else "-", f"{scale * getattr(known, name):.4g}")
+        for what, unit, scale, name, value in (
+            ("clock", "MHz", 1e-6, "clock", profile.clock),
+            ("memory", "GB/s", 1e-9, "bandwidth", profile.bandwidth),
+            ("cache", "GB/s", 1e-9, "l2_bandwidth", profile.l2_bandwidth),
+            ("multiply-adds in float32", "TFLOP/s", 1e-12, "flops", profile.flops),
+            ("tensor cores in float16", "TFLOP/s", 1e-12, "tensor_flops", profile.tensor_flops),
+        )
+    ]
+    table.append(("a launch (µs)", f"{1e6 * profile.launch_s:.3g}", f"{1e6 * known.launches.moving:.3g}"))
+    rates = {name: getattr(found, name) for name in ("clock", "bandwidth", "l2_bandwidth", "flops", "tensor_flops")}
+    return {"profile": to_builtins(profile), "rates": rates, "table": table}
+
+
+def gpu_profile_state() -> dict[str, str]:
+    """As :func:`profile_state`, of the first GPU; empty without one."""
+    from tunehub.target.nvidia_driver import driver_facts
+
+    facts = driver_facts()
+    try:
+        found = None if facts is None else read_gpu_profile(read_options().cache, facts.architecture, facts.model)
+    except MachineProfileError as error:
+        return {"problem": str(error)}
+    return {} if found is None else {"measured": found.measured}
 
 
 def profile_state() -> dict[str, str]:

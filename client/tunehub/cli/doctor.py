@@ -41,13 +41,14 @@ gpu = host.gpu_descriptor()
 cpu = host.host_descriptor(use_tvm=True)
 describe = lambda item: None if item is None else {
     "name": item.name, "arch": item.arch, "features": list(item.features), "cores": item.num_cores}
-from tunehub.cli.calibrate import profile_state, rules_state
+from tunehub.cli.calibrate import gpu_profile_state, profile_state, rules_state
 import warnings
 warnings.simplefilter("ignore")
 named = host.host_cpu()
 print(json.dumps({"threads": int(tvm.get_global_func("runtime.NumThreads")()), "version": tvm.__version__,
                   "cpu": describe(cpu), "gpu": describe(gpu), "mattr": list(named.mattr) if named else [],
-                  "profile": profile_state(), "rules": rules_state()}))
+                  "profile": profile_state(), "gpu_profile": gpu_profile_state() if gpu else {},
+                  "rules": rules_state()}))
 """
 
 
@@ -110,6 +111,7 @@ def _examine_tvm() -> list[Finding]:
         _describe_profile(probe["profile"], probe["rules"]),
         *_describe_precision(probe["rules"]),
         _describe_gpu(probe["gpu"]),
+        *_describe_gpu_profile(probe.get("gpu_profile", {})),
         *([] if probe["gpu"] is None else [_describe_headers()]),
         _describe_threads(probe["threads"], probe["cpu"]["cores"]),
     ]
@@ -165,6 +167,13 @@ def _describe_profile(profile: dict[str, str], rules: dict[str, str | None]) -> 
     measured = profile.get("measured")
     text = f"none of your own: rules go by {source} (`tunehub calibrate` measures this CPU)"
     return Finding(name="machine profile", state="ok", text=text if measured is None else f"measured {measured}")
+
+
+def _describe_gpu_profile(profile: dict[str, str]) -> list[Finding]:
+    if "problem" in profile:
+        remedy = "run `tunehub calibrate --device cuda` again, or delete the file; until then built-in rates hold"
+        return [Finding(name="GPU profile", state="warning", text=profile["problem"], remedy=remedy)]
+    return [Finding(name="GPU profile", state="ok", text=f"measured {each}") for each in profile.values()]
 
 
 def _describe_precision(rules: dict[str, str | None]) -> list[Finding]:

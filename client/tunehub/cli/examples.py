@@ -14,6 +14,7 @@ tunehub cache clear
 tunehub cache ls
 tunehub cache verify
 tunehub calibrate --dry-run
+tunehub calibrate --device cuda
 tunehub catalogue -o site/
 tunehub catalogue s3://bucket/hub -o site/ --metadata-only
 tunehub check work/resnet

@@ -12,7 +12,7 @@ from tunehub._files.atomic import open_regular, write_file
 from tunehub_registry.exceptions import FormatError
 from tunehub_registry.machine_profile import MAX_PROFILE_BYTES, MachineProfile, encode_profile, parse_profile
 
-_FOLDER = "profiles"
+FOLDER = "profiles"
 
 
 class MachineProfileError(ValueError):
@@ -34,7 +34,7 @@ class PublishedProfile:
 def profile_path(cache: Path, cpu: str, mattr: Sequence[str], cores: int) -> Path:
     """Where the profile for such a target lies, if there is one."""
     digest = hashlib.sha256("\n".join([cpu, *sorted(mattr), str(cores)]).encode()).hexdigest()[:16]
-    return cache / _FOLDER / f"{digest}.json"
+    return cache / FOLDER / f"{digest}.json"
 
 
 def write_profile(cache: Path, profile: MachineProfile) -> Path:

@@ -75,6 +75,17 @@ class LaunchCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     winograd: dict[int, Seconds]
 
 
+class CalibratedRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, eq=False):
+    """What `tunehub calibrate` measures on it, as in the profile of a GPU: what other profiles are compared with."""
+
+    clock: Rate
+    bandwidth: Rate
+    l2_bandwidth: Rate
+    flops: Rate
+    tensor_flops: Rate
+    launch_s: Rate
+
+
 class GpuSpecification(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, eq=False):
     """What a data sheet, or its driver, says of a GPU.
 
@@ -104,7 +115,7 @@ class GpuSpecification(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 class GpuDevice(GpuSpecification, frozen=True, kw_only=True, forbid_unknown_fields=True, eq=False):
     """A GPU: ``bandwidth`` in bytes a second, of kernels that move elements, and of weights that are read once,
     ``l2_bandwidth``, of what is in its cache. ``places`` of clusters at a time by the blocks of a cluster, and how many
-    ``clustered_multiprocessors`` clusters of more than two blocks find."""
+    ``clustered_multiprocessors`` clusters of more than two blocks find. ``calibrated``: of one that was measured."""
 
     bandwidth: Rate
     l2_bandwidth: Rate
@@ -112,6 +123,7 @@ class GpuDevice(GpuSpecification, frozen=True, kw_only=True, forbid_unknown_fiel
     places: dict[int, Count]
     launches: LaunchCosts
     costs: DeviceCosts
+    calibrated: CalibratedRates | None = None
 
     def found_by(self, cluster: int) -> int:
         """How many multiprocessors clusters of so many blocks find."""

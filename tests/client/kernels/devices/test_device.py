@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import resources
 
+import msgspec
 import pytest
 
 from tunehub.exceptions import DeviceFileError
-from tunehub.kernels.devices.device import NAMES, DeviceCosts, read_device, read_specification
+from tunehub.kernels.devices.device import NAMES, DeviceCosts, GpuDevice, read_device, read_specification
 from tunehub.kernels.devices.known import _NAMES, _OF_ARCHITECTURE, default_device, device_for, device_of
+from tunehub.target.nvidia_driver import DriverFacts
+from tunehub_registry.gpu_profile import GpuProfile
 
 pytestmark = pytest.mark.fast
 
@@ -81,6 +85,65 @@ def test_what_nobody_measured_follows_from_rates() -> None:
 def test_clusters_of_another_size_are_as_on_the_gpu_that_was_measured() -> None:
     assert device_for("sm_90", "h100").places == default_device().places
     assert max(device_for("sm_100").places) == 8
+
+
+FACTS = DriverFacts(
+    model="rtx-3090", architecture="sm_86", multiprocessors=82, clock=1.695e9, shared_memory=100 << 10,
+    block_shared_memory=99 << 10, registers=1 << 16, blocks=16, warps=48, l2=6 << 20, bandwidth=936e9,
+)  # fmt: skip
+
+
+def test_of_an_unknown_gpu_its_driver_tells() -> None:
+    near, device = device_for("sm_86"), device_for("sm_86", FACTS.model, facts=FACTS)
+    assert (device.name, device.measured, device.multiprocessors) == ("rtx-3090", False, 82)
+    assert device.flops == pytest.approx(near.flops * 82 / 72)
+    assert device.bandwidth == pytest.approx(936e9 * 4 / 4.8)
+    assert device.costs.threads["bytes"] == pytest.approx(default_device().costs.threads["bytes"] * 4e12 / 780e9)
+
+
+def test_facts_of_the_gpu_that_is_known_change_nothing() -> None:
+    facts = replace(FACTS, model="a10", multiprocessors=72)
+    assert device_for("sm_86", "a10", facts=facts) is device_for("sm_86", "a10")
+
+
+def profile(device: GpuDevice, **changes: float) -> GpuProfile:
+    """One of a GPU that is as fast as an H200 but for ``changes``, by how many times."""
+    known = default_device().calibrated
+    assert known is not None
+    rates = {name: changes.get(name, 1.0) * rate for name, rate in msgspec.structs.asdict(known).items()}
+    return GpuProfile(
+        gpu=device.name, architecture=device.architecture, multiprocessors=device.multiprocessors,
+        measured="2026-11-28", **rates,
+    )  # fmt: skip
+
+
+def test_what_is_not_measured_exactly_enough_changes_nothing() -> None:
+    device = default_device()
+    rates = {"clock": 0.95, "bandwidth": 1.08, "l2_bandwidth": 0.92, "flops": 1.05, "launch_s": 1.09}
+    assert device_for("sm_90", "h200", profile=profile(device, **rates)) is device
+
+
+def test_a_profile_has_other_rates_and_so_other_costs() -> None:
+    known = default_device()
+    found = device_for("sm_90", "h200", profile=profile(known, bandwidth=0.5, launch_s=2.0, clock=1.05))
+    assert (found.bandwidth, found.clock) == (known.bandwidth / 2, known.clock)
+    assert found.launches.moving == 2 * known.launches.moving
+    assert found.launches.threads == tuple(2 * each for each in known.launches.threads)
+    assert found.costs.threads["bytes"] == 2 * known.costs.threads["bytes"]
+    assert found.costs.threads["launch"] == 2 * known.costs.threads["launch"]
+    assert found.costs.threads["chain"] == known.costs.threads["chain"]
+
+
+def test_without_a_rate_of_tensor_cores_the_known_one_stays() -> None:
+    known = default_device()
+    found = device_for("sm_90", "h200", profile=msgspec.structs.replace(profile(known, flops=0.5), tensor_flops=None))
+    assert (found.flops, found.tensor_flops) == (known.flops / 2, known.tensor_flops)
+
+
+def test_a_profile_tells_two_forms_of_a_gpu_apart() -> None:
+    other = device_for("sm_90", "h100-pcie")
+    assert device_for("sm_90", "h100", profile=profile(other)).name == "h100-pcie"
+    assert device_for("sm_90", "h100", profile=profile(device_for("sm_90", "h100"))).name == "h100"
 
 
 def test_each_kind_of_costs_has_names() -> None:
