@@ -71,6 +71,10 @@ tunehub trust remove https://example.com/hub
 tunehub trust unbind llvm-znver5
 tunehub tune --target host --model model.onnx --dim batch=1,2,4 --work work/model
 tunehub tune --target host --from-misses misses.jsonl --tuner template --work work/misses
+tunehub trust witness add s3://bucket/hub witness.pub
+tunehub trust witness ls s3://bucket/hub
+tunehub trust witness need s3://bucket/hub 1
+tunehub trust witness remove s3://bucket/hub 3f6a21
 tunehub undeprecate s3://bucket/hub llvm-znver5==0.1.0 --key publisher --online-key online
 tunehub unyank s3://bucket/hub llvm-znver5==0.1.0 --key publisher --online-key online
 tunehub yank s3://bucket/hub llvm-znver5==0.1.0 --reason 'slower than 0.0.9' --key publisher --online-key online

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import click
+from msgspec.structs import replace
 
 from tunehub.cli.options import json_option
 from tunehub.cli.output import print_json, print_table
@@ -16,10 +17,16 @@ from tunehub.cli.writing import registry_errors
 from tunehub.exceptions import SettingError
 from tunehub.options import read_options
 from tunehub.registries.root_file import MAX_ROOT_BYTES, RootFile, read_root
-from tunehub.registries.trust_store import TrustStore, trust_store
+from tunehub.registries.trust_store import TrustStore, Witnesses, trust_store
 from tunehub_registry.exceptions import FormatError
 from tunehub_registry.stores.open import UnsupportedAddressError, normalise_address, split_unsigned
-from tunehub_registry.trust.keys import load_public_key, normalised_key, public_text
+from tunehub_registry.trust.keys import (
+    decode_public_key,
+    encode_public_key,
+    load_public_key,
+    normalised_key,
+    public_text,
+)
 
 T = TypeVar("T")
 
@@ -151,6 +158,84 @@ def remove_attester(keyid: str, as_json: bool) -> None:
     """Count the attestations of a key no more. Exits with 1 when they did not count."""
     done = keyid.isalnum() and _written(lambda store: store.remove_attester(keyid))
     _report(done, keyid, "it was no attester (`tunehub trust attester ls`)", as_json)
+
+
+@trust.group()
+def witness() -> None:
+    """Say which witnesses have to have seen a registry's log (`tunehub audit --witness`)."""
+
+
+@witness.command("add")
+@click.argument("address")
+@click.argument("place", metavar="FILE.pub")
+@json_option
+def add_witness(address: str, place: str, as_json: bool) -> None:
+    """Count the cosignatures of the key in FILE.pub (or inline: ed25519:HEX) for the registry at ADDRESS.
+
+    How many are needed is what `tunehub trust witness need` says: none by default.
+    """
+    known = _address(address)
+    with registry_errors():
+        key = normalised_key(load_public_key(place), place)
+    text = encode_public_key(key).decode()
+
+    def add(store: TrustStore) -> Witnesses:
+        before = store.witnesses(known)
+        store.set_witnesses(replace(before, keys=tuple(sorted({*before.keys, text}))))
+        return store.witnesses(known)
+
+    _print_witnesses(_written(add), as_json)
+
+
+@witness.command("need")
+@click.argument("address")
+@click.argument("count", type=click.IntRange(0, 64))
+@json_option
+def need_witnesses(address: str, count: int, as_json: bool) -> None:
+    """Use the registry at ADDRESS only if COUNT of its witnesses have seen its log within seven days."""
+    known = _address(address)
+    before = _store().witnesses(known)
+    if count > len(before.keys):
+        raise click.ClickException(f"{known} has {len(before.keys)} witnesses: `tunehub trust witness add` adds one")
+    after = replace(before, needed=count)
+    _written(lambda store: store.set_witnesses(after))
+    _print_witnesses(after, as_json)
+
+
+@witness.command("ls")
+@click.argument("address")
+@json_option
+def list_witnesses(address: str, as_json: bool) -> None:
+    """List the witnesses of the registry at ADDRESS."""
+    _print_witnesses(_store().witnesses(_address(address)), as_json)
+
+
+@witness.command("remove")
+@click.argument("address")
+@click.argument("keyid", metavar="KEYID")
+@json_option
+def remove_witness(address: str, keyid: str, as_json: bool) -> None:
+    """Count the cosignatures of a key no more. Exits with 1 when they did not count, or are needed."""
+    known = _address(address)
+    before = _store().witnesses(known)
+    left = tuple(text for text in before.keys if decode_public_key(text.encode(), known).keyid != keyid)
+    if len(left) < before.needed:
+        raise click.ClickException(f"{before.needed} are needed: `tunehub trust witness need` changes that first")
+    if left != before.keys:
+        _written(lambda store: store.set_witnesses(replace(before, keys=left)))
+    _report(left != before.keys, keyid, "it was no witness (`tunehub trust witness ls`)", as_json)
+
+
+def _print_witnesses(witnesses: Witnesses, as_json: bool) -> None:
+    keys = [decode_public_key(text.encode(), witnesses.address) for text in witnesses.keys]
+    if as_json:
+        rows = [{"keyid": key.keyid, "public": public_text(key)} for key in keys]
+        print_json({"registry": witnesses.address, "needed": witnesses.needed, "witnesses": rows})
+        return
+    empty = "no witnesses: `tunehub trust witness add ADDRESS FILE.pub` adds one"
+    print_table(("KEY ID", "KEY"), ((key.keyid, public_text(key)) for key in keys), empty=empty)
+    if keys:
+        click.echo(f"{witnesses.needed} of them needed")
 
 
 def _report(done: bool, thing: str, otherwise: str, as_json: bool) -> None:

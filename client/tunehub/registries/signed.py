@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from tunehub._files.atomic import open_regular
 from tunehub.exceptions import RegistryUnreadableError, TrustError
 from tunehub.registries.delegated import with_own_aliases
 from tunehub.registries.failures import ended, last_known
@@ -174,7 +175,15 @@ class SignedRegistry(StorePackages):
     def _read_metadata(self, folder: Path, kept: VerifiedState | None) -> VerifiedState:
         from tunehub.registries.tuf_client import VerifiedMetadata
 
-        found = self._metadata = VerifiedMetadata(self._store, self.root, folder)
+        before = {name: _bytes_of(folder / name) for name in ("timestamp.json", "snapshot.json")}
+        found = VerifiedMetadata(self._store, self.root, folder)
+        try:
+            self._check_log(folder)
+        except RegistryUnreadableError:  # or who showed another registry once, has it stay the newest for good
+            for name, data in before.items():
+                _restore(folder / name, data)
+            raise
+        self._metadata = found
         expires = self._end(found, kept)
         same = kept is not None and (kept.snapshot, kept.catalogue) == (found.snapshot, found.catalogue)
         if kept is not None and same and kept.delegated is not None:
@@ -196,6 +205,12 @@ class SignedRegistry(StorePackages):
         )
         self.cache.keep_state(state)
         return state
+
+    def _check_log(self, folder: Path) -> None:
+        if self._access.trust is not None:
+            from tunehub.registries.log_check import check_log
+
+            check_log(self._store, self._access.trust, (folder / "timestamp.json").read_bytes(), now())
 
     def _end(self, found: VerifiedMetadata, kept: VerifiedState | None) -> str:
         """When the timestamp ends: as it says, but no later than so long after it was first seen here. Who got hold of
@@ -266,6 +281,20 @@ class SignedRegistry(StorePackages):
 def now() -> datetime:
     """The time in UTC."""
     return datetime.now(timezone.utc)
+
+
+def _bytes_of(path: Path) -> bytes | None:
+    try:
+        with open_regular(path) as stream:
+            return stream.read()
+    except OSError:
+        return None
+
+
+def _restore(path: Path, data: bytes | None) -> None:
+    path.unlink(missing_ok=True)
+    if data is not None:
+        path.write_bytes(data)
 
 
 def _copy_files(source: Path, target: Path) -> None:

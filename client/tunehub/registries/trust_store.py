@@ -1,7 +1,8 @@
 """Whom this user trusts: a TUF root for each registry, which registry a package name belongs to, and who attests.
 
 A folder of small files, each written in one step, so that processes need no order among them for reading:
-`roots/<hash of the address>.json`, `attesters/<key id>.pub` and `bindings.json`. A binding protects from dependency
+`roots/<hash of the address>.json`, `attesters/<key id>.pub` and `bindings.json`; `logs/<hash of the address>.json` is
+what was last seen of a registry's log, and beside it lies what contradicts that. A binding protects from dependency
 confusion: a name stays with the first configured registry that it came from, as long as that one is configured.
 """
 
@@ -33,6 +34,7 @@ MAX_STATE_BYTES = 16 << 20
 SHIPPED_ROOT = "packages/root.json"  # in the embedded registry
 _BINDINGS = "bindings.json"
 _ATTESTERS = "attesters"
+_LOGS, _WITNESSES = "logs", "witnesses"
 _REMEDY = "set TUNEHUB_TRUST to a folder that you can read and write"
 _CAUSE = "bindings of names"
 S = TypeVar("S", bound=msgspec.Struct)
@@ -58,11 +60,39 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
     explicit: bool = False
 
 
+class KnownLog(msgspec.Struct, frozen=True, kw_only=True):
+    """What was last seen of a registry's log: its head as a signed note, the tree and the newest entry by their hashes
+    in hexadecimal, and when which witness cosigned a head that this one goes on from (by key id, seconds since 1970).
+    """
+
+    address: Annotated[str, Meta(min_length=1)]
+    note: str
+    nodes: tuple[str, ...]
+    newest: str
+    cosigned: dict[str, int] = {}
+
+
+class Witnesses(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose cosignatures of a registry's log count, as the contents of `FILE.pub`, and how many are needed."""
+
+    address: Annotated[str, Meta(min_length=1)]
+    keys: tuple[str, ...] = ()
+    needed: Annotated[int, Meta(ge=0, le=64)] = 0
+
+
 class Bindings(msgspec.Struct, frozen=True, kw_only=True):
     """`bindings.json`."""
 
     schema_version: str = "1.0"
     names: dict[TargetName, Binding] = {}
+
+
+P = TypeVar("P", KnownLog, Witnesses)
+
+
+def log_size(log: KnownLog) -> int:
+    """How many entries a log had."""
+    return int(log.note.split("\n")[1])
 
 
 class TrustStore:
@@ -105,11 +135,13 @@ class TrustStore:
                 raise _damaged(str(path), path, error) from error
 
     def add_root(self, address: str, root: bytes) -> None:
-        """Trust a root for an address, instead of what was there. The caller has checked it. Raises OSError."""
+        """Trust a root for an address, instead of what was there. The caller has checked it. What was seen of its log
+        is forgotten. Raises OSError."""
         added = datetime.now(timezone.utc).isoformat(timespec="seconds")
         stored = StoredRoot(address=address, root=root.decode(), added=added)
         with self._locked():
             write_file(self._root_path(address), msgspec.json.format(msgspec.json.encode(stored)))
+            self._place(_LOGS, address).unlink(missing_ok=True)
 
     def remove_root(self, address: str) -> bool:
         """Trust no root for an address any more; False when none was there. Raises OSError."""
@@ -135,6 +167,48 @@ class TrustStore:
     def remove_attester(self, keyid: str) -> bool:
         """Count those of a key no more; False when they did not count. Raises OSError."""
         return self._removed(self._attester_path(keyid))
+
+    def known_log(self, address: str) -> KnownLog | None:
+        """What was last seen of a registry's log, None when nothing was. Raises TrustError when that is damaged."""
+        return self._stored(_LOGS, address, KnownLog)
+
+    def keep_log(self, log: KnownLog) -> None:
+        """Keep what was seen, unless another process has seen as much or more. Raises OSError."""
+        with self._locked():
+            before = self._stored(_LOGS, log.address, KnownLog)
+            if before is None or log_size(before) <= log_size(log):
+                write_file(self._place(_LOGS, log.address), msgspec.json.format(msgspec.json.encode(log)))
+
+    def keep_evidence(self, address: str, data: bytes) -> Path:
+        """Keep what contradicts what was seen of a log; the same once. Returns its place. Raises OSError."""
+        path = self._place(_LOGS, address)
+        path = path.with_name(f"{path.stem}.fork-{hashlib.sha256(data).hexdigest()[:16]}.json")
+        if not path.exists():
+            with self._locked():
+                write_file(path, data)
+        return path
+
+    def witnesses(self, address: str) -> Witnesses:
+        """The witnesses of a registry's log. Raises TrustError when the file is damaged."""
+        return self._stored(_WITNESSES, address, Witnesses) or Witnesses(address=address)
+
+    def set_witnesses(self, witnesses: Witnesses) -> None:
+        """Change them. Raises OSError."""
+        with self._locked():
+            data = msgspec.json.format(msgspec.json.encode(witnesses))
+            write_file(self._place(_WITNESSES, witnesses.address), data)
+
+    def _stored(self, folder: str, address: str, kind: type[P]) -> P | None:
+        """A file about a registry. Raises TrustError when it is damaged; a folder that nobody may read has none."""
+        path = self._place(folder, address)
+        try:
+            stored = _read(path, kind)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return None
+        except (OSError, msgspec.MsgspecError) as error:
+            reason = f"what is known of its log in {path} cannot be read: {error}"
+            raise TrustError(address, reason, remedy="delete the file: it is then learnt anew") from error
+        return stored if stored.address == address else None
 
     def _removed(self, path: Path) -> bool:
         with self._locked():
@@ -187,7 +261,10 @@ class TrustStore:
         return self.folder / _ATTESTERS / f"{keyid}.pub"
 
     def _root_path(self, address: str) -> Path:
-        return self.folder / "roots" / f"{hashlib.sha256(address.encode()).hexdigest()[:32]}.json"
+        return self._place("roots", address)
+
+    def _place(self, folder: str, address: str) -> Path:
+        return self.folder / folder / f"{hashlib.sha256(address.encode()).hexdigest()[:32]}.json"
 
     def _locked(self) -> AbstractContextManager[None]:
         """Among processes, as far as the file system has locks. Raises OSError."""

@@ -7,7 +7,7 @@ is delegated by a pattern. Shards and packages are fetched by their SHA-256 from
 
 from __future__ import annotations
 
-LOG = "log"  # the folder of the log: tiles and entries
+LOG = "log"  # the folder of the log: tiles, entries, and what witnesses cosigned
 METADATA = "metadata"
 TIMESTAMP_PATH = f"{METADATA}/timestamp.json"
 MAX_ROOT_BYTES = 512_000

@@ -122,6 +122,20 @@ def follow(seen: SeenLog | None, head: Checkpoint, leaf: bytes, read: ReadTile) 
     return SeenLog(tree=after, newest=leaf)
 
 
+def contains(head: Checkpoint, other: Checkpoint, read: ReadTile) -> bool:
+    """Whether a log with this head begins with that of another one; `read` gives the tiles as for `follow`."""
+    if (other.origin, other.size) == (head.origin, head.size):
+        return other.root == head.root
+    if other.origin != head.origin or other.size > head.size:
+        return False
+    return extend(Frontier(), other.size, read, stored=head.size - 1).root == other.root
+
+
+def witness_path(keyid: str) -> str:
+    """Where the newest head that a witness cosigned lies, as a note."""
+    return f"{LOG}/witness/{keyid}"
+
+
 def log_path(path: str) -> str:
     """Where a file of the log lies in the registry."""
     return f"{LOG}/{path}"

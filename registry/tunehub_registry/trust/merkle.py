@@ -121,9 +121,9 @@ def read_tile_bytes(data: bytes, place: TilePlace) -> Hashes:
     return tuple(data[start : start + HASH_BYTES] for start in range(0, len(data), HASH_BYTES))
 
 
-def extend(before: Frontier, size: int, read: ReadTile) -> Frontier:
-    """The tree of `size` leaves that begins with `before`; `read` gives the tiles of the former. What is in `before` is
-    not read again.
+def extend(before: Frontier, size: int, read: ReadTile, stored: int | None = None) -> Frontier:
+    """The tree of `size` leaves that begins with `before`; `read` gives the tiles of a tree of `stored` leaves, by
+    default of that one. What is in `before` is not read again.
 
     Raises ValueError when `size` is less than what is there, and what `read` raises.
     """
@@ -136,7 +136,7 @@ def extend(before: Frontier, size: int, read: ReadTile) -> Frontier:
         if found is not None:
             return found
         if index << height >= before.size:
-            return _read_node(height, index, size, read)
+            return _read_node(height, index, stored or size, read)
         return node_hash(node(height - 1, 2 * index), node(height - 1, 2 * index + 1))
 
     return Frontier(size=size, nodes=tuple(node(height, index) for height, index in _subtrees(size)))
