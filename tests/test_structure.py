@@ -175,3 +175,16 @@ def test_no_module_imports_a_test() -> None:
     files = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")}
     found = {path: _tests_imported(code) for path, code in files.items() if IMPORTS_OF_TESTS.search(code)}
     assert not {path: names for path, names in found.items() if names}
+
+
+def test_commands_print_by_one_function() -> None:
+    """`say` and its neighbours show texts of others as plain text; what is printed in another way is our own."""
+    own, other = (
+        {"output.py", "reference.py"},
+        r"\bclick\.echo\(|(?<![\w.])print\((?!json\.dumps)|sys\.std(out|err)\.write",
+    )
+    folders = ("client/tunehub/cli", "builder/tunehub_builder/cli", "builder/tunehub_builder/bench")
+    paths = [path for folder in folders for path in sorted((ROOT / folder).glob("*.py")) if path.name not in own]
+    lines = [(path.name, line.strip()) for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
+    counted = ("review.py", 'click.echo(f"\\r{position}/{total} records", nl=position == total, err=True)')
+    assert [found for found in lines if re.search(other, found[1])] == [counted]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from tunehub_registry.printable import PlainMessage
 
-class BuilderError(Exception):
+
+class BuilderError(PlainMessage):
     """Base of every error that the builder raises on purpose."""
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 
+from tunehub_registry.printable import PlainMessage
+
 _COMPILER_ERROR = re.compile(r"\b(error|fatal) *: ")
 
 
-class TunehubError(Exception):
+class TunehubError(PlainMessage):
     """Root of everything that the client raises on purpose."""
 
 
-class HubWarning(UserWarning):
+class HubWarning(PlainMessage, UserWarning):
     """Something in the hub went wrong and the compile goes on with what is left. In strict mode it is an error."""
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from tunehub_registry.printable import PlainMessage
+
 REMEDY_DAMAGED = "the file is damaged or was not written by tunehub: fetch it again or rebuild it"
 REMEDY_UPGRADE = "upgrade tunehub (`pip install -U tunehub`)"
 
 
-class RegistryError(Exception):
+class RegistryError(PlainMessage):
     """Root of everything that this package raises on purpose."""
 
 
@@ -95,7 +97,7 @@ class VersionConflictError(RegistryError):
         super().__init__(f"{name} {version}: {reason} (a published version never changes: publish a new version)")
 
 
-class NewerFormatWarning(UserWarning):
+class NewerFormatWarning(PlainMessage, UserWarning):
     """Data was written by a newer tunehub (same major format version); fields that are new are ignored."""
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import geometric_mean
 from typing import Any
 
-import click
-
+from tunehub.cli.output import print_json, say
 from tunehub.target.host import physical_cores
 from tunehub_builder import networks
 from tunehub_builder.bench.comparison import PLAN, NetworkComparison, compare, runtime_processes
@@ -31,16 +29,19 @@ def run_demo(names: Sequence[str] = (), *, as_json: bool = False, repeats: int =
         import tunehub
 
         cpu = tunehub.host_target().attrs["mcpu"]
-        click.echo(f"{threads} threads each for TVM and onnxruntime; medians of interleaved runs on {cpu}")
+        say(f"{threads} threads each for TVM and onnxruntime; medians of interleaved runs on {cpu}")
     comparisons = []
     with runtime_processes([TvmDefault(), Tunehub(), OnnxRuntime()], threads=threads) as workers:
         for network in chosen:
             _say(f"{network.name}: compiling with TVM's default and with tunehub, then measuring")
             comparisons.append(compare(network, workers, replace(PLAN, rounds=repeats)))
             if not as_json:
-                click.echo("\n".join(_lines(comparisons[-1])))
+                say(*_lines(comparisons[-1]))
     summary = {**summarize(comparisons), "threads": threads, "repeats": repeats}
-    click.echo(json.dumps(summary, indent=2) if as_json else _closing(summary))
+    if as_json:
+        print_json(summary)
+    else:
+        say("", _closing(summary))
     return int(any("errors" in row for row in summary["networks"]))
 
 
@@ -108,8 +109,8 @@ def _closing(summary: dict[str, Any]) -> str:
         ("geomean_vs_onnxruntime", "{:.2f} of onnxruntime's time"),
     )
     known = [text.format(summary[name]) for name, text in means if summary[name] is not None]
-    return f"\nGeometric means: {', '.join(known) or 'unknown'}"
+    return f"Geometric means: {', '.join(known) or 'unknown'}"
 
 
 def _say(text: str) -> None:
-    click.echo(text, err=True)
+    say(text, err=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from tunehub.cli.output import print_json, say
 from tunehub_builder.cli.errors import errors
 from tunehub_builder.cli.options import (
     FILE,
@@ -67,14 +68,12 @@ def attest(
         write_atomically(output, [sign_attestation(said, signer)])
     found = said.predicate
     if as_json:
-        click.echo(json.dumps(json.loads(encode_attestation(said)), indent=2))
+        print_json(json.loads(encode_attestation(said)))
     else:
         gain = f"gain {found.gain:.2f}" if found.gain else "no times"
-        click.echo(
-            f"{output}: {len(found.records)} of {found.drawn_from} records of {said.subject[0].name} measured, {gain}"
-        )
+        say(f"{output}: {len(found.records)} of {found.drawn_from} records of {said.subject[0].name} measured, {gain}")
         for fault in found.faults:
-            click.echo(f"fault: {fault}")
-        click.echo(f"signed with key {signer.public_key.keyid}")
+            say(f"fault: {fault}")
+        say(f"signed with key {signer.public_key.keyid}")
     if found.faults:
         sys.exit(1)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from tunehub.cli.output import print_json, say
 from tunehub_builder.cli.errors import errors, resumable
 from tunehub_builder.cli.options import FILE, FOLDER, resources_of, threads_option, workers_option
 
@@ -67,9 +67,9 @@ def check(
         else:
             outcome = gate.check_file(path, work, resources)
     if as_json:
-        click.echo(json.dumps(outcome.as_json(), indent=2))
+        print_json(outcome.as_json())
     else:
-        click.echo(outcome.text())
+        say(*outcome.text().splitlines())
     refused = outcome.rejected or any(not network.admitted for network in outcome.networks)
     if refused and not path.is_dir():
         raise SystemExit(1)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
+from tunehub.cli.output import print_json, say
 from tunehub_builder.cli.errors import errors
 from tunehub_builder.cli.options import FILE, POSITIVE
 
@@ -31,7 +31,10 @@ def distill(paths: tuple[Path, ...], output: Path | None, top: int, as_json: boo
     if found is None:
         _distill_trials(paths[0], output, top, as_json)
         return
-    click.echo(json.dumps(found.as_json(), indent=2) if as_json else found.text())
+    if as_json:
+        print_json(found.as_json())
+    else:
+        say(*found.text().splitlines())
 
 
 def _distill_trials(directory: Path, output: Path | None, top: int, as_json: bool) -> None:
@@ -64,9 +67,9 @@ def _distill_trials(directory: Path, output: Path | None, top: int, as_json: boo
         for entry in found
     ]
     if as_json:
-        click.echo(json.dumps({"records": rows}, indent=2))
+        print_json({"records": rows})
         return
     for entry in found:
         winner = entry.best[0] if entry.best else None
         best = "no trial succeeded" if winner is None else f"{winner.mean_s * 1e3:.4g} ms ({winner.source})"
-        click.echo(f"{entry.task.exact[:8]}  {entry.task.name:<48} {entry.trials:>5} trials  {best}")
+        say(f"{entry.task.exact[:8]}  {entry.task.name:<48} {entry.trials:>5} trials  {best}")

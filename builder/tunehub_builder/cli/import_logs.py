@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from tunehub.cli.output import print_json, say
 from tunehub.target.tvm_releases import RELAX_RANGE, RELAY_RANGE
 from tunehub_builder.cli.errors import errors
 
@@ -63,7 +63,7 @@ def import_logs(
         prover, how = _prover() if proof else (None, "not proved: --no-proof")
         report = import_as_packages(files, output, version=version, license=license, prover=prover, proof=how)
     if as_json:
-        click.echo(json.dumps(report.as_json(), indent=2))
+        print_json(report.as_json())
     else:
         _print(report, output)
     if not report.packages:
@@ -82,7 +82,7 @@ def _import_as_templates(files: tuple[Path, ...], output: Path, work: Path | Non
     with errors():
         report = import_as_templates(files, output, work)
     if as_json:
-        click.echo(json.dumps(report.as_json(), indent=2))
+        print_json(report.as_json())
     else:
         _print_templates(report)
     if not report.translated:
@@ -92,20 +92,20 @@ def _import_as_templates(files: tuple[Path, ...], output: Path, work: Path | Non
 def _print_templates(report: TemplateImport) -> None:
     for file in report.files:
         skipped = f", {len(file.skipped)} of them skipped" if file.skipped else ""
-        click.echo(f"{file.path}: {file.lines} lines{skipped}")
+        say(f"{file.path}: {file.lines} lines{skipped}")
     workloads = len(report.translated) + len(report.refused)
     adapted = sum(bool(item.notes) for item in report.translated)
     noted = f"; --json has notes on {adapted} of them" if adapted else ""
-    click.echo(f"{len(report.translated)} of {workloads} workloads have knobs of a template{noted}")
+    say(f"{len(report.translated)} of {workloads} workloads have knobs of a template{noted}")
     for item in report.refused[:_SHOWN]:
-        click.echo(f"  {item.file}:{item.line}: {item.name}: refused: {item.reason}")
+        say(f"  {item.file}:{item.line}: {item.name}: refused: {item.reason}")
     if len(report.refused) > _SHOWN:
-        click.echo(f"  and {len(report.refused) - _SHOWN} more; --json lists all")
+        say(f"  and {len(report.refused) - _SHOWN} more; --json lists all")
     for device, path in report.written.items():
         count = sum(len(item.records) for item in report.translated if item.device == device)
-        click.echo(f"{path}: {count} records, with times of AutoTVM")
+        say(f"{path}: {count} records, with times of AutoTVM")
     if report.proposed is not None:
-        click.echo(f"{report.proposed} choices proposed: the next `tunehub tune` measures them")
+        say(f"{report.proposed} choices proposed: the next `tunehub tune` measures them")
 
 
 def _prover() -> tuple[Prover | None, str]:
@@ -123,12 +123,12 @@ def _prover() -> tuple[Prover | None, str]:
 def _print(report: ImportReport, output: Path) -> None:
     for file in report.files:
         _print_file(file)
-    click.echo(f"proof: {report.prover}")
+    say(f"proof: {report.prover}")
     for package in report.packages:
         row = package.as_json()
-        click.echo(f"{output / package.file}: {row['records']} records of {', '.join(row['tuners'])}")
+        say(f"{output / package.file}: {row['records']} records of {', '.join(row['tuners'])}")
     if not report.packages:
-        click.echo("nothing was imported")
+        say("nothing was imported")
 
 
 def _print_file(file: ReadFile) -> None:
@@ -137,10 +137,10 @@ def _print_file(file: ReadFile) -> None:
     notes += [f"{len(file.skipped)} skipped"] if file.skipped else []
     notes += [f"TVM takes {file.proved}"] if file.proved else []
     notes += [f"{len(file.unproved)} not proved ({file.unproved[0].reason})"] if file.unproved else []
-    click.echo(f"{file.path}: {len(file.imported)} of {file.lines} records imported{''.join(f', {n}' for n in notes)}")
+    say(f"{file.path}: {len(file.imported)} of {file.lines} records imported{''.join(f', {n}' for n in notes)}")
     remarks = [("skipped", remark) for remark in file.skipped]
     remarks += [("kept, though TVM does not take it", remark) for remark in file.refuted]
     for what, remark in remarks[:_SHOWN]:
-        click.echo(f"  {file.path.name}:{remark.line}: {what}: {remark.reason}")
+        say(f"  {file.path.name}:{remark.line}: {what}: {remark.reason}")
     if len(remarks) > _SHOWN:
-        click.echo(f"  and {len(remarks) - _SHOWN} more; --json lists all")
+        say(f"  and {len(remarks) - _SHOWN} more; --json lists all")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
+from tunehub.cli.output import print_json, say
 from tunehub_builder.cli.errors import errors
 
 
@@ -23,8 +22,8 @@ def networks(as_json: bool) -> None:
         found = [known.get(name) for name in known.names()]
     if as_json:
         rows = [{"name": n.name, "source": n.source, "inputs": n.inputs, "dtype": n.dtype} for n in found]
-        click.echo(json.dumps({"networks": rows}, indent=2))
+        print_json({"networks": rows})
         return
     for network in found:
         shapes = ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in network.inputs.items())
-        click.echo(f"{network.name:<15} {network.source:<40} {shapes}")
+        say(f"{network.name:<15} {network.source:<40} {shapes}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext
 from pathlib import Path
 
 import click
 
+from tunehub.cli.output import print_json, say
 from tunehub_builder.cli.errors import errors
 from tunehub_builder.cli.options import FILE, FOLDER
 from tunehub_registry.licenses import DEFAULT_LICENSE
@@ -63,15 +63,13 @@ def pack(
     summary = {**built.counts, "package": str(path), "bytes": len(built.data), "sha256": built.sha256,
                "license": stated}  # fmt: skip
     if as_json:
-        click.echo(json.dumps(summary, indent=2))
+        print_json(summary)
         return
     number = built.counts["taken_along" if directory is None else "records"]
-    click.echo(f"{path}: {number} records, {len(built.data)} bytes, sha256 {built.sha256}")
+    say(f"{path}: {number} records, {len(built.data)} bytes, sha256 {built.sha256}")
     if base is not None:
         left_out = f", {built.counts['left_out']} left out" if without else ""
-        click.echo(f"taken along from {base.name}: {built.counts['taken_along']} records{left_out}")
-    click.echo(f"licence: {stated or f'not stated, as in {base and base.name}: --base-license states it'}")
+        say(f"taken along from {base.name}: {built.counts['taken_along']} records{left_out}")
+    say(f"licence: {stated or f'not stated, as in {base and base.name}: --base-license states it'}")
     if directory is not None:
-        click.echo(
-            f"left out: {built.counts['rejected']} rejected by the gate, {built.counts['not_checked']} not checked"
-        )
+        say(f"left out: {built.counts['rejected']} rejected by the gate, {built.counts['not_checked']} not checked")

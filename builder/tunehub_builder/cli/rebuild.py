@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tunehub.cli.output import print_json, say
 from tunehub_builder.cli.errors import errors
 from tunehub_builder.cli.options import FILE, FOLDER
 from tunehub_registry.licenses import DEFAULT_LICENSE
@@ -74,9 +74,9 @@ def _report(
     outcome = "same bytes" if same else "other content" if differences else "same content"
     if as_json:
         document = {"outcome": outcome, "published_sha256": sha256[0], "rebuilt_sha256": sha256[1]}
-        click.echo(json.dumps({**document, "differences": [asdict(item) for item in differences]}, indent=2))
+        print_json({**document, "differences": [asdict(item) for item in differences]})
         return
     why = "" if outcome != "same content" else ", compressed in another way"
-    click.echo(f"{package}: {outcome}{why} (sha256 {sha256[0]}, rebuilt {sha256[1]})")
+    say(f"{package}: {outcome}{why} (sha256 {sha256[0]}, rebuilt {sha256[1]})")
     for item in differences:
-        click.echo(f"  {item}")
+        say(f"  {item}")

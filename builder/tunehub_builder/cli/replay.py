@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from tunehub.cli.options import json_option
-from tunehub.cli.output import print_json, print_table
+from tunehub.cli.output import print_json, print_table, say
 from tunehub_builder.cli.errors import errors
 from tunehub_builder.cli.options import FILE, writable
 
@@ -94,11 +94,11 @@ def _absolute(paths: Sequence[Path]) -> tuple[str, ...]:
 
 
 def _say(path: Path, release: TVMRelease) -> None:
-    click.echo(f"{path.name}: TVM {release.version} …", err=True)
+    say(f"{path.name}: TVM {release.version} …", err=True)
 
 
 def _print(compat: Compat) -> None:
-    click.echo(f"{compat.name} {compat.version}")
+    say(f"{compat.name} {compat.version}")
     rows = []
     for release in compat.releases:
         for tuner in sorted({item.tuner for item in release.records}):
@@ -109,12 +109,12 @@ def _print(compat: Compat) -> None:
     print_table(("TVM", "RECORDS", "OK", "TEXT DIFFERS", "FAILED", "NOT TRIED", "RUN"), rows, empty="no records")
     for release in compat.releases:
         for item in [item for item in release.records if item.outcome == "failed"][:_SHOWN]:
-            click.echo(f"TVM {release.tvm}: {item.tuner} {item.key}: {item.reason}")
+            say(f"TVM {release.tvm}: {item.tuner} {item.key}: {item.reason}")
         untried = Counter(item.reason for item in release.records if item.outcome == "not_run")
         for reason, count in untried.most_common(_SHOWN):
-            click.echo(f"TVM {release.tvm}: {count} not tried: {reason}")
+            say(f"TVM {release.tvm}: {count} not tried: {reason}")
         if release.sample is not None:
-            click.echo(f"TVM {release.tvm}: {_said(release.sample)}")
+            say(f"TVM {release.tvm}: {_said(release.sample)}")
 
 
 def _said(sample: NetworkSample) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from tunehub.cli.output import print_json, say
 from tunehub_builder.cli.errors import errors
 from tunehub_builder.cli.options import FILE, FOLDER, resources_of, threads_option, writable
 
@@ -47,7 +49,6 @@ def review(
     with errors():
         from tunehub._files.atomic import write_file
         from tunehub_builder.review.review import review_submission
-        from tunehub_registry.printable import plain
         from tunehub_registry.review import encode_review
 
         place = None if registry is None else _place(registry, root_file, role)
@@ -58,11 +59,11 @@ def review(
         if output is not None:
             write_file(output, data)
     if as_json:
-        click.echo(data.decode(), nl=False)
+        print_json(json.loads(data))
     else:
         for check in found.checks:
-            click.echo(f"{check.verdict:8} {check.name}: {plain(check.reason)}")
-        click.echo(f"{folder}: {found.state}")
+            say(f"{check.verdict:8} {check.name}: {check.reason}")
+        say(f"{folder}: {found.state}")
     if found.state != "verified":
         raise SystemExit(1)
 
@@ -85,7 +86,7 @@ def _others(text: str) -> OtherReleases:
     from tunehub_builder.review.releases import OtherReleases
 
     def said(release: TVMRelease) -> None:
-        click.echo(f"TVM {release.version} …", err=True)
+        say(f"TVM {release.version} …", err=True)
 
     made = partial(environment, cache=read_options().cache)
     return OtherReleases(releases=parse_releases(text), environment=made, on_release=said)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
+from tunehub.cli.output import print_json, say
 from tunehub_builder.cli.errors import errors
 from tunehub_builder.cli.options import FILE, FOLDER, resources_of, threads_option
 
@@ -54,7 +54,7 @@ def submit(
                 base=base,
             )  # fmt: skip
     if as_json:
-        click.echo(json.dumps({"path": str(written.path), "package": written.package, "bytes": dict(written.sizes)}))
+        print_json({"path": str(written.path), "package": written.package, "bytes": dict(written.sizes)})
         return
-    click.echo(f"{written.path}: {written.package}, {sum(written.sizes.values())} bytes in {len(written.sizes)} files")
-    click.echo(f"next: tunehub review {written.path}")
+    say(f"{written.path}: {written.package}, {sum(written.sizes.values())} bytes in {len(written.sizes)} files")
+    say(f"next: tunehub review {written.path}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from tunehub.cli.options import registry_option
+from tunehub.cli.output import print_json, say
 from tunehub_builder.cli.errors import errors
 from tunehub_builder.cli.jobs import run_jobs
 from tunehub_builder.cli.options import (
@@ -164,12 +164,12 @@ def tune(
         _require(recipe)
         summaries = run_jobs(jobs(recipe, work), resources_of(threads, workers), engine, threads)
     if as_json:
-        click.echo(json.dumps({"targets": [_as_json(summary) for summary in summaries]}, indent=2))
+        print_json({"targets": [_as_json(summary) for summary in summaries]})
         return
     for summary in summaries:
         for note in summary.notes:
-            click.echo(note)
-        click.echo(
+            say(note)
+        say(
             f"{summary.target}: {summary.measured_now} trials measured now, {summary.trials} in {summary.directory} "
             f"({_failed(summary)}) for {summary.tasks} workloads. Next: tunehub check {summary.directory}"
         )

@@ -35,6 +35,7 @@ from tunehub_registry.any_record import AnyRecord, read_any_records
 from tunehub_registry.attestation import Attestation, ComparedTimes, Measurement, PackageSubject, SampledRecord
 from tunehub_registry.manifest import Manifest, NetworkEntry
 from tunehub_registry.package import Package, open_package, sha256_of
+from tunehub_registry.printable import plain
 from tunehub_registry.publishing.packages import date_text
 from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.target import Rejected, match
@@ -192,7 +193,8 @@ def _measured(
                 for drawn, verdict in zip(own, judge_on(cases, [pool.workers], LIMITS), strict=True):
                     done += 1
                     found = sampled_record(tuner, verdict, op=drawn.record.op)
-                    print(f"[{done}/{len(sample)}] {verdict.name}: {_said(found)}", file=stream, flush=True)
+                    said = plain(f"[{done}/{len(sample)}] {verdict.name}: {_said(found)}")
+                    print(said, file=stream, flush=True)
                     yield found
 
 

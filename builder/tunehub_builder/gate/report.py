@@ -13,6 +13,7 @@ from tunehub_builder.gate.journal import GateVerdict
 from tunehub_builder.gate.networks import NetworkVerdict
 from tunehub_builder.tuning.progress import milliseconds
 from tunehub_registry.evidence import Accuracy
+from tunehub_registry.printable import plain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +60,7 @@ class CheckResult:
             lines.append(f"admitted records are {mean:.1f} times faster than the default (geometric mean)")
         for n in self.networks:
             lines.append(_line(n.network, n.admitted, n.default_s, n.tuned_s, n.reason) + accuracy_text(n.accuracy))
-        return "\n".join(lines)
+        return "\n".join(map(plain, lines))
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""

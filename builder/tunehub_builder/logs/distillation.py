@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tunehub_registry.printable import plain
 from tunehub_registry.tuning_log import BadLine, LogRecord
 
 _BAD_LINES_SHOWN = 10
@@ -149,4 +150,5 @@ class Distillation:
         lines += [operator.text() for operator in self.operators()]
         lines += [line for file in self.files for line in file.text()]
         records = sum(file.records for file in self.files)
-        return "\n".join([*lines, f"{records} records, {len(self.workloads)} workloads. Times are those of tuning."])
+        lines.append(f"{records} records, {len(self.workloads)} workloads. Times are those of tuning.")
+        return "\n".join(map(plain, lines))

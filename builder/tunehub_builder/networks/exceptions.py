@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tunehub_registry.printable import PlainMessage
 
-class NetworkError(Exception):
+
+class NetworkError(PlainMessage):
     """Root of the errors of `tunehub_builder.networks`."""
 
 

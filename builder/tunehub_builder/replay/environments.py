@@ -67,8 +67,8 @@ def _run(command: list[str], release: TVMRelease) -> None:
         command, env={"UV_SYSTEM_CERTS": "1", **os.environ}, stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
     if done.returncode:
-        said = "\n".join((done.stdout + done.stderr).splitlines()[-_ENDS:])
-        raise BuilderError(f"no environment for TVM {release.version}: `{' '.join(command)}` failed:\n{said}")
+        said = "; ".join((done.stdout + done.stderr).splitlines()[-_ENDS:])
+        raise BuilderError(f"no environment for TVM {release.version}: `{' '.join(command)}` failed: {said}")
 
 
 def _works(folder: Path) -> bool:

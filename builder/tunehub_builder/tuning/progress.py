@@ -14,6 +14,8 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from tunehub_registry.printable import plain
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
@@ -191,7 +193,7 @@ class LineReporter:
         self._last = monotonic()
         what = "finished" if progress.finished else "tuning"
         parts = [
-            f"[{progress.position}/{progress.tasks}] {what} {progress.task.name}",
+            f"[{progress.position}/{progress.tasks}] {what} {plain(progress.task.name)}",
             f"best {milliseconds(progress.best_s)}",
             f"{progress.done}/{progress.planned} trials",
             failures_text(progress.failed, progress.failures),
@@ -224,7 +226,7 @@ class BarReporter:
 
     def show(self, progress: Progress) -> None:
         """See :class:`Reporter`."""
-        name = progress.task.name
+        name = plain(progress.task.name)
         if progress.finished:
             text = f"[{progress.position}/{progress.tasks}] {name}: {milliseconds(progress.best_s)}"
             self._bar.console.print(text, markup=False, highlight=False)

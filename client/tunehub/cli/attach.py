@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tunehub.cli.options import json_option
-from tunehub.cli.output import print_json
+from tunehub.cli.output import print_json, say
 from tunehub.cli.writing import LedgerAccess, ledger_options, open_ledger, registry_errors, store_argument
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def attach(store: str, document: Path, access: LedgerAccess, as_json: bool) -> N
         print_json({"name": name, "version": entry.version, "kind": kind, "file": attached.file,
                     "sha256": attached.sha256, "size": attached.size})  # fmt: skip
     else:
-        click.echo(f"{name} {entry.version}: {kind} ({attached.size} bytes, sha256 {attached.sha256})")
+        say(f"{name} {entry.version}: {kind} ({attached.size} bytes, sha256 {attached.sha256})")
 
 
 def _attach_compat(ledger: Ledger, data: bytes, source: str) -> tuple[str, ShardEntry]:

@@ -22,7 +22,7 @@ from tunehub.cli.compile import (
 )
 from tunehub.cli.model_files import dim_option, imported, named_sizes, opened, require_relax_for, shape_option
 from tunehub.cli.options import json_option, registry_option
-from tunehub.cli.output import print_json, print_table
+from tunehub.cli.output import print_json, print_table, say
 from tunehub.deploy.library import SUFFIX
 from tunehub.options import Precision
 
@@ -88,7 +88,7 @@ def bench(
         print_json(_as_plain(model, wanted, compared))
     else:
         _print(compared.rows, compared.left_out)
-        click.echo(f"on {compared.machine}, {wanted.threads} threads each; differences are of the largest output")
+        say(f"on {compared.machine}, {wanted.threads} threads each; differences are of the largest output")
     if plot is not None:
         _draw(compared.rows, plot, f"{model.name} on {compared.machine}, {wanted.threads} threads each")
     sys.exit(1 if any(row.error for row in compared.rows) else 0)
@@ -160,7 +160,7 @@ def _compared(subject: Subject, wanted: Comparison) -> Compared:
     chosen = peers.chosen_peers(wanted.peers, subject.model, subject.no_model)
     network = models.network_of(subject.interface, subject.sizes, subject.library, subject.model)
     names = [models.OURS, *(each.name for each in chosen.runtimes)]
-    click.echo(f"timing {', '.join(names)}", err=True)
+    say(f"timing {', '.join(names)}", err=True)
     with step_display(per_second=1) as show:
         show("each in a process of its own, in turns")
         found = models.compare_library(
@@ -198,7 +198,7 @@ def _compiled(
         made = compiled(read, model, path, clock, **options)
     if not quiet:
         print_compiled(model, made, kept=kept)
-        click.echo()
+        say()
     return Subject(library=path, interface=made.interface, sizes={}, model=model)
 
 
@@ -244,9 +244,9 @@ def _print(rows: Sequence[RuntimeRow], left_out: Mapping[str, str]) -> None:
     print_table(headings, cells, empty="")
     for row in rows:
         if row.error is not None:
-            click.echo(f"{row.name}: {row.error}", err=True)
+            say(f"{row.name}: {row.error}", err=True)
     for name, reason in left_out.items():
-        click.echo(f"{name} is left out: {reason}")
+        say(f"{name} is left out: {reason}")
 
 
 def _as_plain(model: Path, wanted: Comparison, compared: Compared) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from tunehub.cli.options import json_option
-from tunehub.cli.output import plain_size, print_json, print_table
+from tunehub.cli.output import plain_size, print_json, print_table, say
 from tunehub.options import read_options
 from tunehub.registries.blob_cache import BlobCache, CachedFile, is_sound
 
@@ -49,8 +49,8 @@ def verify(as_json: bool) -> None:
         print_json({"root": str(store.root), "checked": len(verdicts), "deleted": rows})
     else:
         for path, problem in damaged.items():
-            click.echo(f"deleted {path}: {problem}")
-        click.echo(f"{len(verdicts)} files checked, {len(damaged)} deleted")
+            say(f"deleted {path}: {problem}")
+        say(f"{len(verdicts)} files checked, {len(damaged)} deleted")
     sys.exit(1 if any(problem != _LEFTOVER for problem in damaged.values()) else 0)
 
 
@@ -66,7 +66,7 @@ def clear(as_json: bool) -> None:
     if as_json:
         print_json({"root": str(store.root), "freed": freed})
     else:
-        click.echo(f"{plain_size(freed)} freed in {store.root}")
+        say(f"{plain_size(freed)} freed in {store.root}")
 
 
 _LEFTOVER = "left by a process that was killed"

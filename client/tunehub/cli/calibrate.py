@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tunehub.cli.options import json_option
-from tunehub.cli.output import print_json, print_table
+from tunehub.cli.output import print_json, print_table, say
 from tunehub.exceptions import UnknownTargetError
 from tunehub.options import read_options
 from tunehub.report.delayed_bar import DelayedBar
@@ -48,7 +48,7 @@ def calibrate(device: str, dry_run: bool, as_json: bool) -> None:
         print_json({"path": None if path is None else str(path), **rows["profile"], "rates": rows["rates"]})
         return
     print_table(("MEASURED", "", "BUILT IN"), rows["table"], empty="")
-    click.echo("nothing was kept" if path is None else f"kept in {path}")
+    say("nothing was kept" if path is None else f"kept in {path}")
 
 
 def _measured_cpu(dry_run: bool) -> tuple[dict[str, Any], Path | None]:

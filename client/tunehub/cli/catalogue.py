@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tunehub.cli.options import json_option
-from tunehub.cli.output import plain_size, print_json
+from tunehub.cli.output import plain_size, print_json, say
 from tunehub_registry.exceptions import RegistryError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def catalogue(places: Sequence[str], output: Path, metadata_only: bool | None, a
     problems: dict[str, HubError] = {}
     done = _write(places, output, metadata_only, problems)
     for problem in problems:
-        click.echo(f"Error: {problem}", err=True)
+        say(f"Error: {problem}", err=True)
     if as_json:
         print_json({"folder": str(output), **asdict(done), "problems": list(problems)})
     else:
@@ -92,9 +92,9 @@ def check_installed(command: str) -> None:
 
 
 def _print(done: CatalogueReport, output: Path) -> None:
-    click.echo(
+    say(
         f"{output / 'index.html'}: {done.packages} packages, {done.networks} networks, {done.files} files, "
         f"{plain_size(done.size)}"
     )
     if done.metadata_only:
-        click.echo("No package was read: the pages have neither networks nor evidence (`--packages` reads them).")
+        say("No package was read: the pages have neither networks nor evidence (`--packages` reads them).")

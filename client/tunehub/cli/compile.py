@@ -22,7 +22,7 @@ from tunehub.cli.model_files import (
     target_option,
 )
 from tunehub.cli.options import json_option, registry_option, require_option
-from tunehub.cli.output import plain_size, print_json, print_table
+from tunehub.cli.output import plain_size, print_json, print_table, say
 from tunehub.deploy.library import SUFFIX
 from tunehub.interrupts import CTRL_C, heeding
 from tunehub.options import Precision, Verify
@@ -134,24 +134,22 @@ def print_compiled(model: Path, made: CompiledLibrary, *, kept: bool = True) -> 
     report = made.report
     seconds = ", ".join(f"{name} {taken:.1f}" for name, taken in made.seconds.items())
     total = sum(made.seconds.values())
-    click.echo(
-        f"{model.name} for {report.target} with {report.package or 'no package'}, in {total:.1f} s ({seconds})\n"
-    )
+    say(f"{model.name} for {report.target} with {report.package or 'no package'}, in {total:.1f} s ({seconds})", "")
     rows = [
         (each.rung, str(each.workloads), str(each.calls), "" if each.time_share is None else f"{each.time_share:.0%}")
         for each in report.coverage()
     ]
     print_table(("RUNG", "FUNCTIONS", "CALLS", "KNOWN TIME"), rows, empty="no function was scheduled")
-    click.echo()
+    say()
     for line in str(report.summary()).splitlines()[1:]:
         if not line.startswith("calls: "):  # the table says it
-            click.echo(line)
+            say(line)
     place = made.path if kept else "library"
-    click.echo(f"{place}: {plain_size(made.bytes)}; the model's weights are {plain_size(made.weight_bytes)}")
+    say(f"{place}: {plain_size(made.bytes)}; the model's weights are {plain_size(made.weight_bytes)}")
     for title, specs in (("takes", made.interface.inputs), ("gives", made.interface.outputs)):
-        click.echo(f"{title} {', '.join(map(str, specs))}")
+        say(f"{title} {', '.join(map(str, specs))}")
     if kept:
-        click.echo(f"\nrun it: tunehub run {made.path}")
+        say("", f"run it: tunehub run {made.path}")
 
 
 def as_plain(made: CompiledLibrary) -> dict[str, Any]:

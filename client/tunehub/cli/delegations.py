@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tunehub.cli.options import json_option
-from tunehub.cli.output import print_json
+from tunehub.cli.output import print_json, say
 from tunehub.cli.writing import (
     ONLINE_KEY_VARIABLE,
     key_option,
@@ -82,7 +82,7 @@ def delegate(
     if as_json:
         print_json({"publisher": publisher, "names": list(names), "removed": remove, "disappeared": list(lost)})
     else:
-        click.echo(text)
+        say(text)
 
 
 def _delegate(
@@ -141,7 +141,7 @@ def rotate(
     if as_json:
         print_json({"role": role, "keyids": keyids})
     else:
-        click.echo(f"{role} is signed with {', '.join(keyids)} from now on; destroy the old key")
+        say(f"{role} is signed with {', '.join(keyids)} from now on; destroy the old key")
 
 
 def _rotate(
@@ -200,12 +200,12 @@ def refresh(
     if as_json:
         print_json({"near_expiry": [{"role": item.role, "expires": item.expires.isoformat()} for item in near]})
         return
-    click.echo(f"{store}: the timestamp is new")
+    say(f"{store}: the timestamp is new")
     for item in near:
         verb = "expires" if item.expires > datetime.now(timezone.utc) else "expired"
         option = {"root": "--root-key", "targets": "--targets-key"}.get(item.role, "--key")
         text = f"Warning: {item.role} {verb} on {item.expires:%Y-%m-%d}: its owner renews it with `refresh {option}`"
-        click.echo(text, err=True)
+        say(text, err=True)
 
 
 def _administration(store: str, root_file: Path | None, online: Signer | None) -> Administration:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import click
 
 from tunehub.cli.options import json_option, registry_option
-from tunehub.cli.output import print_json
+from tunehub.cli.output import print_json, say
 from tunehub.exceptions import HubError, TunehubError, UnsupportedTVMError, last_line
 from tunehub.options import Options, read_options
 from tunehub.registries.configured import configured_registries
@@ -74,9 +74,10 @@ def doctor(registry: Sequence[str], as_json: bool) -> None:
     else:
         for item in findings:
             mark, colour = _MARKS[item.state]
-            click.echo(f"{click.style(mark, fg=colour)}  {item.name}: {item.text}")
+            click.secho(mark, fg=colour, nl=False)
+            say(f"  {item.name}: {item.text}")
             if item.remedy:
-                click.echo(f"      {item.remedy}")
+                say(f"      {item.remedy}")
     sys.exit(1 if broken else 0)
 
 

@@ -20,7 +20,7 @@ from tunehub.cli.model_files import (
     target_option,
 )
 from tunehub.cli.options import json_option, registry_option, require_option
-from tunehub.cli.output import print_json
+from tunehub.cli.output import print_json, say
 from tunehub.options import Layout, Precision, Verify
 
 if TYPE_CHECKING:
@@ -86,4 +86,4 @@ def _save(report: Report, misses: Path) -> None:
         count = report.save_misses(misses)
     except OSError as error:
         raise click.ClickException(f"--misses {misses}: {error.strerror}; give a file that you may write") from None
-    click.echo(f"{count} new misses in {misses}: tunehub tune --from-misses {misses} --work DIR", err=True)
+    say(f"{count} new misses in {misses}: tunehub tune --from-misses {misses} --work DIR", err=True)

@@ -11,7 +11,7 @@ import click
 
 from tunehub.cli.export_metaschedule import metaschedule
 from tunehub.cli.options import json_option, registry_option
-from tunehub.cli.output import print_json, print_table
+from tunehub.cli.output import print_json, print_table, say
 
 if TYPE_CHECKING:
     from tunehub.exceptions import HubError
@@ -56,7 +56,7 @@ def tophub(folder: Path, registry: Sequence[str], targets: Sequence[str], as_jso
     registries = configured_registries(options, on_problem=note)
     done = export_tophub(registries, folder, targets=targets, cache=BlobCache(options.cache), on_problem=note)
     for problem in problems:
-        click.echo(f"Error: {problem}", err=True)
+        say(f"Error: {problem}", err=True)
     if as_json:
         print_json(_as_json(done, folder, list(problems)))
     else:
@@ -80,8 +80,8 @@ def _print(done: Export, folder: Path) -> None:
     rows = [(file.path.name, str(file.records), ", ".join(file.packages)) for file in done.files]
     print_table(("FILE", "RECORDS", "PACKAGES"), rows, empty="")
     for item in done.left_out:
-        click.echo(f"left out: {item.package}: {item.reason}")
-    click.echo(
+        say(f"left out: {item.package}: {item.reason}")
+    say(
         f"use it: TOPHUB_LOCATION={folder.resolve().as_uri()}, or serve the folder over https. TVM keeps what it has "
         "read in ~/.tvm/tophub and never asks again: remove the files there after a new export."
     )

@@ -14,7 +14,7 @@ import click
 from tunehub.cli.compile import ending_cleanly, started, step_display
 from tunehub.cli.model_files import dim_option, imported, opened, require_relax_for, shape_option, target_option
 from tunehub.cli.options import json_option, registry_option, require_option
-from tunehub.cli.output import print_json, print_table
+from tunehub.cli.output import print_json, print_table, say
 
 if TYPE_CHECKING:
     from tunehub.compiler.database_export import DatabaseExport
@@ -172,10 +172,10 @@ def _print(done: DatabaseExport, report: Report) -> None:
         ("RUNG", "PACKAGE", "TEMPLATE", "FUNCTIONS"), rows, empty="nothing could be exported, and nothing was written"
     )
     for item in done.left_out[:_SHOWN]:
-        click.echo(f"left out: {item.name}: {item.reason}")
+        say(f"left out: {item.name}: {item.reason}")
     if len(done.left_out) > _SHOWN:
-        click.echo(f"left out: {len(done.left_out) - _SHOWN} more, --json has them all")
+        say(f"left out: {len(done.left_out) - _SHOWN} more, --json has them all")
     if not done.exported:
         return
     what = f"apply it to {done.module}" if done.module else "apply it"
-    click.echo(f"{what} with TVM {tvm.__version__}: relax.transform.MetaScheduleApplyDatabase('{done.folder}')")
+    say(f"{what} with TVM {tvm.__version__}: relax.transform.MetaScheduleApplyDatabase('{done.folder}')")

@@ -9,7 +9,7 @@ import click
 from packaging.version import Version
 
 from tunehub.cli.options import json_option, registry_option
-from tunehub.cli.output import plain_size, print_json
+from tunehub.cli.output import plain_size, print_json, say
 from tunehub.cli.transfer import TransferBar
 from tunehub.exceptions import HubError, PackageUnusableError, RequirementError
 from tunehub.options import Options, read_options
@@ -44,7 +44,7 @@ def fetch(package: str, registry: Sequence[str], as_json: bool) -> None:
             "size": entry.size, "path": path,
         })  # fmt: skip
     else:
-        click.echo(f"{item.name} {entry.version}: {plain_size(entry.size)} from {item.registry.address} in {path}")
+        say(f"{item.name} {entry.version}: {plain_size(entry.size)} from {item.registry.address} in {path}")
 
 
 def _choose(require: Requirement, options: Options) -> Published:
@@ -54,7 +54,7 @@ def _choose(require: Requirement, options: Options) -> Published:
     named = list(registries.published({str(require.name).lower()}))
     fitting = [item for item in named if item.entry.yanked is None and require.allows(item.entry.version)]
     for problem in problems:
-        click.echo(f"Error: {problem}", err=True)
+        say(f"Error: {problem}", err=True)
     if not fitting:
         known = ", ".join(
             f"{item.entry.version}{' (yanked)' if item.entry.yanked is not None else ''}" for item in named

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from tunehub.cli.catalogue import check_installed
+from tunehub.cli.output import say
 from tunehub.cli.writing import LedgerAccess, open_destination, trusted_root, user_trust
 from tunehub.options import read_options
 from tunehub.report.delayed_bar import DelayedBar
@@ -56,14 +55,14 @@ def publish_front_page(address: str, access: LedgerAccess, url: str | None) -> d
 
 def print_front_page(values: dict[str, Any]) -> None:
     """Say what was written, and what could not be read or deleted."""
-    click.echo(
+    say(
         f"{values['page']}: {values['packages']} packages, {values['networks']} networks; {values['written']} files "
         f"written, {values['unchanged']} unchanged, {values['removed']} removed"
     )
     if values["metadata_only"]:
-        click.echo("No package was read: the registry is too large, so the pages have neither networks nor evidence.")
+        say("No package was read: the registry is too large, so the pages have neither networks nor evidence.")
     if values["left"]:
-        click.echo(f"{values['left']} files of an older catalogue stay: the store does not let this user delete them.")
+        say(f"{values['left']} files of an older catalogue stay: the store does not let this user delete them.")
 
 
 def _registry(store: WritableStore, root: bytes | None, label: str | None) -> Registry:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 import warnings
 from importlib import import_module
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
 from tunehub.cli.examples import with_examples
+from tunehub.cli.output import say
 from tunehub.exceptions import HubWarning, TunehubError, UsageError
 from tunehub_registry import __version__
-from tunehub_registry.printable import plain_lines
+from tunehub_registry.printable import plain
 
 COMMANDS = {
     "attach": "tunehub.cli.attach:attach",
@@ -68,6 +69,14 @@ class LazyGroup(click.Group):
             return super().get_command(ctx, cmd_name)
         return with_examples(load_command(cmd_name, place), (cmd_name,))
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; what click shows of an error is as plain as all that is shown."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            error.message = plain(error.message)  # type: ignore[misc]
+            raise
+
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tunehub")
@@ -110,7 +119,7 @@ def _builder_commands() -> dict[str, str]:
 
 
 def _fail(error: TunehubError, code: int) -> None:
-    click.echo(f"Error: {plain_lines(str(error))}", err=True)
+    say(f"Error: {error}", err=True)
     sys.exit(code)
 
 
@@ -124,4 +133,4 @@ def _show_warning(
 ) -> None:
     """Warnings of the hub are for the user: one line, without the place in our code."""
     label = "Warning" if issubclass(category, HubWarning) else category.__name__
-    click.echo(f"{label}: {plain_lines(str(message))}", err=True)
+    say(f"{label}: {' '.join(str(message).split())}", err=True)

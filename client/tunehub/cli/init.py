@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from tunehub.cli.options import json_option
-from tunehub.cli.output import print_json
+from tunehub.cli.output import print_json, say
 from tunehub.cli.writing import (
     ONLINE_KEY_VARIABLE,
     online_key_option,
@@ -73,7 +73,7 @@ def _init_unsigned(destination: WritableStore, as_json: bool) -> None:
     if as_json:
         print_json({"registry": destination.address, "signed": False})
     else:
-        click.echo(f"{destination.address}: a registry without signatures; `tunehub publish --unsigned` fills it")
+        say(f"{destination.address}: a registry without signatures; `tunehub publish --unsigned` fills it")
 
 
 def _init_signed(
@@ -111,7 +111,7 @@ def _report(store: str, destination: WritableStore, root: bytes, save_root: Path
     if as_json:
         print_json({"registry": address, "signed": True, "root": place, "root_sha256": sha256, "trusted": trusted})
         return
-    click.echo(f"{address}: a registry without publishers; its root: {place}")
-    click.echo("trusted on this machine from now on" if trusted else "the root cannot be stored here: give --root")
-    click.echo(f"others add it by: tunehub trust add '{store}' {Path(place).name} --sha256 {sha256}")
-    click.echo(f"next: tunehub delegate '{store}' PUBLISHER --key FILE.pub --names 'llvm-*' --targets-key …")
+    say(f"{address}: a registry without publishers; its root: {place}")
+    say("trusted on this machine from now on" if trusted else "the root cannot be stored here: give --root")
+    say(f"others add it by: tunehub trust add '{store}' {Path(place).name} --sha256 {sha256}")
+    say(f"next: tunehub delegate '{store}' PUBLISHER --key FILE.pub --names 'llvm-*' --targets-key …")

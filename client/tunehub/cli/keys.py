@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import click
 
 from tunehub.cli.options import json_option
-from tunehub.cli.output import print_json
+from tunehub.cli.output import print_json, say
 from tunehub.cli.writing import registry_errors
 
 
@@ -35,8 +36,8 @@ def new(file: Path, no_passphrase: bool, as_json: bool) -> None:
         row = {"file": str(file), "public_file": str(public_path_of(file)), "keyid": public.keyid}
         print_json({**row, "public": public_text(public)})
         return
-    click.echo(f"{file}: private key{'' if no_passphrase else ', encrypted'}; keep it secret, and a copy in a safe")
-    click.echo(f"{public_path_of(file)}: public key {public_text(public)}\nkey id {public.keyid}")
+    say(f"{file}: private key{'' if no_passphrase else ', encrypted'}; keep it secret, and a copy in a safe")
+    say(f"{public_path_of(file)}: public key {public_text(public)}", f"key id {public.keyid}")
 
 
 @key.command()
@@ -49,9 +50,9 @@ def show(place: str, as_json: bool) -> None:
     with registry_errors():
         public = load_public_key(place)
     if as_json:
-        click.echo(encode_public_key(public), nl=False)
+        print_json(json.loads(encode_public_key(public)))
     else:
-        click.echo(f"{public_text(public)}\nkey id {public.keyid}")
+        say(public_text(public), f"key id {public.keyid}")
 
 
 def _new_passphrase() -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from tunehub.cli.options import json_option, registry_option
-from tunehub.cli.output import plain_size, print_json, print_table
+from tunehub.cli.output import plain_size, print_json, print_table, say
 from tunehub.cli.writing import registry_errors
 from tunehub.exceptions import HubError, PackageUnusableError, RegistryUnreadableError, RequirementError
 from tunehub.options import Options, read_options
@@ -149,7 +149,7 @@ def _evidence(package: Any) -> dict[str, Any]:
 
 def _print_description(description: dict[str, Any]) -> None:
     for line in _description(description):
-        click.echo(plain(line))
+        say(line)
     _print_networks(description)
 
 
@@ -197,7 +197,7 @@ def _print_networks(description: dict[str, Any]) -> None:
     if rows or not others:
         print_table(("NETWORK", "TYPE", *(f"{title} ms" for title in columns)), rows, empty="networks: none")
     if others:
-        click.echo(f"records of these networks, too, which were not timed as a whole: {', '.join(others)}")
+        say(f"records of these networks, too, which were not timed as a whole: {', '.join(others)}")
 
 
 _ON_CPU = {"DEFAULT": "default_s", "TUNED": "tuned_s", "ONNXRUNTIME": "onnxruntime_s"}
@@ -226,7 +226,7 @@ def _registries(options: Options, problems: list[HubError]) -> Registries:
 
 def _report(problems: Sequence[HubError]) -> None:
     for problem in problems:
-        click.echo(f"Error: {problem}", err=True)
+        say(f"Error: {problem}", err=True)
 
 
 def _begins_with(name: str, target: str | None) -> bool:

@@ -14,7 +14,7 @@ import click
 from packaging.version import InvalidVersion, Version
 
 from tunehub.cli.options import json_option, registry_option
-from tunehub.cli.output import print_json
+from tunehub.cli.output import print_json, say
 from tunehub.cli.sync import registries_of
 from tunehub.exceptions import HubError
 from tunehub.options import Options, read_options
@@ -149,20 +149,20 @@ def _report(path: Path, before: Lock | None, after: Lock, locker: Locker, *, wri
     expiries = [item.url_expires for item in after.packages if item.url_expires is not None]
     until = min(expiries).isoformat() if expiries else None
     for hole in locker.holes:
-        click.echo(f"Error: {hole} ({path} is not written; {hole.remedy})", err=True)
+        say(f"Error: {hole} ({path} is not written; {hole.remedy})", err=True)
     for note in dict.fromkeys(locker.notes):
-        click.echo(f"Note: {note}", err=True)
+        say(f"Note: {note}", err=True)
     if as_json:
         print_json(_as_json(path, after, locker, changes, written, until))
         return
     places = {item.name: item.registry for item in after.packages}
     for change in changes:
-        click.echo(f"{change} ({places.get(change.name, 'no longer needed')})")
+        say(f"{change} ({places.get(change.name, 'no longer needed')})")
     if not locker.holes:
         count = f"{len(after.packages)} package{'' if len(after.packages) == 1 else 's'}"
-        click.echo(f"{path}: {count}{'' if written else ', nothing changed'}")
+        say(f"{path}: {count}{'' if written else ', nothing changed'}")
     if until is not None and not locker.holes:
-        click.echo(f"presigned URLs, which are secrets, are valid until {until}")
+        say(f"presigned URLs, which are secrets, are valid until {until}")
 
 
 def _as_json(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tunehub.cli.options import json_option
-from tunehub.cli.output import plain_size, print_json
+from tunehub.cli.output import plain_size, print_json, say
 from tunehub.cli.transfer import TransferBar
 from tunehub.cli.writing import (
     LedgerAccess,
@@ -67,7 +67,7 @@ def mirror(
         print_json({"verbatim": verbatim, "copied": done.copied, "versions": done.total, "size": done.size})
     else:
         how = "as it is" if verbatim else "published anew"
-        click.echo(f"{destination}: {done.copied} packages copied ({plain_size(done.size)}), {how}")
+        say(f"{destination}: {done.copied} packages copied ({plain_size(done.size)}), {how}")
 
 
 def _wanted(requirements: Sequence[str]) -> dict[str, SpecifierSet] | None:
@@ -95,7 +95,7 @@ def _open_source(text: str, root_file: Path | None) -> tuple[SignedSource | Unsi
     address, explicit = split_unsigned(text)
     store = open_store(address)
     if explicit:
-        click.echo(f"Warning: {address} is read without signatures", err=True)
+        say(f"Warning: {address} is read without signatures", err=True)
         return UnsignedSource(store), True
     root = root_file.read_bytes() if root_file is not None else known_root(address)
     found = open_source(store, root)
@@ -104,7 +104,7 @@ def _open_source(text: str, root_file: Path | None) -> tuple[SignedSource | Unsi
         raise click.ClickException(f"{address} has no signatures: {remedy}")
     if root is None and not isinstance(found, UnsignedSource):
         advice = "its users verify it; give --source-root to verify it now"
-        click.echo(f"Warning: no root is trusted for {address}: the copy is as good as the source ({advice})", err=True)
+        say(f"Warning: no root is trusted for {address}: the copy is as good as the source ({advice})", err=True)
     return found, root is not None or isinstance(found, UnsignedSource)
 
 

@@ -11,9 +11,15 @@ import click
 from tunehub_registry.printable import plain
 
 
+def say(*lines: str, err: bool = False) -> None:
+    """Print lines, an empty one without any, on standard output or standard error. They may hold texts of others."""
+    for line in lines or ("",):
+        click.echo(plain(line), err=err)
+
+
 def print_json(value: Any) -> None:
     """Print one JSON document."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    click.echo(json.dumps(value, indent=2))  # ASCII: what does not print is escaped
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
@@ -24,7 +30,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, empty
 
     content = [list(map(plain, row)) for row in rows]
     if not content:
-        click.echo(empty)
+        say(empty)
         return
     table = Table(*headings, box=None, pad_edge=False)
     for row in content:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tunehub.cli.options import json_option
-from tunehub.cli.output import plain_size, print_json
+from tunehub.cli.output import plain_size, print_json, say
 from tunehub.cli.transfer import TransferBar
 from tunehub.cli.writing import (
     LedgerAccess,
@@ -73,7 +73,7 @@ def publish(
             _print_published(published)
         page = publish_front_page(store, access, url) if with_catalogue else None
     for problem in page["problems"] if page else ():
-        click.echo(f"Error: {problem}", err=True)
+        say(f"Error: {problem}", err=True)
     if as_json:
         extra = {} if page is None else {"catalogue": page}
         print_json({"registry": open_destination(store).address, "packages": published, **extra})
@@ -116,7 +116,7 @@ def _publish_packages(
 def _print_published(packages: Sequence[dict[str, Any]]) -> None:
     for item in packages:
         size = plain_size(item["size"])
-        click.echo(f"{item['name']} {item['version']} ({size}, sha256 {item['sha256']}): {_OUTCOMES[item['outcome']]}")
+        say(f"{item['name']} {item['version']} ({size}, sha256 {item['sha256']}): {_OUTCOMES[item['outcome']]}")
 
 
 @click.command()
@@ -208,7 +208,7 @@ def _set_successor(
         return
     for row in rows:
         text = row["successor"]
-        click.echo(f"{name} {row['version']}: {'not deprecated' if text is None else f'deprecated, use {text}'}")
+        say(f"{name} {row['version']}: {'not deprecated' if text is None else f'deprecated, use {text}'}")
 
 
 def _check_reviewed(path: Path, packages: Sequence[str], store: str) -> None:
@@ -234,4 +234,4 @@ def _report(name: str, entry: ShardEntry, as_json: bool) -> None:
     if as_json:
         print_json({"name": name, "version": entry.version, "yanked": entry.yanked})
     else:
-        click.echo(f"{name} {entry.version}: {'not yanked' if entry.yanked is None else f'yanked: {entry.yanked}'}")
+        say(f"{name} {entry.version}: {'not yanked' if entry.yanked is None else f'yanked: {entry.yanked}'}")

@@ -9,7 +9,7 @@ import click
 
 from tunehub import api
 from tunehub.cli.options import json_option, registry_option, require_option
-from tunehub.cli.output import print_json
+from tunehub.cli.output import print_json, say
 
 
 @click.command()
@@ -27,5 +27,5 @@ def resolve(target: str | None, registry: Sequence[str], require: str | None, as
     if as_json:
         print_json(found.to_json())
     else:
-        click.echo(found.explain())
+        say(*found.explain().splitlines())
     sys.exit(0 if found.chosen else 1)

@@ -10,7 +10,7 @@ import click
 
 from tunehub.cli.model_files import dim_option, named_sizes, require_relax_for
 from tunehub.cli.options import json_option
-from tunehub.cli.output import print_json
+from tunehub.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from tunehub.comparison.protocol import MeasuringPlan
@@ -105,8 +105,8 @@ def _shapes(arrays: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _print(facts: Mapping[str, Any]) -> None:
     for title in ("inputs", "outputs"):
         for each in facts[title]:
-            click.echo(f"{title[:-1]:<7} {each['name']} {each['dtype']} {each['shape']}")
+            say(f"{title[:-1]:<7} {each['name']} {each['dtype']} {each['shape']}")
     times = "median {:.4g} ms, {:.4g} to {:.4g}".format(
         *(1e3 * facts[name] for name in ("median_s", "least_s", "most_s"))
     )
-    click.echo(f"{times} ({facts['samples']} samples)")
+    say(f"{times} ({facts['samples']} samples)")

@@ -14,7 +14,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from tunehub.cli.options import json_option, lock_option, registry_option
-from tunehub.cli.output import plain_size, print_json
+from tunehub.cli.output import plain_size, print_json, say
 from tunehub.cli.transfer import TransferBar
 from tunehub.exceptions import HubError
 from tunehub.options import Options, read_options
@@ -66,7 +66,7 @@ def sync(frozen: bool, lock: str | None, registry: Sequence[str], as_json: bool)
     remarks = [] if frozen else look_around(pinned, options)
     if not as_json:
         for remark in remarks:
-            click.echo(f"Note: {remark}", err=True)
+            say(f"Note: {remark}", err=True)
     rows = fetch_all(pinned, path, options, as_json=as_json)
     if as_json:
         print_json({"lock": str(path), "packages": [asdict(row) for row in rows], "notes": remarks})
@@ -107,10 +107,10 @@ def fetch_all(lock: Lock, path: Path, options: Options, *, as_json: bool) -> lis
         row = _fetch(pin, registry, cache, attesters)
         rows.append(row)
         if row.error is not None:
-            click.echo(f"Error: {row.error}", err=True)
+            say(f"Error: {row.error}", err=True)
         elif not as_json:
             where = "in the cache" if row.place == CACHE else f"{plain_size(pin.size)} from {row.place}"
-            click.echo(f"{pin.label}: {where}")
+            say(f"{pin.label}: {where}")
     return rows
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tunehub.cli.options import json_option
-from tunehub.cli.output import print_json
+from tunehub.cli.output import print_json, say
 from tunehub.cli.writing import (
     ONLINE_KEY_VARIABLE,
     online_key_option,
@@ -22,7 +22,6 @@ from tunehub.cli.writing import (
     store_argument,
     trusted_root,
 )
-from tunehub_registry.printable import plain
 from tunehub_registry.trust.layout import MAX_TIMESTAMP_DAYS
 
 if TYPE_CHECKING:
@@ -77,10 +76,10 @@ def _print_json(done: Signing) -> None:
 
 def _print(store: str, done: Signing) -> None:
     for item in done.adopted:
-        click.echo(f"{item.role} (version {item.version}): {', '.join(map(plain, item.changes))}")
+        say(f"{item.role} (version {item.version}): {', '.join(item.changes)}")
     age = "is new" if done.wrote else "is young enough"
-    click.echo(f"{store}: timestamp {done.version} {age}, valid until {done.expires:%Y-%m-%d %H:%M} UTC")
+    say(f"{store}: timestamp {done.version} {age}, valid until {done.expires:%Y-%m-%d %H:%M} UTC")
     for role in done.near_expiry:
-        click.echo(f"Warning: {role.role} ends on {role.expires:%Y-%m-%d}: see `tunehub refresh`", err=True)
+        say(f"Warning: {role.role} ends on {role.expires:%Y-%m-%d}: see `tunehub refresh`", err=True)
     for refusal in done.refused:
-        click.echo(f"Refused: {refusal.role} (version {refusal.version}): {plain(refusal.reason)}", err=True)
+        say(f"Refused: {refusal.role} (version {refusal.version}): {refusal.reason}", err=True)

@@ -12,7 +12,7 @@ import click
 from msgspec.structs import replace
 
 from tunehub.cli.options import json_option
-from tunehub.cli.output import print_json, print_table
+from tunehub.cli.output import print_json, print_table, say
 from tunehub.cli.writing import registry_errors
 from tunehub.exceptions import SettingError
 from tunehub.options import read_options
@@ -58,7 +58,7 @@ def list_trust(as_json: bool) -> None:
     empty = "no trusted roots: `tunehub trust add ADDRESS ROOT.json` adds one"
     print_table(("REGISTRY", "ADDED", "ROOT", "SIGNATURES", "EXPIRES", "SHA256"), cells, empty=empty)
     if bindings:
-        click.echo()
+        say()
         rows_ = ((name, item.registry, "by hand" if item.explicit else "first use") for name, item in bindings)
         print_table(("NAME", "BELONGS TO", "BOUND BY"), rows_, empty="")
 
@@ -83,9 +83,9 @@ def add(address: str, root: Path, sha256: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"registry": known, **asdict(described)})
         return
-    click.echo(f"{known} is trusted by root {described.version} (sha256 {described.sha256})")
-    click.echo(f"signed by {described.threshold} of the keys {', '.join(described.key_ids)}")
-    click.echo(f"expires {described.expires}{' (in the past)' if described.expired else ''}")
+    say(f"{known} is trusted by root {described.version} (sha256 {described.sha256})")
+    say(f"signed by {described.threshold} of the keys {', '.join(described.key_ids)}")
+    say(f"expires {described.expires}{' (in the past)' if described.expired else ''}")
 
 
 @trust.command()
@@ -108,7 +108,7 @@ def bind(name: str, address: str, as_json: bool) -> None:
     if as_json:
         print_json({"name": name.lower(), "registry": known})
     else:
-        click.echo(f"{name.lower()} is bound to {known}")
+        say(f"{name.lower()} is bound to {known}")
 
 
 @trust.command()
@@ -135,7 +135,7 @@ def add_attester(place: str, as_json: bool) -> None:
     if as_json:
         print_json({"keyid": key.keyid, "public": public_text(key)})
     else:
-        click.echo(f"what {public_text(key)} attests counts (key id {key.keyid})")
+        say(f"what {public_text(key)} attests counts (key id {key.keyid})")
 
 
 @attester.command("ls")
@@ -242,7 +242,7 @@ def _report(done: bool, thing: str, otherwise: str, as_json: bool) -> None:
     if as_json:
         print_json({"changed": done})
     elif done:
-        click.echo(f"{thing}: removed")
+        say(f"{thing}: removed")
     if not done:
         raise click.ClickException(f"{thing}: {otherwise} (`tunehub trust` lists all)")
 

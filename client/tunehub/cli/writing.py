@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tunehub.cli.output import say
 from tunehub.options import read_options
 from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.stores.open import normalise_address, open_writable_store
@@ -158,7 +159,7 @@ def open_ledger(address: str, access: LedgerAccess, *, role: str | None = None, 
     keys = private_keys(access.keys, "--key", KEY_VARIABLE)
     if proposes(access):
         text = "Note: without an online key this is a proposal: the registry's signing job (`tunehub timestamp`) "
-        click.echo(f"{text}publishes it", err=True)
+        say(f"{text}publishes it", err=True)
         return ProposalLedger(store, root, keys=keys, online=None, role=role, reviewed=reviewed)
     online = private_key(access.online_key, "--online-key", ONLINE_KEY_VARIABLE)
     return SignedLedger(store, root, keys=keys, online=online, role=role, reviewed=reviewed)
@@ -172,4 +173,4 @@ def proposes(access: LedgerAccess) -> bool:
 def warn_unsigned(address: str) -> None:
     """Say each time what having no signatures means."""
     text = f"Warning: {address} has no signatures: its readers trust whoever can write to it, and the network to it"
-    click.echo(text, err=True)
+    say(text, err=True)

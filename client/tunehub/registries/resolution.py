@@ -18,6 +18,7 @@ from tunehub.registries.requirement import Requirement
 from tunehub.registries.successors import deprecation, successor_text
 from tunehub.target.tvm_generation import is_relay
 from tunehub_registry.index import ShardEntry
+from tunehub_registry.printable import plain
 from tunehub_registry.target import FITS, Accepted, Matcher, Rejected, TargetDescriptor
 
 _FIT_ORDER = {fit: order for order, fit in enumerate(FITS)}
@@ -93,7 +94,7 @@ class Resolution:
             lines = [f"{head}: {self.chosen.label} from {self.chosen.registry}, {_fit_text(self.chosen.match)}"]
             lines += filter(None, [deprecation(self.chosen.label, self.chosen.entry)])
         lines += [f"  {_decision_text(decision)}" for decision in self.trace]
-        return "\n".join(lines if self.trace else [*lines, "  the registries offer no packages"])
+        return "\n".join(map(plain, lines if self.trace else [*lines, "  the registries offer no packages"]))
 
     def to_json(self) -> dict[str, Any]:
         """The resolution in JSON's types."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tunehub.report.model import OWN_RECORD, ReportData, WorkloadReport
-from tunehub_registry.printable import plain_lines
+from tunehub_registry.printable import plain, plain_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +50,7 @@ def summary(report: ReportData) -> str:
     if report.profile is not None:
         run, others = _ms(report.profile.run_s), _ms(report.profile.others_s)
         lines.append(f"a run takes {run} ms; calls of no workload {others} ms (median of {report.profile.runs} runs)")
-    return "\n".join(lines)
+    return "\n".join(map(plain, lines))
 
 
 def table(report: ReportData) -> Table:

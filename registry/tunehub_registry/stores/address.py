@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
+from tunehub_registry.exceptions import RemediedError
 from tunehub_registry.stores.port import StoreError
 
 UNSIGNED_PREFIX = "unsigned+"
@@ -30,8 +31,8 @@ class UnsupportedAddressError(StoreError):
     """An address is malformed, of an unknown scheme, or for something that its store cannot do. `path` is empty."""
 
     def __init__(self, reason: str, *, address: str, remedy: str = _FORMS) -> None:
-        super().__init__(reason, address=address, path="", remedy=remedy)
-        self.args = (f"{address}: {reason} ({remedy})",)
+        RemediedError.__init__(self, reason, remedy=remedy, place=address)
+        self.address, self.path = address, ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
