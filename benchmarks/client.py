@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 
@@ -44,7 +47,8 @@ def run(
     with tempfile.TemporaryDirectory() as folder:
         packages = _package_rows(Path(folder), sizes, json_sizes, repeats)
         compiled = _compile_rows(network or networks.get(_NETWORK), max(1, repeats // 3))
-        return [*_import_rows(repeats), *packages, *compiled]
+        foreign = foreign_rows(network or networks.get(_NETWORK), max(1, repeats // 5))
+        return [*_import_rows(repeats), *packages, *compiled, *foreign]
 
 
 def _import_rows(repeats: int) -> list[Row]:
@@ -206,6 +210,34 @@ def _compile_rows(network: Network, repeats: int) -> list[Row]:
     for what, ms, note in each if functions else ():
         rows.append(Row(name=f"hub_{what}_ms_per_hit", value=ms / len(functions), unit="ms", note=note))
     return rows
+
+
+def foreign_rows(network: Network, repeats: int) -> list[Row]:
+    """One network with the embedded packages, and as if they were somebody else's, whose schedules run once before they
+    serve: the first compile, and one that knows the verdicts. Medians of hubs that are new each time."""
+    import tunehub
+    from tunehub.compiler.hub import open_hub
+    from tunehub.records import package_records
+
+    target, module = tunehub.host_target(), network.relax_module()
+    samples: dict[str, list[float]] = {"embedded": [], "foreign_first": [], "foreign_again": []}
+
+    def compiled(name: str, cache: str) -> None:
+        with patch.dict(os.environ, TUNEHUB_CACHE=cache), closing(open_hub(target)) as hub:
+            samples[name].append(_ms(lambda: tunehub.compile(module, target, hub=hub)))
+
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory() as known, tempfile.TemporaryDirectory() as cache:
+            compiled("embedded", known)
+            with patch.object(package_records, "embedded_digests", lambda _: frozenset()):
+                compiled("foreign_first", cache)
+                compiled("foreign_again", cache)
+    times = {name: median(values) for name, values in samples.items()}
+    note = f"of {network.name}'s compile with embedded packages, {times['embedded']:.0f} ms"
+    return [
+        Row(name=f"compile_{name}", value=times[name] / times["embedded"], unit="times", note=note)
+        for name in ("foreign_first", "foreign_again")
+    ]
 
 
 def _ms(action: Callable[[], object]) -> float:

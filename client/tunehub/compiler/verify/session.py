@@ -6,6 +6,7 @@ a kernel for each block, with nothing inlined (:mod:`tunehub.kernels.cuda.plain`
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from tunehub.tir.symbols import PROBES, elements_at, first_probes, instance, pro
 
 _KINDS: tuple[Kind, ...] = ("signed", "negative", "positive")
 _ENOUGH = 2  # kinds of inputs
-_MANY_BYTES = 64 << 20  # of inputs: then one kind has to do
+_MANY_BYTES, _LONG_S = 64 << 20, 0.1  # of inputs, of a run of the plain schedule: from there on one kind has to do
 _MOST_ELEMENTS = 1 << 22  # of all parameters: larger instances take seconds to compare, and run the same code
 _RUNS = 2  # of each: threads that write over each other do not do so every time
 _NO_MEMORY = ("out of memory", "memoryallocation", "bad_alloc", "memoryerror")  # says nothing about a schedule
@@ -139,11 +140,13 @@ class VerifySession:
             arrays = arrays_for(function, kind)
             inputs = [array if array is None else self._tensor(array) for array in arrays]
             case = _Case(buffer_shapes(function), behind, inputs, [])
+            began = time.perf_counter()
             outputs = self._outputs(library, case)
+            took = time.perf_counter() - began
             if comparable([output for output in outputs if output is not None]):
                 found.append(replace(case, expected=outputs))
             many = sum(array.nbytes for array in arrays if array is not None) > _MANY_BYTES
-            if len(found) >= (1 if many else enough):
+            if len(found) >= (1 if many or took > _LONG_S else enough):
                 break
         return found
 
