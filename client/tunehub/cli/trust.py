@@ -235,7 +235,7 @@ def _print_witnesses(witnesses: Witnesses, as_json: bool) -> None:
     empty = "no witnesses: `tunehub trust witness add ADDRESS FILE.pub` adds one"
     print_table(("KEY ID", "KEY"), ((key.keyid, public_text(key)) for key in keys), empty=empty)
     if keys:
-        click.echo(f"{witnesses.needed} of them needed")
+        say(f"{witnesses.needed} of them needed")
 
 
 def _report(done: bool, thing: str, otherwise: str, as_json: bool) -> None:

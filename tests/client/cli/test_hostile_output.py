@@ -27,15 +27,14 @@ from ...hostile import places
 from ..conftest import SKYLAKE, RegistryFolder
 
 SECRET = "typed-by-somebody"
-COMMANDS = "::error::x ##[add-path]/x ##vso[task.x]y ##teamcity[z] "
-HOSTILE = f"\x1b]0;pwn\x07\x1b[31mred\n::error::x\r\u202eevil\u2028\x9b31m\u200f\n  ::set-output name=a::b {COMMANDS}"
+COMMANDS = {path: command for path, command in walk(cli, ()) if not isinstance(command, click.Group)}
+OBEYED = "::error::x ##[add-path]/x ##vso[task.x]y ##teamcity[z] "
+HOSTILE = f"\x1b]0;pwn\x07\x1b[31mred\n::error::x\r\u202eevil\u2028\x9b31m\u200f\n  ::set-output name=a::b {OBEYED}"
 WORDS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("attach",): ("{registry}", "{file}", "--unsigned"),
     ("attest",): ("{package}", "--key", "{file}", "-o", "{out}"),
     ("bench",): ("{model}",),
     ("cache", "clear"): ("--yes",),
-    ("cache", "ls"): (),
-    ("cache", "verify"): (),
     ("calibrate",): ("--device", HOSTILE),
     ("catalogue",): ("{registry}", "-o", "{out}"),
     ("check",): ("{package}",),
@@ -44,7 +43,6 @@ WORDS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("demo",): (HOSTILE,),
     ("deprecate",): ("{registry}", "llvm-skylake", "--successor", HOSTILE, "--unsigned"),
     ("distill",): ("{folder}",),
-    ("doctor",): (),
     ("explain",): ("{model}",),
     ("export", "metaschedule"): ("{out}", "--model", "{model}"),
     ("export", "tophub"): ("{out}",),
@@ -53,10 +51,8 @@ WORDS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("init",): ("{registry}", "--unsigned"),
     ("key", "new"): ("{file}", "--no-passphrase"),
     ("key", "show"): ("{file}",),
-    ("list",): (),
     ("lock",): ("llvm-skylake", "--tvm", "0.27.0", "-o", "{out}"),
     ("mirror",): ("{registry}", "{out}"),
-    ("networks",): (),
     ("pack",): ("{folder}", "--version", "1.0.0"),
     ("publish",): ("{registry}", "{package}", "--unsigned"),
     ("rebuild",): ("{package}", "{folder}"),
@@ -72,12 +68,7 @@ WORDS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("timestamp",): ("{registry}", "--root", "{file}", "--online-key", "{file}"),
     ("trust", "add"): ("{registry}", "{file}"),
     ("trust", "attester", "add"): ("{file}",),
-    ("trust", "attester", "ls"): (),
-    ("trust", "attester", "remove"): (HOSTILE,),
     ("trust", "bind"): (HOSTILE, "{registry}"),
-    ("trust", "ls"): (),
-    ("trust", "remove"): (HOSTILE,),
-    ("trust", "unbind"): (HOSTILE,),
     ("tune",): ("--work", "{out}", "--model", "{model}"),
     ("undeprecate",): ("{registry}", "llvm-skylake", "--unsigned"),
     ("unyank",): ("{registry}", "llvm-skylake==0.2.0", "--unsigned"),
@@ -101,7 +92,7 @@ def all_hostile(document: bytes) -> bytes:
 def admitted(document: bytes, parse: Callable[[bytes], object]) -> bytes:
     """A document of JSON in which each text is as hostile as its reader admits."""
     found = list(places(json.loads(document)))
-    return _with(_with(document, found, COMMANDS, parse), found, HOSTILE, parse)
+    return _with(_with(document, found, OBEYED, parse), found, HOSTILE, parse)
 
 
 def _with(document: bytes, found: list[tuple[str | int, ...]], text: str, parse: Callable[[bytes], object]) -> bytes:
@@ -243,19 +234,22 @@ def assert_plain(text: str) -> None:
     assert SECRET not in text
 
 
-def test_every_command_is_tried() -> None:
-    commands = {path for path, command in walk(cli, ()) if not isinstance(command, click.Group)}
-    assert commands == set(WORDS)
+def words_of(path: tuple[str, ...]) -> tuple[str, ...]:
+    """The arguments of a command: hostile words where nothing else is stated, for what it does not go without."""
+    if path in WORDS:
+        return WORDS[path]
+    wanted = [parameter for parameter in COMMANDS[path].params if parameter.required]
+    return tuple(word for each in wanted for word in (*each.opts[: isinstance(each, click.Option)], HOSTILE))
 
 
 def assert_shown_plainly(run: Any, given: Mapping[str, Path], words: tuple[str, ...]) -> str:
-    done = run(*words, *(word.format_map(given) if "{" in word else word for word in WORDS[words]))
+    done = run(*words, *(word.format_map(given) if "{" in word else word for word in words_of(words)))
     assert_plain(done.out)
     assert_plain(done.err)
     return str(done.out + done.err)
 
 
-@pytest.mark.parametrize("words", WORDS, ids=" ".join)
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_nothing_hostile_is_printed_by(run: Any, given: Mapping[str, Path], words: tuple[str, ...]) -> None:
     assert_shown_plainly(run, given, words)
 
