@@ -13,7 +13,7 @@ from statistics import geometric_mean, median
 import msgspec
 
 from tunehub.comparison.protocol import MARGIN
-from tunehub.kernels.cpu import CUDA_VERSIONS
+from tunehub.kernels.cuda.templates import VERSIONS
 from tunehub_builder.gate.comparison import ComparedFinalists
 from tunehub_builder.gate.finalists import is_measured
 from tunehub_builder.tuning.journal import KnobChoice, Trial
@@ -21,7 +21,7 @@ from tunehub_builder.tuning.search.knobs import RULE
 
 _STEP_GAIN = math.log(1.1)  # what one step more must gain, over all sizes together: less is noise
 _MOST_STEPS = 8
-_TILE_LENGTHS = {"rows": ("large", "small"), **dict.fromkeys(CUDA_VERSIONS, ("length",))}
+_TILE_LENGTHS = {"rows": ("large", "small"), **dict.fromkeys(VERSIONS, ("length",))}
 """By template the knobs that are lengths of tiles along an open axis; tiles of others are 1 long."""
 FINALISTS = 4
 FEWEST_SIZES = 6
@@ -181,7 +181,7 @@ def ladder_finalists(trials: Sequence[Trial], points: Sequence[tuple[int, ...]])
     single = [(min(measured, key=lambda trial: trial.run_s[place]), place) for place in range(len(points))]
     gaining = sorted(single, key=lambda found: found[0].run_s[found[1]] / best.run_s[found[1]])
     first = measured[0].choice
-    of_tiles = any(trial.choice is not None and trial.choice.template in CUDA_VERSIONS for trial in measured)
+    of_tiles = any(trial.choice is not None and trial.choice.template in VERSIONS for trial in measured)
     found: list[KnobChoice] = []
     for choice in (RULE if of_tiles else first, best.choice, *(trial.choice for trial, _ in gaining)):
         if choice is not None and choice not in found:

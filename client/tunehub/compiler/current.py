@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from tunehub.kernels.cpu import KnobError, version_of
+from tunehub.kernels.cpu import NAMES, template
+from tunehub.kernels.cuda.templates import VERSIONS
 from tunehub_registry.template_record import TemplateRecord
+
+
+def version_of(name: str) -> int | None:
+    """The version of the template called ``name``, for CPUs or for CUDA; None when there is none."""
+    return template(name).VERSION if name in NAMES else VERSIONS.get(name)
 
 
 def is_current(record: TemplateRecord) -> bool:
     """Whether this client has the template of a record, in its version."""
-    try:
-        return record.version == version_of(record.template)
-    except KnobError:  # a template that this client does not have
-        return False
+    return record.version == version_of(record.template)

@@ -163,9 +163,10 @@ def static_reason(candidate: Any) -> str | None:
 
 
 def _choice_reason(choice: KnobChoice) -> str | None:
-    from tunehub.kernels.cpu import CUDA_VERSIONS, KnobError, read_knobs, template
+    from tunehub.kernels.cpu import KnobError, read_knobs, template
+    from tunehub.kernels.cuda.templates import VERSIONS
 
-    if choice.template in CUDA_VERSIONS:
+    if choice.template in VERSIONS:
         return _tile_reason(choice)
     try:
         own = template(choice.template)

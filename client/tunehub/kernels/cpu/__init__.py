@@ -34,7 +34,6 @@ from tunehub.kernels.cpu.base import (
 )
 
 __all__ = [
-    "CUDA_VERSIONS",
     "NAMES",
     "KnobError",
     "Knobs",
@@ -48,15 +47,12 @@ __all__ = [
     "machine_of",
     "read_knobs",
     "template",
-    "version_of",
 ]
 
 # in the order in which they are asked
 NAMES = ("matrix_tiles", "conv2d", "winograd", "depthwise", "dense", "pooling", "last_axis", "elementwise", "loops")
 
 
-# Tiles of the rules for CUDA, whose knobs records hold, too (:mod:`tunehub.kernels.cuda.knobs`), with their versions.
-CUDA_VERSIONS = {"cuda_tiles": 1, "split_k": 1, "tensor_cores": 1, "warpgroups": 1, "bulk_copies": 1}
 _LITTLE = 1024  # steps of all loops, that take less than a microsecond however they are written
 
 
@@ -99,11 +95,6 @@ def template(name: str) -> Template:
     if name not in NAMES:
         raise KnobError(f"there is no template {name!r}; there are {', '.join(NAMES)}")
     return cast(Template, importlib.import_module(f"tunehub.kernels.cpu.{name}"))
-
-
-def version_of(name: str) -> int:
-    """The version of the template called ``name``, for CPUs or for CUDA; KnobError when there is none."""
-    return CUDA_VERSIONS[name] if name in CUDA_VERSIONS else template(name).VERSION
 
 
 def find(mod: Any) -> Match | None:

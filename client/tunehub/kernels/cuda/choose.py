@@ -92,6 +92,8 @@ def offers(rules: Sequence[KernelRule], mod: Any, target: Any, device: GpuDevice
         offer.advance()
         if offer.best is not None or offer.error is not None:
             found.append(offer)
+        if rule.ALONE:
+            break
     return found
 
 
@@ -137,8 +139,9 @@ def _said(
 def _slower(own: KernelCandidate, other: KernelCandidate) -> SlowerError | None:
     if own.seconds is None or other.seconds is None:
         return None
-    times = microseconds(other.seconds), microseconds(own.seconds)
-    return SlowerError(f"another kernel should take {times[0]} µs, this one {times[1]}")
+    said = f"another kernel should take {microseconds(other.seconds)} µs, this one {microseconds(own.seconds)}"
+    counted = "" if own.place_s in (own.seconds, math.inf) else f", which counts as {microseconds(own.place_s)}"
+    return SlowerError(said + counted)
 
 
 def _order(offer: Offer) -> tuple[float, int]:

@@ -6,9 +6,9 @@ CONTRIBUTING.md, "Add a CUDA kernel", shows how to write one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from tunehub.kernels.devices.device import GpuDevice
 
@@ -39,6 +39,8 @@ class KernelRule(Protocol):
     """In reports, and of the template in records if it is one."""
     VERSION: int
     """Of its tiles as records have them: it changes when they change their meaning."""
+    ALONE: bool
+    """Whether tunehub makes the functions that match for this rule: no other one is asked then."""
 
     def match(self, mod: Any, target: Any) -> Any | None:
         """The workload; None for a function of another kind, a GPU or a TVM without what the kernel needs. Cheap."""
@@ -53,6 +55,28 @@ class KernelRule(Protocol):
     def build(self, workload: Any, tile: Any) -> Any:
         """What has the scheduled function as ``main`` of its ``mod``, as a schedule of TVM has. Raises what it likes
         for a tile that cannot be built; what is checked of every schedule is not checked here."""
+
+
+@runtime_checkable
+class RecordedRule(Protocol):
+    """A rule whose tiles records may name: their knobs are a tile's fields, but for those with ``is_knob=False`` among
+    their metadata. A record is held to what :meth:`takes` says."""
+
+    VERSION: int
+    TEMPLATES: Mapping[str, type[Any]]
+    """Frozen dataclasses, a type of tiles by the name of each template."""
+
+    def match(self, mod: Any, target: Any) -> Any | None:
+        """See :meth:`KernelRule.match`."""
+
+    def takes(self, workload: Any, tile: Any) -> bool:
+        """Whether ``tile``, from a record, is within the bounds that the rule's own tiles have."""
+
+    def space(self, workload: Any, device: GpuDevice) -> Iterable[KernelCandidate]:
+        """The tiles that are worth measuring, the likeliest first."""
+
+    def build(self, workload: Any, tile: Any) -> Any:
+        """See :meth:`KernelRule.build`."""
 
 
 class OpenKernelRule(Protocol):

@@ -22,7 +22,10 @@ from tunehub.kernels.cuda.gemm.hopper import rule as hopper
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.rule import tile_for
 from tunehub.kernels.cuda.gemm.split_k import rule as split_k_rule
+from tunehub.kernels.cuda.kernel_rule import RecordedRule
 from tunehub.kernels.cuda.knobs import TileChoice, by_knobs, by_open_knobs, knob_space, read_tile
+from tunehub.kernels.cuda.rules import RULES
+from tunehub.kernels.cuda.templates import VERSIONS
 from tunehub.tir.guard import check_function
 from tunehub.tir.keys import workload_key
 from tunehub.tir.nodes import main_module
@@ -102,7 +105,7 @@ def test_products_for_warpgroups_have_tiles_of_these_and_of_tensor_cores() -> No
     own = next(choice for choice in space if choice.template == "warpgroups")
     record = record_of(mod, own)
     check_function(by_knobs(mod, H200, record).mod["main"], mod["main"], H200)
-    with pytest.raises(KnobError, match="need a GPU of sm_90"):
+    with pytest.raises(KnobError, match="this GPU or this TVM"):
         by_knobs(mod, TARGET, record)  # sm_80
     for changes in ({"columns": 48}, {"stages": 99}, {"groups": [9, 9]}, {"warps": [1, 1]}):
         with pytest.raises(KnobError):
@@ -124,6 +127,11 @@ def test_large_products_have_tiles_for_the_copy_engine() -> None:
             by_knobs(mod, H200, without(own[-1], **changes))
     with pytest.raises(KnobError, match="known shapes"):
         by_open_knobs(open_rows()[0], H200, without(own[-1], length=128))
+
+
+def test_an_index_knows_the_versions_of_all_templates() -> None:
+    recorded = [rule for rule in RULES if isinstance(rule, RecordedRule)]
+    assert {name: rule.VERSION for rule in recorded for name in rule.TEMPLATES} == VERSIONS
 
 
 def without(choice: TileChoice, **changes: Any) -> TileChoice:
@@ -167,7 +175,7 @@ def test_knobs_are_for_their_functions_and_versions() -> None:
     own = knob_space(mod, TARGET)[0]
     with pytest.raises(KnobError, match="does not fit"):
         by_knobs(half, TARGET, own)
-    with pytest.raises(KnobError, match="none of the tiles"):
+    with pytest.raises(KnobError, match="does not fit"):
         by_knobs(mod, TARGET, knob_space(half, TARGET)[0])
     with pytest.raises(KnobError, match="version 7"):
         read_tile(TileChoice(template="cuda_tiles", version=7, knobs=own.knobs))
@@ -248,7 +256,7 @@ def test_rows_with_divided_sums_are_offered_right_and_held_to_their_space() -> N
     for changes in ({"groups": 3}, {"threads": [64, 64]}, {"vectors": [16, 16]}, {"sums": [64, 64]}, {"lanes": 4}):
         with pytest.raises(KnobError):
             by_open_knobs(function, TARGET, without(choice, **changes))
-    with pytest.raises(KnobError, match="none of the tiles"):
+    with pytest.raises(KnobError, match="does not fit"):
         by_open_knobs(open_rows()[0], TARGET, choice)  # whose sums are short
 
 

@@ -23,7 +23,7 @@ from tunehub.tir.guard import GuardError, check_function
 from tunehub.tir.nodes import main_module
 from tunehub.tir.symbols import instance, symbols_of
 
-NAME, VERSION = "attention", 1
+NAME, VERSION, ALONE = "attention", 1, True
 _FIRST_ARCHITECTURE = 80  # with copies that are not waited for, and products of 16 × 8 × 16
 _SHORT = 256  # keys that a block takes at once
 _FEW = 256  # queries of all matrices of a batch, for which blocks are small

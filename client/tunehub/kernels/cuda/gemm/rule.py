@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product
+from typing import Annotated, TypeVar
 
 import numpy as np
+from msgspec import Meta
 
 from tunehub.comparison.guess import GUESS_MARGIN, against_guess
 from tunehub.kernels.cuda.gemm.cost import (
@@ -24,6 +26,8 @@ from tunehub.kernels.cuda.gemm.cost import (
     shared_bytes,
 )
 
+FURTHER = 40  # tiles among which some are worth measuring
+_BEST, _APART = 10, 5  # the best ones, and every fifth of those behind them
 UNROLLED = 512  # steps of loops in one another that become straight code
 _FEWEST_THREADS, _MOST_THREADS = 32, 512
 _MOST_OF_THREAD, _MOST_SUMS = 16, 64  # elements of a thread: along one loop, and of all
@@ -33,6 +37,7 @@ _FIRST_STEP = 24  # with which tiles of the result are compared first
 _KEPT = 256  # of the best, which are looked at more closely
 _EVEN = 16  # loops that it divides have tiles enough that divide them
 _MULTIPLES = (2, 4, 8, 16, 32, 64)  # to which others are made longer
+T = TypeVar("T")
 _MOST_WASTE = 4 / 3  # of them: the longer loop by the loop
 
 
@@ -42,11 +47,11 @@ class Tile:
     thread), for each loop over what is added up the part of a ``step``. The last tile of a loop may go beyond its end.
     ``expected_s``: what it should take."""
 
-    virtual: tuple[int, ...]
-    threads: tuple[int, ...]
-    inner: tuple[int, ...]
-    step: tuple[int, ...]
-    expected_s: float
+    virtual: tuple[Annotated[int, Meta(ge=1, le=64)], ...]
+    threads: tuple[Annotated[int, Meta(ge=1, le=1024)], ...]
+    inner: tuple[Annotated[int, Meta(ge=1, le=64)], ...]
+    step: tuple[Annotated[int, Meta(ge=1, le=64)], ...]
+    expected_s: float = field(default=0.0, metadata={"is_knob": False})
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -122,6 +127,11 @@ def is_within(problem: Problem, tile: Tile, *, shared_memory: int, threads: int)
         and math.prod(tile.step) <= _MOST_STEP
         and int(shared_bytes(problem, row)[0]) <= shared_memory
     )
+
+
+def spread(tiles: Sequence[T]) -> list[T]:
+    """The best of ``tiles``, and some behind them: neighbours are alike."""
+    return [*tiles[:_BEST], *tiles[_BEST::_APART]]
 
 
 def _better(dividing: Tile | None, covering: Sequence[Tile]) -> Tile | None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from tunehub.kernels.cuda.gemm.cost import Operand, Problem, Term, default_s, matrix_shape
 from tunehub.kernels.cuda.gemm.matmul import AT_ONCE, SIDE
-from tunehub.kernels.cuda.gemm.rule import UNROLLED, NoTileError, Tile, tile_for
+from tunehub.kernels.cuda.gemm.rule import FURTHER, UNROLLED, NoTileError, Tile, is_within, ranked, spread, tile_for
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.target.gpu_architectures import LaunchLimits
 from tunehub.tir.cuda.limits import limits_of
@@ -26,7 +26,8 @@ from tunehub.tir.nodes import buffer_kind, buffer_of, integer, is_reduction, par
 from tunehub.tir.schedules import open_schedule
 from tunehub.tir.versions import LOADS
 
-NAME, VERSION = "cuda_tiles", 1
+NAME, VERSION, ALONE = "cuda_tiles", 1, False
+TEMPLATES = {NAME: Tile}
 _TYPES = ("float32", "float16")  # of operands and result; matmuls in the latter are for tensor cores
 _PROBES = 4  # random places at which terms are held to the index that they were found in
 _FEW_COLUMNS = 64  # up to which TVM's own rule for products in half precision has no tensor cores
@@ -77,6 +78,25 @@ def candidates(workload: SumsWorkload, _device: Any) -> Iterator[KernelCandidate
         yield KernelCandidate(tile=None, seconds=None)
     else:
         raise NoTileError("several threads for each result are better, as TVM has them")
+
+
+def takes(workload: SumsWorkload, tile: Tile) -> bool:
+    """Whether it keeps the bounds of the rule's own."""
+    problem, limits = workload.sums.problem, workload.limits
+    return problem is not None and is_within(problem, tile, shared_memory=limits.shared_memory, threads=limits.threads)
+
+
+def space(workload: SumsWorkload, _device: Any) -> Iterator[KernelCandidate]:
+    """The best tiles, and some behind them; none of products in half precision."""
+    sums, limits = sums_of(workload.mod), workload.limits
+    if sums is None or sums.problem is None:
+        return
+    problem, covering = sums.problem, (False, True) if sums.einsum else (False,)
+    bounds = {"shared_memory": limits.shared_memory, "threads": limits.threads, "count": FURTHER}
+    found = [tile for each in covering for tile in ranked(problem, covering=each, **bounds)]
+    by_loops = {(tile.virtual, tile.threads, tile.inner, tile.step): tile for tile in found}
+    for tile in spread(sorted(by_loops.values(), key=lambda tile: tile.expected_s)[:FURTHER]):
+        yield KernelCandidate(tile=tile, seconds=tile.expected_s)
 
 
 def build(workload: SumsWorkload, tile: Tile | None) -> Any:

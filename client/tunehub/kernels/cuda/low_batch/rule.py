@@ -18,7 +18,7 @@ from tunehub.tir.cuda.limits import limits_of
 from tunehub.tir.guard import check_features
 from tunehub.tir.nodes import main_module
 
-NAME, VERSION = "skinny", 1
+NAME, VERSION, ALONE = "skinny", 1, False
 _FEW = 8  # rows, up to which no kernel for warpgroups is as fast
 
 

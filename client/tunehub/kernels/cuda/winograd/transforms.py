@@ -24,7 +24,7 @@ from tunehub.tir.guard import check_function, check_tiles
 from tunehub.tir.nodes import blocks_in, buffer_shapes, main_module
 from tunehub.tir.schedules import open_schedule
 
-NAME, VERSION = "winograd", 1
+NAME, VERSION, ALONE = "winograd", 1, False
 HALF_VECTOR = 2  # channels of a thread in half precision
 _OWN = {TRANSFORMED, RESULT, half.TRANSFORMED, half.RESULT}
 _MOST_THREADS = 128  # of a block; fewer where there are few tiles, so that all multiprocessors have some

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from heapq import nsmallest
+from itertools import zip_longest
 from typing import Any
 
 from tunehub.comparison.guess import against_guess
@@ -24,9 +25,11 @@ from tunehub.tir.cuda.ptx import ARCHITECTURE, COPIED
 from tunehub.tir.nodes import main_module
 from tunehub.tir.versions import TENSOR_LOAD
 
-NAME, VERSION = "tensor_cores", 1  # in reports as what other GPUs have for such functions
+NAME, VERSION, ALONE = "tensor_cores", 1, False  # in reports as what other GPUs have for such functions
 WARPGROUPS, BULK = "warpgroups", "bulk_copies"  # in records
+TEMPLATES = {WARPGROUPS: WarpgroupTile, BULK: BulkTile}
 ByWarpgroups = WarpgroupTile | BulkTile
+_MEASURED = 8  # tiles
 # Of what other kernels should take, what those by the copy engine must promise: costs of these are newer.
 _MARGIN = 0.95
 
@@ -104,6 +107,24 @@ def candidates(workload: ProductWorkload, _device: Any) -> Iterator[KernelCandid
         if against_guess(own_s, other_s, launches_s=LAUNCHES_S) is not None:
             return
         yield KernelCandidate(tile=tile, seconds=own_s, compared_s=known[0][0])
+
+
+def takes(workload: ProductWorkload, tile: ByWarpgroups) -> bool:
+    """Whether it is one of all tiles of its kind."""
+    matmul = workload.matmul
+    if isinstance(tile, BulkTile):
+        return bulk_tiles.suits(matmul) and tile in set(bulk_tiles.tiles(matmul))
+    return tile in set(tiles(matmul))
+
+
+def space(workload: ProductWorkload, _device: Any) -> Iterator[KernelCandidate]:
+    """The rule's tile, and then as many of both kinds."""
+    matmul = workload.matmul
+    bulk, others = bulk_ranked(matmul, _MEASURED), ranked(matmul, _MEASURED)
+    found = [best(matmul)[0][1], *(tile for pair in zip_longest(bulk, others) for tile in pair if tile is not None)]
+    for tile in list(dict.fromkeys(found))[:_MEASURED]:
+        own_s = bulk_seconds(matmul, tile) if isinstance(tile, BulkTile) else seconds(matmul, tile)
+        yield KernelCandidate(tile=tile, seconds=own_s)
 
 
 def build(workload: ProductWorkload, tile: ByWarpgroups) -> WarpgroupSchedule:

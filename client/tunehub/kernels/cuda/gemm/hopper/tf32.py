@@ -19,7 +19,7 @@ from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.tir.nodes import main_module
 from tunehub.tir.precision import PRECISION
 
-NAME, VERSION = "tensor_cores_tf32", 1
+NAME, VERSION, ALONE = "tensor_cores_tf32", 1, False
 _HALVES = 2  # of a number
 
 

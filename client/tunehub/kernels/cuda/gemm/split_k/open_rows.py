@@ -54,6 +54,15 @@ def divided_rows(whole: OpenFunction, sizes: Sequence[int]) -> tuple[DividedRows
     return () if product is None else _likely(product, tuple(sizes))
 
 
+def row_blocks(whole: OpenFunction, tile: SplitTile, length: int) -> RowBlocks | None:
+    """What the blocks of ``tile`` compute in pieces of the ``length`` that it divides; None for others."""
+    product = open_matmul(whole, matmul_of)
+    if product is None:
+        return None
+    found = DividedRows(product=product, tile=tile)
+    return None if length % found.length else found.blocks
+
+
 def over_rows(whole: OpenFunction, found: DividedRows) -> Any:
     """``whole`` by a tile, not checked as a whole. Raises NoTileError where a piece is of another kind, GuardError when
     a tile writes what others write, NotPiecesError, and what TVM raises."""

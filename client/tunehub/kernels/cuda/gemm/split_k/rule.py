@@ -15,13 +15,14 @@ from tunehub.kernels.cuda.gemm.cost import LAUNCHES_S, default_s
 from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.gemm.split_k.cost import seconds
-from tunehub.kernels.cuda.gemm.split_k.sketch import SplitTile, all_tiles, apply, matmul_of
+from tunehub.kernels.cuda.gemm.split_k.sketch import SplitTile, all_tiles, apply, is_among, matmul_of
 from tunehub.kernels.cuda.gemm.tiles import sums_of
 from tunehub.kernels.cuda.gemm.workload import ProductWorkload
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.tir.guard import check_tiles
 
-NAME, VERSION = "split_k", 1
+NAME, VERSION, ALONE = "split_k", 1, False
+TEMPLATES = {NAME: SplitTile}
 _ATTEMPTS = 3  # tiles that are tried, the likeliest ones
 _FEW_COLUMNS = 3  # with so few other tiles took 0.44 and 0.78 times as long, where these promised 0.91 and 0.95
 
@@ -51,6 +52,16 @@ def _compared_s(matmul: Matmul, expected_s: float) -> float:
     if matmul.is_batch_by_sums:  # other tiles took 0.96 to 2.5 times as long for 18 of these (ADR 44)
         return 0.0
     return expected_s * (GUESS_MARGIN if matmul.extents[2] <= _FEW_COLUMNS else 1.0)
+
+
+def takes(workload: ProductWorkload, tile: SplitTile) -> bool:
+    """Whether it is one of all tiles."""
+    return is_among(workload.matmul, tile)
+
+
+def space(_workload: ProductWorkload, _device: Any) -> tuple[KernelCandidate, ...]:
+    """None: such tiles are measured for functions with open axes."""
+    return ()
 
 
 def build(workload: ProductWorkload, tile: SplitTile) -> Any:

@@ -11,9 +11,9 @@ from typing import Any
 from tunehub.comparison.guess import against_guess
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.matmul import Matmul
-from tunehub.kernels.cuda.gemm.rule import NoTileError
+from tunehub.kernels.cuda.gemm.rule import FURTHER, NoTileError, spread
 from tunehub.kernels.cuda.gemm.tensor_core.cost import LAUNCHES_S, default_s, seconds
-from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, apply, matmul_of, tiles
+from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, apply, is_among, matmul_of, tiles
 from tunehub.kernels.cuda.gemm.tiles import is_narrow, narrow_s
 from tunehub.kernels.cuda.gemm.workload import ProductWorkload
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
@@ -21,7 +21,8 @@ from tunehub.tir.cuda.headers import missing_for_tensor_cores
 from tunehub.tir.guard import check_tiles
 from tunehub.tir.intrinsics import import_intrinsics
 
-NAME, VERSION = "tensor_cores", 1
+NAME, VERSION, ALONE = "tensor_cores", 1, False
+TEMPLATES = {NAME: TensorTile}
 _ATTEMPTS = 3  # tiles that are tried, the likeliest ones
 
 
@@ -54,6 +55,17 @@ def _first_s(matmul: Matmul, target: Any) -> float:
     records all but one are for warpgroups."""
     has_windows = matmul.runs[0] < matmul.extents[-1]
     return (warpgroups.expected_s(matmul, target) if has_windows else None) or 0.0
+
+
+def takes(workload: ProductWorkload, tile: TensorTile) -> bool:
+    """Whether it is one of all tiles."""
+    return is_among(workload.matmul, tile)
+
+
+def space(workload: ProductWorkload, _device: Any) -> Iterator[KernelCandidate]:
+    """The best tiles, and some behind them."""
+    for tile in spread(ranked(workload.matmul, FURTHER)):
+        yield KernelCandidate(tile=tile, seconds=seconds(workload.matmul, tile))
 
 
 def build(workload: ProductWorkload, tile: TensorTile) -> Any:

@@ -1,0 +1,6 @@
+"""Templates for CUDA whose tiles records may name as knobs (:mod:`tunehub.kernels.cuda.knobs`), with their versions:
+what an index of records knows without TVM."""
+
+from __future__ import annotations
+
+VERSIONS = {"cuda_tiles": 1, "split_k": 1, "tensor_cores": 1, "warpgroups": 1, "bulk_copies": 1}
