@@ -133,8 +133,8 @@ def _run(
         "workloads": "every record has its workload",
         "replay": f"all records replay on TVM {tvm_versions()[0]}",
         "roofline": "no time is faster than the target can be",
-        "outputs": f"{found.compared} outputs computed again, {found.by_record} by the records; "
-        f"{found.nearest:.2g} apart at most",
+        "outputs": f"{found.compared} outputs computed again, {found.by_record} by the records, "
+        f"{found.whole} compared in all their numbers; {found.nearest:.2g} apart at most",
     }
     checks = [_check(name, findings, good[name]) for name, findings in found.by_name.items()]
     return checks if found.compared or found.outputs else [

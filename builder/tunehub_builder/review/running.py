@@ -37,7 +37,8 @@ _MOST_OPERATIONS = 2e10  # of plain loops, which do about 1e9 a second
 
 @dataclass(kw_only=True)
 class RunChecks:
-    """Findings by check; ``compared`` outputs, of which ``by_record`` were computed by the record here."""
+    """Findings by check; ``compared`` outputs, of which ``by_record`` were computed by the record here, and ``whole``
+    in all their numbers beside those of TVM's default here."""
 
     workloads: list[ReviewFinding]
     replay: list[ReviewFinding]
@@ -45,6 +46,7 @@ class RunChecks:
     outputs: list[ReviewFinding]
     compared: int = 0
     by_record: int = 0
+    whole: int = 0
     nearest: float = 0.0
 
     @property
@@ -145,7 +147,9 @@ class _RecordCheck:
             found.by_record += 1
         if facts.operations <= _MOST_OPERATIONS:
             host = find_relax_target(HOST).config
-            self._compare(self._computed(host, None, stated), stated, facts, "TVM's default gives")
+            computed = self._computed(host, None, stated)
+            self._compare(computed, stated, facts, "TVM's default gives")
+            self._check_whole(computed.apart, facts)
         found.compared += target is not None or facts.operations <= _MOST_OPERATIONS
 
     def _computed(self, target: Any, line: bytes | None, stated: OutputDigest) -> ComputedOutputs:
@@ -162,6 +166,16 @@ class _RecordCheck:
         if difference_reason(apart, facts.tolerance) is not None:
             reason = f"the stated output differs by {apart:.2g} from what {who}; the most is {facts.tolerance:.2g}"
             raise _FindingError(self._found.outputs, reason)
+
+    def _check_whole(self, apart: float | None, facts: WorkloadFacts) -> None:
+        """A submission states some numbers of each output; what was computed here is compared in all of them."""
+        if apart is None:
+            return
+        self._found.whole += 1
+        self._found.nearest = max(self._found.nearest, apart)
+        if difference_reason(apart, facts.tolerance) is not None:
+            reason = f"all numbers compared, what the record gives here differs by {apart:.2g} from TVM's default"
+            raise _FindingError(self._found.outputs, f"{reason}; the most is {facts.tolerance:.2g}")
 
     def _ask(self, checked: list[ReviewFinding], request: str, *arguments: Any) -> Any:
         if not self._worker.alive:

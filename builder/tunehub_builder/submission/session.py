@@ -14,7 +14,7 @@ from typing import Any
 
 from tunehub.comparison.difference import tolerance
 from tunehub.compiler.measure.session import CandidateSession
-from tunehub.compiler.verify.inputs import Kind, arrays_for, comparable, longest_sum, unwritten
+from tunehub.compiler.verify.inputs import Kind, apart, arrays_for, comparable, longest_sum, unwritten
 from tunehub.tir.keys import workload_key
 from tunehub.tir.nodes import buffer_shapes, main_module
 from tunehub.tir.symbols import instance, is_symbolic
@@ -43,16 +43,20 @@ class WorkloadFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComputedOutputs:
-    """What a schedule computed on inputs of a ``kind``; ``inputs`` is their SHA-256."""
+    """What a schedule computed on inputs of a ``kind``; ``inputs`` is their SHA-256. ``apart``: how far it is, in all
+    numbers and relative, from what the call before computed on the same inputs of the same workload; None without."""
 
     kind: Kind
     inputs: str
     outputs: tuple[ArrayDigest, ...]
+    apart: float | None = None
 
 
 class SubmissionSession(CandidateSession):
     """The requests of a worker. ``target`` is TVM's JSON of it, ``line`` a record with its newline, None for TVM's
     default."""
+
+    _before: tuple[tuple[str, Values, Kind], list[Any]] | None = None  # the outputs of the last run, and what was run
 
     def open(self, exact: str, function: str) -> str:
         """Remember the workload in ``function``, TVM's JSON, as ``exact``; returns its key.
@@ -89,7 +93,9 @@ class SubmissionSession(CandidateSession):
         self, exact: str, target: Any, line: bytes | None, values: Values = (), kind: Kind | None = None
     ) -> ComputedOutputs:
         """Run a workload, where its symbols have ``values``, by a record or by TVM's default, on inputs of a ``kind``;
-        None: of the first kind that gives numbers. Raises ValueError for a workload that is too large, or gives none.
+        None: of the first kind that gives numbers. They are kept for the next call.
+
+        Raises ValueError for a workload that is too large, or gives none.
         """
         function = self._at(exact, values)
         if _bytes_of(buffer_shapes(function)) > _MOST_BYTES:
@@ -101,7 +107,14 @@ class SubmissionSession(CandidateSession):
             found = self._run_on(library, arrays, buffer_shapes(function), target)
             if comparable(found):
                 given = [array for array in arrays if array is not None]
-                return ComputedOutputs(kind=each, inputs=_sha256(given), outputs=tuple(map(array_digest, found)))
+                known, before = self._before or (None, [])
+                self._before = ((exact, tuple(values), each), found)
+                return ComputedOutputs(
+                    kind=each,
+                    inputs=_sha256(given),
+                    outputs=tuple(map(array_digest, found)),
+                    apart=apart(before, found) if known == self._before[0] else None,
+                )
         raise ValueError("it gives no numbers on random inputs")
 
     def _scheduled(self, exact: str, target: Any, line: bytes) -> Any:
@@ -170,8 +183,8 @@ def samples_apart(found: ArrayDigest, expected: ArrayDigest) -> float:
     pairs = list(zip(found.samples, expected.samples, strict=True))
     if any((a is None) != (b is None) for a, b in pairs):
         return math.inf
-    apart = max((abs(a - b) for a, b in pairs if a is not None and b is not None), default=0.0)
-    return apart / expected.largest if expected.largest else apart
+    most = max((abs(a - b) for a, b in pairs if a is not None and b is not None), default=0.0)
+    return most / expected.largest if expected.largest else most
 
 
 def _bytes_of(shapes: Sequence[tuple[tuple[int, ...], str]]) -> int:
