@@ -23,7 +23,7 @@ from tunehub.kernels.cuda.attention.function import attention
 from tunehub.kernels.cuda.attention.rule import tiles
 from tunehub.kernels.cuda.attention.spec import attention_of
 from tunehub.kernels.cuda.low_batch.choice import chosen
-from tunehub.kernels.cuda.low_batch.product import SkinnyExtents
+from tunehub.kernels.cuda.low_batch.product import LowBatchExtents
 from tunehub.kernels.cuda.low_batch.tile import StagedTile
 from tunehub.kernels.cuda.low_batch.weights import GROUP, Format
 from tunehub.tir.cuda.limits import limits_of
@@ -98,7 +98,7 @@ def low_batch_tiles() -> Iterator[ChosenTile]:
         if bits == _HALF_BITS and count > _FEW:
             continue
         form = Format(bits=bits, group=0 if bits == _HALF_BITS else GROUP)
-        extents = SkinnyExtents(rows=count, columns=rows[0]["N"], depth=rows[0]["K"], weights=form)
+        extents = LowBatchExtents(rows=count, columns=rows[0]["N"], depth=rows[0]["K"], weights=form)
         own = _fields(chosen(extents, limits_of(_target()).asked_shared_memory))
         times = [row["us"] for row in rows if own.items() <= {"HELD": 0, **row}.items()]
         yield ChosenTile(

@@ -19,10 +19,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize(("rows", "label", "served"), [
     (1, "float16", None),
-    (8, "float16", "skinny"),
+    (8, "float16", "low_batch"),
     (9, "float16", "tensor_cores"),
-    (1, "q4f16", "skinny"),
-    (64, "q8f16", "skinny"),
+    (1, "q4f16", "low_batch"),
+    (64, "q8f16", "low_batch"),
 ])  # fmt: skip
 def test_each_product_is_one_kernel(rows: int, label: str, served: str | None) -> None:
     with H200:

@@ -106,6 +106,7 @@ def knob_space(mod: Any, target: Any) -> list[TileChoice]:
         whole = open_function(mod["main"])
         return [] if whole is None else _open_space(whole, target)
     spaces = sorted(filter(None, _spaces(mod, target)), key=lambda space: space[0].seconds or 0.0)
+    spaces = [space for space in spaces if space[0].place_s == 0.0] or spaces  # which others do not come close to
     share = _MEASURED // max(1, len(spaces))
     return [_choice(each.tile) for space in spaces for each in space[:share]]
 

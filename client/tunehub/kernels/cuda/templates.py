@@ -3,4 +3,13 @@ what an index of records knows without TVM."""
 
 from __future__ import annotations
 
-VERSIONS = {"cuda_tiles": 1, "split_k": 1, "tensor_cores": 1, "warpgroups": 1, "bulk_copies": 1}
+VERSIONS = {
+    "cuda_tiles": 1,
+    "split_k": 1,
+    "tensor_cores": 1,
+    "warpgroups": 1,
+    "bulk_copies": 1,
+    "low_batch": 1,
+    "low_batch_direct": 1,
+    "low_batch_warpgroups": 1,
+}

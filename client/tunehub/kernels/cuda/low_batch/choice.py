@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
-from tunehub.kernels.cuda.low_batch.product import SkinnyExtents
+from tunehub.kernels.cuda.low_batch.product import LowBatchExtents
 from tunehub.kernels.cuda.low_batch.shared_memory import fits
-from tunehub.kernels.cuda.low_batch.tile import AnyTile, SkinnyTile, StagedTile, WgmmaTile
+from tunehub.kernels.cuda.low_batch.tile import AnyTile, DirectTile, StagedTile, WgmmaTile
 from tunehub.kernels.devices.known import default_device
 
 _ROWS = 8  # of x in an instruction
@@ -93,7 +93,7 @@ _WGMMA: dict[int, dict[int, tuple[_Wgmma | None, ...]]] = {
 }
 
 
-def chosen(extents: SkinnyExtents, asked: int, warpgroups: bool = False) -> AnyTile:
+def chosen(extents: LowBatchExtents, asked: int, warpgroups: bool = False) -> AnyTile:
     """The tile for a product, where a block can ask for ``asked`` bytes of shared memory; ``warpgroups``: the GPU and
     TVM have these."""
     if warpgroups:
@@ -104,20 +104,20 @@ def chosen(extents: SkinnyExtents, asked: int, warpgroups: bool = False) -> AnyT
     return next((tile for tile in staged if fits(extents, tile, asked)), None) or _of_registers(extents)
 
 
-def _of_product(extents: SkinnyExtents) -> Iterator[StagedTile]:
+def _of_product(extents: LowBatchExtents) -> Iterator[StagedTile]:
     """The tile that was fastest for the very product, or for as many columns."""
     rows = _most_rows(_STAGED[_FOUR], extents)
     if extents.weights.bits != _FOUR or rows is None:
         return
     three = _wave(2) < extents.columns <= _wave(3) and extents.depth < _DEEP
     alike = _OF_THREE if three else _OF_WIDE if extents.columns >= _WIDE else {}
-    of_columns = alike.get(rows) if _lies_in_words(extents) else None
+    of_columns = alike.get(rows) if lies_in_words(extents) else None
     found = _OF_PRODUCTS.get(rows, {}).get((extents.columns, extents.depth), of_columns)
     if found is not None:
         yield _staged_tile(found)
 
 
-def _staged(extents: SkinnyExtents) -> Iterator[StagedTile]:
+def _staged(extents: LowBatchExtents) -> Iterator[StagedTile]:
     """The tile with operands in shared memory, where it was faster than one without, and those with less at a time."""
     found = _found(_STAGED, extents)
     if found is not None:
@@ -131,7 +131,7 @@ def _staged_tile(choice: tuple[int, ...]) -> StagedTile:
     return StagedTile(tiles=tiles, warps=(along, deep), stages=stages, depth=depth, held=bool(held))
 
 
-def _wgmma(extents: SkinnyExtents) -> WgmmaTile | None:
+def _wgmma(extents: LowBatchExtents) -> WgmmaTile | None:
     """The tile for warpgroups, where it was faster than one without."""
     found = _found(_WGMMA, extents)
     if found is None:
@@ -139,19 +139,23 @@ def _wgmma(extents: SkinnyExtents) -> WgmmaTile | None:
     groups, cluster, stages, depth, fewest, of_each = found
     most = of_each * default_device().found_by(cluster)
     tile = WgmmaTile(groups=groups, cluster=cluster, stages=stages, depth=depth)
-    slices = math.ceil(extents.depth / depth)
-    each_has_some = (cluster - 1) * math.ceil(slices / cluster) < slices
-    divides = extents.columns % tile.together == 0 and each_has_some
     suits = fewest <= math.ceil(extents.columns / tile.together) * cluster <= most
-    return tile if suits and (cluster == 1 or divides) else None
+    return tile if suits and (cluster == 1 or divides(extents, tile)) else None
 
 
-def _found(table: Mapping[int, Mapping[int, Sequence[_Row]]], extents: SkinnyExtents) -> _Row | None:
+def divides(extents: LowBatchExtents, tile: WgmmaTile) -> bool:
+    """Whether all blocks of a cluster have columns and a part of K."""
+    slices = math.ceil(extents.depth / tile.depth)
+    each_has_some = (tile.cluster - 1) * math.ceil(slices / tile.cluster) < slices
+    return extents.columns % tile.together == 0 and each_has_some
+
+
+def _found(table: Mapping[int, Mapping[int, Sequence[_Row]]], extents: LowBatchExtents) -> _Row | None:
     """What ``table`` has by bits, rows and columns; None where it has nothing."""
     choices = table.get(extents.weights.bits, {})
     rows = _most_rows(choices, extents)
     place = sum(extents.columns > most for most in (_wave(2), 2 * _wave(2), _MANY_COLUMNS - 1))
-    return choices[rows][place] if rows is not None and _lies_in_words(extents) else None
+    return choices[rows][place] if rows is not None and lies_in_words(extents) else None
 
 
 def _wave(tiles: int) -> int:
@@ -159,12 +163,12 @@ def _wave(tiles: int) -> int:
     return tiles * _TILE_COLUMNS * default_device().multiprocessors
 
 
-def _most_rows(choices: Iterable[int], extents: SkinnyExtents) -> int | None:
+def _most_rows(choices: Iterable[int], extents: LowBatchExtents) -> int | None:
     """The fewest rows among ``choices`` that are enough."""
     return min((most for most in choices if extents.rows <= most), default=None)
 
 
-def _lies_in_words(extents: SkinnyExtents) -> bool:
+def lies_in_words(extents: LowBatchExtents) -> bool:
     """Whether scales of each row start at whole words; else they are copied one by one."""
     return not extents.weights.group or extents.depth % (2 * extents.weights.group) == 0
 
@@ -177,7 +181,7 @@ def _from(tile: StagedTile) -> Iterator[StagedTile]:
                 yield replace(tile, depth=depth, stages=stages)
 
 
-def _of_registers(extents: SkinnyExtents) -> SkinnyTile:
+def _of_registers(extents: LowBatchExtents) -> DirectTile:
     one_wave, many = extents.columns <= _wave(2), extents.columns > _MANY_COLUMNS
     few = extents.rows <= _ROWS
     if extents.weights.bits == 16 and extents.rows <= 2 * _ROWS:
@@ -193,11 +197,11 @@ def _of_registers(extents: SkinnyExtents) -> SkinnyTile:
     return _tile(2, 2, 4, 1, 1)
 
 
-def _tile(tiles: int, along: int, deep: int, unroll: int, depth: int) -> SkinnyTile:
-    return SkinnyTile(tiles=tiles, warps=(along, deep), unroll=unroll, depth=depth)
+def _tile(tiles: int, along: int, deep: int, unroll: int, depth: int) -> DirectTile:
+    return DirectTile(tiles=tiles, warps=(along, deep), unroll=unroll, depth=depth)
 
 
-def seconds(extents: SkinnyExtents) -> float:
+def seconds(extents: LowBatchExtents) -> float:
     """What a product should take: its weights come from memory once."""
     weights = extents.columns * extents.depth * extents.weights.bytes_of_weight
     return _LAUNCH_S + weights / default_device().bandwidth

@@ -18,7 +18,7 @@ _SUM = "float32"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SkinnyExtents:
+class LowBatchExtents:
     """``rows`` of x, ``columns`` of the result, ``depth`` of both operands; ``weights``: how they lie in memory."""
 
     rows: int
@@ -28,19 +28,19 @@ class SkinnyExtents:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SkinnyProduct:
+class LowBatchProduct:
     """The anchor block ``name`` of a function as such a product: the parameters that it reads, and ``scales`` where the
     weights are quantised; then they come from the blocks ``made_by``."""
 
     name: str
-    extents: SkinnyExtents
+    extents: LowBatchExtents
     data: Any
     weights: Any
     scales: Any | None
     made_by: tuple[str, ...]
 
 
-def find_product(mod: Any) -> SkinnyProduct | None:
+def find_product(mod: Any) -> LowBatchProduct | None:
     """The anchor block of ``mod``, an IRModule with one PrimFunc ``main`` of known shapes, as a product with at most
     :data:`MOST_ROWS` rows; None for another one."""
     from tvm.s_tir import Schedule, analysis
@@ -68,9 +68,9 @@ def find_product(mod: Any) -> SkinnyProduct | None:
     kind = format_of(str(buffer_kind(own[1]).dtype)) if made is None else made.format
     if kind is None or rows > MOST_ROWS or depth % (kind.group or _VECTOR):
         return None
-    return SkinnyProduct(
+    return LowBatchProduct(
         name=str(block.name_hint),
-        extents=SkinnyExtents(rows=rows, columns=columns, depth=depth, weights=kind),
+        extents=LowBatchExtents(rows=rows, columns=columns, depth=depth, weights=kind),
         data=own[0],
         weights=own[1] if made is None else made.weights,
         scales=None if made is None else made.scales,

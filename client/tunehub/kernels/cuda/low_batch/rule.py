@@ -4,26 +4,28 @@ else."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.cuda.low_batch.choice import chosen, seconds
-from tunehub.kernels.cuda.low_batch.product import NEEDED, SkinnyExtents, SkinnyProduct, find_product
+from tunehub.kernels.cuda.low_batch.product import NEEDED, LowBatchExtents, LowBatchProduct, find_product
+from tunehub.kernels.cuda.low_batch.recorded import allows, worth_measuring
 from tunehub.kernels.cuda.low_batch.schedule import apply
-from tunehub.kernels.cuda.low_batch.tile import AnyTile, WgmmaTile
+from tunehub.kernels.cuda.low_batch.tile import AnyTile, DirectTile, StagedTile, WgmmaTile
 from tunehub.tir.cuda.limits import limits_of
-from tunehub.tir.guard import check_features
+from tunehub.tir.guard import GuardError, check_features
 from tunehub.tir.nodes import main_module
 
-NAME, VERSION, ALONE = "skinny", 1, False
+NAME, VERSION, ALONE = "low_batch", 1, False
+TEMPLATES = {NAME: StagedTile, "low_batch_direct": DirectTile, "low_batch_warpgroups": WgmmaTile}
 _FEW = 8  # rows, up to which no kernel for warpgroups is as fast
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SkinnySchedule:
+class LowBatchSchedule:
     """``mod``: with the function as ``main``, scheduled."""
 
     mod: Any
@@ -35,7 +37,7 @@ class LowBatchWorkload:
 
     mod: Any
     target: Any
-    product: SkinnyProduct
+    product: LowBatchProduct
 
 
 def match(mod: Any, target: Any) -> LowBatchWorkload | None:
@@ -51,19 +53,39 @@ def candidates(workload: LowBatchWorkload, _device: Any) -> Iterator[KernelCandi
     extents, target = workload.product.extents, workload.target
     check_features(NEEDED, target)
     _check_others(workload.mod, extents, target)
-    tile = chosen(extents, limits_of(target).asked_shared_memory, warpgroups.serves(target))
+    tile = chosen(extents, *_limits(target))
     yield KernelCandidate(tile=tile, seconds=seconds(extents), compared_s=0.0)
 
 
-def build(workload: LowBatchWorkload, tile: AnyTile) -> SkinnySchedule:
-    """The kernel."""
+def takes(workload: LowBatchWorkload, tile: AnyTile) -> bool:
+    """Whether the kernels have such a tile for it."""
+    return allows(workload.product.extents, tile, *_limits(workload.target))
+
+
+def space(workload: LowBatchWorkload, device: Any) -> Iterator[KernelCandidate]:
+    """The rule's tile, and those that were the fastest for other products; none of what is done as fast otherwise."""
+    try:
+        (own,) = candidates(workload, device)
+    except (NoTileError, GuardError):
+        return
+    for tile in worth_measuring(workload.product.extents, *_limits(workload.target)):
+        yield replace(own, tile=tile)
+
+
+def build(workload: LowBatchWorkload, tile: AnyTile) -> LowBatchSchedule:
+    """The kernel. Raises GuardError for GPUs before sm_80."""
+    check_features(NEEDED, workload.target)
     scheduled = apply(workload.mod, workload.product, tile)
     if isinstance(tile, WgmmaTile):
         scheduled = main_module(warpgroups.for_own_target(scheduled["main"], workload.target))
-    return SkinnySchedule(mod=scheduled)
+    return LowBatchSchedule(mod=scheduled)
 
 
-def _check_others(mod: Any, extents: SkinnyExtents, target: Any) -> None:
+def _limits(target: Any) -> tuple[int, bool]:
+    return limits_of(target).asked_shared_memory, warpgroups.serves(target)
+
+
+def _check_others(mod: Any, extents: LowBatchExtents, target: Any) -> None:
     """Raise NoTileError for what others do as fast: one column, of which a single block would read all of x; one row,
     which TVM's own schedule reads at the speed of memory, and many rows on warpgroups."""
     if extents.columns == 1:

@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from tunehub.kernels.cuda.gemm.matmul import inline_consumers
-from tunehub.kernels.cuda.low_batch.product import SkinnyProduct
+from tunehub.kernels.cuda.low_batch.product import LowBatchProduct
 from tunehub.kernels.cuda.low_batch.shared_memory import pool_bytes, stride
 from tunehub.kernels.cuda.low_batch.source import name_of, source
-from tunehub.kernels.cuda.low_batch.tile import AnyTile, SkinnyTile, StagedTile, WgmmaTile
+from tunehub.kernels.cuda.low_batch.tile import AnyTile, DirectTile, StagedTile, WgmmaTile
 from tunehub.tir.nodes import buffer_kind, buffer_of
 from tunehub.tir.versions import THREAD_BINDING, THREAD_INDEX
 from tunehub.tir.views import dtype_of
@@ -20,7 +20,7 @@ _BANKS = 32
 _FEWEST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
 
 
-def apply(mod: Any, product: SkinnyProduct, tile: AnyTile) -> Any:
+def apply(mod: Any, product: LowBatchProduct, tile: AnyTile) -> Any:
     """``mod``, one PrimFunc ``main``, so scheduled, as a module. TVM raises where a primitive does not take its
     place."""
     from tvm.s_tir import Schedule
@@ -45,7 +45,7 @@ def apply(mod: Any, product: SkinnyProduct, tile: AnyTile) -> Any:
     return schedule.mod
 
 
-def _written(schedule: Any, result: Any, product: SkinnyProduct, tile: AnyTile) -> None:
+def _written(schedule: Any, result: Any, product: LowBatchProduct, tile: AnyTile) -> None:
     """What a block has computed, by all its threads, neighbours of a row in vectors."""
     _, *loops = schedule.get_loops(result)
     vector = 1 if product.extents.columns % tile.columns else _VECTOR
@@ -54,7 +54,7 @@ def _written(schedule: Any, result: Any, product: SkinnyProduct, tile: AnyTile) 
     schedule.vectorize(inner)
 
 
-def _replaced(schedule: Any, main: Any, blocks: Any, product: SkinnyProduct, tile: AnyTile) -> None:
+def _replaced(schedule: Any, main: Any, blocks: Any, product: LowBatchProduct, tile: AnyTile) -> None:
     """Put the call of the kernel in place of the loops of ``main``."""
     outermost = schedule.get_loops(main)[1]
     node, result = schedule.get(outermost), buffer_of(schedule.get(main).writes[0])
@@ -82,7 +82,7 @@ def _realize_in(loop: Any) -> Any:
     return loop
 
 
-def _call(product: SkinnyProduct, tile: AnyTile, result: Any, first: Any, pool: Any | None) -> Any:
+def _call(product: LowBatchProduct, tile: AnyTile, result: Any, first: Any, pool: Any | None) -> Any:
     from tvm import tirx
     from tvm.backend.cuda.op import cuda_func_call
 
@@ -106,7 +106,7 @@ def _call(product: SkinnyProduct, tile: AnyTile, result: Any, first: Any, pool: 
     )
 
 
-def _opaque(realize: Any, product: SkinnyProduct, tile: AnyTile, result: Any, first: Any) -> Any:
+def _opaque(realize: Any, product: LowBatchProduct, tile: AnyTile, result: Any, first: Any) -> Any:
     """The block that calls the kernel."""
     from tvm import ir, tirx
 
@@ -116,7 +116,7 @@ def _opaque(realize: Any, product: SkinnyProduct, tile: AnyTile, result: Any, fi
         return tirx.BufferRegion(buffer, [*whole[: len(whole) - len(last)], *last])
 
     pool = None
-    if not isinstance(tile, SkinnyTile):
+    if not isinstance(tile, DirectTile):
         pool = tirx.decl_buffer((pool_bytes(product.extents, tile) // 4,), "float32", "pool", scope="shared.dyn")
     call = _call(product, tile, result, first, pool)
     if isinstance(tile, StagedTile) and tile.held:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tunehub.kernels.cuda.low_batch.product import SkinnyExtents
-from tunehub.kernels.cuda.low_batch.tile import AnyTile, SkinnyTile, StagedTile, WgmmaTile
+from tunehub.kernels.cuda.low_batch.product import LowBatchExtents
+from tunehub.kernels.cuda.low_batch.tile import AnyTile, DirectTile, StagedTile, WgmmaTile
 from tunehub.target.gpu_architectures import FEWEST_ASKED_BYTES, WARP
 
 _ROWS = 8  # of an instruction
@@ -15,7 +15,7 @@ _BUFFERS, _ATOM = 3, 1 << 10  # of x for warpgroups; bytes of rows that are swiz
 _MOST_ELEMENTS = (48 << 10) // _FLOAT  # that any GPU gives a block
 
 
-def row_tiles(extents: SkinnyExtents) -> int:
+def row_tiles(extents: LowBatchExtents) -> int:
     """Tiles of as many rows as an instruction has."""
     return -(-extents.rows // _ROWS)
 
@@ -25,12 +25,12 @@ def stride(tile: AnyTile) -> int:
     return tile.columns + (_SHIFT - tile.columns) % _BANKS
 
 
-def room(extents: SkinnyExtents, tile: SkinnyTile) -> int:
+def room(extents: LowBatchExtents, tile: DirectTile) -> int:
     """Elements beside the results."""
     return _MOST_ELEMENTS - extents.rows * stride(tile)
 
 
-def pool_bytes(extents: SkinnyExtents, tile: StagedTile | WgmmaTile) -> int:
+def pool_bytes(extents: LowBatchExtents, tile: StagedTile | WgmmaTile) -> int:
     """Of what the kernel's source asks for: slices of the operands, later sums. Where results make it more than a block
     gets unasked it is as much as is asked for."""
     row = tile.depth * extents.weights.bits // 8
@@ -49,14 +49,14 @@ def pool_bytes(extents: SkinnyExtents, tile: StagedTile | WgmmaTile) -> int:
     return max(found, FEWEST_ASKED_BYTES) if found + _results(extents, tile) > FEWEST_ASKED_BYTES else found
 
 
-def fits(extents: SkinnyExtents, tile: AnyTile, asked: int) -> bool:
+def fits(extents: LowBatchExtents, tile: AnyTile, asked: int) -> bool:
     """Whether a block has the shared memory that it takes, where ``asked`` bytes can be asked for."""
     if _results(extents, tile) > FEWEST_ASKED_BYTES:
         return False
-    if not isinstance(tile, SkinnyTile):
+    if not isinstance(tile, DirectTile):
         return pool_bytes(extents, tile) + _results(extents, tile) <= asked
     return room(extents, tile) >= tile.columns * _ROWS * tile.warps[1]
 
 
-def _results(extents: SkinnyExtents, tile: AnyTile) -> int:
+def _results(extents: LowBatchExtents, tile: AnyTile) -> int:
     return _FLOAT * extents.rows * stride(tile)

@@ -5,20 +5,20 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from tunehub.kernels.cuda.low_batch.product import SkinnyExtents
+from tunehub.kernels.cuda.low_batch.product import LowBatchExtents
 from tunehub.kernels.cuda.low_batch.shared_memory import room, row_tiles
-from tunehub.kernels.cuda.low_batch.tile import AnyTile, SkinnyTile, StagedTile, WgmmaTile
+from tunehub.kernels.cuda.low_batch.tile import AnyTile, DirectTile, StagedTile, WgmmaTile
 from tunehub.kernels.cuda.row_calls import PREFIX
 from tunehub.tir.cuda import ptx
 
 _SCALED_AFTER = 1  # tiles of rows up to which scales are multiplied with sums
 _SUMS = 4  # of a thread, for 64 columns and 8 rows
-_KERNELS: dict[type, str] = {SkinnyTile: "kernel.cuh", StagedTile: "staged.cuh", WgmmaTile: "warpgroups.cuh"}
-_KINDS: dict[type, str] = {SkinnyTile: "", StagedTile: "staged_", WgmmaTile: "wgmma_"}
+_KERNELS: dict[type, str] = {DirectTile: "kernel.cuh", StagedTile: "staged.cuh", WgmmaTile: "warpgroups.cuh"}
+_KINDS: dict[type, str] = {DirectTile: "", StagedTile: "staged_", WgmmaTile: "wgmma_"}
 _FOLDER = Path(__file__).parent
 
 
-def constants(extents: SkinnyExtents, tile: AnyTile) -> dict[str, int]:
+def constants(extents: LowBatchExtents, tile: AnyTile) -> dict[str, int]:
     """What the source is compiled for, by the names that ``kernel.cuh``, ``staged.cuh`` and ``warpgroups.cuh``
     explain."""
     return {
@@ -32,33 +32,33 @@ def constants(extents: SkinnyExtents, tile: AnyTile) -> dict[str, int]:
     }
 
 
-def _of_tile(extents: SkinnyExtents, tile: AnyTile) -> dict[str, int]:
+def _of_tile(extents: LowBatchExtents, tile: AnyTile) -> dict[str, int]:
     if isinstance(tile, WgmmaTile):
         return {"WN": tile.groups, "CLUSTER": tile.cluster, "STAGES": tile.stages, "DEPTH": tile.depth}
     warps = {"TILES": tile.tiles, "WN": tile.warps[0], "WK": tile.warps[1]}
-    if isinstance(tile, SkinnyTile):
+    if isinstance(tile, DirectTile):
         return {**warps, "UNROLL": tile.unroll, "DEPTH": tile.depth, "ROOM": room(extents, tile)}
     few = extents.weights.group > 0 and row_tiles(extents) <= _SCALED_AFTER and not tile.held
     return {**warps, "STAGES": tile.stages, "DEPTH": tile.depth, "AFTER": int(few), "HELD": int(tile.held)}
 
 
-def name_of(extents: SkinnyExtents, tile: AnyTile) -> str:
+def name_of(extents: LowBatchExtents, tile: AnyTile) -> str:
     """Of the function in :func:`source`, another one for each source."""
     return f"{_namespace(extents, tile)}::product"
 
 
-def source(extents: SkinnyExtents, tile: AnyTile) -> str:
+def source(extents: LowBatchExtents, tile: AnyTile) -> str:
     """CUDA code of the function :func:`name_of`."""
     defined = "".join(f"constexpr int {name} = {value};\n" for name, value in constants(extents, tile).items())
     body = _file("instructions.cuh")
-    if not isinstance(tile, SkinnyTile):
+    if not isinstance(tile, DirectTile):
         body += _file("quantised.cuh") + _file("slices.cuh")
     if isinstance(tile, WgmmaTile):
         body += _file("warpgroup_instructions.cuh") + multiplied_from_registers(extents)
     return f"namespace {_namespace(extents, tile)} {{\n{defined}{body}{_file(_KERNELS[type(tile)])}}}\n"
 
 
-def multiplied_from_registers(extents: SkinnyExtents) -> str:
+def multiplied_from_registers(extents: LowBatchExtents) -> str:
     """CUDA code that begins to multiply 64 x 16 weights in registers by 16 x rows of x in shared memory, and that which
     waits for it."""
     count = _SUMS * row_tiles(extents)
@@ -79,7 +79,7 @@ template <int LEFT>
 """
 
 
-def _namespace(extents: SkinnyExtents, tile: AnyTile) -> str:
+def _namespace(extents: LowBatchExtents, tile: AnyTile) -> str:
     return PREFIX + _KINDS[type(tile)] + "_".join(str(value) for value in constants(extents, tile).values())
 
 

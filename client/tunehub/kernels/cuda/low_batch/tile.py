@@ -28,7 +28,7 @@ class _TileInBlock:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SkinnyTile(_TileInBlock):
+class DirectTile(_TileInBlock):
     """A block has ``warps`` along columns and along K. A warp has ``tiles`` of 16 columns; in a step it multiplies
     ``unroll`` chunks of K, 4 vectors of 16 bytes beside each other of a row of weights. It has loaded ``depth`` steps
     before they are needed."""
@@ -74,4 +74,4 @@ class WgmmaTile:
         return WARPGROUP * self.groups
 
 
-AnyTile = SkinnyTile | StagedTile | WgmmaTile
+AnyTile = DirectTile | StagedTile | WgmmaTile

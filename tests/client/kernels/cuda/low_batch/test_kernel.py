@@ -23,7 +23,7 @@ from tunehub.kernels.cuda.gemm.hopper.rule import for_own_target
 from tunehub.kernels.cuda.low_batch.product import find_product
 from tunehub.kernels.cuda.low_batch.schedule import apply
 from tunehub.kernels.cuda.low_batch.shared_memory import fits
-from tunehub.kernels.cuda.low_batch.tile import AnyTile, SkinnyTile, StagedTile, WgmmaTile
+from tunehub.kernels.cuda.low_batch.tile import AnyTile, DirectTile, StagedTile, WgmmaTile
 from tunehub.tir.cuda.nvrtc import source_of
 from tunehub.tir.nodes import main_module
 
@@ -45,8 +45,8 @@ class Case(NamedTuple):
     tile: AnyTile
 
 
-def _registers(tiles: int, along: int, deep: int, unroll: int, depth: int) -> SkinnyTile:
-    return SkinnyTile(tiles=tiles, warps=(along, deep), unroll=unroll, depth=depth)
+def _registers(tiles: int, along: int, deep: int, unroll: int, depth: int) -> DirectTile:
+    return DirectTile(tiles=tiles, warps=(along, deep), unroll=unroll, depth=depth)
 
 
 def _staged(tiles: int, along: int, deep: int, stages: int, depth: int, held: bool = False) -> StagedTile:

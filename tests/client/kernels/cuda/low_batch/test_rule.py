@@ -18,7 +18,7 @@ from tunehub.kernels.cuda.choose import by_one
 from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.low_batch import rule
 from tunehub.kernels.cuda.low_batch.choice import chosen
-from tunehub.kernels.cuda.low_batch.product import SkinnyExtents, find_product
+from tunehub.kernels.cuda.low_batch.product import LowBatchExtents, find_product
 from tunehub.kernels.cuda.low_batch.shared_memory import fits
 from tunehub.kernels.cuda.low_batch.tile import StagedTile, WgmmaTile
 from tunehub.kernels.cuda.low_batch.weights import QUANTISED, Format
@@ -123,13 +123,13 @@ def test_every_tile_that_is_chosen_fits_shared_memory() -> None:
     for bits, rows, columns in product_of((16, 8, 4), (1, 5, 16, 17, 32, 64), (48, 4096, 6144, 12288, 28672)):
         form = next((each for each in QUANTISED if each.bits == bits), Format(bits=bits))
         for depth, asked, warpgroups in product_of((64, 3072, 14336), (99 << 10, 227 << 10), (False, True)):
-            extents = SkinnyExtents(rows=rows, columns=columns, depth=depth, weights=form)
+            extents = LowBatchExtents(rows=rows, columns=columns, depth=depth, weights=form)
             assert fits(extents, chosen(extents, asked, warpgroups), asked)
 
 
 @pytest.mark.parametrize("rows,columns", [(64, 3584), (64, 6144), (32, 28672)])
 def test_quantised_weights_are_for_warpgroups_where_these_are_faster(rows: int, columns: int) -> None:
-    extents = SkinnyExtents(rows=rows, columns=columns, depth=4096, weights=QUANTISED[0])
+    extents = LowBatchExtents(rows=rows, columns=columns, depth=4096, weights=QUANTISED[0])
     asked = 227 << 10
     assert isinstance(chosen(extents, asked, True), WgmmaTile)
     assert not isinstance(chosen(extents, asked), WgmmaTile)  # an older GPU
@@ -138,7 +138,7 @@ def test_quantised_weights_are_for_warpgroups_where_these_are_faster(rows: int, 
 
 
 def test_blocks_of_a_cluster_all_have_columns_and_a_part_of_k() -> None:
-    extents = SkinnyExtents(rows=64, columns=6144, depth=4096, weights=QUANTISED[0])
+    extents = LowBatchExtents(rows=64, columns=6144, depth=4096, weights=QUANTISED[0])
     tile = chosen(extents, 227 << 10, True)
     assert isinstance(tile, WgmmaTile) and tile.cluster == 4
     for other in (replace(extents, columns=6144 + 64), replace(extents, depth=512 + 128)):
@@ -146,7 +146,7 @@ def test_blocks_of_a_cluster_all_have_columns_and_a_part_of_k() -> None:
 
 
 def test_a_product_that_was_measured_gets_its_own_tile_where_a_block_has_room_for_it() -> None:
-    extents = SkinnyExtents(rows=8, columns=16384, depth=3072, weights=QUANTISED[0])
+    extents = LowBatchExtents(rows=8, columns=16384, depth=3072, weights=QUANTISED[0])
     own = StagedTile(tiles=4, warps=(2, 4), stages=2, depth=128)
     assert chosen(extents, 227 << 10, True) == chosen(replace(extents, rows=5), 227 << 10) == own
     others = (replace(extents, rows=1), replace(extents, depth=3584), replace(extents, columns=16000))
@@ -157,7 +157,7 @@ def test_a_product_that_was_measured_gets_its_own_tile_where_a_block_has_room_fo
 
 @pytest.mark.parametrize("rows,stages", [(1, 4), (4, 2), (5, 2), (8, 2), (16, 2)])
 def test_three_tiles_where_they_bring_all_blocks_a_place_at_once(rows: int, stages: int) -> None:
-    extents = SkinnyExtents(rows=rows, columns=5120, depth=5120, weights=QUANTISED[0])
+    extents = LowBatchExtents(rows=rows, columns=5120, depth=5120, weights=QUANTISED[0])
     own = StagedTile(tiles=3, warps=(1, 8), stages=stages, depth=128)
     assert chosen(extents, 227 << 10, True) == chosen(replace(extents, columns=6144), 227 << 10) == own
     others = [replace(extents, columns=each) for each in (4224, 6400)]
@@ -174,7 +174,7 @@ def test_three_tiles_where_they_bring_all_blocks_a_place_at_once(rows: int, stag
     (16, 37888, 3584, StagedTile(tiles=3, warps=(2, 2), stages=2, depth=128, held=True)),
 ])  # fmt: skip
 def test_x_of_wide_products_is_held_in_registers(rows: int, columns: int, depth: int, own: StagedTile) -> None:
-    extents = SkinnyExtents(rows=rows, columns=columns, depth=depth, weights=QUANTISED[0])
+    extents = LowBatchExtents(rows=rows, columns=columns, depth=depth, weights=QUANTISED[0])
     assert chosen(extents, 227 << 10, True) == own
     others = [replace(extents, rows=each) for each in (8, 17)]
     others += [replace(extents, columns=16384, depth=3072), replace(extents, weights=QUANTISED[1])]
