@@ -24,6 +24,7 @@ from tunehub.registries.port import Access
 from tunehub.registries.trust_store import TrustStore
 from tunehub_registry.index import ShardEntry
 from tunehub_registry.publishing.administration import Administration
+from tunehub_registry.publishing.audit import audit
 from tunehub_registry.publishing.setup import init_signed
 from tunehub_registry.publishing.signed import MetadataWriter
 from tunehub_registry.stores.address import normalise_address
@@ -99,6 +100,14 @@ class Site:
             data = registry.fetch_package(entry)
             assert hashlib.sha256(data).hexdigest() == entry.sha256 == _sha256(self.folder / "packages" / file)
         return found
+
+    def audited(self) -> int:
+        """How many entries the log has, in which nothing is wrong."""
+        done = audit(open_writable_store(self.store), self.root.read_bytes())
+        assert not done.findings
+        published = sum(change.text.endswith("published") for change in done.history)
+        assert published == len(self.versions())
+        return done.head.size
 
     def errors(self) -> str:
         return "\n".join(f"{file.name}: {file.read_text()}" for file in sorted(self.folder.glob("*.err")))
@@ -182,6 +191,7 @@ def test_six_racing_publishers_of_whom_two_are_killed(site: Site) -> None:
     expected = {file.name for files in packages.values() for file in files}
     assert {name for number in packages for name in site.acknowledged(number)} == expected
     assert set(site.versions()) == expected
+    assert site.audited() > len(expected)
 
 
 def test_publishers_without_the_online_key_and_a_signing_job_that_is_killed(site: Site) -> None:
@@ -205,6 +215,7 @@ def test_publishers_without_the_online_key_and_a_signing_job_that_is_killed(site
         assert job.wait(60) == 0, site.errors()
         finish_reading(site, [reader])
     assert set(site.versions()) == {file.name for files in packages.values() for file in files}
+    assert site.audited()
 
 
 def test_the_server_is_killed_and_restarted_under_load(site: Site) -> None:

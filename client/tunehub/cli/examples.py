@@ -8,6 +8,8 @@ EXAMPLES = """\
 tunehub attest llvm-znver5-0.1.0.tunepkg --key lab.key --sample 10
 tunehub attach s3://bucket/hub attestation.json --key publisher --online-key online
 tunehub attach s3://bucket/hub compat.json --key publisher --online-key online
+tunehub audit s3://bucket/hub
+tunehub audit s3://bucket/hub --witness env:WITNESS_PEM --witness-name example.org/witness
 tunehub bench model.onnx --dim batch=1 --plot bench.svg
 tunehub bench model.so --against onnxruntime --json
 tunehub cache clear

@@ -17,6 +17,7 @@ from tunehub_registry.printable import plain
 
 COMMANDS = {
     "attach": "tunehub.cli.attach:attach",
+    "audit": "tunehub.cli.audit:audit",
     "bench": "tunehub.cli.bench:bench",
     "cache": "tunehub.cli.cache:cache",
     "calibrate": "tunehub.cli.calibrate:calibrate",

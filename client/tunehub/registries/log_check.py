@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from msgspec import structs
 
 from tunehub.exceptions import TrustError
 from tunehub.registries.failures import store_failure
-from tunehub.registries.trust_store import KnownLog, TrustStore, Witnesses
+from tunehub.registries.trust_store import KnownLog, TrustStore, Witnesses, log_size
 from tunehub_registry.exceptions import FormatError
 from tunehub_registry.stores.port import AccessDeniedError, FileMissingError, Store, StoreError, TooLargeError
 from tunehub_registry.trust.checkpoint import MAX_NOTE_BYTES, Checkpoint, cosigned_at, parse_checkpoint
@@ -56,20 +57,32 @@ def check_log(store: Store, trust: TrustStore, timestamp: bytes, now: datetime) 
             _check_never_had_one(store.address, known, wanted)
             return
         leaf = logged_snapshot(signed["meta"]["snapshot.json"]).leaf
-        seen = _follow(known, head, leaf, _tiles(store))
-        cosigned = _cosigned(store, head, wanted, {} if known is None else known.cosigned, now)
+        tiles = _tiles(store)
+        seen = _follow(known, head, leaf, tiles)
+        cosigned = _cosigned(store, head, tiles, wanted, {} if known is None else known.cosigned, now)
     except LogForkError as error:
         raise _fork(store.address, trust, known, timestamp, str(error)) from error
     except StoreError as error:
         raise store_failure(error, store.address) from error
     except (FormatError, ValueError, KeyUnusableError) as error:
         raise TrustError(store.address, f"its log cannot be read: {error}", remedy=_REMEDY) from error
-    new = KnownLog(address=store.address, note=head.note, nodes=tuple(node.hex() for node in seen.tree.nodes),
-                   newest=seen.newest.hex(), cosigned=cosigned)  # fmt: skip
+    new = known_log(store.address, head, seen, cosigned)
     if sum(_counts(time, now) for time in cosigned.values()) < wanted.needed:
         raise _too_few(store.address, wanted, cosigned, now)
     if new != known:
         _keep(trust, new)
+
+
+def seen_log(known: KnownLog) -> SeenLog:
+    """What is kept of a log, as the rules have it. Raises ValueError for what is damaged."""
+    nodes = tuple(map(bytes.fromhex, known.nodes))
+    return SeenLog(tree=Frontier(size=log_size(known), nodes=nodes), newest=bytes.fromhex(known.newest))
+
+
+def known_log(address: str, head: Checkpoint, seen: SeenLog, cosigned: dict[str, int]) -> KnownLog:
+    """The other way round, with the head that was followed."""
+    nodes = tuple(node.hex() for node in seen.tree.nodes)
+    return KnownLog(address=address, note=head.note, nodes=nodes, newest=seen.newest.hex(), cosigned=cosigned)
 
 
 def _follow(known: KnownLog | None, head: Checkpoint, leaf: bytes, read: ReadTile) -> SeenLog:
@@ -78,8 +91,7 @@ def _follow(known: KnownLog | None, head: Checkpoint, leaf: bytes, read: ReadTil
     before = parse_checkpoint(known.note)
     if before.origin != head.origin:
         raise LogForkError(f"it is another log: {head.origin}")
-    tree = Frontier(size=before.size, nodes=tuple(map(bytes.fromhex, known.nodes)))
-    return follow(SeenLog(tree=tree, newest=bytes.fromhex(known.newest)), head, leaf, read)
+    return follow(seen_log(known), head, leaf, read)
 
 
 def _check_never_had_one(address: str, known: KnownLog | None, wanted: Witnesses) -> None:
@@ -91,7 +103,7 @@ def _check_never_had_one(address: str, known: KnownLog | None, wanted: Witnesses
 
 
 def _cosigned(
-    store: Store, head: Checkpoint, wanted: Witnesses, before: dict[str, int], now: datetime
+    store: Store, head: Checkpoint, tiles: ReadTile, wanted: Witnesses, before: dict[str, int], now: datetime
 ) -> dict[str, int]:
     """When which witness saw a head that this one goes on from. Asks for what is a day old, where that is needed."""
     if not wanted.needed:
@@ -104,7 +116,7 @@ def _cosigned(
         note = _witness_note(store, keyid)
         time = None if note is None else cosigned_at(note, key)
         if note is not None and time is not None and _counts(time, now) and time > found.get(keyid, 0):
-            if not contains(head, note, _tiles(store)):
+            if not contains(head, note, tiles):
                 raise LogForkError(f"a witness has seen another one: {note}")
             found[keyid] = time
     return found
@@ -124,6 +136,7 @@ def _counts(time: int, now: datetime) -> bool:
 
 
 def _tiles(store: Store) -> Callable[[TilePlace], Hashes]:
+    @cache  # several subtrees are in one tile
     def read(place: TilePlace) -> Hashes:
         content = store.get(log_path(place.path), max_bytes=MAX_TILE_BYTES)
         assert content is not None  # no entity tag was given
@@ -157,5 +170,5 @@ def _heads(known: KnownLog | None, timestamp: bytes) -> str:
 
 def _too_few(address: str, wanted: Witnesses, cosigned: dict[str, int], now: datetime) -> TrustError:
     count = sum(_counts(time, now) for time in cosigned.values())
-    reason = f"{wanted.needed} witnesses have to have seen its log within {WITNESS_DAYS} days, and {count} did"
+    reason = f"{wanted.needed} of its witnesses have to have seen its log within {WITNESS_DAYS} days, and {count} did"
     return TrustError(address, reason, remedy="ask the witnesses to run `tunehub audit --witness`, or need fewer")

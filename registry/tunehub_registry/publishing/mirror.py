@@ -53,6 +53,7 @@ from tunehub_registry.trust.layout import (
     TIMESTAMP_PATH,
     versioned_path,
 )
+from tunehub_registry.trust.log import MAX_ENTRIES_BYTES, head_of, log_files
 from tunehub_registry.trust.state import StateReader
 
 _MAX_BYTES = {rules.SNAPSHOT: MAX_SNAPSHOT_BYTES}
@@ -199,6 +200,7 @@ class _Copy:
         self._copy_blobs(_Present.read(self._destination, self._source))
         held_back = self._copy_roots(before)
         self._copy_metadata()
+        self._copy_log()
         self._commit(before)
         for version in held_back:
             self._copy_root(version)
@@ -312,6 +314,17 @@ class _Copy:
                 self._source.store, path, max_bytes=_MAX_BYTES.get(role, MAX_TARGETS_BYTES), sha256=sha256
             )
             _put_if_absent(self._destination, path, data)
+
+    def _copy_log(self) -> None:
+        """What clients ask for of the log. The files of its newest entry may not be written yet."""
+        head = head_of(self._state.timestamp.unrecognized_fields, self._source.store.address)
+        if head is None:
+            return
+        for path in dict.fromkeys((*log_files(head.size - 1), *log_files(head.size))):
+            if not exists(self._destination, path):
+                with suppress(FileMissingError, AccessDeniedError):
+                    data = fetch_small(self._source.store, path, max_bytes=MAX_ENTRIES_BYTES)
+                    _put_if_absent(self._destination, path, data)
 
     def _commit(self, before: Content | None) -> None:
         condition = IfAbsent() if before is None else IfMatch(etag=before.etag)

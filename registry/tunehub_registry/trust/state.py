@@ -183,6 +183,29 @@ class StateReader:
             self._shards[sha256] = known
         return known
 
+    @property
+    def roots(self) -> tuple[Root, ...]:
+        """The roots that were read, the newest first."""
+        return tuple(reversed(self._roots))
+
+    def past_snapshot(self, meta: MetaFile) -> tuple[Snapshot, Targets]:
+        """A snapshot that was the present one at some time, with its targets: signed by the keys of any of the roots.
+
+        Raises UntrustedError for another content, and what stores raise.
+        """
+        roots = list(self.roots)
+        snapshot = self._load(rules.SNAPSHOT, meta, Snapshot, roots, MAX_SNAPSHOT_BYTES)
+        path = versioned_path(rules.SNAPSHOT, snapshot.version)
+        targets = snapshot.meta.get("targets.json")
+        if targets is None:
+            raise self._untrusted("it does not list the targets role", path)
+        return snapshot, self._load(rules.TARGETS, targets, Targets, roots, MAX_TARGETS_BYTES)
+
+    def past_role(self, targets: Targets, name: str, meta: MetaFile) -> Targets:
+        """A publisher's metadata as a snapshot describes it, signed by the keys that these targets name. Raises as
+        above."""
+        return self._load(name, meta, Targets, [targets], MAX_TARGETS_BYTES)
+
     def proposal(self, delegator: Targets, role: str, version: int) -> tuple[Targets, MetaFile] | None:
         """A version of a publisher's metadata that no snapshot need have, if it was made for the signing job.
 

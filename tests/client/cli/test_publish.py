@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -123,6 +124,53 @@ def test_publishers_without_the_online_key_and_the_signing_job(
     assert "Refused: acme (version 3): " in refused.stderr
     assert "yanked: slow" in refused.stdout and "\x1b" not in refused.output
     assert "root.pem" not in registry("timestamp", "reg", "--online-key", "root.pem", code=1).output
+
+
+def test_auditing_and_witnessing(registry: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry("publish", "reg", write_package(tmp_path / "a.tunepkg"))
+    said = registry("audit", "reg").output
+    assert "llvm-znver5 0.1.0 published" in said and "nothing is wrong" in said
+    registry("key", "new", "w.pem", "--no-passphrase")
+    where, keyid = str(tmp_path / "reg"), json.loads(registry("key", "show", "w.pem.pub", "--json").output)["keyid"]
+    assert "no witnesses" in registry("trust", "witness", "ls", where).output
+    assert "has 0 witnesses" in registry("trust", "witness", "need", where, "1", code=1).output
+    registry("trust", "witness", "add", where, "w.pem.pub")
+    assert "1 of them needed" in registry("trust", "witness", "need", where, "1").output
+    assert "need changes" not in registry("trust", "witness", "ls", where, "--json").output
+    refused = registry("list", "--registry", where, code=1)
+    assert "1 of its witnesses have to have seen its log within 7 days, and 0 did" in refused.output
+    assert "for --witness" in registry("audit", "reg", "--witness-name", "w", code=2).output
+    assert (
+        "cosigned as w.example" in registry("audit", "reg", "--witness", "w.pem", "--witness-name", "w.example").output
+    )
+    assert "llvm-znver5" in registry("list", "--registry", where).output
+    assert "are needed" in registry("trust", "witness", "remove", where, keyid, code=1).output
+    registry("trust", "witness", "need", where, "0")
+    assert "removed" in registry("trust", "witness", "remove", where, keyid).output
+    registry("trust", "witness", "remove", where, keyid, code=1)
+
+
+def test_an_audit_finds_a_fork_and_keeps_both_heads(
+    registry: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNEHUB_TRUST", str(tmp_path / "trust"))
+    root = ("--root", "root.json")
+    package = write_package(tmp_path / "a.tunepkg")
+    shutil.copytree("reg", "fork")
+    registry("publish", "reg", package, *root)
+    registry("audit", "reg", *root)
+    shutil.rmtree("reg")
+    Path("fork").rename("reg")
+    registry("publish", "reg", package, write_package(tmp_path / "b.tunepkg", "0.2.0"), *root)
+    registry("publish", "reg", write_package(tmp_path / "c.tunepkg", "0.3.0"), *root)
+    done = registry("audit", "reg", "--json", *root, code=3)
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert finding["kind"] == "fork"
+    assert "seen before: 3 entries, root " in finding["text"] and "shown now: 4 entries, root " in finding["text"]
+    (kept,) = (tmp_path / "trust" / "logs").glob("*.fork-*.json")
+    assert str(kept) in done.stderr
+    registry("key", "new", "w.pem", "--no-passphrase")
+    assert "cosigned" not in registry("audit", "reg", "--witness", "w.pem", *root, code=3).output
 
 
 def test_init_says_what_is_missing(run: Run) -> None:

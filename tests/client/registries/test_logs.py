@@ -16,9 +16,11 @@ from tunehub.registries.port import Access
 from tunehub.registries.signed import SignedRegistry
 from tunehub.registries.trust_store import TrustStore, Witnesses
 from tunehub_registry.publishing.administration import Administration
+from tunehub_registry.publishing.mirror import copy_registry
 from tunehub_registry.publishing.packages import publish, read_package
 from tunehub_registry.publishing.setup import init_signed
 from tunehub_registry.publishing.signed import MetadataWriter, SignedLedger
+from tunehub_registry.publishing.source import SignedSource
 from tunehub_registry.stores.folder import FolderStore
 from tunehub_registry.stores.port import Content, UnreachableError
 from tunehub_registry.trust.checkpoint import cosign, parse_checkpoint
@@ -62,14 +64,18 @@ class Logged:
             publish(ledger, [read_package(make_package(ZNVER5, version))])
 
     def fork(self, folder: Path) -> Logged:
-        other = Logged.__new__(Logged)
-        other.__dict__ = {**self.__dict__, "folder": folder}
         shutil.copytree(self.folder, folder)
-        return other
+        return replace_folder(self, folder)
 
     def head(self) -> str:
         found: str = json.loads((self.folder / TIMESTAMP_PATH).read_text())["signed"][LOG_FIELD]
         return found
+
+
+def replace_folder(registry: Logged, folder: Path) -> Logged:
+    other = Logged.__new__(Logged)
+    other.__dict__ = {**registry.__dict__, "folder": folder}
+    return other
 
 
 class CountingStore(FolderStore):
@@ -198,6 +204,17 @@ def test_a_shorter_log_of_the_same_length_or_none_at_all(registry: Logged, user:
     assert user.versions(registry) == ["1.0", "2.0", "3.0"], "who trusts anew begins anew"
 
 
+def test_a_mirror_has_the_log_too(registry: Logged, user: User, tmp_path: Path) -> None:
+    registry.publish("1.0")
+    mirror = replace_folder(registry, tmp_path / "mirror")
+    copy_registry(SignedSource(registry.store, registry.root), mirror.store)
+    assert user.versions(mirror) == ["1.0"]
+    registry.publish("2.0", "3.0", "4.0")
+    copy_registry(SignedSource(registry.store, registry.root), mirror.store)
+    assert user.versions(mirror) == ["1.0", "2.0", "3.0", "4.0"]
+    assert len(user.asked()) == 1
+
+
 def test_a_registry_without_a_log_works_and_may_begin_one(registry: Logged, user: User) -> None:
     writer = registry.writer()
     state = writer.read()
@@ -280,7 +297,9 @@ def test_as_many_witnesses_as_are_needed_have_to_have_seen_the_log(registry: Log
     for count, signer in enumerate((None, one)):
         if signer is not None:
             witness(registry, signer)
-        with pytest.raises(TrustError, match=f"2 witnesses have to have seen its log within 7 days, and {count} did"):
+        with pytest.raises(
+            TrustError, match=f"2 of its witnesses have to have seen its log within 7 days, and {count} did"
+        ):
             user.versions(registry)
     witness(registry, two)
     assert user.versions(registry) == ["1.0"]
@@ -289,7 +308,7 @@ def test_as_many_witnesses_as_are_needed_have_to_have_seen_the_log(registry: Log
     assert user.asked() == []
     witness(registry, CryptoSigner.generate_ed25519())
     need(user, 3, one, two)
-    with pytest.raises(TrustError, match="3 witnesses"):
+    with pytest.raises(TrustError, match="3 of its witnesses"):
         user.versions(registry)
 
 
@@ -328,7 +347,7 @@ def test_a_victim_of_a_split_view_is_saved_by_a_witness(registry: Logged, user: 
     with pytest.raises(TrustError, match="a witness has seen another one"):
         user.versions(other)
     shutil.rmtree(other.folder / "log" / "witness")
-    with pytest.raises(TrustError, match="1 witnesses have to have seen its log"):
+    with pytest.raises(TrustError, match="1 of its witnesses have to have seen its log"):
         user.versions(other)
     assert user.versions(registry) == ["1.0", "2.0"]
 
