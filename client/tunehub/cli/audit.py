@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tunehub.cli.options import json_option
-from tunehub.cli.output import print_json
+from tunehub.cli.output import print_json, say
 from tunehub.cli.writing import (
     open_destination,
     private_key,
@@ -23,7 +23,6 @@ from tunehub.cli.writing import (
     user_trust,
 )
 from tunehub.exceptions import TrustError
-from tunehub_registry.printable import plain
 from tunehub_registry.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ def _keep(address: str, done: Audit) -> None:
     try:
         trust.keep_log(known_log(address, done.head, done.seen, {} if before is None else before.cosigned))
     except OSError as error:
-        click.echo(f"Warning: what was seen cannot be remembered in {trust.folder}: {error}", err=True)
+        say(f"Warning: what was seen cannot be remembered in {trust.folder}: {error}", err=True)
 
 
 def _keep_evidence(address: str, done: Audit) -> None:
@@ -103,9 +102,9 @@ def _keep_evidence(address: str, done: Audit) -> None:
     known = trust.known_log(address)
     heads = {"address": address, "seen": None if known is None else known.note, "shown": done.head.note}
     try:
-        click.echo(f"Kept in {trust.keep_evidence(address, json.dumps(heads).encode())}", err=True)
+        say(f"Kept in {trust.keep_evidence(address, json.dumps(heads).encode())}", err=True)
     except OSError as error:
-        click.echo(f"Warning: the evidence cannot be kept in {trust.folder}: {error}", err=True)
+        say(f"Warning: the evidence cannot be kept in {trust.folder}: {error}", err=True)
 
 
 def _cosigned(store: str, done: Audit, signer: Signer, name: str | None) -> Checkpoint:
@@ -125,12 +124,12 @@ def _print_json(address: str, done: Audit, note: Checkpoint | None) -> None:
 
 def _print(address: str, done: Audit, note: Checkpoint | None) -> None:
     for change in done.history:
-        click.echo(f"entry {change.entry} (snapshot {change.snapshot}): {plain(change.text)}")
-    click.echo(f"{address}: log {done.head.origin}, {done.head}")
+        say(f"entry {change.entry} (snapshot {change.snapshot}): {change.text}")
+    say(f"{address}: log {done.head.origin}, {done.head}")
     for finding in done.findings:
         where = f" at entry {finding.entry}" if finding.entry else ""
-        click.echo(f"{finding.kind.capitalize()}{where}: {plain(finding.text)}", err=True)
+        say(f"{finding.kind.capitalize()}{where}: {finding.text}", err=True)
     if not done.findings:
-        click.echo("nothing is wrong")
+        say("nothing is wrong")
     if note is not None:
-        click.echo(f"cosigned as {note.signatures[-1].name}")
+        say(f"cosigned as {note.signatures[-1].name}")
