@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ from tvm import relax
 
 from tunehub.deploy.interface import FUNCTION, Interface, TensorSpec, encoded
 from tunehub.exceptions import LibraryError
+from tunehub.target.features import all_llvm_features, extensions
+from tunehub.target.host import arch_of_triple, system_triple
 from tunehub.tir.nodes import is_constant, shape_of_type, tensor_type
 from tunehub_registry import __version__
 
@@ -32,6 +35,8 @@ def interface_of(mod: Any, target: Any, *, outputs: Sequence[str] = (), source: 
         outputs=tuple(_spec(name, kind, "output") for name, kind in zip(named, results, strict=True)),
         target=str(target),
         device=str(target.kind.name),
+        arch=_arch(target),
+        features=extensions(all_llvm_features(_config(target))) if target.kind.name == "llvm" else (),
         tvm=str(tvm.__version__),
         tunehub=__version__,
         source=source.name if source else None,
@@ -73,6 +78,19 @@ def file_sha256(path: Path) -> str:
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def _config(target: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(str(target))
+    return found
+
+
+def _arch(target: Any) -> str | None:
+    """A GPU's architecture, a CPU's instruction set."""
+    if target.kind.name == "llvm":
+        return arch_of_triple(str(target.attrs.get("mtriple") or system_triple()))
+    arch = target.attrs.get("arch")
+    return None if arch is None else str(arch)
 
 
 def _main(mod: Any) -> Any:

@@ -6,7 +6,8 @@ how many arguments `main` has, but not their shapes and element types.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -14,6 +15,8 @@ from tunehub.exceptions import LibraryError
 
 FUNCTION = "tunehub_interface"
 VERSION = 1
+_DTYPE = re.compile(r"bool|(u?int|b?float)\d{1,3}(_\w+)?")
+_MOST = 2**62
 Extent = int | str
 Sizes = Mapping[str, int]  # of open dimensions, by their names
 
@@ -52,8 +55,10 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True):
 class Interface(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of `main`, in order, its outputs, and where the library came from.
 
-    `target` is TVM's, as JSON, `device` its kind of device (`llvm`, `cuda`). `source` is the name of the model's file,
-    without folders, and `source_sha256` its hash; None where there was none.
+    `target` is TVM's, as JSON, `device` its kind of device (`llvm`, `cuda`). `arch` is a CPU's instruction set or
+    a GPU's architecture (`x86_64`, `sm_90`), `features` what the code may use of a CPU, in LLVM's spelling; libraries
+    of tunehub up to 0.2 have neither. `source` is the name of the model's file, without folders, and `source_sha256`
+    its hash; None where there was none.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -64,6 +69,8 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True):
     tunehub: str
     source: str | None = None
     source_sha256: str | None = None
+    arch: str | None = None
+    features: tuple[str, ...] = ()
     version: int = VERSION
 
     def open_dimensions(self) -> tuple[str, ...]:
@@ -95,6 +102,26 @@ def decoded(data: bytes, path: object) -> Interface:
         reason = f"its interface is of version {found.version}, this tunehub reads {VERSION}"
         raise LibraryError(path, reason, place="library", remedy=remedy)
     return found
+
+
+def check_sound(interface: Interface, path: object) -> None:
+    """Raise LibraryError where the interface of the library `path` says what none can: names that stand twice, types
+    that are none, sizes below zero."""
+    for place, specs in (("input", interface.inputs), ("output", interface.outputs)):
+        for reason in _faults(specs):
+            text = f"its interface is malformed: {place} {reason}"
+            raise LibraryError(path, text, place="library", remedy="compile the model again")
+
+
+def _faults(specs: Sequence[TensorSpec]) -> Iterator[str]:
+    names = [each.name for each in specs]
+    for each in specs:
+        if names.count(each.name) > 1:
+            yield f"{each.name[:80]!r} stands twice"
+        if not _DTYPE.fullmatch(each.dtype):
+            yield f"{each.name[:80]!r} has the element type {each.dtype[:80]!r}"
+        if not all(isinstance(extent, str) or 0 <= extent <= _MOST for extent in each.shape or ()):
+            yield f"{each.name[:80]!r} has the shape {shape_text(each.shape)[:200]}"
 
 
 def shape_text(shape: Sequence[Extent] | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import struct
 from collections.abc import Callable, Mapping
@@ -10,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunehub._files.atomic import create_file
-from tunehub.deploy.interface import FUNCTION, Interface, decoded
+from tunehub.deploy.interface import FUNCTION, Interface, check_sound, decoded
 from tunehub.exceptions import LibraryError, LinkError, last_line
+from tunehub.target.features import extensions, llvm_features_of_text, not_in
+from tunehub.target.host import cpu_features, machine_arch
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -22,6 +25,8 @@ SUFFIX = ".so"  # TVM's runtime loads a library by it
 _COMPILER_REMEDY = "install a C++ compiler (apt install g++), or name one with --cc or CXX"
 _COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
 _FULL = "No space left on device"
+_OTHER_MACHINE = "compile the model on this machine, or with --target for it (`tunehub compile MODEL --target …`)"
+_SM = re.compile(r"sm_(\d+)([af]?)")
 _DEVICES = {"llvm": "cpu", "c": "cpu"}  # the others are called as their target
 
 
@@ -69,7 +74,7 @@ class Library:
     """A library in this process, on the first device of its kind. Loading one runs its code."""
 
     def __init__(self, path: Path) -> None:
-        """Raises LibraryError: no such file, no whole library, not of `tunehub compile`, or no such device."""
+        """Raises LibraryError: no such file, no whole library, not of `tunehub compile`, for another CPU or GPU."""
         import tvm
         from tvm.runtime.vm import VirtualMachine
 
@@ -78,36 +83,75 @@ class Library:
             module = tvm.runtime.load_module(str(path))
             cpu = VirtualMachine(module, tvm.cpu())
             self.interface: Interface = decoded(cpu[FUNCTION]().numpy().tobytes(), path)
+            check_sound(self.interface, path)
+            self._device = tvm.device(_DEVICES.get(self.interface.device, self.interface.device))
         except LibraryError:
             raise
         except Exception as error:  # of the system's loader, or of TVM's
             raise _unusable(path, last_line(error)) from None
-        self._device = tvm.device(_DEVICES.get(self.interface.device, self.interface.device))
         if not self._device.exist:
             raise _unusable(path, f"it is for a device that is not here: {self.interface.device}")
+        lacking = _lacking(self.interface) if self.interface.device in _DEVICES else self._other_gpu()
+        if lacking is not None:
+            raise LibraryError(path, lacking, place="library", remedy=_OTHER_MACHINE)
+        self._path = path
         self._machine = cpu if self.interface.device in _DEVICES else VirtualMachine(module, self._device)
 
     def runner(self, inputs: Arrays) -> Callable[[], Any]:
         """A run on `inputs`, by name, which are on the device from then on; it ends when the device is done."""
         import tvm
 
-        main = self._machine["main"]
         arguments = [tvm.runtime.tensor(inputs[each.name], self._device) for each in self.interface.inputs]
         sync = self._device.sync if self.interface.device not in _DEVICES else None
 
         def run() -> Any:
-            found = main(*arguments)
-            if sync is not None:
-                sync()
+            try:
+                found = main(*arguments)
+                if sync is not None:
+                    sync()
+            except Exception as error:
+                raise _unusable(self._path, f"running it failed: {last_line(error)}") from None
             return found
+
+        try:
+            main = self._machine["main"]
+        except Exception as error:
+            raise _unusable(self._path, f"it has no function main: {last_line(error)}") from None
 
         return run
 
     def outputs(self, found: Any) -> dict[str, npt.NDArray[Any]]:
-        """What a run gave, by name."""
-        arrays = [each.numpy() for each in _flat(found)]
+        """What a run gave, by name. Raises LibraryError where that is not what its interface says."""
+        try:
+            arrays = [each.numpy() for each in _flat(found)]
+        except (AttributeError, TypeError, RecursionError):
+            arrays = []
         names = [each.name for each in self.interface.outputs]
+        if len(arrays) != len(names):
+            raise _unusable(self._path, f"its interface names {len(names)} outputs, it gave {len(arrays)} arrays")
         return dict(zip(names, arrays, strict=True))
+
+    def _other_gpu(self) -> str | None:
+        """Why the code is not for the GPU that is here, or None."""
+        wanted = _SM.fullmatch(self.interface.arch or "")
+        here = str(self._device.compute_version or "").replace(".", "")
+        if wanted is None or not here.isdigit():
+            return None
+        number, of_one = int(wanted[1]), bool(wanted[2])
+        if int(here) == number or (int(here) > number and not of_one):
+            return None
+        return f"it is compiled for {self.interface.arch}, the GPU here is sm_{here}"
+
+
+def _lacking(interface: Interface) -> str | None:
+    """What the code may use and this machine's CPU lacks; None where that is nothing, or not known. Code that uses it
+    ends the process by a signal."""
+    arch = machine_arch()
+    if interface.arch not in (None, arch):
+        return f"it is compiled for {interface.arch}, this machine is {arch}"
+    features = interface.features or extensions(llvm_features_of_text(interface.target))
+    missing = not_in(cpu_features(), features, arch)
+    return f"its code may use what this CPU lacks: {', '.join(missing)}" if missing else None
 
 
 def _flat(found: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -86,6 +87,28 @@ def differences(features: frozenset[str] | None, of_model: Collection[str], arch
     hidden = frozenset(_FLAGS[arch].names.values()).intersection(of_model) - features
     more = RELEVANT.intersection(features).difference(of_model)
     return (*(f"+{name}" for name in sorted(more)), *(f"-{name}" for name in sorted(hidden)))
+
+
+def extensions(names: Iterable[str]) -> tuple[str, ...]:
+    """Those of ``names`` that generated code may use, sorted."""
+    return tuple(sorted(name for name in names if EXTENSIONS.fullmatch(name)))
+
+
+def not_in(features: frozenset[str] | None, wanted: Iterable[str], arch: str) -> tuple[str, ...]:
+    """Those of ``wanted`` that a CPU with ``features`` (None: not known) lacks, sorted; of those that the system tells
+    of."""
+    if features is None:
+        return ()
+    return tuple(sorted(frozenset(wanted).intersection(_FLAGS[arch].names.values()) - features))
+
+
+def llvm_features_of_text(target: str) -> frozenset[str]:
+    """As :func:`all_llvm_features`, of a target in JSON; nothing where it is none."""
+    try:
+        config = json.loads(target)
+    except (ValueError, RecursionError):
+        return frozenset()
+    return all_llvm_features(config) if isinstance(config, dict) else frozenset()
 
 
 def llvm_features(config: Mapping[str, Any]) -> tuple[str, ...]:

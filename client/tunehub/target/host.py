@@ -108,6 +108,12 @@ def gpu_descriptor() -> TargetDescriptor | None:
     )
 
 
+def cpu_features() -> frozenset[str] | None:
+    """What the system says that this machine's CPU has, in LLVM's spelling, and code may use; None where it does not
+    tell. TVM is not asked."""
+    return linux_features(_cpuinfo(), machine_arch())
+
+
 def physical_cores() -> int:
     """Physical cores that this process may use: /proc/cpuinfo's, else psutil's count, else all logical CPUs."""
     usable = usable_threads()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunehub.deploy.interface import Interface, TensorSpec, decoded, encoded
+from tunehub.deploy.interface import Interface, TensorSpec, check_sound, decoded, encoded
 from tunehub.exceptions import LibraryError
 
 pytestmark = pytest.mark.fast
@@ -63,3 +63,26 @@ def test_a_size_of_something_else_names_what_is_open() -> None:
 def test_an_input_is_shown_with_its_type_and_shape() -> None:
     assert str(MASK) == "mask float32 [batch, 1, sequence]"
     assert str(TensorSpec(name="x", dtype="int8", shape=None)) == "x int8 of unknown shape"
+
+
+@pytest.mark.parametrize(
+    ("specs", "reason"),
+    [
+        ((IDS, IDS), "'ids' stands twice"),
+        ((TensorSpec(name="x", dtype="object", shape=(1,)),), "'x' has the element type 'object'"),
+        ((TensorSpec(name="x", dtype="float32", shape=(-1,)),), r"'x' has the shape \[-1\]"),
+        ((TensorSpec(name="x", dtype="float32", shape=(2**63,)),), "'x' has the shape"),
+    ],
+)
+def test_what_no_library_takes_or_gives_names_the_library_and_the_place(
+    specs: tuple[TensorSpec, ...], reason: str
+) -> None:
+    for place, made in (("input", interface(*specs)), ("output", interface(outputs=specs))):
+        with pytest.raises(LibraryError, match=rf"library: 'model.so': its interface is malformed: {place} {reason}"):
+            check_sound(made, "model.so")
+    check_sound(interface(IDS, MASK), "model.so")
+
+
+def test_libraries_without_a_list_of_features_are_read() -> None:
+    old = encoded(interface(IDS)).replace(b'"arch":null,', b"").replace(b'"features":[],', b"")
+    assert b"features" not in old and decoded(old, "model.so") == interface(IDS)

@@ -11,12 +11,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tunehub.deploy.arrays import random_inputs
+from tunehub.deploy.embedding import interface_of, with_interface
+from tunehub.deploy.interface import Interface, TensorSpec
 from tunehub.deploy.library import Library, check_writable, write_library
 from tunehub.exceptions import LibraryError, LinkError
 
@@ -186,3 +189,84 @@ def test_what_is_no_library_of_ours_is_named(executable: Any, tmp_path: Path) ->
     ):
         with pytest.raises(LibraryError, match=rf"{path.name}.*({reason}).*tunehub compile"):
             Library(path)
+
+
+ZEN4 = tvm.target.Target({"kind": "llvm", "mcpu": "znver4", "mtriple": "x86_64-unknown-linux-gnu"})
+
+
+def stated(interface: Interface, path: Path, target: Any = TARGET, **functions: Any) -> Path:
+    """A library of one number that says this of itself."""
+    builder = tvm.relax.BlockBuilder()
+    with builder.function("main", []):
+        builder.emit_func_output(tvm.relax.const(np.ones(3, "float32")))
+    write_library(tvm.compile(with_interface(builder.get(), interface), target), path)
+    return path
+
+
+def says(**changes: Any) -> Interface:
+    one = TensorSpec(name="one", dtype="float32", shape=(3,))
+    fields: dict[str, Any] = {"inputs": (), "outputs": (one,), "target": "{}", "device": "llvm"}
+    return Interface(**{**fields, "tvm": "0.27.0", "tunehub": "0.1.0", **changes})
+
+
+def test_the_interface_names_what_the_code_may_use() -> None:
+    from ...tiny_networks import tiny_mobilenet
+
+    found = interface_of(tiny_mobilenet().relax_module(), ZEN4)
+    assert found.arch == "x86_64" and {"avx512f", "avx512bf16", "fma"} <= set(found.features)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"features": ("avx2", "avx512f", "fma")}, {"target": str(ZEN4)}], ids=["stated", "as libraries before"]
+)
+def test_code_for_another_cpu_is_refused_and_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("tunehub.deploy.library.machine_arch", lambda: "x86_64")
+    monkeypatch.setattr("tunehub.deploy.library.cpu_features", lambda: frozenset({"avx2", "fma", "avx", "f16c"}))
+    path = stated(says(**changes), tmp_path / "model.so")
+    with pytest.raises(LibraryError, match=r"model\.so': its code may use what this CPU lacks: .*avx512f.*--target"):
+        Library(path)
+    monkeypatch.setattr("tunehub.deploy.library.cpu_features", lambda: None)  # a system that does not tell
+    assert Library(path).interface == says(**changes)
+
+
+def test_code_for_another_architecture_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LibraryError, match=r"compiled for riscv64, this machine is"):
+        Library(stated(says(arch="riscv64"), tmp_path / "model.so"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"device": "nothing"}, "model.so"),
+        ({"outputs": says().outputs * 2}, "'one' stands twice"),
+        ({"inputs": says().outputs}, r"running it failed: "),
+        ({"outputs": ()}, "names 0 outputs, it gave 1 arrays"),
+    ],
+)
+def test_an_interface_that_is_not_of_its_library_is_an_error_that_names_it(
+    tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    path = stated(says(**changes), tmp_path / "model.so")
+    with pytest.raises(LibraryError, match=reason) as error:
+        made = Library(path)
+        made.outputs(made.runner(random_inputs(made.interface, {}, seed=1))())
+    assert "model.so" in str(error.value) and "compile" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arch", "here", "refused"),
+    [
+        ("sm_90a", "9.0", False),
+        ("sm_90a", "10.0", True),
+        ("sm_90", "8.6", True),
+        ("sm_80", "9.0", False),
+        (None, "8.0", False),
+    ],
+)
+def test_code_for_another_gpu_is_refused(arch: str | None, here: str, refused: bool) -> None:
+    library = Library.__new__(Library)
+    library.interface = says(device="cuda", arch=arch)
+    library._device = SimpleNamespace(compute_version=here)
+    assert (library._other_gpu() is not None) == refused
