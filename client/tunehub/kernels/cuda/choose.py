@@ -111,15 +111,14 @@ def choose(found: Sequence[Offer], check: Check) -> Iterator[ChosenKernel | Refu
     refused = {offer.place: offer.error for offer in found if offer.best is None}
     while (offer := likeliest(found)) is not None:
         assert offer.best is not None
-        best, schedule = offer.best, offer.build(check)
+        schedule = offer.build(check)
+        if schedule is not None:
+            yield from _said(found, offer, offer.best, refused)
+            yield ChosenKernel(rule=offer.rule, schedule=schedule, seconds=offer.best.seconds)
+            offer.error = None
         offer.advance()
-        if schedule is None:
-            if offer.best is None:
-                refused[offer.place] = offer.error
-            continue
-        yield from _said(found, offer, best, refused)
-        yield ChosenKernel(rule=offer.rule, schedule=schedule, seconds=best.seconds)
-        offer.error = None
+        if schedule is None and offer.best is None:
+            refused[offer.place] = offer.error
     yield from (RefusedKernel(rule=each.rule, error=error) for each in found if (error := refused.get(each.place)))
 
 
