@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = {"client": "client", "builder": "builder", "registry": "registry", "benchmarks": ""}
 MOST_AT_THE_TOP = 8
 WITHOUT_TVM = ("_files", "cli", "comparison", "records", "registries", "report", "site", "target")
-NAMES_OF_TVM = re.compile(r"[\"'](TensorLoad|GenericConst)[\"']|ForKind|IterVarType")
+NAMES_OF_TVM = re.compile(r"[\"'](TensorLoad|GenericConst|LetStmt)[\"']|ForKind|IterVarType")
+STATEMENTS_OF_TVM = re.compile(r"\btirx\.(For|SeqStmt|IfThenElse|BufferStore|Evaluate|Bind|AllocBuffer|AttrStmt)\(")
+BUILDERS = {"client/tunehub/tir/statements.py", "client/tunehub/tir/nodes.py"}
 WITH_KINDS = re.compile(r"\b(For|IterVar)\(|\.(kind|iter_type)\b")  # parsing all modules again takes seconds
 IMPORTS_OF_TESTS = re.compile(r"\bimport\b.*\btest_|\btest_\w+ import\b")
 PLACES_OF_KINDS = {"For": 3, "IterVar": 2}
@@ -153,6 +155,12 @@ def test_names_and_numbers_of_tvm_stand_once() -> None:
     code = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in files}
     assert {path for path, text in code.items() if NAMES_OF_TVM.search(text)} == {"client/tunehub/tir/versions.py"}
     assert not {path for path, text in code.items() if WITH_KINDS.search(text) and _numbers_for_kinds(text)}
+
+
+def test_statements_are_made_by_one_builder() -> None:
+    """What writes kernels statement by statement does so in its words; `nodes` copies what it has taken apart."""
+    files = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "client").rglob("*.py")}
+    assert {name for name, path in files.items() if STATEMENTS_OF_TVM.search(path.read_text())} == BUILDERS
 
 
 def _tests_imported(code: str) -> list[str]:

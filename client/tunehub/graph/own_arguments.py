@@ -29,6 +29,7 @@ from tunehub.tir.nodes import (
     tensor_class,
     tensor_type,
 )
+from tunehub.tir.statements import run
 from tunehub.tir.symbols import in_place, is_integer, symbols_of
 
 
@@ -139,7 +140,7 @@ def _are_of_expressions(kernel: Any, values: dict[int, Any], known: Sequence[Seq
     found = [tirx.const(v, kind) if isinstance(v, int) else v for v, kind in zip(plain, kinds, strict=True)]
     if list(map(element_type, found)) != kinds:
         return False
-    instance = in_place(kernel.with_body(tirx.Evaluate(0)), found)  # all of a schedule's body would take long
+    instance = in_place(kernel.with_body(run(0)), found)  # all of a schedule's body would take long
     return all(map(same_extents, _shapes(instance), known))
 
 

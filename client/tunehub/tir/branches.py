@@ -9,9 +9,9 @@ from operator import mul
 from typing import Any
 
 from tunehub.tir.nodes import parameters
+from tunehub.tir.statements import block_of, loop, sequence
 from tunehub.tir.symbols import BRANCH, PROBES, in_place, symbols_of
-from tunehub.tir.versions import SERIAL
-from tunehub.tir.views import block_of, number, sequence, views
+from tunehub.tir.views import views
 
 _INDEX = "int64"
 
@@ -61,7 +61,7 @@ def _if(condition: Any, body: Any) -> Any:
     """A loop of one step or of none: TVM sets no barriers in a kernel under a condition, be it the host's."""
     from tvm import tirx
 
-    return tirx.For(tirx.Var(BRANCH, _INDEX), number(0), tirx.Cast(_INDEX, condition), SERIAL, body)
+    return loop(BRANCH, tirx.Cast(_INDEX, condition), body)
 
 
 def _around(function: Any, thresholds: Iterable[int | None]) -> list[tuple[int, ...]]:
@@ -71,10 +71,10 @@ def _around(function: Any, thresholds: Iterable[int | None]) -> list[tuple[int, 
 
 
 def _body(function: Any, branch: SizeBranch) -> Any:
-    from tvm import s_tir, tirx
+    from tvm import s_tir
 
     made = branch.function
     if all(own.same_as(whole) for own, whole in zip(parameters(made), parameters(function), strict=True)):
         return made.body
     fresh = in_place(made if branch.apart else s_tir.renew_defs(made), symbols_of(function))
-    return tirx.SeqStmt([*views(parameters(function), parameters(fresh)), fresh.body])
+    return sequence(views(parameters(function), parameters(fresh)), fresh.body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tunehub.tir.nodes import buffer_of
+from tunehub.tir.nodes import buffer_of, element_type
 from tunehub.tir.versions import LOADS
 
 _LEAVES = ("IntImm", "FloatImm", "StringImm")
@@ -36,8 +36,7 @@ def replaced(
         own = element(buffer_of(expression), indices)
         return tirx.BufferLoad(buffer_of(expression), indices) if own is None else own
     if kind == "Cast":
-        dtype = expression.dtype if hasattr(expression, "dtype") else expression.ty.dtype
-        return tirx.Cast(str(dtype), inside(expression.value))
+        return tirx.Cast(element_type(expression), inside(expression.value))
     if kind == "Select":
         return tirx.Select(*map(inside, (expression.condition, expression.true_value, expression.false_value)))
     if kind == "Call":
@@ -52,5 +51,4 @@ def replaced(
 def _call(expression: Any, arguments: list[Any]) -> Any:
     from tvm import tirx
 
-    dtype = expression.dtype if hasattr(expression, "dtype") else expression.ty.dtype
-    return tirx.call_intrin(str(dtype), expression.op, *arguments)
+    return tirx.call_intrin(element_type(expression), expression.op, *arguments)

@@ -77,7 +77,7 @@ def is_static(function: Any) -> bool:
 
 
 def element_type(expression: Any) -> str:
-    """The element type of an expression of TIR, which has a type since 0.27."""
+    """The element type of an expression of TIR, which has a type since 0.26."""
     return str(expression.ty.dtype if hasattr(expression, "ty") else expression.dtype)
 
 
@@ -138,10 +138,10 @@ def with_children(node: Any, change: Callable[[Any], Any]) -> Any:
     return with_block_body(node, change(node.body)) if kind == "SBlock" else node
 
 
-def with_block_body(block: Any, body: Any) -> Any:
-    """``block`` with another ``body``."""
+def with_block_body(block: Any, body: Any, init: Any = None) -> Any:
+    """``block`` with another ``body``, and with another ``init`` if that is given."""
     return type(block)(
-        *(block.iter_vars, block.reads, block.writes, block.name_hint, body, block.init),
+        *(block.iter_vars, block.reads, block.writes, block.name_hint, body, block.init if init is None else init),
         *(block.alloc_buffers, block.match_buffers, block.annotations),
     )
 

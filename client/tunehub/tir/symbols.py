@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from tunehub.tir.index_expressions import compiled, is_variable, parts_of
-from tunehub.tir.nodes import buffer_kind, integer, parameters
+from tunehub.tir.nodes import buffer_kind, element_type, integer, parameters
+from tunehub.tir.statements import block_of, sequence
 
 BRANCH = "branch"  # the variable of a loop of one step or none around a branch
 PROBES = "tunehub.probes"
@@ -67,7 +68,7 @@ def instance(function: Any, values: Sequence[int]) -> Any:
     from tvm import tirx
 
     symbols = symbols_of(function)
-    numbers = [tirx.IntImm(_dtype(symbol), value) for symbol, value in zip(symbols, values, strict=True)]
+    numbers = [tirx.IntImm(element_type(symbol), value) for symbol, value in zip(symbols, values, strict=True)]
     found = specialized(function, symbols, numbers)
     return _without_other_branches(found) if PROBES in (found.attrs or {}) else found
 
@@ -83,20 +84,14 @@ def _taken(realize: Any) -> Any:
 
 
 def _with_branches(realize: Any, branches: Sequence[Any]) -> Any:
-    from tvm import tirx
-
     root = realize.block
-    body = branches[0] if len(branches) == 1 else tirx.SeqStmt(list(branches))
-    block = type(root)([], [], [], root.name_hint, body, alloc_buffers=root.alloc_buffers)
-    return type(realize)([], True, block)
+    return block_of(realize, sequence(branches), root.name_hint, root.alloc_buffers)
 
 
 def _inner(body: Any) -> Any:
     """The body of a branch, of the branches in it only the one that is taken."""
-    from tvm import tirx
-
     if type(body).__name__ == "SeqStmt":
-        return tirx.SeqStmt([*body.seq[:-1], _inner(body.seq[-1])])
+        return sequence(*body.seq[:-1], _inner(body.seq[-1]))
     has_own = type(body).__name__ == "SBlockRealize" and all(map(_is_branch, _branches(body)))
     return _taken(body) if has_own else body
 
@@ -256,12 +251,7 @@ def _variables(expression: Any) -> Iterator[Any]:
 
 def is_integer(parameter: Any) -> bool:
     """Whether a parameter of a PrimFunc is an integer, and no buffer."""
-    return not hasattr(getattr(parameter, "ty", None), "shape") and _dtype(parameter).startswith(("int", "uint"))
-
-
-def _dtype(variable: Any) -> str:
-    """The element type of a scalar variable; 0.26 made it a type."""
-    return str(variable.dtype if hasattr(variable, "dtype") else variable.ty.dtype)
+    return not hasattr(getattr(parameter, "ty", None), "shape") and element_type(parameter).startswith(("int", "uint"))
 
 
 def _with_parameters(function: Any, added: Sequence[Any]) -> Any:

@@ -7,7 +7,8 @@ from functools import reduce
 from operator import mul
 from typing import Any
 
-from tunehub.tir.nodes import buffer_kind, integer, same_extent
+from tunehub.tir.nodes import buffer_kind, element_type, integer, same_extent
+from tunehub.tir.statements import address, bind, block_of, load, sequence, store
 from tunehub.tir.symbols import variables_in
 from tunehub.tir.versions import TENSOR_LOAD
 
@@ -34,16 +35,10 @@ def view(whole: Any, part: Any, starts: dict[int, Any]) -> list[Any]:
     if not starts and hasattr(ir, TENSOR_LOAD) and integer(buffer_kind(whole).elem_offset) == 0:
         return [tirx.DeclBuffer(part, data=whole.data)]
     indices = [starts.get(axis, number(0)) for axis in range(len(buffer_kind(whole).shape))]
-    pointer = tirx.address_of(tirx.BufferLoad(whole, indices))
+    pointer = address(whole, *indices)
     if hasattr(tirx.DeclBuffer, "data"):  # since 0.26
         return [tirx.DeclBuffer(part, data=pointer)]
-    return [tirx.Bind(part.data, pointer), tirx.DeclBuffer(part)]
-
-
-def block_of(realize: Any, body: Any, name: str, buffers: Sequence[Any], matches: Sequence[Any] = ()) -> Any:
-    """A block without axes, of the classes that ``realize`` is of; ``matches``: see :func:`match`."""
-    block = type(realize.block)([], [], [], name, body, alloc_buffers=list(buffers), match_buffers=list(matches))
-    return type(realize)([], True, block)
+    return [bind(part.data, pointer), tirx.DeclBuffer(part)]
 
 
 def match(part: Any, whole: Any) -> Any:
@@ -51,7 +46,7 @@ def match(part: Any, whole: Any) -> Any:
     from tvm import ir, s_tir, tirx
 
     extents = buffer_kind(part).shape
-    ranges = [ir.Range.from_min_extent(tirx.const(0, dtype_of(extent)), extent) for extent in extents]
+    ranges = [ir.Range.from_min_extent(tirx.const(0, element_type(extent)), extent) for extent in extents]
     matched = getattr(s_tir, "MatchBufferRegion", None) or tirx.MatchBufferRegion
     return matched(part, tirx.BufferRegion(whole, ranges))
 
@@ -94,9 +89,9 @@ class Extents:
         statements = view(memory, seen, {})  # TVM makes buffers of blocks smaller, and forgets what is read from them
         for at, (value, variable) in enumerate(self._known):
             (whole,) = wide([value])
-            statements.append(tirx.BufferStore(memory, whole, [number(at)]))
-            statements.append(tirx.Bind(variable, tirx.BufferLoad(seen, [number(at)])))
-        return block_of(realize, sequence([*statements, body]), "extents", [memory])
+            statements.append(store(memory, [number(at)], whole))
+            statements.append(bind(variable, load(seen, number(at))))
+        return block_of(realize, sequence(statements, body), "extents", [memory])
 
 
 def _names(value: Any) -> frozenset[int]:
@@ -118,19 +113,7 @@ def wide(extents: Sequence[Any]) -> list[Any]:
     """Extents counted in 64 bits."""
     from tvm import tirx
 
-    return [tirx.Cast(_INDEX, each) if dtype_of(each) != _INDEX else each for each in extents]
-
-
-def dtype_of(expression: Any) -> str:
-    """The type of a number's expression; 0.26 made it a type."""
-    return str(expression.dtype if hasattr(expression, "dtype") else expression.ty.dtype)
-
-
-def sequence(statements: Sequence[Any]) -> Any:
-    """One statement of several."""
-    from tvm import tirx
-
-    return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
+    return [tirx.Cast(_INDEX, each) if element_type(each) != _INDEX else each for each in extents]
 
 
 def product(extents: Sequence[Any]) -> Any:

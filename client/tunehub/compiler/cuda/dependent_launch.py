@@ -14,6 +14,7 @@ from typing import Any
 
 from tunehub.tir.cuda.ptx import INLINED, Function
 from tunehub.tir.lowering import Factory
+from tunehub.tir.statements import sequence
 
 _FIRST_ARCHITECTURE = 90
 _LAUNCHES = "tirx.kernel_launch_params"
@@ -81,8 +82,7 @@ def _serves(function: Any) -> bool:
 
 def _waiting(function: Any) -> Any:
     """``function``, a kernel; one that is launched so waits first."""
-    from tvm import tirx
 
     if _DEPENDENT not in map(str, (function.attrs or {}).get(_LAUNCHES, ())):
         return function
-    return function.with_body(tirx.SeqStmt([after_the_kernel_before()(), function.body]), span=function.span)
+    return function.with_body(sequence(after_the_kernel_before()(), function.body), span=function.span)

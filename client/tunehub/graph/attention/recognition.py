@@ -18,6 +18,7 @@ from tunehub.graph.tensor_views import INDEX, TensorViews, broadcast, wide
 from tunehub.tir.expressions import replaced
 from tunehub.tir.nodes import (
     constant_array,
+    element_type,
     has_floats,
     integer,
     is_constant,
@@ -26,7 +27,6 @@ from tunehub.tir.nodes import (
     shape_of,
     tensor_type,
 )
-from tunehub.tir.views import dtype_of
 
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "relax.add": lambda a, b: a + b,
@@ -160,7 +160,7 @@ class _AttentionSearch:
     ) -> FoundAttention:
         """``sources``: queries, keys and values, for each the place of an element and the axis of its neighbours."""
         (query, first), (key, second), (value, third) = (self.source(*each) for each in sources)
-        dtypes = {dtype_of(each) for each in (query, key, value)}
+        dtypes = {element_type(each) for each in (query, key, value)}
         if len(dtypes) != 1 or not dtypes <= {*_FLOATS} or third != 1:
             raise NotAttentionError("other types, or values times a number")
         return FoundAttention(
@@ -362,7 +362,7 @@ def _loads(expression: Any) -> bool:
 
 
 def _widened(value: Any) -> Any:
-    return value if isinstance(value, _Scaled) or dtype_of(value) == _F32 else value.astype(_F32)
+    return value if isinstance(value, _Scaled) or element_type(value) == _F32 else value.astype(_F32)
 
 
 def _constant(number: float) -> Any:

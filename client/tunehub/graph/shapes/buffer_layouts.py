@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from tunehub.tir.nodes import buffer_kind, parameters
+from tunehub.tir.statements import bind, block_of, sequence
 from tunehub.tir.symbols import symbols_of, variables_in
-from tunehub.tir.views import block_of, sequence, views
+from tunehub.tir.views import views
 
 
 def with_defined_layouts(mod: Any) -> Any:
@@ -39,7 +40,7 @@ def _defined(function: Any) -> Any | None:
     if not unknown:
         return None
     made = views([plain.get(hash(buffer), buffer) for buffer in own], own)
-    bound = [tirx.Bind(variable, symbol) for variable, symbol in unknown.values()]
+    bound = [bind(variable, symbol) for variable, symbol in unknown.values()]
     root = block_of(function.body, sequence([*bound, *made, function.body]), "root", [])
     changed = [plain.get(hash(parameter), parameter) for parameter in function.params]
     return tirx.PrimFunc(changed, root, function.ret_type, function.attrs)

@@ -27,6 +27,7 @@ from tunehub.tir.nodes import (
     parameters,
     symbolic,
 )
+from tunehub.tir.statements import with_root
 
 Parameter = tuple[Any, Any]  # of a function, and its buffer
 _COPIED = 8  # channels in float16 that kernels for warpgroups copy at once
@@ -144,10 +145,7 @@ def _function(like: Any, own: Sequence[Parameter], statements: Sequence[Any], lo
     block = like.body.block
     touched = set().union(*(_buffers(each, side) for each in statements for side in ("reads", "writes")))
     kept = [buffer for buffer in block.alloc_buffers if hash(buffer) in touched]
-    root = type(block)(
-        [], [], [], block.name_hint, tirx.SeqStmt(list(statements)), None, [*kept, *local], [], block.annotations
-    )
-    body = type(like.body)(like.body.iter_values, like.body.predicate, root)
+    body = with_root(like.body, statements, [*kept, *local])
     maps = [dict(own)] if hasattr(like, "buffer_map") else []  # until 0.25
     return tirx.PrimFunc([parameter for parameter, _ in own], body, like.ret_type, *maps, like.attrs)
 

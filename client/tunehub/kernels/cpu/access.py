@@ -16,8 +16,8 @@ import numpy as np
 
 from tunehub.kernels.cpu.base import FLOAT_BYTES
 from tunehub.tir.index_expressions import evaluate
-from tunehub.tir.nodes import buffer_kind, buffer_of, integer, is_reduction
-from tunehub.tir.versions import BINDINGS, LOADS
+from tunehub.tir.nodes import buffer_kind, buffer_of, children, integer, is_reduction
+from tunehub.tir.versions import BIND, BINDINGS, LOADS
 
 _OPERANDS = ("a", "b", "value", "condition", "true_value", "false_value", "args")
 _LEAVES = ("IntImm", "FloatImm", "StringImm", "Var")  # their value is a number or a word
@@ -126,9 +126,9 @@ def _statements(body: Any) -> tuple[list[Any], list[Any]]:
         return [body.value], [body]
     if kind not in ("SeqStmt", *BINDINGS):
         return [], []
-    inside = list(body.seq) if kind == "SeqStmt" else [body.body] if kind == "LetStmt" else []
+    inside = children(body)
     parts = [_statements(each) for each in inside]
-    if any(not stores and type(each).__name__ != "Bind" for each, (_, stores) in zip(inside, parts, strict=True)):
+    if any(not stores and type(each).__name__ != BIND for each, (_, stores) in zip(inside, parts, strict=True)):
         return [], []
     own = [] if kind == "SeqStmt" else [body.value]
     return own + [value for values, _ in parts for value in values], [store for _, stores in parts for store in stores]

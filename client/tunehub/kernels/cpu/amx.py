@@ -16,7 +16,8 @@ from typing import Any
 from tunehub.kernels.cpu.instruction import lacking, pointer_to, strided_match
 from tunehub.kernels.cpu.tile_pieces import TILE, Piece, pieces_of
 from tunehub.kernels.te.grouped import TILES
-from tunehub.tir.nodes import buffer_kind, buffer_of, element_type
+from tunehub.tir.nodes import buffer_kind, buffer_of
+from tunehub.tir.statements import either, load, loop, nest, run, sequence, store
 from tunehub.tir.versions import SERIAL, VECTORIZED
 
 _REGISTERS = 8
@@ -166,11 +167,11 @@ class _Body:
             rows = self._configuration(piece.sizes)
             if rows != known:
                 known, begin = rows, tirx.call_extern("int32", _BEGIN, tirx.const(rows, "int64"))
-                parts += [tirx.Evaluate(begin)] if begun else []
+                parts += [run(begin)] if begun else []
                 begun.append(begin)
             parts.append(self._piece(piece))
-        tiles = tirx.SeqStmt([*parts, _call("llvm.x86.tilerelease")])
-        return tirx.IfThenElse(begun[0] == 0, tiles, self._plain())
+        tiles = sequence(parts, _call("llvm.x86.tilerelease"))
+        return either(begun[0] == 0, tiles, self._plain())
 
     def _configuration(self, sizes: Sequence[int]) -> int:
         """The rows of the eight registers, a byte each, for tiles of ``sizes`` rows; weights are in the last ones."""
@@ -197,18 +198,16 @@ class _Body:
                 *steps, part, item = at
                 element = self._data_place(image, row, block, steps)
                 self._move(element, part * group + item)
-                number = tirx.Cast(total, tirx.BufferLoad(self._data, element))
+                number = tirx.Cast(total, load(self._data, *element))
 
                 def added(lane: Any, sum_: Any) -> Any:
-                    factor = tirx.BufferLoad(
-                        self._weights, self._weights_place(block, *steps, part, first + lane, item)
-                    )
+                    factor = load(self._weights, *self._weights_place(block, *steps, part, first + lane, item))
                     return sum_ + number * tirx.Cast(total, factor)
 
                 return self._vector(place, added)
 
             extents = [*((f"k{at}", extent) for at, extent in enumerate(self._of.reduction)), *parts]
-            return tirx.SeqStmt([self._vector(place, lambda *_: tirx.const(0, total)), _loops(extents, step)])
+            return sequence([self._vector(place, lambda *_: tirx.const(0, total)), _loops(extents, step)])
 
         return _loops([("vector", self._vectors), ("image", self._of.images), ("row", self._of.rows)], sums)
 
@@ -226,8 +225,8 @@ class _Body:
 
         lane = tirx.Var("lane", "int32")
         at = [*place[:-1], place[-1] + lane]
-        store = tirx.BufferStore(self._sums, value(lane, tirx.BufferLoad(self._sums, at)), at)
-        return tirx.For(lane, 0, TILE, VECTORIZED, store)
+        body = store(self._sums, at, value(lane, load(self._sums, *at)))
+        return loop(lane, TILE, body, VECTORIZED)
 
     def _sums_place(self, image: Any, row: Any, block: Any) -> list[Any]:
         """Indices of the first sum of a row in a block."""
@@ -262,7 +261,6 @@ class _Body:
         return places
 
     def _piece(self, piece: Piece) -> Any:
-        from tvm import tirx
 
         of, vectors = self._of, ("vectors", self._vectors // self._columns)
         around = [("image", of.images), ("rows", piece.count)]
@@ -279,13 +277,12 @@ class _Body:
             first = part(0, stay, True)
             if of.parts == 1:
                 return first
-            return tirx.SeqStmt([first, _loops([("part", of.parts - 1)], lambda chunk: part(chunk + 1, stay, False))])
+            return sequence([first, _loops([("part", of.parts - 1)], lambda chunk: part(chunk + 1, stay, False))])
 
         return _loops(outer, all_parts)
 
     def _tiles(self, piece: Piece, group: tuple[Any, Any], vector: Any, chunk: Any, zeros: bool) -> Any:
         """A group of tiles in registers: sums that begin with ``zeros``, or go on, for a part of the reduction."""
-        from tvm import tirx
 
         image, rows = group
         places = [(image, piece.row(rows, tile)) for tile in range(len(piece.sizes))]
@@ -302,11 +299,10 @@ class _Body:
         def step(first: Any, *at: Any) -> Any:
             return self._multiplied(places, vectors, (chunk * (whole // self._of.parts) + first, *at))
 
-        return tirx.SeqStmt([*begin, _loops(extents, step), *(_call("llvm.x86.tilestored64", *each) for each in sums)])
+        return sequence([*begin, _loops(extents, step), *(_call("llvm.x86.tilestored64", *each) for each in sums)])
 
     def _multiplied(self, places: Sequence[tuple[Any, Any]], vectors: Sequence[Any], at: Sequence[Any]) -> Any:
         """One step: weights of ``vectors`` and data of ``places`` are loaded, and each multiplied with each."""
-        from tvm import tirx
 
         columns, block = len(vectors), self._lane(vectors[0])[0]
         weights = [_register(_REGISTERS - columns + column) for column in range(columns)]
@@ -322,7 +318,7 @@ class _Body:
             for row, read in enumerate(data)
             for column, register in enumerate(weights)
         ]
-        return tirx.SeqStmt(statements)
+        return sequence(statements)
 
     def _sums_at(self, image: Any, row: Any, vector: Any) -> tuple[Any, Any]:
         of, strides, (block, lane) = self._of, self._sums.strides, self._lane(vector)
@@ -359,18 +355,7 @@ class _Body:
 
 def _loops(extents: Sequence[tuple[str, Any]], body: Any) -> Any:
     """``body`` of the loops' variables in loops one in another; there is none for an extent of 1."""
-    from tvm import tirx
-
-    kinds = ["int32" if isinstance(extent, int) else element_type(extent) for _, extent in extents]
-    variables = [
-        tirx.const(0, kind) if _is_one(extent) else tirx.Var(name, kind)
-        for kind, (name, extent) in zip(kinds, extents, strict=True)
-    ]
-    statement = body(*variables)
-    for variable, kind, (_, extent) in reversed(list(zip(variables, kinds, extents, strict=True))):
-        if not _is_one(extent):
-            statement = tirx.For(variable, tirx.const(0, kind), extent, SERIAL, statement)
-    return statement
+    return nest(" ".join(name for name, _ in extents), [extent for _, extent in extents], body, SERIAL)
 
 
 def _is_one(extent: Any) -> bool:
@@ -393,4 +378,4 @@ def _bytes(elements: Any, size: int) -> Any:
 def _call(name: str, *arguments: Any) -> Any:
     from tvm import tirx
 
-    return tirx.Evaluate(tirx.call_llvm_intrin("void", name, *arguments))
+    return run(tirx.call_llvm_intrin("void", name, *arguments))

@@ -10,6 +10,7 @@ from typing import Any
 
 from tunehub.target.tvm_generation import find_tvm
 from tunehub.tir.nodes import blocks_in, buffer_of
+from tunehub.tir.statements import when
 
 _ONLY_IF = ".if_then_else"
 _OLDEST_TVM = (0, 27)  # whose LLVM takes such instructions as they are written here
@@ -53,7 +54,7 @@ def compute_by(
     buffers = [tirx.decl_buffer(shape, kind, name, offset_factor=1) for shape, kind, name in kinds]
     matched = [s_tir.MatchBufferRegion(buffer, region) for buffer, region in zip(buffers, regions, strict=True)]
     body, condition = buffers[0].vstore([0], value(*buffers)), _condition(old)
-    body = body if condition is None else tirx.IfThenElse(condition, body, None)
+    body = body if condition is None else when(condition, body)
     new = type(old)(old.iter_vars, old.reads, old.writes, old.name_hint, body, None, [], matched, {})
     schedule.state.replace(schedule.get_sref(block), new, {old: new})
 

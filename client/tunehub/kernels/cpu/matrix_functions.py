@@ -14,6 +14,7 @@ from tunehub.kernels.cpu.instruction import pointer_to, strided_match, widened
 from tunehub.kernels.cpu.pairs import LANES
 from tunehub.kernels.te.grouped import PAIRS, WORDS, Groups
 from tunehub.tir.nodes import buffer_of
+from tunehub.tir.statements import run
 
 _SUM_BYTES = 4
 
@@ -70,7 +71,7 @@ def multiply_matrices(
         for buffer, apart, size in sizes
         for part in (pointer_to(buffer, 0, size), tirx.Cast("int32", apart * size))
     ]
-    body = tirx.Evaluate(tirx.call_extern("int32", name, *arguments, tirx.Cast("int32", steps)))
+    body = run(tirx.call_extern("int32", name, *arguments, tirx.Cast("int32", steps)))
     new = type(old)(old.iter_vars, [data, weights], old.writes, old.name_hint, body, None, [], matched, {})
     schedule.state.replace(schedule.get_sref(block), new, {old: new})
 

@@ -17,7 +17,8 @@ from tunehub.kernels.cpu.instruction import pointer_to, widened
 from tunehub.kernels.cpu.pairs import LANES
 from tunehub.kernels.te.grouped import NARROW, PAIRS, WIDE
 from tunehub.tir.expressions import replaced
-from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of
+from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of, element_type
+from tunehub.tir.statements import either, run
 from tunehub.tir.versions import LOADS
 
 _NARROW_BYTES = 2
@@ -111,9 +112,9 @@ def _replace(schedule: Any, block: Any, place: GroupOrder) -> None:
     def call(to: Any) -> Any:
         sizes = [tirx.Cast("int32", each) for each in (found.apart * FLOAT_BYTES, found.rows, found.columns)]
         pointers = [pointer_to(to, 0, _NARROW_BYTES), pointer_to(found.source, found.first, FLOAT_BYTES)]
-        whole = tirx.Evaluate(tirx.call_extern("int32", name, *pointers, sizes[0]))
-        part = tirx.Evaluate(tirx.call_extern("int32", f"{name}_part", *pointers, *sizes))
-        return tirx.IfThenElse(tirx.And(found.rows >= place.rows, found.columns >= place.columns), whole, part)
+        whole = run(tirx.call_extern("int32", name, *pointers, sizes[0]))
+        part = run(tirx.call_extern("int32", f"{name}_part", *pointers, *sizes))
+        return either(tirx.And(found.rows >= place.rows, found.columns >= place.columns), whole, part)
 
     copy_by(schedule, found, (LANES, PAIRS.size), NARROW, call)
 
@@ -141,7 +142,7 @@ def _load(value: Any) -> Any:
 def _zero(variable: Any) -> Any:
     from tvm import tirx
 
-    return tirx.const(0, str(variable.dtype if hasattr(variable, "dtype") else variable.ty.dtype))
+    return tirx.const(0, element_type(variable))
 
 
 def _has(expression: Any, variable: Any) -> bool:

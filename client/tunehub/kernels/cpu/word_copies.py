@@ -12,6 +12,7 @@ from tunehub.kernels.cpu.instruction import pointer_to, widened
 from tunehub.kernels.cpu.pair_copies import GroupVector, copy_by, order_of, vector_of_groups
 from tunehub.kernels.cpu.pairs import LANES
 from tunehub.kernels.te.grouped import WORDS
+from tunehub.tir.statements import run
 
 _BESIDE, _ABOVE = "tunehub_words_beside", "tunehub_words_above"
 _SIZE = WORDS[4].size
@@ -31,7 +32,7 @@ def copy_words(schedule: Any, block: Any) -> bool:
     def call(to: Any) -> Any:
         pointers = [pointer_to(to, 0, 1), pointer_to(found.source, found.first, 1)]
         sizes = [tirx.Cast("int32", each) for each in (found.apart, found.rows)]
-        return tirx.Evaluate(tirx.call_extern("int32", name, *pointers, *sizes))
+        return run(tirx.call_extern("int32", name, *pointers, *sizes))
 
     copy_by(schedule, found, (LANES, _SIZE), "uint8", call)
     return True

@@ -18,11 +18,20 @@ from tvm_ffi import structural_equal
 from tunehub.kernels.cuda.row_calls import with_rows
 from tunehub.tir.cuda.thread_extents import thread_tag
 from tunehub.tir.index_expressions import operator_name, parts_of
-from tunehub.tir.nodes import buffer_of, integer, parameters, statements_in
+from tunehub.tir.nodes import (
+    buffer_of,
+    element_type,
+    integer,
+    parameters,
+    statements_in,
+    with_block_body,
+    with_children,
+)
 from tunehub.tir.open_axes import OpenAxes
+from tunehub.tir.statements import bind, block_of, either, sequence, store, threads, when
 from tunehub.tir.symbols import specialized
-from tunehub.tir.versions import LOADS, THREAD_BINDING, THREAD_INDEX
-from tunehub.tir.views import block_of, dtype_of, number, places, product, view, wide
+from tunehub.tir.versions import LOADS
+from tunehub.tir.views import number, places, product, view, wide
 
 _INDEX = "int64"
 _MOST_BLOCKS = 65535  # of a grid along y
@@ -108,8 +117,7 @@ def over_pieces(
     body = _Masking(limits, pointers, rest).statement(body) if limits else body
     body = _along_z(batch, body)
     inner = block_of(piece.body, _bound(launch, nest, body), "piece", piece.body.block.alloc_buffers)
-    x = _thread("blockIdx.x", _INDEX)
-    outer = tirx.For(launch.x, number(0), launch.wide, THREAD_BINDING, tirx.SeqStmt([*declared, inner]), x)
+    outer = threads("blockIdx.x", launch.wide, sequence(declared, inner), launch.x)
     return function.with_body(block_of(function.body, outer, "root", []))
 
 
@@ -119,7 +127,7 @@ def _bound_places(starts: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     from tvm import tirx
 
     own = [tirx.Var("start", _INDEX) for _ in starts]
-    return [tirx.Bind(*each) for each in zip(own, starts, strict=True)], own
+    return [bind(*each) for each in zip(own, starts, strict=True)], own
 
 
 def _whole_pieces(nest: Any, count: Any) -> _Launch:
@@ -136,7 +144,7 @@ def _row_blocks(nest: Any, total: Any, length: int, blocks: RowBlocks) -> _Launc
     of_piece, found = blocks.high(length), integer(nest.extent)
     if found != of_piece * blocks.beside:
         raise NotPiecesError(f"the piece has {found} blocks, not {of_piece} times {blocks.beside}")
-    dtype = dtype_of(nest.loop_var)
+    dtype = element_type(nest.loop_var)
     x, y = tirx.Var("block", _INDEX), tirx.Var("beside", dtype)
     count = (total * blocks.of_one + (blocks.rows - 1)) // blocks.rows
     beside = tirx.const(blocks.beside, dtype)
@@ -170,25 +178,14 @@ def _kernel(piece: Any) -> tuple[Any, Any | None]:
 
 def _along_z(batch: Any | None, body: Any) -> Any:
     """``body`` for each of a batch of products, whose blocks are along y in the piece."""
-    from tvm import tirx
-
     if batch is None:
         return body
-    thread = _thread("blockIdx.z", dtype_of(batch.loop_var))
-    return tirx.For(batch.loop_var, batch.min, batch.extent, THREAD_BINDING, body, thread, batch.annotations)
+    more = {"start": batch.min, "annotations": batch.annotations}
+    return threads("blockIdx.z", batch.extent, body, batch.loop_var, **more)
 
 
 def _bound(launch: _Launch, nest: Any, body: Any) -> Any:
-    from tvm import tirx
-
-    thread = _thread("blockIdx.y", dtype_of(launch.y))
-    return tirx.For(launch.y, nest.min, launch.high, THREAD_BINDING, body, thread, nest.annotations)
-
-
-def _thread(tag: str, dtype: str) -> Any:
-    from tvm import tirx
-
-    return tirx.IterVar(None, tirx.Var(tag.replace(".", "_"), dtype), THREAD_INDEX, tag)
+    return threads("blockIdx.y", launch.high, body, launch.y, start=nest.min, annotations=nest.annotations)
 
 
 class _Masking:
@@ -198,27 +195,16 @@ class _Masking:
         self._limits, self._pointers, self._rest = limits, pointers, rest
 
     def statement(self, node: Any) -> Any:
-        from tvm import tirx
         from tvm.tirx.analysis import undefined_vars
 
         kind = type(node).__name__
-        if kind == "For":
-            return tirx.For(
-                node.loop_var,
-                node.min,
-                node.extent,
-                node.kind,
-                self.statement(node.body),
-                node.thread_binding,
-                node.annotations,
-            )
-        if kind == "SeqStmt":
-            return tirx.SeqStmt([self.statement(each) for each in node.seq])
+        if kind in ("For", "SeqStmt"):
+            return with_children(node, self.statement)
         if kind == "SBlockRealize":
             return type(node)(node.iter_values, node.predicate, self.block(node.block))
         if kind == "IfThenElse":
             other = None if node.else_case is None else self.statement(node.else_case)
-            return tirx.IfThenElse(node.condition, self.statement(node.then_case), other)
+            return either(node.condition, self.statement(node.then_case), other)
         if kind == "BufferStore":
             return self.store(node)
         if kind == "Evaluate" and (known := with_rows(node, self._rest)) is not None:
@@ -230,17 +216,8 @@ class _Masking:
     def block(self, block: Any) -> Any:
         if any(hash(buffer_of(each.source)) in self._limits for each in block.match_buffers):
             raise NotPiecesError("a part of a piece has a name of its own")
-        return type(block)(
-            block.iter_vars,
-            block.reads,
-            block.writes,
-            block.name_hint,
-            self.statement(block.body),
-            None if block.init is None else self.statement(block.init),
-            block.alloc_buffers,
-            block.match_buffers,
-            block.annotations,
-        )
+        init = None if block.init is None else self.statement(block.init)
+        return with_block_body(block, self.statement(block.body), init)
 
     def store(self, node: Any) -> Any:
         from tvm import tirx
@@ -256,12 +233,12 @@ class _Masking:
         row = tirx.Cast("int32", rows[0])
         inside = row < self._rest
         if written is not None:
-            return tirx.IfThenElse(inside, node, None)
+            return when(inside, node)
         value = self.of_last_row(node.value, row)
         if value is None:
-            zero = tirx.const(0, dtype_of(node.value))
+            zero = tirx.const(0, element_type(node.value))
             value = tirx.if_then_else(inside, node.value, zero)
-        return tirx.BufferStore(node.buffer, value, node.indices)
+        return store(node.buffer, node.indices, value)
 
     def of_last_row(self, value: Any, row: Any) -> Any | None:
         """A load, or one where it is no padding, of the last row instead of those beyond it: what comes of these is not

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tunehub.tir.index_expressions import operator_name
+from tunehub.tir.statements import run
 
 PREFIX = "tunehub_skinny_"  # of the names of all such functions
 
@@ -12,7 +13,6 @@ PREFIX = "tunehub_skinny_"  # of the names of all such functions
 def with_rows(evaluated: Any, rows: Any) -> Any | None:
     """The statement ``evaluated`` with another number of rows, an expression, where it is a call of the kernel; else
     None. Only so many rows of x are read, and as many of the results are set."""
-    from tvm import tirx
     from tvm.backend.cuda.op import cuda_func_call
 
     call = evaluated.value
@@ -22,4 +22,4 @@ def with_rows(evaluated: Any, rows: Any) -> Any | None:
     if not str(name.value).startswith(PREFIX):
         return None
     *operands, _, code = arguments
-    return tirx.Evaluate(cuda_func_call(str(name.value), *operands, rows, source_code=str(code.value)))
+    return run(cuda_func_call(str(name.value), *operands, rows, source_code=str(code.value)))

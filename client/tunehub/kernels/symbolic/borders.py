@@ -25,6 +25,7 @@ from tunehub.tir.nodes import (
     with_children,
 )
 from tunehub.tir.open_axes import NotSeparateError, realizations, stores_in
+from tunehub.tir.statements import store
 from tunehub.tir.symbols import extent_at, symbols_of
 from tunehub.tir.versions import LOADS
 from tunehub.tir.views import number
@@ -83,19 +84,19 @@ def with_borders(tile: Any, borders: Borders) -> Any:
 
     blocks = {str(each.block.name_hint): each.block for each in realizations(tile.body.block.body)}
     pad = blocks[borders.pad]
-    store = _padding_store(pad)
+    old = _padding_store(pad)
     starts, ends = ([tirx.Var(name, "int64") for name in names] for names in (("top", "left"), ("bottom", "right")))
     condition: Any = None
     for at, axis in enumerate(_AXES):
-        place = store.indices[axis]
-        needed = _last(blocks[borders.anchor], buffer_of(store), axis, first=False) + 1
+        place = old.indices[axis]
+        needed = _last(blocks[borders.anchor], buffer_of(old), axis, first=False) + 1
         begun = tirx.any(place >= borders.before[at], place + starts[at] >= borders.before[at])
         going = tirx.any(place < needed - borders.after[at], place + starts[at] < ends[at])
         inside = tirx.all(begun, going)
         condition = inside if condition is None else tirx.all(condition, inside)
-    _, load, other = store.value.args
+    _, load, other = old.value.args
     value = tirx.if_then_else(condition, load, other)
-    body = _with_store(tile.body, pad, tirx.BufferStore(buffer_of(store), value, store.indices))
+    body = _with_store(tile.body, pad, store(buffer_of(old), old.indices, value))
     maps = [tile.buffer_map] if hasattr(tile, "buffer_map") else []  # until 0.25
     return tirx.PrimFunc([*tile.params, *starts, *ends], body, tile.ret_type, *maps, tile.attrs)
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunehub.tir.nodes import integer, with_children
-from tunehub.tir.views import dtype_of
+from tunehub.tir.nodes import element_type, integer, with_children
 
 _DIVISIONS = ("FloorDiv", "FloorMod")
 _OPERANDS = (*_DIVISIONS, "Add", "Sub", "Mul", "Min", "Max")
@@ -34,7 +33,7 @@ def _place(expression: Any) -> Any:
 
     kind = type(expression).__name__
     if kind == "Cast":
-        return tirx.Cast(dtype_of(expression), _place(expression.value))
+        return tirx.Cast(element_type(expression), _place(expression.value))
     if kind not in _OPERANDS:
         return expression
     first, second = _place(expression.a), _place(expression.b)

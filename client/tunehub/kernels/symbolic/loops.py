@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunehub.tir.flattening import with_opaque_blocks
-from tunehub.tir.nodes import blocks_in, integer, main_module, parameters
+from tunehub.tir.nodes import blocks_in, element_type, integer, main_module, parameters
 from tunehub.tir.open_axes import OpenAxes
+from tunehub.tir.statements import block_of, either, loop, parallel, sequence
 from tunehub.tir.versions import PARALLEL, SERIAL
-from tunehub.tir.views import Extents, block_of, dtype_of, number, places, product, sequence, view, wide
+from tunehub.tir.views import Extents, number, places, product, view, wide
 
 INDEX = "int64"
 
@@ -55,13 +56,13 @@ def over_pieces(function: Any, axes: OpenAxes, tile: Any, fewest: int) -> Any:
         return with_body(function, _fused(function, axes, tile, nests[0]))
     if any(map(is_parallel, nests)):
         return with_body(function, _pieces_apart(function, axes, tile, count, SERIAL))
-    parallel = _pieces_apart(function, axes, tile, count, PARALLEL)
+    shared = _pieces_apart(function, axes, tile, count, PARALLEL)
     if fewest <= 1:
-        return with_body(function, parallel)
-    from tvm import s_tir, tirx
+        return with_body(function, shared)
+    from tvm import s_tir
 
-    serial = _pieces_apart(function, axes, s_tir.renew_defs(tile), count, SERIAL)
-    return with_body(function, tirx.IfThenElse(count < fewest, serial, parallel))
+    alone = _pieces_apart(function, axes, s_tir.renew_defs(tile), count, SERIAL)
+    return with_body(function, either(count < fewest, alone, shared))
 
 
 def over_groups(function: Any, axes: OpenAxes, tile: Any, most: int, mark: str) -> Any:
@@ -80,9 +81,8 @@ def over_groups(function: Any, axes: OpenAxes, tile: Any, most: int, mark: str) 
     first = group * size
     own = tirx.min(count - first, size)
     nests = [_of_pieces(nest, own, most, mark) for nest in nests_of(tile)]
-    body = tirx.SeqStmt([*_views(function, axes, tile, [first]), _inside(tile, nests)])
-    loop = tirx.For(group, number(0), groups, SERIAL, body)
-    return with_body(function, known.around(function.body, loop))
+    body = sequence(_views(function, axes, tile, [first]), _inside(tile, nests))
+    return with_body(function, known.around(function.body, loop(group, groups, body)))
 
 
 def _of_pieces(node: Any, own: Any, most: int, mark: str) -> Any:
@@ -94,10 +94,10 @@ def _of_pieces(node: Any, own: Any, most: int, mark: str) -> Any:
     body, extent = node.body, node.extent
     annotations = {key: value for key, value in node.annotations.items() if str(key) != mark}
     if len(annotations) < len(node.annotations):
-        extent = tirx.Cast(dtype_of(extent), own * (int(extent) // most))
+        extent = tirx.Cast(element_type(extent), own * (int(extent) // most))
     else:
         body = _of_pieces(body, own, most, mark)
-    return tirx.For(node.loop_var, node.min, extent, int(node.kind), body, annotations=annotations)
+    return loop(node.loop_var, extent, body, node.kind, start=node.min, annotations=annotations)
 
 
 def over_rows(function: Any, axes: OpenAxes, tiles: RowTiles) -> Any:
@@ -131,10 +131,9 @@ def over_rows(function: Any, axes: OpenAxes, tiles: RowTiles) -> Any:
         at = first(step)
         starts = places(at, extents) if joined else [*leading[: tiles.row], at, *leading[tiles.row :]]
         inside = [*_views(function, axes, tile, starts), _inside(tile, [step_at(nest, thread, known=True)])]
-        body.append(tirx.For(step, number(0), inner.new(times), SERIAL, tirx.SeqStmt(inside)))
-    each = inner.around(function.body, tirx.SeqStmt(body))
-    loop = tirx.For(place, number(0), lead * count * extent, PARALLEL, each)
-    return with_body(function, outer.around(function.body, loop))
+        body.append(loop(step, inner.new(times), sequence(inside)))
+    each = inner.around(function.body, sequence(body))
+    return with_body(function, outer.around(function.body, parallel(place, lead * count * extent, each)))
 
 
 def row_loops(
@@ -202,7 +201,7 @@ def _fused(function: Any, axes: OpenAxes, tile: Any, nest: Any) -> Any:
     counts, extent, place = wide(axes.extents), int(nest.extent), tirx.Var("piece", INDEX)
     body = _views(function, axes, tile, places(place // extent, counts))
     body.append(_inside(tile, [step_at(nest, place % extent)]))
-    return tirx.For(place, number(0), product(counts) * extent, PARALLEL, tirx.SeqStmt(body))
+    return parallel(place, product(counts) * extent, sequence(body))
 
 
 def _pieces_apart(function: Any, axes: OpenAxes, tile: Any, count: Any, kind: int) -> Any:
@@ -212,7 +211,7 @@ def _pieces_apart(function: Any, axes: OpenAxes, tile: Any, count: Any, kind: in
     piece = tirx.Var("piece", INDEX)
     views = _views(function, axes, tile, places(piece, wide(axes.extents)))
     views.append(_inside(tile, nests_of(tile)))
-    return tirx.For(piece, number(0), count, kind, tirx.SeqStmt(views))
+    return loop(piece, count, sequence(views), kind)
 
 
 def _inside(tile: Any, nests: Sequence[Any]) -> Any:
@@ -259,10 +258,10 @@ def step_at(nest: Any, place: Any, *, known: bool = False) -> Any:
     to be no larger for one step than for all. Not where that is ``known``."""
     from tvm import tirx
 
-    dtype = dtype_of(nest.loop_var)
+    dtype = element_type(nest.loop_var)
     inside = place if known else tirx.min(place, number(int(nest.extent) - 1))
     at = inside if dtype == INDEX else tirx.Cast(dtype, inside)
-    return tirx.For(nest.loop_var, at, tirx.const(1, dtype), SERIAL, nest.body, annotations=nest.annotations)
+    return loop(nest.loop_var, 1, nest.body, start=at, annotations=nest.annotations)
 
 
 def nests_of(tile: Any) -> list[Any]:

@@ -17,6 +17,7 @@ from tunehub.kernels.symbolic.pieces import piece_of, sizes_of
 from tunehub.kernels.template_fit import with_short_indices
 from tunehub.tir.nodes import main_module
 from tunehub.tir.open_axes import OpenAxes
+from tunehub.tir.statements import either
 from tunehub.tir.views import product, wide
 
 _FEWEST = 4  # rows that tiles compute faster than vectors
@@ -43,12 +44,11 @@ def by_matrices(function: Any, axes: OpenAxes, row: int, target: Any, few: Any) 
 
 def _from(function: Any, axes: OpenAxes, row: int, least: int, ways: tuple[Any, Any]) -> Any:
     """``function`` in the second of ``ways`` where it has ``least`` rows or more, else in the first."""
-    from tvm import tirx
 
     extents = wide(axes.extents)
     rows = product(extents) if axes.are_one and row == len(extents) - 1 else extents[row]
     fewer, many = (each.body.block.body for each in ways)
-    return with_body(function, tirx.IfThenElse(rows < least, fewer, many))
+    return with_body(function, either(rows < least, fewer, many))
 
 
 def _tile(piece: Any | None, target: Any) -> Any | None:

@@ -27,8 +27,8 @@ from tunehub.kernels.symbolic.loops import (
 )
 from tunehub.kernels.symbolic.windows import BATCH, COLUMNS, ROWS, Windows
 from tunehub.tir.nodes import buffer_kind, integer, parameters, plain_extent, with_parameter
-from tunehub.tir.versions import PARALLEL, SERIAL
-from tunehub.tir.views import Extents, block_of, match, number, sequence, view
+from tunehub.tir.statements import bind, block_of, loop, parallel, sequence
+from tunehub.tir.views import Extents, match, number, view
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,24 +84,23 @@ def over_windows(
         views, matches = wholes.windows(tile, starts)
         inside = block_of(tile.body, step_at(nest, block, known=True), "tile", tile.body.block.alloc_buffers, matches)
         inside = _located(tile, sequence([*views, inside]), windows, padding, starts)
-        body.append(tirx.For(step, number(0), inner.of(times), SERIAL, inside))
+        body.append(loop(step, inner.of(times), inside))
     each = inner.around(function.body, sequence(body))
-    loop = _shared((block, blocks), (task, outer.of(lead * row_tasks * column_tasks)), each, pieces)
-    loop = outer.around(function.body, loop)
+    nest = _shared((block, blocks), (task, outer.of(lead * row_tasks * column_tasks)), each, pieces)
+    nest = outer.around(function.body, nest)
     if isinstance(padding, Padding):
-        return with_body(function, sequence([padding.nest, loop]), [padding.buffer])
-    return with_body(function, loop)
+        return with_body(function, sequence([padding.nest, nest]), [padding.buffer])
+    return with_body(function, nest)
 
 
 def _located(tile: Any, body: Any, windows: Windows, padding: Padding | Borders | None, starts: dict[int, Any]) -> Any:
     """``body`` where the tile's last parameters, if it reads the image itself, say where it is."""
-    from tvm import tirx
 
     if not isinstance(padding, Borders):
         return body
     known, values = Extents(), border_values(padding, windows, starts)
     own = list(tile.params)[-len(values) :]
-    bound = [tirx.Bind(variable, known.of(value)) for variable, value in zip(own, values, strict=True)]
+    bound = [bind(variable, known.of(value)) for variable, value in zip(own, values, strict=True)]
     return known.around(tile.body, sequence([*bound, body]))
 
 
@@ -112,13 +111,11 @@ def _shared(block: tuple[Any, int], task: tuple[Any, Any], body: Any, pieces: in
 
     (block_var, blocks), (task_var, tasks) = block, task
     if blocks >= pieces:
-        inner = tirx.For(task_var, number(0), tasks, SERIAL, body)
-        return tirx.For(block_var, number(0), number(blocks), PARALLEL, inner)
+        return parallel(block_var, blocks, loop(task_var, tasks, body))
     part, parts = tirx.Var("part", INDEX), tirx.min(tasks, number(pieces))
     begin, end = part * tasks // parts, (part + 1) * tasks // parts
-    inner = tirx.For(task_var, begin, end - begin, SERIAL, body)
-    over_blocks = tirx.For(block_var, number(0), number(blocks), SERIAL, inner)
-    return tirx.For(part, number(0), parts, PARALLEL, over_blocks)
+    over_blocks = loop(block_var, blocks, loop(task_var, end - begin, body, start=begin))
+    return parallel(part, parts, over_blocks)
 
 
 def _without_copy(tile: Any, padding: Padding | Borders | None) -> Any:

@@ -13,7 +13,8 @@ from tunehub.kernels.te.grouped import CONV2D_INT8
 from tunehub.kernels.te.winograd import IMAGE, KERNEL, SUM, conv2d_winograd, transformed_shape, weight_type
 from tunehub.kernels.winograd.rule import OPEN_BATCHES, Conv3x3
 from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of, element_type, integer, parameters
-from tunehub.tir.versions import DATA_PAR, SERIAL
+from tunehub.tir.statements import load, loop, store, with_root
+from tunehub.tir.versions import DATA_PAR
 
 _KINDS = (("float32",) * 3, ("uint8", "int8", "int32"), ("int16", "int16", "int32"))  # of image, weight and result
 
@@ -61,8 +62,7 @@ def rewritten(function: Any, found: Found, tile: int) -> Any:
         copied(function.body, SUM, (result, found.result)),
     ]
     local = [*own.alloc_buffers, image, *inner.alloc_buffers, result]
-    root = type(own)([], [], [], own.name_hint, tirx.SeqStmt(statements), None, local, [], own.annotations)
-    body = type(function.body)(function.body.iter_values, function.body.predicate, root)
+    body = with_root(function.body, statements, local)
     return _with_parameter(function, found.weight, kernel.params[1], weight).with_body(body)
 
 
@@ -135,12 +135,12 @@ def copied(root: Any, name: str, buffers: tuple[Any, Any]) -> Any:
         for axis, extent in zip(axes, shape, strict=True)
     ]
     place = [ir.Range.from_min_extent(axis, one) for axis in axes]
-    store = tirx.BufferStore(target, tirx.BufferLoad(source, axes), axes)
+    copy = store(target, axes, load(source, *axes))
     reads, writes = [tirx.BufferRegion(source, place)], [tirx.BufferRegion(target, place)]
-    block = type(root.block)(iterators, reads, writes, name, store)
+    block = type(root.block)(iterators, reads, writes, name, copy)
     statement = type(root)(loops, tirx.const(True, "bool"), block)
-    for loop, extent in reversed(list(zip(loops, shape, strict=True))):
-        statement = tirx.For(loop, zero, extent, SERIAL, statement)
+    for variable, extent in reversed(list(zip(loops, shape, strict=True))):
+        statement = loop(variable, extent, statement)
     return statement
 
 

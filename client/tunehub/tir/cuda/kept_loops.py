@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from tunehub.tir.nodes import integer, reduces, with_children
+from tunehub.tir.statements import const, loop
 
 _EXPLICIT = "pragma_unroll_explicit"
 
@@ -35,8 +36,6 @@ def _only_adds_up(node: Any) -> bool:
     return type(node.block.body).__name__ == "BufferStore" and reduces(node.block)
 
 
-def _annotated(loop: Any) -> Any:
-    from tvm import tirx
-
-    annotations = {**dict(loop.annotations.items()), _EXPLICIT: tirx.const(0, "int32")}
-    return tirx.For(loop.loop_var, loop.min, loop.extent, int(loop.kind), loop.body, None, annotations)
+def _annotated(node: Any) -> Any:
+    annotations = {**dict(node.annotations.items()), _EXPLICIT: const(0)}
+    return loop(node.loop_var, node.extent, node.body, node.kind, start=node.min, annotations=annotations)

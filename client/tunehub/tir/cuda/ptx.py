@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import Any, Literal, NamedTuple
 
+from tunehub.tir.statements import run
+
 ARCHITECTURE = "sm_90a"  # of which alone instructions for warpgroups are
 WARPGROUPS = "tunehub_wgmma"  # in each source that has instructions of sm_90a
 INLINED = "__forceinline__ __device__"
@@ -36,10 +38,9 @@ class Function(NamedTuple):
     def __call__(self, *args: Any, result: str = "") -> Any:
         """A call as a statement of TIR, or as an expression of the type ``result``."""
         from tvm.backend.cuda.op import cuda_func_call
-        from tvm.tirx import Evaluate
 
         call = cuda_func_call(self.name, *args, source_code=self.source, return_type=result or "void")
-        return call if result else Evaluate(call)
+        return call if result else run(call)
 
 
 class Effect(NamedTuple):

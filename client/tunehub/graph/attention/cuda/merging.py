@@ -17,13 +17,13 @@ from tunehub.tir.expressions import replaced
 from tunehub.tir.nodes import (
     bound_value,
     constant_array,
+    element_type,
     is_constant,
     operator_of,
     shape_of,
     static_shape,
     tensor_type,
 )
-from tunehub.tir.views import dtype_of
 
 _HALF = "float16"  # records of float32 are of products that are apart
 
@@ -112,7 +112,7 @@ def _reading(found: FoundAttention, places: Sequence[int], whole: Any, widths: S
         start = shifts.get(hash(buffer))
         if start is None:
             return None
-        last = indices[-1] + tirx.const(start, dtype_of(indices[-1])) if start else indices[-1]
+        last = indices[-1] + tirx.const(start, element_type(indices[-1])) if start else indices[-1]
         return tirx.BufferLoad(memory, [*indices[:-1], last])
 
     others = [at for at, _ in enumerate(found.tensors) if at not in places]

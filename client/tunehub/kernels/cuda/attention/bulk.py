@@ -9,14 +9,13 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from tunehub.kernels.cuda.attention.copying import CopyingKernel
-from tunehub.kernels.cuda.attention.nodes import const, either, serial, steps, when
 from tunehub.kernels.cuda.attention.warpgroups import PART, ROW_BYTES, WARPS
 from tunehub.kernels.cuda.gemm.hopper import ring_code as ring
 from tunehub.kernels.cuda.gemm.hopper.maps import described, flat_place, new_map
 from tunehub.kernels.devices.known import default_device
 from tunehub.tir.guard import GuardError
 from tunehub.tir.nodes import buffer_kind, integer, symbolic
-from tunehub.tir.views import block_of, sequence
+from tunehub.tir.statements import bind, block_of, const, either, sequence, serial, when
 
 
 class BulkKernel(CopyingKernel):
@@ -55,7 +54,7 @@ class BulkKernel(CopyingKernel):
 
         def one(turn: Any) -> Any:
             self.turn_number = turn
-            return steps(tirx.Bind(number, self.own_block + turn * self.at_once), body())
+            return sequence(bind(number, self.own_block + turn * self.at_once), body())
 
         more = self.parts - self.at_once
         return serial("part", (more + self.at_once - 1 - self.own_block) // self.at_once + 1 if more else 1, one)
@@ -79,7 +78,7 @@ class BulkKernel(CopyingKernel):
     def barriers(self) -> Any:
         self.turn_number = const(0)
         free = ring.barrier_of()(self.queries_free, const(self.t.warps[0]))
-        return steps(super().barriers(), free)
+        return sequence(super().barriers(), free)
 
     arrivals = 1  # of who copies
 
@@ -89,12 +88,12 @@ class BulkKernel(CopyingKernel):
         from tvm import tirx
 
         keys = when(self.lane == 0, self.over_parts(lambda: self.tiles_of(0)))
-        others = self.over_parts(lambda: steps(self.queries_brought(), self.tiles_of(1)))
+        others = self.over_parts(lambda: sequence(self.queries_brought(), self.tiles_of(1)))
         values = when(tirx.all(self.warp % WARPS == 1, self.lane == 0), others)
-        return steps(ring.registers(self.fewer, more=False)(), either(self.warp % WARPS == 0, keys, values))
+        return sequence(ring.registers(self.fewer, more=False)(), either(self.warp % WARPS == 0, keys, values))
 
     def queries_brought(self) -> Any:
-        return steps(
+        return sequence(
             ring.passed()(self.queries_free, (self.turn_number + 1) % 2),
             self.operands[0].brought(self, const(self.query_at), self.queries_there, self.first),
         )
@@ -105,7 +104,7 @@ class BulkKernel(CopyingKernel):
 
         def one(tile: Any) -> Any:
             start = (self.key_at, self.value_at)[what] + self.stage(tile) * operand.bytes
-            return steps(
+            return sequence(
                 ring.passed()(self.free(what, tile), (self.of_all(tile) // self.stages + 1) % 2),
                 operand.brought(self, start, self.there(what, tile), tile * self.t.step),
             )
@@ -115,7 +114,7 @@ class BulkKernel(CopyingKernel):
     # -- multiplying
 
     def multiplying(self) -> Any:
-        return steps(
+        return sequence(
             ring.registers(self.more, more=True)(),
             when(self.group == self.groups - 1, self.gives_turn()),
             self.over_parts(self.work),
@@ -124,7 +123,7 @@ class BulkKernel(CopyingKernel):
     def loop(self) -> Any:
         count = self.count_of_tiles()
         last, first = count - 1, const(0)
-        return steps(
+        return sequence(
             ring.passed()(self.queries_there, self.turn_number % 2),
             ring.passed()(self.there(0, first), self.parity(first)),
             self.scores(first),
@@ -187,4 +186,4 @@ class _Matrices:
             )
             for part in range(self.width // PART)
         )
-        return steps(ring.expected(self.bytes)(barrier), list(boxes))
+        return sequence(ring.expected(self.bytes)(barrier), list(boxes))

@@ -7,8 +7,8 @@ from typing import Any
 
 from tunehub.kernels.cuda.attention import device_code as device
 from tunehub.kernels.cuda.attention.kernel import AttentionKernel
-from tunehub.kernels.cuda.attention.nodes import Body, const, load, nest, pointer, run, steps, store, threads
 from tunehub.tir.cuda import ptx
+from tunehub.tir.statements import Body, const, load, nest, pointer, run, sequence, store, threads
 
 
 class ClusterKernel(AttentionKernel):
@@ -41,7 +41,7 @@ class ClusterKernel(AttentionKernel):
         far, most = self.local("far", (blocks, 4)), self.local("far_ends", (blocks, 4))
 
         def joined(own: Any, column: Any) -> Any:
-            return steps(
+            return sequence(
                 self.added_up(count, *self.part_of_warp(sums, tops, own, column)),
                 store(end, [0], load(self.top, 0)),
                 store(end, [1], load(self.one[2], 0)),
@@ -52,15 +52,15 @@ class ClusterKernel(AttentionKernel):
 
         def of_all(own: Any, column: Any) -> Any:
             def read(rank: Any) -> Any:
-                return steps(
+                return sequence(
                     run(device.call(device.FOUR_IN, pointer(far, rank, 0), pointer(whole, own, column * wide), rank)),
                     run(device.call(device.FOUR_IN, pointer(most, rank, 0), pointer(ends, own, 0), rank)),
                 )
 
             part = (lambda w: load(most, w, 0), lambda w: load(most, w, 1), lambda w, x: load(far, w, x))
-            return steps(nest("w", [blocks], read), self.added_up(blocks, *part), self.write_four(own, column))
+            return sequence(nest("w", [blocks], read), self.added_up(blocks, *part), self.write_four(own, column))
 
-        return steps(
+        return sequence(
             run(device.call(device.WAIT)),
             self.kept(sums, tops),
             self.by_fours(joined),

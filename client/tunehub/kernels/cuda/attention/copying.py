@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from tunehub.kernels.cuda.attention.nodes import WARP, const, either, nest, serial, steps, when
 from tunehub.kernels.cuda.attention.warpgroups import WARPS, WarpgroupKernel
 from tunehub.kernels.cuda.gemm.hopper import ring_code as ring
+from tunehub.target.gpu_architectures import WARP
 from tunehub.tir.cuda import ptx
-from tunehub.tir.views import block_of
+from tunehub.tir.statements import address, bind, block_of, const, either, nest, sequence, serial, when
 
 _HALF = 2  # warps that copy keys; as many copy values
 _TURN = 2 * ptx.WARPGROUP  # threads of who waits and who lets begin
@@ -38,10 +38,10 @@ class CopyingKernel(WarpgroupKernel):
         self.base = tirx.Var("base", "uint32")
         self.warp, self.lane, self.row_warp, self.key_warp = warp, lane, warp, const(0)
         self.group = warp // WARPS
-        ends = [tirx.address_of(tirx.BufferLoad(self.pool, [const(at)])) for at in (0, self.pool_size() - 1)]
+        ends = [address(self.pool, const(at)) for at in (0, self.pool_size() - 1)]
         copying, multiplying = self.copying(), self.multiplying()
-        body = steps(
-            tirx.Bind(self.base, ptx.shared_address()(*ends, result="uint32")),
+        body = sequence(
+            bind(self.base, ptx.shared_address()(*ends, result="uint32")),
             when(tirx.all(warp == 0, lane == 0), self.barriers()),
             ring.barriers_set()(),
             either(self.group == self.groups, copying, multiplying),
@@ -72,13 +72,13 @@ class CopyingKernel(WarpgroupKernel):
 
     def barriers(self) -> Any:
         def one(what: int, stage: int) -> Any:
-            return steps(
+            return sequence(
                 ring.barrier_of()(self.there(what, const(stage)), const(self.arrivals)),
                 ring.barrier_of()(self.free(what, const(stage)), const(self.t.warps[0])),
             )
 
         rings = [one(what, stage) for what in (0, 1) for stage in range(self.stages)]
-        return steps(ring.barrier_of()(self.queries_there, const(self.arrivals)), rings)
+        return sequence(ring.barrier_of()(self.queries_there, const(self.arrivals)), rings)
 
     # -- copying
 
@@ -87,7 +87,7 @@ class CopyingKernel(WarpgroupKernel):
 
         def tiles(what: int, copied: Any) -> Any:
             def one(tile: Any) -> Any:
-                return steps(
+                return sequence(
                     ring.passed()(self.free(what, tile), (tile // self.stages + 1) % 2),
                     copied(tile),
                     ptx.committed()(),
@@ -97,12 +97,12 @@ class CopyingKernel(WarpgroupKernel):
             return serial("tile", count, one)
 
         queries = self.copy_rows(self.query_at, self.a.query, self.first, self.t.queries, self.a.depth, self.a.queries)
-        return steps(
+        return sequence(
             ring.registers(self.fewer, more=False)(),
             either(
                 self.warp % WARPS < _HALF,
                 tiles(0, self.copy_keys),
-                steps(queries, ptx.committed()(), ring.brought()(self.queries_there), tiles(1, self.copy_values)),
+                sequence(queries, ptx.committed()(), ring.brought()(self.queries_there), tiles(1, self.copy_values)),
             ),
         )
 
@@ -117,7 +117,7 @@ class CopyingKernel(WarpgroupKernel):
     def loop(self) -> Any:
         count = self.count_of_tiles()
         last = count - 1
-        return steps(
+        return sequence(
             ring.registers(self.more, more=True)(),
             when(self.group == self.groups - 1, self.gives_turn()),
             ring.passed()(self.queries_there, const(0)),
@@ -134,7 +134,7 @@ class CopyingKernel(WarpgroupKernel):
 
     def turn(self, tile: Any, count: Any) -> Any:
         following = tile + 1
-        return steps(
+        return sequence(
             ring.passed()(self.there(0, following), self.parity(following)),
             ring.turn_awaited(_TURN)(self.group + 1),
             self.scores(following),

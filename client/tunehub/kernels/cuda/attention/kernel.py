@@ -10,34 +10,33 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunehub.kernels.cuda.attention import device_code as device
-from tunehub.kernels.cuda.attention.nodes import (
-    LOWEST,
-    WARP,
+from tunehub.kernels.cuda.attention.register_products import Singles
+from tunehub.kernels.cuda.attention.spec import Attention
+from tunehub.kernels.cuda.attention.tensor_core_products import Halves
+from tunehub.target.gpu_architectures import WARP
+from tunehub.tir.nodes import buffer_kind
+from tunehub.tir.statements import (
     Body,
     SharedTile,
     barrier,
+    block_of,
     const,
-    divides,
     f32,
     load,
-    narrow,
     nest,
     pointer,
     run,
+    sequence,
     serial,
-    steps,
     store,
     threads,
     vectorized,
     when,
 )
-from tunehub.kernels.cuda.attention.register_products import Singles
-from tunehub.kernels.cuda.attention.spec import Attention
-from tunehub.kernels.cuda.attention.tensor_core_products import Halves
-from tunehub.tir.nodes import buffer_kind
-from tunehub.tir.views import block_of, product
+from tunehub.tir.views import product
 
 LOG2_E = math.log2(math.e)
+_LOWEST = -3.4028234663852886e38  # of float32; less is minus infinity, which TVM cannot write without a header
 _COPYING = 4  # warps
 _F32 = "float32"
 
@@ -164,9 +163,9 @@ class AttentionKernel:
         """What a thread that multiplies does."""
 
         def clear(h: Any) -> Any:
-            return steps(store(self.most, [h], device.call(device.NOTHING)), store(self.total, [h], f32(0)))
+            return sequence(store(self.most, [h], device.call(device.NOTHING)), store(self.total, [h], f32(0)))
 
-        return steps(
+        return sequence(
             nest("h", [self.engine.rows], clear),
             self.engine.clear_outputs(),
             self.loop(),
@@ -191,23 +190,23 @@ class AttentionKernel:
     def loop(self) -> Any:
         """All tiles of keys."""
         first, count = self.tiles()
-        start = steps(self.copy_tile(first, 0), self.engine.load_query())
+        start = sequence(self.copy_tile(first, 0), self.engine.load_query())
         if self.single:
-            return steps(start, self.tile_of_keys(const(0), const(0), None))
+            return sequence(start, self.tile_of_keys(const(0), const(0), None))
 
         def body(at: Any) -> Any:
             following = when(at + 1 < count, self.copy_tile(first + at + 1, (at + 1) % self.stages))
             if self.stages == 1:
-                return steps(self.tile_of_keys(first + at, const(0), None), barrier(), following)
+                return sequence(self.tile_of_keys(first + at, const(0), None), barrier("shared"), following)
             return self.tile_of_keys(first + at, at % self.stages, following)
 
-        return steps(start, serial("tile", count, body))
+        return sequence(start, serial("tile", count, body))
 
     # -- loading
 
     def copy_tile(self, tile: Any, stage: Any) -> Any:
         """Bring keys and values into shared memory."""
-        return steps(
+        return sequence(
             self.copy(self.k_tile, self.a.key, self.a.depth, tile, stage),
             self.copy(self.v_tile, self.a.value, self.a.outputs, tile, stage),
             run(device.call(device.COMMIT)),
@@ -236,9 +235,9 @@ class AttentionKernel:
 
     def tile_of_keys(self, tile: Any, stage: Any, following: Any) -> Any:
         e = self.engine
-        return steps(
+        return sequence(
             run(device.call(device.WAIT)),
-            barrier(),
+            barrier("shared"),
             following,
             e.scores(stage),
             nest("h", [e.rows], lambda h: self.softmax(tile, h)),
@@ -283,9 +282,9 @@ class AttentionKernel:
         def power(c: Any) -> Any:
             at = e.score_at(h, c)
             value = tirx.exp2(self.exponent(load(e.sums, *at), load(weight, 0)))
-            return steps(store(e.sums, at, value), store(self.total, [h], load(self.total, h) + load(e.sums, *at)))
+            return sequence(store(e.sums, at, value), store(self.total, [h], load(self.total, h) + load(e.sums, *at)))
 
-        return steps(
+        return sequence(
             nest("c", [e.columns], lambda c: self.masked(start, h, c)) if self.pure is None else None,
             when(behind, nest("c", [e.columns], lambda c: self.hidden(start, h, c))) if self.hides else None,
             store(new, [0], load(self.most, h)),
@@ -323,7 +322,7 @@ class AttentionKernel:
             at = e.output_at(h, u)
             return store(e.results, at, load(e.results, *at) * load(factor, 0))
 
-        return steps(
+        return sequence(
             store(factor, [0], tirx.exp2(self.exponent(load(self.most, h), load(weight, 0)))),
             store(self.total, [h], load(self.total, h) * load(factor, 0)),
             nest("u", [e.outputs], smaller),
@@ -333,7 +332,7 @@ class AttentionKernel:
         """What is subtracted from scores; 0 without any, so that their weights are 0 and not NaN."""
         from tvm import tirx
 
-        return tirx.Select(most < f32(LOWEST), f32(0), self.subtracted(most))
+        return tirx.Select(most < f32(_LOWEST), f32(0), self.subtracted(most))
 
     def subtracted(self, most: Any) -> Any:
         """What is subtracted from scores, in the terms of :meth:`exponent`."""
@@ -359,10 +358,10 @@ class AttentionKernel:
             total = load(self.total, h)
             return store(self.total, [h], total + device.call(device.EXCHANGE, total, const(mask)))
 
-        summed = nest("h", [e.rows], lambda h: steps(*[added(h, mask) for mask in e.masks]))
+        summed = nest("h", [e.rows], lambda h: sequence(*[added(h, mask) for mask in e.masks]))
         if self.t.warps[1] * self.t.cluster == 1:
-            return steps(summed, nest("h", [e.rows], self.write_row))
-        return steps(summed, self.merge())
+            return sequence(summed, nest("h", [e.rows], self.write_row))
+        return sequence(summed, self.merge())
 
     def write_row(self, h: Any) -> Any:
         row, e = self.row(h), self.engine
@@ -381,7 +380,7 @@ class AttentionKernel:
 
     def write(self, row: Any, count: int, column: Body, value: Body) -> Any:
         """Results side by side, as one vector. They are computed before: of vectors TVM selects none rightly."""
-        return steps(
+        return sequence(
             nest("x", [count], lambda x: store(self.out, [x], value(x))),
             vectorized(
                 "x",
@@ -401,9 +400,9 @@ class AttentionKernel:
 
         def joined(own: Any, column: Any) -> Any:
             part = self.part_of_warp(sums, tops, own, column)
-            return steps(self.added_up(count, *part), self.write_four(own, column))
+            return sequence(self.added_up(count, *part), self.write_four(own, column))
 
-        return steps(self.kept(sums, tops), self.by_fours(joined))
+        return sequence(self.kept(sums, tops), self.by_fours(joined))
 
     def part_of_warp(self, sums: Any, tops: Any, own: Any, column: Any) -> tuple[Body, Body, Callable[[Any, Any], Any]]:
         """Maximum, total and sums of one warp's part."""
@@ -423,13 +422,13 @@ class AttentionKernel:
             def part(u: Any) -> Any:
                 return store(sums, [self.key_warp, own, e.output_column(u)], load(e.results, *e.output_at(h, u)))
 
-            return steps(
+            return sequence(
                 nest("u", [e.outputs], part),
                 store(tops, [self.key_warp, own, 0], load(self.most, h)),
                 store(tops, [self.key_warp, own, 1], load(self.total, h)),
             )
 
-        return steps(barrier(), nest("h", [e.rows], keep), barrier())
+        return sequence(barrier("shared"), nest("h", [e.rows], keep), barrier("shared"))
 
     def by_fours(self, body: Callable[[Any, Any], Any], *more: Callable[[Any], Any]) -> Any:
         """``body`` for four neighbours of a row at a time, the row of a block and the first column."""
@@ -459,13 +458,13 @@ class AttentionKernel:
 
         def added(w: Any) -> Any:
             weight = load(scale, 0)
-            return steps(
+            return sequence(
                 store(scale, [0], tirx.exp2(self.exponent(top(w), load(subtracted, 0)))),
                 store(whole, [0], load(whole, 0) + weight * total(w)),
                 nest("x", [4], lambda x: store(self.four, [x], load(self.four, x) + weight * part(w, x))),
             )
 
-        return steps(
+        return sequence(
             store(self.top, [0], top(const(0))),
             nest("w", [count - 1], larger),
             store(subtracted, [0], self.finite(load(self.top, 0))),
@@ -483,3 +482,15 @@ class AttentionKernel:
             lambda x: column + x,
             lambda x: self.a.finished(load(self.four, x), load(whole, 0)),
         )
+
+
+def narrow(extent: Any) -> Any:
+    """An extent in 32 bits, an expression."""
+    from tvm import tirx
+
+    return const(extent) if isinstance(extent, int) else tirx.Cast("int32", extent)
+
+
+def divides(part: int, extent: Any) -> bool:
+    """Whether it is known that an extent has whole parts."""
+    return isinstance(extent, int) and extent % part == 0

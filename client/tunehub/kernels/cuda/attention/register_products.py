@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from tunehub.kernels.cuda.attention import device_code as device
-from tunehub.kernels.cuda.attention.nodes import (
-    WARP,
+from tunehub.target.gpu_architectures import WARP
+from tunehub.tir.statements import (
+    barrier,
     const,
     f32,
     load,
     nest,
     pointer,
     run,
+    sequence,
     serial,
-    steps,
     store,
     vectorized,
     when,
@@ -71,7 +72,7 @@ class Singles:
             copied = run(device.call(device.COPY, pointer(self.q_tile, row, part), tirx.address_of(place), const(16)))
             return copied if total % own == 0 else when(at < total, copied)
 
-        return steps(nest("i", [-(-total // own)], one), run(device.call(device.COMMIT)))
+        return sequence(nest("i", [-(-total // own)], one), run(device.call(device.COMMIT)))
 
     def clear_outputs(self) -> Any:
         return nest(
@@ -103,17 +104,16 @@ class Singles:
                     self.sums, [h, c], load(self.sums, h, c) + load(self.first, h, x) * load(self.second, c, x)
                 )
 
-            return steps(
+            return sequence(
                 nest("h", [self.rows], queries),
                 nest("c", [self.columns], keys),
                 nest("h c x", [self.rows, self.columns, 4], add),
             )
 
         clear = nest("h c", [self.rows, self.columns], lambda *at: store(self.sums, at, f32(0)))
-        return steps(clear, serial("d", self.a.depth // 4, step))
+        return sequence(clear, serial("d", self.a.depth // 4, step))
 
     def weighted(self, stage: Any) -> Any:
-        from tvm import tirx
 
         k = self.k
         first = k.key_warp * self.t.keys
@@ -131,7 +131,7 @@ class Singles:
                     "x", 4, lambda x: store(self.first, [h, x], load(self.w_tile, k.warp, self.row(h), j * 4 + x))
                 ),
             )
-            return steps(read, nest("y", [4], lambda y: one(j, y)))
+            return sequence(read, nest("y", [4], lambda y: one(j, y)))
 
         def one(j: Any, y: Any) -> Any:
             key = first + j * 4 + y
@@ -157,7 +157,7 @@ class Singles:
                     load(self.results, h, n, x) + load(self.first, h, y) * load(self.wide, n, x),
                 )
 
-            return steps(read, nest("h n x", [self.rows, groups, self.neighbours], add))
+            return sequence(read, nest("h n x", [self.rows, groups, self.neighbours], add))
 
-        sync = run(tirx.op.tvm_storage_sync("warp"))
-        return steps(put, sync, serial("j", self.t.keys // 4, along), sync)
+        sync = barrier("warp")
+        return sequence(put, sync, serial("j", self.t.keys // 4, along), sync)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from tunehub.kernels.cuda.attention import device_code as device
-from tunehub.kernels.cuda.attention.nodes import f32, load, nest, pointer, run, steps, store
+from tunehub.tir.statements import f32, load, nest, pointer, run, sequence, store
 
 
 class Halves:
@@ -64,7 +64,7 @@ class Halves:
 
         def step(d: Any, n: Any) -> Any:
             source = pointer(k.k_tile, stage, first + n * 16 + lane % 8 + lane // 16 * 8, d * 16 + lane // 8 % 2 * 8)
-            return steps(
+            return sequence(
                 run(device.call(device.LOAD, pointer(self.part, 0), source)),
                 nest(
                     "r x",
@@ -74,7 +74,7 @@ class Halves:
             )
 
         clear = nest("r n e", [self.t.rows, self.t.keys // 8, 4], lambda *at: store(self.sums, at, f32(0)))
-        return steps(clear, nest("d n", [self.a.depth // 16, self.t.keys // 16], step))
+        return sequence(clear, nest("d n", [self.a.depth // 16, self.t.keys // 16], step))
 
     def multiply(self, sums: Any, r: Any, n: Any, first: Any, x: Any) -> Any:
         return run(device.call(device.MULTIPLY[self.a.dtype], pointer(sums, r, n, 0), first, pointer(self.part, x * 2)))
@@ -91,14 +91,14 @@ class Halves:
         self.all_weights = k.local("pairs", (self.t.rows, 4), "uint32")
 
         def along(j: Any) -> Any:
-            return steps(
+            return sequence(
                 nest("r e", [self.t.rows, 4], lambda r, e: pack(r, j, e)),
                 nest("n", [self.a.outputs // 16], lambda n: column(j, n)),
             )
 
         def column(j: Any, n: Any) -> Any:
             source = pointer(k.v_tile, stage, first + j * 16 + lane % 16, n * 16 + lane // 16 * 8)
-            return steps(
+            return sequence(
                 run(device.call(device.LOAD_TRANSPOSED, pointer(self.part, 0), source)),
                 nest(
                     "r x",

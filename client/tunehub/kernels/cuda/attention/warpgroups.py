@@ -9,26 +9,26 @@ from typing import Any
 
 from tunehub.kernels.cuda.attention import device_code as device
 from tunehub.kernels.cuda.attention import warpgroup_code as code
-from tunehub.kernels.cuda.attention.kernel import AttentionKernel
-from tunehub.kernels.cuda.attention.nodes import (
-    WARP,
+from tunehub.kernels.cuda.attention.kernel import AttentionKernel, divides, narrow
+from tunehub.kernels.cuda.attention.tensor_core_products import Halves
+from tunehub.target.gpu_architectures import WARP
+from tunehub.tir.cuda import ptx
+from tunehub.tir.nodes import buffer_kind
+from tunehub.tir.statements import (
     SharedTile,
+    address,
+    bind,
     const,
-    divides,
     either,
     load,
-    narrow,
     nest,
     pointer,
     run,
+    sequence,
     serial,
-    steps,
     store,
     when,
 )
-from tunehub.kernels.cuda.attention.tensor_core_products import Halves
-from tunehub.tir.cuda import ptx
-from tunehub.tir.nodes import buffer_kind
 
 WARPS = 4  # of a warpgroup
 PART = 64  # numbers of a row in shared memory
@@ -67,14 +67,13 @@ class WarpgroupKernel(AttentionKernel):
         return self.body(warp, lane, group // along * WARPS + warp % WARPS, group % along)
 
     def loop(self) -> Any:
-        from tvm import tirx
 
         last = self.pool_size() - 1
-        ends = tirx.address_of(load(self.pool, const(0))), tirx.address_of(load(self.pool, const(last)))
+        ends = address(self.pool, const(0)), address(self.pool, const(last))
         self.group = self.warp // WARPS
         count = self.count_of_tiles()
-        return steps(
-            tirx.Bind(self.base, ptx.shared_address()(*ends, result=_U32)),
+        return sequence(
+            bind(self.base, ptx.shared_address()(*ends, result=_U32)),
             self.copy_rows(self.query_at, self.a.query, self.first, self.t.queries, self.a.depth, self.a.queries),
             self.copy_keys(const(0)),
             ptx.committed()(),
@@ -96,7 +95,7 @@ class WarpgroupKernel(AttentionKernel):
         """Scores of the tile behind ``tile``, whose own values are weighted meanwhile."""
         following = tile + 1
         copies = [when(tile + 2 < count, self.copy_keys(tile + 2)), self.copy_values(following), ptx.committed()()]
-        early = steps(
+        early = sequence(
             self.scores(following),
             *copies,
             self.weighted(tile),
@@ -107,8 +106,8 @@ class WarpgroupKernel(AttentionKernel):
             self.packed(),
         )
         if not self.staggered:
-            return steps(ptx.arrived(0)(), early)
-        late = steps(
+            return sequence(ptx.arrived(0)(), early)
+        late = sequence(
             *copies,
             self.new_weights(tile),
             self.scores(following),
@@ -116,7 +115,7 @@ class WarpgroupKernel(AttentionKernel):
             self.have_scores(0),
             self.have_outputs(0),
         )
-        return steps(ptx.arrived(0)(), either(self.is_early, early, late))
+        return sequence(ptx.arrived(0)(), either(self.is_early, early, late))
 
     @property
     def staggered(self) -> bool:
@@ -136,10 +135,10 @@ class WarpgroupKernel(AttentionKernel):
 
     def weights(self, tile: Any) -> Any:
         """Of the first tile."""
-        return steps(self.softmaxes(tile), self.packed())
+        return sequence(self.softmaxes(tile), self.packed())
 
     def new_weights(self, tile: Any) -> Any:
-        return steps(self.softmaxes(tile), nest("h", [self.engine.rows], self.smaller), self.packed())
+        return sequence(self.softmaxes(tile), nest("h", [self.engine.rows], self.smaller), self.packed())
 
     def have_scores(self, under_way: int) -> Any:
         return code.have(under_way, self.t.keys // 2)(pointer(self.engine.sums, 0, 0, 0))
@@ -228,7 +227,7 @@ class WarpgroupKernel(AttentionKernel):
         from tvm import tirx
 
         _, factor, weight = self.one
-        return steps(
+        return sequence(
             store(factor, [0], tirx.exp2(self.exponent(load(self.most, h), load(weight, 0)))),
             store(self.total, [h], load(self.total, h) * load(factor, 0)),
             store(self.factors, [h], load(factor, 0)),

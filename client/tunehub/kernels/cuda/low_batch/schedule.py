@@ -10,9 +10,8 @@ from tunehub.kernels.cuda.low_batch.product import LowBatchProduct
 from tunehub.kernels.cuda.low_batch.shared_memory import pool_bytes, stride
 from tunehub.kernels.cuda.low_batch.source import name_of, source
 from tunehub.kernels.cuda.low_batch.tile import AnyTile, DirectTile, StagedTile, WgmmaTile
-from tunehub.tir.nodes import buffer_kind, buffer_of
-from tunehub.tir.versions import THREAD_BINDING, THREAD_INDEX
-from tunehub.tir.views import dtype_of
+from tunehub.tir.nodes import buffer_kind, buffer_of, element_type, with_children
+from tunehub.tir.statements import address, const, marked, run, threads
 
 _VECTOR = 4  # results of a thread
 _BANKS = 32
@@ -68,12 +67,8 @@ def _clustered(schedule: Any, blocks: Any, count: int) -> None:
     from tvm import tirx
 
     loop = schedule.get(blocks)
-    tag = "clusterCtaIdx.x"
-    thread = tirx.IterVar(None, tirx.Var(tag.replace(".", "_"), dtype_of(loop.loop_var)), THREAD_INDEX, tag)
-    zero, extent = tirx.const(0, dtype_of(loop.loop_var)), tirx.const(count, dtype_of(loop.loop_var))
-    rank = tirx.For(tirx.Var("rank", dtype_of(loop.loop_var)), zero, extent, THREAD_BINDING, loop.body, thread)
-    made = type(loop)(loop.loop_var, loop.min, loop.extent, loop.kind, rank, loop.thread_binding, loop.annotations)
-    schedule.state.replace(schedule.get_sref(blocks), made)
+    rank = threads("clusterCtaIdx.x", count, loop.body, tirx.Var("rank", element_type(loop.loop_var)))
+    schedule.state.replace(schedule.get_sref(blocks), with_children(loop, lambda _: rank))
 
 
 def _realize_in(loop: Any) -> Any:
@@ -83,24 +78,23 @@ def _realize_in(loop: Any) -> Any:
 
 
 def _call(product: LowBatchProduct, tile: AnyTile, result: Any, first: Any, pool: Any | None) -> Any:
-    from tvm import tirx
     from tvm.backend.cuda.op import cuda_func_call
 
-    def address(buffer: Any, *last: Any) -> Any:
-        zeros = [tirx.const(0, dtype_of(first)) for _ in buffer_kind(buffer).shape]
-        return tirx.address_of(tirx.BufferLoad(buffer, [*zeros[: len(zeros) - len(last)], *last]))
+    def at(buffer: Any, *last: Any) -> Any:
+        zeros = [const(0, element_type(first)) for _ in buffer_kind(buffer).shape]
+        return address(buffer, *zeros[: len(zeros) - len(last)], *last)
 
-    return tirx.Evaluate(
+    return run(
         cuda_func_call(
             name_of(product.extents, tile),
-            address(product.data),
-            address(product.weights),
-            address(product.weights if product.scales is None else product.scales),
-            address(result, first),
-            address(result, tirx.const(int(product.extents.rows > 1), dtype_of(first)), first),
+            at(product.data),
+            at(product.weights),
+            at(product.weights if product.scales is None else product.scales),
+            at(result, first),
+            at(result, const(int(product.extents.rows > 1), element_type(first)), first),
             first,
-            *([] if pool is None else [address(pool), address(pool, buffer_kind(pool).shape[0] - 1)]),
-            tirx.const(product.extents.rows, "int32"),
+            *([] if pool is None else [at(pool), at(pool, buffer_kind(pool).shape[0] - 1)]),
+            const(product.extents.rows),
             source_code=source(product.extents, tile),
         )
     )
@@ -111,7 +105,7 @@ def _opaque(realize: Any, product: LowBatchProduct, tile: AnyTile, result: Any, 
     from tvm import ir, tirx
 
     def region(buffer: Any, *last: Any) -> Any:
-        zero = tirx.const(0, dtype_of(first))
+        zero = const(0, element_type(first))
         whole = [ir.Range.from_min_extent(zero, extent) for extent in buffer_kind(buffer).shape]
         return tirx.BufferRegion(buffer, [*whole[: len(whole) - len(last)], *last])
 
@@ -120,9 +114,9 @@ def _opaque(realize: Any, product: LowBatchProduct, tile: AnyTile, result: Any, 
         pool = tirx.decl_buffer((pool_bytes(product.extents, tile) // 4,), "float32", "pool", scope="shared.dyn")
     call = _call(product, tile, result, first, pool)
     if isinstance(tile, StagedTile) and tile.held:
-        call = tirx.AttrStmt(tirx.const(0, "int32"), _FEWEST_BLOCKS, tirx.const(1, "int32"), call)
+        call = marked(_FEWEST_BLOCKS, 1, call)
     operands = [product.data, product.weights, *([] if product.scales is None else [product.scales])]
-    columns = ir.Range.from_min_extent(first, tirx.const(tile.columns, dtype_of(first)))
+    columns = ir.Range.from_min_extent(first, const(tile.columns, element_type(first)))
     made = type(realize.block)(
         [],
         list(map(region, operands)),

@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from tvm import tirx
+
 from tunehub.kernels.cuda.gemm.hopper import ring_code as ring
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import PIECE, STAGED, WARP, BulkTile
 from tunehub.kernels.cuda.gemm.hopper.kernel import Product, _KernelWriter, _loaded
@@ -16,19 +18,30 @@ from tunehub.kernels.cuda.gemm.hopper.maps import described, flat_place, new_map
 from tunehub.kernels.cuda.gemm.hopper.tiles import DEPTH, FLOAT
 from tunehub.tir.cuda import ptx
 from tunehub.tir.nodes import symbolic
-from tunehub.tir.versions import SERIAL, UNROLLED
-from tunehub.tir.views import sequence
+from tunehub.tir.statements import (
+    INDEX,
+    address,
+    allocate,
+    bind,
+    const,
+    either,
+    f32,
+    load,
+    loop,
+    sequence,
+    store,
+    threads,
+    when,
+)
+from tunehub.tir.versions import UNROLLED
 
-_INDEX = "int32"
 _VECTOR = 4
 _TOGETHER = 8  # vectors of a thread that are loaded before the first is written
 
 
 def bulk_kernel(product: Product, tile: BulkTile) -> Any:
     """The PrimFunc of ``product`` by ``tile``. Raises ValueError where an operand is no matrix."""
-    from tvm import tirx
-
-    return product.function.with_body(_BulkWriter(product, tile, tirx, None).statement())
+    return product.function.with_body(_BulkWriter(product, tile, None).statement())
 
 
 class _BulkWriter(_KernelWriter):
@@ -36,7 +49,7 @@ class _BulkWriter(_KernelWriter):
     summed = True
 
     def statement(self) -> Any:
-        tirx, tile = self.tirx, self.tile
+        tile = self.tile
         self.high, self.wide = tile.over(*self.extents[:2])
         self.clusters = tile.started(self.high * self.wide)
         self.rank = self.whole % tile.blocks
@@ -46,39 +59,39 @@ class _BulkWriter(_KernelWriter):
         self.own_row, self.own_column = of_tile % tile.shared[0], of_tile // tile.shared[0]
         self._next_number()
         self.maps = [new_map(name) for name in ("a_map", "b_map")]
-        shared = self._pointer(self.pool), self._pointer(self.pool, tile.shared_bytes // FLOAT - 1)
+        shared = address(self.pool, const(0)), address(self.pool, const(tile.shared_bytes // FLOAT - 1))
         body = [
-            tirx.AllocBuffer(self.pool),
-            tirx.AllocBuffer(self.sums),
-            tirx.Bind(self.base, ptx.shared_address()(*shared, result="uint32")),
-            tirx.IfThenElse(self.thread.equal(0), self._barriers(), None),
+            allocate(self.pool),
+            allocate(self.sums),
+            bind(self.base, ptx.shared_address()(*shared, result="uint32")),
+            when(self.thread.equal(0), self._barriers()),
             ring.barriers_set(cluster=tile.blocks > 1)(),
-            *([tirx.Bind(self.number, self.whole // tile.blocks)] if tile.cluster > 1 else []),
+            *([bind(self.number, self.whole // tile.blocks)] if tile.cluster > 1 else []),
             self._parted(self._bringing(), self._multiplying()),
             *(self._added_up() if tile.cluster > 1 else []),
         ]
-        grid = self._grid(tirx.SeqStmt(body), (self.batch, 1), (self.whole, self.clusters * tile.blocks))
-        return tirx.SeqStmt([*self._described(), grid])
+        grid = self._grid(sequence(body), (self.batch, 1), (self.whole, self.clusters * tile.blocks))
+        return sequence([*self._described(), grid])
 
     def _parted(self, bringing: Any, multiplying: Any) -> Any:
         """What the thread does that brings, and what those that multiply."""
-        tirx, tile = self.tirx, self.tile
-        brings = tirx.IfThenElse(self.thread.equal(tile.multiplying), bringing, None)
+        tile = self.tile
+        brings = when(self.thread.equal(tile.multiplying), bringing)
         if tile.registers is not None:
             fewer, more = tile.registers
-            brings = tirx.SeqStmt([ring.registers(fewer, more=False)(), brings])
+            brings = sequence([ring.registers(fewer, more=False)(), brings])
             multiplying = sequence([ring.registers(more, more=True)(), multiplying])
-        return tirx.IfThenElse(self.thread < tile.multiplying, multiplying, brings)
+        return either(self.thread < tile.multiplying, multiplying, brings)
 
     def _grid(self, nest: Any, along_y: tuple[Any, int], along_x: tuple[Any, Any]) -> Any:
-        rank, blocks = self.tirx.Var("rank", _INDEX), self.tile.blocks
+        rank, blocks = tirx.Var("rank", INDEX), self.tile.blocks
         cluster = [(rank, blocks, "clusterCtaIdx.x")] if blocks > 1 else []
         for variable, extent, tag in (
             (self.thread, self.tile.threads, "threadIdx.x"),
             *cluster,
             (*along_x, "blockIdx.x"),
         ):
-            nest = self._bound(variable, extent, tag, nest)
+            nest = threads(tag, extent, nest, variable)
         return nest
 
     def _described(self) -> list[Any]:
@@ -93,7 +106,7 @@ class _BulkWriter(_KernelWriter):
 
     def _next_number(self) -> None:
         """A variable for the number of a cluster's tile, and its place: rows first, in bands."""
-        tile, number = self.tile, self.tirx.Var("number", _INDEX)
+        tile, number = self.tile, tirx.Var("number", INDEX)
         band = tile.band(self.high)
         if band == self.high:
             row, column = number % self.high, number // self.high
@@ -105,15 +118,15 @@ class _BulkWriter(_KernelWriter):
 
     def _over_tiles(self, body: Callable[[Any], Any]) -> Any:
         """``body(turn)`` for each tile of a cluster. Where K is divided it has one, whose place all threads know."""
-        tirx, own = self.tirx, self.whole // self.tile.blocks
+        own = self.whole // self.tile.blocks
         if self.tile.cluster > 1:
-            return body(tirx.const(0, _INDEX))
+            return body(const(0))
         self._next_number()
         if self.clusters == self.high * self.wide:
-            return tirx.SeqStmt([tirx.Bind(self.number, own), body(tirx.const(0, _INDEX))])
-        turn = tirx.Var("turn", _INDEX)
-        each = tirx.SeqStmt([tirx.Bind(self.number, own + turn * self.clusters), body(turn)])
-        return tirx.For(turn, tirx.const(0, _INDEX), self._turns(), SERIAL, each)
+            return sequence([bind(self.number, own), body(const(0))])
+        turn = tirx.Var("turn", INDEX)
+        each = sequence([bind(self.number, own + turn * self.clusters), body(turn)])
+        return loop(turn, self._turns(), each)
 
     def _turns(self) -> Any:
         """Tiles of a cluster."""
@@ -128,7 +141,7 @@ class _BulkWriter(_KernelWriter):
     # -- barriers
 
     def _address(self, place: Any) -> Any:
-        return self.base + self.tirx.Cast("uint32", place)
+        return self.base + tirx.Cast("uint32", place)
 
     def _there(self, slot: Any) -> Any:
         """The barrier that operands are there."""
@@ -148,7 +161,7 @@ class _BulkWriter(_KernelWriter):
     def _barriers(self) -> Any:
         tile, made = self.tile, []
         for slot in range(tile.stages):
-            own = self.tirx.const(slot, _INDEX)
+            own = const(slot)
             made.append(ring.barrier_of()(self._there(own), 1))
             made.append(ring.barrier_of()(self._free(own), tile.multiplying // WARP * self._peers))
         return sequence(made)
@@ -156,13 +169,13 @@ class _BulkWriter(_KernelWriter):
     # -- copying
 
     def _bringing(self) -> Any:
-        tirx, tile = self.tirx, self.tile
+        tile = self.tile
 
         def one(turn: Any, step: Any) -> Any:
             at = turn * self.steps + step
             slot = at % tile.stages
             k, start = (self.part * self.steps + step) * DEPTH, slot * tile.stage_bytes
-            return tirx.SeqStmt(
+            return sequence(
                 [
                     ring.passed()(self._free(slot), (at // tile.stages + 1) % 2),
                     ring.expected(tile.stage_bytes)(self._there(slot)),
@@ -171,8 +184,8 @@ class _BulkWriter(_KernelWriter):
                 ]
             )
 
-        brought = self._over_tiles(lambda turn: self._for(self.steps, lambda step: one(turn, step)))
-        return tirx.SeqStmt([brought, self._all_read()]) if self._peers > 1 and tile.cluster == 1 else brought
+        brought = self._over_tiles(lambda turn: loop("i", self.steps, lambda step: one(turn, step)))
+        return sequence([brought, self._all_read()]) if self._peers > 1 and tile.cluster == 1 else brought
 
     def _all_read(self) -> Any:
         """Wait until all that was brought is read. Other blocks say so at this one's barriers, which it must not leave
@@ -183,11 +196,11 @@ class _BulkWriter(_KernelWriter):
             at = brought + i
             return ring.passed()(self._free(at % stages), (at // stages + 1) % 2)
 
-        return self._for(stages, one)
+        return loop("i", stages, one)
 
     def _box(self, which: int, slot: Any, start: Any, k: Any, first: Any) -> Any:
         """Bring this block's part of the first (0) or second operand, to all that have it in common."""
-        tirx, tile = self.tirx, self.tile
+        tile = self.tile
         count = tile.shared[1 - which]
         rows = tile.block[which] // count
         own = (self.own_column, self.own_row)[which]
@@ -197,32 +210,32 @@ class _BulkWriter(_KernelWriter):
         if count == 1:
             return ring.box_brought()(*box)
         apart = tile.cluster * (tile.shared[0] if which == 0 else 1)  # of their ranks
-        bits = tirx.const(sum(1 << (apart * i) for i in range(count)), _INDEX)
+        bits = const(sum(1 << (apart * i) for i in range(count)))
         return ring.box_shared()(*box, tirx.shift_left(bits, self.rank - own * apart))
 
     # -- multiplying
 
     def _multiplying(self) -> Any:
-        tirx, tile = self.tirx, self.tile
+        tile = self.tile
 
         def step(at: Any, i: Any) -> Any:
             slot, before = (at + i) % tile.stages, (at + i + (tile.stages - 1)) % tile.stages
-            return tirx.SeqStmt(
+            return sequence(
                 [
                     ring.passed()(self._there(slot), (at + i) // tile.stages % 2),
                     self._multiplied(slot),
                     ptx.waited(1)(),
-                    tirx.IfThenElse(i > 0, self._freed(before), None),
+                    when(i > 0, self._freed(before)),
                 ]
             )
 
         def one(turn: Any) -> Any:
-            at, zero = turn * self.steps, tirx.const(0.0, "float32")
+            at = turn * self.steps
             return sequence(
                 [
-                    self._for(self.count, lambda i: tirx.BufferStore(self.sums, zero, [i]), UNROLLED),
-                    self._for(self.steps, lambda i: step(at, i)),
-                    ptx.finished(self.count)(self._pointer(self.sums)),
+                    loop("i", self.count, lambda i: store(self.sums, [i], f32(0)), UNROLLED),
+                    loop("i", self.steps, lambda i: step(at, i)),
+                    ptx.finished(self.count)(address(self.sums, const(0))),
                     self._freed((at + (self.steps - 1)) % tile.stages),
                     *([] if tile.cluster > 1 else self._pieces()),
                 ]
@@ -232,16 +245,16 @@ class _BulkWriter(_KernelWriter):
 
     def _freed(self, slot: Any) -> Any:
         """A lane for each block that brings operands to this one says that they may be overwritten."""
-        tirx, tile = self.tirx, self.tile
+        tile = self.tile
         lane, free, (rows, columns) = self.thread % WARP, self._free(slot), tile.shared
         if self._peers == 1:
-            return tirx.IfThenElse(lane.equal(0), ring.arrived()(free), None)
+            return when(lane.equal(0), ring.arrived()(free))
         of_column = self.part + tile.cluster * (lane + rows * self.own_column)
         other = lane - rows
-        other = other + tirx.Cast(_INDEX, other >= self.own_column)
+        other = other + tirx.Cast(INDEX, other >= self.own_column)
         of_row = self.part + tile.cluster * (self.own_row + rows * other)
         rank = of_column if columns == 1 else tirx.if_then_else(lane < rows, of_column, of_row)
-        return tirx.IfThenElse(lane < self._peers, ring.arrived_at()(free, rank), None)
+        return when(lane < self._peers, ring.arrived_at()(free, rank))
 
     # -- results
 
@@ -258,20 +271,18 @@ class _BulkWriter(_KernelWriter):
         return found
 
     def _kept_piece(self, part: int, first: int, width: int) -> list[Any]:
-        const, lane = self.tirx.const, self.thread % WARP
+        lane = self.thread % WARP
         row = self.thread % ptx.WARPGROUP // WARP * 16 + lane // 4
 
         def pair(j: int, half: int) -> Any:
             own = part * (self.tile.columns // 2) + (first // 8 + j) * 4 + half * 2
             at = ((row + half * 8) * STAGED + lane % 4 * 2 + j * 8) * FLOAT + self.staged
-            return ring.kept()(
-                self._address(at), *(self.tirx.BufferLoad(self.sums, [const(own + v, _INDEX)]) for v in (0, 1))
-            )
+            return ring.kept()(self._address(at), *(load(self.sums, const(own + v)) for v in (0, 1)))
 
         return [pair(j, half) for j in range(width // 8) for half in (0, 1)]
 
     def _written_piece(self, part: int, first: int, width: int) -> Any:
-        tirx, tile, inside = self.tirx, self.tile, self.thread % ptx.WARPGROUP
+        tile, inside = self.tile, self.thread % ptx.WARPGROUP
         group, across = self.thread // ptx.WARPGROUP, width // _VECTOR
         top = self.first_row + group // tile.groups[1] * tile.rows + part * ptx.ROWS
         left = self.first_column + group % tile.groups[1] * tile.columns + first
@@ -283,7 +294,7 @@ class _BulkWriter(_KernelWriter):
 
         whole, rest = divmod(ptx.ROWS * across, ptx.WARPGROUP)
         found = [self._some([place(i) for i in range(whole)])] if whole else []
-        found += [tirx.IfThenElse(inside < rest, self._some([place(whole)]), None)] if rest else []
+        found += [when(inside < rest, self._some([place(whole)]))] if rest else []
         return sequence(found)
 
     def _total(self, place: Any) -> Any:
@@ -293,10 +304,10 @@ class _BulkWriter(_KernelWriter):
 
     def _added_up(self) -> list[Any]:
         """Each block of those that divide K adds up its part of what all of them have, and writes it."""
-        tirx, multiplies = self.tirx, self.thread < self.tile.multiplying
+        multiplies = self.thread < self.tile.multiplying
         kept, written = sequence(self._kept()), self._written()
         met = ring.cluster_met()()
-        return [met, tirx.IfThenElse(multiplies, kept, None), met, tirx.IfThenElse(multiplies, written, None), met]
+        return [met, when(multiplies, kept), met, when(multiplies, written), met]
 
     def _written(self) -> Any:
         threads = self.tile.multiplying
@@ -308,17 +319,16 @@ class _BulkWriter(_KernelWriter):
         def some(i: Any) -> Any:
             return self._some([self._neighbours((i * together + j) * threads + first) for j in range(together)])
 
-        return self._for(count // threads // together, some)
+        return loop("i", count // threads // together, some)
 
 
 def _matrix(element: Any, extents: tuple[int, int]) -> Any:
     """The buffer of an operand that is a matrix of these ``extents``. Raises ValueError where its rows do not lie
     behind each other in memory, or where it is padded."""
     import tvm
-    from tvm import tirx
 
-    analyzer, zero = symbolic().Analyzer(), tirx.const(0, _INDEX)
-    row, k = (tirx.Var(name, _INDEX) for name in ("row", "k"))
+    analyzer, zero = symbolic().Analyzer(), const(0)
+    row, k = (tirx.Var(name, INDEX) for name in ("row", "k"))
     for variable, extent in zip((row, k), extents, strict=True):
         analyzer.bind(variable, tvm.ir.Range(0, extent))
     load, conditions = _loaded(element(zero, row, k))

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from tvm import tirx
+
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
 from tunehub.kernels.cuda.gemm.hopper.tiles import AHEAD, DEPTH, FLOAT, SKEW, WarpgroupTile
 from tunehub.kernels.cuda.gemm.matmul import Axis, Matmul, inline_consumers, inline_producers
@@ -21,11 +23,24 @@ from tunehub.tir.cuda import ptx
 from tunehub.tir.guard import _realized
 from tunehub.tir.index_expressions import operator_name, parts_of
 from tunehub.tir.nodes import buffer_kind, element_type, integer, symbolic
-from tunehub.tir.versions import SERIAL, TENSOR_LOAD, THREAD_BINDING, THREAD_INDEX, UNROLLED, VECTORIZED
-from tunehub.tir.views import dtype_of, sequence
+from tunehub.tir.statements import (
+    INDEX,
+    address,
+    allocate,
+    barrier,
+    bind,
+    const,
+    f32,
+    load,
+    loop,
+    sequence,
+    store,
+    threads,
+    when,
+)
+from tunehub.tir.versions import TENSOR_LOAD, UNROLLED, VECTORIZED
 
 ROUNDED = "NT_matmul_of_tf32"  # products whose weights are TF32's numbers already begin so
-_INDEX = "int32"
 _ACROSS = ptx.ROW_BYTES // ptx.COPIED_BYTES  # copies of a row
 _VECTOR = 4
 _TOGETHER = 8  # results of a thread whose other operands are loaded before the first is written
@@ -62,7 +77,6 @@ class Product:
 def product_of(mod: Any, matmul: Matmul) -> Product:
     """Read ``mod``, whose anchor block is ``matmul``. Raises ValueError where more than a product and what follows it
     is left, or what TVM raises when a block cannot be inlined."""
-    from tvm import tirx
     from tvm.s_tir import Schedule
 
     mod = tirx.transform.ForceNarrowIndexToInt32()(mod)
@@ -101,7 +115,6 @@ def product_of(mod: Any, matmul: Matmul) -> Product:
 def _lies_together(product: Product, element: Callable[[Any, Any, Any], Any], group: str, along_k: bool) -> bool:
     """Whether each copy, of as many elements from a multiple of that on, is of neighbours in memory, or of padding."""
     import tvm
-    from tvm import tirx
     from tvm_ffi import structural_equal
 
     analyzer, matmul, copied = symbolic().Analyzer(), product.matmul, product.copied
@@ -109,7 +122,7 @@ def _lies_together(product: Product, element: Callable[[Any, Any, Any], Any], gr
     other = math.prod(axis.extent for axis in getattr(matmul, group))
     across, along = (other, k) if along_k else (k, other)
     extents = {"batch": batch, "across": across, "chunk": along // copied, "inside": copied}
-    own = {name: tirx.Var(name, _INDEX) for name in extents}
+    own = {name: tirx.Var(name, INDEX) for name in extents}
     for name, extent in extents.items():
         analyzer.bind(own[name], tvm.ir.Range(0, extent))
     first = own["chunk"] * copied
@@ -118,13 +131,13 @@ def _lies_together(product: Product, element: Callable[[Any, Any, Any], Any], gr
         load, conditions = _loaded(
             element(own["batch"], *((own["across"], place) if along_k else (place, own["across"])))
         )
-        flat = tirx.const(0, _INDEX)
+        flat = const(0)
         for index, extent in zip(load.indices, buffer_kind(load.source).shape, strict=True):
             flat = flat * extent + index
         return flat, [analyzer.simplify(condition) for condition in conditions]
 
     (start, once), (next_, each) = at(first), at(first + own["inside"])
-    aligned = analyzer.can_prove_equal(start % copied, tirx.const(0, _INDEX))
+    aligned = analyzer.can_prove_equal(start % copied, const(0))
     return bool(aligned and analyzer.can_prove_equal(next_ - start, own["inside"])) and all(
         structural_equal(one, two) for one, two in zip(once, each, strict=True)
     )
@@ -161,7 +174,7 @@ def _places(block: Any, matmul: Matmul, groups: dict[str, Any]) -> dict[int, Any
     """What the axes of ``block`` are, by hash, for the place in each group of them."""
     from tvm.tirx import IntImm
 
-    found = {hash(axis.var): IntImm(_INDEX, 0) for axis in block.iter_vars}
+    found = {hash(axis.var): IntImm(INDEX, 0) for axis in block.iter_vars}
     for name, place in groups.items():
         found.update(_apart(block, getattr(matmul, name), place))
     return found
@@ -193,70 +206,65 @@ class OpenRows:
 
 def kernel(product: Product, tile: WarpgroupTile) -> Any:
     """The PrimFunc of ``product`` by ``tile``."""
-    from tvm import tirx
-
-    return product.function.with_body(_KernelWriter(product, tile, tirx, None).statement())
+    return product.function.with_body(_KernelWriter(product, tile, None).statement())
 
 
 def open_kernel(product: Product, tile: WarpgroupTile, rows: OpenRows) -> Any:
     """As a statement, what computes all ``rows``, of which ``product`` is a piece."""
-    from tvm import tirx
-
-    return _KernelWriter(product, tile, tirx, rows).statement()
+    return _KernelWriter(product, tile, rows).statement()
 
 
 class _KernelWriter:
-    def __init__(self, product: Product, tile: WarpgroupTile | BulkTile, tirx: Any, open_rows: OpenRows | None) -> None:
-        self.product, self.tile, self.tirx, self.open_rows = product, tile, tirx, open_rows
+    def __init__(self, product: Product, tile: WarpgroupTile | BulkTile, open_rows: OpenRows | None) -> None:
+        self.product, self.tile, self.open_rows = product, tile, open_rows
         batch, rows, columns, k = product.matmul.extents
         self.extents, self.batch_extent = (rows, columns, k), batch
         self.depth, self.copied = product.depth, product.copied
         self.all_steps = math.ceil(k / self.depth)
         self.steps = math.ceil(self.all_steps / tile.cluster)
         self.vector = _VECTOR if columns % _VECTOR == 0 else 1
-        self.v = tirx.Var("v", _INDEX)  # of neighbours
+        self.v = tirx.Var("v", INDEX)  # of neighbours
         self.grid_rows, self.grid_columns = (math.ceil(e / b) for e, b in zip((rows, columns), tile.block, strict=True))
-        self.whole, self.thread = (tirx.Var(name, _INDEX) for name in ("block", "thread"))
-        self.batch = tirx.Var("batch", _INDEX) if batch > 1 else tirx.const(0, _INDEX)
+        self.whole, self.thread = (tirx.Var(name, INDEX) for name in ("block", "thread"))
+        self.batch = tirx.Var("batch", INDEX) if batch > 1 else const(0)
         self.block, self.rank = self.whole // tile.cluster, self.whole % tile.cluster
-        self.first_rank = tirx.const(0, _INDEX)  # of the blocks of a cluster among which K is divided
+        self.first_rank = const(0)  # of the blocks of a cluster among which K is divided
         self.base = tirx.Var("base", "uint32")
         self.pool = self._buffer("pool", tile.shared_bytes // FLOAT, "float32", "shared.dyn")
         self.row_stride = tile.block[1] + SKEW
         self.parts = tile.rows // ptx.ROWS
         self.count = self.parts * tile.columns // 2
         self.sums = self._buffer("sums", self.count, "float32", "local")
-        self.column = tirx.Var("column", _INDEX) if open_rows is not None else self.block // self.grid_rows
+        self.column = tirx.Var("column", INDEX) if open_rows is not None else self.block // self.grid_rows
         high = self.grid_rows if open_rows is None else open_rows.high
-        self.first_row = self.block % high * tile.block[0] if high > 1 or open_rows is None else tirx.const(0, _INDEX)
+        self.first_row = self.block % high * tile.block[0] if high > 1 or open_rows is None else const(0)
         self.first_column = self.column * tile.block[1]
 
     def _buffer(self, name: str, size: int, dtype: str, scope: str) -> Any:
-        return self.tirx.decl_buffer((size,), dtype, name, scope=scope)
+        return tirx.decl_buffer((size,), dtype, name, scope=scope)
 
     def statement(self) -> Any:
-        tirx = self.tirx
         ahead = self.tile.stages - AHEAD
-        shared = self._pointer(self.pool), self._pointer(self.pool, self.tile.shared_bytes // FLOAT - 1)
+        shared = address(self.pool, const(0)), address(self.pool, const(self.tile.shared_bytes // FLOAT - 1))
         start = [
-            tirx.AllocBuffer(self.pool),
-            tirx.AllocBuffer(self.sums),
-            tirx.Bind(self.base, ptx.shared_address()(*shared, result="uint32")),
-            self._for(self.count, lambda i: tirx.BufferStore(self.sums, tirx.const(0.0, "float32"), [i]), UNROLLED),
+            allocate(self.pool),
+            allocate(self.sums),
+            bind(self.base, ptx.shared_address()(*shared, result="uint32")),
+            loop("i", self.count, lambda i: store(self.sums, [i], f32(0)), UNROLLED),
         ]
         for step in range(min(ahead, self.steps)):
-            start += [*self._copies(tirx.const(step, _INDEX), step), ptx.committed()()]
+            start += [*self._copies(const(step), step), ptx.committed()()]
         start += [ptx.committed()() for _ in range(ahead - self.steps)]
 
         def iteration(step: Any) -> Any:
             later = step + ahead
             copies = self._copies(later, later % self.tile.stages)
-            return tirx.SeqStmt(
+            return sequence(
                 [
                     *([] if self.product.dtype != "float32" else self._rounded(step % self.tile.stages, ahead - 1)),
                     ptx.arrived(ahead - 1)(),
                     self._multiplied(step % self.tile.stages),
-                    *([tirx.IfThenElse(later < self.steps, tirx.SeqStmt(copies), None)] if self.steps > ahead else []),
+                    *([when(later < self.steps, sequence(copies))] if self.steps > ahead else []),
                     ptx.committed()(),
                     ptx.waited(1)(),
                 ]
@@ -264,56 +272,33 @@ class _KernelWriter:
 
         body = [
             *start,
-            self._for(self.steps, iteration),
-            ptx.finished(self.count)(self._pointer(self.sums)),
-            self._sync(),
+            loop("i", self.steps, iteration),
+            ptx.finished(self.count)(address(self.sums, const(0))),
+            barrier("shared.dyn"),
             *self._kept(),
-            *([self._sync(), self._written()] if self.tile.cluster == 1 else self._joined()),
+            *([barrier("shared.dyn"), self._written()] if self.tile.cluster == 1 else self._joined()),
         ]
         if self.open_rows is not None:
-            return self._over_rows(tirx.SeqStmt(body), self.open_rows)
+            return self._over_rows(sequence(body), self.open_rows)
         blocks = self.grid_rows * self.grid_columns * self.tile.cluster
-        return self._grid(tirx.SeqStmt(body), (self.batch, self.batch_extent), (self.whole, blocks))
+        return self._grid(sequence(body), (self.batch, self.batch_extent), (self.whole, blocks))
 
     def _over_rows(self, body: Any, rows: OpenRows) -> Any:
         """The blocks of one column after the other, as for known extents, without a division by what is not known."""
-        tirx, place = self.tirx, self.tirx.Var("place", "int64")
+        place = tirx.Var("place", "int64")
         piece = self.block // rows.high if rows.high > 1 else self.block
-        body = tirx.SeqStmt([tirx.Bind(self.whole, tirx.Cast(_INDEX, place)), *rows.declared(piece), body])
+        body = sequence([bind(self.whole, tirx.Cast(INDEX, place)), *rows.declared(piece), body])
         return self._grid(body, (self.column, self.grid_columns), (place, rows.blocks * self.tile.cluster))
 
     def _grid(self, nest: Any, along_y: tuple[Any, int], along_x: tuple[Any, Any]) -> Any:
         for variable, extent, tag in (
             (self.thread, self.tile.threads, "threadIdx.x"),
             (*along_y, "blockIdx.y"),
-            *([(self.tirx.Var("rank", _INDEX), self.tile.cluster, "clusterCtaIdx.x")] if self.tile.cluster > 1 else []),
+            *([(tirx.Var("rank", INDEX), self.tile.cluster, "clusterCtaIdx.x")] if self.tile.cluster > 1 else []),
             (*along_x, "blockIdx.x"),
         ):
-            nest = self._bound(variable, extent, tag, nest)
+            nest = threads(tag, extent, nest, variable) if type(variable).__name__ == "Var" else nest
         return nest
-
-    def _bound(self, variable: Any, extent: Any, tag: str, body: Any) -> Any:
-        tirx = self.tirx
-        if type(variable).__name__ != "Var":
-            return body
-        thread = tirx.IterVar(None, tirx.Var(tag.replace(".", "_"), dtype_of(variable)), THREAD_INDEX, tag)
-        known = isinstance(extent, int)
-        start = tirx.const(0, _INDEX if known else "int64")
-        return tirx.For(variable, start, tirx.const(extent, _INDEX) if known else extent, THREAD_BINDING, body, thread)
-
-    def _for(self, extent: int, body: Callable[[Any], Any], kind: int = SERIAL) -> Any:
-        tirx = self.tirx
-        variable = tirx.Var("i", _INDEX)
-        return tirx.For(variable, tirx.const(0, _INDEX), tirx.const(extent, _INDEX), kind, body(variable))
-
-    def _pointer(self, buffer: Any, element: int = 0) -> Any:
-        tirx = self.tirx
-        return tirx.address_of(tirx.BufferLoad(buffer, [tirx.const(element, _INDEX)]))
-
-    def _sync(self) -> Any:
-        from tvm.tirx.op import tvm_storage_sync
-
-        return self.tirx.Evaluate(tvm_storage_sync("shared.dyn"))
 
     # -- operands into shared memory
 
@@ -362,31 +347,31 @@ class _KernelWriter:
         start = slot * self.tile.stage_bytes
 
         def one(i: Any) -> Any:
-            return ptx.rounded()(self.base + self.tirx.Cast("uint32", self._place(i, start)[2]))
+            return ptx.rounded()(self.base + tirx.Cast("uint32", self._place(i, start)[2]))
 
         rows = sum(self.tile.block[: self.product.operands_to_round])
         return [ptx.landed(under_way)(), self._divided(rows * _ACROSS, one)]
 
     def _divided(self, copies: int, one: Callable[[Any], Any]) -> Any:
-        tirx, threads = self.tirx, self.tile.threads
+        threads = self.tile.threads
         if copies % threads == 0:
-            return self._for(copies // threads, one, UNROLLED)
-        return self._for(
+            return loop("i", copies // threads, one, UNROLLED)
+        return loop(
+            "i",
             math.ceil(copies / threads),
-            lambda i: tirx.IfThenElse(i * threads + self.thread < copies, one(i), None),
+            lambda i: when(i * threads + self.thread < copies, one(i)),
             UNROLLED,
         )
 
     def _swizzled(self, chunk: Any, row: Any) -> Any:
-        return self.tirx.bitwise_xor(chunk, row % 8)
+        return tirx.bitwise_xor(chunk, row % 8)
 
     def _copy(self, place: Any, element: Any, other: Any, k: Any, axis: int) -> Any:
-        tirx = self.tirx
         value, holds = _loaded(element(self.batch, other, k))
         holds += self._inside(other, axis)
         if self.extents[2] % self.depth or self.all_steps % self.tile.cluster:
             holds.append(k < self.extents[2])
-        inside = tirx.all(*holds) if holds else tirx.const(True, "bool")
+        inside = tirx.all(*holds) if holds else const(True, "bool")
         return ptx.copy()(self.base + tirx.Cast("uint32", place), tirx.address_of(value), inside)
 
     def _inside(self, place: Any, axis: int) -> list[Any]:
@@ -407,14 +392,14 @@ class _KernelWriter:
         turned = not self.product.matmul.k_last
         apart = ptx.ROWS * ptx.ROW_BYTES
         function = ptx.multiplied(ptx.KINDS[self.product.dtype], tile.columns, tile.rows, turned, apart, apart)
-        cast = self.tirx.Cast
-        return function(self._pointer(self.sums), self.base + cast("uint32", a), self.base + cast("uint32", b))
+        places = (self.base + tirx.Cast("uint32", place) for place in (a, b))
+        return function(address(self.sums, const(0)), *places)
 
     # -- sums, and what follows
 
     def _kept(self) -> list[Any]:
         """Sums in shared memory, as the instructions leave them in registers: a warp has 16 rows, 4 threads one."""
-        tirx, tile = self.tirx, self.tile
+        tile = self.tile
         group, warp, lane = self.thread // ptx.WARPGROUP, self.thread % ptx.WARPGROUP // 32, self.thread % 32
         row = group // tile.groups[1] * tile.rows + warp * 16 + lane // 4
         column = group % tile.groups[1] * tile.columns + lane % 4 * 2
@@ -425,11 +410,11 @@ class _KernelWriter:
 
                 def each(v: Any) -> Any:
                     own = part * (tile.columns // 2) + j * 4 + half * 2 + v
-                    return tirx.BufferStore(self.pool, tirx.BufferLoad(self.sums, [own]), [to + v])
+                    return store(self.pool, [to + v], load(self.sums, own))
 
-                return self._for(2, each, VECTORIZED)
+                return loop("i", 2, each, VECTORIZED)
 
-            return self._for(tile.columns // 8, one, UNROLLED)
+            return loop("i", tile.columns // 8, one, UNROLLED)
 
         return [pair(part, half) for part in range(self.parts) for half in (0, 1)]
 
@@ -452,7 +437,7 @@ class _KernelWriter:
         def some(i: Any) -> Any:
             return self._some([self._neighbours((i * together + j) * tile.threads + first) for j in range(together)])
 
-        return self._for(count // tile.threads // together, some)
+        return loop("i", count // tile.threads // together, some)
 
     def _neighbours(self, index: Any) -> tuple[Any, Any, Any]:
         """The results of a thread next to each other, the number ``index`` of its block: row, column, place of sums."""
@@ -463,14 +448,14 @@ class _KernelWriter:
     def _some(self, places: Sequence[tuple[Any, Any, Any]]) -> Any:
         """Results of a thread. All that they are computed from is loaded before the first is written, beyond the end
         what is there last, so that a thread waits once."""
-        tirx, clusters = self.tirx, self.summed
+        clusters = self.summed
         held: list[Any] = []
         first, then = [], []
         totals = self._buffer("totals", _VECTOR * len(places), "float32", "local")
         for number, (row, column, place) in enumerate(places):
             start = number * _VECTOR
             if clusters:
-                first.append(tirx.BufferStore(totals, self._total(place), [tirx.Ramp(start, 1, _VECTOR)]))
+                first.append(store(totals, [tirx.Ramp(start, 1, _VECTOR)], self._total(place)))
             sums = (totals, start) if clusters else (self.pool, place)
             loads = self._loads(row, column, sums)
             held = held or [
@@ -479,7 +464,7 @@ class _KernelWriter:
             first += [self._vector(buffer, start, inside) for buffer, (_, inside) in zip(held, loads, strict=True)]
             known = [(load, buffer, start) for (load, _), buffer in zip(loads, held, strict=True)]
             then.append(self._results(row, column, sums, known))
-        buffers = [tirx.AllocBuffer(each) for each in [*([totals] if clusters else []), *held]]
+        buffers = [allocate(each) for each in [*([totals] if clusters else []), *held]]
         return sequence([*buffers, *first, *then])
 
     @property
@@ -489,11 +474,11 @@ class _KernelWriter:
 
     def _total(self, place: Any) -> Any:
         """Four sums at a place, of all blocks among which K is divided."""
-        address = self.base + self.tirx.Cast("uint32", place * FLOAT)
+        address = self.base + tirx.Cast("uint32", place * FLOAT)
         return ptx.cluster_sum(self.tile.cluster)(address, self.first_rank, result=f"float32x{_VECTOR}")
 
     def _value(self, row: Any, column: Any, sums: tuple[Any, Any], v: Any) -> tuple[Any, list[Any], Any]:
-        total = self.tirx.BufferLoad(sums[0], [sums[1] + v])
+        total = load(sums[0], sums[1] + v)
         return self.product.result(self.batch, row, column + v, total)
 
     def _loads(self, row: Any, column: Any, sums: tuple[Any, Any]) -> list[tuple[Any, Callable[[Any], Any]]]:
@@ -517,43 +502,39 @@ class _KernelWriter:
             return place
         if axis == 0:
             last = self.extents[0] if self.open_rows is None else self.open_rows.left
-            return self.tirx.min(place, last - 1)
-        return self.tirx.min(place, self.extents[1] - _VECTOR)
+            return tirx.min(place, last - 1)
+        return tirx.min(place, self.extents[1] - _VECTOR)
 
     def _vector(self, buffer: Any, start: int, value: Callable[[Any], Any]) -> Any:
-        return self._for(_VECTOR, lambda v: self.tirx.BufferStore(buffer, value(v), [start + v]), VECTORIZED)
+        return loop("i", _VECTOR, lambda v: store(buffer, [start + v], value(v)), VECTORIZED)
 
     def _results(self, row: Any, column: Any, sums: tuple[Any, Any], known: Sequence[tuple[Any, Any, int]]) -> Any:
         """What is computed of sums, and written: as vectors, and where that has calls, which TVM makes no vectors of,
         in registers in between. ``known``: loads that are in a buffer from a place on."""
-        tirx = self.tirx
         buffer, indices, value = self._value(row, column, sums, self.v)
-        value = _replaced(value, [(load, tirx.BufferLoad(other, [at + self.v])) for load, other, at in known])
+        value = _replaced(value, [(old, load(other, at + self.v)) for old, other, at in known])
 
         def at(v: Any) -> tuple[Any, list[Any]]:
             return self._at(value, v), [self._at(index, v) for index in indices]
 
-        def store(v: Any, own: Any = None) -> Any:
+        def written(v: Any, own: Any = None) -> Any:
             computed, places = at(v)
-            return tirx.BufferStore(buffer, computed if own is None else own, places)
+            return store(buffer, places, computed if own is None else own)
 
         holds = [*self._inside(row, 0), *(self._inside(column, 1) if self.vector > 1 else [])]
         if self.vector == 1:
-            body = [
-                tirx.IfThenElse(column + v < self.extents[1], store(tirx.const(v, _INDEX)), None)
-                for v in range(_VECTOR)
-            ]
+            body = [when(column + v < self.extents[1], written(const(v))) for v in range(_VECTOR)]
         elif not _has_calls(value):
-            body = [self._for(_VECTOR, store, VECTORIZED)]
+            body = [loop("i", _VECTOR, written, VECTORIZED)]
         else:
             found = self._buffer("found", _VECTOR, element_type(value), "local")
             body = [
-                tirx.AllocBuffer(found),
-                *(tirx.BufferStore(found, at(tirx.const(v, _INDEX))[0], [v]) for v in range(_VECTOR)),
-                self._for(_VECTOR, lambda v: store(v, tirx.BufferLoad(found, [v])), VECTORIZED),
+                allocate(found),
+                *(store(found, [v], at(const(v))[0]) for v in range(_VECTOR)),
+                loop("i", _VECTOR, lambda v: written(v, load(found, v)), VECTORIZED),
             ]
         statement = sequence(body)
-        return tirx.IfThenElse(tirx.all(*holds), statement, None) if holds else statement
+        return when(tirx.all(*holds), statement) if holds else statement
 
 
 def _loads_in(value: Any) -> list[Any]:

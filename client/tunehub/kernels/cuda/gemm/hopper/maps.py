@@ -10,6 +10,7 @@ from typing import Any
 
 from tunehub.tir.cuda.ptx import SIZES
 from tunehub.tir.nodes import buffer_kind
+from tunehub.tir.statements import address, bind, const, run
 
 _SWIZZLED_128_BYTES, _LINES_OF_128_BYTES = 3, 2  # of CUtensorMapSwizzle and CUtensorMapL2promotion
 
@@ -28,29 +29,27 @@ def described(
     """``variable`` says of ``buffer`` how many numbers it has along each dimension, the innermost first, and how many
     they are ``apart`` along all but that, and how many a ``box`` has of each. Boxes are swizzled; beyond the end is
     zero."""
-    from tvm import tirx
     from tvm.tirx.op import tensormap_encode_tiled, tvm_stack_alloca
 
-    first = tirx.BufferLoad(buffer, [tirx.const(0, "int32")] * len(buffer_kind(buffer).shape))
+    first = address(buffer, *[const(0)] * len(buffer_kind(buffer).shape))
     rest = [*box, *[1] * (len(extents) - len(box)), *[1] * len(extents)]
     numbers = [*extents, *(SIZES[dtype] * each for each in apart), *rest]
     encoded = tensormap_encode_tiled(
         variable,
-        tirx.address_of(first),
-        *(tirx.const(number, "int64") for number in numbers),
+        first,
+        *(const(number, "int64") for number in numbers),
         descriptor_dtype=dtype,
         rank=len(extents),
         swizzle=_SWIZZLED_128_BYTES,
         l2_promotion=_LINES_OF_128_BYTES,
     )
-    return [tirx.Bind(variable, tvm_stack_alloca("tensormap", 1)), tirx.Evaluate(encoded)]
+    return [bind(variable, tvm_stack_alloca("tensormap", 1)), run(encoded)]
 
 
 def flat_place(load: Any) -> Any:
     """The place of a load in its buffer, whose extents are known, as it lies in memory."""
-    from tvm import tirx
 
-    flat: Any = tirx.const(0, "int32")
+    flat: Any = const(0)
     for index, extent in zip(load.indices, buffer_kind(load.source).shape, strict=True):
         flat = flat * extent + index
     return flat

@@ -13,7 +13,8 @@ from tunehub.kernels.cuda.gemm.open_rows import open_matmul
 from tunehub.kernels.cuda.open_function import OpenFunction
 from tunehub.kernels.cuda.pieces import NotPiecesError
 from tunehub.tir.nodes import main_module, parameters
-from tunehub.tir.views import block_of, number, places, view, wide
+from tunehub.tir.statements import bind, block_of
+from tunehub.tir.views import number, places, view, wide
 from tunehub.tir.views import product as extent_of
 
 
@@ -61,10 +62,10 @@ class _Rows:
         to where one of these is before it."""
         tirx = self._tirx
         first, *starts = (tirx.Var(name, "int64") for name in ("first", *("start" for _ in self._extents)))
-        found = [tirx.Bind(first, tirx.Cast("int64", piece) * self._length)]
-        found += [tirx.Bind(*each) for each in zip(starts, places(first, self._extents), strict=True)]
+        found = [bind(first, tirx.Cast("int64", piece) * self._length)]
+        found += [bind(*each) for each in zip(starts, places(first, self._extents), strict=True)]
         own = zip(parameters(self._whole.function), self._own, self._whole.axes.places, strict=True)
         for whole, part, axes in own:
             found += view(whole, part, {axis: at for at, axis in zip(starts, axes, strict=True) if axis is not None})
         rest = tirx.min(self._total - first, number(self._length)) * self._of_one
-        return [*found, tirx.Bind(self.left, tirx.Cast("int32", rest))]
+        return [*found, bind(self.left, tirx.Cast("int32", rest))]
