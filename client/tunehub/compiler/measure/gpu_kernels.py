@@ -8,22 +8,22 @@ from importlib.util import find_spec
 from typing import Any
 
 from tunehub.kernels.cuda.attention import device_code
-from tunehub.kernels.cuda.attention.nodes import (
-    WARP,
+from tunehub.kernels.devices.device import GpuSpecification
+from tunehub.target.gpu_architectures import WARP
+from tunehub.tir.nodes import main_module, parameters
+from tunehub.tir.statements import (
+    block_of,
     const,
     load,
     pointer,
     run,
+    sequence,
     serial,
-    steps,
     store,
     threads,
     unrolled,
     vectorized,
 )
-from tunehub.kernels.devices.device import GpuSpecification
-from tunehub.tir.nodes import main_module, parameters
-from tunehub.tir.views import block_of
 
 _THREADS = 256  # of a block
 _BLOCKS = 8  # of each multiprocessor, so that all its warps are there
@@ -93,7 +93,7 @@ def cached(size: int, blocks: int) -> GpuKernel:
             return vectorized("v", _VECTOR, lambda v: store(sums, [v], load(sums, v) + load(at.read, first + v)))
 
         clear = unrolled("v", _VECTOR, lambda v: store(sums, [v], load(at.read, v)))
-        return steps(clear, serial("step", rows, one), at.result(sums, _VECTOR))
+        return sequence(clear, serial("step", rows, one), at.result(sums, _VECTOR))
 
     mod, work = _module(rows * row, blocks * _THREADS, blocks, _THREADS, body), _BYTES * rows * row * blocks
     return GpuKernel(mod=mod, read=rows * row, written=blocks * _THREADS, work=float(work))
@@ -121,7 +121,7 @@ def _multiply_adds(blocks: int, own: int, count: int, work: float) -> GpuKernel:
         def one(_: Any) -> Any:
             return unrolled("k", _CHAIN, lambda _: unrolled("i", count, product))
 
-        return steps(
+        return sequence(
             unrolled("i", 2, lambda i: store(factors, [i], load(at.read, at.thread + i))),
             unrolled("i", count, lambda i: store(sums, [i], load(at.read, at.thread + i))),
             serial("round", _ROUNDS, one),
@@ -143,7 +143,7 @@ def on_tensor_cores(blocks: int) -> GpuKernel:
             places = (pointer(sums, _OF_TILE * i), pointer(operands, const(0)), pointer(operands, const(_FIRST)))
             return run(device_code.call(device_code.MULTIPLY["float16"], *places))
 
-        return steps(
+        return sequence(
             unrolled("i", _FIRST + _SECOND, lambda i: store(operands, [i], _bits(load(at.read, at.thread + i)))),
             unrolled("i", _OF_TILE * _TILES, lambda i: store(sums, [i], load(at.read, at.thread + i))),
             serial("round", _ROUNDS, lambda _: unrolled("i", _TILES, product)),
