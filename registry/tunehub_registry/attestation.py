@@ -16,7 +16,7 @@ from tunehub_registry.exceptions import FieldError
 from tunehub_registry.package import SUFFIX, package_filename
 from tunehub_registry.target import TargetDescriptor
 
-FORMAT_VERSION = "1.1"
+FORMAT_VERSION = "1.2"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 PREDICATE_TYPE: Final = "urn:tunehub:attestation:measurement:1"
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
@@ -80,7 +80,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     seconds.
 
     ``records`` were drawn from ``drawn_from`` ones, those of the package that the attester had the workloads of, by
-    ``seed``: who has the same workloads draws the same sample. The package has ``published`` such records in all (since
+    ``seed``: who has the same workloads draws the same sample. ``draw`` is the attester's signature of the package
+    file, in hexadecimal, of which the seed is made (`trust.attestations.draw_of`; since format 1.2): nobody else could
+    know the sample while the package was made. The package has ``published`` such records in all (since
     format 1.1), also those whose workloads the attester had not.
     """
 
@@ -95,6 +97,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     records: Annotated[tuple[SampledRecord, ...], Meta(min_length=1, max_length=MAX_SAMPLED)]
     networks: Annotated[tuple[SampledNetwork, ...], Meta(max_length=100)] = ()
     published: _fields.Positive | UnsetType = UNSET
+    draw: Annotated[str, Meta(pattern=r"^([0-9a-f]{2}){32,2048}\Z")] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         _fields.check_date("started", self.started)
@@ -184,7 +187,7 @@ def parse_attestation(data: bytes, source: str) -> Attestation:
     """
     value = _json.decode(data, source, max_bytes=MAX_PAYLOAD_BYTES)
     predicate = value.get("predicate") if isinstance(value, dict) else None
-    _json.check_version(predicate, "format_version", source, major=1, minor=1)
+    _json.check_version(predicate, "format_version", source, major=1, minor=2)
     return _json.convert(value, Attestation, source)
 
 

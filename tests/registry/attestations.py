@@ -34,7 +34,8 @@ def a_record(number: int = 0, **changes: Any) -> SampledRecord:
 def a_measurement(**changes: Any) -> Measurement:
     records = changes.get("records", (a_record(0), a_record(1)))
     given: dict[str, Any] = {
-        "machine": MACHINE, "tvm_version": "0.27.0", "threads": 8, "started": "2026-11-22T10:00:00Z",
+        "format_version": "1.1", "machine": MACHINE, "tvm_version": "0.27.0", "threads": 8,
+        "started": "2026-11-22T10:00:00Z",
         "finished": "2026-11-22T10:05:00Z", "seed": 1, "drawn_from": len(records), "records": records,
     }  # fmt: skip
     return Measurement(**{**given, **changes})

@@ -76,7 +76,7 @@ TIMES = attested.ComparedTimes(
 )
 MEASUREMENT = attested.Measurement(
     machine=TARGET, tvm_version="0.27.0", threads=8, started="2026-11-22T10:00:00Z", finished="2026-11-22T10:05:00Z",
-    seed=1, drawn_from=40, published=50,
+    seed=1, drawn_from=40, published=50, draw="ab" * 64,
     networks=(
         attested.SampledNetwork(network="n", fault="wrong"), attested.SampledNetwork(network="m", times=TIMES),
     ),

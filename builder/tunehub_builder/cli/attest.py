@@ -25,7 +25,8 @@ from tunehub_builder.cli.options import (
 @click.argument("package", metavar="PACKAGE.tunepkg", type=FILE)
 @click.option("--key", required=True, metavar="URI", help="The private key of this machine or its operator.")
 @click.option("--sample", type=POSITIVE, default=20, show_default=True, help="Records to measure.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which records are drawn.")
+@click.option("--seed", type=click.IntRange(min=0),
+              help="Draw records by it, in a rehearsal that does not count.  [the key's signature]")  # fmt: skip
 @click.option("--network", "names", multiple=True, metavar="NAME", help="A network that has the records' workloads.")
 @click.option("--model", "models", multiple=True, type=FILE, help="An ONNX file that has the records' workloads.")
 @click.option("--input-shape", "shapes", multiple=True, metavar="INPUT=1,3,224,224", help="Fixes an input of --model.")
@@ -38,7 +39,7 @@ def attest(
     package: Path,
     key: str,
     sample: int,
-    seed: int,
+    seed: int | None,
     names: tuple[str, ...],
     models: tuple[Path, ...],
     shapes: tuple[str, ...],
@@ -64,7 +65,7 @@ def attest(
         signer = private_key(key, "--key")  # before anything is measured
         fixed = fixed_shapes(shapes, models, "attest with each of several models by itself")
         request = SampleRequest(count=sample, seed=seed, names=names, models=models, shapes=fixed)
-        said = attest_package(package, request, resources_of(threads, workers), sys.stderr)
+        said = attest_package(package, request, signer, resources_of(threads, workers), sys.stderr)
         write_atomically(output, [sign_attestation(said, signer)])
     found = said.predicate
     if as_json:

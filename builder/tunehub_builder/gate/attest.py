@@ -8,7 +8,9 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+from msgspec import UNSET
 
 from tunehub.comparison.protocol import interquartile_range
 from tunehub.options import Layout
@@ -40,7 +42,11 @@ from tunehub_registry.publishing.packages import date_text
 from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.target import Rejected, match
 from tunehub_registry.template_record import TemplateRecord
+from tunehub_registry.trust.attestations import draw_of, seed_of
 from tunehub_registry.trust.state import utc_now
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import Signer
 
 _SESSIONS = {META_SCHEDULE: TraceSession, TEMPLATE: KnobSession}
 _MOST_TEXT = 400
@@ -48,11 +54,12 @@ _MOST_TEXT = 400
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleRequest:
-    """How many records to measure, drawn by ``seed``, and of which networks their workloads are; none: the package's
-    own that are known by name. ``shapes`` fix the inputs of the models."""
+    """How many records to measure, drawn by ``seed`` (None: by the key's signature of the package file), and of which
+    networks their workloads are; none: the package's own that are known by name. ``shapes`` fix the inputs of the
+    models."""
 
     count: int
-    seed: int
+    seed: int | None = None
     names: Sequence[str] = ()
     models: Sequence[Path] = ()
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -65,8 +72,10 @@ class _Drawn:
     task: TaskEntry
 
 
-def attest_package(path: Path, request: SampleRequest, resources: Resources, stream: TextIO) -> Attestation:
-    """Measure a sample of a package's records for fixed shapes on this CPU.
+def attest_package(
+    path: Path, request: SampleRequest, signer: Signer, resources: Resources, stream: TextIO
+) -> Attestation:
+    """Measure a sample of a package's records for fixed shapes on this CPU; ``signer`` draws it.
 
     Raises BuilderError for a package that this machine cannot use, or that has no record of the networks' workloads,
     NetworkError, PackageError and FormatError.
@@ -78,7 +87,9 @@ def attest_package(path: Path, request: SampleRequest, resources: Resources, str
     if not found:
         reason = "has no record for a workload of these networks on this machine"
         raise BuilderError(f"{path}: {reason}; name networks that it was made of with --network or --model")
-    measured = tuple(_measured(_sample(found, request), target, resources, stream))
+    draw = draw_of(subject, signer) if request.seed is None else UNSET
+    seed = seed_of(draw) if draw else request.seed or 0
+    measured = tuple(_measured(_sample(found, request.count, seed), target, resources, stream))
     return Attestation(
         subject=(subject,),
         predicate=Measurement(
@@ -87,7 +98,8 @@ def attest_package(path: Path, request: SampleRequest, resources: Resources, str
             threads=resources.threads,
             started=started,
             finished=date_text(utc_now()),
-            seed=request.seed,
+            seed=seed,
+            draw=draw,
             drawn_from=len({(drawn.record.exact, drawn.tuner) for drawn in found}),
             records=measured,
             published=len({(record.exact, tuner) for tuner, record in records}),
@@ -166,14 +178,14 @@ def _tasks(found: Iterable[Network], target: TuningTarget, layout: Layout) -> It
             yield task_entry(task, network.name)
 
 
-def _sample(found: Sequence[_Drawn], request: SampleRequest) -> list[_Drawn]:
+def _sample(found: Sequence[_Drawn], count: int, seed: int) -> list[_Drawn]:
     """By the hash of the seed and the keys: nobody chooses the records."""
 
     def place(drawn: _Drawn) -> str:
-        return hashlib.sha256(f"{request.seed} {drawn.record.exact} {drawn.tuner}".encode()).hexdigest()
+        return hashlib.sha256(f"{seed} {drawn.record.exact} {drawn.tuner}".encode()).hexdigest()
 
     distinct = {(drawn.record.exact, drawn.tuner): drawn for drawn in found}
-    return sorted(distinct.values(), key=place)[: request.count]
+    return sorted(distinct.values(), key=place)[:count]
 
 
 def _measured(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -18,7 +19,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 from securesystemslib.dsse import Envelope
-from securesystemslib.exceptions import VerificationError
+from securesystemslib.exceptions import UnverifiedSignatureError, VerificationError
 from securesystemslib.signer import Key, Signature, Signer
 
 from tunehub_registry import _json
@@ -33,6 +34,8 @@ from tunehub_registry.attestation import (
 )
 from tunehub_registry.exceptions import FormatError
 
+DRAW_TYPE = "application/vnd.tunehub.draw"
+_BEFORE_DRAWS = ("1.0", "1.1")  # formats in which whoever attested chose the seed
 MAX_ATTESTATIONS = 256  # in one document: the rest is not read
 _AHEAD = timedelta(days=1)  # clocks differ
 _MOMENT = "%Y-%m-%dT%H:%M:%SZ"  # as attestations have it: sorts as text
@@ -99,6 +102,18 @@ class AttestationSummary:
         machines = "1 machine" if self.machines == 1 else f"{self.machines} machines"
         spread = f" ({min(self.gains):.2f} to {max(self.gains):.2f})" if len(self.gains) > 1 else ""
         return f"measured by {machines}, gain {geometric_mean(self.gains):.2f}{spread}"
+
+
+def draw_of(subject: PackageSubject, signer: Signer) -> str:
+    """What decides which records of a package a key's owner measures: the key's signature of the package file, in
+    hexadecimal. Raises what the signer does."""
+    signature: str = signer.sign(_to_draw(subject)).signature
+    return signature
+
+
+def seed_of(draw: str) -> int:
+    """The seed of a draw."""
+    return int.from_bytes(hashlib.sha256(bytes.fromhex(draw)).digest()[:6], "big")
 
 
 def sign_attestation(attestation: Attestation, signer: Signer) -> bytes:
@@ -179,10 +194,29 @@ def _judge(number: int, line: bytes | BadLine, known: _Known, source: str) -> Ju
     except FormatError as error:
         reason = f"what it says cannot be read: at {error.path}: {error.reason}"
         return JudgedAttestation(line=number, keyid=keyid, reason=reason)
-    refusal = known.refusal(found)
+    refusal = known.refusal(found) or _chosen(found, keyid, known.keys[keyid])
     if refusal is not None:
         return JudgedAttestation(line=number, keyid=keyid, reason=refusal)
     return JudgedAttestation(line=number, keyid=keyid, measurement=found.predicate, reason=_fault(found.predicate))
+
+
+def _to_draw(subject: PackageSubject) -> bytes:
+    """What is signed for a draw: of a type of its own, so that it is never an attestation."""
+    pae: bytes = Envelope(_json.encode(subject), DRAW_TYPE, {}).pae()
+    return pae
+
+
+def _chosen(found: Attestation, keyid: str, key: Key) -> str | None:
+    """Why the records may have been chosen rather than drawn; None where they were drawn by the key."""
+    measurement = found.predicate
+    if not measurement.draw:
+        before = measurement.format_version in _BEFORE_DRAWS
+        return None if before else "its records were drawn by a seed that its author chose"
+    try:
+        key.verify_signature(Signature(keyid, measurement.draw), _to_draw(found.subject[0]))
+    except (UnverifiedSignatureError, VerificationError):
+        return "its draw is not its key's signature of the package"
+    return None if seed_of(measurement.draw) == measurement.seed else "its seed is not that of its draw"
 
 
 def _fault(measurement: Measurement) -> str | None:

@@ -61,7 +61,10 @@ def test_what_was_not_timed_is_a_fault_with_its_reason(finalist: Finalist, reaso
     assert found.times is None and found.fault == (finalist.reason or reason[:400])
 
 
-def test_two_machines_attest_a_package_and_both_count(key: Path, tmp_path: Path) -> None:
+def test_two_machines_attest_a_package_and_both_count(
+    key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunehub_registry.attestation.LEAST_SAMPLE", 1)  # ten take minutes
     with open_package(CPU, source=str(CPU)) as package:
         target, subject = package.manifest.target, PackageSubject.of("llvm-znver4", "0.3.0", sha256_of(CPU))
     if isinstance(match(target, host_descriptor()), Rejected):
@@ -78,7 +81,9 @@ def test_two_machines_attest_a_package_and_both_count(key: Path, tmp_path: Path)
     lines = b"".join(file.read_bytes() for file in files)
     found = verify_attestations(lines, subject, keys, "attestations.jsonl", now=utc_now())
     assert found.machines == 2 and found.text.startswith("measured by 2 machines, gain ")
-    assert found.counted[0].records[0].exact == found.counted[1].records[0].exact  # the same seed draws the same
+    assert (
+        all(each.draw for each in found.counted) and found.counted[0].seed != found.counted[1].seed
+    )  # each key draws for itself
     assert verify_attestations(lines, subject, keys[:1], "x", now=utc_now()).machines == 1
 
 

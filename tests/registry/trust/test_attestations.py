@@ -17,7 +17,9 @@ from tunehub_registry.exceptions import FormatError
 from tunehub_registry.trust.attestations import (
     MAX_ATTESTATIONS,
     AttestationSummary,
+    draw_of,
     read_envelope,
+    seed_of,
     verify_attestations,
 )
 from tunehub_registry.trust.exceptions import KeyUnusableError
@@ -198,3 +200,28 @@ def an_attestation_by_alice() -> Any:
     from tests.registry.attestations import a_measurement, some_times
 
     return an_attestation(a_measurement(records=(a_record(0, times=some_times(2.0)),)))
+
+
+def drawn(signer: Signer, *, by: Signer | None = None, subject: PackageSubject = SUBJECT, seed: int = 0) -> bytes:
+    draw = draw_of(subject, by or signer)
+    return signed(signer, format_version="1.2", draw=draw, seed=seed_of(draw) + seed)
+
+
+def test_what_a_key_draws_is_known_to_its_owner_alone_and_is_another_for_each_file(alice: Signer, bob: Signer) -> None:
+    draws = [draw_of(SUBJECT, alice), draw_of(SUBJECT, bob), *(draw_of(other, alice) for other in OTHERS)]
+    assert len({seed_of(draw) for draw in draws}) == len(draws)
+    assert draws[0] == draw_of(SUBJECT, alice)  # it cannot be drawn again until it suits
+
+
+def test_one_whose_records_its_key_drew_counts_and_others_do_not(alice: Signer, bob: Signer) -> None:
+    assert reasons(judge(drawn(alice), alice)) == [None]
+    wrong = "its draw is not its key's signature of the package"
+    assert reasons(judge(drawn(alice, by=bob), alice, bob)) == [wrong]
+    assert reasons(judge(drawn(alice, subject=OTHERS[0]), alice)) == [wrong]
+    assert reasons(judge(drawn(alice, seed=1), alice)) == ["its seed is not that of its draw"]
+    chosen = signed(alice, format_version="1.2", seed=7)
+    assert reasons(judge(chosen, alice)) == ["its records were drawn by a seed that its author chose"]
+
+
+def test_one_of_before_draws_counts(alice: Signer) -> None:
+    assert reasons(judge(signed(alice, format_version="1.1"), alice)) == [None]
