@@ -13,7 +13,15 @@ from tunehub.registries.servers import reserved
 from tunehub_registry.document import Document
 from tunehub_registry.lock import LockedPackage
 from tunehub_registry.stores.open import is_folder, open_store, split_unsigned
-from tunehub_registry.stores.port import Deadline, FileMissingError, OnBytes, Store, StoreError, UnsoundAnswerError
+from tunehub_registry.stores.port import (
+    AccessDeniedError,
+    Deadline,
+    FileMissingError,
+    OnBytes,
+    Store,
+    StoreError,
+    UnsoundAnswerError,
+)
 
 Opener = Callable[[str], Store]
 _CHUNK = 1 << 20
@@ -94,6 +102,7 @@ def download_verified(
             reason = f"its sha256 is not the one in the lock, {pin.sha256}"
         except StoreError as error:
             reason = f"{error.path}: {error.reason}" if error.path else error.reason
+            reason += f" ({error.remedy})" if isinstance(error, AccessDeniedError) else ""
         failures.append(Failure(address=place.address, reason=reason))
     return None, failures
 

@@ -46,6 +46,10 @@ _READ_S = 60
 _CREDENTIALS = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, choose a profile (?profile=), or read with ?anonymous=1"
 )
+_UNSIGNED = (
+    "it is read without a signature: leave out ?anonymous=1, or, where only a lock file names this server, name it by "
+    "a registry in TUNEHUB_REGISTRY or by AWS_ENDPOINT_URL_S3, so that it may see your credentials"
+)
 _READ_AGAIN = "it may or may not have been written: read the registry again and try again"
 _TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -75,8 +79,12 @@ class S3Store:
         self._clients: dict[int, Any] = {}
         self._reader = WebReader(
             address.text, lambda path: self.presigned_url(path, READ_URL_S), open_session=self._open_web_session,
-            remedies=Remedies(denied=_CREDENTIALS, missing="is there a registry in this bucket, below this prefix?"),
+            remedies=Remedies(denied=self._access, missing="is there a registry in this bucket, below this prefix?"),
         )  # fmt: skip
+
+    @property
+    def _access(self) -> str:
+        return _UNSIGNED if self._place.anonymous else _CREDENTIALS
 
     @property
     def address(self) -> str:
@@ -225,7 +233,7 @@ class S3Store:
             remedy = "another writer was first: read the registry again and try again"
             return self._error(ConflictError, reason, path, remedy)
         if status in (401, 403) or "Token" in code:
-            return self._error(AccessDeniedError, reason, path, f"{_CREDENTIALS}; check the bucket's policy")
+            return self._error(AccessDeniedError, reason, path, f"{self._access}; check the bucket's policy")
         if status == 501:
             remedy = "use AWS S3, SeaweedFS, MinIO, or another server with If-Match and If-None-Match"
             return self._error(UnfitStoreError, f"{reason}: it has no conditional writes", path, remedy)

@@ -496,6 +496,7 @@ def test_a_registry_in_a_bucket_and_its_loss(
         client.delete_object(Bucket="private", Key=f"lock-loss/{key}")
     refused = run("sync", "--frozen")  # a server that only the lock file names gets no signature
     assert (refused.code, "403" in refused.err) == (1, True)
+    assert "only a lock file names this server, name it by a registry in TUNEHUB_REGISTRY or" in refused.err
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_credentials.endpoint)
     assert run("sync", "--frozen").code == 0
     assert serves(open_quietly(Path("tunehub.lock"), offline=True))
