@@ -25,6 +25,8 @@ from tunehub.registries.successors import successor_text
 
 if TYPE_CHECKING:
     from tunehub_registry.index import ShardEntry, Successor
+    from tunehub_registry.manifest import Manifest
+    from tunehub_registry.publishing.ledger import Ledger
 
 _OUTCOMES = {"published": "published", "proposed": "proposed", "present": "was there already, with the same bytes"}
 
@@ -105,12 +107,29 @@ def _publish_packages(
     ledger = open_ledger(store, access, role=role, reviewed=review_file is not None)
     with TransferBar("uploading", sum(file.size for file in files)) as bar:
         done = publish_packages(ledger, files, on_bytes=bar)
+    _warn_of_aliases(ledger, [file.manifest for file in files])
     new = "proposed" if proposes(access) else "published"
     return [
         {"name": item.name, "version": item.entry.version, "sha256": item.entry.sha256, "size": item.entry.size,
          "file": item.entry.file, "outcome": new if item.outcome == "published" else item.outcome}
         for item in done
     ]  # fmt: skip
+
+
+def _warn_of_aliases(ledger: Ledger, manifests: Sequence[Manifest]) -> None:
+    from tunehub_registry.publishing.signed import SignedLedger
+
+    if not isinstance(ledger, SignedLedger):
+        return
+    for manifest in manifests:
+        lost = ledger.aliases_of_others(manifest.target)
+        if lost:
+            kind, label = manifest.target.kind, f"{manifest.name} {manifest.version}"
+            names = " --names ".join(f"{kind}-{alias.lower()}" for alias in lost)
+            text = (
+                f"Warning: {label} does not serve its aliases {', '.join(lost)}: such names belong to another publisher"
+            )
+            say(f"{text}, or nobody (`tunehub delegate STORE PUBLISHER --names {names} …` changes that)", err=True)
 
 
 def _print_published(packages: Sequence[dict[str, Any]]) -> None:

@@ -254,6 +254,15 @@ class SignedLedger:
         drafts = [self._draft(token, role, theirs) for role, theirs in shards.items()]
         self._writer.commit(token, drafts, catalogue=self._catalogue(token, changed))
 
+    def aliases_of_others(self, target: TargetDescriptor) -> tuple[str, ...]:
+        """The aliases of a package's target that clients leave out: names that its publisher could not publish."""
+        if not target.aliases:
+            return ()
+        targets = self._writer.read().targets
+        own = rules.publisher_for(targets, target.name)
+        names = {alias: f"{target.kind}-{alias.lower()}" for alias in target.aliases}
+        return tuple(alias for alias, name in names.items() if rules.publisher_for(targets, name) != own)
+
     def _state(self, state: SignedState, name: str) -> NameState | None:
         role = self._role_of(state, name)
         self._signers(state, role)

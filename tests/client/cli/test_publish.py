@@ -55,8 +55,10 @@ def _keys(*names: str) -> list[str]:
     return [part for name in names for part in (f"--{name}-key", f"{name}.pem")]
 
 
-def write_package(path: Path, version: str = "0.1.0", model: str = "znver5", content: bytes = b"{}\n") -> str:
-    target = TargetDescriptor(kind="llvm", model=model, arch="x86_64")
+def write_package(
+    path: Path, version: str = "0.1.0", model: str = "znver5", content: bytes = b"{}\n", **more: Any
+) -> str:
+    target = TargetDescriptor(kind="llvm", model=model, arch="x86_64", **more)
     manifest = Manifest(
         name=target.name,
         version=version,
@@ -100,6 +102,16 @@ def test_a_signed_registry_from_keys_to_yank(registry: Run, tmp_path: Path) -> N
     assert "NAME==VERSION" in registry("yank", "reg", "llvm-znver5", "--reason", "x", code=2).output
     listed = json.loads(registry("list", "--registry", str(tmp_path / "reg"), "--json").output)
     assert [item["version"] for item in listed["packages"]] == ["0.2.0", "0.1.0"]
+
+
+def test_aliases_that_do_not_count_are_said_to_who_publishes_them(registry: Run, tmp_path: Path) -> None:
+    own = write_package(tmp_path / "a.tunepkg", aliases=("EPYC",))
+    assert registry("publish", "reg", own).stderr == ""
+    names = ("--names", "llvm-znver5", *_keys("targets", "online"))
+    registry("delegate", "reg", "acme", "--key", "acme.pem.pub", *names)
+    done = registry("publish", "reg", write_package(tmp_path / "b.tunepkg", "0.2.0", aliases=("ZnVer4", "znver5")))
+    assert "Warning: llvm-znver5 0.2.0 does not serve its aliases ZnVer4: " in done.stderr
+    assert "`tunehub delegate STORE PUBLISHER --names llvm-znver4 …`" in done.stderr
 
 
 def test_publishers_without_the_online_key_and_the_signing_job(
