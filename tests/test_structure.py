@@ -163,6 +163,12 @@ def test_statements_are_made_by_one_builder() -> None:
     assert {name for name, path in files.items() if STATEMENTS_OF_TVM.search(path.read_text())} == BUILDERS
 
 
+def test_instructions_of_ptx_are_wrapped_once() -> None:
+    """Kernels written in CUDA C++ alone have their own, in `.cuh` files."""
+    found = {path.parent for path in (ROOT / "client").rglob("*.py") if "asm volatile" in path.read_text()}
+    assert found == {ROOT / "client" / "tunehub" / "tir" / "cuda" / "ptx"}
+
+
 def _tests_imported(code: str) -> list[str]:
     """The test modules that a module imports from, anywhere in it, or as a module."""
     found = []

@@ -24,7 +24,7 @@ from tunehub.kernels.cuda.gemm.split_k import cost as split_k_cost
 from tunehub.kernels.cuda.gemm.split_k.sketch import SplitTiles
 from tunehub.kernels.cuda.gemm.tensor_core import cost as tensor_core_cost
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile
-from tunehub.tir.cuda.ptx import COPIED
+from tunehub.tir.cuda.ptx.cp_async import COPIED
 
 
 def _common(item: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tunehub.tir.cuda.ptx import INLINED, Function
+from tunehub.tir.cuda.ptx.barriers import griddepcontrol_wait
 from tunehub.tir.lowering import Factory
 from tunehub.tir.statements import sequence
 
@@ -47,18 +47,6 @@ def with_dependent_launches(factory: Factory) -> Factory:
     return lowering
 
 
-def after_the_kernel_before() -> Function:
-    """Wait until all that was started before is done, and its results can be seen."""
-    name = "tunehub_after_the_kernel_before"
-    return Function(
-        name,
-        f"""{INLINED} void {name}() {{
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-}}
-""",
-    )
-
-
 def _each(mod: Any, change: Any) -> Any:
     import tvm
 
@@ -85,4 +73,4 @@ def _waiting(function: Any) -> Any:
 
     if _DEPENDENT not in map(str, (function.attrs or {}).get(_LAUNCHES, ())):
         return function
-    return function.with_body(sequence(after_the_kernel_before()(), function.body), span=function.span)
+    return function.with_body(sequence(griddepcontrol_wait()(), function.body), span=function.span)

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from tunehub.kernels.cuda.attention import device_code
 from tunehub.kernels.devices.device import GpuSpecification
 from tunehub.target.gpu_architectures import WARP
+from tunehub.tir.cuda.ptx.mma import mma_m16n8k16
 from tunehub.tir.nodes import main_module, parameters
 from tunehub.tir.statements import (
     block_of,
     const,
     load,
     pointer,
-    run,
     sequence,
     serial,
     store,
@@ -141,7 +140,7 @@ def on_tensor_cores(blocks: int) -> GpuKernel:
 
         def product(i: Any) -> Any:
             places = (pointer(sums, _OF_TILE * i), pointer(operands, const(0)), pointer(operands, const(_FIRST)))
-            return run(device_code.call(device_code.MULTIPLY["float16"], *places))
+            return mma_m16n8k16("float16")(*places)
 
         return sequence(
             unrolled("i", _FIRST + _SECOND, lambda i: store(operands, [i], _bits(load(at.read, at.thread + i)))),

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from tunehub.tir.cuda.headers import HALF, TENSOR_CORES, header_folders, missing_headers
-from tunehub.tir.cuda.ptx import ARCHITECTURE, WARPGROUPS
+from tunehub.tir.cuda.ptx.wgmma import ARCHITECTURE, WARPGROUPS
 
 CALLBACK = "tvm_callback_cuda_compile"
 _FIRST_KERNEL = 'extern "C"'

@@ -16,7 +16,7 @@ from typing import Any
 import tvm
 
 from tunehub.tir.cuda.lowering import lowered
-from tunehub.tir.cuda.ptx import Effect
+from tunehub.tir.cuda.ptx.effects import Effect
 
 Nodes = list[dict[str, Any]]
 Edit = Callable[[Nodes], None]

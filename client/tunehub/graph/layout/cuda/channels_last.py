@@ -14,7 +14,8 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.kernel_calls import rewritten
-from tunehub.tir.cuda.ptx import COPIED_BYTES, SIZES
+from tunehub.tir.cuda.ptx.cp_async import COPIED_BYTES
+from tunehub.tir.cuda.ptx.wgmma import SIZES
 from tunehub.tir.nodes import bound_value, calls_in, operator_of, shape_of, tensor_type
 
 if TYPE_CHECKING:

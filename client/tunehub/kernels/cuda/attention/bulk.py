@@ -10,9 +10,16 @@ from typing import Any, ClassVar
 
 from tunehub.kernels.cuda.attention.copying import CopyingKernel
 from tunehub.kernels.cuda.attention.warpgroups import PART, ROW_BYTES, WARPS
-from tunehub.kernels.cuda.gemm.hopper import ring_code as ring
-from tunehub.kernels.cuda.gemm.hopper.maps import described, flat_place, new_map
 from tunehub.kernels.devices.known import default_device
+from tunehub.tir.cuda.ptx.mbarrier import (
+    BARRIER_BYTES,
+    mbarrier_arrive,
+    mbarrier_arrive_expect_tx,
+    mbarrier_init,
+    mbarrier_wait,
+)
+from tunehub.tir.cuda.ptx.registers import setmaxnreg
+from tunehub.tir.cuda.ptx.tma import flat_place, tensor_map, tensor_map_encode, tma_load_3d
 from tunehub.tir.guard import GuardError
 from tunehub.tir.nodes import buffer_kind, integer, symbolic
 from tunehub.tir.statements import bind, block_of, const, either, sequence, serial, when
@@ -33,7 +40,7 @@ class BulkKernel(CopyingKernel):
         queries, keys = (a.queries, self.t.queries), (a.keys, self.t.step)
         of = ((a.query, *queries, a.depth), (a.key, *keys, a.depth), (a.value, *keys, a.outputs))
         names = ("query_map", "key_map", "value_map")
-        self.operands = [_Matrices(self.a, *each, new_map(name)) for each, name in zip(of, names, strict=True)]
+        self.operands = [_Matrices(self.a, *each, tensor_map(name)) for each, name in zip(of, names, strict=True)]
         self.parts = math.prod(a.lead) * -(-a.queries // self.t.queries)
         self.at_once = self.parts if a.causal is not None else min(self.parts, default_device().multiprocessors)
         told = [statement for each in self.operands for statement in each.described()]
@@ -73,11 +80,11 @@ class BulkKernel(CopyingKernel):
 
     @property
     def queries_free(self) -> Any:
-        return self.address(const(self.ring_at + ring.BARRIER_BYTES * (1 + 4 * self.stages)))
+        return self.address(const(self.ring_at + BARRIER_BYTES * (1 + 4 * self.stages)))
 
     def barriers(self) -> Any:
         self.turn_number = const(0)
-        free = ring.barrier_of()(self.queries_free, const(self.t.warps[0]))
+        free = mbarrier_init()(self.queries_free, const(self.t.warps[0]))
         return sequence(super().barriers(), free)
 
     arrivals = 1  # of who copies
@@ -90,11 +97,11 @@ class BulkKernel(CopyingKernel):
         keys = when(self.lane == 0, self.over_parts(lambda: self.tiles_of(0)))
         others = self.over_parts(lambda: sequence(self.queries_brought(), self.tiles_of(1)))
         values = when(tirx.all(self.warp % WARPS == 1, self.lane == 0), others)
-        return sequence(ring.registers(self.fewer, more=False)(), either(self.warp % WARPS == 0, keys, values))
+        return sequence(setmaxnreg(self.fewer, more=False)(), either(self.warp % WARPS == 0, keys, values))
 
     def queries_brought(self) -> Any:
         return sequence(
-            ring.passed()(self.queries_free, (self.turn_number + 1) % 2),
+            mbarrier_wait()(self.queries_free, (self.turn_number + 1) % 2),
             self.operands[0].brought(self, const(self.query_at), self.queries_there, self.first),
         )
 
@@ -105,7 +112,7 @@ class BulkKernel(CopyingKernel):
         def one(tile: Any) -> Any:
             start = (self.key_at, self.value_at)[what] + self.stage(tile) * operand.bytes
             return sequence(
-                ring.passed()(self.free(what, tile), (self.of_all(tile) // self.stages + 1) % 2),
+                mbarrier_wait()(self.free(what, tile), (self.of_all(tile) // self.stages + 1) % 2),
                 operand.brought(self, start, self.there(what, tile), tile * self.t.step),
             )
 
@@ -115,7 +122,7 @@ class BulkKernel(CopyingKernel):
 
     def multiplying(self) -> Any:
         return sequence(
-            ring.registers(self.more, more=True)(),
+            setmaxnreg(self.more, more=True)(),
             when(self.group == self.groups - 1, self.gives_turn()),
             self.over_parts(self.work),
         )
@@ -124,15 +131,15 @@ class BulkKernel(CopyingKernel):
         count = self.count_of_tiles()
         last, first = count - 1, const(0)
         return sequence(
-            ring.passed()(self.queries_there, self.turn_number % 2),
-            ring.passed()(self.there(0, first), self.parity(first)),
+            mbarrier_wait()(self.queries_there, self.turn_number % 2),
+            mbarrier_wait()(self.there(0, first), self.parity(first)),
             self.scores(first),
             self.have_scores(0),
             self.is_free(0, first),
             self.weights(first),
             serial("tile", last, lambda at: self.turn(at, count)),
-            when(self.lane == 0, ring.arrived()(self.queries_free)),
-            ring.passed()(self.there(1, last), self.parity(last)),
+            when(self.lane == 0, mbarrier_arrive()(self.queries_free)),
+            mbarrier_wait()(self.there(1, last), self.parity(last)),
             self.weighted(last),
             self.have_outputs(0),
             self.is_free(1, last),
@@ -167,7 +174,9 @@ class _Matrices:
         """What tells the copy engine."""
         size = math.prod(int(extent) for extent in buffer_kind(self.buffer).shape)
         extents, apart = (self.width, self.rows, size // self.width), (self.apart, self.width)
-        return described(self.map, self.buffer, self.dtype, extents=extents, apart=apart, box=(PART, self.count))
+        return tensor_map_encode(
+            self.map, self.buffer, self.dtype, extents=extents, apart=apart, box=(PART, self.count)
+        )
 
     def brought(self, kernel: Any, start: Any, barrier: Any, first: Any) -> Any:
         """Starts the copies of a tile, from the row ``first`` on, to ``start``."""
@@ -176,7 +185,7 @@ class _Matrices:
         begin = flat_place(self.source(*kernel.lead, const(0), const(0)))
         head = tirx.Cast("int32", symbolic().Analyzer().simplify(tirx.floordiv(begin, self.width)))
         boxes = (
-            ring.box_of_several()(
+            tma_load_3d()(
                 kernel.address(start + part * (self.count * ROW_BYTES)),
                 tirx.address_of(self.map),
                 barrier,
@@ -186,4 +195,4 @@ class _Matrices:
             )
             for part in range(self.width // PART)
         )
-        return sequence(ring.expected(self.bytes)(barrier), list(boxes))
+        return sequence(mbarrier_arrive_expect_tx(self.bytes)(barrier), list(boxes))

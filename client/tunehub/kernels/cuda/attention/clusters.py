@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunehub.kernels.cuda.attention import device_code as device
 from tunehub.kernels.cuda.attention.kernel import AttentionKernel
-from tunehub.tir.cuda import ptx
-from tunehub.tir.statements import Body, const, load, nest, pointer, run, sequence, store, threads
+from tunehub.tir.cuda.ptx.barriers import cluster_sync
+from tunehub.tir.cuda.ptx.cp_async import cp_async_wait_all
+from tunehub.tir.cuda.ptx.registers import ld_shared_cluster_4, store_4
+from tunehub.tir.statements import Body, const, load, nest, pointer, sequence, store, threads
 
 
 class ClusterKernel(AttentionKernel):
@@ -46,25 +47,25 @@ class ClusterKernel(AttentionKernel):
                 store(end, [0], load(self.top, 0)),
                 store(end, [1], load(self.one[2], 0)),
                 # Functions write: TVM would set a barrier between what it sees read and written, under a condition.
-                run(device.call(device.FOUR_OUT, pointer(whole, own, column * wide), pointer(self.four, 0))),
-                run(device.call(device.FOUR_OUT, pointer(ends, own, 0), pointer(end, 0))),
+                store_4()(pointer(whole, own, column * wide), pointer(self.four, 0)),
+                store_4()(pointer(ends, own, 0), pointer(end, 0)),
             )
 
         def of_all(own: Any, column: Any) -> Any:
             def read(rank: Any) -> Any:
                 return sequence(
-                    run(device.call(device.FOUR_IN, pointer(far, rank, 0), pointer(whole, own, column * wide), rank)),
-                    run(device.call(device.FOUR_IN, pointer(most, rank, 0), pointer(ends, own, 0), rank)),
+                    ld_shared_cluster_4()(pointer(far, rank, 0), pointer(whole, own, column * wide), rank),
+                    ld_shared_cluster_4()(pointer(most, rank, 0), pointer(ends, own, 0), rank),
                 )
 
             part = (lambda w: load(most, w, 0), lambda w: load(most, w, 1), lambda w, x: load(far, w, x))
             return sequence(nest("w", [blocks], read), self.added_up(blocks, *part), self.write_four(own, column))
 
         return sequence(
-            run(device.call(device.WAIT)),
+            cp_async_wait_all()(),
             self.kept(sums, tops),
             self.by_fours(joined),
-            ptx.cluster_waited()(),
+            cluster_sync()(),
             self.by_fours(of_all, lambda at: at % blocks == self.rank),
-            ptx.cluster_waited()(),
+            cluster_sync()(),
         )

@@ -6,13 +6,23 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from tunehub.kernels.cuda.attention.warpgroups import WARPS, WarpgroupKernel
-from tunehub.kernels.cuda.gemm.hopper import ring_code as ring
 from tunehub.target.gpu_architectures import WARP
-from tunehub.tir.cuda import ptx
+from tunehub.tir.cuda.ptx.barriers import bar_arrive, bar_sync
+from tunehub.tir.cuda.ptx.cp_async import cp_async_commit, shared_address
+from tunehub.tir.cuda.ptx.mbarrier import (
+    BARRIER_BYTES,
+    mbarrier_arrive,
+    mbarrier_arrive_with_copies,
+    mbarrier_init,
+    mbarrier_init_fence,
+    mbarrier_wait,
+)
+from tunehub.tir.cuda.ptx.registers import setmaxnreg
+from tunehub.tir.cuda.ptx.wgmma import WARPGROUP
 from tunehub.tir.statements import address, bind, block_of, const, either, nest, sequence, serial, when
 
 _HALF = 2  # warps that copy keys; as many copy values
-_TURN = 2 * ptx.WARPGROUP  # threads of who waits and who lets begin
+_TURN = 2 * WARPGROUP  # threads of who waits and who lets begin
 
 
 class CopyingKernel(WarpgroupKernel):
@@ -41,9 +51,9 @@ class CopyingKernel(WarpgroupKernel):
         ends = [address(self.pool, const(at)) for at in (0, self.pool_size() - 1)]
         copying, multiplying = self.copying(), self.multiplying()
         body = sequence(
-            bind(self.base, ptx.shared_address()(*ends, result="uint32")),
+            bind(self.base, shared_address()(*ends, result="uint32")),
             when(tirx.all(warp == 0, lane == 0), self.barriers()),
-            ring.barriers_set()(),
+            mbarrier_init_fence()(),
             either(self.group == self.groups, copying, multiplying),
         )
         return block_of(self.a.function.body, body, "attention", self.buffers)
@@ -63,8 +73,8 @@ class CopyingKernel(WarpgroupKernel):
         return self._ring(2 * what + 1, tile)
 
     def _ring(self, which: int, tile: Any) -> Any:
-        first = self.ring_at + ring.BARRIER_BYTES * (1 + which * self.stages)
-        return self.address(self.stage(tile) * ring.BARRIER_BYTES + first)
+        first = self.ring_at + BARRIER_BYTES * (1 + which * self.stages)
+        return self.address(self.stage(tile) * BARRIER_BYTES + first)
 
     def parity(self, tile: Any) -> Any:
         """Of the times that a place in the ring was used before."""
@@ -73,12 +83,12 @@ class CopyingKernel(WarpgroupKernel):
     def barriers(self) -> Any:
         def one(what: int, stage: int) -> Any:
             return sequence(
-                ring.barrier_of()(self.there(what, const(stage)), const(self.arrivals)),
-                ring.barrier_of()(self.free(what, const(stage)), const(self.t.warps[0])),
+                mbarrier_init()(self.there(what, const(stage)), const(self.arrivals)),
+                mbarrier_init()(self.free(what, const(stage)), const(self.t.warps[0])),
             )
 
         rings = [one(what, stage) for what in (0, 1) for stage in range(self.stages)]
-        return sequence(ring.barrier_of()(self.queries_there, const(self.arrivals)), rings)
+        return sequence(mbarrier_init()(self.queries_there, const(self.arrivals)), rings)
 
     # -- copying
 
@@ -88,21 +98,26 @@ class CopyingKernel(WarpgroupKernel):
         def tiles(what: int, copied: Any) -> Any:
             def one(tile: Any) -> Any:
                 return sequence(
-                    ring.passed()(self.free(what, tile), (tile // self.stages + 1) % 2),
+                    mbarrier_wait()(self.free(what, tile), (tile // self.stages + 1) % 2),
                     copied(tile),
-                    ptx.committed()(),
-                    ring.brought()(self.there(what, tile)),
+                    cp_async_commit()(),
+                    mbarrier_arrive_with_copies()(self.there(what, tile)),
                 )
 
             return serial("tile", count, one)
 
         queries = self.copy_rows(self.query_at, self.a.query, self.first, self.t.queries, self.a.depth, self.a.queries)
         return sequence(
-            ring.registers(self.fewer, more=False)(),
+            setmaxnreg(self.fewer, more=False)(),
             either(
                 self.warp % WARPS < _HALF,
                 tiles(0, self.copy_keys),
-                sequence(queries, ptx.committed()(), ring.brought()(self.queries_there), tiles(1, self.copy_values)),
+                sequence(
+                    queries,
+                    cp_async_commit()(),
+                    mbarrier_arrive_with_copies()(self.queries_there),
+                    tiles(1, self.copy_values),
+                ),
             ),
         )
 
@@ -118,16 +133,16 @@ class CopyingKernel(WarpgroupKernel):
         count = self.count_of_tiles()
         last = count - 1
         return sequence(
-            ring.registers(self.more, more=True)(),
+            setmaxnreg(self.more, more=True)(),
             when(self.group == self.groups - 1, self.gives_turn()),
-            ring.passed()(self.queries_there, const(0)),
-            ring.passed()(self.there(0, const(0)), const(0)),
+            mbarrier_wait()(self.queries_there, const(0)),
+            mbarrier_wait()(self.there(0, const(0)), const(0)),
             self.scores(const(0)),
             self.have_scores(0),
             self.is_free(0, const(0)),
             self.weights(const(0)),
             serial("tile", last, lambda at: self.turn(at, count)),
-            ring.passed()(self.there(1, last), self.parity(last)),
+            mbarrier_wait()(self.there(1, last), self.parity(last)),
             self.weighted(last),
             self.have_outputs(0),
         )
@@ -135,10 +150,10 @@ class CopyingKernel(WarpgroupKernel):
     def turn(self, tile: Any, count: Any) -> Any:
         following = tile + 1
         return sequence(
-            ring.passed()(self.there(0, following), self.parity(following)),
-            ring.turn_awaited(_TURN)(self.group + 1),
+            mbarrier_wait()(self.there(0, following), self.parity(following)),
+            bar_sync(_TURN)(self.group + 1),
             self.scores(following),
-            ring.passed()(self.there(1, tile), self.parity(tile)),
+            mbarrier_wait()(self.there(1, tile), self.parity(tile)),
             self.weighted(tile),
             self.gives_turn(),
             self.have_scores(1),
@@ -151,7 +166,7 @@ class CopyingKernel(WarpgroupKernel):
         )
 
     def gives_turn(self) -> Any:
-        return ring.turn_given(_TURN)((self.group + 1) % self.groups + 1)
+        return bar_arrive(_TURN)((self.group + 1) % self.groups + 1)
 
     def is_free(self, what: int, tile: Any) -> Any:
-        return when(self.lane == 0, ring.arrived()(self.free(what, tile)))
+        return when(self.lane == 0, mbarrier_arrive()(self.free(what, tile)))

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tunehub.kernels.cuda.attention import device_code as device
 from tunehub.kernels.cuda.attention.register_products import Singles
 from tunehub.kernels.cuda.attention.spec import Attention
 from tunehub.kernels.cuda.attention.tensor_core_products import Halves
 from tunehub.target.gpu_architectures import WARP
+from tunehub.tir.cuda.ptx.cp_async import cp_async_16_to, cp_async_commit_group, cp_async_wait_all
+from tunehub.tir.cuda.ptx.registers import minus_infinity, shfl_xor
 from tunehub.tir.nodes import buffer_kind
 from tunehub.tir.statements import (
     Body,
@@ -25,7 +26,6 @@ from tunehub.tir.statements import (
     load,
     nest,
     pointer,
-    run,
     sequence,
     serial,
     store,
@@ -163,7 +163,7 @@ class AttentionKernel:
         """What a thread that multiplies does."""
 
         def clear(h: Any) -> Any:
-            return sequence(store(self.most, [h], device.call(device.NOTHING)), store(self.total, [h], f32(0)))
+            return sequence(store(self.most, [h], minus_infinity()(result="float32")), store(self.total, [h], f32(0)))
 
         return sequence(
             nest("h", [self.engine.rows], clear),
@@ -209,7 +209,7 @@ class AttentionKernel:
         return sequence(
             self.copy(self.k_tile, self.a.key, self.a.depth, tile, stage),
             self.copy(self.v_tile, self.a.value, self.a.outputs, tile, stage),
-            run(device.call(device.COMMIT)),
+            cp_async_commit_group()(),
         )
 
     def copy(self, target: Any, source: Any, length: int, tile: Any, stage: Any) -> Any:
@@ -226,7 +226,7 @@ class AttentionKernel:
             inside = key < self.keys
             place = source(*self.lead, tirx.min(key, self.keys - 1), part)
             size = tirx.Select(inside, const(16), const(0))
-            copied = run(device.call(device.COPY, pointer(target, stage, row, part), tirx.address_of(place), size))
+            copied = cp_async_16_to()(pointer(target, stage, row, part), tirx.address_of(place), size)
             return copied if total % own == 0 else when(at < total, copied)
 
         return nest("i", [-(-total // own)], one)
@@ -236,7 +236,7 @@ class AttentionKernel:
     def tile_of_keys(self, tile: Any, stage: Any, following: Any) -> Any:
         e = self.engine
         return sequence(
-            run(device.call(device.WAIT)),
+            cp_async_wait_all()(),
             barrier("shared"),
             following,
             e.scores(stage),
@@ -277,7 +277,7 @@ class AttentionKernel:
             return store(new, [0], tirx.max(load(new, 0), load(e.sums, *e.score_at(h, c))))
 
         def exchanged(mask: int) -> Any:
-            return store(new, [0], tirx.max(load(new, 0), device.call(device.EXCHANGE, load(new, 0), const(mask))))
+            return store(new, [0], tirx.max(load(new, 0), shfl_xor()(load(new, 0), const(mask), result="float32")))
 
         def power(c: Any) -> Any:
             at = e.score_at(h, c)
@@ -311,7 +311,7 @@ class AttentionKernel:
 
         e = self.engine
         shown, score = start + e.column(c) < self.end_of(self.row(h)), load(e.sums, *e.score_at(h, c))
-        return store(e.sums, e.score_at(h, c), tirx.Select(shown, score, device.call(device.NOTHING)))
+        return store(e.sums, e.score_at(h, c), tirx.Select(shown, score, minus_infinity()(result="float32")))
 
     def rescaled(self, h: Any) -> Any:
         from tvm import tirx
@@ -356,7 +356,7 @@ class AttentionKernel:
 
         def added(h: Any, mask: int) -> Any:
             total = load(self.total, h)
-            return store(self.total, [h], total + device.call(device.EXCHANGE, total, const(mask)))
+            return store(self.total, [h], total + shfl_xor()(total, const(mask), result="float32"))
 
         summed = nest("h", [e.rows], lambda h: sequence(*[added(h, mask) for mask in e.masks]))
         if self.t.warps[1] * self.t.cluster == 1:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunehub.kernels.cuda.attention import device_code as device
 from tunehub.target.gpu_architectures import WARP
+from tunehub.tir.cuda.ptx.cp_async import cp_async_16_to, cp_async_commit_group
 from tunehub.tir.statements import (
     barrier,
     const,
@@ -13,7 +13,6 @@ from tunehub.tir.statements import (
     load,
     nest,
     pointer,
-    run,
     sequence,
     serial,
     store,
@@ -69,10 +68,10 @@ class Singles:
             at = i * own + thread
             row, part = at // parts, at % parts * 4
             place = self.a.query(*k.lead, tirx.min(k.first + row, k.queries - 1), part)
-            copied = run(device.call(device.COPY, pointer(self.q_tile, row, part), tirx.address_of(place), const(16)))
+            copied = cp_async_16_to()(pointer(self.q_tile, row, part), tirx.address_of(place), const(16))
             return copied if total % own == 0 else when(at < total, copied)
 
-        return sequence(nest("i", [-(-total // own)], one), run(device.call(device.COMMIT)))
+        return sequence(nest("i", [-(-total // own)], one), cp_async_commit_group()())
 
     def clear_outputs(self) -> Any:
         return nest(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tunehub.kernels.cuda.attention.device_code import NOTHING, call
+from tunehub.tir.cuda.ptx.registers import minus_infinity
 from tunehub.tir.expressions import replaced
 from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of, integer, symbolic
 from tunehub.tir.versions import LOADS
@@ -119,7 +119,7 @@ def _masked(block: Any, shown: Any, scores: Any) -> Callable[..., Any]:
 
 def finite(number: Any) -> Any:
     """TVM needs a header to write minus infinity."""
-    return call(NOTHING) if float(number.value) == -math.inf else number
+    return minus_infinity()(result="float32") if float(number.value) == -math.inf else number
 
 
 def _scale(value: Any) -> float | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunehub.kernels.cuda.attention import device_code as device
-from tunehub.tir.statements import f32, load, nest, pointer, run, sequence, store
+from tunehub.tir.cuda.ptx.mma import ldmatrix_x4, load_pair, mma_m16n8k16, pack_pair
+from tunehub.tir.statements import f32, load, nest, pointer, sequence, store
 
 
 class Halves:
@@ -51,7 +51,7 @@ class Halves:
             row = tirx.min(k.row(r * 2 + e % 2), k.queries - 1)
             column = kk * 16 + e // 2 * 8 + k.lane % 4 * 2
             place = self.a.query(*k.lead, row, column)
-            return run(device.call(device.TWO, pointer(self.query, r, kk, e), tirx.address_of(place)))
+            return load_pair()(pointer(self.query, r, kk, e), tirx.address_of(place))
 
         return nest("r d e", [self.t.rows, self.a.depth // 16, 4], one)
 
@@ -65,7 +65,7 @@ class Halves:
         def step(d: Any, n: Any) -> Any:
             source = pointer(k.k_tile, stage, first + n * 16 + lane % 8 + lane // 16 * 8, d * 16 + lane // 8 % 2 * 8)
             return sequence(
-                run(device.call(device.LOAD, pointer(self.part, 0), source)),
+                ldmatrix_x4()(pointer(self.part, 0), source),
                 nest(
                     "r x",
                     [self.t.rows, 2],
@@ -77,7 +77,7 @@ class Halves:
         return sequence(clear, nest("d n", [self.a.depth // 16, self.t.keys // 16], step))
 
     def multiply(self, sums: Any, r: Any, n: Any, first: Any, x: Any) -> Any:
-        return run(device.call(device.MULTIPLY[self.a.dtype], pointer(sums, r, n, 0), first, pointer(self.part, x * 2)))
+        return mma_m16n8k16(self.a.dtype)(pointer(sums, r, n, 0), first, pointer(self.part, x * 2))
 
     def weighted(self, stage: Any) -> Any:
         k, lane = self.k, self.k.lane
@@ -86,7 +86,7 @@ class Halves:
         def pack(r: Any, j: Any, e: Any) -> Any:
             at = [r, j * 2 + e // 2, e % 2 * 2]
             low, high = load(self.sums, *at), load(self.sums, *at[:2], at[2] + 1)
-            return run(device.call(device.PAIR[self.a.dtype], pointer(self.all_weights, r, e), low, high))
+            return pack_pair(self.a.dtype)(pointer(self.all_weights, r, e), low, high)
 
         self.all_weights = k.local("pairs", (self.t.rows, 4), "uint32")
 
@@ -99,7 +99,7 @@ class Halves:
         def column(j: Any, n: Any) -> Any:
             source = pointer(k.v_tile, stage, first + j * 16 + lane % 16, n * 16 + lane // 16 * 8)
             return sequence(
-                run(device.call(device.LOAD_TRANSPOSED, pointer(self.part, 0), source)),
+                ldmatrix_x4(transposed=True)(pointer(self.part, 0), source),
                 nest(
                     "r x",
                     [self.t.rows, 2],

@@ -7,12 +7,18 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tunehub.kernels.cuda.attention import device_code as device
-from tunehub.kernels.cuda.attention import warpgroup_code as code
 from tunehub.kernels.cuda.attention.kernel import AttentionKernel, divides, narrow
 from tunehub.kernels.cuda.attention.tensor_core_products import Halves
 from tunehub.target.gpu_architectures import WARP
-from tunehub.tir.cuda import ptx
+from tunehub.tir.cuda.ptx.cp_async import cp_async_16, cp_async_commit, cp_async_wait_and_sync, shared_address
+from tunehub.tir.cuda.ptx.mma import pack_pair
+from tunehub.tir.cuda.ptx.wgmma import (
+    KINDS,
+    wgmma_fresh,
+    wgmma_from_registers,
+    wgmma_wait_for,
+    wgmma_wait_for_registers,
+)
 from tunehub.tir.nodes import buffer_kind
 from tunehub.tir.statements import (
     SharedTile,
@@ -23,7 +29,6 @@ from tunehub.tir.statements import (
     load,
     nest,
     pointer,
-    run,
     sequence,
     serial,
     store,
@@ -44,7 +49,7 @@ class WarpgroupKernel(AttentionKernel):
         self.engine = Halves(self)
         self.width = 8
         self.stages = 1 if self.single else t.stages
-        self.kind = ptx.KINDS[a.dtype]
+        self.kind = KINDS[a.dtype]
         sizes = (t.queries * a.depth, *[t.step * a.depth] * self.stages, *[t.step * a.outputs] * self.stages)
         starts = [2 * sum(sizes[:at]) for at in range(len(sizes))]
         self.query_at, self.key_at, self.value_at = starts[0], starts[1], starts[1 + self.stages]
@@ -73,19 +78,19 @@ class WarpgroupKernel(AttentionKernel):
         self.group = self.warp // WARPS
         count = self.count_of_tiles()
         return sequence(
-            bind(self.base, ptx.shared_address()(*ends, result=_U32)),
+            bind(self.base, shared_address()(*ends, result=_U32)),
             self.copy_rows(self.query_at, self.a.query, self.first, self.t.queries, self.a.depth, self.a.queries),
             self.copy_keys(const(0)),
-            ptx.committed()(),
-            ptx.arrived(0)(),
+            cp_async_commit()(),
+            cp_async_wait_and_sync(0)(),
             None if self.single else when(const(1) < count, self.copy_keys(const(1))),
             self.copy_values(const(0)),
-            ptx.committed()(),
+            cp_async_commit()(),
             self.scores(const(0)),
             self.have_scores(0),
             self.if_early(self.weights(const(0))),
             None if self.single else serial("tile", count - 1, lambda at: self.turn(at, count)),
-            ptx.arrived(0)(),
+            cp_async_wait_and_sync(0)(),
             self.if_late(self.new_weights(const(0) if self.single else count - 1)),
             self.weighted(const(0) if self.single else count - 1),
             self.have_outputs(0),
@@ -94,7 +99,7 @@ class WarpgroupKernel(AttentionKernel):
     def turn(self, tile: Any, count: Any) -> Any:
         """Scores of the tile behind ``tile``, whose own values are weighted meanwhile."""
         following = tile + 1
-        copies = [when(tile + 2 < count, self.copy_keys(tile + 2)), self.copy_values(following), ptx.committed()()]
+        copies = [when(tile + 2 < count, self.copy_keys(tile + 2)), self.copy_values(following), cp_async_commit()()]
         early = sequence(
             self.scores(following),
             *copies,
@@ -106,7 +111,7 @@ class WarpgroupKernel(AttentionKernel):
             self.packed(),
         )
         if not self.staggered:
-            return sequence(ptx.arrived(0)(), early)
+            return sequence(cp_async_wait_and_sync(0)(), early)
         late = sequence(
             *copies,
             self.new_weights(tile),
@@ -115,7 +120,7 @@ class WarpgroupKernel(AttentionKernel):
             self.have_scores(0),
             self.have_outputs(0),
         )
-        return sequence(ptx.arrived(0)(), either(self.is_early, early, late))
+        return sequence(cp_async_wait_and_sync(0)(), either(self.is_early, early, late))
 
     @property
     def staggered(self) -> bool:
@@ -141,7 +146,7 @@ class WarpgroupKernel(AttentionKernel):
         return sequence(self.softmaxes(tile), nest("h", [self.engine.rows], self.smaller), self.packed())
 
     def have_scores(self, under_way: int) -> Any:
-        return code.have(under_way, self.t.keys // 2)(pointer(self.engine.sums, 0, 0, 0))
+        return wgmma_wait_for(under_way, self.t.keys // 2)(pointer(self.engine.sums, 0, 0, 0))
 
     def pool_size(self) -> int:
         return int(buffer_kind(self.pool).shape[0])
@@ -174,7 +179,7 @@ class WarpgroupKernel(AttentionKernel):
             inside = tirx.const(True, "bool") if whole else first + row < end
             from_row = first + row if whole else tirx.min(first + row, end - 1)
             address = tirx.address_of(source(*self.lead, from_row, part * self.width))
-            copied = ptx.copy()(self.base + tirx.Cast(_U32, place), address, inside)
+            copied = cp_async_16()(self.base + tirx.Cast(_U32, place), address, inside)
             return copied if count * parts % own == 0 else when(at < count * parts, copied)
 
         return nest("i", [-(-count * parts // own)], one)
@@ -192,19 +197,19 @@ class WarpgroupKernel(AttentionKernel):
 
     def scores(self, tile: Any) -> Any:
         t, a = self.t, self.a
-        function = code.scores(self.kind, t.keys, a.depth, t.queries * ROW_BYTES, t.step * ROW_BYTES)
+        function = wgmma_fresh(self.kind, t.keys, a.depth, t.queries * ROW_BYTES, t.step * ROW_BYTES)
         query = self.query_at + self.row_warp // WARPS * (PART * ROW_BYTES)
         key = self.key_at + self.stage(tile) * (2 * t.step * a.depth) + self.key_warp * (t.keys * ROW_BYTES)
         return function(pointer(self.engine.sums, 0, 0, 0), self.address(query), self.address(key))
 
     def weighted(self, tile: Any) -> Any:
         t, a = self.t, self.a
-        function = code.weighted(self.kind, a.outputs, t.keys, t.step * ROW_BYTES)
+        function = wgmma_from_registers(self.kind, a.outputs, t.keys, t.step * ROW_BYTES)
         value = self.value_at + self.stage(tile) * (2 * t.step * a.outputs) + self.key_warp * (t.keys * ROW_BYTES)
         return function(pointer(self.engine.results, 0, 0, 0), pointer(self.pairs, 0, 0), self.address(value))
 
     def have_outputs(self, under_way: int) -> Any:
-        function = code.have_weighted(under_way, self.a.outputs // 2, self.t.keys // 4)
+        function = wgmma_wait_for_registers(under_way, self.a.outputs // 2, self.t.keys // 4)
         return function(pointer(self.engine.results, 0, 0, 0), pointer(self.pairs, 0, 0))
 
     def packed(self) -> Any:
@@ -213,7 +218,7 @@ class WarpgroupKernel(AttentionKernel):
         def pair(j: Any, e: Any) -> Any:
             at = [const(0), j * 2 + e // 2, e % 2 * 2]
             low, high = load(self.engine.sums, *at), load(self.engine.sums, *at[:2], at[2] + 1)
-            return run(device.call(device.PAIR[self.a.dtype], pointer(self.pairs, j, e), low, high))
+            return pack_pair(self.a.dtype)(pointer(self.pairs, j, e), low, high)
 
         return nest("j e", [self.t.keys // 16, 4], pair)
 

@@ -9,10 +9,10 @@ from tunehub.kernels.cuda.low_batch.product import LowBatchExtents
 from tunehub.kernels.cuda.low_batch.shared_memory import room, row_tiles
 from tunehub.kernels.cuda.low_batch.tile import AnyTile, DirectTile, StagedTile, WgmmaTile
 from tunehub.kernels.cuda.row_calls import PREFIX
-from tunehub.tir.cuda import ptx
+from tunehub.tir.cuda.ptx.wgmma import KINDS, from_registers
 
 _SCALED_AFTER = 1  # tiles of rows up to which scales are multiplied with sums
-_SUMS = 4  # of a thread, for 64 columns and 8 rows
+_ACCUMULATORS = 4  # of a thread, for 64 columns and 8 rows
 _KERNELS: dict[type, str] = {DirectTile: "kernel.cuh", StagedTile: "staged.cuh", WgmmaTile: "warpgroups.cuh"}
 _KINDS: dict[type, str] = {DirectTile: "", StagedTile: "staged_", WgmmaTile: "wgmma_"}
 _FOLDER = Path(__file__).parent
@@ -54,29 +54,9 @@ def source(extents: LowBatchExtents, tile: AnyTile) -> str:
     if not isinstance(tile, DirectTile):
         body += _file("quantised.cuh") + _file("slices.cuh")
     if isinstance(tile, WgmmaTile):
-        body += _file("warpgroup_instructions.cuh") + multiplied_from_registers(extents)
+        kind = KINDS["bfloat16" if extents.weights.bfloat else "float16"]
+        body += _file("warpgroup_instructions.cuh") + from_registers(kind, _ACCUMULATORS * row_tiles(extents))
     return f"namespace {_namespace(extents, tile)} {{\n{defined}{body}{_file(_KERNELS[type(tile)])}}}\n"
-
-
-def multiplied_from_registers(extents: LowBatchExtents) -> str:
-    """CUDA code that begins to multiply 64 x 16 weights in registers by 16 x rows of x in shared memory, and that which
-    waits for it."""
-    count = _SUMS * row_tiles(extents)
-    held, sums = ptx.registers(count)
-    kind = ptx.KINDS["bfloat16" if extents.weights.bfloat else "float16"]
-    own = ", ".join(f"%{count + i}" for i in range(4))
-    return f"""
-{ptx.INLINED} void {ptx.WARPGROUPS}_from_registers(float (&d)[{count}], const unsigned (&a)[4], unsigned long long b) {{
-  asm volatile("wgmma.mma_async.sync.aligned.m64n{2 * count}k16.f32.{kind}.{kind} {{{held}}}, {{{own}}}, %{count + 4}, "
-               "1, 1, 1, 0;" : {sums} : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}}
-
-// Wait for all products but the last LEFT groups; without any left sums can be used.
-template <int LEFT>
-{ptx.INLINED} void wait_for_products(float (&d)[{count}]) {{
-  asm volatile("wgmma.wait_group.sync.aligned %{count};" : {sums} : "n"(LEFT) : "memory");
-}}
-"""
 
 
 def _namespace(extents: LowBatchExtents, tile: AnyTile) -> str:

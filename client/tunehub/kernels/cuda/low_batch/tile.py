@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from tunehub.target.gpu_architectures import WARP
-from tunehub.tir.cuda.ptx import ROWS, WARPGROUP
+from tunehub.tir.cuda.ptx.wgmma import ROWS, WARPGROUP
 
 _SIDE = 16  # columns of an instruction
 

@@ -13,8 +13,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tunehub.tir.cuda import ptx
 from tunehub.tir.cuda.fault import FaultError, NotSimulatedError
+from tunehub.tir.cuda.ptx.cp_async import COPIED_BYTES, shared_address
+from tunehub.tir.cuda.ptx.effects import Effect
+from tunehub.tir.cuda.ptx.wgmma import SWIZZLED_BYTES, WARPGROUP
 from tunehub.tir.index_expressions import (
     LANES,
     Expression,
@@ -297,7 +299,7 @@ class _Reader:
             memory, start = _known(buffer_of(load), self.memories), self.start_of(buffer_of(load), load.indices[0])
         elif hash(value) in self.starts:
             memory, start = self.memories[hash(value)], self.starts[hash(value)]
-        elif _called(value) == ptx.shared_address().name:
+        elif _called(value) == shared_address().name:
             return self.points(name, value.args[1])
         else:
             return False
@@ -463,7 +465,7 @@ class _Reader:
                 yield from self.reads(case, path if held is None else path.under(held, holds=holds))
             return
         if _called(call):
-            yield from self.warpgroup(ptx.Effect.of(_called(call)), call.args[1:-1], path)
+            yield from self.warpgroup(Effect.of(_called(call)), call.args[1:-1], path)
             return
         if name in _WARP_CALLS:
             self.mixes = True
@@ -484,7 +486,7 @@ class _Reader:
             yield Barrier(of_warp=True)
             yield from self.matrix(name, call.args, path)
         elif _called(call):
-            yield from self.warpgroup(ptx.Effect.of(_called(call)), call.args[1:-1], path)
+            yield from self.warpgroup(Effect.of(_called(call)), call.args[1:-1], path)
         else:
             raise NotSimulatedError(f"a call of {name or type(call).__name__}")
 
@@ -503,7 +505,7 @@ class _Reader:
             yield self.fragment(args[0], args[4], path, writes=False)
             yield self.matrix_in_memory(args, path, writes=True)
 
-    def warpgroup(self, effect: ptx.Effect | None, args: Any, path: _Surroundings) -> Iterator[Node]:
+    def warpgroup(self, effect: Effect | None, args: Any, path: _Surroundings) -> Iterator[Node]:
         """What a function of :mod:`tunehub.tir.cuda.ptx` reads and writes. Copies count as done where they are
         started: the barrier after they are waited for comes later than that."""
         if effect is None:
@@ -514,18 +516,18 @@ class _Reader:
             (load,) = args[1].args
             inside = path.under(self.expression(args[2]))
             source, first = _known(buffer_of(load), self.memories), self.expression(load.indices[0])
-            lanes = ptx.COPIED_BYTES // np.dtype(element_type(load)).itemsize
+            lanes = COPIED_BYTES // np.dtype(element_type(load)).itemsize
             whole = combined(np.add, first, variable(LANES), lanes=lanes)
             read = self.made(source, hash(buffer_of(load)), whole, inside, writes=False)
             yield replace(read, multiple=(first, lanes))
-            yield self.words(args[0], ptx.COPIED_BYTES // 4, path, writes=True)
+            yield self.words(args[0], COPIED_BYTES // 4, path, writes=True)
         elif effect.kind == "round":
             for writes in (False, True):
-                yield self.words(args[0], ptx.COPIED_BYTES // 4, path, writes=writes)
+                yield self.words(args[0], COPIED_BYTES // 4, path, writes=writes)
         elif effect.kind == "multiply":
             yield Barrier(of_warp=True)
             for operand, words in zip(args[1:], effect.words, strict=True):
-                yield self.words(operand, words // ptx.WARPGROUP, path, writes=False, shared=True)
+                yield self.words(operand, words // WARPGROUP, path, writes=False, shared=True)
             yield from self.registers(args[0], effect.sums, path)
         elif effect.kind == "finish":
             yield from self.registers(args[0], effect.sums, path)
@@ -551,14 +553,14 @@ class _Reader:
             (variable(name) for name, tag in self.tags.items() if tag == "threadIdx.x" and shared), constant(0)
         )
         index = combined(
-            lambda first, thread, lane: first + thread % ptx.WARPGROUP * count + lane,
+            lambda first, thread, lane: first + thread % WARPGROUP * count + lane,
             first,
             thread,
             variable(LANES),
             lanes=count,
         )
         made = self.made(self.memories[hash(pointer)], ANY, index, path, writes=writes)
-        return replace(made, multiple=(first, ptx.SWIZZLED_BYTES // 4 if shared else ptx.COPIED_BYTES // 4))
+        return replace(made, multiple=(first, SWIZZLED_BYTES // 4 if shared else COPIED_BYTES // 4))
 
     def registers(self, pointer: Any, count: int, path: _Surroundings) -> Iterator[MemoryAccess]:
         """A thread's own ``count`` numbers, read and written."""

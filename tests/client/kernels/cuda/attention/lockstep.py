@@ -1,7 +1,7 @@
 """Kernels written for threads, run on a CPU: all threads of a block take each statement together, with numpy.
 
-Functions of CUDA C++ that a kernel calls by name (:mod:`tunehub.kernels.cuda.attention.device_code`) are done here as
-NVIDIA's PTX ISA says. What is copied asynchronously arrives when it is waited for, and not before."""
+Functions of CUDA C++ that a kernel calls by name (:mod:`tunehub.tir.cuda.ptx`) are done here as NVIDIA's PTX ISA
+says. What is copied asynchronously arrives when it is waited for, and not before."""
 
 from __future__ import annotations
 

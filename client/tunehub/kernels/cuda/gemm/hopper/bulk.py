@@ -11,12 +11,23 @@ from typing import Any
 
 from tvm import tirx
 
-from tunehub.kernels.cuda.gemm.hopper import ring_code as ring
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import PIECE, STAGED, WARP, BulkTile
 from tunehub.kernels.cuda.gemm.hopper.kernel import Product, _KernelWriter, _loaded
-from tunehub.kernels.cuda.gemm.hopper.maps import described, flat_place, new_map
 from tunehub.kernels.cuda.gemm.hopper.tiles import DEPTH, FLOAT
-from tunehub.tir.cuda import ptx
+from tunehub.tir.cuda.ptx.barriers import bar_sync_warpgroup, cluster_sync_of_parted_warps
+from tunehub.tir.cuda.ptx.cp_async import shared_address
+from tunehub.tir.cuda.ptx.mbarrier import (
+    BARRIER_BYTES,
+    mbarrier_arrive,
+    mbarrier_arrive_expect_tx,
+    mbarrier_arrive_remote,
+    mbarrier_init,
+    mbarrier_init_fence,
+    mbarrier_wait,
+)
+from tunehub.tir.cuda.ptx.registers import ld_shared_4, setmaxnreg, st_shared_2
+from tunehub.tir.cuda.ptx.tma import flat_place, tensor_map, tensor_map_encode, tma_load_2d, tma_load_2d_multicast
+from tunehub.tir.cuda.ptx.wgmma import ROW_BYTES, ROWS, WARPGROUP, wgmma_finish, wgmma_wait
 from tunehub.tir.nodes import symbolic
 from tunehub.tir.statements import (
     INDEX,
@@ -58,14 +69,14 @@ class _BulkWriter(_KernelWriter):
         of_tile = self.rank // tile.cluster
         self.own_row, self.own_column = of_tile % tile.shared[0], of_tile // tile.shared[0]
         self._next_number()
-        self.maps = [new_map(name) for name in ("a_map", "b_map")]
+        self.maps = [tensor_map(name) for name in ("a_map", "b_map")]
         shared = address(self.pool, const(0)), address(self.pool, const(tile.shared_bytes // FLOAT - 1))
         body = [
             allocate(self.pool),
             allocate(self.sums),
-            bind(self.base, ptx.shared_address()(*shared, result="uint32")),
+            bind(self.base, shared_address()(*shared, result="uint32")),
             when(self.thread.equal(0), self._barriers()),
-            ring.barriers_set(cluster=tile.blocks > 1)(),
+            mbarrier_init_fence(cluster=tile.blocks > 1)(),
             *([bind(self.number, self.whole // tile.blocks)] if tile.cluster > 1 else []),
             self._parted(self._bringing(), self._multiplying()),
             *(self._added_up() if tile.cluster > 1 else []),
@@ -79,8 +90,8 @@ class _BulkWriter(_KernelWriter):
         brings = when(self.thread.equal(tile.multiplying), bringing)
         if tile.registers is not None:
             fewer, more = tile.registers
-            brings = sequence([ring.registers(fewer, more=False)(), brings])
-            multiplying = sequence([ring.registers(more, more=True)(), multiplying])
+            brings = sequence([setmaxnreg(fewer, more=False)(), brings])
+            multiplying = sequence([setmaxnreg(more, more=True)(), multiplying])
         return either(self.thread < tile.multiplying, multiplying, brings)
 
     def _grid(self, nest: Any, along_y: tuple[Any, int], along_x: tuple[Any, Any]) -> Any:
@@ -99,7 +110,9 @@ class _BulkWriter(_KernelWriter):
         tile, found, k = self.tile, [], self.extents[2]
         for at, (element, extent) in enumerate(((self.product.a, self.extents[0]), (self.product.b, self.extents[1]))):
             box, buffer = (DEPTH, tile.block[at] // tile.shared[1 - at]), _matrix(element, (extent, k))
-            found += described(self.maps[at], buffer, self.product.dtype, extents=(k, extent), apart=(k,), box=box)
+            found += tensor_map_encode(
+                self.maps[at], buffer, self.product.dtype, extents=(k, extent), apart=(k,), box=box
+            )
         return found
 
     # -- tiles, one after the other
@@ -145,12 +158,12 @@ class _BulkWriter(_KernelWriter):
 
     def _there(self, slot: Any) -> Any:
         """The barrier that operands are there."""
-        return self._address(slot * ring.BARRIER_BYTES + self.tile.barriers_at)
+        return self._address(slot * BARRIER_BYTES + self.tile.barriers_at)
 
     def _free(self, slot: Any) -> Any:
         """That what was where they will be is read no more, in all blocks that this one brings it to."""
-        first = self.tile.barriers_at + self.tile.stages * ring.BARRIER_BYTES
-        return self._address(slot * ring.BARRIER_BYTES + first)
+        first = self.tile.barriers_at + self.tile.stages * BARRIER_BYTES
+        return self._address(slot * BARRIER_BYTES + first)
 
     @property
     def _peers(self) -> int:
@@ -162,8 +175,8 @@ class _BulkWriter(_KernelWriter):
         tile, made = self.tile, []
         for slot in range(tile.stages):
             own = const(slot)
-            made.append(ring.barrier_of()(self._there(own), 1))
-            made.append(ring.barrier_of()(self._free(own), tile.multiplying // WARP * self._peers))
+            made.append(mbarrier_init()(self._there(own), 1))
+            made.append(mbarrier_init()(self._free(own), tile.multiplying // WARP * self._peers))
         return sequence(made)
 
     # -- copying
@@ -177,10 +190,10 @@ class _BulkWriter(_KernelWriter):
             k, start = (self.part * self.steps + step) * DEPTH, slot * tile.stage_bytes
             return sequence(
                 [
-                    ring.passed()(self._free(slot), (at // tile.stages + 1) % 2),
-                    ring.expected(tile.stage_bytes)(self._there(slot)),
+                    mbarrier_wait()(self._free(slot), (at // tile.stages + 1) % 2),
+                    mbarrier_arrive_expect_tx(tile.stage_bytes)(self._there(slot)),
                     self._box(0, slot, start, k, self.first_row),
-                    self._box(1, slot, start + tile.block[0] * ptx.ROW_BYTES, k, self.first_column),
+                    self._box(1, slot, start + tile.block[0] * ROW_BYTES, k, self.first_column),
                 ]
             )
 
@@ -194,7 +207,7 @@ class _BulkWriter(_KernelWriter):
 
         def one(i: Any) -> Any:
             at = brought + i
-            return ring.passed()(self._free(at % stages), (at // stages + 1) % 2)
+            return mbarrier_wait()(self._free(at % stages), (at // stages + 1) % 2)
 
         return loop("i", stages, one)
 
@@ -205,13 +218,13 @@ class _BulkWriter(_KernelWriter):
         rows = tile.block[which] // count
         own = (self.own_column, self.own_row)[which]
         part = own * rows if count > 1 else 0
-        place = self._address(start + part * ptx.ROW_BYTES)
+        place = self._address(start + part * ROW_BYTES)
         box = place, tirx.address_of(self.maps[which]), self._there(slot), k, first + part
         if count == 1:
-            return ring.box_brought()(*box)
+            return tma_load_2d()(*box)
         apart = tile.cluster * (tile.shared[0] if which == 0 else 1)  # of their ranks
         bits = const(sum(1 << (apart * i) for i in range(count)))
-        return ring.box_shared()(*box, tirx.shift_left(bits, self.rank - own * apart))
+        return tma_load_2d_multicast()(*box, tirx.shift_left(bits, self.rank - own * apart))
 
     # -- multiplying
 
@@ -222,9 +235,9 @@ class _BulkWriter(_KernelWriter):
             slot, before = (at + i) % tile.stages, (at + i + (tile.stages - 1)) % tile.stages
             return sequence(
                 [
-                    ring.passed()(self._there(slot), (at + i) // tile.stages % 2),
+                    mbarrier_wait()(self._there(slot), (at + i) // tile.stages % 2),
                     self._multiplied(slot),
-                    ptx.waited(1)(),
+                    wgmma_wait(1)(),
                     when(i > 0, self._freed(before)),
                 ]
             )
@@ -235,7 +248,7 @@ class _BulkWriter(_KernelWriter):
                 [
                     loop("i", self.count, lambda i: store(self.sums, [i], f32(0)), UNROLLED),
                     loop("i", self.steps, lambda i: step(at, i)),
-                    ptx.finished(self.count)(address(self.sums, const(0))),
+                    wgmma_finish(self.count)(address(self.sums, const(0))),
                     self._freed((at + (self.steps - 1)) % tile.stages),
                     *([] if tile.cluster > 1 else self._pieces()),
                 ]
@@ -248,21 +261,21 @@ class _BulkWriter(_KernelWriter):
         tile = self.tile
         lane, free, (rows, columns) = self.thread % WARP, self._free(slot), tile.shared
         if self._peers == 1:
-            return when(lane.equal(0), ring.arrived()(free))
+            return when(lane.equal(0), mbarrier_arrive()(free))
         of_column = self.part + tile.cluster * (lane + rows * self.own_column)
         other = lane - rows
         other = other + tirx.Cast(INDEX, other >= self.own_column)
         of_row = self.part + tile.cluster * (self.own_row + rows * other)
         rank = of_column if columns == 1 else tirx.if_then_else(lane < rows, of_column, of_row)
-        return when(lane < self._peers, ring.arrived_at()(free, rank))
+        return when(lane < self._peers, mbarrier_arrive_remote()(free, rank))
 
     # -- results
 
     def _pieces(self) -> list[Any]:
         """Results of a warpgroup, some columns at a time through its own part of shared memory."""
-        group = self.thread // ptx.WARPGROUP
-        self.staged = self.tile.staged_at + group * (ptx.ROWS * STAGED * FLOAT)
-        met = ring.group_met()(group + 1)
+        group = self.thread // WARPGROUP
+        self.staged = self.tile.staged_at + group * (ROWS * STAGED * FLOAT)
+        met = bar_sync_warpgroup()(group + 1)
         found: list[Any] = []
         for part in range(self.parts):
             for first in range(0, self.tile.columns, PIECE):
@@ -272,27 +285,27 @@ class _BulkWriter(_KernelWriter):
 
     def _kept_piece(self, part: int, first: int, width: int) -> list[Any]:
         lane = self.thread % WARP
-        row = self.thread % ptx.WARPGROUP // WARP * 16 + lane // 4
+        row = self.thread % WARPGROUP // WARP * 16 + lane // 4
 
         def pair(j: int, half: int) -> Any:
             own = part * (self.tile.columns // 2) + (first // 8 + j) * 4 + half * 2
             at = ((row + half * 8) * STAGED + lane % 4 * 2 + j * 8) * FLOAT + self.staged
-            return ring.kept()(self._address(at), *(load(self.sums, const(own + v)) for v in (0, 1)))
+            return st_shared_2()(self._address(at), *(load(self.sums, const(own + v)) for v in (0, 1)))
 
         return [pair(j, half) for j in range(width // 8) for half in (0, 1)]
 
     def _written_piece(self, part: int, first: int, width: int) -> Any:
-        tile, inside = self.tile, self.thread % ptx.WARPGROUP
-        group, across = self.thread // ptx.WARPGROUP, width // _VECTOR
-        top = self.first_row + group // tile.groups[1] * tile.rows + part * ptx.ROWS
+        tile, inside = self.tile, self.thread % WARPGROUP
+        group, across = self.thread // WARPGROUP, width // _VECTOR
+        top = self.first_row + group // tile.groups[1] * tile.rows + part * ROWS
         left = self.first_column + group % tile.groups[1] * tile.columns + first
 
         def place(i: int) -> tuple[Any, Any, Any]:
-            index = i * ptx.WARPGROUP + inside
+            index = i * WARPGROUP + inside
             row, column = index // across, index % across * _VECTOR
             return top + row, left + column, row * STAGED + column
 
-        whole, rest = divmod(ptx.ROWS * across, ptx.WARPGROUP)
+        whole, rest = divmod(ROWS * across, WARPGROUP)
         found = [self._some([place(i) for i in range(whole)])] if whole else []
         found += [when(inside < rest, self._some([place(whole)]))] if rest else []
         return sequence(found)
@@ -300,13 +313,13 @@ class _BulkWriter(_KernelWriter):
     def _total(self, place: Any) -> Any:
         if self.tile.cluster > 1:
             return super()._total(place)
-        return ring.taken()(self._address(place * FLOAT + self.staged), result="float32x4")
+        return ld_shared_4()(self._address(place * FLOAT + self.staged), result="float32x4")
 
     def _added_up(self) -> list[Any]:
         """Each block of those that divide K adds up its part of what all of them have, and writes it."""
         multiplies = self.thread < self.tile.multiplying
         kept, written = sequence(self._kept()), self._written()
-        met = ring.cluster_met()()
+        met = cluster_sync_of_parted_warps()()
         return [met, when(multiplies, kept), met, when(multiplies, written), met]
 
     def _written(self) -> Any:

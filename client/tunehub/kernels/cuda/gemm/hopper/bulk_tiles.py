@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from tunehub.kernels.cuda.gemm.hopper.ring_code import BARRIER_BYTES
 from tunehub.kernels.cuda.gemm.hopper.tiles import DEPTH, FLOAT, SHARED_BYTES, SKEW, WarpgroupBlock
 from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.devices.known import default_device
-from tunehub.tir.cuda.ptx import COPIED, ROWS, WARPGROUP
+from tunehub.tir.cuda.ptx.cp_async import COPIED
+from tunehub.tir.cuda.ptx.mbarrier import BARRIER_BYTES
+from tunehub.tir.cuda.ptx.wgmma import ROWS, WARPGROUP
 
 WARP = 32
 PIECE = 32  # columns of results that go through shared memory at a time

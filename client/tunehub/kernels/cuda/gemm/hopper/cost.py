@@ -14,7 +14,7 @@ from tunehub.kernels.cuda.gemm.hopper.tiles import AHEAD, DEPTH, HALF, SHARED_BY
 from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.devices.known import default_device
 from tunehub.target.gpu_architectures import REGISTERS, RESERVED_BYTES
-from tunehub.tir.cuda.ptx import ROWS
+from tunehub.tir.cuda.ptx.wgmma import ROWS
 
 
 def seconds(matmul: Matmul, tile: WarpgroupTile) -> float:

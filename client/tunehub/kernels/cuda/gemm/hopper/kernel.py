@@ -19,7 +19,19 @@ from tvm import tirx
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
 from tunehub.kernels.cuda.gemm.hopper.tiles import AHEAD, DEPTH, FLOAT, SKEW, WarpgroupTile
 from tunehub.kernels.cuda.gemm.matmul import Axis, Matmul, inline_consumers, inline_producers
-from tunehub.tir.cuda import ptx
+from tunehub.tir.cuda.ptx.barriers import cluster_sync
+from tunehub.tir.cuda.ptx.cp_async import (
+    COPIED,
+    COPIED_BYTES,
+    cp_async_16,
+    cp_async_commit,
+    cp_async_wait,
+    cp_async_wait_and_sync,
+    round_to_tf32,
+    shared_address,
+)
+from tunehub.tir.cuda.ptx.registers import cluster_sum
+from tunehub.tir.cuda.ptx.wgmma import KINDS, ROW_BYTES, ROWS, SIZES, WARPGROUP, wgmma, wgmma_finish, wgmma_wait
 from tunehub.tir.guard import _realized
 from tunehub.tir.index_expressions import operator_name, parts_of
 from tunehub.tir.nodes import buffer_kind, element_type, integer, symbolic
@@ -41,7 +53,7 @@ from tunehub.tir.statements import (
 from tunehub.tir.versions import TENSOR_LOAD, UNROLLED, VECTORIZED
 
 ROUNDED = "NT_matmul_of_tf32"  # products whose weights are TF32's numbers already begin so
-_ACROSS = ptx.ROW_BYTES // ptx.COPIED_BYTES  # copies of a row
+_ACROSS = ROW_BYTES // COPIED_BYTES  # copies of a row
 _VECTOR = 4
 _TOGETHER = 8  # results of a thread whose other operands are loaded before the first is written
 
@@ -66,12 +78,12 @@ class Product:
     @property
     def copied(self) -> int:
         """Elements that one copy brings."""
-        return ptx.COPIED_BYTES // ptx.SIZES[self.dtype]
+        return COPIED_BYTES // SIZES[self.dtype]
 
     @property
     def depth(self) -> int:
         """Elements of K that are in shared memory behind each other."""
-        return ptx.ROW_BYTES // ptx.SIZES[self.dtype]
+        return ROW_BYTES // SIZES[self.dtype]
 
 
 def product_of(mod: Any, matmul: Matmul) -> Product:
@@ -232,7 +244,7 @@ class _KernelWriter:
         self.base = tirx.Var("base", "uint32")
         self.pool = self._buffer("pool", tile.shared_bytes // FLOAT, "float32", "shared.dyn")
         self.row_stride = tile.block[1] + SKEW
-        self.parts = tile.rows // ptx.ROWS
+        self.parts = tile.rows // ROWS
         self.count = self.parts * tile.columns // 2
         self.sums = self._buffer("sums", self.count, "float32", "local")
         self.column = tirx.Var("column", INDEX) if open_rows is not None else self.block // self.grid_rows
@@ -249,12 +261,12 @@ class _KernelWriter:
         start = [
             allocate(self.pool),
             allocate(self.sums),
-            bind(self.base, ptx.shared_address()(*shared, result="uint32")),
+            bind(self.base, shared_address()(*shared, result="uint32")),
             loop("i", self.count, lambda i: store(self.sums, [i], f32(0)), UNROLLED),
         ]
         for step in range(min(ahead, self.steps)):
-            start += [*self._copies(const(step), step), ptx.committed()()]
-        start += [ptx.committed()() for _ in range(ahead - self.steps)]
+            start += [*self._copies(const(step), step), cp_async_commit()()]
+        start += [cp_async_commit()() for _ in range(ahead - self.steps)]
 
         def iteration(step: Any) -> Any:
             later = step + ahead
@@ -262,18 +274,18 @@ class _KernelWriter:
             return sequence(
                 [
                     *([] if self.product.dtype != "float32" else self._rounded(step % self.tile.stages, ahead - 1)),
-                    ptx.arrived(ahead - 1)(),
+                    cp_async_wait_and_sync(ahead - 1)(),
                     self._multiplied(step % self.tile.stages),
                     *([when(later < self.steps, sequence(copies))] if self.steps > ahead else []),
-                    ptx.committed()(),
-                    ptx.waited(1)(),
+                    cp_async_commit()(),
+                    wgmma_wait(1)(),
                 ]
             )
 
         body = [
             *start,
             loop("i", self.steps, iteration),
-            ptx.finished(self.count)(address(self.sums, const(0))),
+            wgmma_finish(self.count)(address(self.sums, const(0))),
             barrier("shared.dyn"),
             *self._kept(),
             *([barrier("shared.dyn"), self._written()] if self.tile.cluster == 1 else self._joined()),
@@ -307,7 +319,7 @@ class _KernelWriter:
         rows, columns = self.tile.block
         step = self.rank * self.steps + step if self.tile.cluster > 1 else step
         a = self._copy_k_major(step, start, rows, self.product.a, self.first_row, 0)
-        start = start + rows * ptx.ROW_BYTES
+        start = start + rows * ROW_BYTES
         if self.product.matmul.k_last:
             return [a, self._copy_k_major(step, start, columns, self.product.b, self.first_column, 1)]
         return [a, self._copy_turned(step, start, columns)]
@@ -325,19 +337,19 @@ class _KernelWriter:
         """Row and part of it of the copy number ``i`` of a thread, and the bytes to where it goes, behind ``start``."""
         index = i * self.tile.threads + self.thread
         row, chunk = index // _ACROSS, index % _ACROSS
-        return row, chunk, start + row * ptx.ROW_BYTES + self._swizzled(chunk, row) * ptx.COPIED_BYTES
+        return row, chunk, start + row * ROW_BYTES + self._swizzled(chunk, row) * COPIED_BYTES
 
     def _copy_turned(self, step: Any, start: Any, columns: int) -> Any:
         """Rows of 64 columns, for each of 64 elements of K."""
-        across = columns // ptx.COPIED
+        across = columns // COPIED
 
         def one(i: Any) -> Any:
             index = i * self.tile.threads + self.thread
             row, chunk = index // across, index % across
             part, inside = chunk // 8, chunk % 8
-            place = start + part * (DEPTH * ptx.ROW_BYTES) + row * ptx.ROW_BYTES
-            place = place + self._swizzled(inside, row) * ptx.COPIED_BYTES
-            return self._copy(place, self.product.b, self.first_column + chunk * ptx.COPIED, step * DEPTH + row, 1)
+            place = start + part * (DEPTH * ROW_BYTES) + row * ROW_BYTES
+            place = place + self._swizzled(inside, row) * COPIED_BYTES
+            return self._copy(place, self.product.b, self.first_column + chunk * COPIED, step * DEPTH + row, 1)
 
         return self._divided(DEPTH * across, one)
 
@@ -347,10 +359,10 @@ class _KernelWriter:
         start = slot * self.tile.stage_bytes
 
         def one(i: Any) -> Any:
-            return ptx.rounded()(self.base + tirx.Cast("uint32", self._place(i, start)[2]))
+            return round_to_tf32()(self.base + tirx.Cast("uint32", self._place(i, start)[2]))
 
         rows = sum(self.tile.block[: self.product.operands_to_round])
-        return [ptx.landed(under_way)(), self._divided(rows * _ACROSS, one)]
+        return [cp_async_wait(under_way)(), self._divided(rows * _ACROSS, one)]
 
     def _divided(self, copies: int, one: Callable[[Any], Any]) -> Any:
         threads = self.tile.threads
@@ -372,7 +384,7 @@ class _KernelWriter:
         if self.extents[2] % self.depth or self.all_steps % self.tile.cluster:
             holds.append(k < self.extents[2])
         inside = tirx.all(*holds) if holds else const(True, "bool")
-        return ptx.copy()(self.base + tirx.Cast("uint32", place), tirx.address_of(value), inside)
+        return cp_async_16()(self.base + tirx.Cast("uint32", place), tirx.address_of(value), inside)
 
     def _inside(self, place: Any, axis: int) -> list[Any]:
         """The condition under which the rows or columns of a block are there; none where they always are."""
@@ -384,14 +396,14 @@ class _KernelWriter:
 
     def _multiplied(self, slot: Any) -> Any:
         tile = self.tile
-        group = self.thread // ptx.WARPGROUP
+        group = self.thread // WARPGROUP
         start = slot * tile.stage_bytes
-        a = start + group // tile.groups[1] * (tile.rows * ptx.ROW_BYTES)
-        b = start + tile.block[0] * ptx.ROW_BYTES
-        b = b + group % tile.groups[1] * (tile.columns * ptx.ROW_BYTES)
+        a = start + group // tile.groups[1] * (tile.rows * ROW_BYTES)
+        b = start + tile.block[0] * ROW_BYTES
+        b = b + group % tile.groups[1] * (tile.columns * ROW_BYTES)
         turned = not self.product.matmul.k_last
-        apart = ptx.ROWS * ptx.ROW_BYTES
-        function = ptx.multiplied(ptx.KINDS[self.product.dtype], tile.columns, tile.rows, turned, apart, apart)
+        apart = ROWS * ROW_BYTES
+        function = wgmma(KINDS[self.product.dtype], tile.columns, tile.rows, turned, apart, apart)
         places = (self.base + tirx.Cast("uint32", place) for place in (a, b))
         return function(address(self.sums, const(0)), *places)
 
@@ -400,13 +412,13 @@ class _KernelWriter:
     def _kept(self) -> list[Any]:
         """Sums in shared memory, as the instructions leave them in registers: a warp has 16 rows, 4 threads one."""
         tile = self.tile
-        group, warp, lane = self.thread // ptx.WARPGROUP, self.thread % ptx.WARPGROUP // 32, self.thread % 32
+        group, warp, lane = self.thread // WARPGROUP, self.thread % WARPGROUP // 32, self.thread % 32
         row = group // tile.groups[1] * tile.rows + warp * 16 + lane // 4
         column = group % tile.groups[1] * tile.columns + lane % 4 * 2
 
         def pair(part: int, half: int) -> Any:
             def one(j: Any) -> Any:
-                to = (row + part * ptx.ROWS + half * 8) * self.row_stride + column + j * 8
+                to = (row + part * ROWS + half * 8) * self.row_stride + column + j * 8
 
                 def each(v: Any) -> Any:
                     own = part * (tile.columns // 2) + j * 4 + half * 2 + v
@@ -421,9 +433,9 @@ class _KernelWriter:
     def _joined(self) -> list[Any]:
         """Each block of a cluster adds up its part of what all of them have, and writes it."""
         return [
-            ptx.cluster_waited()(),
+            cluster_sync()(),
             self._written(),
-            ptx.cluster_waited()(),
+            cluster_sync()(),
         ]
 
     def _written(self) -> Any:
@@ -475,7 +487,7 @@ class _KernelWriter:
     def _total(self, place: Any) -> Any:
         """Four sums at a place, of all blocks among which K is divided."""
         address = self.base + tirx.Cast("uint32", place * FLOAT)
-        return ptx.cluster_sum(self.tile.cluster)(address, self.first_rank, result=f"float32x{_VECTOR}")
+        return cluster_sum(self.tile.cluster)(address, self.first_rank, result=f"float32x{_VECTOR}")
 
     def _value(self, row: Any, column: Any, sums: tuple[Any, Any], v: Any) -> tuple[Any, list[Any], Any]:
         total = load(sums[0], sums[1] + v)

@@ -21,7 +21,8 @@ from tunehub.kernels.cuda.gemm.tensor_core.cost import LAUNCHES_S, default_s
 from tunehub.kernels.cuda.gemm.workload import ProductWorkload
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.tir.cuda.nvrtc import compile_for_warpgroups
-from tunehub.tir.cuda.ptx import ARCHITECTURE, COPIED
+from tunehub.tir.cuda.ptx.cp_async import COPIED
+from tunehub.tir.cuda.ptx.wgmma import ARCHITECTURE
 from tunehub.tir.nodes import main_module
 from tunehub.tir.versions import TENSOR_LOAD
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from tunehub.kernels.cuda.gemm.matmul import Matmul
-from tunehub.tir.cuda.ptx import COPIED, ROWS, WARPGROUP
+from tunehub.tir.cuda.ptx.cp_async import COPIED
+from tunehub.tir.cuda.ptx.wgmma import ROWS, WARPGROUP
 
 AHEAD = 2  # stages that are not waited for: one is multiplied, and one may still be
 DEPTH = 64  # elements of K in a row of 128 bytes

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tunehub.tir.cuda.ptx.function import Function
+
 pytest.importorskip("tvm.backend.cuda.op", reason="needs TVM 0.27 or newer")
 
 import tvm
 
 from tunehub.kernels.cuda.gemm.hopper import bulk, rule
-from tunehub.kernels.cuda.gemm.hopper import ring_code as ring
 from tunehub.kernels.cuda.gemm.hopper.bulk import bulk_kernel
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile, suits, tiles
 from tunehub.kernels.cuda.gemm.hopper.kernel import product_of
@@ -22,7 +23,6 @@ from tunehub.kernels.cuda.gemm.hopper.rule import matmul_in
 from tunehub.tir.cuda import nvrtc
 from tunehub.tir.cuda.check import fault
 from tunehub.tir.cuda.fault import Fault, NotSimulated
-from tunehub.tir.cuda.ptx import Function
 from tunehub.tir.guard import check_function
 from tunehub.tir.nodes import buffer_shapes
 
@@ -105,7 +105,7 @@ def test_a_copy_that_comes_too_early_is_seen(monkeypatch: pytest.MonkeyPatch) ->
 
     def impatient(self: Any) -> Any:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ring, "passed", lambda **_: Function("tunehub_ring_registers_0", ""))
+            patch.setattr(bulk, "mbarrier_wait", lambda **_: Function("tunehub_ring_registers_0", ""))
             return real(self)
 
     monkeypatch.setattr(bulk._BulkWriter, "_bringing", impatient)

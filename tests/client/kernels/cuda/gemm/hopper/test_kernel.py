@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tunehub.tir.cuda.ptx.cp_async import cp_async_commit
+from tunehub.tir.cuda.ptx.function import Function
+
 pytest.importorskip("tvm.backend.cuda.op", reason="needs TVM 0.27 or newer")
 
 import tvm
@@ -18,7 +21,6 @@ from tunehub.kernels.cuda.gemm.hopper.kernel import kernel, product_of
 from tunehub.kernels.cuda.gemm.hopper.rule import matmul_in
 from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile, tiles
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import matmul_of
-from tunehub.tir.cuda import ptx
 from tunehub.tir.cuda.check import fault
 from tunehub.tir.cuda.fault import Fault, NotSimulated
 from tunehub.tir.nodes import buffer_shapes
@@ -102,13 +104,14 @@ def test_a_ring_with_too_few_stages_is_a_race(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_products_of_what_nobody_copied_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels._KernelWriter, "_copies", lambda *_: [ptx.committed()(), ptx.committed()()])
+    monkeypatch.setattr(kernels._KernelWriter, "_copies", lambda *_: [cp_async_commit()(), cp_async_commit()()])
     found = fault(_kernel(half_product(1, 64, 64, 256, transposed=(False, True)), TILES["one warpgroup"]), H200)
     assert isinstance(found, Fault) and found.rule == "unwritten_read"
 
 
 def test_a_function_of_another_ones_source_is_not_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ptx, "committed", lambda: ptx.Function("tunehub_something", "void tunehub_something() {}"))
+    other = Function("tunehub_something", "void tunehub_something() {}")
+    monkeypatch.setattr(kernels, "cp_async_commit", lambda: other)
     found = fault(_kernel(half_product(1, 64, 64, 64, transposed=(False, True)), TILES["one warpgroup"]), H200)
     assert found == NotSimulated("a function of CUDA C++")
 

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from tunehub.tir.cuda.ptx.effects import Effect
+from tunehub.tir.cuda.ptx.wgmma import ARCHITECTURE, WARPGROUPS
+
 pytest.importorskip("tvm.backend.cuda.op", reason="needs TVM 0.27 or newer")
 
 import tvm
@@ -21,7 +24,6 @@ from tunehub.kernels.cuda.gemm.tensor_core.sketch import matmul_of
 from tunehub.records.lookup import EmptyLookup
 from tunehub.tir.cuda import nvrtc
 from tunehub.tir.cuda.check import fault
-from tunehub.tir.cuda.ptx import ARCHITECTURE, WARPGROUPS, Effect
 
 from ...scheduled import H200
 from ..half_products import every_other_row, half_conv, half_product

@@ -1,0 +1,44 @@
+"""What the functions of this folder do to memory, which checks and emulators of kernels read."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+from tunehub.tir.cuda.ptx.wgmma import ROW_BYTES
+
+
+class Effect(NamedTuple):
+    """What a function does to memory: ``words`` of 4 bytes that it reads of each operand, ``sums`` that each thread
+    has in registers. ``waits``: all threads of a block wait in it, and ``of_cluster`` those of all its blocks.
+    ``blocks``: of a cluster, whose memory it reads."""
+
+    kind: Literal["copy", "round", "multiply", "finish", "cluster_sum", "none"]
+    waits: bool = False
+    words: tuple[int, ...] = ()
+    sums: int = 0
+    of_cluster: bool = False
+    blocks: int = 1
+
+    @staticmethod
+    def of(name: str) -> Effect | None:
+        """Of one of these functions; None for another one."""
+        found = re.fullmatch(r"tunehub_([a-z_]+)(?:_(\d+))?(?:_(\d+))?(?:_[\d_]+)?", name)
+        if found is None:
+            return None
+        kind, first, second = found[1].rstrip("_"), int(found[2] or 0), int(found[3] or 0)
+        known = {
+            "copy": Effect("copy"),
+            "copies_end": Effect("none"),
+            "copies_landed": Effect("none"),
+            "round": Effect("round"),
+            "copies_arrived": Effect("none", waits=True),
+            "wgmma": Effect(
+                "multiply", words=(first * (ROW_BYTES // 4), second * (ROW_BYTES // 4)), sums=first * second // 128
+            ),
+            "wgmma_done": Effect("none"),
+            "wgmma_finished": Effect("finish", sums=first),
+            "cluster_waited": Effect("none", waits=True, of_cluster=True),
+            "cluster_sum": Effect("cluster_sum", sums=4, blocks=first),
+        }
+        return known.get(kind)
