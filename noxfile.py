@@ -43,6 +43,7 @@ _RELAX = runpy.run_path(str(Path(__file__).with_name("client") / "tunehub" / "ta
 OLDER_TVM = {release.version: release.extra for release in _RELAX[1:]}
 PYTEST = ("pytest>=8.0", "pytest-timeout>=2.2", "pytest-xdist>=3.6", "hypothesis>=6.100", "psutil>=5.9")
 MODERN = ".[bench,builder,catalogue,fleet,dev]"
+TUF_CONFORMANCE = "tuf-conformance @ git+https://github.com/theupdateframework/tuf-conformance@eec841c186f81f2d9d8d30460c7e7deefa615f9e"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 STRUCTURE = ("tests/test_tiers.py", "tests/test_structure.py", "tests/test_docs.py")
 
@@ -190,6 +191,22 @@ def browser(session: nox.Session) -> None:
     session.install("-e", ".[catalogue]", *PYTEST, "playwright>=1.50")
     session.env["TUNEHUB_BROWSER"] = found
     _pytest(session, "browser", "tests/browser", parallel=False)
+
+
+@nox.session
+def conformance(session: nox.Session) -> None:
+    """The conformance suite of The Update Framework against this client, by its git repository; needs `faketime`.
+    `TUNEHUB_TUF_CONFORMANCE` names another place of the suite, such as a checkout. Ten minutes."""
+    if shutil.which("faketime") is None:
+        session.error("no faketime on the path. On Debian: apt-get install faketime")
+    suite = os.environ.get("TUNEHUB_TUF_CONFORMANCE", TUF_CONFORMANCE)
+    session.install("-e", ".", suite)
+    place = "import tuf_conformance; print(*tuf_conformance.__path__)"
+    folder = str(session.run("python", "-c", place, silent=True)).strip()
+    settings = Path(session.create_tmp()).resolve() / "pytest.ini"
+    settings.write_text("[pytest]\n")  # not ours
+    client = Path("tests/conformance/client.py").resolve()
+    session.run("pytest", "-q", "-c", str(settings), folder, f"--entrypoint={client}", *session.posargs)
 
 
 @nox.session
