@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from benchmarks.random_cases.functions import random_network
 from benchmarks.random_cases.lanes import pending_of, tried_in_lanes
 from tunehub.exceptions import last_line
+from tunehub.kernels.devices.known import device_of
 from tunehub.tir.nodes import buffer_shapes
 
 if TYPE_CHECKING:
@@ -225,8 +226,8 @@ def _by_rule(mod: Any, sums: Sums, target: Any, *, covering: bool = False) -> An
     if sums.problem is None:
         return tiles.one_thread_each(mod, sums)
     limits = limits_of(target)
-    shared_memory, threads = limits.shared_memory, limits.threads
-    (tile,) = ranked(sums.problem, shared_memory=shared_memory, threads=threads, count=1, covering=covering)
+    bounds = {"shared_memory": limits.shared_memory, "threads": limits.threads, "count": 1}
+    (tile,) = ranked(sums.problem, device_of(target), **bounds, covering=covering)
     return tiles.tiled(mod, sums, tile)
 
 

@@ -26,6 +26,7 @@ from tunehub.kernels.cuda.low_batch.choice import chosen
 from tunehub.kernels.cuda.low_batch.product import LowBatchExtents
 from tunehub.kernels.cuda.low_batch.tile import StagedTile
 from tunehub.kernels.cuda.low_batch.weights import GROUP, Format
+from tunehub.kernels.devices.known import device_of
 from tunehub.tir.cuda.limits import limits_of
 
 _RESULTS = Path(__file__).parent / "results"
@@ -99,7 +100,7 @@ def low_batch_tiles() -> Iterator[ChosenTile]:
             continue
         form = Format(bits=bits, group=0 if bits == _HALF_BITS else GROUP)
         extents = LowBatchExtents(rows=count, columns=rows[0]["N"], depth=rows[0]["K"], weights=form)
-        own = _fields(chosen(extents, limits_of(_target()).asked_shared_memory))
+        own = _fields(chosen(extents, limits_of(_target()).asked_shared_memory, device_of(_target())))
         times = [row["us"] for row in rows if own.items() <= {"HELD": 0, **row}.items()]
         yield ChosenTile(
             kind=f"few rows, {bits} bits",

@@ -15,6 +15,7 @@ import msgspec
 
 from benchmarks.gpu_fuzz import H200
 from tunehub.exceptions import last_line
+from tunehub.kernels.devices.known import device_of
 from tunehub.tir.nodes import buffer_shapes, main_module
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ _Made = Callable[[], "tuple[Any, float | None]"]
 def _ways(mod: Any, target: Any, scheduling: Scheduling | None, *, further: bool) -> Iterator[tuple[str, _Made]]:
     from tunehub.kernels.cuda.default import default_schedule
 
-    yield DEFAULT, lambda: (default_schedule(mod["main"], target), _default_s(mod))
+    yield DEFAULT, lambda: (default_schedule(mod["main"], target), _default_s(mod, target))
     if scheduling is not None and scheduling.served is not None:
         served = scheduling.served
         yield SERVED, lambda: (served.schedule.mod["main"], served.predicted_s)
@@ -94,7 +95,7 @@ def _ways(mod: Any, target: Any, scheduling: Scheduling | None, *, further: bool
         yield from _by_rules(mod, target)
 
 
-def _default_s(mod: Any) -> float | None:
+def _default_s(mod: Any, target: Any) -> float | None:
     """What the costs say of TVM's own schedule."""
     from tunehub.kernels.cuda.gemm.cost import default_s
     from tunehub.kernels.cuda.gemm.tensor_core.cost import default_s as half_default_s
@@ -103,8 +104,8 @@ def _default_s(mod: Any) -> float | None:
 
     matmul, sums = matmul_of(mod), sums_of(mod)
     if matmul is not None:
-        return half_default_s(matmul)
-    return None if sums is None or sums.problem is None else default_s(sums.problem)
+        return half_default_s(matmul, device_of(target))
+    return None if sums is None or sums.problem is None else default_s(sums.problem, device_of(target))
 
 
 def _by_rules(mod: Any, target: Any) -> Iterator[tuple[str, _Made]]:
@@ -135,38 +136,37 @@ def _plain_tile(mod: Any, target: Any, sums: Any) -> tuple[Any, float | None]:
     from tunehub.tir.cuda.limits import limits_of
 
     limits = limits_of(target)
-    tile, *_ = ranked(
-        sums.problem, shared_memory=limits.shared_memory, threads=limits.threads, count=1, covering=sums.einsum
-    )
+    bounds = {"shared_memory": limits.shared_memory, "threads": limits.threads, "count": 1}
+    tile, *_ = ranked(sums.problem, device_of(target), **bounds, covering=sums.einsum)
     return checked_tiles(mod, sums, tile).mod["main"], tile.expected_s
 
 
-def _divided(mod: Any, matmul: Any) -> tuple[Any, float | None]:
+def _divided(mod: Any, target: Any, matmul: Any) -> tuple[Any, float | None]:
     from tunehub.kernels.cuda.gemm.split_k import rule as split_k_rule
     from tunehub.kernels.cuda.gemm.split_k import sketch as split_k
 
-    (tile, expected_s), *_ = split_k_rule.likeliest(matmul, 1)
+    (tile, expected_s), *_ = split_k_rule.likeliest(matmul, 1, device_of(target))
     return split_k.apply(mod, matmul, tile).mod["main"], expected_s
 
 
-def _on_tensor_cores(mod: Any, matmul: Any, *, longer: bool = False) -> tuple[Any, float | None]:
+def _on_tensor_cores(mod: Any, target: Any, matmul: Any, *, longer: bool = False) -> tuple[Any, float | None]:
     from tunehub.kernels.cuda.gemm.matmul import AT_ONCE
     from tunehub.kernels.cuda.gemm.tensor_core.cost import seconds
     from tunehub.kernels.cuda.gemm.tensor_core.rule import checked, ranked
     from tunehub.kernels.cuda.gemm.tensor_core.sketch import is_among
 
-    (tile,) = ranked(matmul, 1)
+    (tile,) = ranked(matmul, 1, device_of(target))
     if longer:  # as it was chosen before vectors ended with rows
         lengths = [1 << power for power in reversed(range(AT_ONCE.bit_length()))]
         also = (replace(tile, vectors=both) for both in product(lengths, lengths))
         tile = next(each for each in also if is_among(matmul, each))
-    return checked(mod, matmul, tile).mod["main"], seconds(matmul, tile)
+    return checked(mod, matmul, tile).mod["main"], seconds(matmul, tile, device_of(target))
 
 
 def _by_warpgroups(mod: Any, target: Any, matmul: Any) -> tuple[Any, float | None]:
     from tunehub.kernels.cuda.gemm.hopper import rule
 
-    (tile,) = rule.ranked(matmul, 1)
+    (tile,) = rule.ranked(matmul, 1, device_of(target))
     return rule.by_tile(mod, matmul, tile, target).mod["main"], rule.expected_s(matmul, target)
 
 

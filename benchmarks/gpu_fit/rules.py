@@ -24,6 +24,7 @@ from tunehub.kernels.cuda.gemm.split_k import cost as split_k_cost
 from tunehub.kernels.cuda.gemm.split_k.sketch import SplitTiles
 from tunehub.kernels.cuda.gemm.tensor_core import cost as tensor_core_cost
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile
+from tunehub.kernels.devices.known import default_device
 from tunehub.tir.cuda.ptx.cp_async import COPIED
 
 
@@ -44,12 +45,13 @@ def _tensor_cores(item: Any) -> MeasuredTiles:
     _, m, n, depth = item["extents"]
     runs = (m if item["rows_first"] else depth, depth if item["k_last"] else n)
     matmul = _matmul(item, runs=runs, window=item["window"], **orders)
+    device = default_device()
     on_tensor_cores = tensor_core_cost.on_tensor_cores(matmul)
     return MeasuredTiles(
         **_common(item),
-        counts=_columns(tensor_core_cost.counts(matmul, _tensor_tile(row)) for row in item["tiles"]),
+        counts=_columns(tensor_core_cost.counts(matmul, _tensor_tile(row), device) for row in item["tiles"]),
         default_table="tensor_cores_default" if on_tensor_cores else "half_default",
-        default_counts=tensor_core_cost.default_counts(matmul),
+        default_counts=tensor_core_cost.default_counts(matmul, device),
         default_s=item["default_s"],
     )
 
@@ -73,7 +75,7 @@ def _split_k(item: Any) -> MeasuredTiles:
     other_tiles = {"other tiles": item["rule_s"] or item["default_s"]}
     return MeasuredTiles(
         **{**common, "others_s": {**common["others_s"], **other_tiles}},
-        counts=split_k_cost.counts(matmul, _split_tiles([row[:-1] for row in item["tiles"]])),
+        counts=split_k_cost.counts(matmul, _split_tiles([row[:-1] for row in item["tiles"]]), default_device()),
         default_s=item["default_s"],
     )
 
@@ -90,8 +92,11 @@ def _warpgroups(item: Any) -> MeasuredTiles:
     matmul = _matmul(
         item, runs=(COPIED, COPIED), window=1, rows_first=False, k_last=item["k_last"], columns_first=False
     )
-    tiles = [_warpgroup_tile(row) for row in item["tiles"]]
-    counts = (bulk_counts(matmul, t) if isinstance(t, BulkTile) else warpgroup_counts(matmul, t) for t in tiles)
+    device, tiles = default_device(), [_warpgroup_tile(row) for row in item["tiles"]]
+    counts = (
+        bulk_counts(matmul, t, device) if isinstance(t, BulkTile) else warpgroup_counts(matmul, t, device)
+        for t in tiles
+    )
     return MeasuredTiles(**_common(item), counts=_columns(counts))
 
 

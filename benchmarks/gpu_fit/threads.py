@@ -12,6 +12,7 @@ import numpy as np
 from benchmarks.gpu_fit.fitting import MeasuredTiles
 from tunehub.kernels.cuda.adapted import TileRow, tile_row
 from tunehub.kernels.cuda.gemm.cost import Operand, Problem, Term, as_tiles, counts, default_counts, matrix_shape
+from tunehub.kernels.devices.known import default_device
 
 
 def of_work(path: Path) -> Iterator[MeasuredTiles]:
@@ -65,10 +66,10 @@ def _measured(
     return MeasuredTiles(
         name=name,
         kinds=frozenset(networks),
-        counts=counts(problem, as_tiles(list(tiles))),
+        counts=counts(problem, as_tiles(list(tiles)), default_device()),
         run_s=np.array(run_s),
         default_table="threads_default" if shape is not None and is_served else None,
-        default_counts=default_counts(problem, shape) if shape is not None and is_served else {},
+        default_counts=default_counts(problem, shape, default_device()) if shape is not None and is_served else {},
         default_s=default_s,
         is_served=is_served,
     )

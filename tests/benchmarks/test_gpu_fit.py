@@ -105,7 +105,7 @@ def as_expected(name: str, size: int) -> dict[str, Any]:
     problem = {"spatial": [size, size], "reduction": [size], "operands": operands}
     sizes = itertools.product((1, 2), (4, 8, 16), (1, 2, 4), (4, 8))
     tiles = [([v, 1], [t, t], [n, n], [step]) for v, t, n, step in sizes if size % (v * t * n) == 0]
-    run_s = seconds(problem_of(problem), as_tiles(tiles))
+    run_s = seconds(problem_of(problem), as_tiles(tiles), default_device())
     times = [float(value) for value in np.asarray(run_s)]
     return {
         "name": name, "networks": [name], "problem": problem, "tiles": tiles, "run_s": times, "default_s": max(times),

@@ -201,7 +201,7 @@ def _turned(prepared: Any, mod: Any, target: Any, hub: Hub) -> Any:
 
     if not turns(mod, target, hub.precision):
         return prepared
-    recorded_s, turned_s = _recorded_and_turned(prepared, hub)
+    recorded_s, turned_s = _recorded_and_turned(prepared, target, hub)
     if 0.0 < recorded_s < GUESS_MARGIN * turned_s:
         return prepared
     try:
@@ -212,15 +212,16 @@ def _turned(prepared: Any, mod: Any, target: Any, hub: Hub) -> Any:
         return prepared
 
 
-def _recorded_and_turned(prepared: Any, hub: Hub) -> tuple[float, float]:
+def _recorded_and_turned(prepared: Any, target: Any, hub: Hub) -> tuple[float, float]:
     """What all convolutions of ``prepared`` that have exact records take by these, and should take with channels
     last."""
     from tunehub.kernels.cuda.gemm.hopper.rule import turned_s
     from tunehub.kernels.cuda.gemm.tensor_core.sketch import matmul_of
+    from tunehub.kernels.devices.known import device_of
     from tunehub.tir.keys import workload_key
     from tunehub.tir.nodes import main_module
 
-    counts, recorded_s, expected_s = call_counts(prepared), 0.0, 0.0
+    counts, device, recorded_s, expected_s = call_counts(prepared), device_of(target), 0.0, 0.0
     for variable, function in workloads(prepared):
         single = main_module(function)
         matmul = None if symbols_of(function) else matmul_of(single)
@@ -229,7 +230,8 @@ def _recorded_and_turned(prepared: Any, hub: Hub) -> tuple[float, float]:
         found = hub.lookup.by_exact(workload_key(single))
         if found is not None:
             count = counts[str(variable.name_hint)]
-            recorded_s, expected_s = recorded_s + count * found.record.mean_s, expected_s + count * turned_s(matmul)
+            recorded_s += count * found.record.mean_s
+            expected_s += count * turned_s(matmul, device)
     return recorded_s, expected_s
 
 

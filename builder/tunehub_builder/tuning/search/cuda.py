@@ -21,6 +21,7 @@ from tunehub.kernels.cuda.gemm.rule import ranked
 from tunehub.kernels.cuda.gemm.split_k.sketch import SplitTile, tile_of
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import matmul_of
 from tunehub.kernels.cuda.gemm.tiles import sums_of
+from tunehub.kernels.devices.known import device_of
 from tunehub.tir.cuda.limits import limits_of
 from tunehub.tir.guard import check_statements
 from tunehub.tir.traces import export_trace, import_trace
@@ -125,8 +126,9 @@ class CudaSearch:
         sums = sums_of(self._mod)
         if sums is None or sums.problem is None:
             return {}
-        limits = limits_of(self._target)
-        tiles = ranked(sums.problem, shared_memory=limits.shared_memory, threads=limits.threads, count=_OF_RULE)
+        limits, device = limits_of(self._target), device_of(self._target)
+        memory, threads = limits.shared_memory, limits.threads
+        tiles = ranked(sums.problem, device, shared_memory=memory, threads=threads, count=_OF_RULE)
         traces = [ruled(trace, tile) for tile in tiles[::_RULE_STEP] for trace in self._designs[:1]]
         made = [self._schedule(trace) for trace in traces if trace is not None]
         found = {trace_id(export_trace(schedule.trace)): schedule for schedule in made if schedule is not None}

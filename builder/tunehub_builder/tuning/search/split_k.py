@@ -16,6 +16,7 @@ from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.split_k import sketch as split_k
 from tunehub.kernels.cuda.gemm.split_k.cost import seconds
 from tunehub.kernels.cuda.gemm.split_k.sketch import SplitTile
+from tunehub.kernels.devices.known import device_of
 from tunehub.tir.guard import check_statements
 from tunehub_builder.tuning.search.tiles import TileSearch, likeliest_first
 
@@ -37,7 +38,7 @@ class SplitKSearch:
             return schedule
 
         tiles = split_k.all_tiles(matmul)
-        expected = seconds(matmul, tiles)
+        expected = seconds(matmul, tiles, device_of(target))
         order = likeliest_first(range(len(tiles)), lambda row: float(expected[row]), random, _BLUR)[:_KEPT]
         self._search = TileSearch(list(map(tiles.tile, order)), apply)
 

@@ -292,8 +292,9 @@ def _unless_rule_is_faster(request: Request, found: Served | StepRejected) -> Se
     if isinstance(found, StepRejected):
         return found
     from tunehub.kernels.cuda.adapted import adapted_s  # CPUs need none of it
+    from tunehub.kernels.devices.known import device_of
 
-    expected_s = adapted_s(request.mod, found.schedule.trace) or found.predicted_s
+    expected_s = adapted_s(request.mod, found.schedule.trace, device_of(request.target)) or found.predicted_s
     rule_s = request.without_record_s
     against = against_transfer(expected_s, rule_s) if expected_s and rule_s else None
     if against is not None:

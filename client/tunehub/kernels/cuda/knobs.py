@@ -32,6 +32,7 @@ from tunehub.kernels.cuda.kernel_rule import KernelCandidate, RecordedRule
 from tunehub.kernels.cuda.open_function import OpenFunction, open_function
 from tunehub.kernels.cuda.symbolic.schedule import piece_problem
 from tunehub.kernels.cuda.symbolic.tensor_cores import grid_of
+from tunehub.kernels.devices.device import GpuDevice
 from tunehub.kernels.devices.known import device_of
 from tunehub.tir.cuda.limits import limits_of
 from tunehub.tir.symbols import is_symbolic
@@ -80,7 +81,11 @@ def by_open_knobs(function: Any, target: Any, named: NamedKnobs) -> Any:
     if named.template not in _IN_PIECES:
         raise KnobError(f"kernels of the template {named.template} are of known shapes")
     scheduled = by_knobs(whole.piece(length), target, named).mod["main"]
-    return whole.over(scheduled, length, row_blocks(whole, tile, length) if named.template == split_k.NAME else None)
+    return whole.over(
+        scheduled,
+        length,
+        row_blocks(whole, tile, length, device_of(target)) if named.template == split_k.NAME else None,
+    )
 
 
 def read_tile(named: NamedKnobs) -> Any:
@@ -133,14 +138,14 @@ def _recorded() -> Iterator[RecordedRule]:
 
 def _open_space(whole: OpenFunction, target: Any) -> list[TileChoice]:
     """For each size the best tile, as a kernel for all sizes."""
-    product = _open_product(whole, target)
+    product, device = _open_product(whole, target), device_of(target)
     if product is not None:
-        return [_choice(tile, product.length(tile.block[0])) for tile in _of_sizes(product)]
+        return [_choice(tile, product.length(tile.block[0])) for tile in _of_sizes(product, device)]
     found = piece_problem(whole)
     loop = None if found is None else found[0].open_loop
     if found is not None and loop is not None:
-        plain = candidates(found[0], limits_of(target), covering=found[1].einsum)
-        own = divided_rows(whole, found[0].grid.tried)
+        plain = candidates(found[0], limits_of(target), device, covering=found[1].einsum)
+        own = divided_rows(whole, found[0].grid.tried, device)
         return [
             *(_choice(tile, tile.lengths[loop]) for tile in plain),
             *(_choice(each.tile, each.length) for each in own),
@@ -150,7 +155,7 @@ def _open_space(whole: OpenFunction, target: Any) -> list[TileChoice]:
         _choice(tile, length)
         for length, matmul in matmuls
         if matmul is not None
-        for tile in tensor_core.ranked(matmul, _OF_LENGTH)
+        for tile in tensor_core.ranked(matmul, _OF_LENGTH, device)
     ]
 
 
@@ -160,9 +165,9 @@ def _open_product(whole: OpenFunction, target: Any) -> OpenMatmul | None:
     return product if product is not None and suits(product.two) else None
 
 
-def _of_sizes(product: OpenMatmul) -> list[WarpgroupTile]:
+def _of_sizes(product: OpenMatmul, device: GpuDevice) -> list[WarpgroupTile]:
     """Of each size the tile that should take least, then of each the next one."""
-    by_size = [warpgroups.ranked(product.at(size), _OF_SIZE) for size in grid_of(product).sizes]
+    by_size = [warpgroups.ranked(product.at(size), _OF_SIZE, device) for size in grid_of(product).sizes]
     return list(dict.fromkeys(tile for place in zip_longest(*by_size) for tile in place if tile is not None))[
         :_MEASURED
     ]

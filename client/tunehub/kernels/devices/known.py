@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from pathlib import Path
@@ -30,7 +31,7 @@ def device_of(target: Any) -> GpuDevice:
     attrs = getattr(target, "attrs", {})
     named = str(attrs.get("model") or getattr(target, "tag", "") or "").rpartition("/")[2].removeprefix("nvidia-")
     model = None if named in ("", "unknown") else named if named in _NAMES else gpu_model(named)
-    return _on_this_machine(str(attrs.get("arch", "")), model, _cache_folder())
+    return _on_this_machine(str(attrs.get("arch", "")), model, _cache_folder(os.environ.get("TUNEHUB_CACHE")))
 
 
 def device_for(
@@ -76,8 +77,9 @@ def _on_this_machine(architecture: str, model: str | None, folder: Path | None) 
     return device_for(architecture, model, facts=facts, profile=profile)
 
 
-def _cache_folder() -> Path | None:
-    """None where a setting is wrong, of which others tell."""
+@lru_cache(maxsize=8)
+def _cache_folder(_stated: str | None) -> Path | None:
+    """By what the environment states; None where a setting is wrong, of which others tell."""
     try:
         return read_options().cache
     except SettingError:

@@ -19,12 +19,14 @@ from tunehub.kernels.cuda.gemm.cost import as_tiles, seconds
 from tunehub.kernels.cuda.gemm.rule import tile_for
 from tunehub.kernels.cuda.gemm.split_k import rule as split_k_rule
 from tunehub.kernels.cuda.gemm.tiles import sums_of
+from tunehub.kernels.devices.known import default_device
 from tunehub.tir.nodes import main_module
 
 from .convolutions import convolution
 from .scheduled import H200
 
 pytestmark = pytest.mark.slow
+DEVICE = default_device()
 
 ROOT = Path(__file__).parents[4]  # the registry that comes with tunehub
 
@@ -61,13 +63,13 @@ def test_a_tile_that_leaves_multiprocessors_idle_here_does_not_serve(lookup: Any
 def test_a_tile_that_suits_serves_with_the_time_that_it_should_take(
     lookup: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(split_k_rule, "promised_s", lambda _: None)
+    monkeypatch.setattr(split_k_rule, "promised_s", lambda *_: None)
     function = convolution(64, 56, batch=3)
     outcome, _ = schedule_function(function, H200, lookup)
     served = outcome.served
     assert served is not None and served.rung == "transfer"
     mod = main_module(function)
-    own_s, rule_s = adapted_s(mod, served.schedule.trace), without_record_s(mod, H200)
+    own_s, rule_s = adapted_s(mod, served.schedule.trace, DEVICE), without_record_s(mod, H200)
     assert own_s is not None and rule_s is not None
     assert served.predicted_s == own_s < 1.25 * rule_s
 
@@ -76,13 +78,13 @@ def test_the_time_is_that_of_the_tile_of_the_adapted_trace() -> None:
     mod = main_module(convolution(64, 28, batch=1))
     problem = sums_of(mod).problem  # type: ignore[union-attr]
     assert problem is not None
-    tile = tile_for(problem, shared_memory=49152, threads=1024)
+    tile = tile_for(problem, DEVICE, shared_memory=49152, threads=1024)
     parts = zip(problem.spatial, tile.virtual, tile.threads, tile.inner, strict=True)
     spatial = [[extent // (a * b * c), a, b, 1, c] for extent, a, b, c in parts]
     steps = [[extent // step, 1, step] for extent, step in zip(problem.reduction, tile.step, strict=True)]
     row = tile_row([*spatial, *steps], problem)
     assert row is not None
-    assert float(seconds(problem, as_tiles([row]))[0]) == pytest.approx(tile.expected_s)
+    assert float(seconds(problem, as_tiles([row]), DEVICE)[0]) == pytest.approx(tile.expected_s)
     assert tile_row([*spatial, *steps][1:], problem) is None
     assert tile_row([*spatial, *([a * b, c] for a, b, c in steps)], problem) is None
 

@@ -56,17 +56,18 @@ def _seconds(function: Any, target: Any, precision: Precision) -> float:
 
 
 def _of_product(single: Any, target: Any, precision: Precision) -> Iterator[float]:
+    device = device_of(target)
     half, wide = warpgroups.matmul_in(single), without_record_s(single, target)
     if half is not None:
-        yield default_s(half)
+        yield default_s(half, device)
         own = warpgroups.expected_s(half, target)
         if own is not None:
             yield own
         if matmul_of(single) is not None:
-            yield from (seconds(half, tile) for tile in ranked(half, 1))
+            yield from (seconds(half, tile, device) for tile in ranked(half, 1, device))
     if wide is not None:
         yield wide
     rounded = tf32.matmul_in(single) if precision == "tf32" else None
-    best = None if rounded is None else tf32.expected(rounded)
+    best = None if rounded is None else tf32.expected(rounded, device)
     if best is not None:
         yield best[0]

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from tunehub.kernels.cuda.attention.copying import CopyingKernel
+from tunehub.kernels.cuda.attention.kernel import AttentionTile
+from tunehub.kernels.cuda.attention.spec import Attention
 from tunehub.kernels.cuda.attention.warpgroups import PART, ROW_BYTES, WARPS
-from tunehub.kernels.devices.known import default_device
 from tunehub.tir.cuda.ptx.mbarrier import (
     BARRIER_BYTES,
     mbarrier_arrive,
@@ -33,6 +34,11 @@ class BulkKernel(CopyingKernel):
     more_barriers = 1  # that queries are read no more
     turn_number: Any = None
 
+    def __init__(self, attention: Attention, tile: AttentionTile, multiprocessors: int) -> None:
+        """``multiprocessors``: that the GPU has, each of which takes a block at a time."""
+        self.multiprocessors = multiprocessors
+        super().__init__(attention, tile)
+
     def function(self) -> Any:
         a, own = self.a, self.a.function
         if not all(isinstance(extent, int) for extent in (*a.lead, a.queries, a.keys)):
@@ -42,7 +48,7 @@ class BulkKernel(CopyingKernel):
         names = ("query_map", "key_map", "value_map")
         self.operands = [_Matrices(self.a, *each, tensor_map(name)) for each, name in zip(of, names, strict=True)]
         self.parts = math.prod(a.lead) * -(-a.queries // self.t.queries)
-        self.at_once = self.parts if a.causal is not None else min(self.parts, default_device().multiprocessors)
+        self.at_once = self.parts if a.causal is not None else min(self.parts, self.multiprocessors)
         told = [statement for each in self.operands for statement in each.described()]
         body = self.grid(self.at_once, lambda at: self.threads_of(at))
         return own.with_body(block_of(own.body, sequence([*told, body]), "root", []))

@@ -12,10 +12,10 @@ from tunehub.kernels.cuda.attention.spec import Attention
 from tunehub.kernels.cuda.attention.warpgroups import WarpgroupKernel
 
 
-def kernel_of(attention: Attention, tile: AttentionTile) -> Any:
-    """The function of ``attention`` as a kernel by ``tile``."""
+def kernel_of(attention: Attention, tile: AttentionTile, multiprocessors: int) -> Any:
+    """The function of ``attention`` as a kernel by ``tile``, for a GPU with so many ``multiprocessors``."""
     if tile.bulk:
-        return BulkKernel(attention, tile).function()
+        return BulkKernel(attention, tile, multiprocessors).function()
     if tile.warpgroups:
         return (CopyingKernel if tile.copying else WarpgroupKernel)(attention, tile).function()
     return (ClusterKernel if tile.cluster > 1 else AttentionKernel)(attention, tile).function()

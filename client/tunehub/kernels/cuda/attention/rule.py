@@ -79,7 +79,7 @@ def candidates(workload: AttentionWorkload, _device: Any) -> Iterator[KernelCand
 
 def build(workload: AttentionWorkload, tile: AttentionTile) -> AttentionSchedule:
     """The kernel by ``tile``."""
-    kernel = kernel_of(workload.attention, tile)
+    kernel = kernel_of(workload.attention, tile, device_of(workload.target).multiprocessors)
     return AttentionSchedule(main_module(_for_warpgroups(kernel, workload.target) if tile.warpgroups else kernel))
 
 
@@ -106,7 +106,7 @@ def _first(attention: Attention, order: Iterable[AttentionTile], target: Any) ->
     failure: Exception = GuardError("no tile")
     for tile in order:
         try:
-            kernel = kernel_of(attention, tile)
+            kernel = kernel_of(attention, tile, device_of(target).multiprocessors)
             _check(kernel, attention.function, tile, target)
         except GuardError as error:  # of too much shared memory, say; another tile may do
             failure = error

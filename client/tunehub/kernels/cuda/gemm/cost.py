@@ -17,17 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tunehub.kernels.devices.known import default_device
-from tunehub.target.gpu_architectures import (
-    BANKS,
-    MOST_BLOCKS,
-    MOST_WARPS,
-    REGISTERS,
-    REGISTERS_OF_A_THREAD,
-    RESERVED_BYTES,
-    SHARED_BYTES,
-    WARP,
-)
+from tunehub.kernels.devices.device import GpuDevice
+from tunehub.target.gpu_architectures import BANKS, REGISTERS_OF_A_THREAD, RESERVED_BYTES, WARP
 
 Array = npt.NDArray[Any]
 
@@ -36,13 +27,9 @@ _OTHER_REGISTERS = 28  # of a thread: addresses and counters
 _FLOAT = 4  # bytes
 
 _DEFAULT_TILE, _DEFAULT_STEP = 32, 16  # of TVM's own rule for matmuls
-# So much of what both costs give is the launch of a kernel by itself, as the times were that they were fitted to.
-# Kernels behind others, in a CUDA graph, take so much less: 14 tiles of less than 3.4 µs, and six of TVM's own.
-LAUNCHES_S = (2.0e-6, 1.4e-6)
 SHORT_SUM = (
     16  # products: with so few TVM's own schedule for products with a vector has next to nothing for its threads
 )
-_VECTOR_LAUNCH_S, _VECTOR_BYTES_A_S = 2.8e-6, 1e12  # of that schedule, of batches
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,14 +99,14 @@ class Tiles:
         )
 
 
-def seconds(problem: Problem, tiles: Tiles, *, conflicts: bool = True) -> Array:
-    """The time that each tile is expected to take; ``conflicts``: of threads for a bank of shared memory, too."""
-    found = counts(problem, tiles, conflicts=conflicts)
-    costs = default_device().costs.threads
+def seconds(problem: Problem, tiles: Tiles, device: GpuDevice, *, conflicts: bool = True) -> Array:
+    """The time that each tile should take on ``device``; ``conflicts``: of threads for a bank of shared memory, too."""
+    found = counts(problem, tiles, device, conflicts=conflicts)
+    costs = device.costs.threads
     return np.asarray(sum(costs[name] * found[name] for name in costs))
 
 
-def counts(problem: Problem, tiles: Tiles, *, conflicts: bool = True) -> dict[str, Array]:
+def counts(problem: Problem, tiles: Tiles, device: GpuDevice, *, conflicts: bool = True) -> dict[str, Array]:
     """How much of everything in ``costs.threads`` there is on the busiest multiprocessor, for each of ``tiles``.
 
     ``products``, ``shared_reads``, ``bank_conflicts`` (each of a warp) and ``sectors`` (of 32 bytes) keep units of the
@@ -138,8 +125,8 @@ def counts(problem: Problem, tiles: Tiles, *, conflicts: bool = True) -> dict[st
     reads = [_product(_extents(each, np.hstack([of_thread, once]))) for each in problem.operands]
     loads = sum(np.ceil(_product(part) / threads) for part in parts)
     needed = sums + sum(reads) + _OTHER_REGISTERS
-    blocks = np.ceil(grid / default_device().multiprocessors)
-    rounds = np.ceil(blocks / np.minimum(blocks, _resident(warps, needed, shared_bytes(problem, tiles))))
+    blocks = np.ceil(grid / device.multiprocessors)
+    rounds = np.ceil(blocks / np.minimum(blocks, _resident(device, warps, needed, shared_bytes(problem, tiles))))
     busy = blocks * warps * summands
     degrees = [
         _ways(each, tiles, part) if conflicts else 1.0 for each, part in zip(problem.operands, parts, strict=True)
@@ -154,7 +141,7 @@ def counts(problem: Problem, tiles: Tiles, *, conflicts: bool = True) -> dict[st
         "loads": rounds * steps * loads,
         "chain": rounds * summands * sums,
         "bytes": np.full(len(tiles), float(problem.bytes)),
-        "spilled": rounds * summands * np.maximum(0.0, needed - _available(warps)),
+        "spilled": rounds * summands * np.maximum(0.0, needed - _available(device, warps)),
     }
 
 
@@ -164,28 +151,29 @@ def shared_bytes(problem: Problem, tiles: Tiles) -> Array:
     return np.asarray(_FLOAT * sum(_product(_extents(operand, block)) for operand in problem.operands))
 
 
-def default_s(problem: Problem) -> float | None:
-    """What TVM's own schedule is expected to take; None when neither its rule for matmuls nor that for products with a
-    vector fits.
+def default_s(problem: Problem, device: GpuDevice) -> float | None:
+    """What TVM's own schedule should take on ``device``; None when neither its rule for matmuls nor that for products
+    with a vector fits.
 
     It then takes several times as long as a tile: in 29 of 29 workloads, convolutions in groups, 3.9 times at least.
     """
     shape = matrix_shape(problem)
     if shape is None:
         vectors = _is_batch_of_vectors(problem) and problem.summands > SHORT_SUM
-        return _VECTOR_LAUNCH_S + problem.bytes / _VECTOR_BYTES_A_S if vectors else None
-    found = default_counts(problem, shape)
-    costs = default_device().costs.threads_default
+        of_vectors = device.costs.vectors_default
+        return of_vectors["launch"] + problem.bytes * of_vectors["bytes"] if vectors else None
+    found = default_counts(problem, shape, device)
+    costs = device.costs.threads_default
     return math.fsum(costs[name] * found[name] for name in costs)
 
 
-def default_counts(problem: Problem, shape: tuple[int, int, int]) -> dict[str, float]:
+def default_counts(problem: Problem, shape: tuple[int, int, int], device: GpuDevice) -> dict[str, float]:
     """As :func:`counts`, of TVM's rule for products of ``shape``. Convolutions with a window cost it more."""
     batch, rows, columns = shape
     blocks = batch * math.ceil(rows / _DEFAULT_TILE) * math.ceil(columns / _DEFAULT_TILE)
     summands = math.ceil(problem.summands / _DEFAULT_STEP) * _DEFAULT_STEP
     window = float(any(len(terms) > 1 for operand in problem.operands for terms in operand.index))
-    work = math.ceil(blocks / default_device().multiprocessors) * summands
+    work = math.ceil(blocks / device.multiprocessors) * summands
     return {
         "launch": 1.0,
         "chain": summands,
@@ -242,15 +230,15 @@ def _sectors(operand: Operand, part: Array) -> Array:
     return np.asarray(_product(part) / row * (np.ceil(row / _SECTOR) + begun))
 
 
-def _resident(warps: Array, registers: Array, shared: Array) -> Array:
+def _resident(device: GpuDevice, warps: Array, registers: Array, shared: Array) -> Array:
     """How many blocks fit on a multiprocessor at a time."""
     held = np.ceil(np.minimum(registers, REGISTERS_OF_A_THREAD) / 8) * 8 * warps * WARP
-    limits = (MOST_WARPS / warps, SHARED_BYTES / (shared + RESERVED_BYTES), REGISTERS / held)
-    return np.asarray(np.maximum(1, np.minimum(MOST_BLOCKS, np.floor(np.minimum.reduce(limits)))))
+    limits = (device.warps / warps, device.shared_memory / (shared + RESERVED_BYTES), device.registers / held)
+    return np.asarray(np.maximum(1, np.minimum(device.blocks, np.floor(np.minimum.reduce(limits)))))
 
 
-def _available(warps: Array) -> Array:
-    return np.asarray(np.minimum(REGISTERS_OF_A_THREAD, REGISTERS / (warps * WARP)))
+def _available(device: GpuDevice, warps: Array) -> Array:
+    return np.asarray(np.minimum(REGISTERS_OF_A_THREAD, device.registers / (warps * WARP)))
 
 
 def _ways(operand: Operand, tiles: Tiles, part: Array) -> Array:

@@ -14,7 +14,6 @@ from msgspec import Meta
 
 from tunehub.comparison.guess import GUESS_MARGIN, against_guess
 from tunehub.kernels.cuda.gemm.cost import (
-    LAUNCHES_S,
     SHORT_SUM,
     Array,
     Problem,
@@ -25,6 +24,7 @@ from tunehub.kernels.cuda.gemm.cost import (
     seconds,
     shared_bytes,
 )
+from tunehub.kernels.devices.device import GpuDevice
 
 FURTHER = 40  # tiles among which some are worth measuring
 _BEST, _APART = 10, 5  # the best ones, and every fifth of those behind them
@@ -64,8 +64,9 @@ class NoTileError(ValueError):
 
 
 @lru_cache(maxsize=256)  # asked for a function's records for other shapes, and then for the function
-def tile_for(problem: Problem, *, shared_memory: int, threads: int, covering: bool = False) -> Tile:
-    """The tile that should take least, with at most so many ``threads`` and bytes of ``shared_memory`` in a block.
+def tile_for(problem: Problem, device: GpuDevice, *, shared_memory: int, threads: int, covering: bool = False) -> Tile:
+    """The tile that should take least on ``device``, with at most so many ``threads`` and bytes of ``shared_memory`` in
+    a block.
 
     ``covering``: tiles may go beyond the ends of loops, where this promises more, by the margin of every guess, than
     those that divide them. Raises NoTileError when TVM's own schedule should take as little, within that margin, when
@@ -74,13 +75,14 @@ def tile_for(problem: Problem, *, shared_memory: int, threads: int, covering: bo
     shape = matrix_shape(problem)
     if shape is not None and min(shape[1:]) == 1 and problem.summands > SHORT_SUM:
         raise NoTileError("TVM's own schedule serves matmuls with a vector")
-    best = next(iter(ranked(problem, shared_memory=shared_memory, threads=threads, count=1)), None)
+    best = next(iter(ranked(problem, device, shared_memory=shared_memory, threads=threads, count=1)), None)
     if covering and _is_uneven(problem):
-        best = _better(best, ranked(problem, shared_memory=shared_memory, threads=threads, count=1, covering=True))
+        bounds = {"shared_memory": shared_memory, "threads": threads, "count": 1}
+        best = _better(best, ranked(problem, device, **bounds, covering=True))
     if best is None:
         raise NoTileError(f"no tile of {problem.spatial} divides its loops and is within bounds")
-    default = default_s(problem)
-    against = None if default is None else against_guess(best.expected_s, default, launches_s=LAUNCHES_S)
+    default = default_s(problem, device)
+    against = None if default is None else against_guess(best.expected_s, default, launches_s=device.launches.threads)
     if against is not None:
         raise NoTileError(against)
     return best
@@ -88,6 +90,7 @@ def tile_for(problem: Problem, *, shared_memory: int, threads: int, covering: bo
 
 def ranked(
     problem: Problem,
+    device: GpuDevice,
     *,
     shared_memory: int,
     threads: int,
@@ -95,18 +98,18 @@ def ranked(
     covering: bool = False,
     open_loop: int | None = None,
 ) -> list[Tile]:
-    """The ``count`` tiles that should take least, the best first: those that divide their loops, or ``covering`` ones,
-    which may go beyond the ends (of what both operands have, such as a batch, they then take one at a time). Along
-    ``open_loop``, one over results, all may."""
+    """The ``count`` tiles that should take least on ``device``, the best first: those that divide their loops, or
+    ``covering`` ones, which may go beyond the ends (of what both operands have, such as a batch, they then take one at
+    a time). Along ``open_loop``, one over results, all may."""
     tiles = _plain(problem, min(threads, _MOST_THREADS), covering, open_loop)
     if not len(tiles):
         return []
-    tiles = _cheapest(problem, tiles, _KEPT)
-    tiles = _cheapest(problem, _fitting(problem, _with_steps(problem, tiles, covering), shared_memory), _KEPT)
+    tiles = _cheapest(problem, tiles, device, _KEPT)
+    tiles = _cheapest(problem, _fitting(problem, _with_steps(problem, tiles, covering), shared_memory), device, _KEPT)
     if not len(tiles):
         return []
     tiles = _with_virtual(tiles)
-    expected = seconds(problem, tiles)
+    expected = seconds(problem, tiles, device)
     return [_row(tiles, at, float(expected[at])) for at in np.argsort(expected, kind="stable")[:count]]
 
 
@@ -212,10 +215,10 @@ def _divisors(number: int, most: int) -> list[int]:
     return [divisor for divisor in range(1, min(number, most) + 1) if number % divisor == 0]
 
 
-def _cheapest(problem: Problem, tiles: Tiles, count: int) -> Tiles:
+def _cheapest(problem: Problem, tiles: Tiles, device: GpuDevice, count: int) -> Tiles:
     if len(tiles) <= count:
         return tiles
-    return tiles.at(np.argpartition(seconds(problem, tiles, conflicts=False), count)[:count])
+    return tiles.at(np.argpartition(seconds(problem, tiles, device, conflicts=False), count)[:count])
 
 
 def _with_steps(problem: Problem, tiles: Tiles, covering: bool) -> Tiles:

@@ -14,7 +14,7 @@ import numpy as np
 from tunehub.comparison.guess import GUESS_MARGIN
 from tunehub.kernels.cuda.gemm.cost import Array, Problem, as_tiles, seconds
 from tunehub.kernels.cuda.gemm.rule import NoTileError, Tile, ranked
-from tunehub.kernels.devices.known import default_device
+from tunehub.kernels.devices.device import GpuDevice
 from tunehub.target.gpu_architectures import LaunchLimits
 
 _WORTH = math.log(1.15)  # of one more kernel: as much less of the time at a single size
@@ -117,18 +117,19 @@ class SizedPiece(Protocol):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredPiece:
     """A schedule of a piece of ``length`` along the open loop, a kernel of ``blocks`` blocks of which a record says
-    that it takes ``run_s``, or leads to expect it."""
+    that it takes ``run_s`` on ``device``, or leads to expect it."""
 
     length: int
     blocks: int
     run_s: float
+    device: GpuDevice
 
     def seconds_at(self, size: int) -> float:
         """Of as many pieces as a size takes, one beside the other on all multiprocessors."""
         return self.run_s * self._rounds(-(-size // self.length)) / self._rounds(1)
 
     def _rounds(self, pieces: int) -> int:
-        return -(-pieces * self.blocks // default_device().multiprocessors)
+        return -(-pieces * self.blocks // self.device.multiprocessors)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,6 +152,7 @@ def open_problem(two: Problem, three: Problem) -> OpenProblem | None:
 def tiles_by_size(
     problem: OpenProblem,
     limits: LaunchLimits,
+    device: GpuDevice,
     *,
     covering: bool,
     above: int = 0,
@@ -159,13 +161,13 @@ def tiles_by_size(
     """The tiles for sizes larger than ``above``, in rising order, or what else is ``known``, which should take least;
     ``covering``: tiles may go beyond the ends of all loops. One that serves several ranges is the same object in all.
     Raises NoTileError when none is within bounds."""
-    tiles = () if problem.divided and known else candidates(problem, limits, covering=covering)
+    tiles = () if problem.divided and known else candidates(problem, limits, device, covering=covering)
     choices: list[Tile | SizedPiece] = [*tiles, *known]
     sizes = [size for size in problem.grid.sizes if size > above]
     times = [[each.seconds_at(size) for size in sizes] for each in known]
     if tiles:
         rows = as_tiles([_row(tile) for tile in tiles])
-        times = [*np.stack([seconds(problem.at(size), rows) for size in sizes], axis=1), *times]
+        times = [*np.stack([seconds(problem.at(size), rows, device) for size in sizes], axis=1), *times]
     weights = np.array([dict(problem.grid.weights).get(size, 1.0) for size in sizes])
     worth = problem.grid.worth if known else _WORTH
     return [
@@ -175,11 +177,11 @@ def tiles_by_size(
 
 
 @lru_cache(maxsize=256)  # networks have functions that differ in nothing else than what is fused to their products
-def candidates(problem: OpenProblem, limits: LaunchLimits, *, covering: bool) -> tuple[Tile, ...]:
+def candidates(problem: OpenProblem, limits: LaunchLimits, device: GpuDevice, *, covering: bool) -> tuple[Tile, ...]:
     """The best tile at each of some sizes. Raises NoTileError when there is none at all."""
     found: dict[object, Tile] = {}
     for size in problem.grid.plain:
-        tile = _best(problem.at(size), problem.open_loop, limits, covering)
+        tile = _best(problem.at(size), problem.open_loop, limits, device, covering)
         if tile is not None:
             found.setdefault(_row(tile), tile)
     if not found:
@@ -187,10 +189,10 @@ def candidates(problem: OpenProblem, limits: LaunchLimits, *, covering: bool) ->
     return tuple(found.values())
 
 
-def _best(problem: Problem, loop: int | None, limits: LaunchLimits, covering: bool) -> Tile | None:
+def _best(problem: Problem, loop: int | None, limits: LaunchLimits, device: GpuDevice, covering: bool) -> Tile | None:
     def first(*, covering: bool) -> Tile | None:
-        memory, threads = limits.shared_memory, limits.threads
-        found = ranked(problem, shared_memory=memory, threads=threads, count=1, covering=covering, open_loop=loop)
+        bounds = {"shared_memory": limits.shared_memory, "threads": limits.threads, "count": 1}
+        found = ranked(problem, device, **bounds, covering=covering, open_loop=loop)
         return next(iter(found), None)
 
     best, uneven = first(covering=False), first(covering=True) if covering else None

@@ -18,6 +18,8 @@ from tunehub.kernels.cuda.gemm.cost import Operand, Problem, Term, default_s, ma
 from tunehub.kernels.cuda.gemm.matmul import AT_ONCE, SIDE
 from tunehub.kernels.cuda.gemm.rule import FURTHER, UNROLLED, NoTileError, Tile, is_within, ranked, spread, tile_for
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
+from tunehub.kernels.devices.device import GpuDevice
+from tunehub.kernels.devices.known import device_of
 from tunehub.target.gpu_architectures import LaunchLimits
 from tunehub.tir.cuda.limits import limits_of
 from tunehub.tir.guard import check_exact, check_tiles
@@ -67,12 +69,12 @@ def match(mod: Any, target: Any) -> SumsWorkload | None:
     return None if sums is None else SumsWorkload(mod=mod, sums=sums, limits=limits_of(target))
 
 
-def candidates(workload: SumsWorkload, _device: Any) -> Iterator[KernelCandidate]:
+def candidates(workload: SumsWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
     """The tile that should cost least; a thread for each result (no tile) where windows are small and many. Raises
     NoTileError when TVM's own schedule should be as good."""
     sums, limits = workload.sums, workload.limits
     if sums.problem is not None:
-        tile = tile_for(sums.problem, shared_memory=limits.shared_memory, threads=limits.threads, covering=sums.einsum)
+        tile = _tile_for(sums, limits, device)
         yield KernelCandidate(tile=tile, seconds=tile.expected_s, compared_s=None if sums.is_compared else math.inf)
     elif math.prod(sums.reduction) <= WINDOW and math.prod(sums.spatial) >= FEWEST_WINDOWS:
         yield KernelCandidate(tile=None, seconds=None)
@@ -86,14 +88,14 @@ def takes(workload: SumsWorkload, tile: Tile) -> bool:
     return problem is not None and is_within(problem, tile, shared_memory=limits.shared_memory, threads=limits.threads)
 
 
-def space(workload: SumsWorkload, _device: Any) -> Iterator[KernelCandidate]:
+def space(workload: SumsWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
     """The best tiles, and some behind them; none of products in half precision."""
     sums, limits = sums_of(workload.mod), workload.limits
     if sums is None or sums.problem is None:
         return
     problem, covering = sums.problem, (False, True) if sums.einsum else (False,)
     bounds = {"shared_memory": limits.shared_memory, "threads": limits.threads, "count": FURTHER}
-    found = [tile for each in covering for tile in ranked(problem, covering=each, **bounds)]
+    found = [tile for each in covering for tile in ranked(problem, device, covering=each, **bounds)]
     by_loops = {(tile.virtual, tile.threads, tile.inner, tile.step): tile for tile in found}
     for tile in spread(sorted(by_loops.values(), key=lambda tile: tile.expected_s)[:FURTHER]):
         yield KernelCandidate(tile=tile, seconds=tile.expected_s)
@@ -113,12 +115,18 @@ def others_s(sums: Sums, target: Any) -> tuple[float | None, float | None]:
     by TVM's own schedule (None where that is not known)."""
     if sums.problem is None:
         return None, None
-    limits = limits_of(target)
+    device = device_of(target)
+    other_s = default_s(sums.problem, device)
     try:
-        tile = tile_for(sums.problem, shared_memory=limits.shared_memory, threads=limits.threads, covering=sums.einsum)
+        return _tile_for(sums, limits_of(target), device).expected_s, other_s
     except NoTileError:
-        return None, default_s(sums.problem)
-    return tile.expected_s, default_s(sums.problem)
+        return None, other_s
+
+
+def _tile_for(sums: Sums, limits: LaunchLimits, device: GpuDevice) -> Tile:
+    assert sums.problem is not None
+    bounds = {"shared_memory": limits.shared_memory, "threads": limits.threads}
+    return tile_for(sums.problem, device, **bounds, covering=sums.einsum)
 
 
 def is_narrow(columns: int, k: int) -> bool:

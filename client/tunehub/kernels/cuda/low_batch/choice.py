@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 from tunehub.kernels.cuda.low_batch.product import LowBatchExtents
 from tunehub.kernels.cuda.low_batch.shared_memory import fits
 from tunehub.kernels.cuda.low_batch.tile import AnyTile, DirectTile, StagedTile, WgmmaTile
-from tunehub.kernels.devices.known import default_device
+from tunehub.kernels.devices.device import GpuDevice
 
 _ROWS = 8  # of x in an instruction
 _FOUR = 4  # bits of a weight
@@ -19,7 +19,6 @@ _MANY_COLUMNS = 1 << 14
 _DEEP, _LONG_SLICE, _LEAST_SLICE = 1 << 13, 256, 64  # of K
 _LONG_STAGES = 2
 _ANY = 1 << 31  # blocks of each multiprocessor
-_LAUNCH_S = 2e-6  # of an H200
 
 _Row = TypeVar("_Row")
 # Tiles, warps along columns and K, stages and depth, and 1 where x is held in registers, by the most rows, for columns
@@ -93,23 +92,23 @@ _WGMMA: dict[int, dict[int, tuple[_Wgmma | None, ...]]] = {
 }
 
 
-def chosen(extents: LowBatchExtents, asked: int, warpgroups: bool = False) -> AnyTile:
-    """The tile for a product, where a block can ask for ``asked`` bytes of shared memory; ``warpgroups``: the GPU and
-    TVM have these."""
+def chosen(extents: LowBatchExtents, asked: int, device: GpuDevice, warpgroups: bool = False) -> AnyTile:
+    """The tile for a product on ``device``, where a block can ask for ``asked`` bytes of shared memory; ``warpgroups``:
+    the GPU and TVM have these."""
     if warpgroups:
-        wgmma = _wgmma(extents)
+        wgmma = _wgmma(extents, device)
         if wgmma is not None and fits(extents, wgmma, asked):
             return wgmma
-    staged = (*_of_product(extents), *_staged(extents))
-    return next((tile for tile in staged if fits(extents, tile, asked)), None) or _of_registers(extents)
+    staged = (*_of_product(extents, device), *_staged(extents, device))
+    return next((tile for tile in staged if fits(extents, tile, asked)), None) or _of_registers(extents, device)
 
 
-def _of_product(extents: LowBatchExtents) -> Iterator[StagedTile]:
+def _of_product(extents: LowBatchExtents, device: GpuDevice) -> Iterator[StagedTile]:
     """The tile that was fastest for the very product, or for as many columns."""
     rows = _most_rows(_STAGED[_FOUR], extents)
     if extents.weights.bits != _FOUR or rows is None:
         return
-    three = _wave(2) < extents.columns <= _wave(3) and extents.depth < _DEEP
+    three = _wave(2, device) < extents.columns <= _wave(3, device) and extents.depth < _DEEP
     alike = _OF_THREE if three else _OF_WIDE if extents.columns >= _WIDE else {}
     of_columns = alike.get(rows) if lies_in_words(extents) else None
     found = _OF_PRODUCTS.get(rows, {}).get((extents.columns, extents.depth), of_columns)
@@ -117,9 +116,9 @@ def _of_product(extents: LowBatchExtents) -> Iterator[StagedTile]:
         yield _staged_tile(found)
 
 
-def _staged(extents: LowBatchExtents) -> Iterator[StagedTile]:
+def _staged(extents: LowBatchExtents, device: GpuDevice) -> Iterator[StagedTile]:
     """The tile with operands in shared memory, where it was faster than one without, and those with less at a time."""
-    found = _found(_STAGED, extents)
+    found = _found(_STAGED, extents, device)
     if found is not None:
         tile = _staged_tile(found)
         deep = extents.weights.bits == _FOUR and extents.rows <= _ROWS and extents.depth >= _DEEP
@@ -131,13 +130,13 @@ def _staged_tile(choice: tuple[int, ...]) -> StagedTile:
     return StagedTile(tiles=tiles, warps=(along, deep), stages=stages, depth=depth, held=bool(held))
 
 
-def _wgmma(extents: LowBatchExtents) -> WgmmaTile | None:
+def _wgmma(extents: LowBatchExtents, device: GpuDevice) -> WgmmaTile | None:
     """The tile for warpgroups, where it was faster than one without."""
-    found = _found(_WGMMA, extents)
+    found = _found(_WGMMA, extents, device)
     if found is None:
         return None
     groups, cluster, stages, depth, fewest, of_each = found
-    most = of_each * default_device().found_by(cluster)
+    most = of_each * device.found_by(cluster)
     tile = WgmmaTile(groups=groups, cluster=cluster, stages=stages, depth=depth)
     suits = fewest <= math.ceil(extents.columns / tile.together) * cluster <= most
     return tile if suits and (cluster == 1 or divides(extents, tile)) else None
@@ -150,17 +149,19 @@ def divides(extents: LowBatchExtents, tile: WgmmaTile) -> bool:
     return extents.columns % tile.together == 0 and each_has_some
 
 
-def _found(table: Mapping[int, Mapping[int, Sequence[_Row]]], extents: LowBatchExtents) -> _Row | None:
+def _found(
+    table: Mapping[int, Mapping[int, Sequence[_Row]]], extents: LowBatchExtents, device: GpuDevice
+) -> _Row | None:
     """What ``table`` has by bits, rows and columns; None where it has nothing."""
     choices = table.get(extents.weights.bits, {})
     rows = _most_rows(choices, extents)
-    place = sum(extents.columns > most for most in (_wave(2), 2 * _wave(2), _MANY_COLUMNS - 1))
+    place = sum(extents.columns > most for most in (_wave(2, device), 2 * _wave(2, device), _MANY_COLUMNS - 1))
     return choices[rows][place] if rows is not None and lies_in_words(extents) else None
 
 
-def _wave(tiles: int) -> int:
+def _wave(tiles: int, device: GpuDevice) -> int:
     """Columns of a block of so many tiles on each multiprocessor."""
-    return tiles * _TILE_COLUMNS * default_device().multiprocessors
+    return tiles * _TILE_COLUMNS * device.multiprocessors
 
 
 def _most_rows(choices: Iterable[int], extents: LowBatchExtents) -> int | None:
@@ -181,8 +182,8 @@ def _from(tile: StagedTile) -> Iterator[StagedTile]:
                 yield replace(tile, depth=depth, stages=stages)
 
 
-def _of_registers(extents: LowBatchExtents) -> DirectTile:
-    one_wave, many = extents.columns <= _wave(2), extents.columns > _MANY_COLUMNS
+def _of_registers(extents: LowBatchExtents, device: GpuDevice) -> DirectTile:
+    one_wave, many = extents.columns <= _wave(2, device), extents.columns > _MANY_COLUMNS
     few = extents.rows <= _ROWS
     if extents.weights.bits == 16 and extents.rows <= 2 * _ROWS:
         return _tile(1, 1, 8, 4, 1) if few and one_wave else _tile(1, 1, 8, 2, 2)
@@ -201,7 +202,7 @@ def _tile(tiles: int, along: int, deep: int, unroll: int, depth: int) -> DirectT
     return DirectTile(tiles=tiles, warps=(along, deep), unroll=unroll, depth=depth)
 
 
-def seconds(extents: LowBatchExtents) -> float:
-    """What a product should take: its weights come from memory once."""
+def seconds(extents: LowBatchExtents, device: GpuDevice) -> float:
+    """What a product should take on ``device``: its weights come from memory once."""
     weights = extents.columns * extents.depth * extents.weights.bytes_of_weight
-    return _LAUNCH_S + weights / default_device().bandwidth
+    return device.launches.low_batch + weights / device.bandwidth

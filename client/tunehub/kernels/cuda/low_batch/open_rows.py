@@ -10,6 +10,7 @@ from tunehub.kernels.cuda.low_batch.product import NEEDED, find_product
 from tunehub.kernels.cuda.low_batch.schedule import apply
 from tunehub.kernels.cuda.open_function import OpenFunction
 from tunehub.kernels.cuda.pieces import NotPiecesError
+from tunehub.kernels.devices.known import device_of
 from tunehub.tir.branches import SizeBranch
 from tunehub.tir.cuda.limits import limits_of
 from tunehub.tir.guard import GuardError, check_features, check_function
@@ -28,13 +29,13 @@ def few_rows(whole: OpenFunction, target: Any) -> list[SizeBranch]:
     second = find_product(whole.piece(_LENGTHS[1]))
     if first is None or second is None or (first.extents.rows, second.extents.rows) != _LENGTHS[:2]:
         return []
-    branches, asked = [], limits_of(target).asked_shared_memory
+    branches, asked, device = [], limits_of(target).asked_shared_memory, device_of(target)
     for length in _LENGTHS:
         piece = whole.piece(length)
         product = find_product(piece)
         assert product is not None
         try:
-            made = whole.over(apply(piece, product, chosen(product.extents, asked))["main"], length)
+            made = whole.over(apply(piece, product, chosen(product.extents, asked, device))["main"], length)
             check_function(made, whole.function, target)
         except (GuardError, NotPiecesError):
             break

@@ -9,6 +9,7 @@ from tunehub.kernels.cuda.low_batch.choice import chosen, divides, lies_in_words
 from tunehub.kernels.cuda.low_batch.product import LowBatchExtents
 from tunehub.kernels.cuda.low_batch.shared_memory import fits
 from tunehub.kernels.cuda.low_batch.tile import AnyTile, DirectTile, StagedTile, WgmmaTile
+from tunehub.kernels.devices.device import GpuDevice
 
 _FOUR, _HALF = 4, 16  # bits of a weight
 _MOST_WARPS, _MOST_TILES, _MOST_STAGES, _MOST_AHEAD = 16, 4, 4, 4
@@ -36,9 +37,9 @@ def allows(extents: LowBatchExtents, tile: AnyTile, asked: int, warpgroups: bool
     return kind and fits(extents, tile, asked)
 
 
-def worth_measuring(extents: LowBatchExtents, asked: int, warpgroups: bool) -> Iterator[AnyTile]:
-    """The rule's own tile, and those that were the fastest for other products."""
-    own = chosen(extents, asked, warpgroups)
+def worth_measuring(extents: LowBatchExtents, asked: int, warpgroups: bool, device: GpuDevice) -> Iterator[AnyTile]:
+    """The rule's own tile on ``device``, and those that were the fastest for other products."""
+    own = chosen(extents, asked, device, warpgroups)
     yield own
     shapes = [(*each, False) for each in _WORTH] + [(*each, True) for each in _WORTH_HELD]
     for tiles, along, deep, depth, held in shapes:

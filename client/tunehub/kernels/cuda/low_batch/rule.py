@@ -15,6 +15,7 @@ from tunehub.kernels.cuda.low_batch.product import NEEDED, LowBatchExtents, LowB
 from tunehub.kernels.cuda.low_batch.recorded import allows, worth_measuring
 from tunehub.kernels.cuda.low_batch.schedule import apply
 from tunehub.kernels.cuda.low_batch.tile import AnyTile, DirectTile, StagedTile, WgmmaTile
+from tunehub.kernels.devices.device import GpuDevice
 from tunehub.tir.cuda.limits import limits_of
 from tunehub.tir.guard import GuardError, check_features
 from tunehub.tir.nodes import main_module
@@ -46,15 +47,16 @@ def match(mod: Any, target: Any) -> LowBatchWorkload | None:
     return None if product is None else LowBatchWorkload(mod=mod, target=target, product=product)
 
 
-def candidates(workload: LowBatchWorkload, _device: Any) -> Iterator[KernelCandidate]:
+def candidates(workload: LowBatchWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
     """The tile that was fastest for as many rows and columns, before all else: each was measured beside other kernels
     (docs/adr/0038), whose costs say less. Raises NoTileError for what is done as fast otherwise, GuardError for GPUs
     before sm_80."""
     extents, target = workload.product.extents, workload.target
     check_features(NEEDED, target)
     _check_others(workload.mod, extents, target)
-    tile = chosen(extents, *_limits(target))
-    yield KernelCandidate(tile=tile, seconds=seconds(extents), compared_s=0.0)
+    asked, has_warpgroups = _limits(target)
+    tile = chosen(extents, asked, device, has_warpgroups)
+    yield KernelCandidate(tile=tile, seconds=seconds(extents, device), compared_s=0.0)
 
 
 def takes(workload: LowBatchWorkload, tile: AnyTile) -> bool:
@@ -62,13 +64,13 @@ def takes(workload: LowBatchWorkload, tile: AnyTile) -> bool:
     return allows(workload.product.extents, tile, *_limits(workload.target))
 
 
-def space(workload: LowBatchWorkload, device: Any) -> Iterator[KernelCandidate]:
+def space(workload: LowBatchWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
     """The rule's tile, and those that were the fastest for other products; none of what is done as fast otherwise."""
     try:
         (own,) = candidates(workload, device)
     except (NoTileError, GuardError):
         return
-    for tile in worth_measuring(workload.product.extents, *_limits(workload.target)):
+    for tile in worth_measuring(workload.product.extents, *_limits(workload.target), device):
         yield replace(own, tile=tile)
 
 

@@ -21,6 +21,8 @@ from tunehub.kernels.cuda.gemm.tiles import FEWEST_WINDOWS, WINDOW, Sums, checke
 from tunehub.kernels.cuda.open_function import OpenFunction, open_function
 from tunehub.kernels.cuda.pieces import NotPiecesError, blocks_of
 from tunehub.kernels.cuda.symbolic.softmax import by_rows
+from tunehub.kernels.devices.device import GpuDevice
+from tunehub.kernels.devices.known import device_of
 from tunehub.tir.branches import SizeBranch, joined, size_of
 from tunehub.tir.cuda.limits import limits_of
 from tunehub.tir.guard import GuardError, check_exact, check_function
@@ -96,10 +98,10 @@ def _in_pieces(whole: OpenFunction, target: Any, static: Static, divides: bool) 
     if loop is None:
         return None
     branches = [*_vector(whole, problem, target, static)]
-    limits, above = limits_of(target), len(branches)
-    known, made = dict(_known(whole, problem.grid, static, divides)), dict[Tile | SizedPiece, Any]()
+    limits, device, above = limits_of(target), device_of(target), len(branches)
+    known, made = dict(_known(whole, problem.grid, static, divides, device)), dict[Tile | SizedPiece, Any]()
     while not made:
-        tiles = tiles_by_size(problem, limits, covering=sums.einsum, above=above, known=list(known))
+        tiles = tiles_by_size(problem, limits, device, covering=sums.einsum, above=above, known=list(known))
         made = {each.tile: None for each in tiles}
         for tile in made:
             made[tile] = _tiled(whole, loop, tile) if isinstance(tile, Tile) else known[tile]()
@@ -145,7 +147,7 @@ def _of_windows(whole: OpenFunction, few: Any) -> list[SizeBranch]:
 
 
 def _known(
-    whole: OpenFunction, grid: Grid, static: Static, divides: bool
+    whole: OpenFunction, grid: Grid, static: Static, divides: bool, device: GpuDevice
 ) -> Iterator[tuple[SizedPiece, Callable[[], Any | None]]]:
     """What is known or expected to take some time: pieces of some lengths by records, and by records for other shapes,
     and sums that are divided. Each with what makes the function so, or None."""
@@ -158,8 +160,9 @@ def _known(
             scheduled, run_s = found
             function = _over(whole, scheduled, length)
             if function is not None:
-                yield MeasuredPiece(length=length, blocks=blocks_of(scheduled), run_s=run_s), partial(_same, function)
-    for tile in divided_rows(whole, grid.tried) if divides else ():
+                blocks = blocks_of(scheduled)
+                yield MeasuredPiece(length=length, blocks=blocks, run_s=run_s, device=device), partial(_same, function)
+    for tile in divided_rows(whole, grid.tried, device) if divides else ():
         yield tile, partial(_divided, whole, tile)
 
 
@@ -190,7 +193,7 @@ def _of_one_symbol(function: Any, target: Any) -> SizedFunction | None:
     problem, sums = _problem(two, three)
     if problem is None or sums is None or not sums.einsum:
         return None
-    tiles = tiles_by_size(problem, limits_of(target), covering=True)
+    tiles = tiles_by_size(problem, limits_of(target), device_of(target), covering=True)
     made: dict[Tile | SizedPiece, Any] = {}
     for tile in {each.tile: None for each in tiles}:
         assert isinstance(tile, Tile)

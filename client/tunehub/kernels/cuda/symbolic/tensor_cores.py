@@ -29,6 +29,8 @@ from tunehub.kernels.cuda.low_batch.open_rows import few_rows
 from tunehub.kernels.cuda.open_function import OpenFunction, open_function
 from tunehub.kernels.cuda.pieces import RowBlocks
 from tunehub.kernels.cuda.symbolic.schedule import SizedFunction
+from tunehub.kernels.devices.device import GpuDevice
+from tunehub.kernels.devices.known import device_of
 from tunehub.tir.branches import SizeBranch, joined
 from tunehub.tir.cuda.headers import missing_for_tensor_cores
 from tunehub.tir.guard import check_function
@@ -100,7 +102,7 @@ def _pieces(whole: OpenFunction, matmul: OpenMatmul, target: Any) -> tuple[list[
     failure = "TVM's own schedule should take as little at all sizes"
     made: dict[_Tile | None, Any] = {}
     while True:
-        chosen = _chosen(matmul, tiles)
+        chosen = _chosen(matmul, tiles, device_of(target))
         wanted = {tile for tile, _ in chosen if tile is not None}
         if not wanted:
             raise NoTileError(failure)
@@ -118,14 +120,14 @@ def _likely(whole: OpenFunction, matmul: OpenMatmul, target: Any) -> dict[_Tile,
     """The best tiles of some sizes, in their order. Raises NoTileError where CUDA's headers for all of them are
     missing."""
     found: dict[_Tile, None] = {}
-    grid = grid_of(matmul)
+    grid, device = grid_of(matmul), device_of(target)
     if warpgroups.serves(target) and suits(matmul.two):
-        found = {tile: None for size in grid.sizes for tile in warpgroups.ranked(matmul.at(size), 1)}
+        found = {tile: None for size in grid.sizes for tile in warpgroups.ranked(matmul.at(size), 1, device)}
     if found and missing_for_tensor_cores() is not None:
         return found
     check_headers()
     if matmul_of(whole.piece(2)) is not None:
-        found |= {tile: None for size in grid.tried for tile in ranked(matmul.at(size), 1)}
+        found |= {tile: None for size in grid.tried for tile in ranked(matmul.at(size), 1, device)}
     return {tile: None for tile in found if matmul.length(tile.block[0]) <= _MOST_LENGTH}
 
 
@@ -156,13 +158,13 @@ def _over_pieces(whole: OpenFunction, tile: TensorTile) -> Any:
     return whole.over(checked(piece, matmul, tile).mod["main"], length, blocks)
 
 
-def _chosen(matmul: OpenMatmul, tiles: Sequence[_Tile]) -> list[_Range]:
+def _chosen(matmul: OpenMatmul, tiles: Sequence[_Tile], device: GpuDevice) -> list[_Range]:
     """What should take least in each range of sizes; images are not left to TVM."""
     sizes, _, kernels = grid_of(matmul)
-    times = [[_seconds(matmul.at(size), tile) for size in sizes] for tile in tiles]
+    times = [[_seconds(matmul.at(size), tile, device) for size in sizes] for tile in tiles]
     candidates: list[_Tile | None] = [*tiles]
     if grid_of(matmul) is _ROWS:
-        times.append([default_s(matmul.at(max(size, _PADDED))) / GUESS_MARGIN for size in sizes])
+        times.append([default_s(matmul.at(max(size, _PADDED)), device) / GUESS_MARGIN for size in sizes])
         candidates.append(None)
     if not candidates:
         return [(None, None)]
@@ -172,5 +174,7 @@ def _chosen(matmul: OpenMatmul, tiles: Sequence[_Tile]) -> list[_Range]:
     ]
 
 
-def _seconds(matmul: Matmul, tile: _Tile) -> float:
-    return warpgroup_cost.seconds(matmul, tile) if isinstance(tile, WarpgroupTile) else tensor_core_s(matmul, tile)
+def _seconds(matmul: Matmul, tile: _Tile, device: GpuDevice) -> float:
+    if isinstance(tile, WarpgroupTile):
+        return warpgroup_cost.seconds(matmul, tile, device)
+    return tensor_core_s(matmul, tile, device)

@@ -6,11 +6,9 @@ Fitted to 40 kernels of ResNet-18, ResNet-50 and VGG-16 at batch 1 and 8 on an H
 
 from __future__ import annotations
 
-from tunehub.kernels.devices.known import default_device
-
-_LAUNCH_S = 1.7e-6  # of which 0.4 µs are the gap to the kernel before, in a CUDA graph
+from tunehub.kernels.devices.device import GpuDevice
 
 
-def transform_s(moved: int) -> float:
-    """Seconds of a kernel that reads and writes so many bytes."""
-    return _LAUNCH_S + moved / default_device().bandwidth
+def transform_s(moved: int, device: GpuDevice) -> float:
+    """Seconds of a kernel that reads and writes so many bytes on ``device``."""
+    return device.launches.moving + moved / device.bandwidth

@@ -15,6 +15,7 @@ from tunehub.kernels.cuda.gemm.tensor_core import rule as tensor_core_rule
 from tunehub.kernels.cuda.winograd.convolution import PlainConv3x3
 from tunehub.kernels.cuda.winograd.cost import transform_s
 from tunehub.kernels.cuda.winograd.forms import form_of
+from tunehub.kernels.devices.known import device_of
 from tunehub.kernels.te.winograd import KERNEL
 from tunehub.tir.nodes import main_module
 
@@ -24,7 +25,6 @@ _LARGE, _SMALL = 4, 2
 # channels gain less than costs say, and F(4x4) brings VGG-16 further from float32 than networks may be (ADR 44).
 _TILES = {_LARGE: (64, 512), _SMALL: (64, math.inf)}
 _HALF_TILES = {_SMALL: (512, math.inf)}
-_LESS_S = {False: 0.0, True: 3.2e-6}  # than costs say of three kernels in a row: fitted to 15 layers in half precision
 _BYTES = {False: 4, True: 2}  # of a number, whether it is in half precision
 _LARGE_TILES = 1.1  # times as fast as small ones, which are more accurate and have fewer weights
 
@@ -53,8 +53,9 @@ def winograd_s(convolution: PlainConv3x3, tile: int, target: Any) -> float:
     places, tiles = (tile + KERNEL - 1) ** 2, convolution.tiles(tile)
     pixels = (convolution.batch or 1) * math.prod(convolution.image)
     channels, size = (convolution.inputs, convolution.outputs), _BYTES[convolution.half]
-    transforms = sum(transform_s(size * own * (pixels + places * tiles)) for own in channels)
-    return transforms + _products_s(convolution, tile, target) - _LESS_S[convolution.half]
+    device = device_of(target)
+    transforms = sum(transform_s(size * own * (pixels + places * tiles), device) for own in channels)
+    return transforms + _products_s(convolution, tile, target) - device.launches.winograd[size]
 
 
 @lru_cache(maxsize=256)  # functions differ in what is fused

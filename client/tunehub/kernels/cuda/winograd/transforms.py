@@ -17,7 +17,8 @@ from tunehub.kernels.cuda.symbolic.schedule import SizedFunction
 from tunehub.kernels.cuda.winograd import half_kernels as half
 from tunehub.kernels.cuda.winograd.cost import transform_s
 from tunehub.kernels.cuda.winograd.kernels import RESULT, ROWS, SUMS, TAKEN, TRANSFORMED
-from tunehub.kernels.devices.known import default_device
+from tunehub.kernels.devices.device import GpuDevice
+from tunehub.kernels.devices.known import device_of
 from tunehub.kernels.winograd.rewriting import statements_of
 from tunehub.target.gpu_architectures import WARP
 from tunehub.tir.guard import check_function, check_tiles
@@ -32,29 +33,30 @@ _MOST_THREADS = 128  # of a block; fewer where there are few tiles, so that all 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransformWorkload:
-    """``mod`` whose blocks have these ``names``."""
+    """``mod`` whose blocks have these ``names``, for ``target``."""
 
     mod: Any
     names: list[str]
+    target: Any
 
 
-def match(mod: Any, _target: Any) -> TransformWorkload | None:
+def match(mod: Any, target: Any) -> TransformWorkload | None:
     """A transform that :mod:`tunehub.kernels.cuda.winograd` made."""
     names = _names(mod)
-    return TransformWorkload(mod=mod, names=names) if _OWN & {*names} else None
+    return TransformWorkload(mod=mod, names=names, target=target) if _OWN & {*names} else None
 
 
-def candidates(workload: TransformWorkload, _device: Any) -> Iterator[KernelCandidate]:
+def candidates(workload: TransformWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
     """The only one. Whatever others promise, it is first: their threads would compute a tile once for each of its
     results."""
     buffers = buffer_shapes(workload.mod["main"])
     moved = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in buffers)
-    yield KernelCandidate(tile=None, seconds=transform_s(moved), compared_s=0.0)
+    yield KernelCandidate(tile=None, seconds=transform_s(moved, device), compared_s=0.0)
 
 
 def build(workload: TransformWorkload, _tile: None) -> Any:
     """The schedule. Raises GuardError where a thread writes what others write, or what TVM raises."""
-    schedule = _scheduled(workload.mod, workload.names)
+    schedule = _scheduled(workload.mod, workload.names, device_of(workload.target))
     check_tiles(schedule.mod["main"])
     return schedule
 
@@ -65,7 +67,7 @@ def open_sizes(mod: Any, target: Any, _pieces: Any = None) -> SizedFunction | No
     whole = open_function(mod["main"]) if _OWN & {*names} else None
     if whole is None:
         return None
-    piece = _scheduled(whole.piece(1), names).mod["main"]
+    piece = _scheduled(whole.piece(1), names, device_of(target)).mod["main"]
     check_tiles(piece)
     found = main_module(whole.over(piece, 1))
     check_function(found["main"], mod["main"], target)
@@ -76,36 +78,36 @@ def _names(mod: Any) -> list[str]:
     return [str(block.name_hint) for each in statements_of(mod["main"]) for block in blocks_in(each)]
 
 
-def _scheduled(mod: Any, names: list[str]) -> Any:
+def _scheduled(mod: Any, names: list[str], device: GpuDevice) -> Any:
     schedule = open_schedule(mod)
     if TRANSFORMED in names:
-        _image(schedule)
+        _image(schedule, device)
     elif RESULT in names:
-        _result(schedule, names)
+        _result(schedule, names, device)
     elif half.TRANSFORMED in names:
-        _half_image(schedule)
+        _half_image(schedule, device)
     else:
-        _half_result(schedule, names)
+        _half_result(schedule, names, device)
     return schedule
 
 
-def _image(schedule: Any) -> None:
+def _image(schedule: Any, device: GpuDevice) -> None:
     block = schedule.get_sblock(TRANSFORMED)
     *image, place, channel, tile = schedule.get_loops(block)
     schedule.reorder(*image, channel, tile, place)
-    thread = _bind(schedule, [*image, channel, tile])
+    thread = _bind(schedule, [*image, channel, tile], device)
     schedule.unroll(place)
     for name in (ROWS, TAKEN):
         _in_registers(schedule, name, thread)
     inline_producers(schedule, schedule.get_sblock(TAKEN))
 
 
-def _half_image(schedule: Any) -> None:
+def _half_image(schedule: Any, device: GpuDevice) -> None:
     block = schedule.get_sblock(half.TRANSFORMED)
     place, tile, channel = schedule.get_loops(block)
     channel, own = schedule.split(channel, [None, HALF_VECTOR])
     schedule.reorder(tile, channel, place, own)
-    thread = _bind(schedule, [tile, channel])
+    thread = _bind(schedule, [tile, channel], device)
     schedule.unroll(place)
     schedule.vectorize(own)
     for name in (half.ROWS, half.TAKEN):
@@ -113,7 +115,7 @@ def _half_image(schedule: Any) -> None:
     inline_producers(schedule, schedule.get_sblock(half.TAKEN))
 
 
-def _half_result(schedule: Any, names: list[str]) -> None:
+def _half_result(schedule: Any, names: list[str], device: GpuDevice) -> None:
     *others, last = names
     _inline(schedule, others, (half.SUMS, half.RESULT))
     block, tile = schedule.get_sblock(last), _extents(schedule, half.SUMS)[1]
@@ -121,7 +123,7 @@ def _half_result(schedule: Any, names: list[str]) -> None:
     (down, i), (across, j) = (schedule.split(loop, [None, tile]) for loop in (row, column))
     channel, own = schedule.split(channel, [None, HALF_VECTOR])
     schedule.reorder(image, down, across, channel, i, j, own)
-    thread = _bind(schedule, [image, down, across, channel])
+    thread = _bind(schedule, [image, down, across, channel], device)
     schedule.unroll(i)
     schedule.unroll(j)
     schedule.vectorize(own)
@@ -129,7 +131,7 @@ def _half_result(schedule: Any, names: list[str]) -> None:
         _in_registers(schedule, name, thread, vectors=True)
 
 
-def _result(schedule: Any, names: list[str]) -> None:
+def _result(schedule: Any, names: list[str], device: GpuDevice) -> None:
     *others, last = names
     _inline(schedule, others, (SUMS, RESULT))
     block, tile = schedule.get_sblock(last), _extents(schedule, SUMS)[-2]
@@ -137,7 +139,7 @@ def _result(schedule: Any, names: list[str]) -> None:
     even = int(schedule.get(column).extent) % tile == 0
     (down, i), (across, j) = (schedule.split(loop, [None, tile]) for loop in (row, column))
     schedule.reorder(channel, image, down, across, i, j)
-    thread = _bind(schedule, [channel, image, down, across])
+    thread = _bind(schedule, [channel, image, down, across], device)
     schedule.unroll(i)
     (schedule.vectorize if even else schedule.unroll)(j)
     for name in (RESULT, SUMS):
@@ -150,10 +152,10 @@ def _inline(schedule: Any, names: list[str], kept: tuple[str, ...]) -> None:
             schedule.compute_inline(schedule.get_sblock(name))
 
 
-def _bind(schedule: Any, loops: list[Any]) -> Any:
+def _bind(schedule: Any, loops: list[Any], device: GpuDevice) -> Any:
     """A thread for each iteration of ``loops``."""
     fused = schedule.fuse(*loops)
-    count = int(schedule.get(fused).extent) // default_device().multiprocessors
+    count = int(schedule.get(fused).extent) // device.multiprocessors
     threads = min(_MOST_THREADS, max(WARP, 1 << max(count, 1).bit_length() - 1))
     block, thread = schedule.split(fused, [None, threads])
     schedule.bind(block, "blockIdx.x")

@@ -7,7 +7,6 @@ import random
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -18,7 +17,6 @@ import tvm
 from tvm import tirx
 
 from tunehub.graph.attention.cuda.joining import join_attention
-from tunehub.kernels.cuda.attention import bulk
 from tunehub.kernels.cuda.attention.kernel import AttentionTile
 from tunehub.kernels.cuda.attention.kernels import kernel_of
 from tunehub.kernels.cuda.attention.spec import attention_of
@@ -35,9 +33,10 @@ from .graphs import GRAPHS, module
 from .lockstep import run as run_in_lockstep
 
 pytestmark = pytest.mark.slow
+MULTIPROCESSORS = default_device().multiprocessors
 
 
-def check(case: Case) -> None:
+def check(case: Case, multiprocessors: int = MULTIPROCESSORS) -> None:
     rng, own = np.random.default_rng(0), case.heads // case.group
     q = rng.standard_normal((case.batch, case.heads, case.queries, case.depth)).astype(case.dtype) * 2
     k = rng.standard_normal((case.batch, own, case.keys, case.depth)).astype(case.dtype)
@@ -51,7 +50,7 @@ def check(case: Case) -> None:
     assert found is not None
     shape = (case.batch, case.heads, case.queries, case.outputs)
     out = np.full([shape[axis] for axis in ((0, 2, 1, 3) if case.behind else range(4))], np.nan, case.dtype)
-    run_in_lockstep(kernel_of(found, case.tile), *given, *([] if mask is None else [mask]), out)
+    run_in_lockstep(kernel_of(found, case.tile, multiprocessors), *given, *([] if mask is None else [mask]), out)
     want, got = expected(case, q, k, v, mask), out.transpose(0, 2, 1, 3) if case.behind else out
     assert np.abs(got.astype("float64") - want).max() <= _WITHIN[case.dtype] * np.abs(want).max(), case
 
@@ -107,13 +106,10 @@ def test_blocks_of_a_cluster_share_the_keys(case: Case) -> None:
     check(case)
 
 
-@pytest.mark.parametrize("at_once", [None, 3], ids=["a part each", "several parts"])
+@pytest.mark.parametrize("at_once", [MULTIPROCESSORS, 3], ids=["a part each", "several parts"])
 @pytest.mark.parametrize("case", BY_THE_COPY_ENGINE)
-def test_the_copy_engine_brings_keys(case: Case, at_once: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    if at_once is not None:
-        device = msgspec.structs.replace(default_device(), multiprocessors=at_once)
-        monkeypatch.setattr(bulk, "default_device", lambda: device)
-    check(case)
+def test_the_copy_engine_brings_keys(case: Case, at_once: int) -> None:
+    check(case, at_once)
 
 
 def test_heads_that_the_copy_engine_cannot_take_are_refused() -> None:
@@ -122,7 +118,7 @@ def test_heads_that_the_copy_engine_cannot_take_are_refused() -> None:
     assert found is not None
     moved = replace(found, key=lambda b, h, row, column: found.key(b, h, row, tirx.max(column, 1)))
     with pytest.raises(GuardError, match="the copy engine"):
-        kernel_of(moved, case.tile)
+        kernel_of(moved, case.tile, MULTIPROCESSORS)
 
 
 @pytest.mark.parametrize("case", WARPGROUPS)
@@ -182,7 +178,7 @@ def test_the_kernel_of_an_exported_graph_computes_what_its_function_says(name: s
     plain = tvm.compile(main_module(function), tvm.target.Target(UNOPTIMISED))
     plain["main"](*map(tvm.runtime.tensor, arrays), want)
     out = np.full(shape, np.nan, dtype)
-    run_in_lockstep(kernel_of(found, AttentionTile(warps=(1, 1), rows=1, keys=16)), *arrays, out)
+    run_in_lockstep(kernel_of(found, AttentionTile(warps=(1, 1), rows=1, keys=16), MULTIPROCESSORS), *arrays, out)
     np.testing.assert_allclose(out, want.numpy(), rtol=2e-5, atol=2e-6)
 
 
@@ -196,7 +192,7 @@ def test_registers_of_a_thread_are_all_there(dtype: str, rows: int) -> None:
     function = function_of(case)
     found = attention_of(function)
     assert found is not None
-    kernel, target = kernel_of(found, tile), tvm.target.Target(H200)
+    kernel, target = kernel_of(found, tile, MULTIPROCESSORS), tvm.target.Target(H200)
     check_function(kernel, function, target)
     wanted = {
         str(buffer.name): math.prod(int(extent) for extent in buffer.shape)
@@ -223,7 +219,7 @@ def test_vectors_copy_and_compute_nothing(warps: tuple[int, int]) -> None:
     )
     found = attention_of(function)
     assert found is not None
-    kernel = kernel_of(found, AttentionTile(warps=warps, rows=1, keys=16))
+    kernel = kernel_of(found, AttentionTile(warps=warps, rows=1, keys=16), MULTIPROCESSORS)
     loops = [node for node in statements_in(kernel.body) if type(node).__name__ == "For"]
     vectors = [loop for loop in loops if int(loop.kind) == VECTORIZED]
     assert vectors
@@ -236,4 +232,4 @@ def test_tiles_that_take_too_much_shared_memory_are_refused() -> None:
     found = attention_of(function)
     assert found is not None
     with pytest.raises(GuardError, match="shared memory"):
-        check_function(kernel_of(found, tile), function, tvm.target.Target(H200))
+        check_function(kernel_of(found, tile, MULTIPROCESSORS), function, tvm.target.Target(H200))

@@ -16,12 +16,14 @@ from tunehub.kernels.cuda.attention.kernels import kernel_of
 from tunehub.kernels.cuda.attention.shared_heads import heads_of_a_key, with_heads_as_queries
 from tunehub.kernels.cuda.attention.spec import attention_of
 from tunehub.kernels.cuda.choose import by_one
+from tunehub.kernels.devices.known import default_device
 from tunehub.tir.nodes import main_module
 
 from .cases import H200, Case, expected, function_of
 from .lockstep import run as run_in_lockstep
 
 pytestmark = pytest.mark.slow
+MULTIPROCESSORS = default_device().multiprocessors
 
 TILE = AttentionTile(warps=(1, 2), rows=1, keys=16, cluster=2)
 
@@ -53,7 +55,7 @@ def test_results_are_those_of_the_heads() -> None:
     mask = rng.standard_normal(case.mask).astype("float16")
     out = np.full((2, 1, 8, 64), np.nan, "float16")
     given = [x.transpose(0, 2, 1, 3).copy() for x in (q, k, v)]
-    run_in_lockstep(kernel_of(with_heads_as_queries(found, 4), TILE), *given, mask, out)
+    run_in_lockstep(kernel_of(with_heads_as_queries(found, 4), TILE, MULTIPROCESSORS), *given, mask, out)
     want = expected(case, q, k, v, mask)
     assert np.abs(out.transpose(0, 2, 1, 3) - want).max() <= 1e-3 * np.abs(want).max()
 

@@ -8,9 +8,11 @@ import pytest
 from tunehub.kernels.cuda.gemm.cost import Operand, Problem, Term, as_tiles, seconds
 from tunehub.kernels.cuda.gemm.rule import NoTileError, Tile
 from tunehub.kernels.cuda.gemm.sizes import MeasuredPiece, candidates, open_problem, ranges, tiles_by_size
+from tunehub.kernels.devices.known import default_device
 from tunehub.target.gpu_architectures import SM_80, LaunchLimits
 
 pytestmark = pytest.mark.fast
+DEVICE = default_device()
 
 
 def _product(rows: int, depth: int = 768, columns: int = 768) -> Problem:
@@ -47,37 +49,42 @@ def test_another_kernel_for_hardly_any_gain_is_not_made() -> None:
 def test_tiles_are_for_rising_sizes_and_take_little_more_than_the_best_at_each() -> None:
     problem = open_problem(_product(2), _product(3))
     assert problem is not None
-    found = tiles_by_size(problem, SM_80, covering=True, above=1)
+    found = tiles_by_size(problem, SM_80, DEVICE, covering=True, above=1)
     thresholds = [each.up_to for each in found]
     assert thresholds[-1] is None and thresholds[:-1] == sorted(thresholds[:-1], key=lambda each: each or 0)
     for size in (2, 16, 33, 128, 1024):
         tile = next(each.tile for each in found if each.up_to is None or size <= each.up_to)
         assert isinstance(tile, Tile)
         rows = as_tiles(
-            [(each.virtual, each.threads, each.inner, each.step) for each in candidates(problem, SM_80, covering=True)]
+            [
+                (each.virtual, each.threads, each.inner, each.step)
+                for each in candidates(problem, SM_80, DEVICE, covering=True)
+            ]
         )
         own = as_tiles([(tile.virtual, tile.threads, tile.inner, tile.step)])
-        assert seconds(problem.at(size), own)[0] < 1.4 * seconds(problem.at(size), rows).min()
+        assert seconds(problem.at(size), own, DEVICE)[0] < 1.4 * seconds(problem.at(size), rows, DEVICE).min()
 
 
 def test_without_a_tile_within_bounds_none_is_made() -> None:
     problem = open_problem(_product(2), _product(3))
     assert problem is not None
     with pytest.raises(NoTileError):
-        candidates(problem, LaunchLimits(threads=1024, shared_memory=16), covering=True)
+        candidates(problem, LaunchLimits(threads=1024, shared_memory=16), DEVICE, covering=True)
 
 
 def test_measured_pieces_serve_sizes_at_which_they_take_less() -> None:
     problem = open_problem(_product(2), _product(3))
     assert problem is not None
-    piece = MeasuredPiece(length=128, blocks=48, run_s=8.4e-6)
-    found = tiles_by_size(problem, SM_80, covering=True, above=1, known=[piece])
+    piece = MeasuredPiece(length=128, blocks=48, run_s=8.4e-6, device=DEVICE)
+    found = tiles_by_size(problem, SM_80, DEVICE, covering=True, above=1, known=[piece])
     serves = [each.tile for each in found if each.up_to is None or each.up_to >= 128]
     assert serves[0] is piece
-    slow = tiles_by_size(problem, SM_80, covering=True, known=[MeasuredPiece(length=128, blocks=48, run_s=1.0)])
+    slow = tiles_by_size(
+        problem, SM_80, DEVICE, covering=True, known=[MeasuredPiece(length=128, blocks=48, run_s=1.0, device=DEVICE)]
+    )
     assert all(isinstance(each.tile, Tile) for each in slow)
 
 
 def test_pieces_side_by_side_take_longer_where_multiprocessors_have_several_blocks() -> None:
-    piece = MeasuredPiece(length=128, blocks=48, run_s=1.0)
+    piece = MeasuredPiece(length=128, blocks=48, run_s=1.0, device=DEVICE)
     assert [piece.seconds_at(size) for size in (1, 128, 256, 257, 1024)] == [1.0, 1.0, 1.0, 2.0, 3.0]

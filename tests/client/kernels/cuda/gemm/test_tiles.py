@@ -18,6 +18,7 @@ from tunehub.kernels.cuda.gemm import tiles as cuda_tiles
 from tunehub.kernels.cuda.gemm.cost import Term
 from tunehub.kernels.cuda.gemm.rule import NoTileError, Tile, ranked
 from tunehub.kernels.cuda.gemm.tiles import one_thread_each, sums_of, tiled
+from tunehub.kernels.devices.known import default_device
 from tunehub.records.lookup import EmptyLookup, Measured
 from tunehub.report.ladder import StepRejected
 from tunehub.tir.guard import GuardError, check_exact, check_function, check_tiles
@@ -27,6 +28,7 @@ from ....compiler.outputs import difference, one_after_the_other
 from .tensor_core.products import narrow_conv
 
 pytestmark = pytest.mark.slow
+DEVICE = default_device()
 
 TARGET = tvm.target.Target(
     {"kind": "cuda", "arch": "sm_80", "max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
@@ -111,7 +113,7 @@ def test_tiles_compute_what_the_function_does(name: str, monkeypatch: pytest.Mon
     mod = CASES[name]()
     sums = sums_of(mod, narrow=True)
     assert sums is not None and sums.problem is not None
-    tiles = ranked(sums.problem, count=200, **LIMITS)
+    tiles = ranked(sums.problem, DEVICE, count=200, **LIMITS)
     for tile in (tiles[0], tiles[len(tiles) // 2]):
         scheduled = tiled(mod, sums, tile).mod
         check_exact(scheduled["main"])
@@ -137,7 +139,7 @@ def test_tiles_that_go_beyond_the_ends_compute_what_the_function_does(
     mod = COVERED[name]()
     sums = sums_of(mod)
     assert sums is not None and sums.problem is not None and sums.einsum
-    tiles = ranked(sums.problem, count=200, covering=True, **LIMITS)
+    tiles = ranked(sums.problem, DEVICE, count=200, covering=True, **LIMITS)
     extents = (*sums.spatial, *sums.reduction)
     uneven = [tile for tile in tiles if any(e % c for e, c in zip(extents, tile.lengths, strict=True))]
     for tile in (uneven[0], uneven[len(uneven) // 2]):

@@ -22,6 +22,7 @@ from tunehub.kernels.cuda.low_batch.product import LowBatchExtents, find_product
 from tunehub.kernels.cuda.low_batch.shared_memory import fits
 from tunehub.kernels.cuda.low_batch.tile import StagedTile, WgmmaTile
 from tunehub.kernels.cuda.low_batch.weights import QUANTISED, Format
+from tunehub.kernels.devices.known import default_device
 from tunehub.records.lookup import EmptyLookup
 from tunehub.tir.cuda.nvrtc import source_of
 from tunehub.tir.guard import GuardError
@@ -30,6 +31,7 @@ from ..scheduled import H200
 from .products import product
 
 pytestmark = pytest.mark.slow
+DEVICE = default_device()
 
 
 @pytest.mark.parametrize("bits", [16, 8, 4])
@@ -124,48 +126,48 @@ def test_every_tile_that_is_chosen_fits_shared_memory() -> None:
         form = next((each for each in QUANTISED if each.bits == bits), Format(bits=bits))
         for depth, asked, warpgroups in product_of((64, 3072, 14336), (99 << 10, 227 << 10), (False, True)):
             extents = LowBatchExtents(rows=rows, columns=columns, depth=depth, weights=form)
-            assert fits(extents, chosen(extents, asked, warpgroups), asked)
+            assert fits(extents, chosen(extents, asked, DEVICE, warpgroups), asked)
 
 
 @pytest.mark.parametrize("rows,columns", [(64, 3584), (64, 6144), (32, 28672)])
 def test_quantised_weights_are_for_warpgroups_where_these_are_faster(rows: int, columns: int) -> None:
     extents = LowBatchExtents(rows=rows, columns=columns, depth=4096, weights=QUANTISED[0])
     asked = 227 << 10
-    assert isinstance(chosen(extents, asked, True), WgmmaTile)
-    assert not isinstance(chosen(extents, asked), WgmmaTile)  # an older GPU
+    assert isinstance(chosen(extents, asked, DEVICE, True), WgmmaTile)
+    assert not isinstance(chosen(extents, asked, DEVICE), WgmmaTile)  # an older GPU
     for other in (replace(extents, rows=16), replace(extents, columns=4096), replace(extents, depth=96)):
-        assert not isinstance(chosen(other, asked, True), WgmmaTile)
+        assert not isinstance(chosen(other, asked, DEVICE, True), WgmmaTile)
 
 
 def test_blocks_of_a_cluster_all_have_columns_and_a_part_of_k() -> None:
     extents = LowBatchExtents(rows=64, columns=6144, depth=4096, weights=QUANTISED[0])
-    tile = chosen(extents, 227 << 10, True)
+    tile = chosen(extents, 227 << 10, DEVICE, True)
     assert isinstance(tile, WgmmaTile) and tile.cluster == 4
     for other in (replace(extents, columns=6144 + 64), replace(extents, depth=512 + 128)):
-        assert not isinstance(chosen(other, 227 << 10, True), WgmmaTile)
+        assert not isinstance(chosen(other, 227 << 10, DEVICE, True), WgmmaTile)
 
 
 def test_a_product_that_was_measured_gets_its_own_tile_where_a_block_has_room_for_it() -> None:
     extents = LowBatchExtents(rows=8, columns=16384, depth=3072, weights=QUANTISED[0])
     own = StagedTile(tiles=4, warps=(2, 4), stages=2, depth=128)
-    assert chosen(extents, 227 << 10, True) == chosen(replace(extents, rows=5), 227 << 10) == own
+    assert chosen(extents, 227 << 10, DEVICE, True) == chosen(replace(extents, rows=5), 227 << 10, DEVICE) == own
     others = (replace(extents, rows=1), replace(extents, depth=3584), replace(extents, columns=16000))
     for other, asked in [*((each, 227 << 10) for each in others), (extents, 99 << 10)]:
-        assert chosen(other, asked) != own
-    assert chosen(replace(extents, weights=QUANTISED[1]), 227 << 10) != own
+        assert chosen(other, asked, DEVICE) != own
+    assert chosen(replace(extents, weights=QUANTISED[1]), 227 << 10, DEVICE) != own
 
 
 @pytest.mark.parametrize("rows,stages", [(1, 4), (4, 2), (5, 2), (8, 2), (16, 2)])
 def test_three_tiles_where_they_bring_all_blocks_a_place_at_once(rows: int, stages: int) -> None:
     extents = LowBatchExtents(rows=rows, columns=5120, depth=5120, weights=QUANTISED[0])
     own = StagedTile(tiles=3, warps=(1, 8), stages=stages, depth=128)
-    assert chosen(extents, 227 << 10, True) == chosen(replace(extents, columns=6144), 227 << 10) == own
+    assert chosen(extents, 227 << 10, DEVICE, True) == chosen(replace(extents, columns=6144), 227 << 10, DEVICE) == own
     others = [replace(extents, columns=each) for each in (4224, 6400)]
     others += [replace(extents, depth=each) for each in (8192, 5152)]
     others += [replace(extents, rows=17)]
     for other in others:
-        assert chosen(other, 227 << 10) != own
-    assert chosen(replace(extents, weights=QUANTISED[1]), 227 << 10) != own
+        assert chosen(other, 227 << 10, DEVICE) != own
+    assert chosen(replace(extents, weights=QUANTISED[1]), 227 << 10, DEVICE) != own
 
 
 @pytest.mark.parametrize("rows,columns,depth,own", [
@@ -175,12 +177,12 @@ def test_three_tiles_where_they_bring_all_blocks_a_place_at_once(rows: int, stag
 ])  # fmt: skip
 def test_x_of_wide_products_is_held_in_registers(rows: int, columns: int, depth: int, own: StagedTile) -> None:
     extents = LowBatchExtents(rows=rows, columns=columns, depth=depth, weights=QUANTISED[0])
-    assert chosen(extents, 227 << 10, True) == own
+    assert chosen(extents, 227 << 10, DEVICE, True) == own
     others = [replace(extents, rows=each) for each in (8, 17)]
     others += [replace(extents, columns=16384, depth=3072), replace(extents, weights=QUANTISED[1])]
     others += [replace(extents, depth=depth + 32)]  # scales of a row that are no whole words
     for other in others:
-        tile = chosen(other, 227 << 10)
+        tile = chosen(other, 227 << 10, DEVICE)
         assert not isinstance(tile, StagedTile) or not tile.held
 
 

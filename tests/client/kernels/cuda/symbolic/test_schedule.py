@@ -21,6 +21,7 @@ from tunehub.kernels.cuda.gemm.rule import ranked
 from tunehub.kernels.cuda.pieces import NotPiecesError, over_pieces
 from tunehub.kernels.cuda.symbolic import schedule as open_sizes
 from tunehub.kernels.cuda.symbolic.schedule import by_size
+from tunehub.kernels.devices.known import default_device
 from tunehub.tir.branches import SizeBranch, joined, size_of
 from tunehub.tir.cuda.check import fault
 from tunehub.tir.guard import FaultFoundError, GuardError
@@ -55,7 +56,7 @@ class _Pieces:
         assert sums is not None and sums.problem is not None
         if sums.spatial[0] != length:
             return None
-        (tile,) = ranked(sums.problem, shared_memory=49152, threads=1024, count=1)
+        (tile,) = ranked(sums.problem, default_device(), shared_memory=49152, threads=1024, count=1)
         return tiles.checked_tiles(main_module(piece), sums, tile).mod["main"], 1e-7
 
 

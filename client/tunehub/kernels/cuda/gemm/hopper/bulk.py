@@ -14,6 +14,7 @@ from tvm import tirx
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import PIECE, STAGED, WARP, BulkTile
 from tunehub.kernels.cuda.gemm.hopper.kernel import Product, _KernelWriter, _loaded
 from tunehub.kernels.cuda.gemm.hopper.tiles import DEPTH, FLOAT
+from tunehub.kernels.devices.device import GpuDevice
 from tunehub.tir.cuda.ptx.barriers import bar_sync_warpgroup, cluster_sync_of_parted_warps
 from tunehub.tir.cuda.ptx.cp_async import shared_address
 from tunehub.tir.cuda.ptx.mbarrier import (
@@ -50,19 +51,22 @@ _VECTOR = 4
 _TOGETHER = 8  # vectors of a thread that are loaded before the first is written
 
 
-def bulk_kernel(product: Product, tile: BulkTile) -> Any:
-    """The PrimFunc of ``product`` by ``tile``. Raises ValueError where an operand is no matrix."""
-    return product.function.with_body(_BulkWriter(product, tile, None).statement())
+def bulk_kernel(product: Product, tile: BulkTile, device: GpuDevice) -> Any:
+    """The PrimFunc of ``product`` by ``tile`` for ``device``. Raises ValueError where an operand is no matrix."""
+    writer = _BulkWriter(product, tile, None)
+    writer.device = device
+    return product.function.with_body(writer.statement())
 
 
 class _BulkWriter(_KernelWriter):
     tile: Any
+    device: GpuDevice
     summed = True
 
     def statement(self) -> Any:
         tile = self.tile
         self.high, self.wide = tile.over(*self.extents[:2])
-        self.clusters = tile.started(self.high * self.wide)
+        self.clusters = tile.started(self.high * self.wide, self.device)
         self.rank = self.whole % tile.blocks
         self.part = self.rank % tile.cluster
         self.first_rank = self.rank - self.part

@@ -9,7 +9,7 @@ from itertools import product
 
 from tunehub.kernels.cuda.gemm.hopper.tiles import DEPTH, FLOAT, SHARED_BYTES, SKEW, WarpgroupBlock
 from tunehub.kernels.cuda.gemm.matmul import Matmul
-from tunehub.kernels.devices.known import default_device
+from tunehub.kernels.devices.device import GpuDevice
 from tunehub.tir.cuda.ptx.cp_async import COPIED
 from tunehub.tir.cuda.ptx.mbarrier import BARRIER_BYTES
 from tunehub.tir.cuda.ptx.wgmma import ROWS, WARPGROUP
@@ -76,14 +76,13 @@ class BulkTile(WarpgroupBlock):
         high, wide = (math.ceil(math.ceil(extent / block) / shared) for extent, block, shared in extents)
         return high, wide
 
-    @property
-    def resident(self) -> int:
-        """Clusters for which a large GPU has places."""
-        return default_device().places[self.blocks]
+    def resident(self, device: GpuDevice) -> int:
+        """Clusters for which ``device`` has places."""
+        return device.places[self.blocks]
 
-    def started(self, clusters: int) -> int:
+    def started(self, clusters: int, device: GpuDevice) -> int:
         """How many of ``clusters`` are started; each computes what is left, too. Where K is divided that is all."""
-        return clusters if self.cluster > 1 else min(clusters, self.resident)
+        return clusters if self.cluster > 1 else min(clusters, self.resident(device))
 
     def band(self, high: int) -> int:
         """Of ``high`` clusters along the rows, how many are computed before those below: as many as divide them."""
@@ -99,8 +98,8 @@ def suits(matmul: Matmul) -> bool:
     return large and plain and all(run % COPIED == 0 and run % k == 0 for run in matmul.runs)  # else a convolution
 
 
-def tiles(matmul: Matmul) -> Iterator[BulkTile]:
-    """Every tile that may suit ``matmul``, with as many stages as there is room for."""
+def tiles(matmul: Matmul, device: GpuDevice) -> Iterator[BulkTile]:
+    """Every tile that may suit ``matmul`` on ``device``, with as many stages as there is room for."""
     _, rows, columns, k = matmul.extents
     for (groups, own_rows, own_columns), shared, cluster in product(_SHAPES, _SHARED, _CLUSTERS):
         for stages in _STAGES:
@@ -108,27 +107,27 @@ def tiles(matmul: Matmul) -> Iterator[BulkTile]:
                 groups=groups, rows=own_rows, columns=own_columns, stages=stages, cluster=cluster, shared=shared
             )
             if tile.shared_bytes <= SHARED_BYTES:
-                if _fits(tile, rows, columns, math.ceil(k / DEPTH)):
+                if _fits(tile, rows, columns, math.ceil(k / DEPTH), device):
                     yield tile
                 break
 
 
-def _fits(tile: BulkTile, rows: int, columns: int, steps: int) -> bool:
+def _fits(tile: BulkTile, rows: int, columns: int, steps: int, device: GpuDevice) -> bool:
     """Whether a block has less than twice what there is, a cluster no block without work, boxes begin at whole
     patterns, and K may be divided as the tile says."""
     (height, width), (along_rows, along_columns) = tile.block, tile.shared
-    if tile.blocks not in default_device().places or height >= 2 * rows or width >= 2 * columns:
+    if tile.blocks not in device.places or height >= 2 * rows or width >= 2 * columns:
         return False
     if along_rows > math.ceil(rows / height) or along_columns > math.ceil(columns / width):
         return False
     if height % (along_columns * _PATTERN_ROWS) or width % (along_rows * _PATTERN_ROWS):
         return False
-    return tile.cluster == 1 or _divides(tile, math.prod(tile.over(rows, columns)), steps)
+    return tile.cluster == 1 or _divides(tile, math.prod(tile.over(rows, columns)), steps, device)
 
 
-def _divides(tile: BulkTile, clusters: int, steps: int) -> bool:
+def _divides(tile: BulkTile, clusters: int, steps: int, device: GpuDevice) -> bool:
     """Whether K may be divided: all ``clusters`` are there at a time. Sums must not outlive the part of the kernel that
     has so many registers."""
     parts = math.prod(tile.block) // 4 // tile.cluster
-    few = clusters <= tile.resident and tile.registers is None
+    few = clusters <= tile.resident(device) and tile.registers is None
     return few and steps >= 4 * tile.cluster and parts % tile.multiplying == 0

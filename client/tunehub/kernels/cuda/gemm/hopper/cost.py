@@ -12,31 +12,31 @@ from collections.abc import Mapping
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
 from tunehub.kernels.cuda.gemm.hopper.tiles import AHEAD, DEPTH, HALF, SHARED_BYTES, WarpgroupTile
 from tunehub.kernels.cuda.gemm.matmul import Matmul
-from tunehub.kernels.devices.known import default_device
+from tunehub.kernels.devices.device import GpuDevice
 from tunehub.target.gpu_architectures import REGISTERS, RESERVED_BYTES
 from tunehub.tir.cuda.ptx.wgmma import ROWS
 
 
-def seconds(matmul: Matmul, tile: WarpgroupTile) -> float:
-    """What ``tile`` should take on a large GPU."""
-    return _sum(default_device().costs.warpgroups, counts(matmul, tile))
+def seconds(matmul: Matmul, tile: WarpgroupTile, device: GpuDevice) -> float:
+    """What ``tile`` should take on ``device``."""
+    return _sum(device.costs.warpgroups, counts(matmul, tile, device))
 
 
-def tf32_seconds(matmul: Matmul, tile: WarpgroupTile) -> float:
+def tf32_seconds(matmul: Matmul, tile: WarpgroupTile, device: GpuDevice) -> float:
     """As :func:`seconds`, of operands of two halves each, which are rounded in shared memory."""
-    return _sum(default_device().costs.warpgroups_tf32, counts(matmul, tile))
+    return _sum(device.costs.warpgroups_tf32, counts(matmul, tile, device))
 
 
-def bulk_seconds(matmul: Matmul, tile: BulkTile) -> float:
+def bulk_seconds(matmul: Matmul, tile: BulkTile, device: GpuDevice) -> float:
     """As :func:`seconds`, of a kernel whose operands the copy engine brings."""
-    return _sum(default_device().costs.warpgroups_bulk, bulk_counts(matmul, tile))
+    return _sum(device.costs.warpgroups_bulk, bulk_counts(matmul, tile, device))
 
 
 def _sum(costs: Mapping[str, float], found: Mapping[str, float]) -> float:
     return math.fsum(costs[name] * found[name] for name in costs)
 
 
-def counts(matmul: Matmul, tile: WarpgroupTile) -> dict[str, float]:
+def counts(matmul: Matmul, tile: WarpgroupTile, device: GpuDevice) -> dict[str, float]:
     """How much of everything in ``costs.warpgroups`` there is on the busiest multiprocessor.
 
     ``products``, ``loads`` (bytes into shared memory), ``gathered`` (sums read from a cluster's blocks) and ``results``
@@ -48,7 +48,7 @@ def counts(matmul: Matmul, tile: WarpgroupTile) -> dict[str, float]:
     block_rows, block_columns = tile.block
     grid = batch * math.ceil(rows / block_rows) * math.ceil(columns / block_columns) * tile.cluster
     steps = math.ceil(math.ceil(k / DEPTH) / tile.cluster)
-    blocks = math.ceil(grid / default_device().found_by(tile.cluster))
+    blocks = math.ceil(grid / device.found_by(tile.cluster))
     rounds = math.ceil(blocks / resident(tile))
     return {
         "launch": 1.0,
@@ -64,12 +64,12 @@ def counts(matmul: Matmul, tile: WarpgroupTile) -> dict[str, float]:
     }
 
 
-def bulk_counts(matmul: Matmul, tile: BulkTile) -> dict[str, float]:
+def bulk_counts(matmul: Matmul, tile: BulkTile, device: GpuDevice) -> dict[str, float]:
     """As :func:`counts`, of everything in ``costs.warpgroups_bulk``: ``loads`` of what blocks of a cluster share each
     has a part of, ``instructions`` are those of all warpgroups for 64 elements of K, and ``rounds`` of clusters."""
     _, rows, columns, k = matmul.extents
     height, width = tile.block
-    rounds = math.ceil(math.prod(tile.over(rows, columns)) / tile.resident)
+    rounds = math.ceil(math.prod(tile.over(rows, columns)) / tile.resident(device))
     steps = rounds * math.ceil(math.ceil(k / DEPTH) / tile.cluster)
     divided = tile.cluster > 1
     return {

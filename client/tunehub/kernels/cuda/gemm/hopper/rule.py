@@ -17,9 +17,11 @@ from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
 from tunehub.kernels.cuda.gemm.hopper.cost import bulk_seconds, seconds
 from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile, suits, tiles
 from tunehub.kernels.cuda.gemm.matmul import Matmul, find_matmul
-from tunehub.kernels.cuda.gemm.tensor_core.cost import LAUNCHES_S, default_s
+from tunehub.kernels.cuda.gemm.tensor_core.cost import default_s
 from tunehub.kernels.cuda.gemm.workload import ProductWorkload
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
+from tunehub.kernels.devices.device import GpuDevice
+from tunehub.kernels.devices.known import device_of
 from tunehub.tir.cuda.nvrtc import compile_for_warpgroups
 from tunehub.tir.cuda.ptx.cp_async import COPIED
 from tunehub.tir.cuda.ptx.wgmma import ARCHITECTURE
@@ -61,35 +63,38 @@ def matmul_in(mod: Any) -> Matmul | None:
     return next((matmul for matmul in found if matmul is not None), None)
 
 
-def ranked(matmul: Matmul, count: int) -> list[WarpgroupTile]:
-    """The ``count`` tiles that should take least, the best first."""
-    return nsmallest(count, tiles(matmul), key=lambda tile: (seconds(matmul, tile), tile))
+def ranked(matmul: Matmul, count: int, device: GpuDevice) -> list[WarpgroupTile]:
+    """The ``count`` tiles that should take least on ``device``, the best first."""
+    return nsmallest(count, tiles(matmul), key=lambda tile: (seconds(matmul, tile, device), tile))
 
 
-def bulk_ranked(matmul: Matmul, count: int) -> list[BulkTile]:
+def bulk_ranked(matmul: Matmul, count: int, device: GpuDevice) -> list[BulkTile]:
     """As :func:`ranked`, of kernels whose operands the copy engine brings; none where it cannot."""
     if not bulk_tiles.suits(matmul):
         return []
-    return nsmallest(count, bulk_tiles.tiles(matmul), key=lambda tile: (bulk_seconds(matmul, tile), tile))
+    known = bulk_tiles.tiles(matmul, device)
+    return nsmallest(count, known, key=lambda tile: (bulk_seconds(matmul, tile, device), tile))
 
 
 def expected_s(matmul: Matmul, target: Any) -> float | None:
     """What the best kernel should take; None where there is none for ``target``."""
-    found = best(matmul) if serves(target) and suits(matmul) else []
+    found = best(matmul, device_of(target)) if serves(target) and suits(matmul) else []
     return found[0][0] if found else None
 
 
-def best(matmul: Matmul) -> list[tuple[float, ByWarpgroups]]:
-    """The best tile of each kind and the seconds that it should take, the best first."""
-    bulk: list[tuple[float, ByWarpgroups]] = [(bulk_seconds(matmul, tile), tile) for tile in bulk_ranked(matmul, 1)]
-    plain = [(seconds(matmul, tile), tile) for tile in ranked(matmul, 1)]
+def best(matmul: Matmul, device: GpuDevice) -> list[tuple[float, ByWarpgroups]]:
+    """The best tile of each kind and the seconds that it should take on ``device``, the best first."""
+    bulk: list[tuple[float, ByWarpgroups]] = [
+        (bulk_seconds(matmul, tile, device), tile) for tile in bulk_ranked(matmul, 1, device)
+    ]
+    plain = [(seconds(matmul, tile, device), tile) for tile in ranked(matmul, 1, device)]
     return sorted([*bulk, *plain], key=lambda each: each[0] * (1.0 if isinstance(each[1], BulkTile) else _MARGIN))
 
 
-def turned_s(matmul: Matmul) -> float:
+def turned_s(matmul: Matmul, device: GpuDevice) -> float:
     """What a convolution that is ``matmul`` should take with channels last."""
     turned = replace(matmul, rows_first=False, k_last=True, columns_first=False, runs=(COPIED, COPIED), window=1)
-    return min((seconds(turned, tile) for tile in tiles(turned)), default=math.inf)
+    return min((seconds(turned, tile, device) for tile in tiles(turned)), default=math.inf)
 
 
 def match(mod: Any, target: Any) -> ProductWorkload | None:
@@ -99,13 +104,13 @@ def match(mod: Any, target: Any) -> ProductWorkload | None:
     return ProductWorkload(mod=mod, target=target, matmul=matmul) if matmul is not None and suited else None
 
 
-def candidates(workload: ProductWorkload, _device: Any) -> Iterator[KernelCandidate]:
+def candidates(workload: ProductWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
     """The best tile of each kind, none where TVM's own schedule should take as little, within the margin of every
     guess. Operands may lie so that only the second kind can take them, which then comes before all that the first one
     came before."""
-    other_s, known = default_s(workload.matmul), best(workload.matmul)
+    other_s, known = default_s(workload.matmul, device), best(workload.matmul, device)
     for own_s, tile in known:
-        if against_guess(own_s, other_s, launches_s=LAUNCHES_S) is not None:
+        if against_guess(own_s, other_s, launches_s=device.launches.tensor_cores) is not None:
             return
         yield KernelCandidate(tile=tile, seconds=own_s, compared_s=known[0][0])
 
@@ -114,17 +119,18 @@ def takes(workload: ProductWorkload, tile: ByWarpgroups) -> bool:
     """Whether it is one of all tiles of its kind."""
     matmul = workload.matmul
     if isinstance(tile, BulkTile):
-        return bulk_tiles.suits(matmul) and tile in set(bulk_tiles.tiles(matmul))
+        return bulk_tiles.suits(matmul) and tile in set(bulk_tiles.tiles(matmul, device_of(workload.target)))
     return tile in set(tiles(matmul))
 
 
-def space(workload: ProductWorkload, _device: Any) -> Iterator[KernelCandidate]:
+def space(workload: ProductWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
     """The rule's tile, and then as many of both kinds."""
     matmul = workload.matmul
-    bulk, others = bulk_ranked(matmul, _MEASURED), ranked(matmul, _MEASURED)
-    found = [best(matmul)[0][1], *(tile for pair in zip_longest(bulk, others) for tile in pair if tile is not None)]
+    bulk, others = bulk_ranked(matmul, _MEASURED, device), ranked(matmul, _MEASURED, device)
+    first, both = best(matmul, device)[0][1], zip_longest(bulk, others)
+    found = [first, *(tile for pair in both for tile in pair if tile is not None)]
     for tile in list(dict.fromkeys(found))[:_MEASURED]:
-        own_s = bulk_seconds(matmul, tile) if isinstance(tile, BulkTile) else seconds(matmul, tile)
+        own_s = bulk_seconds(matmul, tile, device) if isinstance(tile, BulkTile) else seconds(matmul, tile, device)
         yield KernelCandidate(tile=tile, seconds=own_s)
 
 
@@ -140,7 +146,7 @@ def by_tile(mod: Any, matmul: Matmul, tile: ByWarpgroups, target: Any) -> Warpgr
     from tunehub.kernels.cuda.gemm.hopper.kernel import kernel, product_of
 
     product = product_of(mod, matmul)
-    function = bulk_kernel(product, tile) if isinstance(tile, BulkTile) else kernel(product, tile)
+    function = bulk_kernel(product, tile, device_of(target)) if isinstance(tile, BulkTile) else kernel(product, tile)
     return WarpgroupSchedule(main_module(for_own_target(function, target)))
 
 

@@ -16,6 +16,7 @@ from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile, suits, tiles
 from tunehub.kernels.cuda.gemm.matmul import Matmul, find_matmul
 from tunehub.kernels.cuda.gemm.workload import ProductWorkload
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
+from tunehub.kernels.devices.device import GpuDevice
 from tunehub.tir.nodes import main_module
 from tunehub.tir.precision import PRECISION
 
@@ -45,10 +46,10 @@ def as_halves(matmul: Matmul) -> Matmul:
     )
 
 
-def expected(matmul: Matmul) -> tuple[float, WarpgroupTile] | None:
+def expected(matmul: Matmul, device: GpuDevice) -> tuple[float, WarpgroupTile] | None:
     """The seconds that the best tile should take, and that tile; None where none suits."""
     halves = as_halves(matmul)
-    return min(((tf32_seconds(halves, tile), tile) for tile in tiles(halves)), default=None)
+    return min(((tf32_seconds(halves, tile, device), tile) for tile in tiles(halves)), default=None)
 
 
 def match(mod: Any, target: Any) -> ProductWorkload | None:
@@ -57,9 +58,9 @@ def match(mod: Any, target: Any) -> ProductWorkload | None:
     return None if matmul is None else ProductWorkload(mod=mod, target=target, matmul=matmul)
 
 
-def candidates(workload: ProductWorkload, _device: Any) -> Iterator[KernelCandidate]:
+def candidates(workload: ProductWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
     """The tile that should cost least."""
-    best = expected(workload.matmul)
+    best = expected(workload.matmul, device)
     if best is not None:
         yield KernelCandidate(tile=best[1], seconds=best[0])
 

@@ -10,22 +10,22 @@ import numpy as np
 from tunehub.kernels.cuda.gemm.cost import Array
 from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.split_k.sketch import Side, SplitTiles, blocks_of, registers, shared_memory, sides
-from tunehub.kernels.devices.known import default_device
-from tunehub.target.gpu_architectures import MOST_BLOCKS, MOST_WARPS, REGISTERS, RESERVED_BYTES, SHARED_BYTES, WARP
+from tunehub.kernels.devices.device import GpuDevice
+from tunehub.target.gpu_architectures import RESERVED_BYTES, WARP
 
 _FLOAT = 4  # bytes
 _SECTOR = 32  # bytes that are loaded at once
 _VECTOR = 4  # elements that are read from shared memory at once
 
 
-def seconds(matmul: Matmul, tiles: SplitTiles) -> Array:
-    """What each of ``tiles`` should take on a large GPU."""
-    found = counts(matmul, tiles)
-    costs = default_device().costs.split_k
+def seconds(matmul: Matmul, tiles: SplitTiles, device: GpuDevice) -> Array:
+    """What each of ``tiles`` should take on ``device``."""
+    found = counts(matmul, tiles, device)
+    costs = device.costs.split_k
     return np.asarray(sum(costs[name] * found[name] for name in costs))
 
 
-def counts(matmul: Matmul, tiles: SplitTiles) -> dict[str, Array]:
+def counts(matmul: Matmul, tiles: SplitTiles, device: GpuDevice) -> dict[str, Array]:
     """How much of everything in ``costs.split_k`` there is on the busiest multiprocessor, for each of ``tiles``.
 
     ``products`` and ``shared_reads`` (of a warp, up to four elements each), ``loads`` (of a warp), ``sectors``,
@@ -36,8 +36,8 @@ def counts(matmul: Matmul, tiles: SplitTiles) -> dict[str, Array]:
     slow, fast, depth = tiles.block
     grid = blocks_of(matmul, tiles)
     steps = _ceil(k, depth)
-    blocks = _ceil(grid, default_device().multiprocessors)
-    rounds = _ceil(blocks, np.minimum(blocks, resident(matmul, tiles)))
+    blocks = _ceil(grid, device.multiprocessors)
+    rounds = _ceil(blocks, np.minimum(blocks, resident(matmul, tiles, device)))
     warps = tiles.block_threads / WARP
     sums = tiles.sums[0] * tiles.sums[1]
     parts = (slow * depth, fast * depth)
@@ -58,15 +58,15 @@ def counts(matmul: Matmul, tiles: SplitTiles) -> dict[str, Array]:
     }
 
 
-def resident(matmul: Matmul, tiles: SplitTiles) -> Array:
+def resident(matmul: Matmul, tiles: SplitTiles, device: GpuDevice) -> Array:
     """How many blocks of each of ``tiles`` fit on a multiprocessor at a time."""
     threads = tiles.block_threads
     limits = (
-        MOST_WARPS * WARP // threads,
-        SHARED_BYTES // (shared_memory(matmul, tiles) + RESERVED_BYTES),
-        REGISTERS // (threads * registers(matmul, tiles)),
+        device.warps * WARP // threads,
+        device.shared_memory // (shared_memory(matmul, tiles) + RESERVED_BYTES),
+        device.registers // (threads * registers(matmul, tiles)),
     )
-    return np.asarray(np.clip(np.minimum.reduce(limits), 1, MOST_BLOCKS))
+    return np.asarray(np.clip(np.minimum.reduce(limits), 1, device.blocks))
 
 
 def _loads(side: Side, part: Array, vector: Array) -> Any:

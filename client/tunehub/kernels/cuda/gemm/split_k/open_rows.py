@@ -17,6 +17,7 @@ from tunehub.kernels.cuda.gemm.split_k.rule import likeliest
 from tunehub.kernels.cuda.gemm.split_k.sketch import SplitTile, SplitTiles, apply, matmul_of, sides
 from tunehub.kernels.cuda.open_function import OpenFunction
 from tunehub.kernels.cuda.pieces import RowBlocks
+from tunehub.kernels.devices.device import GpuDevice
 from tunehub.tir.guard import check_tiles
 
 _MOST_LENGTH = 512  # of a piece
@@ -25,10 +26,11 @@ _CANDIDATES = 2  # tiles of a size
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DividedRows:
-    """A ``tile`` with divided sums for any number of rows."""
+    """A ``tile`` with divided sums for any number of rows, whose times are those on ``device``."""
 
     product: OpenMatmul
     tile: SplitTile
+    device: GpuDevice
 
     @property
     def blocks(self) -> RowBlocks:
@@ -45,21 +47,22 @@ class DividedRows:
 
     def seconds_at(self, size: int) -> float:
         """What it should take."""
-        return float(seconds(self.product.at(size), _as_tiles(self.tile))[0])
+        return float(seconds(self.product.at(size), _as_tiles(self.tile), self.device)[0])
 
 
-def divided_rows(whole: OpenFunction, sizes: Sequence[int]) -> tuple[DividedRows, ...]:
-    """The likeliest tiles at each of ``sizes``; none where ``whole`` is no such product. Raises NotPiecesError."""
+def divided_rows(whole: OpenFunction, sizes: Sequence[int], device: GpuDevice) -> tuple[DividedRows, ...]:
+    """The likeliest tiles at each of ``sizes`` on ``device``; none where ``whole`` is no such product. Raises
+    NotPiecesError."""
     product = open_matmul(whole, matmul_of, batched=True)
-    return () if product is None else _likely(product, tuple(sizes))
+    return () if product is None else _likely(product, tuple(sizes), device)
 
 
-def row_blocks(whole: OpenFunction, tile: SplitTile, length: int) -> RowBlocks | None:
+def row_blocks(whole: OpenFunction, tile: SplitTile, length: int, device: GpuDevice) -> RowBlocks | None:
     """What the blocks of ``tile`` compute in pieces of the ``length`` that it divides; None for others."""
     product = open_matmul(whole, matmul_of)
     if product is None:
         return None
-    found = DividedRows(product=product, tile=tile)
+    found = DividedRows(product=product, tile=tile, device=device)
     return None if length % found.length else found.blocks
 
 
@@ -76,9 +79,9 @@ def over_rows(whole: OpenFunction, found: DividedRows) -> Any:
 
 
 @lru_cache(maxsize=256)  # functions differ in what follows only
-def _likely(product: OpenMatmul, sizes: tuple[int, ...]) -> tuple[DividedRows, ...]:
-    tiles = {tile: None for size in sizes for tile, _ in likeliest(product.at(size), _CANDIDATES)}
-    found = (DividedRows(product=product, tile=tile) for tile in tiles)
+def _likely(product: OpenMatmul, sizes: tuple[int, ...], device: GpuDevice) -> tuple[DividedRows, ...]:
+    tiles = {tile: None for size in sizes for tile, _ in likeliest(product.at(size), _CANDIDATES, device)}
+    found = (DividedRows(product=product, tile=tile, device=device) for tile in tiles)
     return tuple(each for each in found if each.length <= _MOST_LENGTH)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tunehub.comparison.guess import GUESS_MARGIN, against_guess
-from tunehub.kernels.cuda.gemm.cost import LAUNCHES_S, default_s
+from tunehub.kernels.cuda.gemm.cost import default_s
 from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.gemm.split_k.cost import seconds
@@ -19,6 +19,7 @@ from tunehub.kernels.cuda.gemm.split_k.sketch import SplitTile, all_tiles, apply
 from tunehub.kernels.cuda.gemm.tiles import sums_of
 from tunehub.kernels.cuda.gemm.workload import ProductWorkload
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
+from tunehub.kernels.devices.device import GpuDevice
 from tunehub.tir.guard import check_tiles
 
 NAME, VERSION, ALONE = "split_k", 1, False
@@ -33,16 +34,16 @@ def match(mod: Any, target: Any) -> ProductWorkload | None:
     return None if matmul is None else ProductWorkload(mod=mod, target=target, matmul=matmul)
 
 
-def candidates(workload: ProductWorkload, _device: Any) -> Iterator[KernelCandidate]:
+def candidates(workload: ProductWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
     """The likeliest tiles. Raises NoTileError when none is within bounds, or when TVM's own schedule should take as
     little, within the margin of every guess."""
     matmul, sums = workload.matmul, sums_of(workload.mod)
-    found = likeliest(matmul, _ATTEMPTS)
+    found = likeliest(matmul, _ATTEMPTS, device)
     if not found:
         raise NoTileError(f"no tile of {matmul.extents} is within bounds")
-    other_s = None if sums is None or sums.problem is None else default_s(sums.problem)
+    other_s = None if sums is None or sums.problem is None else default_s(sums.problem, device)
     for tile, expected_s in found:
-        against = None if other_s is None else against_guess(expected_s, other_s, launches_s=LAUNCHES_S)
+        against = None if other_s is None else against_guess(expected_s, other_s, launches_s=device.launches.threads)
         if against is not None:
             raise NoTileError(against)
         yield KernelCandidate(tile=tile, seconds=expected_s, compared_s=_compared_s(matmul, expected_s))
@@ -71,16 +72,16 @@ def build(workload: ProductWorkload, tile: SplitTile) -> Any:
     return schedule
 
 
-def promised_s(mod: Any) -> float | None:
-    """Seconds that the likeliest tile should take; None when there is none."""
+def promised_s(mod: Any, device: GpuDevice) -> float | None:
+    """Seconds that the likeliest tile should take on ``device``; None when there is none."""
     matmul = matmul_of(mod)
-    found = () if matmul is None else likeliest(matmul, _ATTEMPTS)
+    found = () if matmul is None else likeliest(matmul, _ATTEMPTS, device)
     return found[0][1] if found else None
 
 
 @lru_cache(maxsize=256)  # asked for a transfer, for the rule, and for each function that differs in what follows only
-def likeliest(matmul: Matmul, count: int) -> tuple[tuple[SplitTile, float], ...]:
-    """The ``count`` tiles that should take least, in seconds each, the best first."""
+def likeliest(matmul: Matmul, count: int, device: GpuDevice) -> tuple[tuple[SplitTile, float], ...]:
+    """The ``count`` tiles that should take least on ``device``, in seconds each, the best first."""
     found = all_tiles(matmul)
-    expected = seconds(matmul, found)
+    expected = seconds(matmul, found, device)
     return tuple((found.tile(int(at)), float(expected[at])) for at in np.argsort(expected, kind="stable")[:count])

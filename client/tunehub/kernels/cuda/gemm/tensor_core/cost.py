@@ -9,8 +9,8 @@ from itertools import compress
 
 from tunehub.kernels.cuda.gemm.matmul import AT_ONCE, Matmul
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, runs_of, shared_memory
-from tunehub.kernels.devices.known import default_device
-from tunehub.target.gpu_architectures import MOST_BLOCKS, MOST_WARPS, REGISTERS, RESERVED_BYTES, SHARED_BYTES, WARP
+from tunehub.kernels.devices.device import GpuDevice
+from tunehub.target.gpu_architectures import RESERVED_BYTES, WARP
 
 _HALF = 2  # bytes
 _SECTOR = 32  # bytes that are loaded at once
@@ -18,17 +18,16 @@ _OF_SUMS, _OF_OPERAND, _OTHER_REGISTERS = 8, 8, 48  # registers of a thread: for
 
 # Of TVM's own rules for matmuls, with tensor cores where each extent is more than 64; see `default_counts`.
 _DEFAULT_TILE, _PLAIN_TILE, _MOST_PLAIN = (128, 128, 64), (32, 64, 16), 64
-LAUNCHES_S = (1.6e-6, 0.8e-6)  # as :data:`tunehub.kernels.cuda.gemm.cost.LAUNCHES_S`
 
 
-def seconds(matmul: Matmul, tile: TensorTile) -> float:
-    """What ``tile`` should take on a large GPU."""
-    found = counts(matmul, tile)
-    costs = default_device().costs.tensor_cores
+def seconds(matmul: Matmul, tile: TensorTile, device: GpuDevice) -> float:
+    """What ``tile`` should take on ``device``."""
+    found = counts(matmul, tile, device)
+    costs = device.costs.tensor_cores
     return math.fsum(costs[name] * found[name] for name in costs)
 
 
-def counts(matmul: Matmul, tile: TensorTile) -> dict[str, float]:
+def counts(matmul: Matmul, tile: TensorTile, device: GpuDevice) -> dict[str, float]:
     """How much of everything in ``costs.tensor_cores`` there is on the busiest multiprocessor.
 
     ``products``, ``fragments`` (read from shared memory by a warp), ``loads`` (of a warp), ``sectors``, ``results`` and
@@ -40,8 +39,8 @@ def counts(matmul: Matmul, tile: TensorTile) -> dict[str, float]:
     batch, *extents = matmul.extents
     block_rows, block_columns, block_depth = tile.block
     rows, columns, steps = (math.ceil(e / size) for e, size in zip(extents, tile.block, strict=True))
-    blocks = math.ceil(batch * rows * columns / default_device().multiprocessors)
-    rounds = math.ceil(blocks / min(blocks, _resident(tile)))
+    blocks = math.ceil(batch * rows * columns / device.multiprocessors)
+    rounds = math.ceil(blocks / min(blocks, _resident(tile, device)))
     parts = (block_rows * block_depth, block_columns * block_depth)
     runs = runs_of(matmul)
     own = [part / math.gcd(vector, run) for part, vector, run in zip(parts, tile.vectors, runs, strict=True)]
@@ -65,11 +64,11 @@ def counts(matmul: Matmul, tile: TensorTile) -> dict[str, float]:
     }
 
 
-def default_s(matmul: Matmul) -> float:
-    """What TVM's own schedule should take on a large GPU."""
-    known = default_device().costs
+def default_s(matmul: Matmul, device: GpuDevice) -> float:
+    """What TVM's own schedule should take on ``device``."""
+    known = device.costs
     costs = known.tensor_cores_default if on_tensor_cores(matmul) else known.half_default
-    found = default_counts(matmul)
+    found = default_counts(matmul, device)
     return math.fsum(costs[name] * found[name] for name in costs)
 
 
@@ -78,7 +77,7 @@ def on_tensor_cores(matmul: Matmul) -> bool:
     return min(matmul.extents[1:]) > _MOST_PLAIN
 
 
-def default_counts(matmul: Matmul) -> dict[str, float]:
+def default_counts(matmul: Matmul, device: GpuDevice) -> dict[str, float]:
     """As :func:`counts`, of TVM's own schedule: all that ``tensor_cores_default`` and ``half_default`` name.
 
     ``steps`` of all blocks of a multiprocessor one after another, and ``chain``, those of one block. A step takes
@@ -87,7 +86,7 @@ def default_counts(matmul: Matmul) -> dict[str, float]:
     batch, *extents = matmul.extents
     tile = _DEFAULT_TILE if on_tensor_cores(matmul) else _PLAIN_TILE
     rows, columns, chain = (math.ceil(e / size) for e, size in zip(extents, tile, strict=True))
-    steps = math.ceil(batch * rows * columns / default_device().multiprocessors) * chain
+    steps = math.ceil(batch * rows * columns / device.multiprocessors) * chain
     window = matmul.window > 1
     return {
         "launch": 1.0,
@@ -107,14 +106,14 @@ def _bytes(matmul: Matmul) -> int:
     return _HALF * batch * (rows * k + columns * k + rows * columns)
 
 
-def _resident(tile: TensorTile) -> int:
+def _resident(tile: TensorTile, device: GpuDevice) -> int:
     """How many blocks fit on a multiprocessor at a time."""
     waiting = sum(tile.block[:2]) * tile.block[2] / tile.threads / 2 if tile.pipelined else 0.0
     own = math.prod(tile.fragments) * _OF_SUMS + sum(tile.fragments) * _OF_OPERAND
     registers = min(255.0, own + waiting + _OTHER_REGISTERS)
     limits = (
-        MOST_WARPS / tile.all_warps,
-        SHARED_BYTES / (shared_memory(tile) + RESERVED_BYTES),
-        REGISTERS / (registers * tile.threads),
+        device.warps / tile.all_warps,
+        device.shared_memory / (shared_memory(tile) + RESERVED_BYTES),
+        device.registers / (registers * tile.threads),
     )
-    return max(1, min(MOST_BLOCKS, math.floor(min(limits))))
+    return max(1, min(device.blocks, math.floor(min(limits))))

@@ -12,11 +12,13 @@ from tunehub.comparison.guess import against_guess
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.rule import FURTHER, NoTileError, spread
-from tunehub.kernels.cuda.gemm.tensor_core.cost import LAUNCHES_S, default_s, seconds
+from tunehub.kernels.cuda.gemm.tensor_core.cost import default_s, seconds
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, apply, is_among, matmul_of, tiles
 from tunehub.kernels.cuda.gemm.tiles import is_narrow, narrow_s
 from tunehub.kernels.cuda.gemm.workload import ProductWorkload
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
+from tunehub.kernels.devices.device import GpuDevice
+from tunehub.kernels.devices.known import device_of
 from tunehub.tir.cuda.headers import missing_for_tensor_cores
 from tunehub.tir.guard import check_tiles
 from tunehub.tir.intrinsics import import_intrinsics
@@ -32,18 +34,18 @@ def match(mod: Any, target: Any) -> ProductWorkload | None:
     return None if matmul is None else ProductWorkload(mod=mod, target=target, matmul=matmul)
 
 
-def candidates(workload: ProductWorkload, _device: Any) -> Iterator[KernelCandidate]:
+def candidates(workload: ProductWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
     """The likeliest tiles. Raises NoTileError when none is within bounds, when TVM's own schedule should take as
     little, within the margin of every guess, or when CUDA's headers for tensor cores are missing."""
     matmul = workload.matmul
     check_headers()
-    found, other_s = ranked(matmul, _ATTEMPTS), default_s(matmul)
+    found, other_s = ranked(matmul, _ATTEMPTS, device), default_s(matmul, device)
     if not found:
         raise NoTileError(f"no tile of {matmul.extents} is within bounds")
     first_s = _first_s(matmul, workload.target)
     for tile in found:
-        expected_s = seconds(matmul, tile)
-        against = against_guess(expected_s, other_s, launches_s=LAUNCHES_S)
+        expected_s = seconds(matmul, tile, device)
+        against = against_guess(expected_s, other_s, launches_s=device.launches.tensor_cores)
         if against is not None:
             raise NoTileError(against)
         yield KernelCandidate(tile=tile, seconds=expected_s, compared_s=max(expected_s, first_s))
@@ -62,10 +64,10 @@ def takes(workload: ProductWorkload, tile: TensorTile) -> bool:
     return is_among(workload.matmul, tile)
 
 
-def space(workload: ProductWorkload, _device: Any) -> Iterator[KernelCandidate]:
+def space(workload: ProductWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
     """The best tiles, and some behind them."""
-    for tile in spread(ranked(workload.matmul, FURTHER)):
-        yield KernelCandidate(tile=tile, seconds=seconds(workload.matmul, tile))
+    for tile in spread(ranked(workload.matmul, FURTHER, device)):
+        yield KernelCandidate(tile=tile, seconds=seconds(workload.matmul, tile, device))
 
 
 def build(workload: ProductWorkload, tile: TensorTile) -> Any:
@@ -95,7 +97,8 @@ def _others_s(mod: Any, matmul: Matmul, target: Any, own: float | None) -> Itera
     *_, columns, k = matmul.extents
     has_windows = matmul.runs[0] < k
     if matmul_of(mod) is not None and not (has_windows and own is not None):
-        yield from (seconds(matmul, tile) for tile in ranked(matmul, 1))
+        device = device_of(target)
+        yield from (seconds(matmul, tile, device) for tile in ranked(matmul, 1, device))
     plain = narrow_s(mod, target) if own is None or is_narrow(columns, k) else None
     if plain is not None:
         yield plain
@@ -112,6 +115,6 @@ def promised_s(mod: Any, target: Any) -> float | None:
     return min(known, default=None)
 
 
-def ranked(matmul: Matmul, count: int) -> list[TensorTile]:
-    """The ``count`` tiles that should take least, the best first."""
-    return nsmallest(count, tiles(matmul), key=lambda tile: (seconds(matmul, tile), tile))
+def ranked(matmul: Matmul, count: int, device: GpuDevice) -> list[TensorTile]:
+    """The ``count`` tiles that should take least on ``device``, the best first."""
+    return nsmallest(count, tiles(matmul), key=lambda tile: (seconds(matmul, tile, device), tile))

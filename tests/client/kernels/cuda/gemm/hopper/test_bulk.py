@@ -20,6 +20,7 @@ from tunehub.kernels.cuda.gemm.hopper.bulk import bulk_kernel
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile, suits, tiles
 from tunehub.kernels.cuda.gemm.hopper.kernel import product_of
 from tunehub.kernels.cuda.gemm.hopper.rule import matmul_in
+from tunehub.kernels.devices.known import default_device
 from tunehub.tir.cuda import nvrtc
 from tunehub.tir.cuda.check import fault
 from tunehub.tir.cuda.fault import Fault, NotSimulated
@@ -49,7 +50,7 @@ SMALL = half_product(1, 200, 136, 328, transposed=(False, True))
 def _kernel(mod: Any, tile: BulkTile) -> Any:
     matmul = matmul_in(mod)
     assert matmul is not None
-    return bulk_kernel(product_of(mod, matmul), tile)
+    return bulk_kernel(product_of(mod, matmul), tile, default_device())
 
 
 def _assert_right(mod: Any, tile: BulkTile, seed: int) -> None:

@@ -21,6 +21,7 @@ from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
 from tunehub.kernels.cuda.gemm.hopper.cost import bulk_counts, counts, seconds
 from tunehub.kernels.cuda.gemm.hopper.tiles import suits, tiles
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import matmul_of
+from tunehub.kernels.devices.known import default_device
 from tunehub.records.lookup import EmptyLookup
 from tunehub.tir.cuda import nvrtc
 from tunehub.tir.cuda.check import fault
@@ -29,6 +30,7 @@ from ...scheduled import H200
 from ..half_products import every_other_row, half_conv, half_product
 
 pytestmark = pytest.mark.slow
+DEVICE = default_device()
 _CALLBACK = "tvm_callback_cuda_compile"
 
 
@@ -62,10 +64,10 @@ def test_operands_that_the_copy_engine_cannot_take_are_copied_otherwise() -> Non
     """Every other row of a larger matrix, which counts say nothing of."""
     mod = every_other_row(2048, 2048, 2048)
     matmul = matmul_of(mod)
-    assert isinstance(rule.best(matmul)[0][1], BulkTile)
+    assert isinstance(rule.best(matmul, DEVICE)[0][1], BulkTile)
     schedule, own_s = by_one(rule, mod, H200) or pytest.fail("nothing serves")
     assert "cp.async.cg" in str(schedule.mod) and "cp.async.bulk" not in str(schedule.mod)
-    assert own_s == min(seconds(matmul, tile) for tile in tiles(matmul))
+    assert own_s == min(seconds(matmul, tile, DEVICE) for tile in tiles(matmul))
 
 
 def test_what_serves_has_been_checked() -> None:
@@ -116,7 +118,7 @@ def test_waves_and_waiting_are_counted() -> None:
     matmul = matmul_of(_linear(1024, 6144, 4096))
     assert matmul is not None
     tile = next(t for t in tiles(matmul) if t.block == (128, 256) and t.stages == 4 and t.groups == (2, 1))
-    found = counts(matmul, tile)
+    found = counts(matmul, tile, DEVICE)
     assert (found["rounds"], found["steps"], found["waits"]) == (2, 128, 64)  # 192 blocks on 132 multiprocessors
 
 
@@ -124,10 +126,10 @@ def test_waves_and_waiting_are_counted() -> None:
 def test_a_product_of_256_rows_is_computed_at_once(columns: int, k: int) -> None:
     """32 clusters of four blocks took twice as long as 28: there are places for 30."""
     matmul = matmul_of(_linear(256, columns, k))
-    best = rule.best(matmul)[0][1]
-    assert isinstance(best, BulkTile) and bulk_counts(matmul, best)["rounds"] == 1
+    best = rule.best(matmul, DEVICE)[0][1]
+    assert isinstance(best, BulkTile) and bulk_counts(matmul, best, DEVICE)["rounds"] == 1
     divided = BulkTile(groups=(2, 1), rows=64, columns=256, stages=4, cluster=4)
-    assert bulk_counts(matmul_of(_linear(256, 4096, 4096)), divided)["rounds"] == 2
+    assert bulk_counts(matmul_of(_linear(256, 4096, 4096)), divided, DEVICE)["rounds"] == 2
 
 
 def test_effects_are_known_by_the_names_of_functions() -> None:

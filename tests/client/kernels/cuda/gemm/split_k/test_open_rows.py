@@ -20,6 +20,7 @@ from tunehub.kernels.cuda.open_function import OpenFunction, open_function
 from tunehub.kernels.cuda.pieces import NotPiecesError, RowBlocks
 from tunehub.kernels.cuda.winograd.convolution import PlainConv3x3
 from tunehub.kernels.cuda.winograd.kernels import product_function
+from tunehub.kernels.devices.known import default_device
 from tunehub.tir.cuda.check import fault
 from tunehub.tir.nodes import main_module
 from tunehub.tir.symbols import instance
@@ -28,6 +29,7 @@ from .....compiler.outputs import one_after_the_other
 from ...scheduled import H200
 
 pytestmark = pytest.mark.slow
+DEVICE = default_device()
 
 SIZES = (1, 2, 3, 5, 8, 17, 33)
 
@@ -103,7 +105,7 @@ def _apart(whole: OpenFunction, found: DividedRows, shapes: Any, expected: Any) 
 
 def _some(whole: OpenFunction) -> list[DividedRows]:
     """Tiles whose blocks end within images and those that do not, the shortest pieces first."""
-    found = {each.length: each for each in reversed(divided_rows(whole, (1, 3, 8, 33)))}
+    found = {each.length: each for each in reversed(divided_rows(whole, (1, 3, 8, 33), DEVICE))}
     lengths = sorted(found)
     return [found[length] for length in {*lengths[:1], *lengths[-1:]}]
 
@@ -148,9 +150,9 @@ def _grid(loop: Any) -> list[Any]:
 
 def test_what_a_tile_should_take_is_what_it_takes_as_a_static_function() -> None:
     whole, _ = _images(1, channels_last=False)
-    (found, *_) = divided_rows(whole, (8,))
+    (found, *_) = divided_rows(whole, (8,), DEVICE)
     static: Matmul = found.product.at(8)
-    assert (found.tile, pytest.approx(found.seconds_at(8))) in likeliest(static, 2)
+    assert (found.tile, pytest.approx(found.seconds_at(8))) in likeliest(static, 2, DEVICE)
 
 
 def test_a_piece_ends_where_a_block_does() -> None:
@@ -162,7 +164,7 @@ def test_a_piece_ends_where_a_block_does() -> None:
 
 def test_blocks_that_are_not_those_of_the_piece_are_refused() -> None:
     whole, _ = _rows()
-    (found, *_) = divided_rows(whole, (33,))
+    (found, *_) = divided_rows(whole, (33,), DEVICE)
     with pytest.raises(NotPiecesError, match="blocks"):
         whole.over(_static(whole, found), found.length, replace(found.blocks, beside=found.blocks.beside + 1))
 
@@ -178,4 +180,4 @@ def _static(whole: OpenFunction, found: DividedRows) -> Any:
 
 def test_what_is_no_product_has_no_such_tiles() -> None:
     data = te.placeholder((tirx.Var("rows", "int64"), 8), name="data")
-    assert divided_rows(_whole(data, topi.nn.relu(data)), (1, 8)) == ()
+    assert divided_rows(_whole(data, topi.nn.relu(data)), (1, 8), DEVICE) == ()

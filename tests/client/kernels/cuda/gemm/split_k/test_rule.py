@@ -27,28 +27,29 @@ from ...scheduled import H200
 from .products import CASES, batched, conv, dense, pointwise, scores
 
 pytestmark = pytest.mark.slow
+DEVICE = default_device()
 
 
 def test_everything_that_costs_is_counted_for_every_tile() -> None:
-    costs = default_device().costs.split_k
+    costs = DEVICE.costs.split_k
     for case in CASES.values():
         matmul = matmul_of(case())
         assert matmul is not None
         found = all_tiles(matmul)
-        number = counts(matmul, found)
+        number = counts(matmul, found, DEVICE)
         assert number.keys() == costs.keys() and min(costs.values()) >= 0
         assert all(len(column) == len(found) and np.isfinite(column).all() for column in number.values())
         both = sides(matmul)
         results = matmul.extents[0] * both[0].extent * both[1].extent
         assert (number["products"] * 32 * 132 >= results * matmul.extents[3]).all(), "all results are computed"
-        assert (resident(matmul, found) >= 1).all()
+        assert (resident(matmul, found, DEVICE) >= 1).all()
 
 
 def test_the_likeliest_tile_is_the_one_that_should_cost_least() -> None:
     matmul = matmul_of(dense(128, 768, 768))
     assert matmul is not None
-    found = likeliest(matmul, 5)
-    expected = seconds(matmul, all_tiles(matmul))
+    found = likeliest(matmul, 5, DEVICE)
+    expected = seconds(matmul, all_tiles(matmul), DEVICE)
     assert [each for _, each in found] == sorted(expected)[:5]
     assert len({tile for tile, _ in found}) == 5
 
@@ -69,7 +70,7 @@ def test_others_serve_where_they_should_be_as_fast(monkeypatch: pytest.MonkeyPat
     mod = dense(128, 768, 768)
     matmul = matmul_of(mod)
     assert matmul is not None
-    own_s = likeliest(matmul, 1)[0][1]
+    own_s = likeliest(matmul, 1, DEVICE)[0][1]
     monkeypatch.setattr(cuda_tiles, "candidates", lambda *_: iter([KernelCandidate(tile=None, seconds=0.9 * own_s)]))
     monkeypatch.setattr(cuda_tiles, "build", lambda workload, _: open_schedule(workload.mod))
     monkeypatch.setattr(Request, "check", lambda *_: None)

@@ -24,6 +24,7 @@ from tunehub.kernels.cuda.gemm.tensor_core import sketch as tensor_core
 from tunehub.kernels.cuda.gemm.tensor_core.cost import counts, seconds
 from tunehub.kernels.cuda.gemm.tensor_core.rule import ranked
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, apply, matmul_of, tile_of, tiles
+from tunehub.kernels.devices.known import default_device
 from tunehub.records.lookup import EmptyLookup
 from tunehub.tir.cuda import headers
 from tunehub.tir.cuda.nvrtc import source_of
@@ -37,6 +38,7 @@ from ..half_products import half_conv, half_nhwc_conv, half_product
 from .products import CASES, dense, narrow_conv, run
 
 pytestmark = pytest.mark.slow
+DEVICE = default_device()
 
 
 SHAPES = {
@@ -53,14 +55,14 @@ SHAPES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_cheapest_tile_serves_and_passes_the_check(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_core_rule, "default_s", lambda _: 1.0)  # TVM's own schedule would do for the smallest
+    monkeypatch.setattr(tensor_core_rule, "default_s", lambda *_: 1.0)  # TVM's own schedule would do for the smallest
     mod = CASES[case]()
     found, matmul = by_one(tensor_core_rule, mod, H200), matmul_of(mod)
     assert found is not None and matmul is not None
     schedule, expected = found
     tile = tile_of(export_trace(schedule.trace))
-    assert expected == min(seconds(matmul, each) for each in tiles(matmul))
-    assert tile == ranked(matmul, 1)[0]
+    assert expected == min(seconds(matmul, each, DEVICE) for each in tiles(matmul))
+    assert tile == ranked(matmul, 1, DEVICE)[0]
 
 
 @pytest.mark.no_cover  # the sketch is covered where it replays
@@ -72,7 +74,7 @@ def test_results_are_right_for_any_extents(shape: str, monkeypatch: pytest.Monke
     matmul = matmul_of(mod)
     assert matmul is not None
     expected = run(mod)
-    plain = [tile for tile in ranked(matmul, 400) if not tile.pipelined]
+    plain = [tile for tile in ranked(matmul, 400, DEVICE) if not tile.pipelined]
     for tile in plain[:: max(1, len(plain) // 2)]:
         schedule = tensor_core.apply(mod, matmul, tile)
         looped = threads_as_loops(schedule.mod, scopes=r"local|shared.*|wmma.*", all_loops=True)
@@ -83,7 +85,7 @@ def test_a_large_product_has_large_tiles_with_shared_memory_that_is_asked_for() 
     mod = dense(1024, 6144, 512)
     found, matmul = by_one(tensor_core_rule, mod, H200), matmul_of(mod)
     assert found is not None and matmul is not None
-    tile = ranked(matmul, 1)[0]
+    tile = ranked(matmul, 1, DEVICE)[0]
     assert tile.block[:2] == (128, 128) and tensor_core.shared_memory(tile) > 48 << 10
     assert tile_of(export_trace(found[0].trace)) == tile
 
@@ -94,7 +96,7 @@ def test_windows_with_channels_last_are_for_warpgroups() -> None:
     matmul = matmul_of(mod)
     assert matmul is not None and by_one(tensor_core_rule, mod, H200) is not None
     found = by_one(hopper, mod, H200)
-    assert found is not None and found[1] > seconds(matmul, ranked(matmul, 1)[0])
+    assert found is not None and found[1] > seconds(matmul, ranked(matmul, 1, DEVICE)[0], DEVICE)
     assert tensor_core_rule.promised_s(mod, H200) == found[1]
     served = schedule_function(mod["main"], H200, EmptyLookup())[0].served
     assert served is not None and served.predicted_s == found[1]
@@ -135,7 +137,7 @@ def test_another_tile_serves_where_the_likeliest_does_not(monkeypatch: pytest.Mo
     mod = dense()
     matmul = matmul_of(mod)
     assert matmul is not None
-    first, second = ranked(matmul, 2)
+    first, second = ranked(matmul, 2, DEVICE)
 
     def refused(mod: Any, matmul: Any, tile: Any) -> Any:
         if tile == first:
@@ -174,9 +176,9 @@ def test_loads_in_pieces_cost_what_they_take() -> None:
     odd, even = (matmul_of(half_product(1, 197, 128, k, transposed=(False, True))) for k in (147, 160))
     assert odd is not None and even is not None
     tile = TensorTile(warps=(2, 2), fragments=(1, 1), k_fragments=4, vectors=(1, 1))
-    assert counts(odd, tile)["pieces"] == 3 * (32 * 64 + 32 * 64) / 128
-    assert counts(even, tile)["pieces"] == counts(odd, replace(tile, pipelined=True))["pieces"] == 0
-    assert ranked(odd, 1)[0].pipelined
+    assert counts(odd, tile, DEVICE)["pieces"] == 3 * (32 * 64 + 32 * 64) / 128
+    assert counts(even, tile, DEVICE)["pieces"] == counts(odd, replace(tile, pipelined=True), DEVICE)["pieces"] == 0
+    assert ranked(odd, 1, DEVICE)[0].pipelined
 
 
 @pytest.mark.parametrize(("dtype", "total"), [("float32", "float32"), ("float16", "float16")])
