@@ -26,7 +26,7 @@ from tunehub.kernels.cuda.kernel_rule import RecordedRule
 from tunehub.kernels.cuda.knobs import TileChoice, by_knobs, by_open_knobs, knob_space, read_tile
 from tunehub.kernels.cuda.rules import RULES
 from tunehub.kernels.cuda.templates import VERSIONS
-from tunehub.kernels.devices.known import default_device
+from tunehub.kernels.devices.known import device_of
 from tunehub.tir.guard import check_function
 from tunehub.tir.keys import workload_key
 from tunehub.tir.nodes import main_module
@@ -65,7 +65,7 @@ def test_the_first_tile_of_the_space_is_the_rules() -> None:
     sums = tiles.sums_of(mod)
     assert sums is not None and sums.problem is not None
     space = knob_space(mod, TARGET)
-    rule = tile_for(sums.problem, default_device(), shared_memory=49152, threads=1024)
+    rule = tile_for(sums.problem, device_of(TARGET), shared_memory=49152, threads=1024)
     assert (space[0].knobs["threads"], space[0].knobs["step"]) == (list(rule.threads), list(rule.step))
     assert len({str(choice.knobs) for choice in space}) == len(space) == 16
     own = tiles.checked_tiles(mod, sums, rule)

@@ -22,6 +22,7 @@ from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile
 from tunehub.kernels.cuda.pieces import NotPiecesError, _Masking
 from tunehub.kernels.cuda.symbolic import tensor_cores as open_tensor_cores
 from tunehub.kernels.cuda.symbolic.tensor_cores import _ROWS, open_sizes
+from tunehub.kernels.devices.device import GpuDevice
 from tunehub.kernels.devices.known import default_device
 from tunehub.records.lookup import EmptyLookup
 from tunehub.tir.nodes import main_module
@@ -46,8 +47,8 @@ def without_the_kernels_for_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_rows_are_computed(lead: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU, without the intrinsics: threads become loops, which take turns at what they share."""
 
-    def plain(matmul: Matmul, count: int) -> list[TensorTile]:
-        return [each for each in ranked(matmul, 400, DEVICE) if not each.pipelined][:count]
+    def plain(matmul: Matmul, count: int, device: GpuDevice) -> list[TensorTile]:
+        return [each for each in ranked(matmul, 400, device) if not each.pipelined][:count]
 
     monkeypatch.setattr(tensor_core, "_tensorize", lambda *_: None)
     monkeypatch.setattr(open_tensor_cores, "ranked", plain)
@@ -72,8 +73,8 @@ def test_all_rows_are_computed(lead: tuple[int, ...], monkeypatch: pytest.Monkey
 def test_all_images_are_computed_whose_pixels_no_tile_divides(monkeypatch: pytest.MonkeyPatch) -> None:
     """As above, a convolution of 6 x 6 images, 36 pixels, by blocks of 16 rows and more."""
 
-    def plain(matmul: Matmul, count: int) -> list[TensorTile]:
-        return [each for each in ranked(matmul, 400, DEVICE) if not each.pipelined][:count]
+    def plain(matmul: Matmul, count: int, device: GpuDevice) -> list[TensorTile]:
+        return [each for each in ranked(matmul, 400, device) if not each.pipelined][:count]
 
     monkeypatch.setattr(tensor_core, "_tensorize", lambda *_: None)
     monkeypatch.setattr(open_tensor_cores, "ranked", plain)
@@ -117,7 +118,7 @@ def _llm(rows: int) -> Matmul:
 
 def test_each_range_of_sizes_has_the_tile_that_should_take_least() -> None:
     tiles = [*ranked(_llm(16), 1, DEVICE), *ranked(_llm(1024), 1, DEVICE)]
-    chosen = open_tensor_cores._chosen(OpenMatmul(_llm(2)), tiles)
+    chosen = open_tensor_cores._chosen(OpenMatmul(_llm(2)), tiles, DEVICE)
     assert chosen[0][0] == tiles[0]
     assert chosen[-1] == (None, None)  # dlight's tile for large products along K is the better one there
 
