@@ -16,6 +16,7 @@ from tunehub.kernels.cuda.low_batch.product import LowBatchExtents, find_product
 from tunehub.kernels.cuda.low_batch.recorded import allows, worth_measuring
 from tunehub.kernels.cuda.low_batch.tile import StagedTile
 from tunehub.kernels.cuda.low_batch.weights import QUANTISED
+from tunehub.kernels.devices.known import default_device
 from tunehub.records.lookup import EmptyLookup
 from tunehub.tir.guard import check_function
 
@@ -23,6 +24,7 @@ from ..scheduled import H200
 from .products import product
 
 pytestmark = pytest.mark.slow
+DEVICE = default_device()
 _ASKED = 227 << 10
 
 
@@ -77,11 +79,11 @@ def test_every_tile_that_was_the_fastest_for_some_product_is_worth_measuring(
     extents = LowBatchExtents(rows=rows, columns=columns, depth=depth, weights=QUANTISED[0])
     tiles, along, deep, stages, length, *held = found
     tile = StagedTile(tiles=tiles, warps=(along, deep), stages=stages, depth=length, held=bool(held))
-    space = list(worth_measuring(extents, _ASKED, True))
+    space = list(worth_measuring(extents, _ASKED, True, DEVICE))
     assert tile in space and allows(extents, tile, _ASKED, True)
-    assert space[0] == chosen(extents, _ASKED, True) and len(space) == len(set(space)) > 8
+    assert space[0] == chosen(extents, _ASKED, DEVICE, True) and len(space) == len(set(space)) > 8
     similar = LowBatchExtents(rows=rows, columns=columns - 64, depth=depth, weights=QUANTISED[0])
-    assert tile in worth_measuring(similar, _ASKED, True), "also where no table names it"
+    assert tile in worth_measuring(similar, _ASKED, True, DEVICE), "also where no table names it"
 
 
 @pytest.mark.parametrize("bits", [16, 8, 4])
@@ -90,7 +92,7 @@ def test_what_is_worth_measuring_begins_with_the_rules_tile_and_is_right(bits: i
     found = find_product(mod)
     assert found is not None
     space = knob_space(mod, H200)
-    assert 2 < len(space) <= 16 and read_tile(space[0]) == chosen(found.extents, _ASKED, True)
+    assert 2 < len(space) <= 16 and read_tile(space[0]) == chosen(found.extents, _ASKED, DEVICE, True)
     assert {each.template.partition("_direct")[0] for each in space} == {"low_batch"}
     for each in (space[0], space[-1]):
         check_function(by_knobs(mod, H200, each).mod["main"], mod["main"], H200)

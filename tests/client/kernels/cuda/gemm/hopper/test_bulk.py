@@ -20,6 +20,7 @@ from tunehub.kernels.cuda.gemm.hopper.bulk import bulk_kernel
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile, suits, tiles
 from tunehub.kernels.cuda.gemm.hopper.kernel import product_of
 from tunehub.kernels.cuda.gemm.hopper.rule import matmul_in
+from tunehub.kernels.devices.device import GpuDevice
 from tunehub.kernels.devices.known import default_device
 from tunehub.tir.cuda import nvrtc
 from tunehub.tir.cuda.check import fault
@@ -64,9 +65,9 @@ def _assert_right(mod: Any, tile: BulkTile, seed: int) -> None:
     assert np.abs(arrays[-1].astype("float32") - expected).max() <= most * np.abs(expected).max()
 
 
-def _at_most(count: int) -> Callable[[BulkTile, int], int]:
+def _at_most(count: int) -> Callable[[BulkTile, int, GpuDevice], int]:
     """Few clusters, which compute several tiles each, one after the other."""
-    return lambda tile, clusters: clusters if tile.cluster > 1 else min(clusters, count)
+    return lambda tile, clusters, _: clusters if tile.cluster > 1 else min(clusters, count)
 
 
 @pytest.mark.no_cover
@@ -96,7 +97,7 @@ def test_random_products_are_right(seed: int, monkeypatch: pytest.MonkeyPatch) -
     mod = half_product(1, rows, columns, depth, transposed=(False, True), dtype=dtype)
     matmul = matmul_in(mod)
     assert matmul is not None
-    _assert_right(mod, rng.choice(list(tiles(matmul))), seed)
+    _assert_right(mod, rng.choice(list(tiles(matmul, default_device()))), seed)
 
 
 @pytest.mark.no_cover
@@ -146,7 +147,7 @@ def test_nothing_is_found_wrong_but_too_much_shared_memory() -> None:
 def test_every_tile_of_a_large_product_fits() -> None:
     matmul = matmul_in(half_product(1, 1024, 6144, 4096, transposed=(False, True)))
     assert matmul is not None
-    found = list(tiles(matmul))
+    found = list(tiles(matmul, default_device()))
     assert {tile.registers for tile in found} == {None, (24, 240)}
     assert {tile.shared for tile in found} >= {(1, 1), (2, 1), (1, 2), (2, 2)}
     assert all(tile.shared_bytes <= 227 << 10 and tile.threads <= 384 for tile in found)
