@@ -135,13 +135,16 @@ class CopyingKernel(WarpgroupKernel):
         return sequence(
             setmaxnreg(self.more, more=True)(),
             when(self.group == self.groups - 1, self.gives_turn()),
+            # Step 1. Queries and the first keys: scores, and their softmax.
             mbarrier_wait()(self.queries_there, const(0)),
             mbarrier_wait()(self.there(0, const(0)), const(0)),
             self.scores(const(0)),
             self.have_scores(0),
             self.is_free(0, const(0)),
             self.weights(const(0)),
+            # Step 2. Mainloop, in turns with the other warpgroups (ping-pong).
             serial("tile", last, lambda at: self.turn(at, count)),
+            # Step 3. The last tile is weighted.
             mbarrier_wait()(self.there(1, last), self.parity(last)),
             self.weighted(last),
             self.have_outputs(0),

@@ -1,6 +1,7 @@
 """Attention as one kernel: queries of a block stay in registers, keys and values pass by in tiles, and the softmax is
-made as they do (Milakov and Gimelshein 2018, arXiv 1805.02867; Dao et al. 2022, arXiv 2205.14135, and 2023, arXiv
-2307.08691). Keys may be divided among the warps of a block, whose parts are put together at the end."""
+made online as they do, by ``row_max`` and ``row_sum`` of the scores so far (Milakov and Gimelshein 2018, arXiv
+1805.02867; FlashAttention and FlashAttention-2: Dao et al. 2022, arXiv 2205.14135, and 2023, arXiv 2307.08691). Keys
+may be divided among the warps of a block, whose parts are put together at the end."""
 
 from __future__ import annotations
 
@@ -85,7 +86,7 @@ class AttentionKernel:
         self.single = isinstance(attention.keys, int) and attention.keys <= tile.step
         self.allocate()
         rows = self.engine.rows
-        self.most, self.total = self.local("most", (rows,)), self.local("total", (rows,))
+        self.row_max, self.row_sum = self.local("most", (rows,)), self.local("total", (rows,))
         side_by_side = (
             4 if tile.warps[1] * tile.cluster > 1 else self.engine.neighbours
         )  # results that are written at once
@@ -163,12 +164,17 @@ class AttentionKernel:
         """What a thread that multiplies does."""
 
         def clear(h: Any) -> Any:
-            return sequence(store(self.most, [h], minus_infinity()(result="float32")), store(self.total, [h], f32(0)))
+            return sequence(
+                store(self.row_max, [h], minus_infinity()(result="float32")), store(self.row_sum, [h], f32(0))
+            )
 
         return sequence(
+            # Step 1. row_max is minus infinity, row_sum and the output are zero.
             nest("h", [self.engine.rows], clear),
             self.engine.clear_outputs(),
+            # Step 2. Mainloop over tiles of keys: scores, online softmax, weighted values.
             self.loop(),
+            # Step 3. Epilogue: the output is divided by row_sum and written.
             self.finish(),
         )
 
@@ -266,7 +272,7 @@ class AttentionKernel:
         return tirx.min(self.keys, row + (self.a.causal + 1))
 
     def softmax(self, tile: Any, h: Any) -> Any:
-        """Scores of a row become weights; what was added up with a smaller maximum is made smaller."""
+        """Online softmax: scores of a row become weights; what was added up with a smaller row_max is rescaled."""
         from tvm import tirx
 
         e, (new, _, weight) = self.engine, self.one
@@ -274,25 +280,31 @@ class AttentionKernel:
         behind = start + self.t.keys > self.end_of(self.row_of_warp)
 
         def largest(c: Any) -> Any:
-            return store(new, [0], tirx.max(load(new, 0), load(e.sums, *e.score_at(h, c))))
+            return store(new, [0], tirx.max(load(new, 0), load(e.acc_s, *e.score_at(h, c))))
 
         def exchanged(mask: int) -> Any:
             return store(new, [0], tirx.max(load(new, 0), shfl_xor()(load(new, 0), const(mask), result="float32")))
 
         def power(c: Any) -> Any:
             at = e.score_at(h, c)
-            value = tirx.exp2(self.exponent(load(e.sums, *at), load(weight, 0)))
-            return sequence(store(e.sums, at, value), store(self.total, [h], load(self.total, h) + load(e.sums, *at)))
+            value = tirx.exp2(self.exponent(load(e.acc_s, *at), load(weight, 0)))
+            return sequence(
+                store(e.acc_s, at, value), store(self.row_sum, [h], load(self.row_sum, h) + load(e.acc_s, *at))
+            )
 
         return sequence(
+            # Step 1. Masks.
             nest("c", [e.columns], lambda c: self.masked(start, h, c)) if self.pure is None else None,
             when(behind, nest("c", [e.columns], lambda c: self.hidden(start, h, c))) if self.hides else None,
-            store(new, [0], load(self.most, h)),
+            # Step 2. The new row_max, of all lanes that share the row.
+            store(new, [0], load(self.row_max, h)),
             nest("c", [e.columns], largest),
             [exchanged(mask) for mask in e.masks],
+            # Step 3. The output and row_sum are rescaled to it.
             store(weight, [0], self.finite(load(new, 0))),
             None if self.single else self.rescaled(h),
-            store(self.most, [h], load(new, 0)),
+            # Step 4. Weights, and their row_sum.
+            store(self.row_max, [h], load(new, 0)),
             nest("c", [e.columns], power),
         )
 
@@ -301,17 +313,17 @@ class AttentionKernel:
         from tvm import tirx
 
         e, row, key = self.engine, self.row(h), start + self.engine.column(c)
-        score = load(e.sums, *e.score_at(h, c))
+        score = load(e.acc_s, *e.score_at(h, c))
         inside = tirx.min(row, self.queries - 1), tirx.min(key, self.keys - 1)
-        return store(e.sums, e.score_at(h, c), self.a.masked(*self.lead, *inside, score))
+        return store(e.acc_s, e.score_at(h, c), self.a.masked(*self.lead, *inside, score))
 
     def hidden(self, start: Any, h: Any, c: Any) -> Any:
         """Minus infinity for a key that a query does not have."""
         from tvm import tirx
 
         e = self.engine
-        shown, score = start + e.column(c) < self.end_of(self.row(h)), load(e.sums, *e.score_at(h, c))
-        return store(e.sums, e.score_at(h, c), tirx.Select(shown, score, minus_infinity()(result="float32")))
+        shown, score = start + e.column(c) < self.end_of(self.row(h)), load(e.acc_s, *e.score_at(h, c))
+        return store(e.acc_s, e.score_at(h, c), tirx.Select(shown, score, minus_infinity()(result="float32")))
 
     def rescaled(self, h: Any) -> Any:
         from tvm import tirx
@@ -320,11 +332,11 @@ class AttentionKernel:
 
         def smaller(u: Any) -> Any:
             at = e.output_at(h, u)
-            return store(e.results, at, load(e.results, *at) * load(factor, 0))
+            return store(e.acc_o, at, load(e.acc_o, *at) * load(factor, 0))
 
         return sequence(
-            store(factor, [0], tirx.exp2(self.exponent(load(self.most, h), load(weight, 0)))),
-            store(self.total, [h], load(self.total, h) * load(factor, 0)),
+            store(factor, [0], tirx.exp2(self.exponent(load(self.row_max, h), load(weight, 0)))),
+            store(self.row_sum, [h], load(self.row_sum, h) * load(factor, 0)),
             nest("u", [e.outputs], smaller),
         )
 
@@ -355,8 +367,8 @@ class AttentionKernel:
         e = self.engine
 
         def added(h: Any, mask: int) -> Any:
-            total = load(self.total, h)
-            return store(self.total, [h], total + shfl_xor()(total, const(mask), result="float32"))
+            total = load(self.row_sum, h)
+            return store(self.row_sum, [h], total + shfl_xor()(total, const(mask), result="float32"))
 
         summed = nest("h", [e.rows], lambda h: sequence(*[added(h, mask) for mask in e.masks]))
         if self.t.warps[1] * self.t.cluster == 1:
@@ -372,7 +384,7 @@ class AttentionKernel:
                 row,
                 e.neighbours,
                 lambda x: e.output_column(first + x),
-                lambda x: self.a.finished(load(e.results, *e.output_at(h, first + x)), load(self.total, h)),
+                lambda x: self.a.finished(load(e.acc_o, *e.output_at(h, first + x)), load(self.row_sum, h)),
             )
 
         body = nest("u", [e.outputs // e.neighbours], neighbours)
@@ -420,12 +432,12 @@ class AttentionKernel:
             own = self.row_warp * (16 * self.t.rows) + e.row(h)
 
             def part(u: Any) -> Any:
-                return store(sums, [self.key_warp, own, e.output_column(u)], load(e.results, *e.output_at(h, u)))
+                return store(sums, [self.key_warp, own, e.output_column(u)], load(e.acc_o, *e.output_at(h, u)))
 
             return sequence(
                 nest("u", [e.outputs], part),
-                store(tops, [self.key_warp, own, 0], load(self.most, h)),
-                store(tops, [self.key_warp, own, 1], load(self.total, h)),
+                store(tops, [self.key_warp, own, 0], load(self.row_max, h)),
+                store(tops, [self.key_warp, own, 1], load(self.row_sum, h)),
             )
 
         return sequence(barrier("shared"), nest("h", [e.rows], keep), barrier("shared"))

@@ -37,8 +37,8 @@ class Singles:
         k, t = self.k, self.t
         self.q_tile = k.shared("queries", (t.queries, self.a.depth + 4))
         self.w_tile = k.shared("weights", (t.warps[0] * t.warps[1], 16 * t.rows, t.keys + 4))
-        self.sums = k.local("scores", (self.rows, self.columns))
-        self.results = k.local("results", (self.rows, self.outputs // self.neighbours, self.neighbours))
+        self.acc_s = k.local("scores", (self.rows, self.columns))
+        self.acc_o = k.local("results", (self.rows, self.outputs // self.neighbours, self.neighbours))
         self.first, self.second = k.local("first", (self.rows, 4)), k.local("second", (self.columns, 4))
         self.wide = k.local("wide", (self.outputs // self.neighbours, self.neighbours))
 
@@ -77,7 +77,7 @@ class Singles:
         return nest(
             "r n e",
             [self.rows, self.outputs // self.neighbours, self.neighbours],
-            lambda *at: store(self.results, at, f32(0)),
+            lambda *at: store(self.acc_o, at, f32(0)),
         )
 
     def scores(self, stage: Any) -> Any:
@@ -100,7 +100,7 @@ class Singles:
 
             def add(h: Any, c: Any, x: Any) -> Any:
                 return store(
-                    self.sums, [h, c], load(self.sums, h, c) + load(self.first, h, x) * load(self.second, c, x)
+                    self.acc_s, [h, c], load(self.acc_s, h, c) + load(self.first, h, x) * load(self.second, c, x)
                 )
 
             return sequence(
@@ -109,7 +109,7 @@ class Singles:
                 nest("h c x", [self.rows, self.columns, 4], add),
             )
 
-        clear = nest("h c", [self.rows, self.columns], lambda *at: store(self.sums, at, f32(0)))
+        clear = nest("h c", [self.rows, self.columns], lambda *at: store(self.acc_s, at, f32(0)))
         return sequence(clear, serial("d", self.a.depth // 4, step))
 
     def weighted(self, stage: Any) -> Any:
@@ -119,7 +119,7 @@ class Singles:
         put = nest(
             "h c",
             [self.rows, self.columns],
-            lambda h, c: store(self.w_tile, [k.warp, self.row(h), self.column(c)], load(self.sums, h, c)),
+            lambda h, c: store(self.w_tile, [k.warp, self.row(h), self.column(c)], load(self.acc_s, h, c)),
         )
 
         def along(j: Any) -> Any:
@@ -151,9 +151,9 @@ class Singles:
 
             def add(h: Any, n: Any, x: Any) -> Any:
                 return store(
-                    self.results,
+                    self.acc_o,
                     [h, n, x],
-                    load(self.results, h, n, x) + load(self.first, h, y) * load(self.wide, n, x),
+                    load(self.acc_o, h, n, x) + load(self.first, h, y) * load(self.wide, n, x),
                 )
 
             return sequence(read, nest("h n x", [self.rows, groups, self.neighbours], add))

@@ -24,8 +24,8 @@ class Halves:
     def allocate(self) -> None:
         k, rows = self.k, self.t.rows
         self.query = k.local("query", (rows, self.a.depth // 16, 4), "uint32")
-        self.sums = k.local("scores", (rows, self.t.keys // 8, 4))
-        self.results = k.local("results", (rows, self.a.outputs // 8, 4))
+        self.acc_s = k.local("scores", (rows, self.t.keys // 8, 4))
+        self.acc_o = k.local("results", (rows, self.a.outputs // 8, 4))
         self.part = k.local("operand", (4,), "uint32")
         self.weights = k.local("weights", (4,), "uint32")
 
@@ -56,7 +56,7 @@ class Halves:
         return nest("r d e", [self.t.rows, self.a.depth // 16, 4], one)
 
     def clear_outputs(self) -> Any:
-        return nest("r n e", [self.t.rows, self.a.outputs // 8, 4], lambda *at: store(self.results, at, f32(0)))
+        return nest("r n e", [self.t.rows, self.a.outputs // 8, 4], lambda *at: store(self.acc_o, at, f32(0)))
 
     def scores(self, stage: Any) -> Any:
         k, lane = self.k, self.k.lane
@@ -69,11 +69,11 @@ class Halves:
                 nest(
                     "r x",
                     [self.t.rows, 2],
-                    lambda r, x: self.multiply(self.sums, r, n * 2 + x, pointer(self.query, r, d, 0), x),
+                    lambda r, x: self.multiply(self.acc_s, r, n * 2 + x, pointer(self.query, r, d, 0), x),
                 ),
             )
 
-        clear = nest("r n e", [self.t.rows, self.t.keys // 8, 4], lambda *at: store(self.sums, at, f32(0)))
+        clear = nest("r n e", [self.t.rows, self.t.keys // 8, 4], lambda *at: store(self.acc_s, at, f32(0)))
         return sequence(clear, nest("d n", [self.a.depth // 16, self.t.keys // 16], step))
 
     def multiply(self, sums: Any, r: Any, n: Any, first: Any, x: Any) -> Any:
@@ -85,7 +85,7 @@ class Halves:
 
         def pack(r: Any, j: Any, e: Any) -> Any:
             at = [r, j * 2 + e // 2, e % 2 * 2]
-            low, high = load(self.sums, *at), load(self.sums, *at[:2], at[2] + 1)
+            low, high = load(self.acc_s, *at), load(self.acc_s, *at[:2], at[2] + 1)
             return pack_pair(self.a.dtype)(pointer(self.all_weights, r, e), low, high)
 
         self.all_weights = k.local("pairs", (self.t.rows, 4), "uint32")
@@ -103,7 +103,7 @@ class Halves:
                 nest(
                     "r x",
                     [self.t.rows, 2],
-                    lambda r, x: self.multiply(self.results, r, n * 2 + x, pointer(self.all_weights, r, 0), x),
+                    lambda r, x: self.multiply(self.acc_o, r, n * 2 + x, pointer(self.all_weights, r, 0), x),
                 ),
             )
 

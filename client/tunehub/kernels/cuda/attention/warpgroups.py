@@ -79,6 +79,7 @@ class WarpgroupKernel(AttentionKernel):
         count = self.count_of_tiles()
         return sequence(
             bind(self.base, shared_address()(*ends, result=_U32)),
+            # Step 1. Prologue: queries and the first keys, then the first values.
             self.copy_rows(self.query_at, self.a.query, self.first, self.t.queries, self.a.depth, self.a.queries),
             self.copy_keys(const(0)),
             cp_async_commit()(),
@@ -86,10 +87,13 @@ class WarpgroupKernel(AttentionKernel):
             None if self.single else when(const(1) < count, self.copy_keys(const(1))),
             self.copy_values(const(0)),
             cp_async_commit()(),
+            # Step 2. Scores of the first tile, and its softmax.
             self.scores(const(0)),
             self.have_scores(0),
             self.if_early(self.weights(const(0))),
+            # Step 3. Mainloop: scores of a tile are made while the one before is weighted.
             None if self.single else serial("tile", count - 1, lambda at: self.turn(at, count)),
+            # Step 4. The last tile is weighted.
             cp_async_wait_and_sync(0)(),
             self.if_late(self.new_weights(const(0) if self.single else count - 1)),
             self.weighted(const(0) if self.single else count - 1),
@@ -97,7 +101,7 @@ class WarpgroupKernel(AttentionKernel):
         )
 
     def turn(self, tile: Any, count: Any) -> Any:
-        """Scores of the tile behind ``tile``, whose own values are weighted meanwhile."""
+        """Scores of the tile behind ``tile``, whose own values are weighted meanwhile (intra-warpgroup pipelining)."""
         following = tile + 1
         copies = [when(tile + 2 < count, self.copy_keys(tile + 2)), self.copy_values(following), cp_async_commit()()]
         early = sequence(
@@ -146,7 +150,7 @@ class WarpgroupKernel(AttentionKernel):
         return sequence(self.softmaxes(tile), nest("h", [self.engine.rows], self.smaller), self.packed())
 
     def have_scores(self, under_way: int) -> Any:
-        return wgmma_wait_for(under_way, self.t.keys // 2)(pointer(self.engine.sums, 0, 0, 0))
+        return wgmma_wait_for(under_way, self.t.keys // 2)(pointer(self.engine.acc_s, 0, 0, 0))
 
     def pool_size(self) -> int:
         return int(buffer_kind(self.pool).shape[0])
@@ -200,24 +204,24 @@ class WarpgroupKernel(AttentionKernel):
         function = wgmma_fresh(self.kind, t.keys, a.depth, t.queries * ROW_BYTES, t.step * ROW_BYTES)
         query = self.query_at + self.row_warp // WARPS * (PART * ROW_BYTES)
         key = self.key_at + self.stage(tile) * (2 * t.step * a.depth) + self.key_warp * (t.keys * ROW_BYTES)
-        return function(pointer(self.engine.sums, 0, 0, 0), self.address(query), self.address(key))
+        return function(pointer(self.engine.acc_s, 0, 0, 0), self.address(query), self.address(key))
 
     def weighted(self, tile: Any) -> Any:
         t, a = self.t, self.a
         function = wgmma_from_registers(self.kind, a.outputs, t.keys, t.step * ROW_BYTES)
         value = self.value_at + self.stage(tile) * (2 * t.step * a.outputs) + self.key_warp * (t.keys * ROW_BYTES)
-        return function(pointer(self.engine.results, 0, 0, 0), pointer(self.pairs, 0, 0), self.address(value))
+        return function(pointer(self.engine.acc_o, 0, 0, 0), pointer(self.pairs, 0, 0), self.address(value))
 
     def have_outputs(self, under_way: int) -> Any:
         function = wgmma_wait_for_registers(under_way, self.a.outputs // 2, self.t.keys // 4)
-        return function(pointer(self.engine.results, 0, 0, 0), pointer(self.pairs, 0, 0))
+        return function(pointer(self.engine.acc_o, 0, 0, 0), pointer(self.pairs, 0, 0))
 
     def packed(self) -> Any:
         """Weights as the next product takes them."""
 
         def pair(j: Any, e: Any) -> Any:
             at = [const(0), j * 2 + e // 2, e % 2 * 2]
-            low, high = load(self.engine.sums, *at), load(self.engine.sums, *at[:2], at[2] + 1)
+            low, high = load(self.engine.acc_s, *at), load(self.engine.acc_s, *at[:2], at[2] + 1)
             return pack_pair(self.a.dtype)(pointer(self.pairs, j, e), low, high)
 
         return nest("j e", [self.t.keys // 16, 4], pair)
@@ -233,8 +237,8 @@ class WarpgroupKernel(AttentionKernel):
 
         _, factor, weight = self.one
         return sequence(
-            store(factor, [0], tirx.exp2(self.exponent(load(self.most, h), load(weight, 0)))),
-            store(self.total, [h], load(self.total, h) * load(factor, 0)),
+            store(factor, [0], tirx.exp2(self.exponent(load(self.row_max, h), load(weight, 0)))),
+            store(self.row_sum, [h], load(self.row_sum, h) * load(factor, 0)),
             store(self.factors, [h], load(factor, 0)),
         )
 
@@ -243,6 +247,6 @@ class WarpgroupKernel(AttentionKernel):
 
         def one(u: Any) -> Any:
             at = e.output_at(h, u)
-            return store(e.results, at, load(e.results, *at) * load(self.factors, h))
+            return store(e.acc_o, at, load(e.acc_o, *at) * load(self.factors, h))
 
         return nest("u", [e.outputs], one)

@@ -9,14 +9,14 @@ from tunehub.tir.cuda.ptx.wgmma import ROW_BYTES
 
 
 class Effect(NamedTuple):
-    """What a function does to memory: ``words`` of 4 bytes that it reads of each operand, ``sums`` that each thread
-    has in registers. ``waits``: all threads of a block wait in it, and ``of_cluster`` those of all its blocks.
+    """What a function does to memory: ``words`` of 4 bytes that it reads of each operand, ``accumulators`` that
+    each thread has. ``waits``: all threads of a block wait in it, and ``of_cluster`` those of all its blocks.
     ``blocks``: of a cluster, whose memory it reads."""
 
     kind: Literal["copy", "round", "multiply", "finish", "cluster_sum", "none"]
     waits: bool = False
     words: tuple[int, ...] = ()
-    sums: int = 0
+    accumulators: int = 0
     of_cluster: bool = False
     blocks: int = 1
 
@@ -34,11 +34,13 @@ class Effect(NamedTuple):
             "round": Effect("round"),
             "copies_arrived": Effect("none", waits=True),
             "wgmma": Effect(
-                "multiply", words=(first * (ROW_BYTES // 4), second * (ROW_BYTES // 4)), sums=first * second // 128
+                "multiply",
+                words=(first * (ROW_BYTES // 4), second * (ROW_BYTES // 4)),
+                accumulators=first * second // 128,
             ),
             "wgmma_done": Effect("none"),
-            "wgmma_finished": Effect("finish", sums=first),
+            "wgmma_finished": Effect("finish", accumulators=first),
             "cluster_waited": Effect("none", waits=True, of_cluster=True),
-            "cluster_sum": Effect("cluster_sum", sums=4, blocks=first),
+            "cluster_sum": Effect("cluster_sum", accumulators=4, blocks=first),
         }
         return known.get(kind)

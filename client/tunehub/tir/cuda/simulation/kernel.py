@@ -528,14 +528,14 @@ class _Reader:
             yield Barrier(of_warp=True)
             for operand, words in zip(args[1:], effect.words, strict=True):
                 yield self.words(operand, words // WARPGROUP, path, writes=False, shared=True)
-            yield from self.registers(args[0], effect.sums, path)
+            yield from self.registers(args[0], effect.accumulators, path)
         elif effect.kind == "finish":
-            yield from self.registers(args[0], effect.sums, path)
+            yield from self.registers(args[0], effect.accumulators, path)
         elif effect.kind == "cluster_sum":
             blocks = math.prod(extent for tag, extent in self.extents.items() if tag.startswith(_CLUSTER))
             if blocks != effect.blocks:
                 raise FaultError("cluster", f"{effect.blocks} blocks of {blocks}")
-            yield replace(self.words(args[0], effect.sums, path, writes=False), of_cluster=True)
+            yield replace(self.words(args[0], effect.accumulators, path, writes=False), of_cluster=True)
 
     def words(
         self, address: Any, count: int, path: _Surroundings, *, writes: bool, shared: bool = False

@@ -1,7 +1,7 @@
-"""A product for warpgroups whose operands the copy engine brings (TMA), written as :mod:`.kernel` is: one thread starts
-the copies of boxes of both operands, all other warpgroups multiply. Blocks of a cluster bring what they have in common
-once. A block computes one tile after the other; boxes of the next one arrive while the results of the last are written.
-"""
+"""A persistent, warp-specialised product whose operands come by TMA, written as :mod:`.kernel` is: a producer, one
+thread, loads boxes of both operands, all other warpgroups, the consumers, multiply. Blocks of a cluster load what they
+have in common once, by multicast. A block computes one tile after the other; boxes of the next one arrive during the
+epilogue of the last."""
 
 from __future__ import annotations
 
@@ -75,28 +75,31 @@ class _BulkWriter(_KernelWriter):
         self._next_number()
         self.maps = [tensor_map(name) for name in ("a_map", "b_map")]
         shared = address(self.pool, const(0)), address(self.pool, const(tile.shared_bytes // FLOAT - 1))
+        # Step 1. Memory and barriers, which all threads, of all blocks of a cluster, see before they go on.
+        # Step 2. The producer fills stages; the consumers multiply them and write their tiles.
+        # Step 3. Where K is divided among a cluster, its blocks add up what they have.
         body = [
             allocate(self.pool),
-            allocate(self.sums),
+            allocate(self.accumulators),
             bind(self.base, shared_address()(*shared, result="uint32")),
-            when(self.thread.equal(0), self._barriers()),
+            when(self.thread.equal(0), self._init_barriers()),
             mbarrier_init_fence(cluster=tile.blocks > 1)(),
             *([bind(self.number, self.whole // tile.blocks)] if tile.cluster > 1 else []),
-            self._parted(self._bringing(), self._multiplying()),
-            *(self._added_up() if tile.cluster > 1 else []),
+            self._specialized(self._producer(), self._consumers()),
+            *(self._reduce_cluster() if tile.cluster > 1 else []),
         ]
         grid = self._grid(sequence(body), (self.batch, 1), (self.whole, self.clusters * tile.blocks))
-        return sequence([*self._described(), grid])
+        return sequence([*self._tensor_maps(), grid])
 
-    def _parted(self, bringing: Any, multiplying: Any) -> Any:
-        """What the thread does that brings, and what those that multiply."""
+    def _specialized(self, producer: Any, consumers: Any) -> Any:
+        """What the producer does, and what the consumers, with registers moved from the one to the others."""
         tile = self.tile
-        brings = when(self.thread.equal(tile.multiplying), bringing)
+        producer = when(self.thread.equal(tile.multiplying), producer)
         if tile.registers is not None:
             fewer, more = tile.registers
-            brings = sequence([setmaxnreg(fewer, more=False)(), brings])
-            multiplying = sequence([setmaxnreg(more, more=True)(), multiplying])
-        return either(self.thread < tile.multiplying, multiplying, brings)
+            producer = sequence([setmaxnreg(fewer, more=False)(), producer])
+            consumers = sequence([setmaxnreg(more, more=True)(), consumers])
+        return either(self.thread < tile.multiplying, consumers, producer)
 
     def _grid(self, nest: Any, along_y: tuple[Any, int], along_x: tuple[Any, Any]) -> Any:
         rank, blocks = tirx.Var("rank", INDEX), self.tile.blocks
@@ -109,7 +112,7 @@ class _BulkWriter(_KernelWriter):
             nest = threads(tag, extent, nest, variable)
         return nest
 
-    def _described(self) -> list[Any]:
+    def _tensor_maps(self) -> list[Any]:
         """What tells the copy engine where operands lie."""
         tile, found, k = self.tile, [], self.extents[2]
         for at, (element, extent) in enumerate(((self.product.a, self.extents[0]), (self.product.b, self.extents[1]))):
@@ -160,14 +163,14 @@ class _BulkWriter(_KernelWriter):
     def _address(self, place: Any) -> Any:
         return self.base + tirx.Cast("uint32", place)
 
-    def _there(self, slot: Any) -> Any:
-        """The barrier that operands are there."""
-        return self._address(slot * BARRIER_BYTES + self.tile.barriers_at)
+    def _full_barrier(self, stage: Any) -> Any:
+        """The barrier that a stage is full: its operands are there."""
+        return self._address(stage * BARRIER_BYTES + self.tile.barriers_at)
 
-    def _free(self, slot: Any) -> Any:
-        """That what was where they will be is read no more, in all blocks that this one brings it to."""
+    def _empty_barrier(self, stage: Any) -> Any:
+        """That a stage is empty: read no more, in all blocks that this one loads it for."""
         first = self.tile.barriers_at + self.tile.stages * BARRIER_BYTES
-        return self._address(slot * BARRIER_BYTES + first)
+        return self._address(stage * BARRIER_BYTES + first)
 
     @property
     def _peers(self) -> int:
@@ -175,74 +178,74 @@ class _BulkWriter(_KernelWriter):
         rows, columns = self.tile.shared
         return int(rows + columns - 1)
 
-    def _barriers(self) -> Any:
+    def _init_barriers(self) -> Any:
         tile, made = self.tile, []
-        for slot in range(tile.stages):
-            own = const(slot)
-            made.append(mbarrier_init()(self._there(own), 1))
-            made.append(mbarrier_init()(self._free(own), tile.multiplying // WARP * self._peers))
+        for stage in range(tile.stages):
+            own = const(stage)
+            made.append(mbarrier_init()(self._full_barrier(own), 1))
+            made.append(mbarrier_init()(self._empty_barrier(own), tile.multiplying // WARP * self._peers))
         return sequence(made)
 
-    # -- copying
+    # -- producer
 
-    def _bringing(self) -> Any:
+    def _producer(self) -> Any:
         tile = self.tile
 
         def one(turn: Any, step: Any) -> Any:
             at = turn * self.steps + step
-            slot = at % tile.stages
-            k, start = (self.part * self.steps + step) * DEPTH, slot * tile.stage_bytes
+            stage = at % tile.stages
+            k, start = (self.part * self.steps + step) * DEPTH, stage * tile.stage_bytes
             return sequence(
                 [
-                    mbarrier_wait()(self._free(slot), (at // tile.stages + 1) % 2),
-                    mbarrier_arrive_expect_tx(tile.stage_bytes)(self._there(slot)),
-                    self._box(0, slot, start, k, self.first_row),
-                    self._box(1, slot, start + tile.block[0] * ROW_BYTES, k, self.first_column),
+                    mbarrier_wait()(self._empty_barrier(stage), (at // tile.stages + 1) % 2),
+                    mbarrier_arrive_expect_tx(tile.stage_bytes)(self._full_barrier(stage)),
+                    self._tma_load(0, stage, start, k, self.first_row),
+                    self._tma_load(1, stage, start + tile.block[0] * ROW_BYTES, k, self.first_column),
                 ]
             )
 
-        brought = self._over_tiles(lambda turn: loop("i", self.steps, lambda step: one(turn, step)))
-        return sequence([brought, self._all_read()]) if self._peers > 1 and tile.cluster == 1 else brought
+        loaded = self._over_tiles(lambda turn: loop("i", self.steps, lambda step: one(turn, step)))
+        return sequence([loaded, self._drain()]) if self._peers > 1 and tile.cluster == 1 else loaded
 
-    def _all_read(self) -> Any:
-        """Wait until all that was brought is read. Other blocks say so at this one's barriers, which it must not leave
+    def _drain(self) -> Any:
+        """Wait until all that was loaded is read. Other blocks say so at this one's barriers, which it must not leave
         before; where K is divided all wait for each other anyway."""
-        stages, brought = self.tile.stages, self._turns() * self.steps
+        stages, loaded = self.tile.stages, self._turns() * self.steps
 
         def one(i: Any) -> Any:
-            at = brought + i
-            return mbarrier_wait()(self._free(at % stages), (at // stages + 1) % 2)
+            at = loaded + i
+            return mbarrier_wait()(self._empty_barrier(at % stages), (at // stages + 1) % 2)
 
         return loop("i", stages, one)
 
-    def _box(self, which: int, slot: Any, start: Any, k: Any, first: Any) -> Any:
-        """Bring this block's part of the first (0) or second operand, to all that have it in common."""
+    def _tma_load(self, which: int, stage: Any, start: Any, k: Any, first: Any) -> Any:
+        """Load this block's part of the first (0) or second operand, for all that have it in common."""
         tile = self.tile
         count = tile.shared[1 - which]
         rows = tile.block[which] // count
         own = (self.own_column, self.own_row)[which]
         part = own * rows if count > 1 else 0
         place = self._address(start + part * ROW_BYTES)
-        box = place, tirx.address_of(self.maps[which]), self._there(slot), k, first + part
+        box = place, tirx.address_of(self.maps[which]), self._full_barrier(stage), k, first + part
         if count == 1:
             return tma_load_2d()(*box)
         apart = tile.cluster * (tile.shared[0] if which == 0 else 1)  # of their ranks
         bits = const(sum(1 << (apart * i) for i in range(count)))
         return tma_load_2d_multicast()(*box, tirx.shift_left(bits, self.rank - own * apart))
 
-    # -- multiplying
+    # -- consumers
 
-    def _multiplying(self) -> Any:
+    def _consumers(self) -> Any:
         tile = self.tile
 
         def step(at: Any, i: Any) -> Any:
-            slot, before = (at + i) % tile.stages, (at + i + (tile.stages - 1)) % tile.stages
+            stage, before = (at + i) % tile.stages, (at + i + (tile.stages - 1)) % tile.stages
             return sequence(
                 [
-                    mbarrier_wait()(self._there(slot), (at + i) // tile.stages % 2),
-                    self._multiplied(slot),
+                    mbarrier_wait()(self._full_barrier(stage), (at + i) // tile.stages % 2),
+                    self._mma(stage),
                     wgmma_wait(1)(),
-                    when(i > 0, self._freed(before)),
+                    when(i > 0, self._release(before)),
                 ]
             )
 
@@ -250,20 +253,20 @@ class _BulkWriter(_KernelWriter):
             at = turn * self.steps
             return sequence(
                 [
-                    loop("i", self.count, lambda i: store(self.sums, [i], f32(0)), UNROLLED),
+                    loop("i", self.count, lambda i: store(self.accumulators, [i], f32(0)), UNROLLED),
                     loop("i", self.steps, lambda i: step(at, i)),
-                    wgmma_finish(self.count)(address(self.sums, const(0))),
-                    self._freed((at + (self.steps - 1)) % tile.stages),
-                    *([] if tile.cluster > 1 else self._pieces()),
+                    wgmma_finish(self.count)(address(self.accumulators, const(0))),
+                    self._release((at + (self.steps - 1)) % tile.stages),
+                    *([] if tile.cluster > 1 else self._staged_epilogue()),
                 ]
             )
 
         return self._over_tiles(one)
 
-    def _freed(self, slot: Any) -> Any:
-        """A lane for each block that brings operands to this one says that they may be overwritten."""
+    def _release(self, stage: Any) -> Any:
+        """A lane for each block that loads operands for this one says that the stage is empty."""
         tile = self.tile
-        lane, free, (rows, columns) = self.thread % WARP, self._free(slot), tile.shared
+        lane, free, (rows, columns) = self.thread % WARP, self._empty_barrier(stage), tile.shared
         if self._peers == 1:
             return when(lane.equal(0), mbarrier_arrive()(free))
         of_column = self.part + tile.cluster * (lane + rows * self.own_column)
@@ -273,9 +276,9 @@ class _BulkWriter(_KernelWriter):
         rank = of_column if columns == 1 else tirx.if_then_else(lane < rows, of_column, of_row)
         return when(lane < self._peers, mbarrier_arrive_remote()(free, rank))
 
-    # -- results
+    # -- epilogue
 
-    def _pieces(self) -> list[Any]:
+    def _staged_epilogue(self) -> list[Any]:
         """Results of a warpgroup, some columns at a time through its own part of shared memory."""
         group = self.thread // WARPGROUP
         self.staged = self.tile.staged_at + group * (ROWS * STAGED * FLOAT)
@@ -284,21 +287,26 @@ class _BulkWriter(_KernelWriter):
         for part in range(self.parts):
             for first in range(0, self.tile.columns, PIECE):
                 width = min(PIECE, self.tile.columns - first)
-                found += [*self._kept_piece(part, first, width), met, self._written_piece(part, first, width), met]
+                found += [
+                    *self._piece_to_shared(part, first, width),
+                    met,
+                    self._piece_epilogue(part, first, width),
+                    met,
+                ]
         return found
 
-    def _kept_piece(self, part: int, first: int, width: int) -> list[Any]:
+    def _piece_to_shared(self, part: int, first: int, width: int) -> list[Any]:
         lane = self.thread % WARP
         row = self.thread % WARPGROUP // WARP * 16 + lane // 4
 
         def pair(j: int, half: int) -> Any:
             own = part * (self.tile.columns // 2) + (first // 8 + j) * 4 + half * 2
             at = ((row + half * 8) * STAGED + lane % 4 * 2 + j * 8) * FLOAT + self.staged
-            return st_shared_2()(self._address(at), *(load(self.sums, const(own + v)) for v in (0, 1)))
+            return st_shared_2()(self._address(at), *(load(self.accumulators, const(own + v)) for v in (0, 1)))
 
         return [pair(j, half) for j in range(width // 8) for half in (0, 1)]
 
-    def _written_piece(self, part: int, first: int, width: int) -> Any:
+    def _piece_epilogue(self, part: int, first: int, width: int) -> Any:
         tile, inside = self.tile, self.thread % WARPGROUP
         group, across = self.thread // WARPGROUP, width // _VECTOR
         top = self.first_row + group // tile.groups[1] * tile.rows + part * ROWS
@@ -310,23 +318,23 @@ class _BulkWriter(_KernelWriter):
             return top + row, left + column, row * STAGED + column
 
         whole, rest = divmod(ROWS * across, WARPGROUP)
-        found = [self._some([place(i) for i in range(whole)])] if whole else []
-        found += [when(inside < rest, self._some([place(whole)]))] if rest else []
+        found = [self._write_vectors([place(i) for i in range(whole)])] if whole else []
+        found += [when(inside < rest, self._write_vectors([place(whole)]))] if rest else []
         return sequence(found)
 
-    def _total(self, place: Any) -> Any:
+    def _four_accumulators(self, place: Any) -> Any:
         if self.tile.cluster > 1:
-            return super()._total(place)
+            return super()._four_accumulators(place)
         return ld_shared_4()(self._address(place * FLOAT + self.staged), result="float32x4")
 
-    def _added_up(self) -> list[Any]:
+    def _reduce_cluster(self) -> list[Any]:
         """Each block of those that divide K adds up its part of what all of them have, and writes it."""
         multiplies = self.thread < self.tile.multiplying
-        kept, written = sequence(self._kept()), self._written()
+        kept, written = sequence(self._accumulators_to_shared()), self._epilogue()
         met = cluster_sync_of_parted_warps()()
         return [met, when(multiplies, kept), met, when(multiplies, written), met]
 
-    def _written(self) -> Any:
+    def _epilogue(self) -> Any:
         threads = self.tile.multiplying
         count = math.prod(self.tile.block) // _VECTOR // self.tile.cluster
         if count % threads:
@@ -334,7 +342,9 @@ class _BulkWriter(_KernelWriter):
         first, together = self.thread + self.part * count, math.gcd(count // threads, _TOGETHER)
 
         def some(i: Any) -> Any:
-            return self._some([self._neighbours((i * together + j) * threads + first) for j in range(together)])
+            return self._write_vectors(
+                [self._neighbours((i * together + j) * threads + first) for j in range(together)]
+            )
 
         return loop("i", count // threads // together, some)
 

@@ -1,9 +1,9 @@
 """The kernel of a product for warpgroups, as statements of TIR around the instructions of :mod:`tunehub.tir.cuda.ptx`.
 
 A block of threads computes ``rows`` x ``columns`` results. Operands come into shared memory 128 bytes of K at a time,
-by copies past the registers, ``stages`` times one behind the other in a ring; rows of 128 bytes are swizzled as the
-instructions ask for. While one part is multiplied, later ones arrive. Sums go through shared memory, where operands
-were, to whatever follows.
+by ``cp.async``, into a ring of ``stages``; rows of 128 bytes are swizzled as ``wgmma`` asks for. While the mainloop
+multiplies one stage, copies of later ones are under way. The epilogue takes accumulators through shared memory, where
+operands were, to whatever follows.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class _KernelWriter:
         self.row_stride = tile.block[1] + SKEW
         self.parts = tile.rows // ROWS
         self.count = self.parts * tile.columns // 2
-        self.sums = self._buffer("sums", self.count, "float32", "local")
+        self.accumulators = self._buffer("sums", self.count, "float32", "local")
         self.column = tirx.Var("column", INDEX) if open_rows is not None else self.block // self.grid_rows
         high = self.grid_rows if open_rows is None else open_rows.high
         self.first_row = self.block % high * tile.block[0] if high > 1 or open_rows is None else const(0)
@@ -258,37 +258,41 @@ class _KernelWriter:
     def statement(self) -> Any:
         ahead = self.tile.stages - AHEAD
         shared = address(self.pool, const(0)), address(self.pool, const(self.tile.shared_bytes // FLOAT - 1))
+        # Step 1. Memory, and accumulators of zero.
         start = [
             allocate(self.pool),
-            allocate(self.sums),
+            allocate(self.accumulators),
             bind(self.base, shared_address()(*shared, result="uint32")),
-            loop("i", self.count, lambda i: store(self.sums, [i], f32(0)), UNROLLED),
+            loop("i", self.count, lambda i: store(self.accumulators, [i], f32(0)), UNROLLED),
         ]
+        # Step 2. Prologue: copies of the first stages; each is a group, if only an empty one.
         for step in range(min(ahead, self.steps)):
-            start += [*self._copies(const(step), step), cp_async_commit()()]
+            start += [*self._load_stage(const(step), step), cp_async_commit()()]
         start += [cp_async_commit()() for _ in range(ahead - self.steps)]
 
+        # Step 3. Mainloop: wait for a stage, multiply it, and start the copies of one that nobody reads any more.
         def iteration(step: Any) -> Any:
             later = step + ahead
-            copies = self._copies(later, later % self.tile.stages)
+            copies = self._load_stage(later, later % self.tile.stages)
             return sequence(
                 [
-                    *([] if self.product.dtype != "float32" else self._rounded(step % self.tile.stages, ahead - 1)),
+                    *([] if self.product.dtype != "float32" else self._round_stage(step % self.tile.stages, ahead - 1)),
                     cp_async_wait_and_sync(ahead - 1)(),
-                    self._multiplied(step % self.tile.stages),
+                    self._mma(step % self.tile.stages),
                     *([when(later < self.steps, sequence(copies))] if self.steps > ahead else []),
                     cp_async_commit()(),
                     wgmma_wait(1)(),
                 ]
             )
 
+        # Step 4. Epilogue: accumulators into shared memory, and from there to what follows.
         body = [
             *start,
             loop("i", self.steps, iteration),
-            wgmma_finish(self.count)(address(self.sums, const(0))),
+            wgmma_finish(self.count)(address(self.accumulators, const(0))),
             barrier("shared.dyn"),
-            *self._kept(),
-            *([barrier("shared.dyn"), self._written()] if self.tile.cluster == 1 else self._joined()),
+            *self._accumulators_to_shared(),
+            *([barrier("shared.dyn"), self._epilogue()] if self.tile.cluster == 1 else self._cluster_epilogue()),
         ]
         if self.open_rows is not None:
             return self._over_rows(sequence(body), self.open_rows)
@@ -314,15 +318,15 @@ class _KernelWriter:
 
     # -- operands into shared memory
 
-    def _copies(self, step: Any, slot: Any) -> list[Any]:
-        start = slot * self.tile.stage_bytes
+    def _load_stage(self, step: Any, stage: Any) -> list[Any]:
+        start = stage * self.tile.stage_bytes
         rows, columns = self.tile.block
         step = self.rank * self.steps + step if self.tile.cluster > 1 else step
         a = self._copy_k_major(step, start, rows, self.product.a, self.first_row, 0)
         start = start + rows * ROW_BYTES
         if self.product.matmul.k_last:
             return [a, self._copy_k_major(step, start, columns, self.product.b, self.first_column, 1)]
-        return [a, self._copy_turned(step, start, columns)]
+        return [a, self._copy_transposed(step, start, columns)]
 
     def _copy_k_major(self, step: Any, start: Any, rows: int, element: Any, first: Any, axis: int) -> Any:
         """Rows of 128 bytes of K."""
@@ -331,7 +335,7 @@ class _KernelWriter:
             row, chunk, place = self._place(i, start)
             return self._copy(place, element, first + row, step * self.depth + chunk * self.copied, axis)
 
-        return self._divided(rows * _ACROSS, one)
+        return self._over_threads(rows * _ACROSS, one)
 
     def _place(self, i: Any, start: Any) -> tuple[Any, Any, Any]:
         """Row and part of it of the copy number ``i`` of a thread, and the bytes to where it goes, behind ``start``."""
@@ -339,8 +343,8 @@ class _KernelWriter:
         row, chunk = index // _ACROSS, index % _ACROSS
         return row, chunk, start + row * ROW_BYTES + self._swizzled(chunk, row) * COPIED_BYTES
 
-    def _copy_turned(self, step: Any, start: Any, columns: int) -> Any:
-        """Rows of 64 columns, for each of 64 elements of K."""
+    def _copy_transposed(self, step: Any, start: Any, columns: int) -> Any:
+        """Rows of 64 columns of B transposed, for each of 64 elements of K."""
         across = columns // COPIED
 
         def one(i: Any) -> Any:
@@ -351,20 +355,20 @@ class _KernelWriter:
             place = place + self._swizzled(inside, row) * COPIED_BYTES
             return self._copy(place, self.product.b, self.first_column + chunk * COPIED, step * DEPTH + row, 1)
 
-        return self._divided(DEPTH * across, one)
+        return self._over_threads(DEPTH * across, one)
 
-    def _rounded(self, slot: Any, under_way: int) -> list[Any]:
+    def _round_stage(self, stage: Any, under_way: int) -> list[Any]:
         """Each thread rounds what it copied itself, which it need not wait for others to do; no weights that were
         rounded when the network was compiled."""
-        start = slot * self.tile.stage_bytes
+        start = stage * self.tile.stage_bytes
 
         def one(i: Any) -> Any:
             return round_to_tf32()(self.base + tirx.Cast("uint32", self._place(i, start)[2]))
 
         rows = sum(self.tile.block[: self.product.operands_to_round])
-        return [cp_async_wait(under_way)(), self._divided(rows * _ACROSS, one)]
+        return [cp_async_wait(under_way)(), self._over_threads(rows * _ACROSS, one)]
 
-    def _divided(self, copies: int, one: Callable[[Any], Any]) -> Any:
+    def _over_threads(self, copies: int, one: Callable[[Any], Any]) -> Any:
         threads = self.tile.threads
         if copies % threads == 0:
             return loop("i", copies // threads, one, UNROLLED)
@@ -394,23 +398,23 @@ class _KernelWriter:
 
     # -- products
 
-    def _multiplied(self, slot: Any) -> Any:
+    def _mma(self, stage: Any) -> Any:
         tile = self.tile
         group = self.thread // WARPGROUP
-        start = slot * tile.stage_bytes
+        start = stage * tile.stage_bytes
         a = start + group // tile.groups[1] * (tile.rows * ROW_BYTES)
         b = start + tile.block[0] * ROW_BYTES
         b = b + group % tile.groups[1] * (tile.columns * ROW_BYTES)
-        turned = not self.product.matmul.k_last
+        transposed = not self.product.matmul.k_last
         apart = ROWS * ROW_BYTES
-        function = wgmma(KINDS[self.product.dtype], tile.columns, tile.rows, turned, apart, apart)
+        function = wgmma(KINDS[self.product.dtype], tile.columns, tile.rows, transposed, apart, apart)
         places = (self.base + tirx.Cast("uint32", place) for place in (a, b))
-        return function(address(self.sums, const(0)), *places)
+        return function(address(self.accumulators, const(0)), *places)
 
-    # -- sums, and what follows
+    # -- epilogue
 
-    def _kept(self) -> list[Any]:
-        """Sums in shared memory, as the instructions leave them in registers: a warp has 16 rows, 4 threads one."""
+    def _accumulators_to_shared(self) -> list[Any]:
+        """Accumulators into shared memory, as ``wgmma`` leaves them in registers: a warp has 16 rows, 4 threads one."""
         tile = self.tile
         group, warp, lane = self.thread // WARPGROUP, self.thread % WARPGROUP // 32, self.thread % 32
         row = group // tile.groups[1] * tile.rows + warp * 16 + lane // 4
@@ -422,7 +426,7 @@ class _KernelWriter:
 
                 def each(v: Any) -> Any:
                     own = part * (tile.columns // 2) + j * 4 + half * 2 + v
-                    return store(self.pool, [to + v], load(self.sums, own))
+                    return store(self.pool, [to + v], load(self.accumulators, own))
 
                 return loop("i", 2, each, VECTORIZED)
 
@@ -430,15 +434,15 @@ class _KernelWriter:
 
         return [pair(part, half) for part in range(self.parts) for half in (0, 1)]
 
-    def _joined(self) -> list[Any]:
+    def _cluster_epilogue(self) -> list[Any]:
         """Each block of a cluster adds up its part of what all of them have, and writes it."""
         return [
             cluster_sync()(),
-            self._written(),
+            self._epilogue(),
             cluster_sync()(),
         ]
 
-    def _written(self) -> Any:
+    def _epilogue(self) -> Any:
         tile = self.tile
         count = math.prod(tile.block) // _VECTOR // tile.cluster
         if count % tile.threads:
@@ -447,17 +451,19 @@ class _KernelWriter:
         together = math.gcd(count // tile.threads, _TOGETHER)
 
         def some(i: Any) -> Any:
-            return self._some([self._neighbours((i * together + j) * tile.threads + first) for j in range(together)])
+            return self._write_vectors(
+                [self._neighbours((i * together + j) * tile.threads + first) for j in range(together)]
+            )
 
         return loop("i", count // tile.threads // together, some)
 
     def _neighbours(self, index: Any) -> tuple[Any, Any, Any]:
-        """The results of a thread next to each other, the number ``index`` of its block: row, column, place of sums."""
+        """Neighbouring results of a thread, the number ``index`` of its block: row, column, place in shared memory."""
         across = self.tile.block[1] // _VECTOR
         row, column = index // across, index % across * _VECTOR
         return self.first_row + row, self.first_column + column, row * self.row_stride + column
 
-    def _some(self, places: Sequence[tuple[Any, Any, Any]]) -> Any:
+    def _write_vectors(self, places: Sequence[tuple[Any, Any, Any]]) -> Any:
         """Results of a thread. All that they are computed from is loaded before the first is written, beyond the end
         what is there last, so that a thread waits once."""
         clusters = self.summed
@@ -467,7 +473,7 @@ class _KernelWriter:
         for number, (row, column, place) in enumerate(places):
             start = number * _VECTOR
             if clusters:
-                first.append(store(totals, [tirx.Ramp(start, 1, _VECTOR)], self._total(place)))
+                first.append(store(totals, [tirx.Ramp(start, 1, _VECTOR)], self._four_accumulators(place)))
             sums = (totals, start) if clusters else (self.pool, place)
             loads = self._loads(row, column, sums)
             held = held or [
@@ -481,11 +487,11 @@ class _KernelWriter:
 
     @property
     def summed(self) -> bool:
-        """Whether sums are not in shared memory as a buffer."""
+        """Whether accumulators are not in shared memory as a buffer."""
         return self.tile.cluster > 1
 
-    def _total(self, place: Any) -> Any:
-        """Four sums at a place, of all blocks among which K is divided."""
+    def _four_accumulators(self, place: Any) -> Any:
+        """Four numbers at a place, summed over all blocks among which K is divided."""
         address = self.base + tirx.Cast("uint32", place * FLOAT)
         return cluster_sum(self.tile.cluster)(address, self.first_rank, result=f"float32x{_VECTOR}")
 
@@ -521,7 +527,7 @@ class _KernelWriter:
         return loop("i", _VECTOR, lambda v: store(buffer, [start + v], value(v)), VECTORIZED)
 
     def _results(self, row: Any, column: Any, sums: tuple[Any, Any], known: Sequence[tuple[Any, Any, int]]) -> Any:
-        """What is computed of sums, and written: as vectors, and where that has calls, which TVM makes no vectors of,
+        """What is computed of accumulators, and written: as vectors, and where it calls what TVM makes no vectors of,
         in registers in between. ``known``: loads that are in a buffer from a place on."""
         buffer, indices, value = self._value(row, column, sums, self.v)
         value = _replaced(value, [(old, load(other, at + self.v)) for old, other, at in known])

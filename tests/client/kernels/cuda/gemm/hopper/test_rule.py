@@ -133,9 +133,9 @@ def test_a_product_of_256_rows_is_computed_at_once(columns: int, k: int) -> None
 
 
 def test_effects_are_known_by_the_names_of_functions() -> None:
-    assert Effect.of("tunehub_wgmma_128_64_0_8192_8192_2") == Effect("multiply", words=(4096, 2048), sums=64)
+    assert Effect.of("tunehub_wgmma_128_64_0_8192_8192_2") == Effect("multiply", words=(4096, 2048), accumulators=64)
     assert Effect.of("tunehub_copies_arrived_2") == Effect("none", waits=True)
-    assert Effect.of("tunehub_cluster_sum_4") == Effect("cluster_sum", sums=4, blocks=4)
+    assert Effect.of("tunehub_cluster_sum_4") == Effect("cluster_sum", accumulators=4, blocks=4)
     assert Effect.of("tunehub_other") is None and Effect.of("printf") is None
 
 
