@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "packages/README.md")
+TOP = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "packages/README.md")
 DOCUMENTS = sorted([*(ROOT / name for name in TOP), *(ROOT / "docs").rglob("*.md")])
 SOURCES = {
     "tunehub": ROOT / "client",
