@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from tunehub.tir.flattening import with_opaque_blocks
-from tunehub.tir.nodes import children, main_module, statements_in
+from tunehub.tir.nodes import children, main_module, parameters, statements_in
 
 
 def lowered(function: Any, target: Any) -> Any:
@@ -36,7 +36,9 @@ def ungenerated(lowered: Any) -> str | None:
     """What TVM generates no code for in a function as :func:`lowered` gives it, or None."""
     from tvm.tirx.analysis import undefined_vars
 
-    left = [str(variable.name) for variable in undefined_vars(lowered.body, list(lowered.params))]
+    apart = parameters(lowered) if hasattr(lowered, "buffer_map") else []  # 0.25: a buffer's memory is no parameter
+    own = [buffer.data for buffer in apart]
+    left = [str(variable.name) for variable in undefined_vars(lowered.body, [*lowered.params, *own])]
     if left:
         return f"{left[0]} is used where it has no value"
     if any(any(_kernels(loop.body)) for loop in _host_loops(lowered.body)):
