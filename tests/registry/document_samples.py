@@ -29,6 +29,7 @@ from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.template_record import TemplateRecord, parse_template_record
 from tunehub_registry.trace_rules import validate_trace
 from tunehub_registry.trust.attestations import read_envelope
+from tunehub_registry.trust.log import LoggedSnapshot, parse_entry
 from tunehub_registry.tuning_curves import TuningCurve, encode_curves, parse_curves
 from tunehub_registry.tuning_log import parse_line
 
@@ -210,6 +211,7 @@ STRUCTURES: dict[str, tuple[Parse, Any]] = {
         lambda data, source: index.parse_index(data, source, left_out=[]),
         index.Index(serial=2, names={"llvm-znver5": index.IndexName(target=TARGET, shard=SHA, shard_size=3)}),
     ),
+    "log entry": (parse_entry, LoggedSnapshot(length=3, sha256=SHA, version=2)),
     "shard": (index.parse_shard, index.Shard(schema_version="1.1", name="llvm-znver5", versions=(ENTRY,))),
     "shard, lenient": (
         lambda data, source: index.parse_shard(data, source, left_out=[]),
