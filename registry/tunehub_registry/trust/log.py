@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tunehub_registry import _fields
+from tunehub_registry import _fields, _json
 from tunehub_registry.exceptions import FormatError
 from tunehub_registry.trust.checkpoint import Checkpoint, parse_checkpoint
 from tunehub_registry.trust.layout import LOG, LOG_FIELD
@@ -48,7 +48,7 @@ class LoggedSnapshot(msgspec.Struct, frozen=True, kw_only=True, order=False):
 
     @property
     def entry(self) -> bytes:
-        """The bytes that are logged: JSON without spaces, its keys in the order of the alphabet, which is the fields'."""
+        """The bytes that are logged: JSON without spaces, in the order of the fields."""
         return msgspec.json.encode(self)
 
     @property
@@ -66,13 +66,8 @@ def logged_snapshot(meta: object) -> LoggedSnapshot:
 
 
 def parse_entry(data: bytes, source: str) -> LoggedSnapshot:
-    """Read an entry. Raises FormatError for what is not written as `LoggedSnapshot.entry`."""
-    try:
-        found = msgspec.json.decode(data, type=LoggedSnapshot)
-    except (msgspec.MsgspecError, UnicodeError) as error:
-        raise FormatError(f"an entry of the log is not valid: {error}", source=source) from None
-    if found.entry != data:
-        raise FormatError("an entry of the log is not written as entries are", source=source)
+    """Read an entry. Raises FormatError."""
+    found: LoggedSnapshot = _json.convert(_json.decode(data, source), LoggedSnapshot, source)
     return found
 
 

@@ -210,7 +210,7 @@ def test_a_log_is_begun_once(signed: Signed) -> None:
 )
 def test_what_is_no_entry_is_refused(data: bytes) -> None:
 
-    with pytest.raises(FormatError, match="an entry of the log is not"):
+    with pytest.raises(FormatError):
         parse_entry(data, "log")
 
 
