@@ -114,7 +114,7 @@ KNOBS = st.dictionaries(
     st.booleans() | NUMBERS | WORDS | st.lists(NUMBERS, max_size=16).map(tuple),
     max_size=32,
 )
-TIMES = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
+TIMES = st.floats(min_value=1e-12, max_value=1e9)
 RECORDS = st.builds(
     TemplateRecord,
     exact=st.text("0123456789abcdef", min_size=32, max_size=32),
