@@ -36,7 +36,8 @@ from tunehub_registry.trust.merkle import (
 )
 
 MAX_TILE_BYTES = TILE_WIDTH * HASH_BYTES
-MAX_ENTRIES_BYTES = TILE_WIDTH * 256
+MAX_ENTRY_BYTES = 256
+MAX_ENTRIES_BYTES = TILE_WIDTH * MAX_ENTRY_BYTES
 
 
 class LoggedSnapshot(msgspec.Struct, frozen=True, kw_only=True, order=False):
@@ -67,7 +68,7 @@ def logged_snapshot(meta: object) -> LoggedSnapshot:
 
 def parse_entry(data: bytes, source: str) -> LoggedSnapshot:
     """Read an entry. Raises FormatError."""
-    found: LoggedSnapshot = _json.convert(_json.decode(data, source), LoggedSnapshot, source)
+    found: LoggedSnapshot = _json.convert(_json.decode(data, source, max_bytes=MAX_ENTRY_BYTES), LoggedSnapshot, source)
     return found
 
 
