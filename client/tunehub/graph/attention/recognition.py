@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
+from tunehub.graph.attention.pattern import OPERATORS, is_softmax, operator_scale, replaces_nan
 from tunehub.graph.tensor_views import INDEX, TensorViews, broadcast, wide
 from tunehub.tir.expressions import replaced
 from tunehub.tir.nodes import (
@@ -36,7 +37,6 @@ _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
 }
 _LOGIC = {"relax.logical_and": tirx.And, "relax.logical_or": tirx.Or}
 _SCALES = ("relax.multiply", "relax.divide")
-_OPERATORS = ("relax.nn.attention", "relax.nn.attention_bias")
 _FLOATS = ("float16", "bfloat16", "float32")
 _MOST_STEPS = 12  # operations between a product and its softmax, and in masks; views of a tensor
 _HIDDEN = -3e4  # what is this low leaves nothing of a weight: the lowest number of float16 is meant
@@ -86,7 +86,7 @@ def found_attention(mutator: Any, call: Any) -> FoundAttention | None:
     """The attention whose last product is ``call``, a matmul of the graph that ``mutator`` (a PyExprMutator) rewrites,
     or which is Relax's own operator; None when it is none."""
     try:
-        if operator_of(call) in _OPERATORS:
+        if operator_of(call) in OPERATORS:
             return _AttentionSearch(TensorViews(mutator)).operator(call)
         return _AttentionSearch(TensorViews(mutator)).product(call) if operator_of(call) == "relax.matmul" else None
     except ValueError:  # of shapes that are not those of attention, too
@@ -139,8 +139,7 @@ class _AttentionSearch:
         b, h, i, j = axes = [self.views.axis(f"i{at}", extent) for at, extent in enumerate(extents)]
         d, n = self.views.axis("d", _known(depth)), self.views.axis("n", _known(outputs))
         group = h if same_extent(heads, groups) else h // (_known(heads) // _known(groups))
-        scale = 1 / math.sqrt(depth) if attrs.scale is None else float(getattr(attrs.scale, "value", attrs.scale))
-        masked: Any = _Scaled(scale)
+        masked: Any = _Scaled(operator_scale(call, depth))
         if bias:
             masked = self.combined("relax.add", masked, self.element(bias[0], broadcast(_shape(bias[0]), axes)))
         if attrs.causal_mask is not None:
@@ -193,22 +192,22 @@ class _AttentionSearch:
                 source, place = inner
             elif operator_of(value) == "relax.astype" and str(tensor_type(value).dtype) in _FLOATS:
                 source = value.args[0]
-            elif operator_of(value) == "relax.where" and self.is_safe(*value.args):
+            elif operator_of(value) == "relax.where" and self.is_safe(value):
                 source, safe = value.args[2], True
             else:
                 raise NotAttentionError("no softmax")
             value = self.views.value(source)
-        if int(value.attrs.axis) not in (-1, len(place) - 1):
+        if not is_softmax(value):
             raise NotAttentionError("a softmax along another axis")
         return value, safe, place
 
-    def is_safe(self, condition: Any, zero: Any, weights: Any) -> bool:
+    def is_safe(self, where: Any) -> bool:
         """Whether weights become zero where a query has no key: they are NaN, or all scores minus infinity."""
-        condition, weights = self.views.value(condition), self.views.value(weights)
-        if self.views.number(zero) != 0:
+        if replaces_nan(where, self.views.value, self.views.number):
+            return True
+        condition, weights = self.views.value(where.args[0]), self.views.value(where.args[2])
+        if self.views.number(where.args[1]) != 0:
             return False
-        if operator_of(condition) == "relax.isnan":
-            return bool(self.views.value(condition.args[0]).same_as(weights))
         names = []
         while operator_of(condition) in ("relax.logical_not", "relax.astype", "relax.max"):
             names.append(operator_of(condition).rpartition(".")[2])

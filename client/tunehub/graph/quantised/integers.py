@@ -3,7 +3,7 @@
 * A convolution, or a product with a constant, of dequantised operands becomes one of unsigned times signed 8 bits with
   sums of 32 bits. Zero points of the data and biases of integers go into one addend, scales into one factor for each
   output; where the result is quantised at once, its scale does, too. Biases of other numbers are added behind that.
-* Attention of which all is quantised is one kernel (:mod:`tunehub.graph.quantised.attention`).
+* Attention of which all is quantised is one kernel (:mod:`tunehub.graph.attention.cpu.integers`).
 * Operators that only move elements, or take the largest, pass integers through where both sides have one scale.
 * Signed data become unsigned ones, 128 more, which the instructions want.
 * Clipping that quantising does anyway is left out.
@@ -22,8 +22,8 @@ import numpy as np
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tunehub.graph.attention.cpu.integers import PRODUCTS, AttentionsInGraph
 from tunehub.graph.kernel_calls import rewritten
-from tunehub.graph.quantised.attention import PRODUCTS, AttentionsInGraph
 from tunehub.graph.quantised.run_time import fills_vectors, parts_of, product, product_of_integers, shifted
 from tunehub.graph.quantised.sums import SumsInGraph, zero_point
 from tunehub.graph.quantised_tensors import (

@@ -11,7 +11,7 @@ from onnx import helper
 from tvm import relax
 
 from tunehub.compiler.pipeline import compile_module
-from tunehub.graph.quantised.attention import scores_at_once
+from tunehub.graph.attention.cpu.integers import scores_at_once
 from tunehub.kernels.te.attention import Rounding, Step
 from tunehub.kernels.te.scales import Affine
 from tunehub_builder.networks import in_precision

@@ -6,15 +6,16 @@ bfloat16 (:mod:`tunehub.graph.attention.cpu.rule`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunehub.graph.attention.cpu.matching import broadcasts, fit, is_softmax, number_of, scores_of, source_of
+from tunehub.graph.attention.cpu.matching import broadcasts, fit, number_of, scores_of, source_of
 from tunehub.graph.attention.cpu.rule import MANY_KEYS, Lengths, chosen
+from tunehub.graph.attention.pattern import OPERATORS, is_softmax, operator_scale, replaces_nan
 from tunehub.graph.kernel_calls import Kernels, rewritten
 from tunehub.graph.quantised_tensors import constant_of
 from tunehub.kernels.te.attention import Reordered, Step, attention
@@ -28,8 +29,6 @@ from tunehub.tir.nodes import (
 
 if TYPE_CHECKING:
     from tunehub.graph.layout.narrowing import Narrowing
-
-_OPERATORS = ("relax.nn.attention", "relax.nn.attention_bias")
 
 
 def join_attention(mod: Any, vector: int, narrowing: Narrowing | None = None) -> Any:
@@ -50,7 +49,7 @@ def _has_keys(function: Any, fewest: int) -> bool:
     """Whether a softmax, or Relax's own operator, is over so many keys."""
     calls = [each.value for block in getattr(function.body, "blocks", ()) for each in block.bindings]
     shapes = [shape_of(call) for call in calls if operator_of(call) == "relax.nn.softmax"]
-    shapes += [(shape_of(call.args[1]) or ())[:2] for call in calls if operator_of(call) in _OPERATORS]
+    shapes += [(shape_of(call.args[1]) or ())[:2] for call in calls if operator_of(call) in OPERATORS]
     return any(shape and (integer(shape[-1]) or 0) >= fewest for shape in shapes)
 
 
@@ -66,7 +65,7 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: Any) -> Any:
         call = super().visit_call_(call)
-        if operator_of(call) in _OPERATORS:
+        if operator_of(call) in OPERATORS:
             return self._operator(call)
         if operator_of(call) != "relax.matmul":
             return call
@@ -86,14 +85,8 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
         value = bound_value(self, expression)
         if operator_of(value) != "relax.where":
             return value, False
-        condition, zero, weights = value.args
-        condition = bound_value(self, condition)
-        safe = (
-            operator_of(condition) == "relax.isnan"
-            and condition.args[0].same_as(weights)
-            and number_of(constant_of(self, zero)) == 0
-        )
-        return (bound_value(self, weights), True) if safe else (value, False)
+        safe = replaces_nan(value, partial(bound_value, self), lambda each: number_of(constant_of(self, each)))
+        return (bound_value(self, value.args[2]), True) if safe else (value, False)
 
     def _operator(self, call: Any) -> Any:
         """Relax's own operator, of tensors ``[batch, length, heads, depth]``."""
@@ -106,8 +99,10 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
             or attrs.window_size is not None
         ):
             return call
-        scale = 1 / math.sqrt(shape[-1]) if attrs.scale is None else float(attrs.scale.value)
-        steps = [Step("relax.multiply", scale, None, False), *[Step("relax.add", None, 0, False)][: len(bias)]]
+        steps = [
+            Step("relax.multiply", operator_scale(call, shape[-1]), None, False),
+            *[Step("relax.add", None, 0, False)][: len(bias)],
+        ]
         orders = ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3))
         sources = [Reordered(tensor, order) for tensor, order in zip((query, keys, values), orders, strict=True)]
         joined = self._joined(sources, steps, bias, False)

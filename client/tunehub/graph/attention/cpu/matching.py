@@ -32,11 +32,6 @@ class ScoresInGraph:
     operands: tuple[Any, ...]
 
 
-def is_softmax(value: Any) -> bool:
-    """Whether ``value`` is a softmax along the last axis."""
-    return operator_of(value) == "relax.nn.softmax" and int(value.attrs.axis) in (-1, len(shape_of(value) or ()) - 1)
-
-
 def scores_of(graph: Any, expression: Any) -> ScoresInGraph | None:
     """What scores ``expression`` is; None where it is none."""
     steps: list[Step | Rounding] = []

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tunehub.graph.attention.cpu.matching import ScoresInGraph, broadcasts, fit, is_softmax, scores_of, source_of
+from tunehub.graph.attention.cpu.matching import ScoresInGraph, broadcasts, fit, scores_of, source_of
 from tunehub.graph.attention.cpu.rule import Lengths, chosen_in_integers
+from tunehub.graph.attention.pattern import is_softmax
 from tunehub.graph.kernel_calls import Kernels
 from tunehub.graph.quantised_tensors import QUANTIZE, affine_of, dequantised, has_type, variable_of
 from tunehub.kernels.cpu.dot_product import DotProduct
