@@ -38,7 +38,7 @@ _MOST_OPERATIONS = 2e10  # of plain loops, which do about 1e9 a second
 @dataclass(kw_only=True)
 class RunChecks:
     """Findings by check; ``compared`` outputs, of which ``by_record`` were computed by the record here, and ``whole``
-    in all their numbers beside those of TVM's default here."""
+    in all their numbers beside those of TVM's default here, or of a schedule of tunehub's own rules."""
 
     workloads: list[ReviewFinding]
     replay: list[ReviewFinding]
@@ -149,7 +149,10 @@ class _RecordCheck:
             host = find_relax_target(HOST).config
             computed = self._computed(host, None, stated)
             self._compare(computed, stated, facts, "TVM's default gives")
-            self._check_whole(computed.apart, facts)
+            self._check_whole(computed.apart, facts, "TVM's default")
+        elif target is not None:
+            by_rules = self._ask(found.outputs, "outputs_by_rules", target, at, stated.kind)
+            self._check_whole(by_rules and by_rules.apart, facts, "tunehub's own schedule")
         found.compared += target is not None or facts.operations <= _MOST_OPERATIONS
 
     def _computed(self, target: Any, line: bytes | None, stated: OutputDigest) -> ComputedOutputs:
@@ -167,14 +170,14 @@ class _RecordCheck:
             reason = f"the stated output differs by {apart:.2g} from what {who}; the most is {facts.tolerance:.2g}"
             raise _FindingError(self._found.outputs, reason)
 
-    def _check_whole(self, apart: float | None, facts: WorkloadFacts) -> None:
+    def _check_whole(self, apart: float | None, facts: WorkloadFacts, other: str) -> None:
         """A submission states some numbers of each output; what was computed here is compared in all of them."""
         if apart is None:
             return
         self._found.whole += 1
         self._found.nearest = max(self._found.nearest, apart)
         if difference_reason(apart, facts.tolerance) is not None:
-            reason = f"all numbers compared, what the record gives here differs by {apart:.2g} from TVM's default"
+            reason = f"all numbers compared, what the record gives here differs by {apart:.2g} from {other}"
             raise _FindingError(self._found.outputs, f"{reason}; the most is {facts.tolerance:.2g}")
 
     def _ask(self, checked: list[ReviewFinding], request: str, *arguments: Any) -> Any:

@@ -101,14 +101,31 @@ class SubmissionSession(CandidateSession):
         if _bytes_of(buffer_shapes(function)) > _MOST_BYTES:
             raise ValueError(f"its parameters have more than {_MOST_BYTES} bytes")
         mod = self._modules[exact] if line is None else self._scheduled(exact, target, line)
-        library = self._compiled(main_module(instance(mod["main"], values)) if values else mod, target)
+        by = main_module(instance(mod["main"], values)) if values else mod
+        return self._outputs_of((exact, tuple(values)), by, target, kind)
+
+    def outputs_by_rules(self, exact: str, target: Any, values: Values, kind: Kind) -> ComputedOutputs | None:
+        """As :meth:`outputs`, by what a client without records does, where TVM's default takes too long; None where it
+        has no schedule of its own."""
+        import tvm
+
+        from tunehub.compiler.schedule.ladder import schedule_function
+        from tunehub.records.lookup import EmptyLookup
+
+        _, found = schedule_function(self._at(exact, values), tvm.target.Target(target), EmptyLookup())
+        return None if found is None else self._outputs_of((exact, values), main_module(found), target, kind)
+
+    def _outputs_of(self, workload: tuple[str, Values], mod: Any, target: Any, kind: Kind | None) -> ComputedOutputs:
+        """Of a workload that ``mod`` computes. Raises ValueError."""
+        function = self._at(*workload)
+        library = self._compiled(mod, target)
         for each in _KINDS if kind is None else (kind,):
             arrays = arrays_for(function, each)
             found = self._run_on(library, arrays, buffer_shapes(function), target)
             if comparable(found):
                 given = [array for array in arrays if array is not None]
                 known, before = self._before or (None, [])
-                self._before = ((exact, tuple(values), each), found)
+                self._before = ((*workload, each), found)
                 return ComputedOutputs(
                     kind=each,
                     inputs=_sha256(given),

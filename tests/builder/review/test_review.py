@@ -89,6 +89,12 @@ def test_a_good_submission_is_verified_and_the_same_directory_gives_the_same_byt
     assert "exists" in run("submit", work, "--version", "0.2.0", "-o", again, "--sign-off", SIGNED_OFF, code=1)
 
 
+def test_large_workloads_are_compared_with_a_schedule_by_rules(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunehub_builder.review.running._MOST_OPERATIONS", 0.0)
+    checks = reviewed(good, code=0)
+    assert "1 by the records, 1 compared in all their numbers" in checks["outputs"].reason
+
+
 def test_other_releases_say_what_they_make_of_the_records(good: Path) -> None:
     others = OtherReleases(
         releases=(installed_release(),), environment=lambda _release: Path(sys.executable), on_release=lambda _: None
