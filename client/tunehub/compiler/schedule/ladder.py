@@ -125,7 +125,7 @@ class Request:
     @cached_property
     def without_record_s(self) -> float | None:
         """Seconds that it should take on a CUDA GPU without a record, if the costs know it."""
-        from tunehub.kernels.cuda.adapted import without_record_s  # CPUs need none of it
+        from tunehub.kernels.cuda.promises import without_record_s  # CPUs need none of it
 
         return without_record_s(self.mod, self.target)
 

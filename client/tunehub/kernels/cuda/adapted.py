@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tunehub.kernels.cuda.gemm.cost import Problem, as_tiles, seconds
-from tunehub.kernels.cuda.gemm.split_k import rule as split_k_rule
-from tunehub.kernels.cuda.gemm.tiles import others_s, sums_of
+from tunehub.kernels.cuda.gemm.tiles import sums_of
 from tunehub.kernels.devices.device import GpuDevice
-from tunehub.kernels.devices.known import device_of
 
 _SPATIAL, _REDUCTION = 5, 3  # parts of MetaSchedule's tiles
 TileRow = tuple[list[int], list[int], list[int], list[int]]
@@ -31,17 +29,6 @@ def adapted_s(mod: Any, trace: Any, device: GpuDevice) -> float | None:
     parts = [decided[each] for each in trace.insts if each.kind.name == "SamplePerfectTile" and each in decided]
     row = tile_row([[int(part) for part in tile] for tile in parts], sums.problem)
     return None if row is None else float(seconds(sums.problem, as_tiles([row]), device)[0])
-
-
-def without_record_s(mod: Any, target: Any) -> float | None:
-    """Seconds that ``mod`` should take without a record: by a rule's tile or by TVM's own schedule; None for a function
-    that does not add up products."""
-    sums = sums_of(mod)
-    if sums is None or sums.problem is None:
-        return None
-    tile_s, default_s = others_s(sums, target)
-    known = [tile_s if tile_s is not None else default_s, split_k_rule.promised_s(mod, device_of(target))]
-    return min((each for each in known if each is not None), default=None)
 
 
 def tile_row(tiles: Sequence[Sequence[int]], problem: Problem) -> TileRow | None:

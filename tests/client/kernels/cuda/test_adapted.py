@@ -13,12 +13,13 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
 import tunehub
 from tunehub.compiler.schedule.ladder import Request, schedule_function
-from tunehub.kernels.cuda.adapted import adapted_s, tile_row, without_record_s
+from tunehub.kernels.cuda.adapted import adapted_s, tile_row
 from tunehub.kernels.cuda.gemm import tiles
 from tunehub.kernels.cuda.gemm.cost import as_tiles, seconds
 from tunehub.kernels.cuda.gemm.rule import tile_for
 from tunehub.kernels.cuda.gemm.split_k import rule as split_k_rule
 from tunehub.kernels.cuda.gemm.tiles import sums_of
+from tunehub.kernels.cuda.promises import without_record_s
 from tunehub.kernels.devices.known import default_device
 from tunehub.tir.nodes import main_module
 

@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from tunehub.kernels.cuda.gemm.cost import Operand, Problem, Term, default_s, matrix_shape
+from tunehub.kernels.cuda.gemm.cost import Operand, Problem, Term, matrix_shape
 from tunehub.kernels.cuda.gemm.matmul import AT_ONCE, SIDE
 from tunehub.kernels.cuda.gemm.rule import FURTHER, UNROLLED, NoTileError, Tile, is_within, ranked, spread, tile_for
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.devices.device import GpuDevice
-from tunehub.kernels.devices.known import device_of
 from tunehub.target.gpu_architectures import LaunchLimits
 from tunehub.tir.cuda.limits import limits_of
 from tunehub.tir.guard import check_exact, check_tiles
@@ -74,7 +73,7 @@ def candidates(workload: SumsWorkload, device: GpuDevice) -> Iterator[KernelCand
     NoTileError when TVM's own schedule should be as good."""
     sums, limits = workload.sums, workload.limits
     if sums.problem is not None:
-        tile = _tile_for(sums, limits, device)
+        tile = best_tile(sums, limits, device)
         yield KernelCandidate(tile=tile, seconds=tile.expected_s, compared_s=None if sums.is_compared else math.inf)
     elif math.prod(sums.reduction) <= WINDOW and math.prod(sums.spatial) >= FEWEST_WINDOWS:
         yield KernelCandidate(tile=None, seconds=None)
@@ -110,20 +109,8 @@ def build(workload: SumsWorkload, tile: Tile | None) -> Any:
     return schedule
 
 
-def others_s(sums: Sums, target: Any) -> tuple[float | None, float | None]:
-    """Seconds that a function with ``sums`` should take by the rule's tile (None where the rule leaves it to TVM), and
-    by TVM's own schedule (None where that is not known)."""
-    if sums.problem is None:
-        return None, None
-    device = device_of(target)
-    other_s = default_s(sums.problem, device)
-    try:
-        return _tile_for(sums, limits_of(target), device).expected_s, other_s
-    except NoTileError:
-        return None, other_s
-
-
-def _tile_for(sums: Sums, limits: LaunchLimits, device: GpuDevice) -> Tile:
+def best_tile(sums: Sums, limits: LaunchLimits, device: GpuDevice) -> Tile:
+    """The tile of ``sums`` that multiply that should cost least. Raises NoTileError as :func:`tile_for`."""
     assert sums.problem is not None
     bounds = {"shared_memory": limits.shared_memory, "threads": limits.threads}
     return tile_for(sums.problem, device, **bounds, covering=sums.einsum)
@@ -132,13 +119,6 @@ def _tile_for(sums: Sums, limits: LaunchLimits, device: GpuDevice) -> Tile:
 def is_narrow(columns: int, k: int) -> bool:
     """Whether tensor cores would mostly multiply zeros, or load elements of few columns one by one."""
     return columns < SIDE or (columns <= _FEW_COLUMNS and k % AT_ONCE != 0)
-
-
-def narrow_s(mod: Any, target: Any) -> float | None:
-    """Seconds that a product in half precision that :func:`is_narrow`, or in bfloat16, should take by the rule's
-    tile; None where the rule leaves it to TVM."""
-    sums = sums_of(mod, narrow=True)
-    return None if sums is None else others_s(sums, target)[0]
 
 
 def sums_of(mod: Any, *, narrow: bool = False) -> Sums | None:

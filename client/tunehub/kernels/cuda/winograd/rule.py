@@ -10,8 +10,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from tunehub.comparison.guess import GUESS_MARGIN
-from tunehub.kernels.cuda.adapted import without_record_s
-from tunehub.kernels.cuda.gemm.tensor_core import rule as tensor_core_rule
+from tunehub.kernels.cuda.promises import half_product_s, without_record_s
 from tunehub.kernels.cuda.winograd.convolution import PlainConv3x3
 from tunehub.kernels.cuda.winograd.cost import transform_s
 from tunehub.kernels.cuda.winograd.forms import form_of
@@ -44,7 +43,7 @@ def chosen_tile(convolution: PlainConv3x3, direct_s: Sequence[float], target: An
 def products_s(mod: Any, target: Any, *, half: bool) -> float | None:
     """Seconds that ``mod``, which adds up products in float32 or in ``half`` precision, should take without a record;
     None where no cost knows it."""
-    return tensor_core_rule.promised_s(mod, target) if half else without_record_s(mod, target)
+    return half_product_s(mod, target) if half else without_record_s(mod, target)
 
 
 def winograd_s(convolution: PlainConv3x3, tile: int, target: Any) -> float:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from heapq import nsmallest
 from itertools import zip_longest
 from typing import Any
@@ -78,17 +78,19 @@ def bulk_ranked(matmul: Matmul, count: int, device: GpuDevice) -> list[BulkTile]
 
 def expected_s(matmul: Matmul, target: Any) -> float | None:
     """What the best kernel should take; None where there is none for ``target``."""
-    found = best(matmul, device_of(target)) if serves(target) and suits(matmul) else []
+    found = best(matmul, device_of(target)) if serves(target) and suits(matmul) else ()
     return found[0][0] if found else None
 
 
-def best(matmul: Matmul, device: GpuDevice) -> list[tuple[float, ByWarpgroups]]:
+@lru_cache(maxsize=256)  # asked by rules that come after it, and for each function that differs in what follows only
+def best(matmul: Matmul, device: GpuDevice) -> tuple[tuple[float, ByWarpgroups], ...]:
     """The best tile of each kind and the seconds that it should take on ``device``, the best first."""
     bulk: list[tuple[float, ByWarpgroups]] = [
         (bulk_seconds(matmul, tile, device), tile) for tile in bulk_ranked(matmul, 1, device)
     ]
     plain = [(seconds(matmul, tile, device), tile) for tile in ranked(matmul, 1, device)]
-    return sorted([*bulk, *plain], key=lambda each: each[0] * (1.0 if isinstance(each[1], BulkTile) else _MARGIN))
+    both = sorted([*bulk, *plain], key=lambda each: each[0] * (1.0 if isinstance(each[1], BulkTile) else _MARGIN))
+    return tuple(both)
 
 
 def turned_s(matmul: Matmul, device: GpuDevice) -> float:

@@ -14,11 +14,9 @@ from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.rule import FURTHER, NoTileError, spread
 from tunehub.kernels.cuda.gemm.tensor_core.cost import default_s, seconds
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, apply, is_among, matmul_of, tiles
-from tunehub.kernels.cuda.gemm.tiles import is_narrow, narrow_s
 from tunehub.kernels.cuda.gemm.workload import ProductWorkload
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.devices.device import GpuDevice
-from tunehub.kernels.devices.known import device_of
 from tunehub.tir.cuda.headers import missing_for_tensor_cores
 from tunehub.tir.guard import check_tiles
 from tunehub.tir.intrinsics import import_intrinsics
@@ -89,30 +87,6 @@ def checked(mod: Any, matmul: Matmul, tile: TensorTile) -> Any:
     schedule = apply(mod, matmul, tile)
     check_tiles(schedule.mod["main"])
     return schedule
-
-
-def _others_s(mod: Any, matmul: Matmul, target: Any, own: float | None) -> Iterator[float]:
-    """Seconds that ``mod`` should take by tiles of this sketch, which has no bfloat16, and by plain tiles, where a
-    kernel for warpgroups should take ``own``."""
-    *_, columns, k = matmul.extents
-    has_windows = matmul.runs[0] < k
-    if matmul_of(mod) is not None and not (has_windows and own is not None):
-        device = device_of(target)
-        yield from (seconds(matmul, tile, device) for tile in ranked(matmul, 1, device))
-    plain = narrow_s(mod, target) if own is None or is_narrow(columns, k) else None
-    if plain is not None:
-        yield plain
-
-
-def promised_s(mod: Any, target: Any) -> float | None:
-    """Seconds that ``mod``, an IRModule with one PrimFunc ``main``, should take by a kernel for warpgroups, by tiles of
-    this sketch, or by plain ones; None when it has no product of operands in half precision. No schedule is made."""
-    matmul = warpgroups.matmul_in(mod)
-    if matmul is None:
-        return None
-    own = warpgroups.expected_s(matmul, target)
-    known = [*([] if own is None else [own]), *_others_s(mod, matmul, target, own)]
-    return min(known, default=None)
 
 
 def ranked(matmul: Matmul, count: int, device: GpuDevice) -> list[TensorTile]:

@@ -24,6 +24,7 @@ from tunehub.kernels.cuda.gemm.tensor_core import sketch as tensor_core
 from tunehub.kernels.cuda.gemm.tensor_core.cost import counts, seconds
 from tunehub.kernels.cuda.gemm.tensor_core.rule import ranked
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, apply, matmul_of, tile_of, tiles
+from tunehub.kernels.cuda.promises import half_product_s
 from tunehub.kernels.devices.known import default_device
 from tunehub.records.lookup import EmptyLookup
 from tunehub.tir.cuda import headers
@@ -97,7 +98,7 @@ def test_windows_with_channels_last_are_for_warpgroups() -> None:
     assert matmul is not None and by_one(tensor_core_rule, mod, H200) is not None
     found = by_one(hopper, mod, H200)
     assert found is not None and found[1] > seconds(matmul, ranked(matmul, 1, DEVICE)[0], DEVICE)
-    assert tensor_core_rule.promised_s(mod, H200) == found[1]
+    assert half_product_s(mod, H200) == found[1]
     served = schedule_function(mod["main"], H200, EmptyLookup())[0].served
     assert served is not None and served.predicted_s == found[1]
 
@@ -108,12 +109,12 @@ def test_bfloat16_is_for_warpgroups_or_plain_tiles(columns: int, template: str) 
     mod = half_product(1, 16, columns, 1024, transposed=(False, False), dtype="bfloat16")
     outcome, _ = schedule_function(mod["main"], H200, EmptyLookup())
     assert outcome.served is not None and outcome.served.template == template
-    assert outcome.served.predicted_s == tensor_core_rule.promised_s(mod, H200)
+    assert outcome.served.predicted_s == half_product_s(mod, H200)
 
 
 def test_large_products_in_bfloat16_that_warpgroups_do_not_take_are_left_to_tvm() -> None:
     mod = half_product(1, 5832, 320, 15, transposed=(False, True), dtype="bfloat16")
-    assert by_one(cuda_tiles, mod, H200) is None and tensor_core_rule.promised_s(mod, H200) is None
+    assert by_one(cuda_tiles, mod, H200) is None and half_product_s(mod, H200) is None
 
 
 def test_what_tvm_itself_does_well_is_left_to_it() -> None:

@@ -1,0 +1,58 @@
+"""What a function should take on a CUDA GPU without a record, for those that compare graphs, or records, with that.
+
+Which kernel serves is said by :mod:`tunehub.kernels.cuda.choose`; here a kernel counts also where TVM's own schedule
+takes its place, since it does not promise the margin of a guess.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunehub.kernels.cuda.gemm.cost import default_s
+from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
+from tunehub.kernels.cuda.gemm.rule import NoTileError
+from tunehub.kernels.cuda.gemm.split_k import rule as split_k
+from tunehub.kernels.cuda.gemm.tensor_core import rule as tensor_core
+from tunehub.kernels.cuda.gemm.tensor_core.cost import seconds
+from tunehub.kernels.cuda.gemm.tensor_core.sketch import matmul_of
+from tunehub.kernels.cuda.gemm.tiles import Sums, best_tile, is_narrow, sums_of
+from tunehub.kernels.devices.known import device_of
+from tunehub.tir.cuda.limits import limits_of
+
+
+def without_record_s(mod: Any, target: Any) -> float | None:
+    """Seconds that ``mod``, one PrimFunc ``main``, should take: by a tile or by TVM's own schedule, or with divided
+    sums; None for a function that does not add up products in float32, or groups of them."""
+    sums, device = sums_of(mod), device_of(target)
+    if sums is None or sums.problem is None:
+        return None
+    tile_s = _tile_s(sums, target)
+    known = (tile_s if tile_s is not None else default_s(sums.problem, device), split_k.promised_s(mod, device))
+    return min((each for each in known if each is not None), default=None)
+
+
+def half_product_s(mod: Any, target: Any) -> float | None:
+    """Seconds that ``mod`` should take by a kernel for warpgroups, on tensor cores, or by a plain tile; None when it
+    has no product of operands in half precision."""
+    matmul = warpgroups.matmul_in(mod)
+    if matmul is None:
+        return None
+    device, own_s = device_of(target), warpgroups.expected_s(matmul, target)
+    known: list[float | None] = [own_s]
+    *_, columns, k = matmul.extents
+    has_windows = matmul.runs[0] < k  # which are for warpgroups, where there are some
+    if matmul_of(mod) is not None and not (has_windows and own_s is not None):
+        known += [seconds(matmul, tile, device) for tile in tensor_core.ranked(matmul, 1, device)]
+    if own_s is None or is_narrow(columns, k):
+        known.append(_tile_s(sums_of(mod, narrow=True), target))
+    return min((each for each in known if each is not None), default=None)
+
+
+def _tile_s(sums: Sums | None, target: Any) -> float | None:
+    """By the rule's tile; None where the rule leaves it to TVM."""
+    if sums is None or sums.problem is None:
+        return None
+    try:
+        return best_tile(sums, limits_of(target), device_of(target)).expected_s
+    except NoTileError:
+        return None
