@@ -21,6 +21,7 @@ from tunehub_builder.tuning.work_directory import TaskEntry, WorkDirectory
 from tunehub_registry.any_record import AnyRecord, read_any_records
 from tunehub_registry.ladder_record import LadderRecord
 from tunehub_registry.package import open_package
+from tunehub_registry.printable import plain
 from tunehub_registry.template_record import BadLine
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def check_launches(path: Path, work: Path, arch: str, stream: TextIO) -> CheckRe
         reason = _reason(record, tasks, arch, compiler)
         if reason is not None:
             rejected.append(Rejection(where=record.exact, name=record.op, reason=reason))
-        stream.write(f"[{position}/{len(records)}] {'refused' if reason else 'fits'} {record.op}\n")
+        stream.write(plain(f"[{position}/{len(records)}] {'refused' if reason else 'fits'} {record.op}") + "\n")
         stream.flush()
     return CheckResult(admitted=len(records) - len(rejected), rejected=tuple(rejected), measured=True)
 

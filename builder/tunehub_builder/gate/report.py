@@ -99,7 +99,7 @@ def shown_on(stream: TextIO) -> Callable[[GateVerdict, int, int], None]:
         times = _median(verdict.default_s), _median(verdict.tuned_s)
         line = _line(verdict.name, verdict.admitted, *times, verdict.reason)
         line += accuracy_text(verdict.accuracy) if isinstance(verdict, NetworkVerdict) else ""
-        stream.write(f"[{position}/{count}] {line}{f' ({served})' if served else ''}\n")
+        stream.write(plain(f"[{position}/{count}] {line}{f' ({served})' if served else ''}") + "\n")
         stream.flush()
 
     return show

@@ -211,8 +211,10 @@ class BarReporter:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-        columns = [TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn()]
-        self._bar: Bar = Progress(*columns, TextColumn("{task.fields[figures]}"), console=Console(file=stream))
+        name = TextColumn("{task.description}", markup=False)  # brackets are no markup: a link is an escape
+        figures = TextColumn("{task.fields[figures]}", markup=False)
+        columns = (name, BarColumn(bar_width=20), MofNCompleteColumn(), figures)
+        self._bar: Bar = Progress(*columns, console=Console(file=stream))
         self._row = self._bar.add_task("preparing", total=None, figures="")
 
     def __enter__(self) -> BarReporter:

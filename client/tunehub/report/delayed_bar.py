@@ -53,7 +53,7 @@ class DelayedBar:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), *self.columns())
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), *self.columns())
         self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
         self._bar.add_task(self._text, total=self._total)
         self._bar.start()

@@ -45,6 +45,25 @@ def test_lines_come_at_most_every_few_seconds_and_for_every_finished_task() -> N
     assert "best none" in third
 
 
+@pytest.mark.parametrize("kind", [LineReporter, BarReporter])
+def test_the_name_of_a_task_is_plain_text(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "\n::e\x1b]\x07\u202e[link=h:]y[/link]"
+    task = TuningTask(name=name, exact="a" * 32, anchor=None, count=1, networks=("net",), mod=None)
+    stream = Terminal() if kind is BarReporter else io.StringIO()
+    monkeypatch.setenv("TERM", "xterm")
+    with kind(stream) as shown:
+        shown.show(step(task=task))
+        shown.show(step(task=task, finished=True))
+    text = stream.getvalue()
+    assert "[link=h:]y[/link]" in text and "\x1b]" not in text and "\u202e" not in text
+    assert not any(line.strip().startswith("::") for line in text.splitlines())
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 def test_failures_come_with_their_reasons() -> None:
     assert failures_text(0, {}) == "0 failed"
     assert failures_text(3, {"RUN_TIMEOUT": 1, "COMPILE_HOST": 2}) == "3 failed (COMPILE_HOST 2, RUN_TIMEOUT 1)"
