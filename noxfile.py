@@ -15,7 +15,7 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2024.4"
-nox.options.sessions = ["lint", "types", "tests-modern", "tests-tvm-versions", "tests-legacy", "browser"]
+nox.options.sessions = ["lint", "types", "tests-modern", "tests-tvm-versions", "tests-legacy", "browser", "fuzz"]
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.error_on_missing_interpreters = False
 nox.options.reuse_existing_virtualenvs = False
@@ -191,6 +191,15 @@ def browser(session: nox.Session) -> None:
     session.install("-e", ".[catalogue]", *PYTEST, "playwright>=1.50")
     session.env["TUNEHUB_BROWSER"] = found
     _pytest(session, "browser", "tests/browser", parallel=False)
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """Mutations of every format that is read from others, new ones for 60 seconds, or as many as are given. What fails
+    is in `tests/fuzz/corpus` then: commit it with the fix."""
+    session.install("-e", ".[s3]", *PYTEST, "tomli-w>=1.0")
+    seconds = session.posargs[0] if session.posargs else "60"
+    session.run("pytest", "-q", "tests/fuzz", env={"TUNEHUB_FUZZ_SECONDS": seconds})
 
 
 @nox.session
