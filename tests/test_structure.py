@@ -23,6 +23,7 @@ BUILDERS = {"client/tunehub/tir/statements.py", "client/tunehub/tir/nodes.py"}
 WITH_KINDS = re.compile(r"\b(For|IterVar)\(|\.(kind|iter_type)\b")  # parsing all modules again takes seconds
 IMPORTS_OF_TESTS = re.compile(r"\bimport\b.*\btest_|\btest_\w+ import\b")
 PLACES_OF_KINDS = {"For": 3, "IterVar": 2}
+NAMES_OF_SPEED = ("MULTIPROCESSORS", "PLACES", "IN_CLUSTERS", "LAUNCHES_S", "BANDWIDTH")
 WANTED = (ast.Import, ast.ImportFrom, ast.ClassDef)
 
 
@@ -116,10 +117,15 @@ def _constants(path: Path) -> Iterator[str]:
     """What a module says of the speed of a GPU: names of costs and multiprocessors, and numbers that a device has."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            if node.id.endswith("COSTS") or node.id.lstrip("_") in ("MULTIPROCESSORS", "PLACES", "IN_CLUSTERS"):
+            if node.id.endswith("COSTS") or node.id.lstrip("_") in NAMES_OF_SPEED:
                 yield node.id
-        elif isinstance(node, ast.Constant) and node.value in (132, 4e12):
+        elif isinstance(node, ast.Constant) and (node.value == 132 or _is_rate(node.value)):
             yield str(node.value)
+
+
+def _is_rate(value: object) -> bool:
+    """Whether it is as much in a second as only GPUs do."""
+    return isinstance(value, float) and 1e11 <= value < 1e18
 
 
 def test_only_devices_say_how_fast_a_gpu_is() -> None:

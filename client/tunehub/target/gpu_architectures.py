@@ -14,8 +14,7 @@ WARP = 32  # threads
 BANKS = 32  # of shared memory, 4 bytes wide
 REGISTERS = 1 << 16  # of a multiprocessor, all of which one block may have
 REGISTERS_OF_A_THREAD = 255
-# Of a multiprocessor of sm_90; a block takes RESERVED_BYTES of shared memory for itself.
-SHARED_BYTES, RESERVED_BYTES, MOST_BLOCKS, MOST_WARPS = 228 << 10, 1 << 10, 32, 64
+RESERVED_BYTES = 1 << 10  # of shared memory that a block takes for itself, since sm_80
 # Shared memory that a block may ask for at its launch on every GPU from sm_80 on (sm_86, sm_89 and sm_120 have least).
 # TVM's runtime asks for it where the dynamic part alone is more than a block gets without asking.
 ASKED_SHARED_BYTES, FEWEST_ASKED_BYTES = 99 << 10, 48 << 10

@@ -21,7 +21,7 @@ from tunehub.kernels.cuda.gemm.cost import (
     shared_bytes,
 )
 from tunehub.kernels.cuda.gemm.rule import NoTileError, ranked, tile_for
-from tunehub.kernels.devices.known import default_device
+from tunehub.kernels.devices.known import default_device, device_for
 
 pytestmark = pytest.mark.fast
 DEVICE = default_device()
@@ -228,3 +228,9 @@ def test_a_product_with_too_few_blocks_for_tvm_is_served() -> None:
     default = default_s(conv(512, 7, 512, 3), DEVICE)
     assert default is not None
     assert tile.expected_s * 1.25 < default
+
+
+def test_a_slower_gpu_takes_longer() -> None:
+    problem, slower = conv(512, 7, 512, 3), device_for("sm_80")
+    assert tile_for(problem, slower, **LIMITS).expected_s > tile_for(problem, DEVICE, **LIMITS).expected_s
+    assert (default_s(problem, slower) or 0.0) > (default_s(problem, DEVICE) or math.inf)
