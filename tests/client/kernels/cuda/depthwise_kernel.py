@@ -161,8 +161,12 @@ def _threads(workload: DepthwiseWorkload, rows: int, columns: int) -> int | None
 
 
 def _seconds(workload: DepthwiseWorkload, tile: DepthwiseTile, device: GpuDevice) -> float:
-    """A launch, and what takes longer: to move all bytes, or the loads of the busiest multiprocessor, one of a warp in
-    a cycle: of each result an element of the window, and of each tile the weights."""
+    """A launch by itself, and what takes longer: to move all bytes, or the loads of the busiest multiprocessor, one of a
+    warp in a cycle: of each result an element of the window, and of each tile the weights."""
     blocks = math.ceil(workload.results / (tile.rows * tile.columns * tile.threads) / device.multiprocessors)
     loads = blocks * tile.threads / WARP * workload.window * (tile.rows * tile.columns + 1)
-    return device.launches.moving + max(workload.moved / device.bandwidth, loads / device.clock)
+    return (
+        device.launches.threads[0]
+        + device.launches.moving
+        + max(workload.moved / device.bandwidth, loads / device.clock)
+    )
