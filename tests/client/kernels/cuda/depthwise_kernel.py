@@ -161,7 +161,7 @@ def _threads(workload: DepthwiseWorkload, rows: int, columns: int) -> int | None
 
 
 def _seconds(workload: DepthwiseWorkload, tile: DepthwiseTile, device: GpuDevice) -> float:
-    """A launch by itself, and what takes longer: to move all bytes, or the loads of the busiest multiprocessor, one of a
+    """A launch, and what takes longer: to move all bytes, or the loads of the busiest multiprocessor, one of a
     warp in a cycle: of each result an element of the window, and of each tile the weights."""
     blocks = math.ceil(workload.results / (tile.rows * tile.columns * tile.threads) / device.multiprocessors)
     loads = blocks * tile.threads / WARP * workload.window * (tile.rows * tile.columns + 1)
