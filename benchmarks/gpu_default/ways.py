@@ -98,7 +98,7 @@ def _ways(mod: Any, target: Any, scheduling: Scheduling | None, *, further: bool
 def _default_s(mod: Any, target: Any) -> float | None:
     """What the costs say of TVM's own schedule."""
     from tunehub.kernels.cuda.gemm.cost import default_s
-    from tunehub.kernels.cuda.gemm.tensor_core.cost import default_s as half_default_s
+    from tunehub.kernels.cuda.gemm.half_default import default_s as half_default_s
     from tunehub.kernels.cuda.gemm.tensor_core.sketch import matmul_of
     from tunehub.kernels.cuda.gemm.tiles import sums_of
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from benchmarks.gpu_fit.fitting import Array, FittedRule, MeasuredTiles
 from benchmarks.gpu_fit.threads import of_line
+from tunehub.kernels.cuda.gemm import half_default
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
 from tunehub.kernels.cuda.gemm.hopper.cost import bulk_counts
 from tunehub.kernels.cuda.gemm.hopper.cost import counts as warpgroup_counts
@@ -46,12 +47,12 @@ def _tensor_cores(item: Any) -> MeasuredTiles:
     runs = (m if item["rows_first"] else depth, depth if item["k_last"] else n)
     matmul = _matmul(item, runs=runs, window=item["window"], **orders)
     device = default_device()
-    on_tensor_cores = tensor_core_cost.on_tensor_cores(matmul)
+    on_tensor_cores = half_default.on_tensor_cores(matmul)
     return MeasuredTiles(
         **_common(item),
         counts=_columns(tensor_core_cost.counts(matmul, _tensor_tile(row), device) for row in item["tiles"]),
         default_table="tensor_cores_default" if on_tensor_cores else "half_default",
-        default_counts=tensor_core_cost.default_counts(matmul, device),
+        default_counts=half_default.default_counts(matmul, device),
         default_s=item["default_s"],
     )
 

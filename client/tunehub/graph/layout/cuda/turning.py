@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from tunehub.comparison.guess import GUESS_MARGIN
 from tunehub.graph.workloads import call_counts, workloads
+from tunehub.kernels.cuda.gemm.half_default import default_s
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.hopper import tf32
-from tunehub.kernels.cuda.gemm.tensor_core.cost import default_s, seconds
+from tunehub.kernels.cuda.gemm.tensor_core.cost import seconds
 from tunehub.kernels.cuda.gemm.tensor_core.rule import ranked
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import matmul_of
 from tunehub.kernels.cuda.promises import without_record_s

@@ -12,6 +12,7 @@ import numpy as np
 from tunehub.comparison.guess import GUESS_MARGIN
 from tunehub.exceptions import last_line
 from tunehub.kernels.cuda.default import default_schedule
+from tunehub.kernels.cuda.gemm.half_default import default_s
 from tunehub.kernels.cuda.gemm.hopper import cost as warpgroup_cost
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.hopper.open_rows import over_rows
@@ -21,7 +22,6 @@ from tunehub.kernels.cuda.gemm.open_rows import OpenMatmul, open_matmul
 from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.gemm.sizes import ranges
 from tunehub.kernels.cuda.gemm.tensor_core import rule
-from tunehub.kernels.cuda.gemm.tensor_core.cost import default_s
 from tunehub.kernels.cuda.gemm.tensor_core.cost import seconds as tensor_core_s
 from tunehub.kernels.cuda.gemm.tensor_core.rule import check_headers, checked, ranked
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, matmul_of

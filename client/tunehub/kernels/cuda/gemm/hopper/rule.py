@@ -12,12 +12,12 @@ from itertools import zip_longest
 from typing import Any
 
 from tunehub.comparison.guess import against_guess
+from tunehub.kernels.cuda.gemm.half_default import default_s
 from tunehub.kernels.cuda.gemm.hopper import bulk_tiles
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
 from tunehub.kernels.cuda.gemm.hopper.cost import bulk_seconds, seconds
 from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile, suits, tiles
 from tunehub.kernels.cuda.gemm.matmul import Matmul, find_matmul
-from tunehub.kernels.cuda.gemm.tensor_core.cost import default_s
 from tunehub.kernels.cuda.gemm.workload import ProductWorkload
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.devices.device import GpuDevice

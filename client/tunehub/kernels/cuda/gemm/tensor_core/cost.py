@@ -1,23 +1,20 @@
-"""What a tile of a product on tensor cores costs, and what TVM's own schedule takes: sums of things that are counted,
-as :mod:`tunehub.kernels.cuda.gemm.cost` has it for products without tensor cores. The costs were fitted to 893 tiles of
-50 workloads on an H200 (``benchmarks/gpu_fit``)."""
+"""What a tile of a product on tensor cores costs: sums of things that are counted, as
+:mod:`tunehub.kernels.cuda.gemm.cost` has it for products without tensor cores. The costs were fitted to 893 tiles of 50
+workloads on an H200 (``benchmarks/gpu_fit``)."""
 
 from __future__ import annotations
 
 import math
 from itertools import compress
 
+from tunehub.kernels.cuda.gemm.half_default import HALF, matrix_bytes
 from tunehub.kernels.cuda.gemm.matmul import AT_ONCE, Matmul
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, runs_of, shared_memory
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.target.gpu_architectures import RESERVED_BYTES, WARP
 
-_HALF = 2  # bytes
 _SECTOR = 32  # bytes that are loaded at once
 _OF_SUMS, _OF_OPERAND, _OTHER_REGISTERS = 8, 8, 48  # registers of a thread: for a fragment, and addresses
-
-# Of TVM's own rules for matmuls, with tensor cores where each extent is more than 64; see `default_counts`.
-_DEFAULT_TILE, _PLAIN_TILE, _MOST_PLAIN = (128, 128, 64), (32, 64, 16), 64
 
 
 def seconds(matmul: Matmul, tile: TensorTile, device: GpuDevice) -> float:
@@ -52,7 +49,7 @@ def counts(matmul: Matmul, tile: TensorTile, device: GpuDevice) -> dict[str, flo
         "products": busy * block_rows * block_columns * block_depth,
         "fragments": busy * fragments,
         "loads": busy * loads / WARP,
-        "sectors": busy * sum(parts) * _HALF / _SECTOR,
+        "sectors": busy * sum(parts) * HALF / _SECTOR,
         "placed": waited * parts[0] / tile.threads if matmul.window > 1 and not tile.whole_windows else 0.0,
         "pieces": 0.0 if tile.pipelined else waited * sum(compress(own, in_pieces)) / tile.threads,
         "steps": 0.0 if tile.pipelined else waited,
@@ -60,50 +57,8 @@ def counts(matmul: Matmul, tile: TensorTile, device: GpuDevice) -> dict[str, flo
         "chain": waited * loads / tile.threads,
         "results": blocks * block_rows * block_columns * (1 + tile.groups),
         "apart": blocks * block_rows * block_columns if matmul.columns_first else 0.0,
-        "bytes": _bytes(matmul),
+        "bytes": matrix_bytes(matmul),
     }
-
-
-def default_s(matmul: Matmul, device: GpuDevice) -> float:
-    """What TVM's own schedule should take on ``device``."""
-    known = device.costs
-    costs = known.tensor_cores_default if on_tensor_cores(matmul) else known.half_default
-    found = default_counts(matmul, device)
-    return math.fsum(costs[name] * found[name] for name in costs)
-
-
-def on_tensor_cores(matmul: Matmul) -> bool:
-    """Whether TVM's own schedule is the one for tensor cores."""
-    return min(matmul.extents[1:]) > _MOST_PLAIN
-
-
-def default_counts(matmul: Matmul, device: GpuDevice) -> dict[str, float]:
-    """As :func:`counts`, of TVM's own schedule: all that ``tensor_cores_default`` and ``half_default`` name.
-
-    ``steps`` of all blocks of a multiprocessor one after another, and ``chain``, those of one block. A step takes
-    longer where A (``rows_apart``) or B (``columns_apart``) has no neighbours along K, and in windows of convolutions.
-    """
-    batch, *extents = matmul.extents
-    tile = _DEFAULT_TILE if on_tensor_cores(matmul) else _PLAIN_TILE
-    rows, columns, chain = (math.ceil(e / size) for e, size in zip(extents, tile, strict=True))
-    steps = math.ceil(batch * rows * columns / device.multiprocessors) * chain
-    window = matmul.window > 1
-    return {
-        "launch": 1.0,
-        "chain": chain,
-        "steps": steps,
-        "rows_apart": steps if matmul.rows_first and not window else 0.0,
-        "columns_apart": 0.0 if matmul.k_last else steps,
-        "window_chain": chain if window else 0.0,
-        "window_steps": steps if window else 0.0,
-        "bytes": _bytes(matmul),
-    }
-
-
-def _bytes(matmul: Matmul) -> int:
-    """Of both operands, as matrices, and the result."""
-    batch, rows, columns, k = matmul.extents
-    return _HALF * batch * (rows * k + columns * k + rows * columns)
 
 
 def _resident(tile: TensorTile, device: GpuDevice) -> int:

@@ -9,10 +9,11 @@ from heapq import nsmallest
 from typing import Any
 
 from tunehub.comparison.guess import against_guess
+from tunehub.kernels.cuda.gemm.half_default import default_s
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.rule import FURTHER, NoTileError, spread
-from tunehub.kernels.cuda.gemm.tensor_core.cost import default_s, seconds
+from tunehub.kernels.cuda.gemm.tensor_core.cost import seconds
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, apply, is_among, matmul_of, tiles
 from tunehub.kernels.cuda.gemm.workload import ProductWorkload
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
