@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,13 +14,15 @@ from click.testing import CliRunner
 tvm = pytest.importorskip("tvm")
 pytest.importorskip("tvm.relax")
 
+from tunehub.cli.calibrate import gpu_profile_state  # noqa: E402
+from tunehub.cli.doctor import _describe_gpu_profile  # noqa: E402
 from tunehub.cli.group import cli  # noqa: E402
 from tunehub.compiler.measure import gpu_calibration, gpu_kernels  # noqa: E402
 from tunehub.compiler.measure.gpu_kernels import GpuKernel  # noqa: E402
 from tunehub.exceptions import MeasureError, UnknownTargetError  # noqa: E402
 from tunehub.kernels.devices.known import default_device, device_for, device_of  # noqa: E402
 from tunehub.target import nvidia_driver  # noqa: E402
-from tunehub.target.gpu_profile import gpu_profile_path  # noqa: E402
+from tunehub.target.gpu_profile import gpu_profile_path, write_gpu_profile  # noqa: E402
 from tunehub.target.nvidia_driver import DriverFacts  # noqa: E402
 
 from ...kernels.cuda.attention import lockstep  # noqa: E402
@@ -141,3 +144,17 @@ def test_without_a_gpu_the_command_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(nvidia_driver, "driver_facts", lambda: None)
     result = CliRunner().invoke(cli, ["calibrate", "--device", "cuda"])
     assert isinstance(result.exception, UnknownTargetError) and "names no GPU here" in str(result.exception)
+
+
+def test_the_doctor_says_when_a_gpu_was_measured_and_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(nvidia_driver, "driver_facts", lambda: FACTS)
+    assert gpu_profile_state() == {} and _describe_gpu_profile({}) == []
+    path = write_gpu_profile(tmp_path, gpu_calibration.calibrate_gpu(FACTS, timed()))
+    (found,) = _describe_gpu_profile(gpu_profile_state())
+    assert (found.state, found.text) == ("ok", f"measured {datetime.date.today().isoformat()}")
+    path.write_bytes(b"{")
+    (found,) = _describe_gpu_profile(gpu_profile_state())
+    assert found.state == "warning" and path.name in found.text

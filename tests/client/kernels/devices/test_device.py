@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib import resources
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from tunehub.exceptions import DeviceFileError
+from tunehub.kernels.devices import known
 from tunehub.kernels.devices.device import NAMES, DeviceCosts, GpuDevice, read_device, read_specification
 from tunehub.kernels.devices.known import _NAMES, _OF_ARCHITECTURE, default_device, device_for, device_of
+from tunehub.target.gpu_profile import write_gpu_profile
 from tunehub.target.nvidia_driver import DriverFacts
 from tunehub_registry.gpu_profile import GpuProfile
 
@@ -99,6 +102,33 @@ def test_of_an_unknown_gpu_its_driver_tells() -> None:
     assert device.flops == pytest.approx(near.flops * 82 / 72)
     assert device.bandwidth == pytest.approx(936e9 * 4 / 4.8)
     assert device.costs.threads["bytes"] == pytest.approx(default_device().costs.threads["bytes"] * 4e12 / 780e9)
+
+
+def test_the_driver_is_asked_of_this_machines_gpu_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(known, "driver_facts", lambda: FACTS)
+    assert device_of(_Target(arch="sm_86", model="rtx-3090")).multiprocessors == 82
+    for other in (
+        _Target(arch="sm_86", model="rtx-3080"),
+        _Target(arch="sm_89", model="rtx-3090"),
+        _Target(arch="sm_86"),
+    ):
+        assert device_of(other).name in ("a10", "l40s")
+
+
+def test_rules_go_by_the_profile_of_an_architecture_and_by_none_that_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / "sound", tmp_path / "damaged"]
+    for folder in folders:
+        path = write_gpu_profile(folder, profile(default_device(), bandwidth=0.5))
+    path.write_bytes(b"{")
+    bandwidths = []
+    for folder in folders:
+        monkeypatch.setenv("TUNEHUB_CACHE", str(folder))
+        bandwidths.append(device_of(_Target(arch="sm_90a")).bandwidth)
+        assert device_of(_Target(arch="sm_90", model="h100")) is device_for("sm_90", "h100")
+    assert bandwidths == [default_device().bandwidth / 2, default_device().bandwidth]
 
 
 def test_facts_of_the_gpu_that_is_known_change_nothing() -> None:
