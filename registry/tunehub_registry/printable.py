@@ -24,11 +24,6 @@ def plain(text: str) -> str:
     return _SECRET.sub(r"\1***", _LOGIN.sub("***@", _COMMAND.sub(r"\g<0> ", text)))
 
 
-def plain_lines(text: str) -> str:
-    """As `plain`, but lines stay lines: for texts whose ends of lines are ours."""
-    return "\n".join(map(plain, text.split("\n")))
-
-
 class PlainMessage(Exception):
     """An exception or a warning whose message is `plain`: it is shown wherever it ends, in a traceback, too."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tunehub.report.model import OWN_RECORD, ReportData, WorkloadReport
-from tunehub_registry.printable import plain, plain_lines
+from tunehub_registry.printable import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,6 +57,7 @@ def table(report: ReportData) -> Table:
     """A row for each workload, in the order of compiling; the summary above, notes below."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
+    from rich.text import Text
 
     numbers = ["predicted ms", "measured ms", "share", "× default"]
     headings = ["workload", "calls", "rung", "record of", *numbers, "remarks"]
@@ -65,14 +66,15 @@ def table(report: ReportData) -> Table:
     if len({item.module for item in report.workloads}) > 1:
         headings.insert(0, "module")
     texts = ("workload", "rung", "record of", "remarks")
-    notes = "\n".join(filter(None, (*report.notes, _accuracy(report), _wrong_operators(report)))) or None
-    title, caption = plain_lines(summary(report)), notes and plain_lines(notes)
+    notes = [plain(note) for note in (*report.notes, _accuracy(report), _wrong_operators(report)) if note]
+    # `Text` has no markup, on the caller's console either.
+    title, caption = Text(summary(report), "table.title"), Text("\n".join(notes), "table.caption") if notes else None
     made = Table(title=title, title_justify="left", caption=caption, caption_justify="left", box=SIMPLE_HEAD)
     for heading in headings:
         made.add_column(heading, justify="left" if heading in texts else "right")
     for item in report.workloads:
         cells = _cells(report, item)
-        made.add_row(*(plain_lines(cells[heading]) for heading in headings))
+        made.add_row(*(Text(plain(cells[heading])) for heading in headings))
     return made
 
 

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tunehub.report.ladder import Refusal, StepRejected
 from tunehub.report.model import NetworkAccuracy, OtherCalls, Profile, TunedRatio, WorkloadReport, WrongOperator
@@ -177,7 +179,7 @@ def test_what_stays_wrong_is_a_line_below_the_table_and_fields() -> None:
     assert report.to_json()["wrong_operators"][1] == {
         "operator": "clip", "wrong_for": "nan", "calls": 1, "module": 2,
     }  # fmt: skip
-    assert REPORT.table().caption == "a note"
+    assert str(REPORT.table().caption) == "a note"
 
 
 def test_a_schedule_of_tvms_own_that_is_wrong_is_said_to_be_passed_over() -> None:
@@ -193,7 +195,7 @@ def test_a_schedule_of_tvms_own_that_is_wrong_is_said_to_be_passed_over() -> Non
 def test_remainders_that_are_no_vectors_are_a_remark() -> None:
     item = replace(WORKLOADS[0], scalar_remainders="a vector of unknown length")
     cells = list(Report(target="llvm-x", package=None, workloads=(item,)).table().columns[-1].cells)
-    assert cells == ["remainders of vectors one by one: a vector of unknown length"]
+    assert list(map(str, cells)) == ["remainders of vectors one by one: a vector of unknown length"]
 
 
 def test_the_accuracy_of_networks_is_told_for_the_precisions_of_the_workloads() -> None:
@@ -211,3 +213,15 @@ def test_the_accuracy_of_networks_is_told_for_the_precisions_of_the_workloads() 
     assert "net_int8" not in caption
     assert len(narrow.to_json()["accuracy"]) == 3
     assert narrow.to_json()["workloads"][0]["types"] == types
+
+
+def test_texts_of_others_are_plain_and_no_markup_on_any_console() -> None:
+    name = "\n::error::x\x1b]0;x\x07\u202e[link=http://h]y[/link]"
+    item = WorkloadReport(name=name, op="x", rung="exact", package=name, source=name, skipped=(name,), run_s=1e-3)
+    report = Report(target="llvm-x", package=name, workloads=(item,), notes=(name,))
+    stream = io.StringIO()
+    Console(file=stream, force_terminal=True, width=200).print(report.table())
+    text = stream.getvalue()
+    assert "[link=http://h]y[/link]" in text and "\x1b]" not in text and "\u202e" not in text
+    lines = [*report.summary().splitlines(), *text.splitlines()]
+    assert not any(line.lstrip().startswith("::") for line in lines)
