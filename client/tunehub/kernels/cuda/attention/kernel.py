@@ -417,7 +417,7 @@ class AttentionKernel:
         return sequence(self.kept(sums, tops), self.by_fours(joined))
 
     def part_of_warp(self, sums: Any, tops: Any, own: Any, column: Any) -> tuple[Body, Body, Callable[[Any, Any], Any]]:
-        """Maximum, total and sums of one warp's part."""
+        """Row maximum, row sum and output of one warp's part."""
         return (
             lambda w: load(tops, w, own, 0),
             lambda w: load(tops, w, own, 1),

@@ -1,4 +1,4 @@
-"""The products of attention in half precision, on tensor cores (``mma.m16n8k16``): sums of queries and keys stay where
+"""The products of attention in half precision, on tensor cores (``mma.m16n8k16``): accumulators of scores stay where
 the product with values takes them."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from tunehub.tir.statements import f32, load, nest, pointer, sequence, store
 
 
 class Halves:
-    """Products on tensor cores: fragments of 16 × 8 sums, of which a lane has two rows of two neighbours."""
+    """Products on tensor cores: fragments of 16 × 8 accumulators, of which a lane has two rows of two neighbours."""
 
     bytes = 2
     masks = (1, 2)
@@ -76,8 +76,8 @@ class Halves:
         clear = nest("r n e", [self.t.rows, self.t.keys // 8, 4], lambda *at: store(self.acc_s, at, f32(0)))
         return sequence(clear, nest("d n", [self.a.depth // 16, self.t.keys // 16], step))
 
-    def multiply(self, sums: Any, r: Any, n: Any, first: Any, x: Any) -> Any:
-        return mma_m16n8k16(self.a.dtype)(pointer(sums, r, n, 0), first, pointer(self.part, x * 2))
+    def multiply(self, accumulators: Any, r: Any, n: Any, first: Any, x: Any) -> Any:
+        return mma_m16n8k16(self.a.dtype)(pointer(accumulators, r, n, 0), first, pointer(self.part, x * 2))
 
     def weighted(self, stage: Any) -> Any:
         k, lane = self.k, self.k.lane

@@ -31,8 +31,8 @@ def room(extents: LowBatchExtents, tile: DirectTile) -> int:
 
 
 def pool_bytes(extents: LowBatchExtents, tile: StagedTile | WgmmaTile) -> int:
-    """Of what the kernel's source asks for: slices of the operands, later sums. Where results make it more than a block
-    gets unasked it is as much as is asked for."""
+    """Of what the kernel's source asks for: slices of the operands, later accumulators. Where results make it more than
+    a block gets unasked it is as much as is asked for."""
     row = tile.depth * extents.weights.bits // 8
     scales = tile.depth // extents.weights.group * 2 if extents.weights.group else 0
     filled = row + -(-scales // _VECTOR) * _VECTOR

@@ -11,7 +11,7 @@ from tunehub.kernels.cuda.low_batch.tile import AnyTile, DirectTile, StagedTile,
 from tunehub.kernels.cuda.row_calls import PREFIX
 from tunehub.tir.cuda.ptx.wgmma import KINDS, from_registers
 
-_SCALED_AFTER = 1  # tiles of rows up to which scales are multiplied with sums
+_SCALED_AFTER = 1  # tiles of rows up to which scales are multiplied with accumulators
 _ACCUMULATORS = 4  # of a thread, for 64 columns and 8 rows
 _KERNELS: dict[type, str] = {DirectTile: "kernel.cuh", StagedTile: "staged.cuh", WgmmaTile: "warpgroups.cuh"}
 _KINDS: dict[type, str] = {DirectTile: "", StagedTile: "staged_", WgmmaTile: "wgmma_"}

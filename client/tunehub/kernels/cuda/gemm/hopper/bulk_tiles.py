@@ -16,9 +16,9 @@ from tunehub.tir.cuda.ptx.wgmma import ROWS, WARPGROUP
 
 WARP = 32
 PIECE = 32  # columns of results that go through shared memory at a time
-STAGED = PIECE + SKEW  # sums of a row of them
+STAGED = PIECE + SKEW  # accumulators of a row of them
 _FEWEST_ROWS, _FEWEST_COLUMNS, _FEWEST_K = 256, 512, 2048  # of products; what is smaller gained nothing
-_WIDE = 128 * WARPGROUP  # sums of a warpgroup that leave all threads as many registers
+_WIDE = 128 * WARPGROUP  # accumulators of a warpgroup that leave all threads as many registers
 _BAND = 2048  # rows whose tiles are computed before those below, so that what they share stays in the cache
 _PATTERN_ROWS = 8  # of the swizzling, at whose multiples boxes begin
 _SHAPES = (  # warpgroups, and rows and columns of each
@@ -126,8 +126,8 @@ def _fits(tile: BulkTile, rows: int, columns: int, steps: int, device: GpuDevice
 
 
 def _divides(tile: BulkTile, clusters: int, steps: int, device: GpuDevice) -> bool:
-    """Whether K may be divided: all ``clusters`` are there at a time. Sums must not outlive the part of the kernel that
-    has so many registers."""
+    """Whether K may be divided: all ``clusters`` are there at a time. Accumulators must not outlive the part of the
+    kernel that has so many registers."""
     parts = math.prod(tile.block) // 4 // tile.cluster
     few = clusters <= tile.resident(device) and tile.registers is None
     return few and steps >= 4 * tile.cluster and parts % tile.multiplying == 0

@@ -39,10 +39,10 @@ def _sum(costs: Mapping[str, float], found: Mapping[str, float]) -> float:
 def counts(matmul: Matmul, tile: WarpgroupTile, device: GpuDevice) -> dict[str, float]:
     """How much of everything in ``costs.warpgroups`` there is on the busiest multiprocessor.
 
-    ``products``, ``loads`` (bytes into shared memory), ``gathered`` (sums read from a cluster's blocks) and ``results``
-    keep it busy. ``steps`` (of 64 elements of K), ``waits`` (steps whose copies started late), ``rounds`` of blocks
-    that are there together, and where these are ``joined`` in clusters, are waited for. ``bytes``: of operands and
-    results.
+    ``products``, ``loads`` (bytes into shared memory), ``gathered`` (accumulators read from a cluster's blocks) and
+    ``results`` keep it busy. ``steps`` (of 64 elements of K), ``waits`` (steps whose copies started late), ``rounds``
+    of blocks that are there together, and where these are ``joined`` in clusters, are waited for. ``bytes``: of operands
+    and results.
     """
     batch, rows, columns, k = matmul.extents
     block_rows, block_columns = tile.block

@@ -474,14 +474,14 @@ class _KernelWriter:
             start = number * _VECTOR
             if clusters:
                 first.append(store(totals, [tirx.Ramp(start, 1, _VECTOR)], self._four_accumulators(place)))
-            sums = (totals, start) if clusters else (self.pool, place)
-            loads = self._loads(row, column, sums)
+            totals_at = (totals, start) if clusters else (self.pool, place)
+            loads = self._loads(row, column, totals_at)
             held = held or [
                 self._buffer("held", _VECTOR * len(places), element_type(load), "local") for load, _ in loads
             ]
             first += [self._vector(buffer, start, inside) for buffer, (_, inside) in zip(held, loads, strict=True)]
             known = [(load, buffer, start) for (load, _), buffer in zip(loads, held, strict=True)]
-            then.append(self._results(row, column, sums, known))
+            then.append(self._results(row, column, totals_at, known))
         buffers = [allocate(each) for each in [*([totals] if clusters else []), *held]]
         return sequence([*buffers, *first, *then])
 
@@ -495,17 +495,17 @@ class _KernelWriter:
         address = self.base + tirx.Cast("uint32", place * FLOAT)
         return cluster_sum(self.tile.cluster)(address, self.first_rank, result=f"float32x{_VECTOR}")
 
-    def _value(self, row: Any, column: Any, sums: tuple[Any, Any], v: Any) -> tuple[Any, list[Any], Any]:
-        total = load(sums[0], sums[1] + v)
+    def _value(self, row: Any, column: Any, totals_at: tuple[Any, Any], v: Any) -> tuple[Any, list[Any], Any]:
+        total = load(totals_at[0], totals_at[1] + v)
         return self.product.result(self.batch, row, column + v, total)
 
-    def _loads(self, row: Any, column: Any, sums: tuple[Any, Any]) -> list[tuple[Any, Callable[[Any], Any]]]:
+    def _loads(self, row: Any, column: Any, totals_at: tuple[Any, Any]) -> list[tuple[Any, Callable[[Any], Any]]]:
         """What a result is computed from, as it is written for the variable ``v``, and as a function of that, within
         the bounds of rows and columns. None where it is loaded under a condition."""
         if self.vector == 1:
             return []
         inside = self._last(row, 0), self._last(column, 1)
-        found, bounded = (_loads_in(self._value(*at, sums, self.v)[2]) for at in ((row, column), inside))
+        found, bounded = (_loads_in(self._value(*at, totals_at, self.v)[2]) for at in ((row, column), inside))
         if len(found) != len(bounded):
             return []
         return [(load, partial(self._at, other)) for load, other in zip(found, bounded, strict=True)]
@@ -526,10 +526,10 @@ class _KernelWriter:
     def _vector(self, buffer: Any, start: int, value: Callable[[Any], Any]) -> Any:
         return loop("i", _VECTOR, lambda v: store(buffer, [start + v], value(v)), VECTORIZED)
 
-    def _results(self, row: Any, column: Any, sums: tuple[Any, Any], known: Sequence[tuple[Any, Any, int]]) -> Any:
+    def _results(self, row: Any, column: Any, totals_at: tuple[Any, Any], known: Sequence[tuple[Any, Any, int]]) -> Any:
         """What is computed of accumulators, and written: as vectors, and where it calls what TVM makes no vectors of,
         in registers in between. ``known``: loads that are in a buffer from a place on."""
-        buffer, indices, value = self._value(row, column, sums, self.v)
+        buffer, indices, value = self._value(row, column, totals_at, self.v)
         value = _replaced(value, [(old, load(other, at + self.v)) for old, other, at in known])
 
         def at(v: Any) -> tuple[Any, list[Any]]:

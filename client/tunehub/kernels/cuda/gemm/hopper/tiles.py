@@ -15,7 +15,7 @@ AHEAD = 2  # stages that are not waited for: one is multiplied, and one may stil
 DEPTH = 64  # elements of K in a row of 128 bytes
 SHARED_BYTES = 227 << 10  # that a block may ask for
 HALF, FLOAT = 2, 4  # bytes
-SKEW = 8  # sums that a row is longer, so that rows start at different banks
+SKEW = 8  # accumulators that a row is longer, so that rows start at different banks
 _MOST_CLUSTER_BLOCKS = 160  # of a grid whose K is divided: more fill the GPU anyway
 _BLOCKS = (  # warpgroups, and rows and columns of each
     *(((1, 1), ROWS, columns) for columns in (32, 64, 96, 128, 192, 256)),

@@ -318,7 +318,7 @@ def _bind(schedule: Any, group: Any, threads: Sequence[Any]) -> None:
 
 
 def _shared(schedule: Any, kept: Any, both: Sequence[Side], tile: SplitTile) -> None:
-    """Bring the partial sums of all threads into shared memory."""
+    """Store the partial sums of all threads in shared memory."""
     group, *_, slow, fast = own_loops(schedule, kept)
     (slow, slow_thread, slow_own), (fast, fast_thread, fast_own) = _spread(schedule, (slow, fast), both, tile)
     schedule.reorder(group, slow_thread, fast_thread, slow, slow_own, fast, fast_own)

@@ -37,12 +37,12 @@ from tunehub.kernels.cuda.gemm.matmul import (
 )
 from tunehub.target.gpu_architectures import ASKED_SHARED_BYTES, FEWEST_ASKED_BYTES, SM_80, WARP
 
-# TVM's StorageRewrite would put sums where operands were, and then refuse the pointer for its type; not of these two.
+# TVM's StorageRewrite would put accumulators where operands were, then refuse the pointer for its type; not of these.
 _OPERANDS, _SUMS = "shared", "shared.dyn"
 _SKEW = 8  # elements that a row is longer, so that rows start at different banks
 GROUPS = (1, 2, 4)
 MOST_WARPS = 16
-MOST_FRAGMENTS = 16  # of sums that a warp holds
+MOST_FRAGMENTS = 16  # of accumulators that a warp holds
 _MOST_WAITING = 128  # elements on their way into shared memory, in registers, two in each
 _WINDOWS = (1, 2, 4)  # fragments along each place of a window that are whole_windows at a time
 
@@ -188,8 +188,8 @@ def _tiled(schedule: Any, main: Any, tile: TensorTile) -> _Blocks:
 
 
 def _split_k(schedule: Any, total: Any, matmul: Matmul, tile: TensorTile) -> tuple[_Blocks, Any]:
-    """As :func:`_tiled`, for a block that makes the sums of each group of warps; ``total`` adds these from now on, in
-    front of the other block that is returned, which writes results."""
+    """As :func:`_tiled`, for a block that makes the accumulators of each group of warps; ``total`` adds these from now
+    on, in front of the other block that is returned, which writes results."""
     *_, k = schedule.get_loops(total)
     _, group, _ = schedule.split(k, [None, tile.groups, SIDE * tile.k_fragments])
     partial = schedule.rfactor(group, 0)
@@ -275,7 +275,7 @@ def _fragments(schedule: Any, blocks: _Blocks, number: int) -> Any:
 
 
 def _kept(schedule: Any, blocks: _Blocks) -> Any:
-    """The block that brings the sums of a group from fragments into shared memory."""
+    """The block that stores the accumulators of a group from fragments into shared memory."""
     store = schedule.cache_write(blocks.outer, 0, "wmma.accumulator")
     schedule.reverse_compute_at(store, blocks.warp)
     _cut(schedule, store)
@@ -283,7 +283,7 @@ def _kept(schedule: Any, blocks: _Blocks) -> Any:
 
 
 def _stored(schedule: Any, blocks: _Blocks) -> tuple[Any, Any]:
-    """The blocks that bring sums from shared memory on, and from fragments into shared memory."""
+    """The blocks that take accumulators from fragments into shared memory, and from there on."""
     stored = schedule.cache_write(blocks.outer, 0, _SUMS)
     schedule.storage_align(stored, 0, -2, SIDE, _SKEW // 2)
     store = _kept(schedule, blocks)
@@ -317,7 +317,7 @@ def _tensorize(
 
 
 def _written(schedule: Any, stored: Any, matmul: Matmul) -> None:
-    """The sums of a warp, and what is computed of them, by its lanes."""
+    """The accumulators of a warp, and their epilogue, by its lanes."""
     row, column = schedule.get_loops(stored)[-2:]
     if matmul.columns_first:
         schedule.reorder(column, row)
@@ -403,6 +403,6 @@ def shared_memory(tile: TensorTile) -> int:
 
 
 def _sum_bytes(tile: TensorTile) -> int:
-    """Of dynamic shared memory, which sums are in."""
+    """Of dynamic shared memory, which accumulators are in."""
     rows, columns, _ = tile.block
     return 4 * tile.groups * rows * columns
