@@ -41,8 +41,8 @@ def counts(matmul: Matmul, tile: WarpgroupTile, device: GpuDevice) -> dict[str, 
 
     ``products``, ``loads`` (bytes into shared memory), ``gathered`` (accumulators read from a cluster's blocks) and
     ``results`` keep it busy. ``steps`` (of 64 elements of K), ``waits`` (steps whose copies started late), ``rounds``
-    of blocks that are there together, and where these are ``joined`` in clusters, are waited for. ``bytes``: of operands
-    and results.
+    of blocks that are there together, and where these are ``joined`` in clusters, are waited for. ``bytes``:
+    of operands and results.
     """
     batch, rows, columns, k = matmul.extents
     block_rows, block_columns = tile.block
