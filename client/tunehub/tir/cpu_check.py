@@ -17,11 +17,11 @@ from tunehub.tir.cuda.known_faults import remembered
 from tunehub.tir.cuda.reductions import impure_reduction
 from tunehub.tir.flattening import flattening, with_opaque_blocks
 from tunehub.tir.guard import FaultFoundError, GuardError, check_size, check_tiles
-from tunehub.tir.nodes import buffer_kind, buffer_of, children, integer, is_reduction, main_module
+from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of, children, integer, is_reduction, main_module
 from tunehub.tir.symbols import instance, probes, variables_in
 from tunehub.tir.versions import PARALLEL, VECTORIZED
 
-CPU_CHECK_VERSION = 1
+CPU_CHECK_VERSION = 2
 """Changes whenever a schedule could be judged otherwise than before."""
 
 _STRIDES_FACTOR, _STRIDES_FREE = 16, 1 << 20  # elements: at most 16 × those of the buffer, and 2^20
@@ -55,6 +55,9 @@ def _fault_of_instance(scheduled: Any) -> Fault | None:
         return Fault("reduction", impure)
     if raced is not None:
         return Fault("race", raced)
+    early = _read_before_written(scheduled.body)
+    if early is not None:
+        return Fault("unwritten", early)
     try:
         check_size(scheduled)
     except GuardError as error:
@@ -87,6 +90,24 @@ def _raced_reduction(node: Any, shared: frozenset[int]) -> str | None:
                 return str(node.block.name_hint)
             shared |= {hash(axis.var)}
     return next(filter(None, (_raced_reduction(child, shared) for child in children(node))), None)
+
+
+def _read_before_written(body: Any) -> str | None:
+    """The name of a buffer that some block reads, and none before it writes: ``ReverseComputeAt`` moves a producer
+    behind others of its consumers."""
+    blocks = list(blocks_in(body))
+    waiting = {hash(buffer) for block in blocks for buffer in block.alloc_buffers}
+    for block in blocks:
+        if any(blocks_in(block.body)):
+            continue
+        own = {hash(buffer_of(region)) for region in block.writes}
+        if block.init is not None:
+            waiting -= own
+        for region in block.reads:
+            if hash(buffer_of(region)) in waiting:
+                return str(buffer_of(region).name)
+        waiting -= own
+    return None
 
 
 def _strided(accesses: Iterable[BufferAccess]) -> Any | None:

@@ -38,6 +38,11 @@ def pooling() -> Any:
     return _module(data, topi.nn.pool2d(data, [3, 3], [2, 2], [1, 1], [1, 1, 1, 1], "max", layout="NCHW"))
 
 
+def softmax() -> Any:
+    data = te.placeholder((16, 7), name="data")
+    return _module(data, topi.nn.softmax(data))
+
+
 def gather() -> Any:
     table, places = te.placeholder((7, 5), name="table"), te.placeholder((3,), "int32", "places")
     return _module(table, places, topi.take(table, places, axis=0, mode="fast"))
@@ -81,6 +86,11 @@ def tiles_across_rows(schedule: Any) -> None:
     schedule.reverse_compute_at(schedule.get_sblock("d"), outer)
 
 
+def maximum_behind_its_readers(schedule: Any) -> None:
+    maximum = schedule.get_sblock("T_softmax_maxelem")
+    schedule.reverse_compute_at(maximum, _loops(schedule, "T_softmax_norm")[0], preserve_unit_loops=True)
+
+
 def far_apart(schedule: Any) -> None:
     schedule.storage_align(schedule.get_sblock("c"), 0, 0, 1 << 20, 0)
 
@@ -116,6 +126,7 @@ def _has(schedule: Any, name: str) -> bool:
     [
         (product, padded_after_its_epilogue, "not proven to lie inside its buffer (d)"),
         (product, tiles_across_rows, "a tile writes elements of other tiles"),
+        (softmax, maximum_behind_its_readers, "a buffer is read before it is written (T_softmax_maxelem)"),
         (product, far_apart, "strides take far more memory than their elements (c)"),
         (product, many_statements, "compiling it would take minutes"),
     ],

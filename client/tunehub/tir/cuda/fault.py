@@ -26,6 +26,7 @@ Rule: TypeAlias = Literal[
     "unproven",
     "strides",
     "code_size",
+    "unwritten",
 ]
 
 _SAYS: dict[Rule, str] = {
@@ -47,6 +48,7 @@ _SAYS: dict[Rule, str] = {
     "never_written": "elements of a result are never written",
     "beyond_tile": "a tile writes elements of other tiles",
     "unproven": "an access is not proven to lie inside its buffer",
+    "unwritten": "a buffer is read before it is written",
     "code_size": "compiling it would take minutes",
     "strides": "buffers with strides take far more memory than their elements",
 }
