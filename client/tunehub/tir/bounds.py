@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tunehub.tir.index_expressions import compiled, operator_name, parts_of
-from tunehub.tir.nodes import buffer_kind, buffer_of, integer, symbolic
+from tunehub.tir.nodes import buffer_kind, buffer_of, element_type, integer, symbolic
 from tunehub.tir.versions import LOADS
 
 _LEAVES = frozenset(("Var", "SizeVar", "IntImm", "FloatImm", "StringImm"))
@@ -102,11 +102,34 @@ class _Proof:
         self._bound: set[int] = set()
 
     def is_inside(self, access: BufferAccess) -> bool:
+        """Whether all indices are. One that is not, as that of a vector that goes on in the next row, may be inside
+        together with those before it, where rows follow each other in memory."""
         for loop in access.loops:
             self._bind(loop)
-        shape = buffer_kind(buffer_of(access.node)).shape
-        pairs = zip(access.node.indices, map(integer, shape), strict=True)
-        return all(extent is not None and self._is_inside(index, extent, access) for index, extent in pairs)
+        kind = buffer_kind(buffer_of(access.node))
+        left = [
+            (self._ends(index), integer(extent)) for index, extent in zip(access.node.indices, kind.shape, strict=True)
+        ]
+        while left:
+            ends, extent = left.pop()
+            if extent is None:
+                return False
+            if all(self._is_inside(each, extent, access) for each in ends):
+                continue
+            if not left or kind.strides or left[-1][1] is None:
+                return False
+            before, rows = left.pop()
+            left.append(([row * extent + each for row in before for each in ends], rows * extent))
+        return True
+
+    def _ends(self, index: Any) -> list[Any]:
+        """The first and last of the indices of a vector, or the one that there is."""
+        index = self._analyzer.simplify(index) if "x" in element_type(index) else index
+        if type(index).__name__ == "Broadcast":
+            return [index.value]
+        return (
+            [index.base, index.base + index.stride * (index.lanes - 1)] if type(index).__name__ == "Ramp" else [index]
+        )
 
     def _bind(self, loop: Any) -> None:
         import tvm
@@ -117,9 +140,6 @@ class _Proof:
             self._analyzer.bind(loop.loop_var, span, allow_override=True)
 
     def _is_inside(self, index: Any, extent: int, access: BufferAccess) -> bool:
-        if type(index).__name__ == "Ramp":
-            last = index.base + index.stride * (index.lanes - 1)
-            return all(self._is_inside(each, extent, access) for each in (index.base, last))
         if self._is_bounded(index, extent) or _is_read(index):
             return True
         return self._is_bounded_where(index, extent, access.conditions) or _always_inside(index, extent, access)
