@@ -14,12 +14,12 @@ from msgspec import Meta
 from tunehub_registry import _fields, _json
 from tunehub_registry.exceptions import FieldError
 from tunehub_registry.index import INDEX_PATH
-from tunehub_registry.trust.layout import METADATA
+from tunehub_registry.trust.layout import LOG, METADATA
 
 SITE_MANIFEST_PATH = "site.json"
 MAX_SITE_MANIFEST_BYTES = 64 << 20
 SCHEMA_VERSION = "1.0"
-_REGISTRYS_OWN = frozenset({METADATA, "packages", INDEX_PATH, SITE_MANIFEST_PATH})
+_REGISTRYS_OWN = frozenset({LOG, METADATA, "packages", INDEX_PATH, SITE_MANIFEST_PATH})
 
 
 class SiteFile(msgspec.Struct, frozen=True, kw_only=True):

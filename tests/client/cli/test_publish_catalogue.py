@@ -123,7 +123,7 @@ def test_a_registry_gets_a_front_page_which_its_clients_do_not_notice(
     check_pages(tmp_path / "copy")
     assert len(site) == page["written"] and {"index.html", "package/llvm-znver5/index.html"} <= site.keys()
     others = {path.split("/")[0] for path in after.keys() - site.keys()} - {".tunehub-lock"}
-    assert others == {"metadata", "packages", "site.json"}
+    assert others == {"log", "metadata", "packages", "site.json"}
     assert {path: after[path] for path in before if path != "metadata/timestamp.json"}.items() <= before.items()
     types = place.types()
     assert all(types[path] == TYPES[Path(path).suffix] for path in site if types)

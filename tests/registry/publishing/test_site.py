@@ -75,7 +75,9 @@ def test_a_registrys_own_files_stay_as_they_are(any_registry: Signed | Unsigned)
     any_registry.ledger().read(["llvm-znver5"])
 
 
-@pytest.mark.parametrize("path", ["metadata/x.html", "packages/a.html", "index.json", "site.json", ".hidden", "a b"])
+@pytest.mark.parametrize(
+    "path", ["metadata/x.html", "log/a.html", "packages/a.html", "index.json", "site.json", ".hidden", "a b"]
+)
 def test_a_path_of_the_registry_is_refused(path: str) -> None:
     store = MemoryStore()
     with pytest.raises(PublishError, match=r"is the registry's own|not allowed"):
@@ -85,7 +87,7 @@ def test_a_path_of_the_registry_is_refused(path: str) -> None:
 
 def test_a_hostile_manifest_deletes_nothing() -> None:
     entry = '{"sha256": null, "etag": null}'
-    for path in ("metadata/timestamp.json", "../outside", "packages/shards/a.json"):
+    for path in ("metadata/timestamp.json", "../outside", "log/tile/0/000.p/1", "packages/shards/a.json"):
         text = f'{{"schema_version": "1.0", "transaction": "t", "files": {{"{path}": {entry}}}}}'
         store = MemoryStore({SITE_MANIFEST_PATH: text.encode(), "metadata/timestamp.json": b"{}"})
         with pytest.raises(FormatError, match=r"files"):
