@@ -116,9 +116,11 @@ class _Proof:
                 return False
             if all(self._is_inside(each, extent, access) for each in ends):
                 continue
-            if not left or kind.strides or left[-1][1] is None:
+            if not left or kind.strides:
                 return False
             before, rows = left.pop()
+            if rows is None:
+                return False
             left.append(([row * extent + each for row in before for each in ends], rows * extent))
         return True
 
