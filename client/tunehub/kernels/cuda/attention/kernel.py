@@ -384,14 +384,19 @@ class AttentionKernel:
                 row,
                 e.neighbours,
                 lambda x: e.output_column(first + x),
-                lambda x: self.a.finished(load(e.acc_o, *e.output_at(h, first + x)), load(self.row_sum, h)),
+                lambda x: (load(e.acc_o, *e.output_at(h, first + x)), load(self.row_sum, h)),
             )
 
         body = nest("u", [e.outputs // e.neighbours], neighbours)
         return body if divides(self.t.queries, self.a.queries) else when(row < self.queries, body)
 
-    def write(self, row: Any, count: int, column: Body, value: Body) -> Any:
-        """Results side by side, as one vector. They are computed before: of vectors TVM selects none rightly."""
+    def write(self, row: Any, count: int, column: Body, parts: Callable[[Any], tuple[Any, Any]]) -> Any:
+        """Results side by side, as one vector, of outputs and row sums. They are computed before: of vectors TVM
+        selects none rightly."""
+
+        def value(x: Any) -> Any:
+            return self.a.finished(*self.lead, row, column(x), *parts(x))
+
         return sequence(
             nest("x", [count], lambda x: store(self.out, [x], value(x))),
             vectorized(
@@ -492,7 +497,7 @@ class AttentionKernel:
             self.first + own,
             4,
             lambda x: column + x,
-            lambda x: self.a.finished(load(self.four, x), load(whole, 0)),
+            lambda x: (load(self.four, x), load(whole, 0)),
         )
 
 

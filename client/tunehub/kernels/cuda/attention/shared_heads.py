@@ -40,6 +40,7 @@ def with_heads_as_queries(attention: Attention, count: int) -> Attention:
         value=of_keys(attention.value),
         masked=of(attention.masked, 2),
         written=of(attention.written, 1),
+        finished=of(attention.finished, 3),
     )
 
 

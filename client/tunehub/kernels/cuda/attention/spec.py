@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tunehub.kernels.cuda.attention.epilogue import Stored, stored_by
 from tunehub.tir.cuda.ptx.registers import minus_infinity
 from tunehub.tir.expressions import replaced
 from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of, integer, symbolic
@@ -15,6 +16,7 @@ from tunehub.tir.versions import LOADS
 SCORES, MASKED, MOST, WEIGHTS, TOTAL, WEIGHTED, RESULT = (
     f"tunehub_attention_{name}" for name in ("scores", "masked", "most", "weights", "total", "weighted", "result")
 )
+_INNER = frozenset((SCORES, MASKED, MOST, WEIGHTS, TOTAL, WEIGHTED))
 Place = Callable[..., list[Any]]
 
 
@@ -24,7 +26,7 @@ class Attention:
     a query. ``dtype`` is the type of queries, keys and values.
 
     The functions give an element for its place: along ``lead``, then the query or key, then within it. ``masked`` gives
-    what the softmax takes of a score that ``causal`` leaves, ``finished`` what is stored at ``written``.
+    what the softmax takes of a score that ``causal`` leaves, ``finished`` what is stored at ``written`` of ``result``.
     """
 
     function: Any
@@ -40,17 +42,19 @@ class Attention:
     masked: Callable[..., Any]
     result: Any
     written: Place
-    finished: Callable[..., Any]  # of a weighted sum and the total of its weights: the number that is stored
+    finished: Callable[..., Any]  # of the place, the weighted sum there and the total of its weights
     scale: float | None  # masked is a product with it, if not None
     causal: int | None  # of a query, how many keys more than those up to its own place it has; None: all
 
 
 def attention_of(function: Any) -> Attention | None:
-    """What a PrimFunc computes that :func:`tunehub.kernels.cuda.attention.function.attention` made; None for others."""
+    """What a PrimFunc computes that :func:`tunehub.kernels.cuda.attention.function.attention` made, alone or with what
+    fusion put behind it; None for others. Raises GuardError where that is not elementwise."""
     blocks = {str(block.name_hint): block for block in blocks_in(function.body) if len(block.iter_vars)}
     if not {SCORES, MASKED, WEIGHTED, RESULT} <= set(blocks):
         return None
-    scores, masked, weighted, result = (blocks[name] for name in (SCORES, MASKED, WEIGHTED, RESULT))
+    scores, masked, weighted = (blocks[name] for name in (SCORES, MASKED, WEIGHTED))
+    stored = stored_by(function, [block for name, block in blocks.items() if name not in _INNER], weighted)
     *lead, queries, keys, depth = [integer(axis.dom.extent) or axis.dom.extent for axis in scores.iter_vars]
     outputs = integer(weighted.iter_vars[len(lead) + 1].dom.extent)
     causal = _causal(masked)
@@ -69,9 +73,9 @@ def attention_of(function: Any) -> Attention | None:
         key=_element(second, [*_axes(scores, 0, len(lead)), *_axes(scores, len(lead) + 1)]),
         value=_element(third, [*_axes(weighted, 0, len(lead)), weighted.iter_vars[-1], weighted.iter_vars[-2]]),
         masked=_masked(masked, shown, buffer_of(scores.writes[0])),
-        result=buffer_of(result.writes[0]),
-        written=_written(result, weighted),
-        finished=_finished(result, weighted),
+        result=stored.buffer,
+        written=_written(stored),
+        finished=_finished(stored, buffer_of(weighted.writes[0]), buffer_of(blocks[TOTAL].writes[0])),
         scale=_scale(shown),
         causal=causal,
     )
@@ -142,26 +146,22 @@ def _causal(masked: Any) -> int | None:
     return integer(symbolic().Analyzer().simplify(condition.b - query))
 
 
-def _written(result: Any, weighted: Any) -> Place:
-    """The result's element for a place is found by where the weighted sums are read for it."""
-    target = buffer_of(weighted.writes[0])
-    reads: list[Any] = []
-    replaced(result.body.value, {}, lambda buffer, at: reads.append(at) if buffer.same_as(target) else None)
-    names = [hash(index) for index in reads[0]]
-
+def _written(stored: Stored) -> Place:
     def written(*place: Any) -> list[Any]:
-        found = {name: _wide(at) for name, at in zip(names, place, strict=True)}
-        return [replaced(index, found) for index in result.body.indices]
+        found = _names(stored, place)
+        return [replaced(index, found) for index in stored.indices]
 
     return written
 
 
-def _finished(result: Any, weighted: Any) -> Callable[..., Any]:
-    target = buffer_of(weighted.writes[0])
-
-    def finished(total_of_values: Any, total: Any) -> Any:
-        return replaced(
-            result.body.value, {}, lambda buffer, _: total_of_values if buffer.same_as(target) else total, finite
-        )
+def _finished(stored: Stored, weighted: Any, total: Any) -> Callable[..., Any]:
+    def finished(*place_and_parts: Any) -> Any:
+        *place, total_of_values, total_of_weights = place_and_parts
+        parts = {hash(weighted): total_of_values, hash(total): total_of_weights}
+        return replaced(stored.value, _names(stored, place), lambda buffer, _: parts.get(hash(buffer)), finite)
 
     return finished
+
+
+def _names(stored: Stored, place: Sequence[Any]) -> dict[int, Any]:
+    return {hash(axis): _wide(at) for axis, at in zip(stored.place, place, strict=True)}

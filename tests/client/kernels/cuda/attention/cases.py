@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +39,8 @@ class Case(NamedTuple):
     behind: bool = True
 
 
-def function_of(case: Case) -> Any:
+def function_of(case: Case, behind: Callable[[Any], Any] | None = None) -> Any:
+    """Attention, with the tensor that ``behind`` makes of its result; further parameters follow those of attention."""
     order = (0, 2, 1, 3) if case.behind else (0, 1, 2, 3)
 
     def tensor(name: str, heads: int, rows: int, width: int) -> Any:
@@ -69,8 +71,16 @@ def function_of(case: Case) -> Any:
 
     shape = (case.batch, case.heads, case.queries, case.keys, case.depth, case.outputs)
     out = attention(shape, element(q, 1), element(k, case.group), element(v, case.group), masked, order, case.dtype)
-    tensors = [q, k, v, *([] if mask is None else [mask]), out]
-    return te.create_prim_func(tensors, index_dtype_override="int64")
+    tensors = [q, k, v, *([] if mask is None else [mask])]
+    out = out if behind is None else behind(out)
+    tensors += [each for each in placeholders(out) if each not in tensors]
+    return te.create_prim_func([*tensors, out], index_dtype_override="int64")
+
+
+def placeholders(tensor: Any) -> list[Any]:
+    """Those that a tensor is computed of, each once."""
+    inputs = list(tensor.op.input_tensors)
+    return list(dict.fromkeys(leaf for each in inputs for leaf in placeholders(each))) if inputs else [tensor]
 
 
 def expected(case: Case, q: Any, k: Any, v: Any, mask: Any) -> Any:
