@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.fast
 ROOT = Path(__file__).parents[1]
 FOLDERS = {"client": "client", "builder": "builder", "registry": "registry", "benchmarks": ""}
 MOST_AT_THE_TOP = 8
+MOST_ANY = 0.08  # of the parameters of the client
 WITHOUT_TVM = ("_files", "cli", "comparison", "records", "registries", "report", "site", "target")
 NAMES_OF_TVM = re.compile(r"[\"'](TensorLoad|GenericConst|LetStmt)[\"']|ForKind|IterVarType")
 STATEMENTS_OF_TVM = re.compile(r"\btirx\.(For|SeqStmt|IfThenElse|BufferStore|Evaluate|Bind|AllocBuffer|AttrStmt)\(")
@@ -208,3 +210,41 @@ def test_commands_print_by_one_function() -> None:
     lines = [(path.name, line.strip()) for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
     counted = ("review.py", 'click.echo(f"\\r{position}/{total} records", nl=position == total, err=True)')
     assert [found for found in lines if re.search(other, found[1])] == [counted]
+
+
+def _annotations(code: str) -> Iterator[ast.expr]:
+    """Those of all parameters, but for `self` and `cls`."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            own = node.args
+            each = [*own.posonlyargs, *own.args, *own.kwonlyargs, *filter(None, (own.vararg, own.kwarg))]
+            yield from (a.annotation for a in each if a.annotation is not None and a.arg not in ("self", "cls"))
+
+
+def _says_nothing(annotation: ast.expr) -> bool:
+    """Whether `Any` is in it; names that only begin so are others."""
+    return any(getattr(node, "id", getattr(node, "attr", None)) == "Any" for node in ast.walk(annotation))
+
+
+def test_any_is_found_in_annotations() -> None:
+    code = "def f(self, a: Any, *b: list[Any], c: AnyTile, d: typing.Any | None = None, **e: int) -> Any: ..."
+    found = {ast.unparse(each) for each in _annotations(code) if _says_nothing(each)}
+    assert found == {"Any", "list[Any]", "typing.Any | None"}
+
+
+def test_parameters_of_the_client_say_what_they_are() -> None:
+    """TVM has no stubs: `tir/types.py` and its like have names for its classes."""
+    files = sorted((ROOT / "client" / "tunehub").rglob("*.py"))
+    found = [_says_nothing(each) for path in files for each in _annotations(path.read_text(encoding="utf-8"))]
+    assert sum(found) <= MOST_ANY * len(found), f"{sum(found)} of {len(found)}"
+
+
+@pytest.mark.parametrize("floor", ["target", "tir", "graph", "relay"])
+def test_names_of_types_are_explained_and_used(floor: str) -> None:
+    types = importlib.import_module(f"tunehub.{floor}.types")
+    body = ast.parse(Path(str(types.__file__)).read_text(encoding="utf-8")).body
+    places = [at for at, node in enumerate(body) if isinstance(node, ast.AnnAssign)]
+    assert all(isinstance(body[at + 1], ast.Expr) for at in places)
+    imports = [node for found in _modules().values() for node in found if isinstance(node, ast.ImportFrom)]
+    used = {alias.name for node in imports if node.module == types.__name__ for alias in node.names}
+    assert {ast.unparse(body[at].target) for at in places} == used

@@ -19,18 +19,21 @@ from tunehub.target.tvm_generation import Generation, find_tvm, require_relax, r
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from tunehub.graph.types import Executable
     from tunehub.options import Sizes
+    from tunehub.target.types import Target, TargetLike
+    from tunehub.tir.types import IRModule, Pass
 
 
 def compile(
-    mod: Any,
-    target: Any = None,
+    mod: IRModule,
+    target: TargetLike | None = None,
     *,
     params: dict[str, Any] | None = None,
     specialize: Sizes | None = None,
     hub: Hub | None = None,
     **options: Unpack[HubOptions],
-) -> Any:
+) -> Executable:
     """Compile a Relax module with records; returns what `tvm.compile` does (a `tvm.relax.VMExecutable`).
 
     `target` is anything that `tunehub.resolve` takes; None is this machine's CPU. `params` are bound into `main`.
@@ -53,8 +56,8 @@ def compile(
 
 
 def explain(
-    mod: Any,
-    target: Any = None,
+    mod: IRModule,
+    target: TargetLike | None = None,
     *,
     params: dict[str, Any] | None = None,
     specialize: Sizes | None = None,
@@ -76,7 +79,7 @@ def explain(
 
 
 @contextmanager
-def context(target: Any = None, **options: Unpack[HubOptions]) -> Iterator[Hub]:
+def context(target: TargetLike | None = None, **options: Unpack[HubOptions]) -> Iterator[Hub]:
     """Inside the block `tvm.compile(mod, target)`, or on TVM up to 0.19 `relay.build(mod, target)`, uses records.
 
     The block's value is the hub, with its `report()`. Only this thread or task is affected, and afterwards nothing in
@@ -117,8 +120,12 @@ def installed_hubs() -> tuple[Hub, ...]:
 
 
 def pipeline(
-    target: Any = None, *, specialize: Sizes | None = None, hub: Hub | None = None, **options: Unpack[HubOptions]
-) -> Any:
+    target: TargetLike | None = None,
+    *,
+    specialize: Sizes | None = None,
+    hub: Hub | None = None,
+    **options: Unpack[HubOptions],
+) -> Pass:
     """A module pass of TVM for `tvm.compile(mod, target, relax_pipeline=…)`. `specialize` and errors as of `compile`;
     sizes that do not fit a module are an error of TVM's when the pass runs."""
     require_relax()
@@ -128,7 +135,7 @@ def pipeline(
     return relax_pipeline.build_pipeline(tvm_target, _hub_for(tvm_target, hub, options), specialize)
 
 
-def resolve(target: Any = None, **options: Unpack[HubOptions]) -> Resolution:
+def resolve(target: TargetLike | None = None, **options: Unpack[HubOptions]) -> Resolution:
     """Say which package would serve `target`, and why no other: `resolve(...).explain()`. Works without TVM.
 
     `target`: a TVM target, a dict or JSON in TVM's form, a package name such as `llvm-znver5`; None is this machine's
@@ -151,7 +158,7 @@ class _Installed:
         self._hubs: dict[str, Hub] = {}
         self._lock = threading.Lock()
 
-    def hub_for(self, target: Any) -> Hub:
+    def hub_for(self, target: Target) -> Hub:
         with self._lock:
             name = str(target)
             if name not in self._hubs:
@@ -176,7 +183,7 @@ def _module(generation: Generation) -> Any:
     return relax_pipeline
 
 
-def _hub_for(target: Any, hub: Hub | None, options: HubOptions) -> Hub:
+def _hub_for(target: Target, hub: Hub | None, options: HubOptions) -> Hub:
     if hub is None:
         return open_hub(target, **options)
     if options:

@@ -147,7 +147,7 @@ def _measure(value: object, place: str) -> int:
     return count
 
 
-def _one_of(kind: Any, what: str) -> Callable[[object, str], str]:
+def _one_of(kind: object, what: str) -> Callable[[object, str], str]:
     """A reader of one of the words of ``kind``, a Literal."""
 
     def read(value: object, place: str) -> str:

@@ -17,8 +17,9 @@ from tunehub.cli.options import json_option, registry_option, require_option
 from tunehub.cli.output import print_json, print_table, say
 
 if TYPE_CHECKING:
-    from tunehub.compiler.database_export import DatabaseExport
+    from tunehub.compiler.database_export import DatabaseExport, Prepare
     from tunehub.report.report import Report
+    from tunehub.tir.types import IRModule
 
 _PREPARE = ("tunehub", "tvm", "none")
 _SHOWN = 10  # of what was left out; --json has all
@@ -56,7 +57,7 @@ def metaschedule(
     target: str | None,
     shapes: Sequence[str],
     dims: Sequence[str],
-    prepare: Any,
+    prepare: Prepare,
     require: str | None,
     tvm: str | None,
     registry: Sequence[str],
@@ -89,7 +90,7 @@ def metaschedule(
 
 
 def _exported(
-    mod: Any, folder: Path, target: str | None, prepare: Any, on_step: Callable[[str], None], **options: Any
+    mod: IRModule, folder: Path, target: str | None, prepare: Prepare, on_step: Callable[[str], None], **options: Any
 ) -> tuple[DatabaseExport, Report]:
     """What is written for a module. Winograd's algorithm has kernels by rule and no records: it is left out."""
     from tunehub.compiler.database_export import export_database

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +22,9 @@ from tunehub.registries.requirement import parse_versions
 from tunehub.registries.successors import successor_text
 from tunehub.registries.trust_store import TrustStore, trust_store
 from tunehub_registry.printable import plain
+
+if TYPE_CHECKING:
+    from tunehub_registry.package import Package
 
 
 @click.command("list")
@@ -120,7 +123,7 @@ def describe(item: Published, cache: BlobCache) -> dict[str, Any]:
     return {**_row(item), "manifest": manifest, "evidence": evidence}
 
 
-def _evidence(package: Any) -> dict[str, Any]:
+def _evidence(package: Package) -> dict[str, Any]:
     """A summary of the evidence: records by count and speed-up, networks as they are."""
     from statistics import geometric_mean
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import click
 
@@ -17,7 +16,7 @@ def say(*lines: str, err: bool = False) -> None:
         click.echo(plain(line), err=err)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """Print one JSON document."""
     click.echo(json.dumps(value, indent=2))  # ASCII: what does not print is escaped
 

@@ -68,7 +68,12 @@ def ledger_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def collected(
-        *given: Any, keys: Sequence[str], online_key: str | None, root_file: Path | None, unsigned: bool, **others: Any
+        *given: object,
+        keys: Sequence[str],
+        online_key: str | None,
+        root_file: Path | None,
+        unsigned: bool,
+        **others: object,
     ) -> None:
         access = LedgerAccess(keys=keys, online_key=online_key, root_file=root_file, unsigned=unsigned)
         command(*given, access=access, **others)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import chain, repeat
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 Algorithm = Literal["direct", "winograd", "narrow sums"]
 _TOLERANCE = 1e-4
@@ -52,7 +55,7 @@ def tolerance(dtypes: Iterable[str] = ("float32",), algorithm: Algorithm = "dire
     return max(least, math.sqrt(terms) * max((_ROUNDING.get(dtype, 0.0) for dtype in dtypes), default=0.0))
 
 
-def difference(found: Sequence[Any], expected: Sequence[Any], *, least: Iterable[float] = ()) -> float:
+def difference(found: Sequence[ArrayLike], expected: Sequence[ArrayLike], *, least: Iterable[float] = ()) -> float:
     """Of all outputs (arrays), the largest difference over the largest magnitude of that output in ``expected``; of
     numbers of 8 bits over 127, half of their range. ``least``: of each output, a magnitude to take where its own is
     smaller.
@@ -71,7 +74,7 @@ def difference_reason(apart: float, most: float) -> str | None:
     return f"its output differs from the default's by {apart:.2g}, relative; the most is {most:.2g}"
 
 
-def _difference(found: Any, expected: Any, least: float) -> float:
+def _difference(found: ArrayLike, expected: ArrayLike, least: float) -> float:
     """Of one output; never NaN, which ``max`` would drop."""
     import numpy as np
 

@@ -6,7 +6,7 @@ read when its workload is asked for. ``ms.relax_integration.compile_relax(HubDat
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tvm
 from tvm.ir.utils import derived_object
@@ -17,6 +17,8 @@ from tunehub.compiler.schedule.ladder import schedule_module
 
 if TYPE_CHECKING:
     from tunehub.compiler.hub import Hub
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, TuningRecord, Workload
 
 
 @derived_object
@@ -27,7 +29,9 @@ class HubDatabase(ms.database.PyDatabase):  # type: ignore[misc]
         super().__init__()
         self._lookup = hub.lookup
 
-    def query_tuning_record(self, mod: Any, target: Any, _workload_name: str | None = None) -> Any | None:
+    def query_tuning_record(
+        self, mod: IRModule, target: Target, _workload_name: str | None = None
+    ) -> TuningRecord | None:
         """The best record that applies to ``mod``, as a TVM TuningRecord; None when there is none."""
         found = schedule_module(mod, target, self._lookup)
         if found.served is None:
@@ -35,36 +39,36 @@ class HubDatabase(ms.database.PyDatabase):  # type: ignore[misc]
         run_s = None if found.served.run_s is None else [found.served.run_s]
         return ms.database.TuningRecord(found.served.schedule.trace, ms.database.Workload(mod), run_s, target)
 
-    def query_schedule(self, mod: Any, target: Any, _workload_name: str | None = None) -> Schedule | None:
+    def query_schedule(self, mod: IRModule, target: Target, _workload_name: str | None = None) -> Schedule | None:
         """The scheduled ``mod``, or None."""
         return schedule_module(mod, target, self._lookup).schedule
 
-    def query_ir_module(self, mod: Any, target: Any, _workload_name: str | None = None) -> Any | None:
+    def query_ir_module(self, mod: IRModule, target: Target, _workload_name: str | None = None) -> IRModule | None:
         """The scheduled ``mod`` as a module, or None."""
         schedule = schedule_module(mod, target, self._lookup).schedule
         return None if schedule is None else schedule.mod
 
-    def has_workload(self, mod: Any) -> bool:
+    def has_workload(self, mod: IRModule) -> bool:
         """True when there is an exact record for ``mod``."""
         from tunehub.tir.keys import workload_key
 
         return self._lookup.by_exact(workload_key(mod)) is not None
 
-    def commit_workload(self, mod: Any) -> Any:
+    def commit_workload(self, mod: IRModule) -> Workload:
         """TVM's interface asks for it; nothing is stored."""
         return ms.database.Workload(mod)
 
-    def commit_tuning_record(self, record: Any) -> None:
+    def commit_tuning_record(self, record: TuningRecord) -> None:
         """Refused: raises TypeError. Tune into a work directory with ``tunehub tune``."""
         raise TypeError(f"HubDatabase is read-only and cannot store {type(record).__name__}; use `tunehub tune`")
 
-    def get_top_k(self, workload: Any, top_k: int) -> list[Any]:
+    def get_top_k(self, workload: Workload, top_k: int) -> list[TuningRecord]:
         """At most one record, for the target that is current: the hub holds the best only."""
         target = tvm.target.Target.current(allow_none=True)
         record = self.query_tuning_record(workload.mod, target) if top_k > 0 and target is not None else None
         return [] if record is None else [record]
 
-    def get_all_tuning_records(self) -> list[Any]:
+    def get_all_tuning_records(self) -> list[TuningRecord]:
         """Empty: records are read when they are asked for."""
         return []
 

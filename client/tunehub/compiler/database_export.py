@@ -24,6 +24,8 @@ from tunehub.tir.nodes import is_static, main_module
 if TYPE_CHECKING:
     from tunehub.compiler.hub import Hub
     from tunehub.compiler.schedule.ladder import Scheduling, Served
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, PrimFunc, Trace
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
 """The names that TVM looks for in a work directory."""
@@ -70,13 +72,15 @@ class DatabaseExport:
 class _Traced:
     """A function as the module has it and as TVM looks it up, with its schedule as a trace."""
 
-    function: Any
-    workload: Any
-    trace: Any
-    scheduled: Any
+    function: PrimFunc
+    workload: IRModule
+    trace: Trace
+    scheduled: PrimFunc
 
 
-def export_database(mod: Any, folder: Path, target: Any, hub: Hub, *, prepare: Prepare = "tunehub") -> DatabaseExport:
+def export_database(
+    mod: IRModule, folder: Path, target: Target, hub: Hub, *, prepare: Prepare = "tunehub"
+) -> DatabaseExport:
     """Write the schedules of the functions of the Relax module ``mod`` into ``folder``, which is new or empty; nothing
     where there are none.
 
@@ -105,7 +109,9 @@ def export_database(mod: Any, folder: Path, target: Any, hub: Hub, *, prepare: P
     return DatabaseExport(folder=folder, exported=tuple(exported), left_out=tuple(left_out), module=module)
 
 
-def _write_folder(folder: Path, found: list[tuple[ExportedWorkload, _Traced]], module: str | None, target: Any) -> None:
+def _write_folder(
+    folder: Path, found: list[tuple[ExportedWorkload, _Traced]], module: str | None, target: Target
+) -> None:
     """Put the folder in place in one step."""
     with tempfile.TemporaryDirectory(prefix=f"{folder.name}.tmp-", dir=folder.resolve().parent) as temporary:
         aside = Path(temporary, "database")
@@ -130,7 +136,7 @@ def check_folder(folder: Path) -> None:
     raise DatabaseFolderError(folder, reason)
 
 
-def _prepared(mod: Any, target: Any, hub: Hub, prepare: Prepare) -> Any:
+def _prepared(mod: IRModule, target: Target, hub: Hub, prepare: Prepare) -> IRModule:
     import tvm
     from tvm import relax
 
@@ -170,12 +176,12 @@ def _traced(scheduling: Scheduling, *, own_module: bool) -> _Traced | str:
     return reason
 
 
-def _named_as(original: Any, function: Any) -> Any:
+def _named_as(original: PrimFunc, function: PrimFunc) -> Any:
     symbol = original.attrs.get("global_symbol") if original.attrs else None
     return function.without_attr("global_symbol") if symbol is None else function.with_attr("global_symbol", symbol)
 
 
-def _replayed(function: Any, served: Served) -> _Traced | str | None:
+def _replayed(function: PrimFunc, served: Served) -> _Traced | str | None:
     """The trace of what serves on ``function``; None when it gives another function than ours, or why TVM cannot."""
     workload = _as_looked_up(function)
     try:
@@ -188,7 +194,7 @@ def _replayed(function: Any, served: Served) -> _Traced | str | None:
     return _Traced(function=function, workload=workload, trace=trace, scheduled=_apply(workload, trace))
 
 
-def _without_flags(trace: Any) -> Any:
+def _without_flags(trace: Trace) -> Any:
     """``trace`` with 1 for True, as TVM's JSON has it."""
     from tvm.s_tir import Trace
     from tvm.s_tir.schedule import Instruction
@@ -201,7 +207,7 @@ def _without_flags(trace: Any) -> Any:
     return Trace(built, {new: trace.decisions[old] for old, new in pairs if old in trace.decisions})
 
 
-def _as_looked_up(function: Any) -> Any:
+def _as_looked_up(function: PrimFunc) -> IRModule:
     """The module of ``function`` that MetaScheduleApplyDatabase asks a database for."""
     import tvm
     from tvm.s_tir import meta_schedule  # noqa: F401 - registers what is asked for
@@ -209,7 +215,7 @@ def _as_looked_up(function: Any) -> Any:
     return tvm.get_global_func("tvm.s_tir.meta_schedule.normalize_mod")(function)
 
 
-def _apply(workload: Any, trace: Any) -> Any:
+def _apply(workload: IRModule, trace: Trace) -> PrimFunc:
     """The function after ``trace``, as MetaScheduleApplyDatabase applies it."""
     from tvm.s_tir import Schedule
 
@@ -218,14 +224,14 @@ def _apply(workload: Any, trace: Any) -> Any:
     return schedule.mod["main"]
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: PrimFunc, other: PrimFunc) -> bool:
     from tvm_ffi import structural_equal
 
     return bool(structural_equal(*(each.with_attr("global_symbol", "main").with_attr(_NOALIAS, True)
                                    for each in (one, other))))  # fmt: skip
 
 
-def _write_tables(folder: Path, found: list[tuple[ExportedWorkload, _Traced]], target: Any) -> None:
+def _write_tables(folder: Path, found: list[tuple[ExportedWorkload, _Traced]], target: Target) -> None:
     """The two tables, read again: raises RuntimeError when TVM does not find what was written."""
     from tvm.s_tir import meta_schedule as ms
 
@@ -242,7 +248,7 @@ def _write_tables(folder: Path, found: list[tuple[ExportedWorkload, _Traced]], t
             raise RuntimeError(f"TVM does not find the record of {item.name} in the database that it wrote")
 
 
-def _module_text(prepared: Any, found: Mapping[str, _Traced]) -> str:
+def _module_text(prepared: IRModule, found: Mapping[str, _Traced]) -> str:
     """The prepared module with the functions that the database knows."""
     import tvm
 

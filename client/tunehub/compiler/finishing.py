@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.compiler.preparing import DEFAULT_SCHEDULE
 from tunehub.report.ladder import StepRejected
 from tunehub.tir.lowering import is_scheduled
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, Pass
+
 _BACKENDS = {"llvm": "cpu_generic", "cuda": "cuda", "rocm": "rocm"}
 
 
-def finish(mod: Any, target: Any, replaced: dict[str, StepRejected]) -> Any:
+def finish(mod: IRModule, target: Target, replaced: dict[str, StepRejected]) -> IRModule:
     """Pack constant weights, give the remaining functions their default schedule, and lower. Those whose default
     schedule is not TVM's own are put into ``replaced``, by name."""
     import tvm
@@ -34,7 +38,7 @@ def finish(mod: Any, target: Any, replaced: dict[str, StepRejected]) -> Any:
         return tvm.transform.Sequential([*passes, *lowering_passes(target)])(mod)
 
 
-def _split_packing(mod: Any) -> Any:
+def _split_packing(mod: IRModule) -> IRModule:
     """Split the packing of weights off the scheduled functions; the others are set aside meanwhile.
 
     TVM's SplitLayoutRewritePreproc visits every function, and fails for one without blocks of its own
@@ -53,7 +57,7 @@ def _split_packing(mod: Any) -> Any:
     return tvm.IRModule({**dict(split.functions.items()), **aside}, attrs=split.attrs)
 
 
-def lowering_passes(target: Any) -> list[Any]:
+def lowering_passes(target: Target) -> list[Pass]:
     """TVM's own for ``target``, from scheduled functions to what it generates code for."""
     from importlib import import_module
 

@@ -50,10 +50,13 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from tunehub.compiler.verify.verification import Verification
+    from tunehub.graph.types import Executable
     from tunehub.records.measured import MeasuredRecords
     from tunehub.records.tuning_evidence import PackageEvidence
     from tunehub.registries.port import Registry
     from tunehub.target.machine_profile import PublishedProfile
+    from tunehub.target.types import TargetLike
+    from tunehub.tir.types import PrimFunc
     from tunehub_registry.trust.attestations import AttestationSummary
 
 
@@ -73,7 +76,7 @@ class Hub:
     def __init__(
         self,
         *,
-        target: Any,
+        target: TargetLike | None,
         host: TargetDescriptor,
         resolution: Resolution,
         policy: Policy,
@@ -127,7 +130,7 @@ class Hub:
         self._modules += 1
         return self._modules
 
-    def add(self, workload: WorkloadReport, function: Any = None) -> None:
+    def add(self, workload: WorkloadReport, function: PrimFunc | None = None) -> None:
         """Put one compiled workload into the report; `function` is TVM's, kept for the file of misses."""
         self._workloads.append(workload if self.measuring is None else self.measuring.described(workload))
         if function is not None and workload.exact is not None and not workload.hit:
@@ -182,7 +185,7 @@ class Hub:
         """What was compiled so far."""
         return self._report(self._workloads)
 
-    def profile(self, executable: Any, inputs: Mapping[str, Any] | Sequence[Any], *, runs: int = 10) -> Report:
+    def profile(self, executable: Executable, inputs: Mapping[str, Any] | Sequence[Any], *, runs: int = 10) -> Report:
         """Run an executable that this hub compiled, and time each of its calls; later reports have the times, too.
 
         `inputs` are arrays of numpy or TVM for `main`, in order or by name; they run on the first device of the
@@ -233,7 +236,7 @@ class Hub:
             wrong_operators=wrong,
         )
 
-    def serves(self, target: Any) -> bool:
+    def serves(self, target: TargetLike) -> bool:
         """Whether the records may be used for this target: the hub was opened for its kind and architecture."""
         other = descriptor_of(target)
         return (other.kind, other.arch) == (self.host.kind, self.host.arch)
@@ -245,7 +248,7 @@ class Hub:
                 layer.close()
 
 
-def open_hub(target: Any = None, *, tvm_version: str | None = None, **options: Unpack[HubOptions]) -> Hub:
+def open_hub(target: TargetLike | None = None, *, tvm_version: str | None = None, **options: Unpack[HubOptions]) -> Hub:
     """Find the package for `target` (None: this machine's CPU) and open its records and the user's own.
 
     Options that are None come from the environment; `tvm_version` is that of the installed TVM by default.
@@ -280,7 +283,7 @@ def check_options(options: Options) -> Requirement:
     return requirement
 
 
-def describe_target(target: Any, options: Options, policy: Policy) -> TargetDescriptor:
+def describe_target(target: TargetLike | None, options: Options, policy: Policy) -> TargetDescriptor:
     """Describe a target as `descriptor_of`; a name that neither TVM nor tunehub knows may be that of a package.
 
     Raises UnknownTargetError.
@@ -322,7 +325,7 @@ class _Found:
 
 
 def _open(
-    target: Any,
+    target: TargetLike | None,
     host: TargetDescriptor,
     options: Options,
     requirement: Requirement,
@@ -353,7 +356,7 @@ def _open(
     )  # fmt: skip
 
 
-def _remark(target: Any, host: TargetDescriptor, policy: Policy) -> None:
+def _remark(target: TargetLike | None, host: TargetDescriptor, policy: Policy) -> None:
     """Say what makes compiled code slower than it needs to be."""
     slow = missing_mcpu(target)
     if slow is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from tunehub.compiler.preparing import NARROW_PRECISIONS
 from tunehub.compiler.schedule.ladder import Scheduled, Scheduling
@@ -25,6 +25,8 @@ from tunehub.tir.symbols import symbol_name, symbols_of
 
 if TYPE_CHECKING:
     from tunehub.compiler.hub import Hub
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule
 
 _INTEGERS = "→ int32"  # of the types of a product
 
@@ -34,7 +36,7 @@ class ModuleRecords:
     functions whose default schedule is not TVM's own, and why, by name."""
 
     def __init__(
-        self, mod: Any, target: Any, hub: Hub, verifier: ScheduleVerifier, known: Mapping[str, Scheduling]
+        self, mod: IRModule, target: Target, hub: Hub, verifier: ScheduleVerifier, known: Mapping[str, Scheduling]
     ) -> None:
         """``mod``: a prepared module; ``known``: what is scheduled already, by name."""
         self._mod, self._hub, self._target = mod, hub, target
@@ -59,7 +61,7 @@ class ModuleRecords:
         pairs = zip(self._workloads, self.verified.items, strict=True)
         return {str(variable.name_hint): item.scheduling for (variable, _), item in pairs}
 
-    def module(self) -> Any:
+    def module(self) -> IRModule:
         """The module with what serves now."""
         import tvm
 

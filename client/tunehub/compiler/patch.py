@@ -14,6 +14,8 @@ from tunehub.tir.lowering import PIPELINE, Factory, without_cleaning
 
 if TYPE_CHECKING:
     from tunehub.compiler.hub import Hub
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, Pass, PassContext
 
 _active: ContextVar[Hub | None] = ContextVar("tunehub_active_hub", default=None)
 _last: ContextVar[Hub | None] = ContextVar("tunehub_last_hub", default=None)  # of those that are installed
@@ -26,7 +28,7 @@ class DefaultPipelinePatch:
     ``tirx/build.py`` lowers by another ``PIPELINE_MAP``.
     """
 
-    def __init__(self, build: Callable[[Any, Hub], Any]) -> None:
+    def __init__(self, build: Callable[[Target, Hub], Pass]) -> None:
         """``build`` makes the module pass that compiles for a target with a hub's records."""
         self._build = build
         self._open_hub: Callable[[Any], Hub] | None = None
@@ -46,7 +48,7 @@ class DefaultPipelinePatch:
         finally:
             _active.reset(token)
 
-    def install(self, open_hub: Callable[[Any], Hub]) -> None:
+    def install(self, open_hub: Callable[[Target], Hub]) -> None:
         """Make every later ``tvm.compile`` of this process use the hub that ``open_hub(target)`` gives. Idempotent."""
         if self._open_hub is None:
             self._acquire()
@@ -102,23 +104,23 @@ class DefaultPipelinePatch:
             with_dependent_launches(without_cleaning(PIPELINE_MAP[PIPELINE], _lost_vectors))
         )
 
-        def hub_or_default() -> Any:
+        def hub_or_default() -> Pass:
             @tvm.transform.module_pass(opt_level=0, name="tunehub.default")  # type: ignore[untyped-decorator]
-            def choose(mod: Any, _context: Any) -> Any:
+            def choose(mod: IRModule, _context: PassContext) -> IRModule:
                 target = tvm.target.Target.current(allow_none=True)
                 hub = self._hub_for(target)
                 return (default() if hub is None else self._build(target, hub))(mod)
 
             return choose
 
-        def hub_or_default_by_target(target: Any) -> Any:
+        def hub_or_default_by_target(target: Target) -> Pass:
             hub = self._hub_for(target)
             return by_target(target) if hub is None else self._build(target, hub)
 
         relax.pipeline.PIPELINE_MAP["default"] = hub_or_default
         relax.get_default_pipeline = hub_or_default_by_target
 
-    def _hub_for(self, target: Any) -> Hub | None:
+    def _hub_for(self, target: Target) -> Hub | None:
         hub = _active.get()
         if hub is not None or self._open_hub is None or target is None:
             return hub if target is not None else None

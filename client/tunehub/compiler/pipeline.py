@@ -27,10 +27,13 @@ from tunehub.tir.symbols import symbols_of
 
 if TYPE_CHECKING:
     from tunehub.compiler.hub import Hub
+    from tunehub.graph.types import Executable
     from tunehub.options import Sizes
+    from tunehub.target.types import Target
+    from tunehub.tir.types import Array, DeviceTensor, IRModule, Pass, PassContext
 
 
-def build_pipeline(target: Any, hub: Hub, specialize: Sizes | None = None) -> Any:
+def build_pipeline(target: Target, hub: Hub, specialize: Sizes | None = None) -> Pass:
     """Return the module pass that compiles for ``target`` with the records of ``hub``; ``specialize``: see
     :mod:`tunehub.graph.shapes.specialize`. The pass raises SettingError for sizes that do not fit a module.
 
@@ -40,7 +43,7 @@ def build_pipeline(target: Any, hub: Hub, specialize: Sizes | None = None) -> An
     import tvm
 
     @tvm.transform.module_pass(opt_level=0, name="tunehub.pipeline")  # type: ignore[untyped-decorator]
-    def tunehub_pipeline(mod: Any, _context: Any) -> Any:
+    def tunehub_pipeline(mod: IRModule, _context: PassContext) -> IRModule:
         original = _named_for(target, mod)
         mod = _specialized(original, specialize, hub)
         if not _may_serve(mod, target, hub):
@@ -65,7 +68,7 @@ def build_pipeline(target: Any, hub: Hub, specialize: Sizes | None = None) -> An
     return tunehub_pipeline
 
 
-def _measure(mod: Any, target: Any, hub: Hub, known: dict[str, Scheduling]) -> None:
+def _measure(mod: IRModule, target: Target, hub: Hub, known: dict[str, Scheduling]) -> None:
     """Measure the functions of ``mod``, a prepared module, that have no record, if the hub is asked to. Those in
     ``known`` are to be scheduled again then."""
     if hub.measuring is not None:
@@ -77,7 +80,7 @@ def _measure(mod: Any, target: Any, hub: Hub, known: dict[str, Scheduling]) -> N
 
 
 def explain_module(
-    mod: Any, target: Any, hub: Hub, params: dict[str, Any] | None = None, specialize: Sizes | None = None
+    mod: IRModule, target: Target, hub: Hub, params: dict[str, Any] | None = None, specialize: Sizes | None = None
 ) -> None:
     """Put into the report of ``hub`` what :func:`compile_module` would do with ``mod``. No code is generated. Raises as
     that."""
@@ -93,7 +96,7 @@ def explain_module(
         hub.failed("explaining the module", error)
 
 
-def prepared_for(mod: Any, target: Any, hub: Hub) -> Any:
+def prepared_for(mod: IRModule, target: Target, hub: Hub) -> IRModule:
     """``mod`` as a compile with ``hub`` has it before it is scheduled, see
     :func:`tunehub.compiler.preparing.prepare`."""
     hub.step("graph")
@@ -101,7 +104,7 @@ def prepared_for(mod: Any, target: Any, hub: Hub) -> Any:
         return _prepare_for(hub, _named_for(target, mod), target)
 
 
-def schedulings(prepared: Any, target: Any, hub: Hub) -> dict[str, Scheduling]:
+def schedulings(prepared: IRModule, target: Target, hub: Hub) -> dict[str, Scheduling]:
     """What serves each function of ``prepared``, by name, verified as in a compile; the report of ``hub`` says so."""
     hub.step("schedule")
     with heeding(), published_rates(hub.published_profile), _verifying(hub, target) as verifier:
@@ -111,7 +114,7 @@ def schedulings(prepared: Any, target: Any, hub: Hub) -> dict[str, Scheduling]:
     return records.by_name()
 
 
-def _specialized(mod: Any, sizes: Sizes | None, hub: Hub) -> Any:
+def _specialized(mod: IRModule, sizes: Sizes | None, hub: Hub) -> IRModule:
     """``mod`` with functions for ``sizes``; as it is when they cannot be made. Raises SettingError for wrong ones."""
     if sizes is None:
         return mod
@@ -125,7 +128,7 @@ def _specialized(mod: Any, sizes: Sizes | None, hub: Hub) -> Any:
         return mod
 
 
-def _note_weights(finished: Any, hub: Hub) -> None:
+def _note_weights(finished: IRModule, hub: Hub) -> None:
     """Say what functions for chosen sizes hold beside what the one for all sizes holds."""
     from tunehub.graph.shapes.specialize import note_of_weights
 
@@ -134,7 +137,7 @@ def _note_weights(finished: Any, hub: Hub) -> None:
         hub.note(text)
 
 
-def _may_serve(mod: Any, target: Any, hub: Hub) -> bool:
+def _may_serve(mod: IRModule, target: Target, hub: Hub) -> bool:
     """Whether the hub can serve ``mod`` by its nature; if not, the hub says why."""
     from tunehub.graph.effects import hidden_effects
 
@@ -148,7 +151,7 @@ def _may_serve(mod: Any, target: Any, hub: Hub) -> bool:
     return True
 
 
-def _named_for(target: Any, mod: Any) -> Any:
+def _named_for(target: Target, mod: IRModule) -> IRModule:
     """``mod`` with names of inputs that code for ``target`` can have."""
     if target.kind.name == "llvm":
         return mod
@@ -157,7 +160,7 @@ def _named_for(target: Any, mod: Any) -> Any:
     return with_identifiers(mod)
 
 
-def _prepare_for(hub: Hub, mod: Any, target: Any, known: dict[str, Scheduling] | None = None) -> Any:
+def _prepare_for(hub: Hub, mod: IRModule, target: Target, known: dict[str, Scheduling] | None = None) -> IRModule:
     """The module in the layouts that the hub asks for; when they cannot be planned, in its own. GPUs have their own.
     What was scheduled to find out whether it can be is put into ``known``, by name."""
     if target.kind.name == "cuda":
@@ -172,7 +175,7 @@ def _prepare_for(hub: Hub, mod: Any, target: Any, known: dict[str, Scheduling] |
     return prepare(mod, target)
 
 
-def _with_winograd(prepared: Any, target: Any, hub: Hub, known: dict[str, Scheduling]) -> Any:
+def _with_winograd(prepared: IRModule, target: Target, hub: Hub, known: dict[str, Scheduling]) -> IRModule:
     """``prepared`` with convolutions by Winograd's algorithm where the hub may and that should be faster."""
     if not hub.winograd or hub.precision == "tf32":
         return prepared
@@ -192,7 +195,7 @@ def _with_winograd(prepared: Any, target: Any, hub: Hub, known: dict[str, Schedu
     return prepared
 
 
-def _turned(prepared: Any, mod: Any, target: Any, hub: Hub) -> Any:
+def _turned(prepared: IRModule, mod: IRModule, target: Target, hub: Hub) -> IRModule:
     """``mod`` with channels last where that serves it; ``prepared``, its own order, where records are for that and are
     not slower than turned convolutions should be, by the margin of every guess, or where few convolutions should gain
     less than turning takes."""
@@ -212,7 +215,7 @@ def _turned(prepared: Any, mod: Any, target: Any, hub: Hub) -> Any:
         return prepared
 
 
-def _recorded_and_turned(prepared: Any, target: Any, hub: Hub) -> tuple[float, float]:
+def _recorded_and_turned(prepared: IRModule, target: Target, hub: Hub) -> tuple[float, float]:
     """What all convolutions of ``prepared`` that have exact records take by these, and should take with channels
     last."""
     from tunehub.kernels.cuda.gemm.hopper.rule import turned_s
@@ -236,8 +239,8 @@ def _recorded_and_turned(prepared: Any, target: Any, hub: Hub) -> tuple[float, f
 
 
 def compile_module(
-    mod: Any, target: Any, hub: Hub, params: dict[str, Any] | None = None, specialize: Sizes | None = None
-) -> Any:
+    mod: IRModule, target: Target, hub: Hub, params: dict[str, Any] | None = None, specialize: Sizes | None = None
+) -> Executable:
     """Compile ``mod`` with the records of ``hub``; the executable is what ``tvm.compile`` returns.
 
     ``params`` (name → array) are bound into ``main`` first: bound weights are packed once, at compile time.
@@ -259,12 +262,12 @@ def compile_module(
 
 
 def apply_records(
-    mod: Any,
-    target: Any,
+    mod: IRModule,
+    target: Target,
     hub: Hub,
     verifier: ScheduleVerifier | None = None,
     known: Mapping[str, Scheduling] | None = None,
-) -> Any:
+) -> IRModule:
     """Return ``mod`` with every PrimFunc scheduled for which there is a record or a template that applies; ``known``:
     those that are scheduled already, by name.
 
@@ -278,8 +281,8 @@ def apply_records(
 
 
 def _scheduled_and_finished(
-    mod: Any, target: Any, hub: Hub, verifier: ScheduleVerifier, known: Mapping[str, Scheduling]
-) -> Any:
+    mod: IRModule, target: Target, hub: Hub, verifier: ScheduleVerifier, known: Mapping[str, Scheduling]
+) -> IRModule:
     """``mod`` after :func:`apply_records` and :func:`finish`, which goes on while schedules are verified. Where one is
     refused it was in vain, and so was an error that it raised."""
     hub.step("schedule")
@@ -294,7 +297,7 @@ def _scheduled_and_finished(
     return finished
 
 
-def _finished(records: ModuleRecords, target: Any) -> Any:
+def _finished(records: ModuleRecords, target: Target) -> Any:
     """The module with what serves now after :func:`finish`, or the error that this raised."""
     records.replaced.clear()
     try:
@@ -303,7 +306,7 @@ def _finished(records: ModuleRecords, target: Any) -> Any:
         return error
 
 
-def _verifying(hub: Hub, target: Any, *, explaining: bool = False) -> Any:
+def _verifying(hub: Hub, target: Target, *, explaining: bool = False) -> Any:
     """What verifies the schedules of a module, as a context."""
     if hub.verification is None:
         return nullcontext(TrustingVerifier())
@@ -314,13 +317,13 @@ _patch = DefaultPipelinePatch(build_pipeline)
 activate, install, uninstall = _patch.activate, _patch.install, _patch.uninstall
 
 
-def _plain_pipeline(target: Any) -> Any:
+def _plain_pipeline(target: Target) -> Pass:
     """What ``tvm.compile`` would run without the hub (``relax/vm_build.py``)."""
     default, by_target = _patch.originals()
     return by_target(target) if "gpu" in target.keys else default()
 
 
-def _bound(mod: Any, params: dict[str, Any] | None) -> Any:
+def _bound(mod: IRModule, params: dict[str, Any] | None) -> IRModule:
     from tvm import relax
 
     if not params:
@@ -328,7 +331,7 @@ def _bound(mod: Any, params: dict[str, Any] | None) -> Any:
     return relax.transform.BindParams("main", {name: _tensor(value) for name, value in params.items()})(mod)
 
 
-def _tensor(value: Any) -> Any:
+def _tensor(value: Array | DeviceTensor) -> DeviceTensor:
     import tvm
 
     return value if hasattr(value, "numpy") else tvm.runtime.tensor(value)

@@ -14,21 +14,23 @@ from tunehub.tir.nodes import calls_in, operator_of, tensor_type
 if TYPE_CHECKING:
     from tunehub.graph.layout.narrowing import Narrowing
     from tunehub.options import Layout, Precision
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, Pass, PassContext
 
 DEFAULT_SCHEDULE = "ApplyDefaultSchedule"  # TVM's pass, which comes later here
 NARROW_PRECISIONS = ("bf16", "auto")  # that may round operands to bfloat16
 
 
 def prepare(
-    mod: Any,
-    target: Any,
+    mod: IRModule,
+    target: Target,
     *,
     layout: Layout = "keep",
     turned: bool = False,
     precision: Precision = "float32",
     winograd: bool = False,
     note: Callable[[str], None] | None = None,
-) -> Any:
+) -> IRModule:
     """Return ``mod`` simplified, legalised and fused as a compile does it: what remains are workloads.
 
     The builder tunes the functions of this module, so that a package and a compile agree on what a workload is. On CPUs
@@ -71,7 +73,7 @@ def prepare(
         return tvm.transform.Sequential(passes)(mod)
 
 
-def simplifying_passes(mod: Any) -> list[Any]:
+def simplifying_passes(mod: IRModule) -> list[Pass]:
     """Batch norms in inference mode go into convolutions; one in training mode keeps the module as it is."""
     from tvm import relax
 
@@ -92,7 +94,7 @@ def simplifying_passes(mod: Any) -> list[Any]:
     ]
 
 
-def _quantised_passes(target: Any, note: Callable[[str], None] | None) -> list[Any]:
+def _quantised_passes(target: Target, note: Callable[[str], None] | None) -> list[Pass]:
     """Models in QDQ form in integers, on CPUs."""
     import tvm
     from tvm import relax
@@ -103,13 +105,13 @@ def _quantised_passes(target: Any, note: Callable[[str], None] | None) -> list[A
     from tunehub.kernels.cpu.dot_product import dot_product_of
 
     @tvm.transform.module_pass(opt_level=0, name="tunehub.in_integers")  # type: ignore[untyped-decorator]
-    def quantised(mod: Any, _context: Any) -> Any:
+    def quantised(mod: IRModule, _context: PassContext) -> IRModule:
         return in_integers(mod, dot_product_of(target), note)
 
     return [relax.transform.CanonicalizeBindings(), quantised]
 
 
-def _legalizing_passes(target: Any) -> list[Any]:
+def _legalizing_passes(target: Target) -> list[Pass]:
     """TVM's own; before it folds constants, those that need no code are."""
     from tvm import relax
 
@@ -123,7 +125,7 @@ def _legalizing_passes(target: Any) -> list[Any]:
     return found
 
 
-def _turning_passes(*, turned: bool) -> list[Any]:
+def _turning_passes(*, turned: bool) -> list[Pass]:
     """Images in the order that the GPU computes best, with what was turned twice taken out."""
     import tvm
     from tvm import relax
@@ -133,13 +135,13 @@ def _turning_passes(*, turned: bool) -> list[Any]:
     from tunehub.graph.layout.cuda.channels_last import channels_last
 
     @tvm.transform.module_pass(opt_level=0, name="tunehub.channels_last")  # type: ignore[untyped-decorator]
-    def turn(mod: Any, _context: Any) -> Any:
+    def turn(mod: IRModule, _context: PassContext) -> IRModule:
         return channels_last(mod)
 
     return [turn, relax.transform.CanonicalizeBindings()]
 
 
-def _accuracy_passes(target: Any, precision: Precision) -> list[Any]:
+def _accuracy_passes(target: Target, precision: Precision) -> list[Pass]:
     """What keeps TVM's code for ``target`` from wrong results, and products as that target computes them best."""
     if target.kind.name != "cuda":
         return []
@@ -150,7 +152,7 @@ def _accuracy_passes(target: Any, precision: Precision) -> list[Any]:
     return [accurate_math, wide_sums, gpu_products_in_tf32 if precision == "tf32" else gpu_products]
 
 
-def _attention_passes(target: Any) -> list[Any]:
+def _attention_passes(target: Target) -> list[Any]:
     """Attention as one function each. Before images are turned: TVM's ConvertLayout fails on a ``squeeze`` whose axis
     counts from the end (0.27: ``std::bad_alloc``), as vision transformers have it in front of their heads."""
     if target.kind.name != "cuda":
@@ -161,11 +163,11 @@ def _attention_passes(target: Any) -> list[Any]:
     return [join_attention] if serves(target) else []
 
 
-def _layout_pass(target: Any, *, precision: Precision, winograd: bool) -> Any:
+def _layout_pass(target: Target, *, precision: Precision, winograd: bool) -> Pass:
     import tvm
 
     @tvm.transform.module_pass(opt_level=0, name="tunehub.plan_layouts")  # type: ignore[untyped-decorator]
-    def planned(mod: Any, _context: Any) -> Any:
+    def planned(mod: IRModule, _context: PassContext) -> IRModule:
         from tunehub.graph.attention.cpu.joining import join_attention
         from tunehub.graph.layout.planning import plan_layouts
         from tunehub.graph.numerics.fast_math import fast_math
@@ -180,7 +182,7 @@ def _layout_pass(target: Any, *, precision: Precision, winograd: bool) -> Any:
     return planned
 
 
-def _narrowing(target: Any, precision: Precision, *, winograd: bool) -> Narrowing | None:
+def _narrowing(target: Target, precision: Precision, *, winograd: bool) -> Narrowing | None:
     """What has operands in bfloat16 on ``target``; None where that is not wanted or would not be faster."""
     if precision not in NARROW_PRECISIONS:
         return None

@@ -13,10 +13,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.exceptions import ProfileError
 from tunehub.report.profile import CallTime, RunTimes
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import Executable, VirtualMachine
+    from tunehub.tir.types import Array, Device, DeviceTensor
 
 _WARM_UP_S, _WARM_UP_RUNS = 0.25, 2  # a pool's threads take tens of milliseconds to spread over the cores
 _IDLE = "vm.builtin.alloc_tensor"  # makes a view of memory, from as many arguments as a kernel has
@@ -24,7 +28,7 @@ _LEFT = 0.05  # the least that is left of a call's time; of `_IDLE` that is abou
 Inputs = Mapping[str, Any] | Sequence[Any]
 
 
-def time_calls(executable: Any, inputs: Inputs, kind: str, runs: int) -> RunTimes:
+def time_calls(executable: Executable, inputs: Inputs, kind: str, runs: int) -> RunTimes:
     """Run ``main`` of an executable ``2 × runs`` times and more on the first device of the target's ``kind``.
 
     ``inputs``: arrays of numpy or TVM, in order or by name. Raises ProfileError for inputs that ``main`` has not, and
@@ -61,7 +65,7 @@ class _Watch:
         run()
         return self._calls
 
-    def instrument(self, _function: Any, symbol: Any, before: bool, _result: Any, *_arguments: Any) -> int:
+    def instrument(self, _function: object, symbol: str, before: bool, _result: object, *_arguments: object) -> int:
         self._sync()
         now = time.perf_counter()
         if before:
@@ -110,13 +114,13 @@ def _seconds(run: Callable[[], None]) -> float:
     return time.perf_counter() - began
 
 
-def _device(kind: str) -> Any:
+def _device(kind: str) -> Device:
     import tvm
 
     return tvm.cpu(0) if kind == "llvm" else tvm.device(kind, 0)
 
 
-def _arguments(machine: Any, inputs: Inputs, device: Any) -> list[Any]:
+def _arguments(machine: VirtualMachine, inputs: Inputs, device: Device) -> list[DeviceTensor]:
     if not isinstance(inputs, Mapping):
         return [_tensor(value, device) for value in inputs]
     names = [str(machine._get_function_param_name("main", i)) for i in range(machine._get_function_arity("main"))]
@@ -132,7 +136,7 @@ def _check_names(names: Sequence[str], inputs: Iterable[str]) -> None:
         raise ProfileError(sorted(given), wrong[0], remedy=f"`main` takes {', '.join(names) or 'nothing'}")
 
 
-def _tensor(value: Any, device: Any) -> Any:
+def _tensor(value: Array | DeviceTensor, device: Device) -> DeviceTensor:
     import tvm
 
     return value if hasattr(value, "copyto") else tvm.runtime.tensor(value, device=device)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub import api
 from tunehub.compiler.hub import open_hub
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from tunehub.options import HubOptions, Sizes
+    from tunehub.tir.types import IRModule
 
 STEPS = ("import", "registries", "graph", "schedule", "lower", "code", "link")
 """What a compile does, in order; the first is reading the model."""
@@ -61,7 +62,7 @@ class CompiledLibrary:
 
 
 def compile_library(
-    mod: Any,
+    mod: IRModule,
     path: Path,
     *,
     target: object = None,

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
@@ -20,10 +20,17 @@ from tunehub.target.host import arch_of_triple, system_triple
 from tunehub.tir.nodes import is_constant, shape_of_type, tensor_type
 from tunehub_registry import __version__
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import Expr, Function
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, Type
+
 _CHUNK = 1 << 20
 
 
-def interface_of(mod: Any, target: Any, *, outputs: Sequence[str] = (), source: Path | None = None) -> Interface:
+def interface_of(
+    mod: IRModule, target: Target, *, outputs: Sequence[str] = (), source: Path | None = None
+) -> Interface:
     """What `main` of `mod` takes and gives, compiled for `target`. `outputs` are the names of what it gives, where they
     are known; `source` is the model's file. Raises LibraryError for a module without a `main` of tensors; OSError."""
     main = _main(mod)
@@ -44,7 +51,7 @@ def interface_of(mod: Any, target: Any, *, outputs: Sequence[str] = (), source: 
     )
 
 
-def with_interface(mod: Any, interface: Interface) -> Any:
+def with_interface(mod: IRModule, interface: Interface) -> IRModule:
     """`mod` with a function that returns `interface`. Raises LibraryError where another one has its name."""
     if any(str(variable.name_hint) == FUNCTION for variable in mod.functions):
         raise LibraryError(FUNCTION, "is a function of the module", place="model", remedy="give it another name")
@@ -55,11 +62,11 @@ def with_interface(mod: Any, interface: Interface) -> Any:
     return tvm.IRModule({**dict(mod.functions.items()), **dict(builder.get().functions.items())}, attrs=mod.attrs)
 
 
-def weight_bytes(mod: Any) -> int:
+def weight_bytes(mod: IRModule) -> int:
     """Bytes of the constants of `mod`, each counted once."""
     sizes: dict[int, int] = {}
 
-    def visit(expression: Any) -> None:
+    def visit(expression: Expr) -> None:
         if is_constant(expression):
             kind = tensor_type(expression)
             # The hash of a node of TVM's is that of its address; constants stay alive with their module.
@@ -80,12 +87,12 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _config(target: Any) -> dict[str, Any]:
+def _config(target: Target) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(str(target))
     return found
 
 
-def _arch(target: Any) -> str | None:
+def _arch(target: Target) -> str | None:
     """A GPU's architecture, a CPU's instruction set."""
     if target.kind.name == "llvm":
         return arch_of_triple(str(target.attrs.get("mtriple") or system_triple()))
@@ -93,18 +100,18 @@ def _arch(target: Any) -> str | None:
     return None if arch is None else str(arch)
 
 
-def _main(mod: Any) -> Any:
+def _main(mod: IRModule) -> Function:
     for variable, function in mod.functions.items():
         if str(variable.name_hint) == "main" and isinstance(function, relax.Function):
             return function
     raise LibraryError("main", "is no Relax function of the module", place="model", remedy="export the model again")
 
 
-def _results(kind: Any) -> list[Any]:
+def _results(kind: Type) -> list[Any]:
     return [inner for field in kind.fields for inner in _results(field)] if hasattr(kind, "fields") else [kind]
 
 
-def _spec(name: str, kind: Any, place: str) -> TensorSpec:
+def _spec(name: str, kind: Type, place: str) -> TensorSpec:
     dtype, shape = getattr(kind, "dtype", None), shape_of_type(kind)
     if dtype is None or not hasattr(kind, "ndim"):
         reason = f"is a {type(kind).__name__}, not a tensor"

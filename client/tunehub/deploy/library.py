@@ -19,6 +19,9 @@ from tunehub.target.host import cpu_features, machine_arch
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from tunehub.graph.types import Executable
+    from tunehub.tir.types import DeviceTensor, Object
+
     Arrays = Mapping[str, npt.NDArray[Any]]
 
 SUFFIX = ".so"  # TVM's runtime loads a library by it
@@ -39,7 +42,7 @@ def find_linker(path: Path, cc: str | None = None) -> str:
     return found
 
 
-def write_library(executable: Any, path: Path, cc: str | None = None) -> None:
+def write_library(executable: Executable, path: Path, cc: str | None = None) -> None:
     """Link what TVM compiled as the shared library `path`, in one step: it is whole, or as it was.
 
     `cc` links it: None is the first compiler found. Raises LinkError.
@@ -120,7 +123,7 @@ class Library:
 
         return run
 
-    def outputs(self, found: Any) -> dict[str, npt.NDArray[Any]]:
+    def outputs(self, found: Object) -> dict[str, npt.NDArray[Any]]:
         """What a run gave, by name. Raises LibraryError where that is not what its interface says."""
         try:
             arrays = [each.numpy() for each in _flat(found)]
@@ -154,7 +157,7 @@ def _lacking(interface: Interface) -> str | None:
     return f"its code may use what this CPU lacks: {', '.join(missing)}" if missing else None
 
 
-def _flat(found: Any) -> list[Any]:
+def _flat(found: Object) -> list[DeviceTensor]:
     return [found] if hasattr(found, "numpy") else [tensor for each in found for tensor in _flat(each)]
 
 

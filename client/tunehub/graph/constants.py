@@ -7,7 +7,7 @@ TVM's FoldConstant builds and runs a kernel for each such call, 40 ms of CPU tim
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm import relax
@@ -16,9 +16,13 @@ from tunehub.tir.index_expressions import Array
 from tunehub.tir.kernel_values import result_of
 from tunehub.tir.nodes import constant_array, is_constant, operator_of
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import BaseFunc, Expr, Function
+    from tunehub.tir.types import GlobalVar, IRModule, PassContext
+
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.evaluate_constants")  # type: ignore[untyped-decorator]
-def evaluate_constants(mod: Any, _context: Any) -> Any:
+def evaluate_constants(mod: IRModule, _context: PassContext) -> IRModule:
     """Module pass, right before TVM's FoldConstant: bind variables whose values are known to these."""
     functions = dict(mod.functions.items())
     changed = {}
@@ -30,7 +34,7 @@ def evaluate_constants(mod: Any, _context: Any) -> Any:
     return tvm.IRModule({**functions, **changed}, attrs=mod.attrs) if changed else mod
 
 
-def _known(function: Any, kernels: dict[Any, Any]) -> dict[int, Any]:
+def _known(function: Function, kernels: dict[GlobalVar, BaseFunc]) -> dict[int, Expr]:
     """The constants that variables of ``function`` are bound to after all, by the hash of the variable."""
     arrays: dict[int, Array] = {}
     found = {}
@@ -52,16 +56,16 @@ def _known(function: Any, kernels: dict[Any, Any]) -> dict[int, Any]:
     return found
 
 
-def _array(argument: Any, arrays: dict[int, Array]) -> Array | None:
+def _array(argument: Expr, arrays: dict[int, Array]) -> Array | None:
     return constant_array(argument) if is_constant(argument) else arrays.get(hash(argument))
 
 
-def _bindings(function: Any) -> Iterator[Any]:
+def _bindings(function: Function) -> Iterator[Any]:
     for block in function.body.blocks:
         yield from block.bindings
 
 
-def _with_constants(function: Any, known: dict[int, Any]) -> Any:
+def _with_constants(function: Function, known: dict[int, Expr]) -> Function:
     blocks = []
     for block in function.body.blocks:
         named = [(each, known.get(hash(each.var))) for each in block.bindings]

@@ -13,7 +13,7 @@ the planner would take the memory of what is cast for free behind it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm import relax
@@ -22,12 +22,16 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tunehub.graph.kernel_calls import result_types, rewritten
 from tunehub.tir.nodes import shape_of, tensor_type
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import Binding, Expr, Function
+    from tunehub.tir.types import IRModule, PassContext
+
 _SAME = "vm.builtin.copy"  # returns what it is given
 _PURE_PACKED = "relax.call_pure_packed"
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.keep_effects")  # type: ignore[untyped-decorator]
-def keep_effects(mod: Any, _context: Any) -> Any:
+def keep_effects(mod: IRModule, _context: PassContext) -> IRModule:
     """Module pass: show TVM's passes which calls of ``mod`` are made for their effect.
 
     Relax functions without such calls stay as they are, unless they have no block of dataflow: importers write none
@@ -48,14 +52,14 @@ def keep_effects(mod: Any, _context: Any) -> Any:
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.plain_casts")  # type: ignore[untyped-decorator]
-def plain_casts(mod: Any, _context: Any) -> Any:
+def plain_casts(mod: IRModule, _context: PassContext) -> IRModule:
     """Module pass: what :func:`keep_effects` took the type of is cast itself again. For when all is fused."""
     graphs = [function for function in mod.functions.values() if isinstance(function, relax.Function)]
     untyped = any(_is_untyped(binding.value) for function in graphs for binding in _bindings(function))
     return rewritten(_PlainCastWriter(mod), mod) if untyped else mod
 
 
-def hidden_effects(mod: Any) -> str | None:
+def hidden_effects(mod: IRModule) -> str | None:
     """The name of a Relax function with such calls that another one calls, where :func:`keep_effects` cannot keep them;
     None without any."""
     graphs = {v: f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
@@ -64,7 +68,7 @@ def hidden_effects(mod: Any) -> str | None:
     return next(hidden, None)
 
 
-def _with_casts_kept(mod: Any) -> Any:
+def _with_casts_kept(mod: IRModule) -> IRModule:
     graphs = [function for function in mod.functions.values() if isinstance(function, relax.Function)]
     casts = any(map(_is_endangered, (binding for function in graphs for binding in _bindings(function))))
     return rewritten(_CastWriter(mod), mod) if casts else mod
@@ -72,7 +76,7 @@ def _with_casts_kept(mod: Any) -> Any:
 
 @mutator
 class _CastWriter(PyExprMutator):  # type: ignore[misc]
-    def visit_match_cast_(self, binding: Any) -> None:
+    def visit_match_cast_(self, binding: Binding) -> None:
         if _is_endangered(binding):
             untyped = [(getattr(relax, "ObjectStructInfo", None) or relax.ObjectType)()]  # 0.26 took 0.25's other name
             copied = relax.Call(tvm.ir.Op.get(_PURE_PACKED), [relax.ExternFunc(_SAME), binding.value], None, untyped)
@@ -83,7 +87,7 @@ class _CastWriter(PyExprMutator):  # type: ignore[misc]
 
 @mutator
 class _PlainCastWriter(PyExprMutator):  # type: ignore[misc]
-    def visit_match_cast_(self, binding: Any) -> None:
+    def visit_match_cast_(self, binding: Binding) -> None:
         value = self.lookup_binding(binding.value) if isinstance(binding.value, relax.Var) else None
         if value is not None and _is_untyped(value):
             binding = relax.MatchCast(binding.var, value.args[1], tensor_type(binding))
@@ -94,7 +98,7 @@ class _PlainCastWriter(PyExprMutator):  # type: ignore[misc]
 class _EffectWriter(PyExprMutator):  # type: ignore[misc]
     _effects: frozenset[Any] = frozenset()
 
-    def written(self, function: Any) -> Any:
+    def written(self, function: Function) -> Function:
         """``function`` with impure calls for those that nobody reads; impure then."""
         self._effects = _unread(function)
         if not self._effects:
@@ -102,7 +106,7 @@ class _EffectWriter(PyExprMutator):  # type: ignore[misc]
         written = self.visit_expr(function)
         return relax.Function(written.params, written.body, is_pure=False, attrs=function.attrs)
 
-    def visit_var_binding_(self, binding: Any) -> None:
+    def visit_var_binding_(self, binding: Binding) -> None:
         if binding.var in self._effects:
             call = binding.value
             impure = relax.Call(call.args[0], list(call.args[1:]), call.attrs, result_types(call))
@@ -110,7 +114,7 @@ class _EffectWriter(PyExprMutator):  # type: ignore[misc]
         super().visit_var_binding_(binding)
 
 
-def _unread(function: Any) -> frozenset[Any]:
+def _unread(function: Function) -> frozenset[Expr]:
     """The variables with the results of packed functions that nothing in ``function`` reads."""
     bindings = _bindings(function)
     packed = {binding.var for binding in bindings if _is_packed(binding.value)}
@@ -120,11 +124,11 @@ def _unread(function: Any) -> frozenset[Any]:
     return frozenset(packed.difference(*map(relax.analysis.free_vars, values)))
 
 
-def _bindings(function: Any) -> list[Any]:
+def _bindings(function: Function) -> list[Binding]:
     return [binding for each in _sequences(function.body) for block in each.blocks for binding in block.bindings]
 
 
-def _is_endangered(binding: Any) -> bool:
+def _is_endangered(binding: Binding) -> bool:
     """Whether TVM might take a binding for a cast that changes nothing: from a shape with symbols, or to one."""
     if not isinstance(binding, relax.MatchCast):
         return False
@@ -132,7 +136,7 @@ def _is_endangered(binding: Any) -> bool:
     return None not in shapes and not all(isinstance(extent, int) for shape in shapes for extent in shape or ())
 
 
-def _sequences(expression: Any) -> Iterator[Any]:
+def _sequences(expression: Expr) -> Iterator[Any]:
     """A sequence of bindings, and those in its branches."""
     if not isinstance(expression, relax.SeqExpr):
         return
@@ -144,13 +148,13 @@ def _sequences(expression: Any) -> Iterator[Any]:
                 yield from _sequences(binding.value.false_branch)
 
 
-def _is_packed(value: Any) -> bool:
+def _is_packed(value: Expr) -> bool:
     return isinstance(value, relax.Call) and str(getattr(value.op, "name", "")) == _PURE_PACKED
 
 
-def _is_untyped(value: Any) -> bool:
+def _is_untyped(value: Expr) -> bool:
     return _is_packed(value) and str(value.args[0].global_symbol) == _SAME
 
 
-def _has_dataflow(function: Any) -> bool:
+def _has_dataflow(function: Function) -> bool:
     return any(isinstance(block, relax.DataflowBlock) for block in function.body.blocks)

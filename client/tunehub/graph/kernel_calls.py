@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm import relax
 
 from tunehub.tir.index_expressions import is_variable
 from tunehub.tir.nodes import shape_of, tensor_type
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import BlockBuilder, Call, Expr, TensorType
+    from tunehub.tir.types import IRModule, Mutator, Tensor
+
 _OPAQUE = 8  # TVM's OpPatternKind
 
 
-def rewritten(rewriter: Any, mod: Any) -> Any:
+def rewritten(rewriter: Mutator, mod: IRModule) -> IRModule:
     """``mod`` with its graphs as ``rewriter``, a mutator of it, makes them."""
     for variable, function in mod.functions.items():
         if isinstance(function, relax.Function):
@@ -28,18 +32,18 @@ class Kernels:
     hundreds, ten of them different.
     """
 
-    def __init__(self, builder: Any) -> None:
+    def __init__(self, builder: BlockBuilder) -> None:
         self._builder = builder
         self._made: dict[Hashable, Any] = {}
 
     def call(
         self,
-        compute: Callable[..., Any],
-        *arguments: Any,
+        compute: Callable[..., Tensor],
+        *arguments: Expr,
         name: str,
         how: tuple[Hashable, ...] = (),
         alone: bool = False,
-    ) -> Any:
+    ) -> Expr:
         """The call of ``compute`` on tensors; ``name`` and ``how`` say all that ``compute`` does beside their types.
         ``alone``: TVM fuses nothing with it."""
         kinds = [(_extents(each), str(tensor_type(each).dtype)) for each in arguments]
@@ -55,7 +59,7 @@ class Kernels:
         return call
 
 
-def _extents(tensor: Any) -> tuple[Hashable, ...] | None:
+def _extents(tensor: Expr) -> tuple[Hashable, ...] | None:
     """Of a tensor expression: numbers, and for symbols what is equal for one symbol alone; None for other extents."""
     shape = shape_of(tensor)
     if shape is None or not all(isinstance(extent, int) or is_variable(extent) for extent in shape):
@@ -63,6 +67,6 @@ def _extents(tensor: Any) -> tuple[Hashable, ...] | None:
     return tuple(extent if isinstance(extent, int) else ("symbol", hash(extent)) for extent in shape)
 
 
-def result_types(call: Any) -> list[Any]:
+def result_types(call: Call) -> list[TensorType]:
     """The types of what ``call`` returns; 0.26 renamed ``sinfo_args``."""
     return list(call.ty_args if hasattr(call, "ty_args") else call.sinfo_args)

@@ -13,10 +13,13 @@ import math
 import re
 import struct
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.exceptions import WorkloadTextError, last_line
 from tunehub.tir.workload import OPERATIONS, TYPES, GraphRules, check_for_tvm, loaded
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import IRModule
 
 _MODULE = GraphRules(
     what="the module",
@@ -48,7 +51,7 @@ class ModuleReader:
         module_of(Path(path).read_text(encoding="utf-8"))
 
 
-def module_of(text: str) -> Any:
+def module_of(text: str) -> IRModule:
     """The IRModule in ``text``. Raises WorkloadTextError: not what ``tvm.ir.save_json`` writes, or not allowed."""
     import tvm
     from tvm import relax

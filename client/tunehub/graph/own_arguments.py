@@ -9,7 +9,7 @@ types are expressions, and TVM has to prove that what a call hands over has exte
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm import relax, tirx
@@ -32,9 +32,13 @@ from tunehub.tir.nodes import (
 from tunehub.tir.statements import run
 from tunehub.tir.symbols import in_place, is_integer, symbols_of
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import Call, Expr, Function, TensorType
+    from tunehub.tir.types import Index, IRModule, PassContext, PrimExpr, PrimFunc
+
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.mark_own_arguments")  # type: ignore[untyped-decorator]
-def mark_own_arguments(mod: Any, _context: Any) -> Any:
+def mark_own_arguments(mod: IRModule, _context: PassContext) -> IRModule:
     """Module pass: mark the PrimFuncs whose every call is with tensors that the module makes, of the shapes that they
     are for.
 
@@ -56,7 +60,7 @@ def mark_own_arguments(mod: Any, _context: Any) -> Any:
 class _Graph:
     """A Relax function, and which of its variables hold tensors that the module makes."""
 
-    def __init__(self, function: Any, mod: Any) -> None:
+    def __init__(self, function: Function, mod: IRModule) -> None:
         self._function = function
         self._mod = mod
         self._own: set[Any] = set()
@@ -81,14 +85,14 @@ class _Graph:
                     yield from _used(value)
         yield from _used(self._function.body.body)
 
-    def _is_own(self, value: Any) -> bool:
+    def _is_own(self, value: Expr) -> bool:
         if isinstance(value, relax.Tuple):
             return all(map(self._is_own, value.fields))
         if isinstance(value, relax.TupleGetItem):
             return self._is_own(value.tuple_value)
         return is_constant(value) or (isinstance(value, relax.Var) and value in self._own)
 
-    def _is_call(self, value: Any) -> bool:
+    def _is_call(self, value: Expr) -> bool:
         return (
             isinstance(value, relax.Call)
             and getattr(value.op, "name", "") == "relax.call_tir"
@@ -97,7 +101,7 @@ class _Graph:
         )
 
 
-def _handed(call: Any) -> tuple[list[Any], list[Any]]:
+def _handed(call: Call) -> tuple[list[Any], list[Any]]:
     """The tensors that a kernel is called with, and the integers: since 0.27 these are behind the tensors, before they
     were a shape of their own."""
     tensors = [field for field in call.args[1].fields if isinstance(tensor_type(field), tensor_class())]
@@ -105,12 +109,12 @@ def _handed(call: Any) -> tuple[list[Any], list[Any]]:
     return tensors, [plain_extent(value) for value in values]
 
 
-def _tensors(kind: Any) -> list[Any]:
+def _tensors(kind: TensorType) -> list[TensorType]:
     """The types of the tensors that a value of the type ``kind`` is made of."""
     return [each for field in kind.fields for each in _tensors(field)] if hasattr(kind, "fields") else [kind]
 
 
-def _are_of(kernel: Any, kinds: Sequence[Any], integers: Sequence[Any]) -> bool:
+def _are_of(kernel: PrimFunc, kinds: Sequence[TensorType], integers: Sequence[PrimExpr]) -> bool:
     """Whether tensors of these types have the shapes of the parameters of ``kernel``, for all values of symbols;
     ``integers``: what it is called with behind its tensors."""
     given = [shape_of_type(kind) for kind in kinds]
@@ -129,7 +133,7 @@ def _are_of(kernel: Any, kinds: Sequence[Any], integers: Sequence[Any]) -> bool:
     return all(same_extent(values.get(hash(own), own), other) for own, other in pairs)
 
 
-def _are_of_expressions(kernel: Any, values: dict[int, Any], known: Sequence[Sequence[Any]]) -> bool:
+def _are_of_expressions(kernel: PrimFunc, values: dict[int, PrimExpr], known: Sequence[Sequence[Index]]) -> bool:
     """As :func:`_are_of` where extents are expressions of symbols; ``values``: what each symbol is where it is an
     extent of its own."""
     symbols = symbols_of(kernel)
@@ -144,15 +148,15 @@ def _are_of_expressions(kernel: Any, values: dict[int, Any], known: Sequence[Seq
     return all(map(same_extents, _shapes(instance), known))
 
 
-def _shapes(kernel: Any) -> list[list[Any]]:
+def _shapes(kernel: PrimFunc) -> list[list[Any]]:
     return [list(buffer_kind(buffer).shape) for buffer in parameters(kernel)]
 
 
-def _used(value: Any) -> Iterator[str]:
+def _used(value: Expr) -> Iterator[str]:
     """The names of all functions that an expression refers to."""
     found: list[str] = []
 
-    def visit(node: Any) -> None:
+    def visit(node: Expr) -> None:
         if isinstance(node, tvm.ir.GlobalVar):
             found.append(str(node.name_hint))
 

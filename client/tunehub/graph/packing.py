@@ -9,7 +9,7 @@ about 45 ms a function.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,23 +21,27 @@ from tunehub.graph.kernel_calls import rewritten
 from tunehub.tir.index_expressions import evaluate
 from tunehub.tir.nodes import buffer_kind, constant_array, is_constant, parameters
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import Call, Expr
+    from tunehub.tir.types import IRModule, PassContext, PrimExpr, PrimFunc, Stmt
+
 _Array = npt.NDArray[Any]
 _PREPACK_SUFFIX = "_weight_prepack"
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.pack_weights")  # type: ignore[untyped-decorator]
-def pack_weights(mod: Any, _context: Any) -> Any:
+def pack_weights(mod: IRModule, _context: PassContext) -> IRModule:
     """Module pass: replace every call of a prepacking function on constants by its result."""
     return relax.transform.DeadCodeElimination()(rewritten(_WeightPacker(mod), mod))
 
 
 @mutator
 class _WeightPacker(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, mod: Any) -> None:
+    def __init__(self, mod: IRModule) -> None:
         super().__init__(mod)
         self._functions = {variable.name_hint: function for variable, function in mod.functions.items()}
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: Call) -> Expr:
         call = self.visit_expr_post_order(call)
         if getattr(call.op, "name", "") != "relax.call_tir":
             return call
@@ -52,7 +56,7 @@ class _WeightPacker(PyExprMutator):  # type: ignore[misc]
         return constants[0] if len(constants) == 1 else relax.Tuple(constants)
 
 
-def _run_copies(function: Any, inputs: list[_Array]) -> list[_Array] | None:
+def _run_copies(function: PrimFunc, inputs: list[_Array]) -> list[_Array] | None:
     """Do what ``function``, a series of copying blocks, does to ``inputs``; None when it is anything else."""
     buffers = parameters(function)
     arrays = dict(zip([buffer.name for buffer in buffers], inputs, strict=False))
@@ -69,7 +73,7 @@ def _run_copies(function: Any, inputs: list[_Array]) -> list[_Array] | None:
     return [arrays[buffer.name] for buffer in outputs]
 
 
-def _relayout(source: _Array, shape: list[int], indices: list[Any], axes: list[str]) -> _Array:
+def _relayout(source: _Array, shape: list[int], indices: list[PrimExpr], axes: list[str]) -> _Array:
     """Return ``target`` with ``target[indices(v)] = source[v]`` for all ``v``; positions not written are 0."""
     values = dict(zip(axes, np.ogrid[tuple(slice(extent) for extent in source.shape)], strict=True))
     target = np.zeros(shape, source.dtype)
@@ -77,7 +81,7 @@ def _relayout(source: _Array, shape: list[int], indices: list[Any], axes: list[s
     return target
 
 
-def _blocks(node: Any) -> Iterator[Any]:
+def _blocks(node: Stmt) -> Iterator[Any]:
     """The blocks in a function body, in program order (0.27 has no statement visitor in Python)."""
     kind = type(node).__name__
     if kind == "SBlockRealize":

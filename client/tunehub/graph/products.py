@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
@@ -39,6 +39,10 @@ from tunehub.tir.nodes import (
     tensor_type,
 )
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import Call, Expr
+    from tunehub.tir.types import IRModule, PassContext, PrimExpr, Tensor
+
 _HALF = ("float16",)
 _NARROW = (*_HALF, "bfloat16")
 _SUM = "float32"
@@ -48,13 +52,13 @@ _NAME = "NT_matmul"  # as MLC-LLM and TVM's FuseTransposeMatmul call it
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.gpu_products")  # type: ignore[untyped-decorator]
-def gpu_products(mod: Any, _context: Any) -> Any:
+def gpu_products(mod: IRModule, _context: PassContext) -> IRModule:
     """Module pass for GPUs: sums of products in half precision in float32, transposed parameters read as they lie."""
     return relax.transform.DeadCodeElimination()(rewritten(_Products(mod), mod))
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.gpu_products_in_tf32")  # type: ignore[untyped-decorator]
-def gpu_products_in_tf32(mod: Any, _context: Any) -> Any:
+def gpu_products_in_tf32(mod: IRModule, _context: PassContext) -> IRModule:
     """As :func:`gpu_products`, where operands in single precision may be TF32, which tensor cores read along K alone:
     constant weights are turned for them, and rounded."""
     return relax.transform.DeadCodeElimination()(rewritten(_Products(mod, turning=True), mod))
@@ -62,7 +66,7 @@ def gpu_products_in_tf32(mod: Any, _context: Any) -> Any:
 
 @mutator
 class _Products(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, mod: Any, *, turning: bool = False) -> None:
+    def __init__(self, mod: IRModule, *, turning: bool = False) -> None:
         super().__init__(mod)
         self._turning = turning
         self._mod = mod
@@ -71,7 +75,7 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         self._half = _NARROW if target is not None and serves(target) else _HALF
         self._made: dict[Any, Dequantised | None] = {}
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
         name = str(getattr(call.op, "name", ""))
         if name != "relax.matmul" and name not in _CONVOLUTIONS:
@@ -105,12 +109,12 @@ class _Products(PyExprMutator):  # type: ignore[misc]
             return call if wide is None else wide
         return relax.op.astype(self.builder_.emit(wide), result)
 
-    def _transposed(self, call: Any) -> Any | None:
+    def _transposed(self, call: Call) -> Expr | None:
         """The parameter [N, K] whose transpose is the second operand of a matmul, or None."""
         source = self._untransposed(call)
         return source if isinstance(source, relax.Var) and self.lookup_binding(source) is None else None
 
-    def _turned(self, call: Any) -> Any | None:
+    def _turned(self, call: Call) -> Expr | None:
         """The constant that is the second operand of a matmul, or is transposed for it, as [N, K], as TF32 has it; None
         for others."""
         source = self._untransposed(call)
@@ -121,7 +125,7 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         values = constant_array(weight)
         return relax.const(rounded(np.ascontiguousarray(values.T if source is None else values)), _SUM)
 
-    def _dequantised(self, call: Any) -> Dequantised | None:
+    def _dequantised(self, call: Call) -> Dequantised | None:
         """What the second operand of a matmul is the transpose of, where it is made of quantised weights."""
         source = self._untransposed(call)
         if not isinstance(source, relax.Var) or self.lookup_binding(source) is None:
@@ -130,7 +134,7 @@ class _Products(PyExprMutator):  # type: ignore[misc]
             self._made[source] = dequantised_from(source, self.lookup_binding, self._mod)
         return self._made[source]
 
-    def _untransposed(self, call: Any) -> Any | None:
+    def _untransposed(self, call: Call) -> Expr | None:
         """What the second operand of a matmul is the transpose of, two-dimensional, or None."""
         data, weight = call.args
         permuted = bound_value(self, weight)
@@ -144,7 +148,7 @@ class _Products(PyExprMutator):  # type: ignore[misc]
             return None
         return source
 
-    def _wide(self, name: str, call: Any) -> Any | None:
+    def _wide(self, name: str, call: Call) -> Expr | None:
         """``call`` with a result in float32; None for convolutions in groups that add up few numbers in float16."""
         if name == "relax.matmul":
             return relax.op.matmul(*call.args, out_dtype=_SUM)
@@ -166,26 +170,26 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         )
 
 
-def _terms(call: Any) -> int:
+def _terms(call: Call) -> int:
     """Of how many products each result of a convolution is; 0 where that is not known."""
     weights, results = static_shape(call.args[1]), str(call.attrs.kernel_layout).index("O")
     return 0 if weights is None else math.prod(weights) // weights[results]
 
 
-def _has_few_rows(call: Any) -> bool:
+def _has_few_rows(call: Call) -> bool:
     shape = static_shape(call.args[0])
     return shape is not None and len(shape) > 1 and math.prod(shape[:-1]) <= MOST_ROWS
 
 
-def _dequantised_matmul(data: Any, weights: Any, scales: Any, form: Format) -> Any:
+def _dequantised_matmul(data: Tensor, weights: Tensor, scales: Tensor, form: Format) -> Tensor:
     return _nt_matmul(data, dequantised(weights, scales, form))
 
 
-def _nt_matmul(data: Any, weight: Any, *, name: str = _NAME) -> Any:
+def _nt_matmul(data: Tensor, weight: Tensor, *, name: str = _NAME) -> Tensor:
     columns, depth = weight.shape
     k = te.reduce_axis((0, depth), name="k")
 
-    def product(*i: Any) -> Any:
+    def product(*i: PrimExpr) -> PrimExpr:
         factors = data(*i[:-1], k), weight(i[-1], k)
         return te.sum(factors[0].astype(_SUM) * factors[1].astype(_SUM), axis=k)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tvm import relax
@@ -20,12 +20,17 @@ from tunehub.tir.nodes import (
     variables_in,
 )
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import Call, Expr, Var
+    from tunehub.tir.types import Expr as TirExpr
+    from tunehub.tir.types import IRModule, Mutator
+
 QUANTIZE, DEQUANTIZE = "relax.quantize", "relax.dequantize"
 NOT_CONSTANT = "its second operand is not constant"  # for reports
 _SHAPING = ("relax.reshape", "relax.expand_dims", "relax.astype")  # of constants
 
 
-def affine_of(mutator: Any, call: Any) -> Affine | None:
+def affine_of(mutator: Mutator, call: Call) -> Affine | None:
     """The scale and zero point of a call of ``quantize`` or ``dequantize`` where they are constants for the whole
     tensor."""
     scales, zeros = (constant_of(mutator, argument) for argument in call.args[1:3])
@@ -36,7 +41,7 @@ def affine_of(mutator: Any, call: Any) -> Affine | None:
     return Affine(scale=float(scales.reshape(())), zero=int(zeros.reshape(())))
 
 
-def dequantised(mutator: Any, expression: Any) -> tuple[Any, Affine] | None:
+def dequantised(mutator: Mutator, expression: Expr) -> tuple[Any, Affine] | None:
     """The integers that ``expression`` is dequantised from, which are not constant."""
     value = bound_value(mutator, expression)
     affine = affine_of(mutator, value) if operator_of(value) == DEQUANTIZE else None
@@ -45,7 +50,7 @@ def dequantised(mutator: Any, expression: Any) -> tuple[Any, Affine] | None:
     return (value.args[0], affine) if has_type(value.args[0], *LIMITS) else None
 
 
-def weight_of(mutator: Any, value: Any, outputs: int) -> tuple[Array, Array]:
+def weight_of(mutator: Mutator, value: Expr, outputs: int) -> tuple[Array, Array]:
     """The constant that a call of ``dequantize`` is of, less its zero points, and a scale for each output (or one for
     all). ``outputs``: their axis. NotIntegerError for others."""
     values, factors, offsets = (constant_of(mutator, argument) for argument in value.args)
@@ -58,7 +63,7 @@ def weight_of(mutator: Any, value: Any, outputs: int) -> tuple[Array, Array]:
     return symmetric(values, offsets.reshape(-1) if offsets.size > 1 else offsets.reshape(()), outputs), factors
 
 
-def constant_of(mutator: Any, expression: Any) -> Array | None:
+def constant_of(mutator: Mutator, expression: Expr) -> Array | None:
     """The numbers of a constant, of one that is dequantised, or of such a one in another shape or type."""
     value = bound_value(mutator, expression)
     if is_constant(value):
@@ -80,7 +85,7 @@ def constant_of(mutator: Any, expression: Any) -> Array | None:
     return np.asarray((inner.astype(np.int64) - zeros) * scales.astype(np.float64))
 
 
-def widened(mutator: Any, expression: Any) -> tuple[Any | None, Any | None]:
+def widened(mutator: Mutator, expression: Expr) -> tuple[Any | None, Any | None]:
     """The 8 bits that ``expression`` has in 32, and the zero point in 32 that is taken off them; None where there is no
     such."""
     value, zero = bound_value(mutator, expression), None
@@ -91,7 +96,7 @@ def widened(mutator: Any, expression: Any) -> tuple[Any | None, Any | None]:
     return value.args[0], zero
 
 
-def bounds_of(mutator: Any, value: Any) -> tuple[float, float] | None:
+def bounds_of(mutator: Mutator, value: Expr) -> tuple[float, float] | None:
     """What ``value`` clips its argument to; None when it is no clipping."""
     name = operator_of(value)
     if name in ("relax.nn.relu", "relax.nn.relu6"):
@@ -108,12 +113,12 @@ def bounds_of(mutator: Any, value: Any) -> tuple[float, float] | None:
     return None
 
 
-def _number(value: Any) -> float:
+def _number(value: TirExpr) -> float:
     """Of an attribute that is an argument: TVM's number, since 0.27 not in a ``PrimValue``."""
     return float(value.value.value if type(value).__name__ == "PrimValue" else value.value)
 
 
-def matrix_of(mutator: Any, expression: Any) -> Any:
+def matrix_of(mutator: Mutator, expression: Expr) -> Expr:
     """The second operand of a product: what it is bound to, and where that is a matrix repeated for each of a batch, as
     PyTorch writes layers of turned sequences, the matrix."""
     value = bound_value(mutator, expression)
@@ -124,7 +129,7 @@ def matrix_of(mutator: Any, expression: Any) -> Any:
     return inner if len(matrix) == 2 and same_extents(matrix, batch[-2:]) else value
 
 
-def variable_of(mutator: Any, expression: Any) -> Any:
+def variable_of(mutator: Mutator, expression: Expr) -> Expr:
     """The variable that ``expression``, maybe another name of it, is."""
     while isinstance(expression, relax.Var):
         bound = mutator.lookup_binding(expression)
@@ -134,12 +139,12 @@ def variable_of(mutator: Any, expression: Any) -> Any:
     return expression
 
 
-def has_type(expression: Any, *dtypes: str) -> bool:
+def has_type(expression: Expr, *dtypes: str) -> bool:
     """Whether the elements of ``expression`` are of one of ``dtypes``."""
     return str(tensor_type(expression).dtype) in dtypes
 
 
-def users_in(mod: Any) -> dict[Any, list[Any]]:
+def users_in(mod: IRModule) -> dict[Any, list[Any]]:
     """Who reads each variable: calls, and None for anything else that does."""
     found: dict[Any, list[Any]] = {}
     for function in mod.functions.values():
@@ -151,7 +156,7 @@ def users_in(mod: Any) -> dict[Any, list[Any]]:
     return found
 
 
-def _add_users(found: dict[Any, list[Any]], value: Any) -> None:
+def _add_users(found: dict[Var, list[Expr]], value: Expr) -> None:
     user = value if isinstance(value, relax.Call) else None
     for variable in variables_in(value):
         found.setdefault(variable, []).append(user)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
@@ -44,6 +44,21 @@ from tunehub.tir.nodes import (
 )
 from tunehub.tir.symbols import symbols_of
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import Call, Expr
+    from tunehub.tir.types import (
+        Buffer,
+        BufferLoad,
+        Index,
+        IRModule,
+        PassContext,
+        PrimExpr,
+        PrimFunc,
+        SBlock,
+        Stmt,
+        Tensor,
+    )
+
 _CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
 _BOUNDS: dict[str, Any] = {"T_maximum": topi.maximum, "T_minimum": topi.minimum}
 _OPERATORS: dict[str, Any] = {"T_maximum": relax.op.maximum, "T_minimum": relax.op.minimum}
@@ -52,19 +67,19 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.raise_kernels")  # type: ignore[untyped-decorator]
-def raise_kernels(mod: Any, _context: Any) -> Any:
+def raise_kernels(mod: IRModule, _context: PassContext) -> IRModule:
     """Module pass: write the importer's kernels as operators, and paddings into convolutions and pooling."""
     return relax.transform.DeadCodeElimination()(rewritten(_Raiser(mod), mod))
 
 
 @mutator
 class _Raiser(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, mod: Any) -> None:
+    def __init__(self, mod: IRModule) -> None:
         super().__init__(mod)
         self._functions = dict(mod.functions.items())
         self._known: dict[Any, Callable[..., Any] | None] = {}
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: Call) -> Expr:
         call = self.visit_expr_post_order(call)
         name = str(getattr(call.op, "name", ""))
         if name == "relax.call_tir":
@@ -77,7 +92,7 @@ class _Raiser(PyExprMutator):  # type: ignore[misc]
         better = rewrite(self, call) if rewrite is not None else None
         return call if better is None else better
 
-    def visit_tuple_getitem_(self, item: Any) -> Any:
+    def visit_tuple_getitem_(self, item: Expr) -> Expr:
         """A part of a split tensor as a slice: each is a kernel that fuses, and nothing is written twice."""
         item = self.visit_expr_post_order(item)
         split = self.bound(item.tuple_value)
@@ -95,11 +110,11 @@ class _Raiser(PyExprMutator):  # type: ignore[misc]
         begins = [0, *map(int, sections)] if count is None else [i * -(-shape[axis] // count) for i in range(count)]
         return relax.op.strided_slice(split.args[0], [axis], [begins[index]], [begins[index] + part[axis]])
 
-    def bound(self, expression: Any) -> Any:
+    def bound(self, expression: Expr) -> Expr:
         """What ``expression`` is bound to in what is written."""
         return bound_value(self, expression)
 
-    def number(self, expression: Any) -> float | None:
+    def number(self, expression: Expr) -> float | None:
         """The float that ``expression``, a constant tensor with one element, always has."""
         value = self.bound(expression)
         if not is_constant(value) or str(tensor_type(value).dtype) not in _TYPES:
@@ -107,11 +122,11 @@ class _Raiser(PyExprMutator):  # type: ignore[misc]
         array = constant_array(value)
         return float(array.item()) if array.size == 1 else None
 
-    def emit(self, expression: Any) -> Any:
+    def emit(self, expression: Expr) -> Expr:
         """A variable that is bound to ``expression``."""
         return self.builder_.emit(expression)
 
-    def _raised(self, call: Any) -> Any | None:
+    def _raised(self, call: Call) -> Expr | None:
         variable = call.args[0]
         if variable not in self._known:
             self._known[variable] = _operator_of(self._functions.get(variable))
@@ -125,7 +140,7 @@ class _Raiser(PyExprMutator):  # type: ignore[misc]
 # --- Recognising kernels
 
 
-def _operator_of(function: Any) -> Callable[..., Any] | None:
+def _operator_of(function: PrimFunc) -> Callable[..., Any] | None:
     """The operator of Relax whose kernel ``function`` is, as a function of its arguments."""
     block = _only_block(function)
     types = {str(kind.dtype) for kind in _kinds(function)}
@@ -135,7 +150,7 @@ def _operator_of(function: Any) -> Callable[..., Any] | None:
     return _bound_operator(function, block) if name in _BOUNDS else _pad_operator(function, block)
 
 
-def _only_block(function: Any) -> Any | None:
+def _only_block(function: PrimFunc) -> Stmt | None:
     """The one block of a PrimFunc with one store, if it has no more."""
     if not isinstance(function, tvm.tirx.PrimFunc):
         return None
@@ -149,7 +164,7 @@ def _only_block(function: Any) -> Any | None:
     return found[0] if len(found) == 1 and type(found[0].body).__name__ == "BufferStore" else None
 
 
-def _bound_operator(function: Any, block: Any) -> Callable[..., Any] | None:
+def _bound_operator(function: PrimFunc, block: SBlock) -> Callable[..., Any] | None:
     """``maximum`` or ``minimum`` of a tensor and a number, which is a tensor without axes or part of the kernel."""
     name, (shape, *others) = str(block.name_hint), _shapes(function)
     dtype = str(_kinds(function)[0].dtype)
@@ -166,7 +181,7 @@ def _bound_operator(function: Any, block: Any) -> Callable[..., Any] | None:
     return lambda argument: _OPERATORS[name](argument, relax.const(number, dtype))
 
 
-def _pad_operator(function: Any, block: Any) -> Callable[..., Any] | None:
+def _pad_operator(function: PrimFunc, block: SBlock) -> Callable[..., Any] | None:
     """``pad`` with a number."""
     kinds, value = _shapes(function), block.body.value
     arguments = list(getattr(value, "args", ()))
@@ -186,7 +201,7 @@ def _pad_operator(function: Any, block: Any) -> Callable[..., Any] | None:
     return lambda argument: relax.op.nn.pad(argument, widths, "constant", number)
 
 
-def _places_of_origin(load: Any, block: Any) -> list[int] | None:
+def _places_of_origin(load: BufferLoad, block: SBlock) -> list[int] | None:
     """Where a kernel that shifts writes the first element of what it reads: ``[i - 1]`` gives 1 for the axis."""
     origin = {axis.var.name: np.asarray(0) for axis in block.iter_vars}
     try:
@@ -195,30 +210,30 @@ def _places_of_origin(load: Any, block: Any) -> list[int] | None:
         return None
 
 
-def _kinds(function: Any) -> list[Any]:
+def _kinds(function: PrimFunc) -> list[Buffer]:
     return [buffer_kind(buffer) for buffer in parameters(function)]
 
 
-def _shapes(function: Any) -> list[tuple[Any, ...]]:
+def _shapes(function: PrimFunc) -> list[tuple[Any, ...]]:
     """The shapes of the parameters: numbers, and TVM's expressions for symbolic extents."""
     return [tuple(map(plain_extent, kind.shape)) for kind in _kinds(function)]
 
 
-def _difference(large: Any, small: Any, before: int) -> int | None:
+def _difference(large: Index, small: Index, before: int) -> int | None:
     """What of an extent remains after another one and ``before``; None when that is no number."""
     return integer(symbolic().Analyzer().simplify(_extent(large) - _extent(small) - before))
 
 
-def _extent(value: Any) -> Any:
+def _extent(value: Index) -> PrimExpr:
     return tirx.const(value, "int64") if isinstance(value, int) else value
 
 
-def _tensor(shape: Sequence[Any], dtype: str) -> Any:
+def _tensor(shape: Sequence[Index], dtype: str) -> Tensor:
     """A tensor with extents of the type that Relax's have."""
     return te.placeholder(list(map(_extent, shape)), dtype)
 
 
-def _is_kernel(function: Any, tensors: Sequence[Any]) -> bool:
+def _is_kernel(function: PrimFunc, tensors: Sequence[Tensor]) -> bool:
     """Whether ``function`` is what TVM makes of a tensor expression, with the symbols that it has as parameters; names
     of variables do not count."""
     if len(parameters(function)) != len(tensors):
@@ -233,7 +248,7 @@ def _is_kernel(function: Any, tensors: Sequence[Any]) -> bool:
 # --- Writing operators better
 
 
-def _narrowed(raiser: _Raiser, call: Any) -> Any | None:
+def _narrowed(raiser: _Raiser, call: Call) -> Expr | None:
     """A maximum or minimum with a number as ``clip`` or ``relu``, and one with infinity as nothing."""
     data, bound = call.args[0], raiser.number(call.args[1])
     if bound is None or math.isnan(bound) or not same_shape(data, call):
@@ -252,7 +267,7 @@ def _narrowed(raiser: _Raiser, call: Any) -> Any | None:
     return relax.op.clip(within, *(int(each) if each.is_integer() else each for each in (low, high)))
 
 
-def _padded_convolution(raiser: _Raiser, call: Any) -> Any | None:
+def _padded_convolution(raiser: _Raiser, call: Call) -> Expr | None:
     """A convolution with the zeros around its data as its own padding."""
     attrs = call.attrs
     found = _padding_of(raiser, call, str(attrs.data_layout), 0.0)
@@ -274,7 +289,7 @@ def _padded_convolution(raiser: _Raiser, call: Any) -> Any | None:
     )
 
 
-def _reached(raiser: _Raiser, call: Any) -> Any | None:
+def _reached(raiser: _Raiser, call: Call) -> Expr | None:
     """A dilated 2D convolution of a small image without the rows and columns of its kernel that only read padding."""
     attrs, weight = call.attrs, raiser.bound(call.args[1])
     shape, result = shape_of(call.args[0]), shape_of(call)
@@ -308,7 +323,7 @@ def _reached(raiser: _Raiser, call: Any) -> Any | None:
     return smaller if same_shape(smaller, call) else None
 
 
-def _convolution(raiser: _Raiser, call: Any) -> Any | None:
+def _convolution(raiser: _Raiser, call: Call) -> Expr | None:
     """A convolution with the padding around its data, and without what never reaches them."""
     padded = _padded_convolution(raiser, call)
     whole = call if padded is None else raiser.builder_.normalize(padded)
@@ -316,7 +331,7 @@ def _convolution(raiser: _Raiser, call: Any) -> Any | None:
     return padded if smaller is None else smaller
 
 
-def _padded_pooling(raiser: _Raiser, call: Any) -> Any | None:
+def _padded_pooling(raiser: _Raiser, call: Call) -> Expr | None:
     """Pooling with the border around its data as its own padding: of zeros that an average counts, or of the lowest
     values for a maximum, where each window has an element of the data."""
     attrs, average = call.attrs, str(call.op.name) == "relax.nn.avg_pool2d"
@@ -343,7 +358,7 @@ def _padded_pooling(raiser: _Raiser, call: Any) -> Any | None:
     )
 
 
-def _padding_of(raiser: _Raiser, call: Any, layout: str, most: float) -> tuple[Any, list[int]] | None:
+def _padding_of(raiser: _Raiser, call: Call, layout: str, most: float) -> tuple[Any, list[int]] | None:
     """What the first argument of ``call`` pads with at most ``most`` (exactly zero for 0), along the spatial axes
     only, and the padding with that of the call added: all that comes before, then all that comes after."""
     pad = raiser.bound(call.args[0])
@@ -363,7 +378,7 @@ def _padding_of(raiser: _Raiser, call: Any, layout: str, most: float) -> tuple[A
     return pad.args[0], [first + second for first, second in zip(added, own, strict=True)]
 
 
-def _slopes(raiser: _Raiser, call: Any) -> Any | None:
+def _slopes(raiser: _Raiser, call: Call) -> Expr | None:
     """``prelu`` with constant slopes as arithmetic."""
     value, shape = raiser.bound(call.args[1]), shape_of(call)
     if not is_constant(value) or not shape or str(tensor_type(call).dtype) != "float32":

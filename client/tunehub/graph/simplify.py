@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,10 @@ from tunehub.tir.nodes import (
     static_shape,
     tensor_type,
 )
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import Call, Expr
+    from tunehub.tir.types import Array, IRModule, PassContext, PrimExpr, Tensor
 
 _Array = npt.NDArray[Any]
 _ARITHMETIC: dict[str, Callable[..., _Array]] = {
@@ -72,18 +76,18 @@ _RULES = {  # methods of the rewriter that write a call in another way, or retur
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.simplify")  # type: ignore[untyped-decorator]
-def simplify(mod: Any, _context: Any) -> Any:
+def simplify(mod: IRModule, _context: PassContext) -> IRModule:
     """Module pass: simplify every Relax function of ``mod``; PrimFuncs stay as they are."""
     return relax.transform.DeadCodeElimination()(rewritten(_Simplifier(mod), mod))
 
 
 @mutator
 class _Simplifier(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, mod: Any) -> None:
+    def __init__(self, mod: IRModule) -> None:
         super().__init__(mod)
         self._kernels = Kernels(self.builder_)
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: Call) -> Expr:
         call = self.visit_expr_post_order(call)
         name = getattr(call.op, "name", "")
         if name in _RULES:
@@ -92,10 +96,10 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         folded = self._fold(name, call)
         return call if folded is None else relax.const(folded, str(folded.dtype))
 
-    def _same_shape(self, call: Any) -> Any | None:
+    def _same_shape(self, call: Call) -> Expr | None:
         return call.args[0] if same_shape(call, call.args[0]) else None
 
-    def _with_known_weight(self, call: Any) -> Any | None:
+    def _with_known_weight(self, call: Call) -> Expr | None:
         weight, shape = bound_value(self, call.args[1]), static_shape(call.args[1])
         repeated = self._constant(weight.args[0]) if operator_of(weight) == "relax.broadcast_to" else None
         if shape is None or not isinstance(repeated, np.ndarray):
@@ -103,10 +107,10 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         whole = np.broadcast_to(repeated, shape).copy()
         return relax.Call(call.op, [call.args[0], relax.const(whole, str(whole.dtype))], call.attrs)
 
-    def _two_pass_norm(self, call: Any) -> Any | None:
+    def _two_pass_norm(self, call: Call) -> Expr | None:
         return two_pass_norm(self._kernels, self.builder_.emit, call)
 
-    def _taken_inside(self, call: Any) -> Any | None:
+    def _taken_inside(self, call: Call) -> Expr | None:
         shape = shape_of(call.args[0])
         if shape is None or call.attrs.mode != "fast":
             return None
@@ -114,7 +118,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         index = self._index_inside(call.args[1], call.args[0], 0 if axis is None else int(axis) % len(shape))
         return None if index is None else relax.op.take(call.args[0], index, axis, call.attrs.mode)
 
-    def _indexed_inside(self, call: Any) -> Any | None:
+    def _indexed_inside(self, call: Call) -> Expr | None:
         data, indices = call.args[0], bound_value(self, call.args[1])
         shape = shape_of(data)
         if shape is None or not isinstance(indices, relax.Tuple):
@@ -128,7 +132,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         kept = zip(inside, indices.fields, strict=True)
         return relax.op.index_tensor(data, [old if new is None else new for new, old in kept])
 
-    def _gathered_inside(self, call: Any) -> Any | None:
+    def _gathered_inside(self, call: Call) -> Expr | None:
         shape = shape_of(call.args[0])
         if shape is None:
             return None
@@ -136,7 +140,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         index = self._index_inside(call.args[1], call.args[0], axis % len(shape))
         return None if index is None else relax.op.gather_elements(call.args[0], index, axis)
 
-    def _gathered_places_inside(self, call: Any) -> Any | None:
+    def _gathered_places_inside(self, call: Call) -> Expr | None:
         """The last axis of the indices has a place along each axis of the data behind those of the batch."""
         shape, values, batch = static_shape(call.args[0]), self._constant(call.args[1]), int(call.attrs.batch_dims)
         if shape is None or not isinstance(values, np.ndarray) or not (values < 0).any():
@@ -145,7 +149,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         index = np.where(values < 0, values + extents, values).astype(values.dtype)
         return relax.op.gather_nd(call.args[0], relax.const(index, str(index.dtype)), batch)
 
-    def _index_inside(self, index: Any, data: Any, axis: int, *, known: bool = True) -> Any | None:
+    def _index_inside(self, index: Expr, data: Expr, axis: int, *, known: bool = True) -> Expr | None:
         """What counts from the beginning of ``axis`` of ``data`` in place of a constant ``index`` with negative
         numbers, or of one whose numbers are not ``known``; None for others."""
         values, shape, dtype = self._constant(index), shape_of(data), str(tensor_type(index).dtype)
@@ -160,8 +164,8 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
             emit, zero, end = self.builder_.emit, relax.const(0, dtype), relax.const(extent, dtype)
             return emit(relax.op.where(emit(relax.op.less(index, zero)), emit(relax.op.add(index, end)), index))
 
-        def counted(data: Any, index: Any) -> Any:
-            def place(*i: Any) -> Any:
+        def counted(data: Tensor, index: Tensor) -> Tensor:
+            def place(*i: PrimExpr) -> PrimExpr:
                 extent = data.shape[axis].astype(index.dtype)
                 return tirx.if_then_else(index[i] < 0, index[i] + extent, index[i])
 
@@ -169,7 +173,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
 
         return self.builder_.emit(self._kernels.call(counted, data, index, name="index_inside"))
 
-    def _power(self, call: Any) -> Any | None:
+    def _power(self, call: Call) -> Expr | None:
         base, exponents = map(self._constant, call.args)
         if _is_float(base) and exponents is not None:  # of a weight that is normalised, say
             with np.errstate(all="ignore"):
@@ -177,7 +181,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
             return None if folded is None else relax.const(folded)
         return None if exponents is None else expanded_power(self.builder_.emit, call, exponents)
 
-    def _sum(self, call: Any) -> Any | None:
+    def _sum(self, call: Call) -> Expr | None:
         """A sum of a constant, as in a weight norm, and one of a stack."""
         operand = self._constant(call.args[0])
         if not _is_float(operand):
@@ -186,7 +190,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         total = np.sum(operand, axes, np.float64, keepdims=bool(call.attrs.keepdims))
         return relax.const(np.asarray(total).astype(operand.dtype))
 
-    def _sum_of_stack(self, call: Any) -> Any | None:
+    def _sum_of_stack(self, call: Call) -> Expr | None:
         stack = bound_value(self, call.args[0])
         if operator_of(stack) != "relax.stack" or call.attrs.keepdims:
             return None
@@ -197,7 +201,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         operands = [self._without_broadcast(part) for part in parts.fields]
         return reduce(lambda a, b: self.builder_.emit(relax.op.add(a, b)), operands)
 
-    def _scale_and_shift(self, call: Any) -> Any | None:
+    def _scale_and_shift(self, call: Call) -> Expr | None:
         """A batch norm in inference mode with constant statistics is one multiplication and one addition."""
         data, *rest = call.args
         statistics = [self._constant(argument) for argument in rest]
@@ -218,7 +222,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         shifted = self.builder_.emit(shifted)
         return relax.Tuple([shifted, rest[2], rest[3]])
 
-    def _scaled_convolution(self, data: Any, scale: _Array, dtype: Any) -> Any | None:
+    def _scaled_convolution(self, data: Expr, scale: _Array, dtype: object) -> Expr | None:
         """The convolution in NCHW that ``data`` is with its weight times ``scale``, where that is a constant."""
         found = bound_value(self, data)
         if operator_of(found) != "relax.nn.conv2d":
@@ -229,12 +233,12 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         folded = (weight.astype("float32") * scale.reshape(-1, 1, 1, 1)).astype(dtype)
         return relax.Call(found.op, [found.args[0], relax.const(folded)], found.attrs)
 
-    def _without_broadcast(self, expression: Any) -> Any:
+    def _without_broadcast(self, expression: Expr) -> Expr:
         value = bound_value(self, expression)
         broadcast = operator_of(value) == "relax.broadcast_to"
         return value.args[0] if broadcast and same_shape(value, value.args[0]) else expression
 
-    def _fold(self, name: str, call: Any) -> _Array | None:
+    def _fold(self, name: str, call: Call) -> _Array | None:
         if name in _ARITHMETIC:
             operands = [self._constant(argument) for argument in call.args]
             if any(operand is None for operand in operands):
@@ -247,7 +251,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
             return operand.reshape(shape) if operand is not None and shape is not None else None
         return None
 
-    def _constant(self, expression: Any) -> Any:
+    def _constant(self, expression: Expr) -> Any:
         """The array or Python number that ``expression`` always has, or None."""
         value = bound_value(self, expression)
         if is_constant(value):
@@ -256,17 +260,17 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         return scalar.value if type(scalar).__name__ in ("FloatImm", "IntImm") else None
 
 
-def _is_float(value: Any) -> bool:
+def _is_float(value: Array | None) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind == "f"
 
 
-def _converted(array: Any, dtype: str) -> _Array | None:
+def _converted(array: Array, dtype: str) -> _Array | None:
     """The constant in another type that numpy has, too."""
     known = dtype.startswith(("float16", "float32", "float64", "int", "uint"))
     return np.asarray(array).astype(dtype) if known and isinstance(array, np.ndarray) else None
 
 
-def _if_small(result: _Array, operands: list[Any], call: Any) -> _Array | None:
+def _if_small(result: _Array, operands: list[Array | float], call: Call) -> _Array | None:
     """Keep a result that is no larger than its largest operand (an outer sum would grow the executable)."""
     if result.size > max(np.size(operand) for operand in operands):
         return None

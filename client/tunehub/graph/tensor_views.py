@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm import tirx
@@ -21,13 +21,17 @@ from tunehub.tir.nodes import (
     symbolic,
 )
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import Expr
+    from tunehub.tir.types import Analyzer, Index, Mutator, PrimExpr
+
 INDEX = "int64"
 _RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
 _MOST_COMPARED = 1 << 24  # elements of a constant
 _Step = tuple[Any, list[Any]] | None
 
 
-def wide(extent: Any) -> Any:
+def wide(extent: Index) -> PrimExpr:
     """An extent as an expression."""
     return tirx.const(extent, INDEX) if isinstance(extent, int) else extent
 
@@ -37,20 +41,20 @@ class TensorViews:
     """The values of the graph that ``mutator``, a PyExprMutator, rewrites. A place in a tensor has an index for each
     axis, an expression of variables whose values ``analyzer`` knows."""
 
-    mutator: Any
-    analyzer: Any = field(default_factory=lambda: symbolic().Analyzer())
+    mutator: Mutator
+    analyzer: Analyzer = field(default_factory=lambda: symbolic().Analyzer())
 
-    def axis(self, name: str, extent: Any) -> Any:
+    def axis(self, name: str, extent: Index) -> PrimExpr:
         """A new variable, for the places along an axis of that length."""
         variable = tirx.Var(name, INDEX)
         self.analyzer.bind(variable, tvm.ir.Range.from_min_extent(tirx.const(0, INDEX), wide(extent)))
         return variable
 
-    def value(self, expression: Any) -> Any:
+    def value(self, expression: Expr) -> Expr:
         """What an expression is bound to."""
         return bound_value(self.mutator, expression)
 
-    def inside(self, value: Any, at: Sequence[Any]) -> _Step:
+    def inside(self, value: Expr, at: Sequence[PrimExpr]) -> _Step:
         """The tensor that ``value`` looks at, and the place there of what is at the place ``at``; None for others."""
         if type(value).__name__ == "TupleGetItem":
             return self._part(value, at)
@@ -74,7 +78,7 @@ class TensorViews:
             return self._taken(value, shape, own, at)
         return _sliced(value, at) if name == "relax.strided_slice" else None
 
-    def number(self, expression: Any) -> float | None:
+    def number(self, expression: Expr) -> float | None:
         """What all elements of a tensor are, if that is known."""
         value = self.value(expression)
         if operator_of(value) == "relax.full_like":
@@ -94,7 +98,7 @@ class TensorViews:
             return None
         return float(array.flat[0]) if array.size == 1 or (array == array.flat[0]).all() else None
 
-    def _part(self, item: Any, at: Sequence[Any]) -> _Step:
+    def _part(self, item: Expr, at: Sequence[PrimExpr]) -> _Step:
         """One of the tensors that another was split into."""
         split = self.value(item.tuple_value)
         shape = shape_of(split.args[0]) if operator_of(split) == "relax.split" else None
@@ -110,7 +114,7 @@ class TensorViews:
             start = int(cuts[int(item.index) - 1]) if int(item.index) else 0
         return split.args[0], [index + start if n == axis else index for n, index in enumerate(at)]
 
-    def _taken(self, value: Any, shape: Sequence[Any], own: Sequence[Any], at: Sequence[Any]) -> _Step:
+    def _taken(self, value: Expr, shape: Sequence[Index], own: Sequence[Index], at: Sequence[PrimExpr]) -> _Step:
         """One place along an axis."""
         number = self.number(value.args[1])
         if number is None or number < 0 or value.attrs.axis is None or len(own) != len(shape) - 1:
@@ -118,7 +122,7 @@ class TensorViews:
         axis = int(value.attrs.axis) % len(shape)
         return value.args[0], [*at[:axis], tirx.const(int(number), INDEX), *at[axis:]]
 
-    def _reshaped(self, shape: Sequence[Any], own: Sequence[Any], at: list[Any]) -> list[Any]:
+    def _reshaped(self, shape: Sequence[Index], own: Sequence[Index], at: list[PrimExpr]) -> list[PrimExpr]:
         """A place in the shape ``own``, in the shape ``shape``: axes in front that are equal stay."""
         front = 0
         while front < min(len(shape), len(own)) and same_extent(shape[front], own[front]):
@@ -134,7 +138,7 @@ class TensorViews:
         return [*at[:front], *found[::-1]]
 
 
-def broadcast(shape: Sequence[Any], at: Sequence[Any]) -> list[Any]:
+def broadcast(shape: Sequence[Index], at: Sequence[PrimExpr]) -> list[PrimExpr]:
     """A place in a tensor of the shape ``shape``, of what it is broadcast to. Raises ValueError if it has more axes."""
     if len(shape) > len(at):
         raise ValueError("a tensor of more axes than it is broadcast to")
@@ -142,7 +146,7 @@ def broadcast(shape: Sequence[Any], at: Sequence[Any]) -> list[Any]:
     return [tirx.const(0, INDEX) if integer(extent) == 1 else index for extent, index in zip(shape, own, strict=True)]
 
 
-def _sliced(value: Any, at: Sequence[Any]) -> _Step:
+def _sliced(value: Expr, at: Sequence[PrimExpr]) -> _Step:
     """Neighbours along axes."""
     axes, begins, *rest = (_integers(argument) for argument in value.args[1:])
     steps = rest[1] if len(rest) > 1 else []
@@ -152,6 +156,6 @@ def _sliced(value: Any, at: Sequence[Any]) -> _Step:
     return value.args[0], [index + starts[n] if starts.get(n) else index for n, index in enumerate(at)]
 
 
-def _integers(argument: Any) -> list[int | None]:
+def _integers(argument: Expr) -> list[int | None]:
     fields = getattr(argument, "fields", None) or getattr(argument, "values", None) or ()
     return [integer(getattr(each, "value", each)) for each in fields]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.tir.lowering import is_scheduled
 from tunehub.tir.nodes import buffer_kind, calls_in, operator_of, parameters, plain_extent, same_extent
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import IRModule, PrimFunc
 
-def workloads(mod: Any) -> Iterator[tuple[Any, Any]]:
+
+def workloads(mod: IRModule) -> Iterator[tuple[Any, Any]]:
     """The functions of ``mod`` to be scheduled, with their variables."""
     import tvm
     from tvm import relax
@@ -23,14 +26,14 @@ def workloads(mod: Any) -> Iterator[tuple[Any, Any]]:
             yield variable, function  # of the others TVM makes views, as long as nobody schedules them
 
 
-def _keeps_all(function: Any) -> bool:
+def _keeps_all(function: PrimFunc) -> bool:
     """Whether the result of ``function`` has as many elements as its only input: a slice looks like a reshape, too."""
     shapes = [buffer_kind(buffer).shape for buffer in parameters(function)]
     first, *others = [math.prod(map(plain_extent, shape)) for shape in shapes]
     return all(same_extent(first, size) for size in others)
 
 
-def call_counts(mod: Any) -> Counter[str]:
+def call_counts(mod: IRModule) -> Counter[str]:
     """How often each PrimFunc is called by the graph."""
     counts: Counter[str] = Counter()
     for call in calls_in(mod):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels import cpu as templates
 from tunehub.kernels.cpu import KnobError, Machine, Match, NamedKnobs
@@ -20,7 +20,10 @@ from tunehub.tir.guard import check_tiles
 from tunehub.tir.nodes import buffer_kind, integer, parameters
 
 if TYPE_CHECKING:
+    from tunehub.kernels.cpu.base import Knobs
     from tunehub.target.machine_profile import PublishedProfile
+    from tunehub.target.types import Target
+    from tunehub.tir.types import Buffer, IRModule, Schedule
 
 _LONG, _SHORT = ("int64", "uint64"), 2**31
 
@@ -38,17 +41,17 @@ def published_rates(profile: PublishedProfile | None) -> Iterator[None]:
         _published.reset(token)
 
 
-def machine_for(target: Any) -> Machine:
+def machine_for(target: Target) -> Machine:
     """The CPU of ``target``, looked at once."""
     return _machine(target, _published.get())
 
 
 @lru_cache(maxsize=8)
-def _machine(target: Any, published: PublishedProfile | None) -> Machine:
+def _machine(target: Target, published: PublishedProfile | None) -> Machine:
     return templates.machine_of(target, published=published)  # asks LLVM, 0.4 ms
 
 
-def with_short_indices(mod: Any) -> Any:
+def with_short_indices(mod: IRModule) -> IRModule:
     """``mod`` with loops and shapes of 32 bits, as far as it has static shapes, and no buffer of 64-bit integers.
 
     Functions of Relax count in 64 bits. TVM narrows them while it generates code, and forgets which loops are to be cut
@@ -64,14 +67,14 @@ def with_short_indices(mod: Any) -> Any:
     return tvm.tirx.transform.ForceNarrowIndexToInt32()(mod)
 
 
-def _elements(kind: Any) -> int:
+def _elements(kind: Buffer) -> int:
     return math.prod(int(extent) for extent in kind.shape)
 
 
 class TemplateFit:
     """The template that fits ``mod``, an IRModule with one PrimFunc ``main``; looked for once, when it is needed."""
 
-    def __init__(self, mod: Any, target: Any) -> None:
+    def __init__(self, mod: IRModule, target: Target) -> None:
         self._mod = mod
         self._target = target
 
@@ -80,7 +83,7 @@ class TemplateFit:
         """The template and what it recognised; None when none fits, or the target is no CPU."""
         return templates.find(self._mod) if self._target.kind.name == "llvm" else None
 
-    def by_knobs(self, named: NamedKnobs) -> Any:
+    def by_knobs(self, named: NamedKnobs) -> Schedule:
         """The schedule by given knobs; KnobError when they are not for this function, GuardError when its tiles
         overrun. On CUDA they are a tile of the rules."""
         if self._target.kind.name == "cuda":
@@ -97,23 +100,23 @@ class TemplateFit:
             raise KnobError(f"version {named.version} of the template {own.NAME} is not known, only {own.VERSION}")
         return self._apply(match, templates.read_knobs(own.KNOBS, named.knobs))
 
-    def knob_space(self, match: Match) -> list[Any]:
+    def knob_space(self, match: Match) -> list[Knobs]:
         """The choices of the template's knobs that are worth measuring, its own first."""
         return match.template.knob_space(match.workload, machine_for(self._target))
 
-    def by_default(self, match: Match) -> Any:
+    def by_default(self, match: Match) -> Schedule:
         """The schedule by the template's own choice of knobs. Raises as `by_knobs`."""
         knobs = match.template.default_knobs(match.workload, machine_for(self._target))
         return self._apply(match, knobs)
 
-    def by_promising_default(self, match: Match) -> Any:
+    def by_promising_default(self, match: Match) -> Schedule:
         """As `by_default`; KnobError also when the template's model does not promise to beat TVM's own loops."""
         doubt = templates.doubt(match, machine_for(self._target))
         if doubt is not None:
             raise KnobError(doubt)
         return self.by_default(match)
 
-    def _apply(self, match: Match, knobs: Any) -> Any:
+    def _apply(self, match: Match, knobs: Knobs) -> Schedule:
         lacking = templates.lacking(match, self._target)
         if lacking is not None:
             raise KnobError(f"the template {match.template.NAME} has no instruction for it: {lacking}")

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import BinaryIO, TypeVar, cast
 
 from tunehub_registry.stores.address import normalise_address
 from tunehub_registry.stores.open import open_store
@@ -122,7 +122,7 @@ class _Gate:
         self.count = 0
         self._lock = threading.Lock()
 
-    def write(self, data: Any) -> int:
+    def write(self, data: bytes) -> int:
         with self._lock:
             if self._stream is None:
                 raise ValueError("nobody waits for the download any more")

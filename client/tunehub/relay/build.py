@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm import autotvm
@@ -22,6 +22,10 @@ from tunehub.relay.dispatch import GraphDispatch, has_user_records, has_user_sta
 from tunehub.relay.fingerprint import graph_fingerprint
 from tunehub.relay.legality import build_problem
 from tunehub.relay.session import DispatchSession
+
+if TYPE_CHECKING:
+    from tunehub.relay.types import Params, RelayModule
+    from tunehub.target.types import Target, TargetLike
 
 _FLAG = "relay.backend.use_auto_scheduler"
 # TVM 0.19 has no schedule for a GPU that transforms weights when the module runs.
@@ -44,7 +48,12 @@ class BuildPlan:
 
 
 def build(
-    session: DispatchSession, mod: Any, params: Any, target: Any, original: Callable[[], Any], renew: Callable[[], None]
+    session: DispatchSession,
+    mod: RelayModule,
+    params: Params,
+    target: TargetLike,
+    original: Callable[[], Any],
+    renew: Callable[[], None],
 ) -> Any:
     """Run `original` with the session's records, and again with fewer when it raises.
 
@@ -71,7 +80,7 @@ def alone() -> Iterator[None]:
         yield
 
 
-def _plan(session: DispatchSession, mod: Any, calls: layers.Calls, params: Any, target: Any) -> BuildPlan:
+def _plan(session: DispatchSession, mod: RelayModule, calls: layers.Calls, params: Params, target: Target) -> BuildPlan:
     """Decide what serves the module. Whatever goes wrong here leaves AutoTVM's records by workload."""
     target = _single(target)
     hub = session.hub(target) if target is not None else None
@@ -92,7 +101,7 @@ def _plan(session: DispatchSession, mod: Any, calls: layers.Calls, params: Any, 
         return BuildPlan()
 
 
-def _graph_records(session: DispatchSession, mod: Any, target: Any) -> tuple[Any, ...]:
+def _graph_records(session: DispatchSession, mod: RelayModule, target: Target) -> tuple[Any, ...]:
     """The network's graph-level records. The user's own records by workload come first, so with any there are none."""
     hub = session.hub(target)
     fingerprint = graph_fingerprint(mod) if hub and hub.logs.tasks("graph_tuner") else None
@@ -108,7 +117,7 @@ def _graph_records(session: DispatchSession, mod: Any, target: Any) -> tuple[Any
 
 
 def _attempt(
-    session: DispatchSession, calls: layers.Calls, plan: BuildPlan, target: Any, original: Callable[[], Any]
+    session: DispatchSession, calls: layers.Calls, plan: BuildPlan, target: Target, original: Callable[[], Any]
 ) -> Any:
     log = layers.BuildLog(
         session=session,
@@ -134,7 +143,7 @@ def _attempt(
     return result
 
 
-def _report(session: DispatchSession, log: layers.BuildLog, plan: BuildPlan, target: Any) -> None:
+def _report(session: DispatchSession, log: layers.BuildLog, plan: BuildPlan, target: Target) -> None:
     hub = session.hub(_single(target)) if _single(target) is not None else None
     hub = hub or next(iter(session.hubs()), None)
     if hub is None:
@@ -155,7 +164,7 @@ def _report(session: DispatchSession, log: layers.BuildLog, plan: BuildPlan, tar
         )
 
 
-def _less(session: DispatchSession, plan: BuildPlan, target: Any, error: Exception) -> BuildPlan:
+def _less(session: DispatchSession, plan: BuildPlan, target: Target, error: Exception) -> BuildPlan:
     """The plan without what can have made the build fail: graph-level or auto-scheduler records first."""
     if plan.graph or plan.tasks:
         what = "graph-level" if plan.graph else "auto-scheduler"
@@ -201,7 +210,7 @@ def _say(session: DispatchSession, reason: str, remedy: str, error: Exception) -
         hub.failed("building with records", problem)
 
 
-def _single(target: Any) -> Any:
+def _single(target: TargetLike) -> Target:
     """The one target of a build, None for a heterogeneous one: those are served by workload."""
     if isinstance(target, str):
         return tvm.target.Target(target)

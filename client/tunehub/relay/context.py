@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm import autotvm
@@ -19,6 +19,11 @@ from tvm.relay.build_module import BuildModule
 
 from tunehub.compiler.hub import Hub
 from tunehub.relay import build, dispatch, layers, session
+
+if TYPE_CHECKING:
+    from tunehub.relay.types import Compiler, Op, Params, RelayModule, RelayType
+    from tunehub.target.types import Target, TargetLike
+    from tunehub.tir.types import Attrs, Tensor
 
 try:
     from tvm.relay.backend import te_compiler
@@ -96,8 +101,8 @@ def _replace(holder: Any, name: str, wrap: Callable[[Any], Any]) -> None:
     setattr(holder, name, functools.wraps(original)(wrap(original)))
 
 
-def _building(original: Any) -> Any:
-    def replaced(self: Any, mod: Any, target: Any = None, *args: Any, **kwargs: Any) -> Any:
+def _building(original: Callable[..., Any]) -> Any:
+    def replaced(self: Compiler, mod: RelayModule, target: TargetLike = None, *args: object, **kwargs: Any) -> Any:
         def run() -> Any:
             return original(self, mod, target, *args, **kwargs)
 
@@ -112,11 +117,11 @@ def _building(original: Any) -> Any:
     return replaced
 
 
-def _lowering(original: Any) -> Any:
+def _lowering(original: Callable[..., Any]) -> Any:
     """Lowering generates code, too: what TVM cannot make of a record shows no earlier (`VerifyMemory`, NVRTC)."""
     generate = VMCompiler.codegen
 
-    def lower_and_generate(self: Any, *args: Any, **kwargs: Any) -> None:
+    def lower_and_generate(self: Compiler, *args: object, **kwargs: object) -> None:
         original(self, *args, **kwargs)
         if session.current_session() is not None:
             generate(self)
@@ -125,20 +130,20 @@ def _lowering(original: Any) -> Any:
     return _building(lower_and_generate)
 
 
-def _generating(original: Any) -> Any:
-    def replaced(self: Any) -> None:
+def _generating(original: Callable[..., Any]) -> Any:
+    def replaced(self: Compiler) -> None:
         if not self.__dict__.pop("is_generated", False):
             original(self)
 
     return replaced
 
 
-def _params(module: Any) -> Any:
+def _params(module: Compiler) -> Any:
     """The parameters that were given to the compiler before (VM)."""
     return module.get_params() if isinstance(module, VMCompiler) else None
 
 
-def _renew(module: Any, params: Any) -> None:
+def _renew(module: Compiler, params: Params) -> None:
     """Make a compiler new: after an error its C++ object holds half a build."""
     kept = _params(module)
     module.__init__()
@@ -146,8 +151,10 @@ def _renew(module: Any, params: Any) -> None:
         module.set_params(kept)
 
 
-def _selecting(original: Any) -> Any:
-    def replaced(op: Any, attrs: Any, inputs: Any, out_type: Any, target: Any, use_autotvm: bool = True) -> Any:
+def _selecting(original: Callable[..., Any]) -> Any:
+    def replaced(
+        op: Op, attrs: Attrs, inputs: Sequence[Tensor], out_type: RelayType, target: Target, use_autotvm: bool = True
+    ) -> Any:
         layers.choosing()
         implementation, outputs = original(op, attrs, inputs, out_type, target, use_autotvm)
         layers.chosen(op, attrs, inputs, target, implementation, outputs)
@@ -156,7 +163,7 @@ def _selecting(original: Any) -> Any:
     return replaced
 
 
-def _no_tophub(target: Any, extra_files: Any = None) -> Any:
+def _no_tophub(target: Target, extra_files: Sequence[str] | None = None) -> Any:
     """In place of TopHub's context: the hub is a layer of its own; files that the caller names still count."""
     context = autotvm.task.ApplyHistoryBest([])
     for name in extra_files or ():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm import auto_scheduler, relay
 from tvm.auto_scheduler.dispatcher import FallbackContext
@@ -23,6 +23,10 @@ from tunehub.target.gpu_architectures import WARP
 from tunehub.tir.cuda.limits import limits_of
 from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.tuning_log import auto_scheduler_key
+
+if TYPE_CHECKING:
+    from tunehub.relay.types import Expr, Params, RelayModule, Task
+    from tunehub.target.types import Target
 
 _MIN_COVERED = 0.98
 # What an operator without a record costs at worst: the 196 ms above were 18e9 operations a second.
@@ -42,7 +46,7 @@ class Covered:
 
 
 def auto_scheduler_coverage(
-    mod: Any, params: Any, target: Any, hub: Hub, *, wanted: bool = False
+    mod: RelayModule, params: Params, target: Target, hub: Hub, *, wanted: bool = False
 ) -> tuple[Covered, ...]:
     """The auto-scheduler's tasks of a module with their records; none when the module cannot be one that has any.
 
@@ -56,7 +60,7 @@ def auto_scheduler_coverage(
     return tuple(_covered(task, int(weight), hub, target) for task, weight in zip(tasks, weights, strict=True))
 
 
-def gpu_hardware(target: Any) -> Any:
+def gpu_hardware(target: Target) -> Any:
     """TVM's HardwareParams of a CUDA target, as TVM makes them of a GPU (search_task.cc, GetDefaultHardwareParams) that
     need not be here; None for other kinds, of which TVM knows them itself."""
     if str(target.kind.name) != "cuda":
@@ -111,7 +115,7 @@ def _report(task: Covered, measured: RecordEvidence | None) -> WorkloadReport:
     )
 
 
-def _covered(task: Any, calls: int, hub: Hub, target: Any) -> Covered:
+def _covered(task: Task, calls: int, hub: Hub, target: Target) -> Covered:
     key = auto_scheduler_key(str(task.workload_key))
     candidate = hub.logs.best("auto_scheduler", key)
     if candidate is not None and candidate.rung == "family":
@@ -131,10 +135,10 @@ def state_of(candidate: LogCandidate) -> Any:
     return auto_scheduler.measure_record.load_record_from_string(candidate.line.decode("utf-8"))[0].state
 
 
-def _may_be_covered(mod: Any) -> bool:
+def _may_be_covered(mod: RelayModule) -> bool:
     layouts = set()
 
-    def visit(node: Any) -> None:
+    def visit(node: Expr) -> None:
         if isinstance(node, relay.Call) and getattr(node.op, "name", "").startswith("nn.conv"):
             layouts.add(str(node.attrs["data_layout"]))
 

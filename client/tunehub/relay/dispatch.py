@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm import auto_scheduler, autotvm
 from tvm.auto_scheduler import dispatcher as ansor_dispatcher
@@ -18,13 +18,17 @@ from tvm.auto_scheduler import dispatcher as ansor_dispatcher
 from tunehub.relay import layers
 from tunehub.relay.session import DispatchSession, current_session
 
+if TYPE_CHECKING:
+    from tunehub.relay.types import Config, DispatchContext, State, Workload
+    from tunehub.target.types import Target
+
 _lock = threading.Lock()
 
 
 class HubDispatch(autotvm.task.DispatchContext):  # type: ignore[misc]
     """AutoTVM's layer."""
 
-    def _query_inside(self, target: Any, workload: Any) -> Any:
+    def _query_inside(self, target: Target, workload: Workload) -> Any:
         own = _altered(target, workload)
         if own is not None:
             return own
@@ -35,7 +39,7 @@ class HubDispatch(autotvm.task.DispatchContext):  # type: ignore[misc]
             layers.asked(session, target, workload, config)
         return config
 
-    def update(self, target: Any, workload: Any, cfg: Any) -> None:
+    def update(self, target: Target, workload: Workload, cfg: Config) -> None:
         """AlterOpLayout keeps the configuration of an operator that it rewrites. TVM's own contexts set its cost to 0
         on the caller's object; the object is a record that serves other layers too, so it is left as it is."""
         altered = layers.altered()
@@ -44,7 +48,7 @@ class HubDispatch(autotvm.task.DispatchContext):  # type: ignore[misc]
         else:
             altered[str(target), workload] = cfg
 
-    def _users(self, target: Any, workload: Any) -> Any:
+    def _users(self, target: Target, workload: Workload) -> Any:
         """What contexts that were entered before this one say: a user's own records come first, wherever they are."""
         for context in _below(self):
             if isinstance(context, autotvm.task.ApplyGraphBest):
@@ -61,14 +65,14 @@ class AnsorDispatch(auto_scheduler.DispatchContext):  # type: ignore[misc]
 
     verbose = 1  # `auto_scheduler.extract_tasks`, when a user calls it, sets it on whatever context is current
 
-    def _query_inside(self, target: Any, workload_key: str, func_name: str) -> Any:
+    def _query_inside(self, target: Target, workload_key: str, func_name: str) -> Any:
         answers = (context._query_inside(target, workload_key, func_name) for context in _below(self))
         state = next((answer for answer in answers if answer is not None), None)
         layers.asked_for_state(str(workload_key), state is not None)
         session = current_session()
         return session.state(target, workload_key) if state is None and session else state
 
-    def update(self, target: Any, workload_key: str, state: Any) -> None:
+    def update(self, target: Target, workload_key: str, state: State) -> None:
         """TVM calls this for contexts that tune while compiling; kept in the layer below."""
         self._old_ctx.update(target, workload_key, state)
 
@@ -85,7 +89,7 @@ class GraphDispatch(autotvm.task.ApplyGraphBest):  # type: ignore[misc]
         super().__init__(iter(pairs))
         self._session = session
 
-    def _query_inside(self, target: Any, workload: Any) -> Any:
+    def _query_inside(self, target: Target, workload: Workload) -> Any:
         if workload is not None:
             return self._global_cfg_dict.get((str(target), workload))
         if self._counter >= len(self._records):
@@ -145,22 +149,22 @@ def users_graph() -> Any:
     return None
 
 
-def _altered(target: Any, workload: Any) -> Any:
+def _altered(target: Target, workload: Workload) -> Any:
     altered = layers.altered()
     return None if altered is None else altered.get((str(target), workload))
 
 
-def _below(context: Any) -> Iterator[Any]:
+def _below(context: DispatchContext) -> Iterator[DispatchContext]:
     """The contexts under this one down to TVM's root, which is left out."""
     while (context := context._old_ctx) is not None and not _is_root(context):
         yield context
 
 
-def _is_root(context: Any) -> bool:
+def _is_root(context: DispatchContext) -> bool:
     return isinstance(context, autotvm.FallbackContext | ansor_dispatcher.FallbackContext) and context._old_ctx is None
 
 
-def _remove(holder: Any, layer: Any) -> None:
+def _remove(holder: type[DispatchContext], layer: DispatchContext) -> None:
     if holder.current is layer:
         holder.current = layer._old_ctx
         return

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from tvm import relay
+
+if TYPE_CHECKING:
+    from tunehub.relay.types import Call, Expr, RelayModule, RelayType
+    from tunehub.tir.types import Attrs, Tensor
 
 _ATTRIBUTES = (
     "strides", "padding", "dilation", "groups", "channels", "kernel_size", "data_layout", "kernel_layout", "out_dtype",
 )  # fmt: skip
 
 
-def graph_fingerprint(mod: Any) -> str | None:
+def graph_fingerprint(mod: RelayModule) -> str | None:
     """32 hex digits for the sequence of `nn.conv2d` calls of `main`, in the order in which AlterOpLayout meets them.
 
     Shapes, element types and attributes count, weights and names do not. None for a module without convolutions, or
@@ -26,12 +31,12 @@ def graph_fingerprint(mod: Any) -> str | None:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def convolutions(mod: Any) -> list[Any]:
+def convolutions(mod: RelayModule) -> list[Call]:
     """The `nn.conv2d` calls of `main` in post order, typed."""
     typed = relay.transform.InferType()(mod)
-    found: list[Any] = []
+    found: list[Call] = []
 
-    def visit(node: Any) -> None:
+    def visit(node: Expr) -> None:
         if isinstance(node, relay.Call) and getattr(node.op, "name", None) == "nn.conv2d":
             found.append(node)
 
@@ -39,20 +44,20 @@ def convolutions(mod: Any) -> list[Any]:
     return found
 
 
-def describe_call(call: Any) -> list[Any] | None:
+def describe_call(call: Call) -> list[Any] | None:
     """Operator, argument types and attributes of a typed call as JSON; None when a shape is dynamic."""
     arguments = [argument.checked_type for argument in call.args]
     described = describe_operator(call.op.name, arguments, call.attrs)
     return None if None in described[1] else described
 
 
-def describe_operator(name: str, arguments: Any, attrs: Any) -> list[Any]:
+def describe_operator(name: str, arguments: Sequence[Tensor] | Sequence[RelayType], attrs: Attrs) -> list[Any]:
     """The same for an operator with tensors, or types of tensors, as arguments; None for one of dynamic shape."""
     attributes = {str(key): attrs[key] for key in attrs.keys()} if attrs is not None else {}  # noqa: SIM118
     return [name, [_tensor(item) for item in arguments], [str(attributes.get(key)) for key in _ATTRIBUTES]]
 
 
-def _tensor(kind: Any) -> list[Any] | None:
+def _tensor(kind: RelayType | Tensor) -> list[Any] | None:
     shape = getattr(kind, "shape", None)
     if shape is None or not all(type(extent).__name__ == "IntImm" for extent in shape):
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tvm import autotvm
 
@@ -13,14 +13,18 @@ from tunehub.relay.legality import device_problem, tensor_core_problem
 from tunehub.relay.transfer import transferred
 from tunehub.report.ladder import StepRejected, walk
 
+if TYPE_CHECKING:
+    from tunehub.relay.types import Config, Workload
+    from tunehub.target.types import Target
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConfigRequest:
     """What a configuration is wanted for: a workload with its key, on a target, and where records come from."""
 
     logs: LogLookup
-    target: Any
-    workload: Any
+    target: Target
+    workload: Workload
     key: str
 
 
@@ -31,11 +35,11 @@ class ServedConfig:
     `key` is the workload's own; on the rung `transfer` the record is for another one, and `config` was fitted.
     """
 
-    target: Any
-    workload: Any
+    target: Target
+    workload: Workload
     key: str
     candidate: LogCandidate
-    config: Any
+    config: Config
 
 
 _Outcomes = Iterable[ServedConfig | StepRejected]
@@ -60,7 +64,7 @@ def _recorded(request: ConfigRequest) -> _Outcomes:
         yield StepRejected(step="exact", reason=reason, package=candidate.package, record=candidate.record.name)
 
 
-def _reason_against(request: ConfigRequest, candidate: LogCandidate, config: Any) -> str | None:
+def _reason_against(request: ConfigRequest, candidate: LogCandidate, config: Config) -> str | None:
     problem = tensor_core_problem(request.target, request.workload, config)
     if problem is not None:
         return f"left out: {problem}"
@@ -75,7 +79,7 @@ def _transferred(request: ConfigRequest) -> _Outcomes:
         yield _served(request, found.candidate, found.config)
 
 
-def _served(request: ConfigRequest, candidate: LogCandidate, config: Any) -> ServedConfig:
+def _served(request: ConfigRequest, candidate: LogCandidate, config: Config) -> ServedConfig:
     return ServedConfig(
         target=request.target, workload=request.workload, key=request.key, candidate=candidate, config=config
     )

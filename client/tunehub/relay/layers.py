@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm import autotvm, relay
@@ -18,6 +18,11 @@ from tunehub.relay.session import DispatchSession
 from tunehub.report.model import Alternative, WorkloadReport
 from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.tuning_log import auto_scheduler_key, autotvm_key, name_of
+
+if TYPE_CHECKING:
+    from tunehub.relay.types import Config, Expr, Implementation, Input, Op, RelayModule, Result, Workload
+    from tunehub.target.types import Target
+    from tunehub.tir.types import Attrs, Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,12 +70,12 @@ def recording(build: BuildLog) -> Iterator[None]:
         _build.reset(token)
 
 
-def count_calls(mod: Any) -> Calls:
+def count_calls(mod: RelayModule) -> Calls:
     """The calls in `main`; none when the module does not type: TVM will say why."""
     counts: Counter[str] = Counter()
     operators: set[str] = set()
 
-    def visit(node: Any) -> None:
+    def visit(node: Expr) -> None:
         if isinstance(node, relay.Call) and hasattr(node.op, "name"):
             operators.add(node.op.name)
             description = describe_call(node)
@@ -90,14 +95,14 @@ def altered() -> dict[tuple[str, Any], Any] | None:
     return build.altered if build else None
 
 
-def asked(session: DispatchSession, target: Any, workload: Any, config: Any) -> None:
+def asked(session: DispatchSession, target: Target, workload: Workload, config: Config) -> None:
     """TVM asked for a configuration and got `config`, None for nothing."""
     build = _build.get()
     if build is not None:
         build.asked.append((workload, config))
 
 
-def answered_by_user(target: Any, workload: Any, config: Any) -> None:
+def answered_by_user(target: Target, workload: Workload, config: Config) -> None:
     """A context of the user's own, below ours, had the answer."""
     build = _build.get()
     if build is not None:
@@ -119,7 +124,14 @@ def choosing() -> None:
         build.asked = []
 
 
-def chosen(op: Any, attrs: Any, inputs: Any, target: Any, implementation: Any, outputs: Any) -> None:
+def chosen(
+    op: Op,
+    attrs: Attrs,
+    inputs: Sequence[Tensor],
+    target: Target,
+    implementation: Implementation,
+    outputs: Sequence[Tensor],
+) -> None:
     """TVM chose `implementation` for an operator: the end of one selection."""
     build = _build.get()
     if build is None:
@@ -139,7 +151,7 @@ def chosen(op: Any, attrs: Any, inputs: Any, target: Any, implementation: Any, o
         build.reports[name] = _report(build, name, op.name, target, str(implementation.name), workload, candidates)
 
 
-def replayed(session: DispatchSession, target: Any, found: Any, result: Any) -> None:
+def replayed(session: DispatchSession, target: Target, found: Input, result: Result) -> None:
     """A graph-level record was used for the next layer."""
     build = _build.get()
     if build is None:
@@ -174,7 +186,13 @@ def reports(build: BuildLog, references: bool) -> list[WorkloadReport]:
 
 
 def _report(
-    build: BuildLog, name: str, op: str, target: Any, implementation: str, workload: Any, candidates: list[Any]
+    build: BuildLog,
+    name: str,
+    op: str,
+    target: Target,
+    implementation: str,
+    workload: Workload,
+    candidates: Sequence[tuple[Workload, Config]],
 ) -> WorkloadReport:
     served = build.session.served(target, workload)
     run_s, moved = served.candidate.record.mean_s if served else None, None
@@ -208,7 +226,9 @@ def _report(
     )
 
 
-def _alternatives(build: BuildLog, target: Any, workload: Any, candidates: list[Any]) -> Iterator[Alternative]:
+def _alternatives(
+    build: BuildLog, target: Target, workload: Workload, candidates: Sequence[tuple[Workload, Config]]
+) -> Iterator[Alternative]:
     """The implementations that TVM asked about and did not choose, with what is known of their time: a record's, or
     what the gate measured of one that was not published because another implementation is faster."""
     seen = {None if workload is None else workload[0]}
@@ -221,12 +241,12 @@ def _alternatives(build: BuildLog, target: Any, workload: Any, candidates: list[
         yield Alternative(implementation=asked[0], run_s=run_s)
 
 
-def _evidence(build: BuildLog, target: Any, workload: Any) -> RecordEvidence | None:
+def _evidence(build: BuildLog, target: Target, workload: Workload) -> RecordEvidence | None:
     hub, key = build.session.hub(target), _key(workload)
     return None if hub is None or key is None else hub.logs.evidence("autotvm", key)
 
 
-def _key(workload: Any) -> str | None:
+def _key(workload: Workload) -> str | None:
     try:
         return autotvm_key(workload) if workload is not None else None
     except TypeError:

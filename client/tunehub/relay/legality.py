@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm import autotvm
@@ -17,10 +17,15 @@ from tunehub.exceptions import typed_last_line
 from tunehub.tir.cuda.limits import excess_shared_memory, excess_threads, limits_of
 from tunehub.tir.nodes import children, integer, outermost
 
+if TYPE_CHECKING:
+    from tunehub.relay.types import ComputeDAG, Config, Space, State, Task, Workload
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, PrimFunc, Stmt
+
 _LIMITS = ("max_shared_memory_per_block", "max_threads_per_block", "max_num_threads")
 
 
-def device_problem(target: Any, workload: Any, config: Any) -> str | None:
+def device_problem(target: Target, workload: Workload, config: Config) -> str | None:
     """Why this configuration cannot run on `target`, or None. CPUs run every configuration.
 
     The template is instantiated and lowered for the target, and its kernels are held to the limits of CUDA GPUs from
@@ -35,7 +40,7 @@ def device_problem(target: Any, workload: Any, config: Any) -> str | None:
     return _excess(function, target)
 
 
-def state_problem(target: Any, dag: Any, state: Any) -> str | None:
+def state_problem(target: Target, dag: ComputeDAG, state: State) -> str | None:
     """The same for a state of the auto-scheduler's, of the ComputeDAG `dag`."""
     if "gpu" not in {str(key) for key in target.keys}:
         return None
@@ -48,11 +53,11 @@ def state_problem(target: Any, dag: Any, state: Any) -> str | None:
     return _excess(function, target)
 
 
-def _excess(function: Any, target: Any) -> str | None:
+def _excess(function: PrimFunc, target: Target) -> str | None:
     return cuda_problem(function, target) if target.kind.name == "cuda" else _stated_problem(function, target)
 
 
-def cuda_problem(function: Any, target: Any) -> str | None:
+def cuda_problem(function: PrimFunc, target: Target) -> str | None:
     """Why the kernels of a function that `tvm.lower` gave cannot be launched on a CUDA `target`, or None."""
     limits = limits_of(target)
     launches = (_extents(kernel) for kernel in outermost(function.body, _is_launch))
@@ -60,7 +65,7 @@ def cuda_problem(function: Any, target: Any) -> str | None:
     return too_many or excess_shared_memory(function, limits)
 
 
-def tensor_core_problem(target: Any, workload: Any, config: Any) -> str | None:
+def tensor_core_problem(target: Target, workload: Workload, config: Config) -> str | None:
     """Why a template for tensor cores must not get this configuration, or None.
 
     Its plain knobs decide how far apart the rows of a fragment are. A distance that CUDA does not allow (``offset`` 1)
@@ -78,7 +83,7 @@ def tensor_core_problem(target: Any, workload: Any, config: Any) -> str | None:
     return None
 
 
-def build_problem(target: Any, workload: Any, config: Any) -> str | None:
+def build_problem(target: Target, workload: Workload, config: Config) -> str | None:
     """Why TVM cannot build an operator with this configuration, or None when it can.
 
     The configuration must be one of the template's space: TVM accepts a split that is no factor, and fails later, in
@@ -94,7 +99,7 @@ def build_problem(target: Any, workload: Any, config: Any) -> str | None:
     return problem
 
 
-def _outside(space: Any, config: Any) -> str | None:
+def _outside(space: Space, config: Config) -> str | None:
     """Why the configuration is not one of the space: a knob too few, or a split that is none of its axis."""
     for name, knob in space.space_map.items():
         entity = config._entity_map.get(name)
@@ -110,18 +115,18 @@ def _outside(space: Any, config: Any) -> str | None:
     return None
 
 
-def _lowered(task: Any, target: Any, config: Any) -> Any:
+def _lowered(task: Task, target: Target, config: Config) -> PrimFunc:
     """The PrimFunc that an AutoTVM template makes of a configuration. Raises what the template raises."""
     with _tuning(), target:
         schedule, arguments = task.instantiate(config)
         return _only_function(tvm.lower(schedule, arguments))
 
 
-def _only_function(module: Any) -> Any:
+def _only_function(module: IRModule) -> PrimFunc:
     return next(iter(module.functions.values()))
 
 
-def _extents(kernel: Any) -> dict[str, int]:
+def _extents(kernel: Stmt) -> dict[str, int]:
     """How many threads or blocks a kernel has along each tag, as `threadIdx.x`."""
     found: dict[str, int] = {}
     inside = [kernel]
@@ -134,11 +139,11 @@ def _extents(kernel: Any) -> dict[str, int]:
     return found
 
 
-def _is_launch(node: Any) -> bool:
+def _is_launch(node: Stmt) -> bool:
     return type(node).__name__ == "AttrStmt" and node.attr_key == "thread_extent"
 
 
-def _stated_problem(function: Any, target: Any) -> str | None:
+def _stated_problem(function: PrimFunc, target: Target) -> str | None:
     constraints = _constraints(target)
     if not constraints or tvm.tir.analysis.verify_gpu_code(function, constraints):
         return None
@@ -146,7 +151,7 @@ def _stated_problem(function: Any, target: Any) -> str | None:
     return f"it exceeds this device's limits ({limits})"
 
 
-def _constraints(target: Any) -> dict[str, int]:
+def _constraints(target: Target) -> dict[str, int]:
     found = {name: int(target.attrs[name]) for name in _LIMITS if target.attrs.get(name) is not None}
     threads = found.pop("max_num_threads", None)
     if threads is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm import auto_scheduler, autotvm
 
@@ -16,6 +16,10 @@ from tunehub.relay.coverage import state_of
 from tunehub.relay.ladder import ConfigRequest, ServedConfig, find_config
 from tunehub.relay.legality import state_problem
 from tunehub_registry.tuning_log import auto_scheduler_key, autotvm_key
+
+if TYPE_CHECKING:
+    from tunehub.relay.types import Workload
+    from tunehub.target.types import Target
 
 HubFor = Callable[[Any], Hub | None]
 _CHANGE = "tune the workload again on this TVM, or report it to the publisher of the package"
@@ -39,7 +43,7 @@ class DispatchSession:
         self.without: frozenset[str] = frozenset()  # templates whose records do not serve the build at hand
         self.referring = True
 
-    def hub(self, target: Any) -> Hub | None:
+    def hub(self, target: Target) -> Hub | None:
         """The hub that serves `target`."""
         name = str(target)
         with self._lock:
@@ -51,12 +55,12 @@ class DispatchSession:
         """The hubs asked so far, each once."""
         return tuple(dict.fromkeys(hub for hub in self._hubs.values() if hub is not None))
 
-    def config(self, target: Any, workload: Any) -> Any:
+    def config(self, target: Target, workload: Workload) -> Any:
         """The AutoTVM configuration for a workload, or None."""
         found = self.served(target, workload)
         return found.config if found else None
 
-    def served(self, target: Any, workload: Any) -> ServedConfig | None:
+    def served(self, target: Target, workload: Workload) -> ServedConfig | None:
         """The record that serves a workload, found once."""
         if not self.enabled or target is None or workload is None or workload[0] in self.without:
             return None
@@ -67,7 +71,7 @@ class DispatchSession:
             found = self._served[name]
         return None if found is None or found.key in self._banned else found
 
-    def state(self, target: Any, workload_key: str) -> Any:
+    def state(self, target: Target, workload_key: str) -> Any:
         """The auto-scheduler's state for a workload, or None."""
         if not self.enabled or target is None:
             return None
@@ -107,7 +111,7 @@ class DispatchSession:
         """The AutoTVM records handed out and not banned."""
         return [item for item in self._served.values() if item and item.key not in self._banned]
 
-    def _guarded(self, target: Any, find: Callable[[Hub], Any]) -> Any:
+    def _guarded(self, target: Target, find: Callable[[Hub], Any]) -> Any:
         hub = self.hub(target)
         if hub is None:
             return None
@@ -117,7 +121,7 @@ class DispatchSession:
             hub.failed("looking up a record", error)
             return None
 
-    def _find(self, hub: Hub, target: Any, workload: Any) -> ServedConfig | None:
+    def _find(self, hub: Hub, target: Target, workload: Workload) -> ServedConfig | None:
         try:
             key = autotvm_key(workload)
         except TypeError:  # a dynamic shape: no record can be for it
@@ -128,7 +132,7 @@ class DispatchSession:
             hub.note(f"{item.package}: {item.record} was {item.reason}")
         return served
 
-    def _find_state(self, hub: Hub, target: Any, workload_key: str) -> Any:
+    def _find_state(self, hub: Hub, target: Target, workload_key: str) -> Any:
         candidate = hub.logs.best("auto_scheduler", auto_scheduler_key(str(workload_key)))
         if candidate is None:
             return None

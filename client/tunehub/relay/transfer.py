@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm import autotvm
 
@@ -15,6 +15,10 @@ from tunehub.records.log_lookup import LogCandidate, LogLookup, LogNeighbour
 from tunehub.relay.legality import device_problem
 from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.tuning_log import LogClass, autotvm_class, autotvm_key, canonical, operator_key
+
+if TYPE_CHECKING:
+    from tunehub.relay.types import Config, Knob, Space, Workload
+    from tunehub.target.types import Target
 
 _AUTOTVM = "autotvm"
 _ATTEMPTS = 3  # neighbours that are read for one workload
@@ -27,10 +31,10 @@ class Transferred:
     """A record of other shapes, and its configuration as TVM's object, fitted; its cost is a prediction in seconds."""
 
     candidate: LogCandidate
-    config: Any
+    config: Config
 
 
-def transferred(logs: LogLookup, target: Any, workload: Any) -> Transferred | None:
+def transferred(logs: LogLookup, target: Target, workload: Workload) -> Transferred | None:
     """What records of other shapes propose for a workload that has none, or None.
 
     A neighbour counts only where its publisher measured that it beats the default of its template by GUESS_MARGIN.
@@ -63,7 +67,7 @@ def nearest(own: LogClass, neighbours: Sequence[LogNeighbour]) -> list[LogNeighb
     return [comparable[number] for distance, number in sorted(distances) if distance <= _FARTHEST]
 
 
-def fitted(config: Any, space: Any) -> Any:
+def fitted(config: Mapping[str, Any], space: Space) -> Config:
     """The decoded `config` of a record as a configuration of `space`, with tiles that divide, or None.
 
     Splits keep their inner parts as nearly as the axis allows; what is no split must be one of the space's options.
@@ -90,12 +94,12 @@ def _sources(logs: LogLookup, own: LogClass) -> Iterator[tuple[LogCandidate, Rec
             yield candidate, measured
 
 
-def _is_known(logs: LogLookup, workload: Any) -> bool:
+def _is_known(logs: LogLookup, workload: Workload) -> bool:
     measured = logs.evidence(_AUTOTVM, autotvm_key(workload))
     return measured is not None or logs.has_operator(operator_key(canonical(workload)))
 
 
-def _split(sizes: Sequence[int], options: Any) -> list[int] | None:
+def _split(sizes: Sequence[int], options: Knob) -> list[int] | None:
     """The nearest exact tiles, or None where they would be another schedule's.
 
     No tile may grow, and the innermost stays as it is, or becomes the whole axis where that is a power of two: vectors
@@ -114,7 +118,7 @@ def _split(sizes: Sequence[int], options: Any) -> list[int] | None:
     return list(found) if kept and not grows else None
 
 
-def _is_option(kind: str, value: Any, options: Any) -> bool:
+def _is_option(kind: str, value: Sequence[int] | str, options: Knob) -> bool:
     if kind == "sp":
         return any(list(option.size[1:]) == value[1:] for option in options.entities)
     name = {"re": "perm", "an": "anns", "ot": "val"}[kind]

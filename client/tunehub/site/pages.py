@@ -40,13 +40,13 @@ class Pages:
         }
         self._environment.globals |= {"version": __version__, **common}
 
-    def write(self, template: str, path: str, **values: Any) -> None:
+    def write(self, template: str, path: str, **values: object) -> None:
         """Write one page. Links in it begin with `root`, which leads from the page to the site's first folder."""
         root = "../" * path.count("/")
         text = self._environment.get_template(template).render(root=root, here=path, **values)
         self.write_text(path, text)
 
-    def write_script(self, path: str, name: str, value: Any) -> None:
+    def write_script(self, path: str, name: str, value: object) -> None:
         """Write data as JavaScript that assigns it to `name`: pages from a file system cannot fetch JSON."""
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         self.write_text(path, f"{name}={text.translate(_SCRIPT)};\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from tunehub.site.charts import Group, Line, bars, falling
 from tunehub.site.curves import CurveView
@@ -88,7 +87,7 @@ def _write_entries(
     folder: str,
     entries: Sequence[Entry],
     chart: Callable[[Sequence[Entry]], str],
-    **about: Any,
+    **about: object,
 ) -> None:
     """The pages of a network or a target, each with a picture of its own entries."""
     cut = list(pages(entries, ROWS))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
@@ -25,6 +25,9 @@ from tunehub.target.nvidia import Gpu, gpu_model
 from tunehub.target.tvm_generation import find_tvm
 from tunehub_registry.legacy_target import cuda_architecture
 from tunehub_registry.target import TargetDescriptor, model_name
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 _NAMED = re.compile(r"([a-z0-9][a-z0-9._]*)-([A-Za-z0-9][A-Za-z0-9._-]*)")
 _CPU_KINDS = frozenset({"llvm", "c"})
@@ -161,7 +164,7 @@ def _from_config(config: Mapping[str, Any]) -> TargetDescriptor:
     raise UnknownTargetError(json.dumps(dict(config), default=str), "cannot be read without TVM", remedy=_TARGET_REMEDY)
 
 
-def _from_tvm(target: Any) -> TargetDescriptor:
+def _from_tvm(target: Target) -> TargetDescriptor:
     kind = str(target.kind.name)
     attrs = {str(key): value for key, value in target.attrs.items()}
     if kind in _CPU_KINDS:
@@ -199,7 +202,7 @@ def _cpu_model(attrs: Mapping[str, Any]) -> str:
     return model_name(str(stated or "generic"))
 
 
-def _gpu_model_of(target: Any, attrs: Mapping[str, Any], arch: str) -> str:
+def _gpu_model_of(target: Target, attrs: Mapping[str, Any], arch: str) -> str:
     """The model of a GPU target: what it says itself, its tag, the GPU of this machine if alike, else the arch."""
     stated = attrs.get("model") or getattr(target, "tag", "")
     if stated and str(stated) != "unknown":
@@ -208,7 +211,7 @@ def _gpu_model_of(target: Any, attrs: Mapping[str, Any], arch: str) -> str:
     return here.model if here is not None and here.arch.rstrip("af") == arch.rstrip("af") else model_name(arch)
 
 
-def _tvm_target(config: Any, value: object) -> Any:
+def _tvm_target(config: object, value: object) -> Target:
     import tvm
 
     try:
@@ -245,5 +248,5 @@ def _triples() -> tuple[str, ...]:
     return (system_triple(), "x86_64-linux-gnu", "aarch64-linux-gnu")
 
 
-def _bound(value: Any) -> int | None:
+def _bound(value: int | str | None) -> int | None:
     return int(value) if value is not None and int(value) >= 1 else None

@@ -8,13 +8,16 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.exceptions import UnknownTargetError
 from tunehub.target.features import all_llvm_features, differences, linux_features, llvm_features, relevant
 from tunehub.target.nvidia import find_gpus, gpu_model
 from tunehub.target.tvm_generation import find_tvm
 from tunehub_registry.target import TargetDescriptor, model_name
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 _ARCH_NAMES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
 
@@ -66,7 +69,7 @@ def host_descriptor(*, use_tvm: bool | None = None) -> TargetDescriptor:
     )
 
 
-def host_target(kind: str = "llvm") -> Any:
+def host_target(kind: str = "llvm") -> Target:
     """A `tvm.target.Target` for this machine: its CPU with its LLVM name, the features in which it differs from what
     LLVM takes that name to mean (`mattr`) and its physical cores, or with `kind` `cuda` its first NVIDIA GPU with
     architecture, model and limits, as the driver's `nvidia-smi` describes it.

@@ -13,13 +13,16 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tunehub.tir.index_expressions import compiled, operator_name, parts_of
 from tunehub.tir.nodes import buffer_kind, buffer_of, element_type, integer, symbolic
 from tunehub.tir.versions import LOADS
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, BufferLoad, BufferStore, For, Node, PrimExpr, PrimFunc, Stmt
 
 _LEAVES = frozenset(("Var", "SizeVar", "IntImm", "FloatImm", "StringImm"))
 _BODIES = ("body", "block", "init")
@@ -30,22 +33,22 @@ class BufferAccess(NamedTuple):  # thousands are made for a network
     """A load or a store, and what is known where it happens: the ``loops`` around it and the ``conditions`` that
     hold."""
 
-    node: Any
-    loops: tuple[Any, ...]
-    conditions: tuple[Any, ...]
+    node: BufferLoad | BufferStore
+    loops: tuple[For, ...]
+    conditions: tuple[PrimExpr, ...]
 
 
 class _Here(NamedTuple):
-    loops: tuple[Any, ...] = ()
-    conditions: tuple[Any, ...] = ()
+    loops: tuple[For, ...] = ()
+    conditions: tuple[PrimExpr, ...] = ()
 
 
-def accesses_in(lowered: Any) -> list[BufferAccess]:
+def accesses_in(lowered: PrimFunc) -> list[BufferAccess]:
     """The accesses of ``lowered``, a static PrimFunc right before its buffers are made flat."""
     return list(_accesses(lowered.body, _Here()))
 
 
-def unproven(accesses: Iterable[BufferAccess]) -> Any | None:
+def unproven(accesses: Iterable[BufferAccess]) -> Buffer | None:
     """The first buffer with an access of which it is not proven that it lies inside; None when there is none.
 
     Indices that are read from memory, as those of a gather, count as inside: no schedule makes any.
@@ -54,7 +57,7 @@ def unproven(accesses: Iterable[BufferAccess]) -> Any | None:
     return next((buffer_of(access.node) for access in accesses if not proof.is_inside(access)), None)
 
 
-def _accesses(node: Any, here: _Here) -> Iterator[BufferAccess]:
+def _accesses(node: Node, here: _Here) -> Iterator[BufferAccess]:
     """All loads and stores of a statement or an expression."""
     kind = type(node).__name__
     if kind in _LEAVES:
@@ -75,11 +78,11 @@ def _accesses(node: Any, here: _Here) -> Iterator[BufferAccess]:
             yield from _accesses(part, here)
 
 
-def _bodies(node: Any) -> list[Any]:
+def _bodies(node: Node) -> list[Stmt]:
     return [part for name in _BODIES if (part := getattr(node, name, None)) is not None]
 
 
-def _choice(node: Any, kind: str, here: _Here) -> Iterator[BufferAccess]:
+def _choice(node: Node, kind: str, here: _Here) -> Iterator[BufferAccess]:
     """The accesses of a choice; TVM makes a branch of one whose values are loaded, whatever it is written as."""
     names = {
         "IfThenElse": ("condition", "then_case", "else_case"),
@@ -124,7 +127,7 @@ class _Proof:
             left.append(([row * extent + each for row in before for each in ends], rows * extent))
         return True
 
-    def _ends(self, index: Any) -> list[Any]:
+    def _ends(self, index: PrimExpr) -> list[Any]:
         """The first and last of the indices of a vector, or the one that there is."""
         index = self._analyzer.simplify(index) if "x" in element_type(index) else index
         if type(index).__name__ == "Broadcast":
@@ -133,7 +136,7 @@ class _Proof:
             [index.base, index.base + index.stride * (index.lanes - 1)] if type(index).__name__ == "Ramp" else [index]
         )
 
-    def _bind(self, loop: Any) -> None:
+    def _bind(self, loop: For) -> None:
         import tvm
 
         if hash(loop) not in self._bound:
@@ -141,18 +144,18 @@ class _Proof:
             span = tvm.ir.Range.from_min_extent(loop.min, loop.extent)
             self._analyzer.bind(loop.loop_var, span, allow_override=True)
 
-    def _is_inside(self, index: Any, extent: int, access: BufferAccess) -> bool:
+    def _is_inside(self, index: PrimExpr, extent: int, access: BufferAccess) -> bool:
         if self._is_bounded(index, extent) or _is_read(index):
             return True
         return self._is_bounded_where(index, extent, access.conditions) or _always_inside(index, extent, access)
 
-    def _is_bounded_where(self, index: Any, extent: int, conditions: tuple[Any, ...]) -> bool:
+    def _is_bounded_where(self, index: PrimExpr, extent: int, conditions: tuple[PrimExpr, ...]) -> bool:
         with ExitStack() as held:
             for condition in conditions:
                 held.enter_context(self._analyzer.constraint_scope(condition))
             return self._is_bounded(self._analyzer.simplify(index), extent)
 
-    def _is_bounded(self, index: Any, extent: int) -> bool:
+    def _is_bounded(self, index: PrimExpr, extent: int) -> bool:
         number = integer(index)
         if number is not None:
             return 0 <= number < extent
@@ -160,12 +163,12 @@ class _Proof:
         return int(found.min_value) >= 0 and int(found.max_value) < extent
 
 
-def _is_read(index: Any) -> bool:
+def _is_read(index: PrimExpr) -> bool:
     kind = type(index).__name__
     return kind not in _LEAVES and (kind in LOADS or any(map(_is_read, parts_of(index))))
 
 
-def _always_inside(index: Any, extent: int, access: BufferAccess) -> bool:
+def _always_inside(index: PrimExpr, extent: int, access: BufferAccess) -> bool:
     """Whether all values of ``index`` that occur are inside; False where there are too many, or it depends on something
     else than loops."""
     try:

@@ -6,12 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import mul
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.tir.nodes import parameters
 from tunehub.tir.statements import block_of, loop, sequence
 from tunehub.tir.symbols import BRANCH, PROBES, in_place, symbols_of
 from tunehub.tir.views import views
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import PrimExpr, PrimFunc, Stmt
 
 _INDEX = "int64"
 
@@ -25,18 +28,18 @@ class SizeBranch:
     """
 
     up_to: int | None
-    function: Any
+    function: PrimFunc
     apart: bool = False
 
 
-def size_of(function: Any) -> Any:
+def size_of(function: PrimFunc) -> PrimExpr:
     """The size of a symbolic ``function``: the product of its symbols, each once, in 64 bits."""
     from tvm import tirx
 
     return reduce(mul, (tirx.Cast(_INDEX, symbol) for symbol in symbols_of(function)))
 
 
-def joined(function: Any, size: Any, branches: Sequence[SizeBranch]) -> Any:
+def joined(function: PrimFunc, size: PrimExpr, branches: Sequence[SizeBranch]) -> PrimFunc:
     """``function`` with all ``branches``, in rising order, and the one for ``size``, an expression of its symbols, is
     run; nothing is where that is not positive.
 
@@ -57,20 +60,20 @@ def joined(function: Any, size: Any, branches: Sequence[SizeBranch]) -> Any:
     return found.with_attr(PROBES, [list(values) for values in _around(function, [each.up_to for each in branches])])
 
 
-def _if(condition: Any, body: Any) -> Any:
+def _if(condition: PrimExpr, body: Stmt) -> Stmt:
     """A loop of one step or of none: TVM sets no barriers in a kernel under a condition, be it the host's."""
     from tvm import tirx
 
     return loop(BRANCH, tirx.Cast(_INDEX, condition), body)
 
 
-def _around(function: Any, thresholds: Iterable[int | None]) -> list[tuple[int, ...]]:
+def _around(function: PrimFunc, thresholds: Iterable[int | None]) -> list[tuple[int, ...]]:
     """Values of the symbols for which the size is at a threshold, and one above it: the last symbol has it all."""
     ones = (1,) * (len(symbols_of(function)) - 1)
     return [(*ones, size) for threshold in thresholds if threshold is not None for size in (threshold, threshold + 1)]
 
 
-def _body(function: Any, branch: SizeBranch) -> Any:
+def _body(function: PrimFunc, branch: SizeBranch) -> Stmt:
     from tvm import s_tir
 
     made = branch.function

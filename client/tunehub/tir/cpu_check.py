@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.exceptions import last_line
 from tunehub.tir.bounds import BufferAccess, accesses_in, unproven
@@ -21,26 +21,30 @@ from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of, children, integ
 from tunehub.tir.symbols import instance, probes, variables_in
 from tunehub.tir.versions import PARALLEL, VECTORIZED
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import Buffer, PrimFunc, Stmt
+
 CPU_CHECK_VERSION = 2
 """Changes whenever a schedule could be judged otherwise than before."""
 
 _STRIDES_FACTOR, _STRIDES_FREE = 16, 1 << 20  # elements: at most 16 × those of the buffer, and 2^20
 
 
-def check_proven(scheduled: Any, target: Any) -> None:
+def check_proven(scheduled: PrimFunc, target: Target) -> None:
     """Raise FaultFoundError where :func:`fault` finds one."""
     found = fault(scheduled, target)
     if isinstance(found, Fault):
         raise FaultFoundError(str(found))
 
 
-def fault(scheduled: Any, _target: Any) -> Fault | NotSimulated | None:
+def fault(scheduled: PrimFunc, _target: Target) -> Fault | NotSimulated | None:
     """What is wrong with ``scheduled``, a PrimFunc with a schedule for a CPU; None: it is proven to leave no buffer,
     and nothing else was found. Takes some 25 ms where it is not remembered."""
     return remembered(scheduled, lambda: _fault(scheduled))
 
 
-def _fault(scheduled: Any) -> Fault | NotSimulated | None:
+def _fault(scheduled: PrimFunc) -> Fault | NotSimulated | None:
     tried = probes(scheduled)
     for values in tried:
         found = _fault_of_instance(instance(scheduled, values))
@@ -49,7 +53,7 @@ def _fault(scheduled: Any) -> Fault | NotSimulated | None:
     return None if tried else NotSimulated("shapes are unknown")
 
 
-def _fault_of_instance(scheduled: Any) -> Fault | None:
+def _fault_of_instance(scheduled: PrimFunc) -> Fault | None:
     impure, raced = impure_reduction(scheduled), _raced_reduction(scheduled.body, frozenset())
     if impure is not None:
         return Fault("reduction", impure)
@@ -76,7 +80,7 @@ def _fault_of_instance(scheduled: Any) -> Fault | None:
     return None if left is None else Fault("unproven", str(left.name))
 
 
-def _raced_reduction(node: Any, shared: frozenset[int]) -> str | None:
+def _raced_reduction(node: Stmt, shared: frozenset[int]) -> str | None:
     """The name of a block that sums over what iterations of a parallel loop or the lanes of a vector have each their
     own of; ``shared``: the variables that depend on such a loop."""
     kind = type(node).__name__
@@ -92,7 +96,7 @@ def _raced_reduction(node: Any, shared: frozenset[int]) -> str | None:
     return next(filter(None, (_raced_reduction(child, shared) for child in children(node))), None)
 
 
-def _read_before_written(body: Any) -> str | None:
+def _read_before_written(body: Stmt) -> str | None:
     """The name of a buffer that some block reads, and none before it writes: ``ReverseComputeAt`` moves a producer
     behind others of its consumers."""
     blocks = list(blocks_in(body))
@@ -110,13 +114,13 @@ def _read_before_written(body: Any) -> str | None:
     return None
 
 
-def _strided(accesses: Iterable[BufferAccess]) -> Any | None:
+def _strided(accesses: Iterable[BufferAccess]) -> Buffer | None:
     """The first buffer that with its strides takes many times what its elements take."""
     buffers = {hash(buffer): buffer for buffer in (buffer_of(access.node) for access in accesses)}
     return next(filter(_is_strided, buffers.values()), None)
 
 
-def _is_strided(buffer: Any) -> bool:
+def _is_strided(buffer: Buffer) -> bool:
     kind = buffer_kind(buffer)
     shape, strides = map(integer, kind.shape), [integer(stride) for stride in kind.strides]
     steps = list(zip(shape, strides, strict=bool(strides)))

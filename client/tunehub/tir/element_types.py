@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of, parameters, reduces
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import BufferRegion, PrimFunc
 
 _MULTIPLIED = 2  # operands
 _FLOATS = {"float32"}
@@ -16,13 +19,13 @@ _WIDE = {  # by the names of blocks
 _EIGHT_BITS = frozenset({"int8", "uint8"})
 
 
-def written_types(function: Any) -> frozenset[str]:
+def written_types(function: PrimFunc) -> frozenset[str]:
     """The types of all buffers that ``function``, a PrimFunc without a schedule, writes."""
     writes = (region for block in blocks_in(function.body) for region in block.writes)
     return frozenset(_type(region) for region in writes)
 
 
-def roundings_in_a_row(function: Any) -> int:
+def roundings_in_a_row(function: PrimFunc) -> int:
     """How often ``function``, a PrimFunc without a schedule, rounds to 8 bits at most on the way to one of its results:
     what is read wider and written in 8 bits."""
     found: dict[Any, int] = {}
@@ -34,7 +37,7 @@ def roundings_in_a_row(function: Any) -> int:
     return max(found.values(), default=0)
 
 
-def product_types(function: Any) -> str | None:
+def product_types(function: PrimFunc) -> str | None:
     """The types of the operands and of the sums of the first product of ``function`` whose operands are not the sums'
     own: ``uint8 × int8 → int32``. None where there is none, as in all of float32."""
     if len({str(buffer_kind(buffer).dtype) for buffer in parameters(function)}) == 1:
@@ -49,7 +52,7 @@ def product_types(function: Any) -> str | None:
     return None
 
 
-def wide_product(function: Any) -> str | None:
+def wide_product(function: PrimFunc) -> str | None:
     """What kind of product ``function``, a PrimFunc without a schedule, is of float32 in all: ``products``,
     ``convolutions`` or ``attention``; None where it is none of these."""
     for block in blocks_in(function.body):
@@ -63,5 +66,5 @@ def wide_product(function: Any) -> str | None:
     return None
 
 
-def _type(region: Any) -> str:
+def _type(region: BufferRegion) -> str:
     return str(buffer_kind(buffer_of(region)).dtype)

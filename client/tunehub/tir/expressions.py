@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.tir.nodes import buffer_of, element_type
 from tunehub.tir.versions import LOADS
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, PrimExpr
 
 _LEAVES = ("IntImm", "FloatImm", "StringImm")
 
 
 def replaced(
-    expression: Any,
-    variables: Mapping[int, Any],
-    element: Callable[[Any, list[Any]], Any | None] = lambda *_: None,
-    number: Callable[[Any], Any] = lambda number: number,
-) -> Any:
+    expression: PrimExpr,
+    variables: Mapping[int, PrimExpr],
+    element: Callable[[Buffer, list[PrimExpr]], PrimExpr | None] = lambda *_: None,
+    number: Callable[[PrimExpr], PrimExpr] = lambda number: number,
+) -> PrimExpr:
     """``expression`` with ``variables``, by their hashes, replaced. ``element`` is asked for each element of a buffer
     (with its indices, already replaced) what to put in its place; None: it stays. Raises KeyError for expressions of
     other kinds than a sum of products, comparison or selection of these has. ``number`` is told each number of a
     floating-point type, and gives what takes its place."""
     from tvm import tirx
 
-    def inside(each: Any) -> Any:
+    def inside(each: PrimExpr) -> PrimExpr:
         return replaced(each, variables, element, number)
 
     kind = type(expression).__name__
@@ -48,7 +51,7 @@ def replaced(
     raise KeyError(kind)
 
 
-def _call(expression: Any, arguments: list[Any]) -> Any:
+def _call(expression: PrimExpr, arguments: list[PrimExpr]) -> PrimExpr:
     from tvm import tirx
 
     return tirx.call_intrin(element_type(expression), expression.op, *arguments)

@@ -9,7 +9,7 @@ beyond the end of the buffer, too. Found with Swin2SR, whose windows are shifted
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from tunehub.tir.flattening import Flattening, flattening, with_opaque_blocks
 from tunehub.tir.index_expressions import compiled, operator_name, parts_of
 from tunehub.tir.nodes import buffer_kind, buffer_of, children, integer, main_module
 from tunehub.tir.versions import LOADS
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Array, BufferLoad, For, Index, Node, PrimExpr, PrimFunc
 
 _DIVISIONS = ("FloorDiv", "FloorMod")
 _LEAVES = ("Var", "SizeVar", "IntImm", "FloatImm", "StringImm")  # asking them for parts takes long
@@ -27,18 +30,18 @@ class _Load(NamedTuple):  # made for each loop around each statement: a dataclas
     """A load, with what holds where it happens: conditions and whether they are met. ``loops``: a variable, its first
     value and the number of its values, for each loop and thread tag around it."""
 
-    node: Any
-    conditions: tuple[tuple[Any, bool], ...] = ()
-    loops: tuple[tuple[Any, int, int], ...] = ()
+    node: BufferLoad
+    conditions: tuple[tuple[PrimExpr, bool], ...] = ()
+    loops: tuple[tuple[For, int, int], ...] = ()
 
 
-def misread_buffer(function: Any) -> str | None:
+def misread_buffer(function: PrimFunc) -> str | None:
     """The name of a buffer of which ``function``, a scheduled PrimFunc, would read other elements than it says; None
     when there is none. TVM raises what it cannot lower."""
     return misread_in(flattening(with_opaque_blocks(main_module(function)))) if may_misread(function) else None
 
 
-def may_misread(function: Any) -> bool:
+def may_misread(function: PrimFunc) -> bool:
     """Whether a scheduled PrimFunc has loads under two conditions or more, or one with a division."""
     return any(map(_is_suspect, _loads(function.body, _Load(None))))
 
@@ -53,7 +56,7 @@ def misread_in(found: Flattening) -> str | None:
         return "a buffer read under a condition"
 
 
-def _loads(node: Any, here: _Load) -> Iterator[_Load]:
+def _loads(node: Node, here: _Load) -> Iterator[_Load]:
     """All loads of a statement or an expression, in order."""
     kind = type(node).__name__
     if kind in _LEAVES:
@@ -81,7 +84,7 @@ def _is_suspect(load: _Load) -> bool:
     return len(load.conditions) > 1 or any(_has_division(condition) for condition, _ in load.conditions)
 
 
-def _has_division(expression: Any) -> bool:
+def _has_division(expression: Index) -> bool:
     return type(expression).__name__ in _DIVISIONS or any(map(_has_division, parts_of(expression)))
 
 
@@ -101,7 +104,7 @@ def _differ(before: _Load, after: _Load) -> bool:
     return bool((met & (first != second)).any())
 
 
-def _element(load: Any, values: dict[int, Any]) -> Any:
+def _element(load: BufferLoad, values: dict[int, Array]) -> Any:
     """The place of an element in its buffer."""
     found: Any = 0
     for index, extent in zip(load.indices, buffer_kind(buffer_of(load)).shape, strict=True):

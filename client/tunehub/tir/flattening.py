@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import IRModule, Pass
 
 
 @dataclass(frozen=True, slots=True)
 class Flattening:
     """IRModules with a function right ``before`` its buffers are flattened, and right ``after``."""
 
-    before: Any
-    after: Any
+    before: IRModule
+    after: IRModule
 
 
-def with_opaque_blocks(module: Any) -> Any:
+def with_opaque_blocks(module: IRModule) -> IRModule:
     """An IRModule with one PrimFunc ``main`` by TVM's passes up to its first simplification. TVM raises where it
     cannot."""
     return _passes()(module)
 
 
-def flattening(opaque: Any) -> Flattening:
+def flattening(opaque: IRModule) -> Flattening:
     """Of what :func:`with_opaque_blocks` gives, nothing simplified in between."""
     import tvm
 
@@ -30,7 +33,7 @@ def flattening(opaque: Any) -> Flattening:
 
 
 @cache
-def _passes() -> Any:
+def _passes() -> Pass:
     import tvm
     from tvm.s_tir import transform
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tunehub.target.gpu_architectures import LaunchLimits
 from tunehub.tir.cuda.fault import Fault, NotSimulated
@@ -30,6 +30,10 @@ from tunehub.tir.nodes import (
 )
 from tunehub.tir.symbols import instance, instances, is_symbolic, probes
 from tunehub.tir.versions import LOADS, PARALLEL, SERIAL, THREAD_BINDING, UNROLLED, VECTORIZED
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import Buffer, BufferStore, For, Node, PrimExpr, PrimFunc, SBlock, SBlockRealize, Stmt, Var
 
 _PREPROC = "meta_schedule.layout_rewrite_preproc"
 _ENCODED = "tirx.tensormap_encode_tiled"
@@ -66,7 +70,7 @@ def check_headers(features: frozenset[str]) -> None:
         raise GuardError(str(missing))
 
 
-def check_features(features: frozenset[str], target: Any) -> None:
+def check_features(features: frozenset[str], target: Target) -> None:
     """Raise GuardError when ``target`` lacks a machine feature that a record's intrinsics need.
 
     LLVM ends the process when it is told to generate an instruction that the target does not have.
@@ -83,7 +87,7 @@ def check_features(features: frozenset[str], target: Any) -> None:
 
 
 def check_function(
-    scheduled: Any, original: Any, target: Any, values: Sequence[tuple[int, ...]] | None = None
+    scheduled: PrimFunc, original: PrimFunc, target: Target, values: Sequence[tuple[int, ...]] | None = None
 ) -> NotSimulated | None:
     """Raise GuardError unless ``scheduled`` keeps the parameters of ``original``, code can be generated for it, and on
     a GPU :func:`tunehub.tir.cuda.check.fault` finds nothing wrong. Returns why that is not known, where it is not.
@@ -94,7 +98,7 @@ def check_function(
     return None if target.kind.name == "llvm" else _found_right(scheduled, target)
 
 
-def check_statements(scheduled: Any, original: Any, target: Any) -> None:
+def check_statements(scheduled: PrimFunc, original: PrimFunc, target: Target) -> None:
     """The part of :func:`check_function` that looks at the schedule itself."""
     _check_statements(scheduled, original, target)
     if target.kind.name != "llvm":
@@ -105,7 +109,7 @@ def check_statements(scheduled: Any, original: Any, target: Any) -> None:
             raise FaultFoundError(str(wrong))
 
 
-def _found_right(scheduled: Any, target: Any) -> NotSimulated | None:
+def _found_right(scheduled: PrimFunc, target: Target) -> NotSimulated | None:
     from tunehub.tir.cuda.check import fault
 
     found = fault(scheduled, target)
@@ -115,7 +119,7 @@ def _found_right(scheduled: Any, target: Any) -> NotSimulated | None:
 
 
 def _check_statements(
-    scheduled: Any, original: Any, target: Any, values: Sequence[tuple[int, ...]] | None = None
+    scheduled: PrimFunc, original: PrimFunc, target: Target, values: Sequence[tuple[int, ...]] | None = None
 ) -> None:
     before, after = ([_shape_and_type(buffer) for buffer in parameters(f)] for f in (original, scheduled))
     if before != after or len(original.params) != len(scheduled.params):
@@ -131,7 +135,7 @@ def _check_statements(
         raise GuardError("there are no values of its symbols on which the schedule could be checked")
 
 
-def _check_open_loops(scheduled: Any, target: Any) -> None:
+def _check_open_loops(scheduled: PrimFunc, target: Target) -> None:
     """Loops of unknown extent run one after the other, in parallel on CPUs, as blocks along x or y on GPUs; all else
     needs a number."""
     allowed = (SERIAL, PARALLEL) if target.kind.name == "llvm" else (SERIAL,)
@@ -142,7 +146,7 @@ def _check_open_loops(scheduled: Any, target: Any) -> None:
             raise GuardError("a vector, unrolled or parallel loop, or one bound to threads, of unknown extent")
 
 
-def _check_static(scheduled: Any, original: Any, target: Any) -> None:
+def _check_static(scheduled: PrimFunc, original: PrimFunc, target: Target) -> None:
     device = "cpu" if target.kind.name == "llvm" else "gpu"
     limits = limits_of(target)
     statements = list(_walk(scheduled.body, _Path()))
@@ -164,20 +168,20 @@ def _check_static(scheduled: Any, original: Any, target: Any) -> None:
         raise GuardError(f"TVM would simplify the indices of {misread} wrongly")
 
 
-def _check_scopes(node: Any) -> None:
+def _check_scopes(node: Stmt) -> None:
     """CPUs have one kind of memory: of others TVM's lowering fails, or takes them for a GPU's."""
     for buffer in getattr(node, "alloc_buffers", ()):
         if (scope := str(buffer.scope())) not in ("", "global"):
             raise GuardError(f"memory of the scope {scope} is for GPUs")
 
 
-def _describes_memory(node: Any) -> bool:
+def _describes_memory(node: Stmt) -> bool:
     """Whether a statement tells a GPU's copy engine what lies where, which is done where kernels are launched."""
     called = getattr(getattr(node, "value", None), "op", None)
     return type(node).__name__ == "Evaluate" and str(getattr(called, "name", "")) == _ENCODED
 
 
-def check_tiles(scheduled: Any) -> None:
+def check_tiles(scheduled: PrimFunc) -> None:
     """Raise GuardError when what follows a reduction in tiles writes elements of other tiles, too.
 
     ``reverse_compute_at`` takes the box around what a tile covers, and of the conditions on it those at the ends of the
@@ -189,7 +193,7 @@ def check_tiles(scheduled: Any) -> None:
         _check_tiles(each)
 
 
-def _check_tiles(scheduled: Any) -> None:
+def _check_tiles(scheduled: PrimFunc) -> None:
     own = parameters(scheduled)
     blocks = list(_realized(scheduled.body, ()))
     if not any(reduces(node.block) for node, _ in blocks):
@@ -200,7 +204,7 @@ def _check_tiles(scheduled: Any) -> None:
             raise GuardError("a tile writes beyond its end, where other threads write")
 
 
-def check_rows(scheduled: Any) -> None:
+def check_rows(scheduled: PrimFunc) -> None:
     """Raise GuardError when much of the work is in vectors that go over the ends of rows: each of their lanes is
     divided, and read or written, alone.
 
@@ -218,11 +222,11 @@ def check_rows(scheduled: Any) -> None:
         raise GuardError("vectors go over the ends of rows")
 
 
-def _is_vector(loop: Any) -> bool:
+def _is_vector(loop: For) -> bool:
     return int(loop.kind) == VECTORIZED and integer(loop.extent) is not None
 
 
-def _is_cut(expression: Any, variable: Any, lanes: int) -> bool:
+def _is_cut(expression: PrimExpr, variable: Var, lanes: int) -> bool:
     """True when ``variable``, with ``lanes`` values, is divided by what ``lanes`` does not divide."""
     operands = [getattr(expression, name) for name in ("a", "b") if hasattr(expression, name)]
     divides = type(expression).__name__ in ("FloorDiv", "FloorMod") and type(operands[1]).__name__ == "IntImm"
@@ -231,13 +235,13 @@ def _is_cut(expression: Any, variable: Any, lanes: int) -> bool:
     return any(_is_cut(operand, variable, lanes) for operand in operands)
 
 
-def _has(expression: Any, variable: Any) -> bool:
+def _has(expression: PrimExpr, variable: Var) -> bool:
     if type(expression).__name__ == "Var":
         return bool(expression.same_as(variable))
     return any(_has(getattr(expression, name), variable) for name in ("a", "b") if hasattr(expression, name))
 
 
-def _realized(node: Any, loops: tuple[Any, ...]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+def _realized(node: Stmt, loops: tuple[For, ...]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
     """All blocks of a function body with the loops around them."""
     kind = type(node).__name__
     if kind == "SBlockRealize":
@@ -248,7 +252,7 @@ def _realized(node: Any, loops: tuple[Any, ...]) -> Iterator[tuple[Any, tuple[An
         yield from _realized(child, loops)
 
 
-def _writes_once(node: Any, loops: tuple[Any, ...]) -> bool:
+def _writes_once(node: SBlockRealize, loops: tuple[For, ...]) -> bool:
     import tvm
 
     extents = [axis.dom.extent for axis in node.block.iter_vars]
@@ -262,7 +266,7 @@ def _writes_once(node: Any, loops: tuple[Any, ...]) -> bool:
     return len(found.indices) > 0
 
 
-def check_exact(scheduled: Any) -> None:
+def check_exact(scheduled: PrimFunc) -> None:
     """Raise GuardError when results are written more often than there are elements of a parameter.
 
     Stricter than :func:`check_tiles`, for tiles that divide their loops: there is no remainder to allow for. A tile of
@@ -281,7 +285,7 @@ def check_exact(scheduled: Any) -> None:
                 raise GuardError("a tile writes results of its neighbours, too")
 
 
-def check_size(scheduled: Any) -> None:
+def check_size(scheduled: PrimFunc) -> None:
     """Raise GuardError when all statements together become code that a compiler takes minutes for.
 
     LLVM's time grows with the square of how many statements follow each other: 512 take 1.1 s on Zen, 1,024 take 4.2,
@@ -296,7 +300,7 @@ def check_size(scheduled: Any) -> None:
         raise GuardError(f"unrolled it has {statements} statements of {operations} operations")
 
 
-def check_operations(scheduled: Any) -> None:
+def check_operations(scheduled: PrimFunc) -> None:
     """Raise GuardError when long statements are unrolled often.
 
     A record found by its anchor unrolls statements that its own function did not have, such as a polynomial of
@@ -323,7 +327,7 @@ class _Path(NamedTuple):  # thousands are made for a network: replacing a field 
     reducing: bool = False
 
 
-def _walk(node: Any, path: _Path) -> Iterator[tuple[Any, _Path]]:
+def _walk(node: Stmt, path: _Path) -> Iterator[tuple[Any, _Path]]:
     """All statements of a function body with the loops around them."""
     yield node, path
     kind = type(node).__name__
@@ -335,7 +339,7 @@ def _walk(node: Any, path: _Path) -> Iterator[tuple[Any, _Path]]:
         yield from _walk(child, path)
 
 
-def _inside(loop: Any, path: _Path) -> _Path:
+def _inside(loop: For, path: _Path) -> _Path:
     extent = extent_or_one(loop.extent)
     kind = int(loop.kind)
     tag = str(loop.thread_binding.thread_tag) if kind == THREAD_BINDING else ""
@@ -358,7 +362,7 @@ def _inside(loop: Any, path: _Path) -> _Path:
     return path
 
 
-def _check_loop(loop: Any, path: _Path, device: str, limits: LaunchLimits) -> None:
+def _check_loop(loop: For, path: _Path, device: str, limits: LaunchLimits) -> None:
     kind = int(loop.kind)
     if kind in (PARALLEL, VECTORIZED, UNROLLED, THREAD_BINDING) and integer(loop.extent) is None:
         raise GuardError("a vector, unrolled or parallel loop, or one bound to threads, of unknown extent")
@@ -394,7 +398,7 @@ def _copies(path: _Path) -> int:
     return path.copies * max(virtual, min(virtual * path.steps, path.unroll_step))
 
 
-def _operations(node: Any, most: int) -> int:
+def _operations(node: BufferStore, most: int) -> int:
     """The number of nodes of what a statement computes, indices not counted; counting ends at ``most``."""
     found, open_nodes = 0, [node.value]
     while open_nodes and found < most:
@@ -404,7 +408,7 @@ def _operations(node: Any, most: int) -> int:
     return found
 
 
-def _reads_indices(node: Any, *, inside: bool = False) -> bool:
+def _reads_indices(node: Node, *, inside: bool = False) -> bool:
     """True when an index in a statement is itself loaded: TVM's LoopPartition then fails with mismatched types."""
     if inside and type(node).__name__ in LOADS:
         return True
@@ -422,7 +426,7 @@ def _check_cost(after: tuple[int, int], before: tuple[int, int]) -> None:
         raise GuardError(f"the record takes {steps_after} steps, the function {steps_before}")
 
 
-def _cost(function: Any, statements: Iterable[tuple[Any, _Path]]) -> tuple[int, int]:
+def _cost(function: PrimFunc, statements: Iterable[tuple[Stmt, _Path]]) -> tuple[int, int]:
     """The bytes of all buffers of ``function``, and how often its statements run, predicates not considered."""
     size, steps = sum(map(_bytes, parameters(function))), 0
     for node, path in statements:
@@ -431,7 +435,7 @@ def _cost(function: Any, statements: Iterable[tuple[Any, _Path]]) -> tuple[int, 
     return size, steps
 
 
-def _check_annotations(node: Any, function: Any, device: str) -> None:
+def _check_annotations(node: Stmt, function: PrimFunc, device: str) -> None:
     for key in getattr(node, "annotations", None) or ():
         if device == "cpu" and str(key).startswith(_GPU_ONLY):
             raise GuardError(f"the annotation {key} is for GPUs")
@@ -439,7 +443,7 @@ def _check_annotations(node: Any, function: Any, device: str) -> None:
             raise GuardError("a block is marked as packing of a weight, but does not copy one")
 
 
-def _copies_free_parameter(block: Any, function: Any) -> bool:
+def _copies_free_parameter(block: SBlock, function: PrimFunc) -> bool:
     """True when ``block`` copies a whole parameter whose layout is free (``layout_free_buffers``), and nothing else."""
     load: Any = getattr(block.body, "value", None)
     if type(block.body).__name__ != "BufferStore" or type(load).__name__ not in LOADS:
@@ -455,20 +459,20 @@ def _copies_free_parameter(block: Any, function: Any) -> bool:
     )
 
 
-def _shape_and_type(buffer: Any) -> tuple[list[str], str]:
+def _shape_and_type(buffer: Buffer) -> tuple[list[str], str]:
     kind = buffer_kind(buffer)
     extents = [str(extent.value if type(extent).__name__ == "IntImm" else extent) for extent in kind.shape]
     return extents, str(kind.dtype)
 
 
-def _bytes(buffer: Any) -> int:
+def _bytes(buffer: Buffer) -> int:
     import tvm
 
     extents = [extent_or_one(extent) for extent in buffer_kind(buffer).shape]
     return math.prod(extents) * max(1, int(tvm.DataType(str(buffer_kind(buffer).dtype)).itemsize))
 
 
-def static_extents(buffer: Any) -> list[int]:
+def static_extents(buffer: Buffer) -> list[int]:
     """The shape of a buffer; GuardError when it is not static."""
     extents = [integer(extent) for extent in buffer_kind(buffer).shape]
     if None in extents:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Call, Index, Node, Number, PrimExpr, Var
 
 Array = npt.NDArray[Any]
 Values = Mapping[int, Array]
@@ -52,11 +55,11 @@ CALLS: dict[str, Any] = {
 }
 
 
-def _name(variable: Any) -> Any:
+def _name(variable: Var) -> Any:
     return variable.name
 
 
-def evaluate(expression: Any, values: Mapping[Any, Array], key: Callable[[Any], Any] = _name) -> Array:
+def evaluate(expression: PrimExpr, values: Mapping[Any, Array], key: Callable[[Any], Any] = _name) -> Array:
     """Return the value of ``expression`` (a PrimExpr) for arrays of values of its variables, by their names.
 
     ``key``: what variables are called in ``values``, where one name may stand for several.
@@ -89,7 +92,7 @@ class Expression:
     lanes: int = 1
 
 
-def compiled(expression: Any) -> Expression:
+def compiled(expression: PrimExpr) -> Expression:
     """Read a PrimExpr. Raises KeyError, with the kind of node, for one that depends on memory."""
     kind = type(expression).__name__
     if kind in ("IntImm", "FloatImm"):
@@ -126,7 +129,7 @@ def ramp(base: Expression, stride: Expression, lanes: int) -> Expression:
     return combined(lambda first, step, lane: first + step * lane, base, stride, variable(LANES), lanes=lanes)
 
 
-def combined(operation: Callable[..., Any], *operands: Expression, lanes: int = 1) -> Expression:
+def combined(operation: Callable[..., Array], *operands: Expression, lanes: int = 1) -> Expression:
     """``operation`` of ``operands``."""
     names = frozenset[int]().union(*(operand.variables for operand in operands))
     most = max(lanes, *(operand.lanes for operand in operands))
@@ -137,21 +140,21 @@ def combined(operation: Callable[..., Any], *operands: Expression, lanes: int = 
     return Expression(names, lambda values: operation(*(part(values) for part in parts)), most)
 
 
-def is_variable(expression: Any) -> bool:
+def is_variable(expression: Index) -> bool:
     """Whether an expression is a variable."""
     return type(expression).__name__ in _VARIABLES
 
 
-def parts_of(expression: Any) -> list[Any]:
+def parts_of(expression: Node) -> list[Number]:
     """The expressions that one is made of, from left to right."""
     fields = (getattr(expression, name, None) for name in _PARTS)
     return [*(part for part in fields if part is not None), *getattr(expression, "args", ())]
 
 
-def operator_name(call: Any) -> str:
+def operator_name(call: Call) -> str:
     """The name of what a Call calls, without its dialect."""
     return str(getattr(call.op, "name", "")).rpartition(".")[2]
 
 
-def _applied(operation: Callable[..., Any], *operands: Any) -> Expression:
+def _applied(operation: Callable[..., Array], *operands: PrimExpr) -> Expression:
     return combined(operation, *map(compiled, operands))

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from tunehub.tir.nodes import (
     parameters,
 )
 from tunehub.tir.versions import LOADS
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, For, Number, PrimExpr, PrimFunc, SBlock, SBlockRealize, Stmt
 
 MOST_ELEMENTS = 1 << 20  # of a result: beyond, a kernel of TVM's is as fast
 _NUMBERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
@@ -56,7 +59,7 @@ class _UnknownError(Exception):
     """A kernel has something that is not evaluated here."""
 
 
-def result_of(function: Any, arguments: Sequence[Array]) -> Array | None:
+def result_of(function: PrimFunc, arguments: Sequence[Array]) -> Array | None:
     """What ``function``, a PrimFunc whose last parameter is its result, writes for ``arguments``; None when that is not
     known, or depends on what lies outside of a buffer."""
     if not is_static(function) or len(parameters(function)) != len(arguments) + 1:
@@ -83,7 +86,7 @@ class _Kernel:
     values: dict[int, Array] = field(default_factory=dict)  # of variables
     written: set[int] = field(default_factory=set)
 
-    def result(self, function: Any, arguments: Sequence[Array]) -> Array:
+    def result(self, function: PrimFunc, arguments: Sequence[Array]) -> Array:
         *buffers, last = parameters(function)
         for buffer, argument in zip(buffers, arguments, strict=True):
             self.memories[hash(buffer)] = argument
@@ -94,7 +97,7 @@ class _Kernel:
             raise _UnknownError
         return result
 
-    def allocate(self, buffer: Any) -> Array:
+    def allocate(self, buffer: Buffer) -> Array:
         kind = buffer_kind(buffer)
         shape = [integer(extent) for extent in kind.shape]
         if None in shape or math.prod(extent or 0 for extent in shape) > MOST_ELEMENTS:
@@ -103,7 +106,7 @@ class _Kernel:
         self.memories[hash(buffer)] = memory
         return memory
 
-    def run(self, node: Any, loops: tuple[Any, ...]) -> None:
+    def run(self, node: Stmt, loops: tuple[For, ...]) -> None:
         kind = type(node).__name__
         if kind == "SeqStmt":
             for each in node.seq:
@@ -117,7 +120,7 @@ class _Kernel:
         else:
             raise _UnknownError
 
-    def block(self, realize: Any, loops: tuple[Any, ...]) -> None:
+    def block(self, realize: SBlockRealize, loops: tuple[For, ...]) -> None:
         block = realize.block
         if integer(realize.predicate) != 1 or block.init is not None or block.match_buffers:
             raise _UnknownError
@@ -136,7 +139,7 @@ class _Kernel:
             self.values[hash(axis.var)] = self.value(value, None)
         self.store(block, extents)
 
-    def store(self, block: Any, extents: list[int]) -> None:
+    def store(self, block: SBlock, extents: list[int]) -> None:
         """Only along the axes of the block, so that each element is written once."""
         node, axes = block.body, [hash(axis.var) for axis in block.iter_vars]
         if type(node).__name__ != "BufferStore" or [hash(index) for index in node.indices] not in (axes, []):
@@ -149,7 +152,7 @@ class _Kernel:
         memory[...] = np.broadcast_to(found, extents).reshape(memory.shape)
         self.written.add(hash(buffer))
 
-    def value(self, node: Any, active: Array | None) -> Array:
+    def value(self, node: PrimExpr, active: Array | None) -> Array:
         """Where ``active`` holds; None: everywhere."""
         kind = type(node).__name__
         if kind in ("IntImm", "FloatImm"):
@@ -171,12 +174,12 @@ class _Kernel:
             return self.value(node.args[0], active)
         return self.operation(kind, node, active)
 
-    def variable(self, node: Any) -> Array:
+    def variable(self, node: PrimExpr) -> Array:
         if hash(node) not in self.values:
             raise _UnknownError
         return self.values[hash(node)].astype(_numpy_type(element_type(node)), copy=False)
 
-    def operation(self, kind: str, node: Any, active: Array | None) -> Array:
+    def operation(self, kind: str, node: PrimExpr, active: Array | None) -> Array:
         if kind not in (*_ARITHMETIC, *_DIVISIONS, *_CHOSEN, *_COMPARED):
             raise _UnknownError
         one, other = self.value(node.a, active), self.value(node.b, active)
@@ -193,13 +196,13 @@ class _Kernel:
             raise _UnknownError
         return np.asarray(np.divide(one, other) if kind == "Div" else _ARITHMETIC[kind](one, other))
 
-    def choice(self, condition: Any, then: Any, otherwise: Any, active: Array | None) -> Array:
+    def choice(self, condition: PrimExpr, then: PrimExpr, otherwise: PrimExpr, active: Array | None) -> Array:
         holds = self.value(condition, active).astype(bool)
         first = self.value(then, holds if active is None else active & holds)
         second = self.value(otherwise, ~holds if active is None else active & ~holds)
         return np.where(holds, first, second)
 
-    def load(self, node: Any, active: Array | None) -> Array:
+    def load(self, node: PrimExpr, active: Array | None) -> Array:
         buffer = hash(buffer_of(node))
         if buffer not in self.written:
             raise _UnknownError
@@ -224,7 +227,7 @@ def _cast(values: Array, dtype: str) -> Array:
     return values.astype(dtype)
 
 
-def _rounds(node: Any) -> bool:
+def _rounds(node: Number) -> bool:
     """Whether an operand is a rounded result itself: TVM's code could then round both at once."""
     kind = type(node).__name__
     if kind in (*_ARITHMETIC, "Div"):

@@ -15,10 +15,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of, main_module, parameters
 from tunehub.tir.symbols import extent_at, instance, symbols_of
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import BufferRegion, Index, IRModule, PrimExpr, PrimFunc, SBlock
 
 _TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|[A-Za-z_][\w.]*')
 _DEFINITION = re.compile(r"(?:^|[\s(])(?:([A-Za-z_][\w, ]*?) = T\.|for ([\w, ]+) in |([A-Za-z_]\w*): T\.)")
@@ -28,7 +31,7 @@ _KEY_LENGTH = 32
 _PRINTED, _OTHERS = (10007, 30), ((11, 2), (210, 6))  # of the first symbol, and what the next one has more
 
 
-def workload_key(mod: Any) -> str:
+def workload_key(mod: IRModule) -> str:
     """Return the exact key (32 hex digits) of ``mod``, an IRModule that holds one PrimFunc called ``main``.
 
     Attributes of the function are left out: they carry names and hints, never the computation.
@@ -43,7 +46,7 @@ def workload_key(mod: Any) -> str:
     return _of_sizes(key, mod, (extent for buffer in parameters(mod["main"]) for extent in buffer_kind(buffer).shape))
 
 
-def anchor_key(mod: Any) -> str | None:
+def anchor_key(mod: IRModule) -> str | None:
     """Return the key of the anchor block of ``mod`` (as :func:`workload_key`), or None when it has none.
 
     Functions with one anchor key compute the same heavy block and differ in what is fused around it. Buffers that
@@ -67,7 +70,7 @@ def anchor_key(mod: Any) -> str | None:
     return _of_sizes(key, mod, _extents(list(blocks_in(mod["main"].body))[at]))
 
 
-def _printed(mod: Any) -> Any:
+def _printed(mod: IRModule) -> IRModule:
     """``mod``, or of a symbolic workload the instance that is printed."""
     symbols = symbols_of(mod["main"])
     return main_module(instance(mod["main"], _sizes(len(symbols), *_PRINTED))) if symbols else mod
@@ -77,7 +80,7 @@ def _sizes(symbols: int, first: int, apart: int) -> list[int]:
     return [first + apart * at for at in range(symbols)]
 
 
-def _of_sizes(key: str, mod: Any, extents: Iterable[Any]) -> str:
+def _of_sizes(key: str, mod: IRModule, extents: Iterable[Index]) -> str:
     """The key of a symbolic workload: ``key`` is that of the instance that is printed."""
     symbols, found = symbols_of(mod["main"]), list(extents)
     known = [dict(zip(map(hash, symbols), _sizes(len(symbols), *sizes), strict=True)) for sizes in _OTHERS]
@@ -85,20 +88,20 @@ def _of_sizes(key: str, mod: Any, extents: Iterable[Any]) -> str:
     return _digest("|".join([f"{len(symbols)} symbols", key, *numbers]))
 
 
-def _number(extent: Any, values: dict[int, int]) -> str:
+def _number(extent: PrimExpr, values: dict[int, int]) -> str:
     try:
         return str(extent_at(extent, values))
     except KeyError:  # it is read from memory: what is printed says from where
         return "?"
 
 
-def _extents(block: Any) -> list[Any]:
+def _extents(block: SBlock) -> list[PrimExpr]:
     """The extents of the axes of a block, and of the buffers that it reads and writes."""
     buffers = [buffer_kind(buffer_of(region)) for region in (*block.reads, *block.writes)]
     return [*(axis.dom.extent for axis in block.iter_vars), *(extent for kind in buffers for extent in kind.shape)]
 
 
-def structural_hash(function: Any) -> int:
+def structural_hash(function: PrimFunc) -> int:
     """TVM's hash of ``function``, 64 bits: fast, and good for one release of TVM."""
     import tvm
 
@@ -109,7 +112,7 @@ def structural_hash(function: Any) -> int:
     return int(of_ffi(function))
 
 
-def _buffer_text(region: Any) -> str:
+def _buffer_text(region: BufferRegion) -> str:
     """The element type and shape of a region's buffer; 0.27 made the buffer a variable with a type."""
     buffer = buffer_kind(buffer_of(region))
     return f"{buffer.dtype}{[str(extent) for extent in buffer.shape]}"

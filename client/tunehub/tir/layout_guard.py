@@ -7,8 +7,8 @@ the results are wrong.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,13 +17,20 @@ from tunehub.tir.index_expressions import evaluate
 from tunehub.tir.nodes import buffer_of, parameters
 from tunehub.tir.traces import export_index_map
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import Decision, IndexMap, Instruction, IRModule, Operand, SBlock, Schedule, Trace
+
 MAX_TRIED = 1 << 20  # elements of a buffer whose layout is tried one by one
 
 
-def layout_provider(schedule: Any) -> Callable[[Any, Any, Any, Any], Any]:
+def layout_provider(
+    schedule: Schedule,
+) -> Callable[[Instruction, Sequence[Operand], Sequence[Operand], Decision], Decision]:
     """Return a decision provider for ``Trace.apply_to_schedule`` that checks every ``TransformLayout`` beforehand."""
 
-    def provide(instruction: Any, inputs: Any, attrs: Any, decision: Any) -> Any:
+    def provide(
+        instruction: Instruction, inputs: Sequence[Operand], attrs: Sequence[Operand], decision: Decision
+    ) -> Decision:
         if instruction.kind.name == "TransformLayout":
             _check_layout(schedule, schedule.get(inputs[0]), inputs[1], int(attrs[0]), int(attrs[1]))
         return decision
@@ -31,12 +38,12 @@ def layout_provider(schedule: Any) -> Callable[[Any, Any, Any, Any], Any]:
     return provide
 
 
-def changes_layout(trace: Any) -> bool:
+def changes_layout(trace: Trace) -> bool:
     """True when ``trace`` has an instruction that :func:`layout_provider` checks."""
     return any(instruction.kind.name == "TransformLayout" for instruction in trace.insts)
 
 
-def anchor_writes_parameter(mod: Any) -> bool:
+def anchor_writes_parameter(mod: IRModule) -> bool:
     """True when the anchor block of ``mod`` writes the function's result directly: nothing is fused behind it."""
     from tvm.s_tir import analysis
 
@@ -45,7 +52,7 @@ def anchor_writes_parameter(mod: Any) -> bool:
     return block is not None and any(buffer_of(region).same_as(p) for region in block.writes for p in own)
 
 
-def _check_layout(schedule: Any, block: Any, index_map: Any, position: int, kind: int) -> None:
+def _check_layout(schedule: Schedule, block: SBlock, index_map: IndexMap, position: int, kind: int) -> None:
     regions = block.reads if kind == 0 else block.writes
     if position >= len(regions):
         raise GuardError(f"the block {block.name_hint} has no buffer {position}")
@@ -57,7 +64,7 @@ def _check_layout(schedule: Any, block: Any, index_map: Any, position: int, kind
         raise GuardError(f"the index map {index_map} does not fit a buffer of shape {shape}")
 
 
-def _keeps_every_element(index_map: Any, shape: list[int]) -> bool:
+def _keeps_every_element(index_map: IndexMap, shape: list[int]) -> bool:
     """True when no two elements of a buffer get one place: by its form, by TVM's proof, or by trying a small buffer."""
     from tunehub_registry.trace_rules import splits_only  # templates have no such step
 
@@ -66,7 +73,7 @@ def _keeps_every_element(index_map: Any, shape: list[int]) -> bool:
     return _is_bijection(index_map, shape) or (math.prod(shape) <= MAX_TRIED and _is_injective(index_map, shape))
 
 
-def _is_bijection(index_map: Any, shape: list[int]) -> bool:
+def _is_bijection(index_map: IndexMap, shape: list[int]) -> bool:
     import tvm
 
     ranges = [tvm.ir.Range(tvm.tirx.IntImm("int64", 0), tvm.tirx.IntImm("int64", extent)) for extent in shape]
@@ -77,7 +84,7 @@ def _is_bijection(index_map: Any, shape: list[int]) -> bool:
         return False
 
 
-def _is_injective(index_map: Any, shape: list[int]) -> bool:
+def _is_injective(index_map: IndexMap, shape: list[int]) -> bool:
     names = [variable.name for variable in index_map.initial_indices]
     points = dict(zip(names, np.indices(shape, np.int64, sparse=True), strict=True))
     images = np.broadcast_arrays(*[evaluate(e, points) for e in index_map.final_indices], np.empty(shape))[:-1]

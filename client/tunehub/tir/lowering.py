@@ -8,10 +8,13 @@ errors, and a network compiles in up to half of the time (``docs/adr/0023-loweri
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.exceptions import last_line
 from tunehub.tir.nodes import parameters
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import IRModule, Pass, PassContext, PrimFunc
 
 IS_SCHEDULED = "tirx.is_scheduled"
 _NO_ALIAS = "tirx.noalias"
@@ -40,7 +43,7 @@ def without_cleaning(factory: Factory, lost_vectors: LostVectors | None = None) 
         whole, *finalizing = factory()
 
         @tvm.transform.module_pass(opt_level=0, name="tunehub.lower")  # type: ignore[untyped-decorator]
-        def lower(mod: Any, context: Any) -> Any:
+        def lower(mod: IRModule, context: PassContext) -> IRModule:
             kind = _scheduled_for(mod)
             if context.instruments or kind not in ("llvm", "cuda"):
                 return whole(mod)
@@ -55,12 +58,12 @@ def without_cleaning(factory: Factory, lost_vectors: LostVectors | None = None) 
     return lowering
 
 
-def is_scheduled(function: Any) -> bool:
+def is_scheduled(function: PrimFunc) -> bool:
     """Whether ``function``, a PrimFunc, has the mark of scheduled ones, which TVM's own rules leave alone."""
     return bool(function.attrs and function.attrs.get(IS_SCHEDULED, False))
 
 
-def _single_buffers_unaliased(mod: Any) -> Any:
+def _single_buffers_unaliased(mod: IRModule) -> IRModule:
     """``mod`` with functions of one buffer marked as those are whose buffers share no memory.
 
     TVM's LLVM backend (seen in 0.27) takes that mark from the last function that it declares, for all of a module. In
@@ -77,7 +80,7 @@ def _single_buffers_unaliased(mod: Any) -> Any:
     return tvm.IRModule({**dict(mod.functions.items()), **marked}, attrs=mod.attrs) if marked else mod
 
 
-def _lowered(whole: Any, mod: Any, hinted: Any, lost_vectors: LostVectors | None) -> Any:
+def _lowered(whole: Pass, mod: IRModule, hinted: IRModule, lost_vectors: LostVectors | None) -> IRModule:
     """``hinted``, lowered by ``whole``; ``mod`` where TVM finds no vectors of known length by the hints."""
     try:
         return whole(hinted)
@@ -91,7 +94,7 @@ def _lowered(whole: Any, mod: Any, hinted: Any, lost_vectors: LostVectors | None
         return lowered
 
 
-def _scheduled_for(mod: Any) -> str:
+def _scheduled_for(mod: IRModule) -> str:
     """The kind of target that all functions of ``mod``, bound to targets, are for; empty for several, and where none
     was scheduled."""
     functions = list(mod.functions.values())
@@ -99,12 +102,12 @@ def _scheduled_for(mod: Any) -> str:
     return kinds.pop() if len(kinds) == 1 and any(map(is_scheduled, functions)) else ""
 
 
-def _kind(function: Any) -> str:
+def _kind(function: PrimFunc) -> str:
     target = function.attrs.get("target") if function.attrs else None
     return "" if target is None else str(target.kind.name)
 
 
-def _disabling(context: Any, passes: tuple[str, ...]) -> Any:
+def _disabling(context: PassContext, passes: tuple[str, ...]) -> PassContext:
     """A copy of ``context``, a PassContext, that also disables ``passes``."""
     import tvm
 

@@ -4,12 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tunehub.tir.versions import COMM_REDUCE, CONSTANTS
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import (
+        Buffer,
+        BufferLoad,
+        BufferRegion,
+        BufferStore,
+        Expr,
+        Index,
+        IRModule,
+        IterVar,
+        Mutator,
+        Node,
+        PrimExpr,
+        PrimFunc,
+        SBlock,
+        Stmt,
+        Type,
+    )
 
 _ALIGNMENT = 64  # bytes: TVM's kAllocAlignment
 _ALL_CHILDREN = ("block", "init", "body", "then_case", "else_case")
@@ -21,7 +40,7 @@ _CHILDREN = {  # asking a node for what it has not takes long; other kinds are a
 }
 
 
-def main_module(function: Any) -> Any:
+def main_module(function: PrimFunc) -> IRModule:
     """An IRModule with the PrimFunc ``function`` as its ``main``."""
     import tvm
 
@@ -35,14 +54,14 @@ def symbolic() -> Any:
     return tvm.sym if hasattr(tvm, "sym") else tvm.arith
 
 
-def parameters(function: Any) -> list[Any]:
+def parameters(function: PrimFunc) -> list[Buffer]:
     """The buffers of the parameters of ``function``; since 0.27 a parameter is its buffer."""
     if hasattr(function, "buffer_map"):
         return [function.buffer_map[parameter] for parameter in function.params if parameter in function.buffer_map]
     return [parameter for parameter in function.params if hasattr(getattr(parameter, "ty", None), "shape")]
 
 
-def with_parameter(function: Any, buffer: Any) -> Any:
+def with_parameter(function: PrimFunc, buffer: Buffer) -> PrimFunc:
     """``function`` with ``buffer`` as its last parameter."""
     from tvm.tirx import PrimFunc, Var
 
@@ -53,69 +72,69 @@ def with_parameter(function: Any, buffer: Any) -> Any:
     return PrimFunc([*function.params, handle], function.body, function.ret_type, buffers, function.attrs)
 
 
-def buffer_of(access: Any) -> Any:
+def buffer_of(access: BufferLoad | BufferStore | BufferRegion) -> Buffer:
     """The buffer of a region, load or store; 0.27 calls that of regions and loads their source."""
     return access.buffer if hasattr(access, "buffer") else access.source
 
 
-def buffer_kind(buffer: Any) -> Any:
+def buffer_kind(buffer: Buffer) -> Buffer:
     """What has the ``shape`` and ``dtype``: the buffer, or since 0.27 its type."""
     return buffer if hasattr(buffer, "shape") else buffer.ty
 
 
-def buffer_shapes(function: Any) -> list[tuple[tuple[int, ...], str]]:
+def buffer_shapes(function: PrimFunc) -> list[tuple[tuple[int, ...], str]]:
     """Shape and element type of each buffer parameter of ``function``, which are static."""
     kinds = map(buffer_kind, parameters(function))
     return [(tuple(int(extent) for extent in kind.shape), str(kind.dtype)) for kind in kinds]
 
 
-def is_static(function: Any) -> bool:
+def is_static(function: PrimFunc) -> bool:
     """Whether all parameters of ``function`` are buffers of known shapes."""
     kinds = list(map(buffer_kind, parameters(function)))
     extents = (integer(extent) for kind in kinds for extent in kind.shape)
     return len(kinds) == len(function.params) and None not in extents
 
 
-def element_type(expression: Any) -> str:
+def element_type(expression: PrimExpr) -> str:
     """The element type of an expression of TIR, which has a type since 0.26."""
     return str(expression.ty.dtype if hasattr(expression, "ty") else expression.dtype)
 
 
-def integer(value: Any) -> int | None:
+def integer(value: Index) -> int | None:
     """The number that an expression is, such as a static extent; None when it is none."""
     return int(value.value) if type(value).__name__ == "IntImm" else value if isinstance(value, int) else None
 
 
-def plain_extent(value: Any) -> Any:
+def plain_extent(value: PrimExpr) -> Index:
     """An extent: a number where it is static, else TVM's expression."""
     number = integer(value)
     return value if number is None else number
 
 
-def integers(argument: Any, value_of: Callable[[Any], Any]) -> list[int] | None:
+def integers(argument: Expr, value_of: Callable[[Expr], Expr]) -> list[int] | None:
     """The numbers of a tuple; ``value_of``: what a variable is bound to."""
     fields = [value_of(field) for field in getattr(value_of(argument), "fields", (None,))]
     numbers = [integer(field.value if type(field).__name__ == "PrimValue" else field) for field in fields]
     return None if None in numbers else [int(number) for number in numbers if number is not None]
 
 
-def extent_or_one(value: Any) -> int:
+def extent_or_one(value: PrimExpr) -> int:
     """A static extent, and 1 for one that is not known."""
     extent = integer(value)
     return 1 if extent is None else extent
 
 
-def is_reduction(axis: Any) -> bool:
+def is_reduction(axis: IterVar) -> bool:
     """Whether an axis of a block is one of those that are summed over."""
     return int(axis.iter_type) == COMM_REDUCE
 
 
-def reduces(block: Any) -> bool:
+def reduces(block: SBlock) -> bool:
     """Whether a block has a reduction."""
     return any(map(is_reduction, block.iter_vars))
 
 
-def children(node: Any) -> list[Any]:
+def children(node: Node) -> list[Stmt]:
     """The statements and blocks right inside one of a function's body (0.27 has no statement visitor in Python)."""
     kind = type(node).__name__
     if kind == "SeqStmt":
@@ -123,7 +142,7 @@ def children(node: Any) -> list[Any]:
     return [child for name in _CHILDREN.get(kind, _ALL_CHILDREN) if (child := getattr(node, name, None)) is not None]
 
 
-def with_children(node: Any, change: Callable[[Any], Any]) -> Any:
+def with_children(node: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
     """A statement or block with what :func:`children` lists changed, but for the ``init`` of a block."""
     from tvm import tirx
 
@@ -138,7 +157,7 @@ def with_children(node: Any, change: Callable[[Any], Any]) -> Any:
     return with_block_body(node, change(node.body)) if kind == "SBlock" else node
 
 
-def with_block_body(block: Any, body: Any, init: Any = None) -> Any:
+def with_block_body(block: SBlock, body: Stmt, init: Stmt | None = None) -> Stmt:
     """``block`` with another ``body``, and with another ``init`` if that is given."""
     return type(block)(
         *(block.iter_vars, block.reads, block.writes, block.name_hint, body, block.init if init is None else init),
@@ -146,14 +165,14 @@ def with_block_body(block: Any, body: Any, init: Any = None) -> Any:
     )
 
 
-def statements_in(node: Any) -> Iterator[Any]:
+def statements_in(node: Stmt) -> Iterator[Any]:
     """A statement, and all statements and blocks in it, in order."""
     yield node
     for child in children(node):
         yield from statements_in(child)
 
 
-def outermost(node: Any, wanted: Callable[[Any], Any]) -> Iterator[Any]:
+def outermost(node: Stmt, wanted: Callable[[Stmt], object]) -> Iterator[Any]:
     """The statements in one, itself included, that are ``wanted``; not those inside of these."""
     if wanted(node):
         yield node
@@ -162,17 +181,17 @@ def outermost(node: Any, wanted: Callable[[Any], Any]) -> Iterator[Any]:
         yield from outermost(child, wanted)
 
 
-def blocks_in(node: Any) -> Iterator[Any]:
+def blocks_in(node: Stmt) -> Iterator[Any]:
     """The blocks of a statement, in order."""
     return (each for each in statements_in(node) if type(each).__name__ == "SBlock")
 
 
-def is_constant(expression: Any) -> bool:
+def is_constant(expression: object) -> bool:
     """True for a constant tensor of Relax."""
     return type(expression).__name__ in CONSTANTS
 
 
-def constant_array(constant: Any) -> npt.NDArray[Any]:
+def constant_array(constant: Expr) -> npt.NDArray[Any]:
     """The value of a constant tensor of Relax; read-only, because it is no copy where numpy has the element type."""
     tensor = constant.data if hasattr(constant, "data") else constant.value
     try:
@@ -183,12 +202,12 @@ def constant_array(constant: Any) -> npt.NDArray[Any]:
     return array
 
 
-def has_floats(array: npt.NDArray[Any]) -> bool:
+def has_floats(array: npt.NDArray[np.generic]) -> bool:
     """Whether the elements are floating-point numbers; numpy has no kind for bfloat16."""
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
-def constant_like(shape: tuple[int, ...], dtype: str, fill: Callable[[npt.NDArray[Any]], None]) -> Any:
+def constant_like(shape: tuple[int, ...], dtype: str, fill: Callable[[npt.NDArray[Any]], None]) -> Expr:
     """A constant tensor of Relax with what ``fill`` writes into it, without a copy.
 
     The memory is numpy's, which asks for huge pages: the first touch of 1 GB takes 0.1 s instead of 1 s.
@@ -204,12 +223,12 @@ def constant_like(shape: tuple[int, ...], dtype: str, fill: Callable[[npt.NDArra
     return relax.const(tvm.runtime.from_dlpack(array) if size else array)
 
 
-def operator_of(expression: Any) -> str:
+def operator_of(expression: Expr) -> str:
     """The name of the operator that an expression of Relax is a call of; empty for other expressions."""
     return str(getattr(getattr(expression, "op", None), "name", ""))
 
 
-def calls_in(mod: Any) -> list[Any]:
+def calls_in(mod: IRModule) -> list[Expr]:
     """The calls in the Relax functions of ``mod``."""
     from tvm import relax
 
@@ -217,14 +236,14 @@ def calls_in(mod: Any) -> list[Any]:
     return [each for function in functions for each in _found(function, relax.Call)]
 
 
-def variables_in(expression: Any) -> list[Any]:
+def variables_in(expression: Expr) -> list[Expr]:
     """The variables that an expression of Relax reads, each as often as it does."""
     from tvm import relax
 
     return _found(expression, relax.Var)
 
 
-def _found(expression: Any, kind: type[Any]) -> list[Any]:
+def _found(expression: Expr, kind: type) -> list[Expr]:
     from tvm import relax
 
     found: list[Any] = []
@@ -232,7 +251,7 @@ def _found(expression: Any, kind: type[Any]) -> list[Any]:
     return found
 
 
-def bound_value(mutator: Any, expression: Any) -> Any:
+def bound_value(mutator: Mutator, expression: Expr) -> Expr:
     """What a variable is bound to in what ``mutator`` (a PyExprMutator) writes, followed to the end; other expressions,
     and parameters, are themselves."""
     from tvm import relax
@@ -253,25 +272,25 @@ def tensor_class() -> Any:
     return getattr(relax, "TensorStructInfo", None) or relax.TensorType
 
 
-def static_shape(expression: Any) -> tuple[int, ...] | None:
+def static_shape(expression: Expr) -> tuple[int, ...] | None:
     """The shape of a tensor expression of Relax when every extent is a number, else None."""
     shape = shape_of(expression)
     return shape if shape is not None and all(isinstance(extent, int) for extent in shape) else None
 
 
-def shape_of(expression: Any) -> tuple[Any, ...] | None:
+def shape_of(expression: Expr) -> tuple[Any, ...] | None:
     """The shape of a tensor expression of Relax: numbers, and TVM's expressions for symbolic extents. None when it is
     a value of its own, or nothing is known of it."""
     return shape_of_type(tensor_type(expression))
 
 
-def shape_of_type(kind: Any) -> tuple[Any, ...] | None:
+def shape_of_type(kind: Type) -> tuple[Any, ...] | None:
     """As :func:`shape_of`, by the type of an expression."""
     values = getattr(getattr(kind, "shape", None), "values", None)
     return None if values is None else tuple(map(plain_extent, values))
 
 
-def same_extent(first: Any, second: Any) -> bool:
+def same_extent(first: Index, second: Index) -> bool:
     """Whether two extents (numbers or TVM's expressions) are equal for all values of their symbols, as far as TVM can
     prove it."""
     if None not in (integer(first), integer(second)):
@@ -281,17 +300,17 @@ def same_extent(first: Any, second: Any) -> bool:
     return bool(symbolic().Analyzer().can_prove_equal(first, second))
 
 
-def same_shape(first: Any, second: Any) -> bool:
+def same_shape(first: Expr, second: Expr) -> bool:
     """Whether two tensor expressions of Relax have the same shape, as far as that is known."""
     one, other = shape_of(first), shape_of(second)
     return one is not None and other is not None and same_extents(one, other)
 
 
-def same_extents(first: Sequence[Any], second: Sequence[Any]) -> bool:
+def same_extents(first: Sequence[Index], second: Sequence[Index]) -> bool:
     """Whether two shapes are equal, as far as TVM can prove it."""
     return len(first) == len(second) and all(map(same_extent, first, second))
 
 
-def tensor_type(expression: Any) -> Any:
+def tensor_type(expression: Expr) -> Type:
     """The type of an expression of Relax; 0.26 renamed ``struct_info`` to ``ty``."""
     return expression.ty if hasattr(expression, "ty") else expression.struct_info

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from tunehub.tir.index_expressions import compiled, is_variable, parts_of
 from tunehub.tir.nodes import buffer_kind, buffer_of, children, integer, is_reduction, parameters
 from tunehub.tir.symbols import symbols_of
 from tunehub.tir.versions import LOADS
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, BufferLoad, BufferStore, Number, PrimExpr, PrimFunc, SBlockRealize, Stmt, Var
 
 _PROBES = ((5, 7, 11, 13), (8191, 4093, 2039, 1021))  # extents, a different one for each symbol
 _SAMPLES = 64
@@ -24,9 +27,9 @@ class OpenAxes:
     """``extents``: those that are unknown, symbols and products of symbols; ``places``: for each parameter of the
     function, and each of them, the axis of that extent, None where it has none. ``symbols``: all of the function."""
 
-    extents: tuple[Any, ...]
+    extents: tuple[PrimExpr, ...]
     places: tuple[tuple[int | None, ...], ...]
-    symbols: tuple[Any, ...]
+    symbols: tuple[Var, ...]
 
     def values(self, sizes: Sequence[int]) -> list[int] | None:
         """The values of the symbols for which the extents are ``sizes``; None where there are none."""
@@ -47,7 +50,7 @@ class OpenAxes:
         empty = (None,) * len(self.extents)
         return all(places in (row, empty) for places, row in zip(self.places, rows, strict=True))
 
-    def is_contiguous(self, function: Any, sizes: Sequence[int]) -> bool:
+    def is_contiguous(self, function: PrimFunc, sizes: Sequence[int]) -> bool:
         """Whether pieces of ``sizes`` along the symbols lie in one piece in all parameters of ``function``."""
         return all(
             _in_one_piece(list(buffer_kind(buffer).shape), dict(zip(places, sizes, strict=True)))
@@ -61,20 +64,20 @@ class _Block:
     stores; and for each probe random places in it, values of the symbols and axes by hash."""
 
     axes: dict[int, tuple[int | None, int]]
-    stores: tuple[Any, ...]
+    stores: tuple[BufferStore, ...]
     samples: list[dict[int, Any]]
 
 
 _Places = dict[int, tuple[int | None, ...]]  # the open axes of buffers by hash
 
 
-def separate_axes(function: Any) -> OpenAxes | None:
+def separate_axes(function: PrimFunc) -> OpenAxes | None:
     """The open axes of ``function`` when pieces of one along each lie in one piece in its parameters, else None."""
     axes = open_axes(function)
     return axes if axes is not None and axes.is_contiguous(function, [1] * len(axes.extents)) else None
 
 
-def open_axes(function: Any) -> OpenAxes | None:
+def open_axes(function: PrimFunc) -> OpenAxes | None:
     """The open axes of ``function``, not scheduled; None unless each part of what it computes along them depends on the
     same part of its operands, and on nothing else that is open.
 
@@ -102,17 +105,17 @@ class NotSeparateError(ValueError):
     """A function depends on the extent of an open axis, or on other parts of it."""
 
 
-def _in_one_piece(shape: Sequence[Any], sizes: dict[int | None, int]) -> bool:
+def _in_one_piece(shape: Sequence[PrimExpr], sizes: dict[int | None, int]) -> bool:
     covered = [sizes.get(axis, integer(extent)) for axis, extent in enumerate(shape)]
     first = next((axis for axis, extent in enumerate(covered) if extent != 1), len(shape))
     return not any(axis in sizes for axis in range(first + 1, len(shape)))
 
 
-def _buffers(function: Any) -> list[Any]:
+def _buffers(function: PrimFunc) -> list[Buffer]:
     return [*parameters(function), *function.body.block.alloc_buffers]
 
 
-def _open_extents(function: Any) -> tuple[Any, ...]:
+def _open_extents(function: PrimFunc) -> tuple[Any, ...]:
     """The different unknown extents of buffers."""
     found: list[Any] = []
     for buffer in _buffers(function):
@@ -122,7 +125,7 @@ def _open_extents(function: Any) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _places(buffer: Any, extents: Sequence[Any]) -> tuple[int | None, ...]:
+def _places(buffer: Buffer, extents: Sequence[PrimExpr]) -> tuple[int | None, ...]:
     """The axis of each open extent in a buffer that has each once."""
     found: list[int | None] = [None] * len(extents)
     for axis, extent in enumerate(buffer_kind(buffer).shape):
@@ -134,18 +137,18 @@ def _places(buffer: Any, extents: Sequence[Any]) -> tuple[int | None, ...]:
     return tuple(found)
 
 
-def _position(extent: Any, extents: Sequence[Any]) -> int:
+def _position(extent: PrimExpr, extents: Sequence[PrimExpr]) -> int:
     for at, other in enumerate(extents):
         if _same(extent, other):
             return at
     raise NotSeparateError
 
 
-def _same(first: Any, second: Any) -> bool:
+def _same(first: PrimExpr, second: PrimExpr) -> bool:
     return bool(first.same_as(second)) or list(map(hash, _factors(first))) == list(map(hash, _factors(second)))
 
 
-def _factors(extent: Any) -> list[Any]:
+def _factors(extent: PrimExpr) -> list[PrimExpr]:
     """The variables that an extent is the product of."""
     kind = type(extent).__name__
     if kind == "Mul":
@@ -155,11 +158,11 @@ def _factors(extent: Any) -> list[Any]:
     return [extent]
 
 
-def _product(extent: Any, known: dict[int, int]) -> int:
+def _product(extent: PrimExpr, known: dict[int, int]) -> int:
     return math.prod(known[hash(factor)] for factor in _factors(extent))
 
 
-def realizations(node: Any) -> Iterator[Any]:
+def realizations(node: Stmt) -> Iterator[Any]:
     """The realizations of the blocks in a statement that is nothing but loops around blocks; NotSeparateError for
     others."""
     kind = type(node).__name__
@@ -172,7 +175,7 @@ def realizations(node: Any) -> Iterator[Any]:
         yield from realizations(child)
 
 
-def _described(realize: Any, extents: Sequence[Any], probes: Sequence[dict[int, int]]) -> _Block:
+def _described(realize: SBlockRealize, extents: Sequence[PrimExpr], probes: Sequence[dict[int, int]]) -> _Block:
     block = realize.block
     axes: dict[int, tuple[int | None, int]] = {}
     if integer(realize.predicate) != 1 or len(block.alloc_buffers) or len(block.match_buffers):
@@ -188,7 +191,7 @@ def _described(realize: Any, extents: Sequence[Any], probes: Sequence[dict[int, 
     return _Block(axes, tuple(stores), samples)
 
 
-def stores_in(body: Any) -> Iterator[Any]:
+def stores_in(body: Stmt) -> Iterator[Any]:
     """The stores of a block's body; NotSeparateError where there is anything else."""
     kind = type(body).__name__
     if kind == "SeqStmt":
@@ -200,14 +203,14 @@ def stores_in(body: Any) -> Iterator[Any]:
         raise NotSeparateError
 
 
-def _check_store(store: Any, block: _Block, places: _Places) -> None:
+def _check_store(store: BufferStore, block: _Block, places: _Places) -> None:
     if None in places.get(hash(buffer_of(store)), (None,)):  # what all pieces share, each would write again
         raise NotSeparateError
     _check_access(store, block, places)
     _check_value(store.value, block, places)
 
 
-def _check_value(value: Any, block: _Block, places: _Places) -> None:
+def _check_value(value: Number, block: _Block, places: _Places) -> None:
     """What is computed depends on no open axis but through what is loaded."""
     kind = type(value).__name__
     if kind in LOADS:
@@ -219,7 +222,7 @@ def _check_value(value: Any, block: _Block, places: _Places) -> None:
         _check_value(part, block, places)
 
 
-def _check_access(access: Any, block: _Block, places: _Places) -> None:
+def _check_access(access: BufferLoad | BufferStore, block: _Block, places: _Places) -> None:
     """Along open axes an access is where the block is, and elsewhere it does not depend on them."""
     own = places.get(hash(buffer_of(access)))
     if own is None:

@@ -17,11 +17,15 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.tir.nodes import buffer_kind, buffer_of, integer, is_reduction, parameters, reduces
 from tunehub.tir.versions import LOADS
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, IRModule, IterVar, PrimExpr, SBlock, Stmt, Var
 
 CLASS_SCHEME, ANCHOR_SCHEME = "op-class-1", "anchor-class-1"
 MAX_EXTENTS = 512
@@ -60,7 +64,7 @@ class OperatorClass:
         return tuple(tuple(next(flat) for _ in block) for block in self.shape)
 
 
-def class_of(mod: Any) -> OperatorClass | None:
+def class_of(mod: IRModule) -> OperatorClass | None:
     """Return the class of ``mod`` (an IRModule with one PrimFunc ``main``), or None where no trace could be adapted:
     loops or buffers of unknown extent, blocks inside blocks, anything but stores into buffers."""
     function = mod["main"]
@@ -75,7 +79,7 @@ def class_of(mod: Any) -> OperatorClass | None:
         return None
 
 
-def anchor_class_of(mod: Any) -> OperatorClass | None:
+def anchor_class_of(mod: IRModule) -> OperatorClass | None:
     """Return the class of the anchor block of ``mod`` alone (see :func:`tunehub.tir.keys.anchor_key`).
 
     None where there is no such block, it is no reduction, or :func:`class_of` has no name for what it does.
@@ -91,7 +95,7 @@ def anchor_class_of(mod: Any) -> OperatorClass | None:
         return None
 
 
-def class_fields(mod: Any) -> dict[str, Any]:
+def class_fields(mod: IRModule) -> dict[str, Any]:
     """The classes of ``mod`` and of its anchor block, with extents, as in records."""
     own, anchors = class_of(mod), anchor_class_of(mod)
     return {
@@ -102,7 +106,7 @@ def class_fields(mod: Any) -> dict[str, Any]:
     }
 
 
-def _operand_types(block: Any) -> list[str]:
+def _operand_types(block: SBlock) -> list[str]:
     """The types of what a block reads and casts to that of its sums, but for float16: so its records in published
     packages have their classes."""
     sums = str(buffer_kind(buffer_of(block.writes[0])).dtype)
@@ -110,7 +114,7 @@ def _operand_types(block: Any) -> list[str]:
     return [dtype for dtype in found if dtype not in (sums, "float16")]
 
 
-def _classified(head: list[str], blocks: list[Any], names: dict[Any, str]) -> OperatorClass | None:
+def _classified(head: list[str], blocks: list[SBlock], names: dict[Buffer, str]) -> OperatorClass | None:
     text = "\n".join([*head, *(_BlockText(block, names).text() for block in blocks)])
     shape = tuple(tuple(_extent(axis) for axis in block.iter_vars) for block in blocks)
     if not all(shape) or sum(map(len, shape)) > MAX_EXTENTS:
@@ -122,7 +126,7 @@ class _NoClassError(Exception):
     """The function is outside what classes describe."""
 
 
-def _blocks(body: Any) -> list[Any]:
+def _blocks(body: Stmt) -> list[Stmt]:
     """The blocks inside the root block, in order."""
     kind = type(body).__name__
     root = body.block if kind == "SBlockRealize" else None
@@ -133,7 +137,7 @@ def _blocks(body: Any) -> list[Any]:
     return found
 
 
-def _collect(node: Any, found: list[Any]) -> None:
+def _collect(node: Stmt, found: list[Stmt]) -> None:
     kind = type(node).__name__
     if kind == "SeqStmt":
         for child in node.seq:
@@ -146,24 +150,24 @@ def _collect(node: Any, found: list[Any]) -> None:
         raise _NoClassError
 
 
-def _kind(buffer: Any, names: dict[Any, str]) -> str:
+def _kind(buffer: Buffer, names: dict[Buffer, str]) -> str:
     kind = buffer_kind(buffer)
     return f"{_name(buffer, names)}: {kind.dtype} {len(kind.shape)}"
 
 
-def _name(buffer: Any, names: dict[Any, str]) -> str:
+def _name(buffer: Buffer, names: dict[Buffer, str]) -> str:
     """Buffers by first occurrence; they hash by identity."""
     return names.setdefault(buffer, f"x{len(names)}")
 
 
-def _extent(axis: Any) -> int:
+def _extent(axis: IterVar) -> int:
     extent = integer(axis.dom.extent)
     if extent is None:
         raise _NoClassError
     return extent
 
 
-def _size(buffer: Any) -> int:
+def _size(buffer: Buffer) -> int:
     extents = [integer(extent) for extent in buffer_kind(buffer).shape]
     if None in extents:
         raise _NoClassError
@@ -173,10 +177,10 @@ def _size(buffer: Any) -> int:
 class _BlockText:
     """The text of one block. ``names`` are those of the function's buffers so far."""
 
-    def __init__(self, block: Any, names: dict[Any, str]) -> None:
+    def __init__(self, block: SBlock, names: dict[Buffer, str]) -> None:
         self._block = block
         self._names = names
-        self._axes: dict[Any, str] = {}
+        self._axes: dict[Var, str] = {}
         for position, axis in enumerate(block.iter_vars):
             self._axes[axis.var] = f"{'r' if is_reduction(axis) else 's'}{position}"
         self._steps = math.prod(_extent(axis) for axis in block.iter_vars if not is_reduction(axis))
@@ -186,7 +190,7 @@ class _BlockText:
         init = "" if block.init is None else self._store(block.init)
         return f"{block.name_hint}({','.join(self._axes.values())}) [{init}] {self._store(block.body)}"
 
-    def _store(self, node: Any) -> str:
+    def _store(self, node: Stmt) -> str:
         if type(node).__name__ != "BufferStore":
             raise _NoClassError
         buffer = buffer_of(node)
@@ -194,7 +198,7 @@ class _BlockText:
         target = f"{_name(buffer, self._names)}:{kind.dtype}{self._indices(node.indices, buffer)}"
         return f"{target} = {self._value(node.value)}"
 
-    def _value(self, node: Any) -> str:
+    def _value(self, node: PrimExpr) -> str:
         kind = type(node).__name__
         if kind in _NUMBERS:
             return "#"
@@ -213,7 +217,7 @@ class _BlockText:
             raise _NoClassError
         return f"{kind}({','.join(self._value(getattr(node, name)) for name in fields)})"
 
-    def _indices(self, indices: Any, buffer: Any) -> str:
+    def _indices(self, indices: Sequence[PrimExpr], buffer: Buffer) -> str:
         """Plain indices are dots. Behind them: whether the operand is broadcast, and whether axes change places."""
         parts, order = [], []
         for index in indices:

@@ -6,10 +6,14 @@ devices (7 to 13 s); the object itself can.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, Object, Schedule
 
 
-def postprocess(schedule: Any, mod: Any, target: Any, *, tensorized: bool = False) -> None:
+def postprocess(schedule: Schedule, mod: IRModule, target: Target, *, tensorized: bool = False) -> None:
     """Finish the design of ``schedule``, made of ``mod``, in place; ValueError when TVM refuses it.
 
     The steps are TVM's (``Postproc::DefaultLLVM``, ``DefaultCUDA``), with tensor intrinsics on CPUs always, on GPUs
@@ -21,7 +25,7 @@ def postprocess(schedule: Any, mod: Any, target: Any, *, tensorized: bool = Fals
             raise ValueError(f"TVM's postprocessing refuses the schedule: {type(step).__name__}")
 
 
-def _steps(mod: Any, target: Any, *, tensorized: bool) -> list[Any]:
+def _steps(mod: IRModule, target: Target, *, tensorized: bool) -> list[Object]:
     from tvm.s_tir.meta_schedule import postproc
 
     if target.kind.name == "llvm":
@@ -35,7 +39,7 @@ def _steps(mod: Any, target: Any, *, tensorized: bool) -> list[Any]:
     return _with_limits(steps, mod, target)
 
 
-def _with_limits(steps: list[Any], mod: Any, target: Any) -> list[Any]:
+def _with_limits(steps: list[Object], mod: IRModule, target: Target) -> list[Object]:
     """``steps`` that know the limits of the device."""
     from tvm.s_tir.meta_schedule import _ffi_api
 

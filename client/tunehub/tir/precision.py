@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import PrimFunc
 
 PRECISION = "tunehub.precision"
 
 
-def precisions(functions: Iterable[Any]) -> list[str]:
+def precisions(functions: Iterable[PrimFunc]) -> list[str]:
     """What operands of some of ``functions`` are rounded to, in order."""
     found = {str(function.attrs[PRECISION]) for function in functions if function.attrs and PRECISION in function.attrs}
     return sorted(found)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import IRModule, Schedule
 
 
-def open_schedule(mod: Any) -> Any:
+def open_schedule(mod: IRModule) -> Schedule:
     """A schedule of ``mod``, with one PrimFunc ``main``, without TVM's checks after each step (they take most of the
     time), and without those of types before it: TVM does these in Python, 0.1 ms a call, and C++ repeats them.
 

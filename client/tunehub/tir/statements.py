@@ -8,16 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.tir.nodes import buffer_kind, element_type
 from tunehub.tir.versions import PARALLEL, SERIAL, THREAD_BINDING, THREAD_INDEX, UNROLLED, VECTORIZED
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import (
+        Buffer,
+        BufferLoad,
+        Call,
+        Index,
+        IterVar,
+        MatchBufferRegion,
+        PrimExpr,
+        SBlockRealize,
+        Stmt,
+        Var,
+    )
 
 INDEX = "int32"
 Body = Callable[[Any], Any]
 
 
-def sequence(*statements: Any) -> Any:
+def sequence(*statements: Stmt | Sequence[Stmt | None] | None) -> Stmt:
     """One statement of several, given one by one or in sequences."""
     from tvm import tirx
 
@@ -31,15 +45,15 @@ def sequence(*statements: Any) -> Any:
 
 
 def loop(
-    variable: Any,
-    extent: Any,
-    body: Any,
+    variable: Var | str,
+    extent: Index,
+    body: Stmt | Body,
     kind: int = SERIAL,
     *,
-    start: Any = 0,
-    thread: Any = None,
-    annotations: Mapping[str, Any] | None = None,
-) -> Any:
+    start: Index = 0,
+    thread: IterVar | None = None,
+    annotations: Mapping[str, object] | None = None,
+) -> Stmt:
     """A loop over ``variable``, or over a new one of this name; ``body`` is a statement, or makes it of the variable.
     ``kind``: one of :mod:`tunehub.tir.versions`."""
     from tvm import tirx
@@ -51,27 +65,27 @@ def loop(
     return tirx.For(variable, first, count, int(kind), inside, thread, annotations)
 
 
-def serial(name: str, extent: Any, body: Body) -> Any:
+def serial(name: str, extent: Index, body: Body) -> Stmt:
     """A loop; ``body`` makes what is in it of its variable. Loops of one step are none, here and in the next ones."""
     return _steps(name, extent, body, SERIAL)
 
 
-def unrolled(name: str, extent: int, body: Body) -> Any:
+def unrolled(name: str, extent: int, body: Body) -> Stmt:
     """A loop whose steps are written one after the other."""
     return _steps(name, extent, body, UNROLLED)
 
 
-def vectorized(name: str, extent: int, body: Body) -> Any:
+def vectorized(name: str, extent: int, body: Body) -> Stmt:
     """A loop that is one instruction."""
     return _steps(name, extent, body, VECTORIZED)
 
 
-def parallel(variable: Any, extent: Any, body: Any) -> Any:
+def parallel(variable: Var | str, extent: Index, body: Stmt | Body) -> Stmt:
     """A loop that threads of a CPU share, as :func:`loop`."""
     return loop(variable, extent, body, PARALLEL)
 
 
-def nest(names: str, extents: Sequence[Any], body: Callable[..., Any], kind: int = UNROLLED) -> Any:
+def nest(names: str, extents: Sequence[Index], body: Callable[..., Stmt], kind: int = UNROLLED) -> Stmt:
     """Loops in one another, unrolled ones unless ``kind`` says others."""
     if not extents:
         return body()
@@ -79,87 +93,87 @@ def nest(names: str, extents: Sequence[Any], body: Callable[..., Any], kind: int
     return _steps(first, extents[0], lambda at: nest(rest, extents[1:], lambda *more: body(at, *more), kind), kind)
 
 
-def threads(tag: str, extent: Any, body: Any, variable: Any = None, **more: Any) -> Any:
+def threads(tag: str, extent: Index, body: Stmt | Body, variable: Var | str | None = None, **more: Any) -> Stmt:
     """A loop over blocks or threads of a GPU, such as ``threadIdx.x``, as :func:`loop`."""
     variable = tag.replace(".", "_").lower() if variable is None else variable
     dtype = element_type(variable) if not isinstance(variable, str) else _dtype_of(extent)
     return loop(variable, extent, body, THREAD_BINDING, thread=_thread_axis(tag, dtype), **more)
 
 
-def _thread_axis(tag: str, dtype: str) -> Any:
+def _thread_axis(tag: str, dtype: str) -> IterVar:
     from tvm import tirx
 
     return tirx.IterVar(None, tirx.Var(tag.replace(".", "_"), dtype), THREAD_INDEX, tag)
 
 
-def _steps(name: str, extent: Any, body: Body, kind: int) -> Any:
+def _steps(name: str, extent: Index, body: Body, kind: int) -> Stmt:
     if isinstance(extent, int) and extent == 1:
         return body(const(0))
     return loop(name, extent, body, kind)
 
 
-def _dtype_of(extent: Any) -> str:
+def _dtype_of(extent: Index) -> str:
     return INDEX if isinstance(extent, int) else element_type(extent)
 
 
 # -- conditions, calls, variables
 
 
-def when(condition: Any, *body: Any) -> Any:
+def when(condition: PrimExpr, *body: Stmt | Sequence[Stmt | None] | None) -> Stmt:
     """Statements under a condition."""
     return either(condition, sequence(*body), None)
 
 
-def either(condition: Any, body: Any, otherwise: Any) -> Any:
+def either(condition: PrimExpr, body: Stmt, otherwise: Stmt | None) -> Stmt:
     """One of two statements."""
     from tvm import tirx
 
     return tirx.IfThenElse(condition, body, otherwise)
 
 
-def run(expression: Any) -> Any:
+def run(expression: Call) -> Stmt:
     """A call as a statement."""
     from tvm import tirx
 
     return tirx.Evaluate(expression)
 
 
-def bind(variable: Any, value: Any) -> Any:
+def bind(variable: Var, value: PrimExpr) -> Stmt:
     """``variable`` is ``value`` from here on."""
     from tvm import tirx
 
     return tirx.Bind(variable, value)
 
 
-def marked(key: str, value: int, body: Any) -> Any:
+def marked(key: str, value: int, body: Stmt) -> Stmt:
     """``body`` with an attribute, which passes of TVM read."""
     from tvm import tirx
 
     return tirx.AttrStmt(const(0), key, const(value), body)
 
 
-def allocate(buffer: Any) -> Any:
+def allocate(buffer: Buffer) -> Stmt:
     """Memory for ``buffer`` from here on."""
     from tvm import tirx
 
     return tirx.AllocBuffer(buffer)
 
 
-def barrier(scope: str) -> Any:
+def barrier(scope: str) -> Stmt:
     """All threads that share memory of ``scope`` wait for each other."""
     from tvm.tirx.op import tvm_storage_sync
 
     return run(tvm_storage_sync(scope))
 
 
-def const(value: Any, dtype: str = INDEX) -> Any:
+def const(value: float, dtype: str = INDEX) -> PrimExpr:
     """A number."""
     from tvm import tirx
 
     return tirx.const(value, dtype)
 
 
-def f32(value: float) -> Any:
+def f32(value: float) -> PrimExpr:
     """A number in float32."""
     return const(value, "float32")
 
@@ -171,11 +185,11 @@ def f32(value: float) -> Any:
 class SharedTile:
     """A tile in shared memory, row by row. It is one-dimensional: TVM would leave out what fills rows up."""
 
-    buffer: Any
+    buffer: Buffer
     shape: tuple[int, ...]
     start: int = 0  # in the buffer
 
-    def place(self, *at: Any) -> Any:
+    def place(self, *at: Index) -> Index:
         """Of an element."""
         offset: Any = 0
         for extent, index in zip(self.shape, at, strict=True):
@@ -183,28 +197,28 @@ class SharedTile:
         return offset + self.start if self.start else offset
 
 
-def store(buffer: Any, place: Sequence[Any], value: Any) -> Any:
+def store(buffer: Buffer | SharedTile, place: Sequence[Index], value: PrimExpr) -> Stmt:
     """An assignment."""
     from tvm import tirx
 
     return tirx.BufferStore(_memory(buffer), value, _indices(buffer, place))
 
 
-def load(buffer: Any, *place: Any) -> Any:
+def load(buffer: Buffer | SharedTile, *place: Index) -> BufferLoad:
     """An element, or a vector of them."""
     from tvm import tirx
 
     return tirx.BufferLoad(_memory(buffer), _indices(buffer, place))
 
 
-def address(buffer: Any, *place: Any) -> Any:
+def address(buffer: Buffer | SharedTile, *place: Index) -> PrimExpr:
     """Of an element, by which TVM knows that it is used."""
     from tvm import tirx
 
     return tirx.address_of(load(buffer, *place))
 
 
-def pointer(buffer: Any, *place: Any) -> Any:
+def pointer(buffer: Buffer | SharedTile, *place: Index) -> PrimExpr:
     """The address of an element of a block's or a thread's own memory."""
     tile = buffer if isinstance(buffer, SharedTile) else SharedTile(buffer, tuple(buffer_kind(buffer).shape))
     # TVM sets barriers of its own between what is said to write and to read; the kernel has those that it needs. Of
@@ -212,24 +226,26 @@ def pointer(buffer: Any, *place: Any) -> Any:
     return tile.buffer.access_ptr("r", offset=tile.place(*place))
 
 
-def _memory(buffer: Any) -> Any:
+def _memory(buffer: Buffer | SharedTile) -> Buffer:
     return buffer.buffer if isinstance(buffer, SharedTile) else buffer
 
 
-def _indices(buffer: Any, place: Sequence[Any]) -> list[Any]:
+def _indices(buffer: Buffer | SharedTile, place: Sequence[Index]) -> list[Index]:
     return [buffer.place(*place)] if isinstance(buffer, SharedTile) else list(place)
 
 
 # -- blocks
 
 
-def block_of(realize: Any, body: Any, name: str, buffers: Sequence[Any], matches: Sequence[Any] = ()) -> Any:
+def block_of(
+    realize: SBlockRealize, body: Stmt, name: str, buffers: Sequence[Buffer], matches: Sequence[MatchBufferRegion] = ()
+) -> Stmt:
     """A block without axes, of the classes that ``realize`` is of; ``matches``: see :func:`tunehub.tir.views.match`."""
     block = type(realize.block)([], [], [], name, body, alloc_buffers=list(buffers), match_buffers=list(matches))
     return type(realize)([], True, block)
 
 
-def with_root(realize: Any, statements: Sequence[Any], buffers: Sequence[Any]) -> Any:
+def with_root(realize: SBlockRealize, statements: Sequence[Stmt], buffers: Sequence[Buffer]) -> Stmt:
     """The root block ``realize`` of a function with other ``statements`` and ``buffers``."""
     own = realize.block
     root = type(own)([], [], [], own.name_hint, sequence(statements), None, list(buffers), [], own.annotations)

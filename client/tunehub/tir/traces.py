@@ -7,9 +7,12 @@ as a serialised graph of its own node classes, which is neither portable nor saf
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.tir.intrinsics import import_intrinsics
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import IndexMap, Object, Operand, PortableTrace, PrimExpr, Trace, Var
 
 _OPERATORS = {"Add": "+", "Sub": "-", "Mul": "*", "FloorDiv": "//", "FloorMod": "%"}
 _INDEX_DTYPE = "int64"
@@ -17,7 +20,7 @@ _TVM_NONE = "None"  # how TVM writes a missing split factor
 _OF_CUDA = ("wmma_", "mma_", "dp4a_")  # how the names of its tensor intrinsics begin
 
 
-def export_trace(trace: Any) -> list[Any]:
+def export_trace(trace: Trace) -> PortableTrace:
     """Return the portable JSON of ``trace`` (a ``tvm.s_tir.Trace``), made of lists, strings and numbers only.
 
     Raises ValueError for an index map with anything but ``+ - * // %`` of indices and integers.
@@ -31,7 +34,7 @@ def export_trace(trace: Any) -> list[Any]:
     return [instructions, decisions]
 
 
-def import_trace(data: Any) -> Any:
+def import_trace(data: PortableTrace) -> Trace:
     """Build a ``tvm.s_tir.Trace`` from portable JSON that ``tunehub_registry.trace_rules`` has accepted.
 
     No workload is needed. Layouts are taken to be injective: apply the trace with the checks of
@@ -67,7 +70,7 @@ def _variable(name: str) -> Any:
     return LoopRV() if name.startswith("l") else tvm.tirx.Var(name, "int32")
 
 
-def _operand(value: Any, variables: dict[str, Any]) -> Any:
+def _operand(value: Any, variables: dict[str, Object]) -> Operand:
     if isinstance(value, list):
         return [_operand(item, variables) for item in value]
     if isinstance(value, dict):
@@ -90,7 +93,7 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value]
 
 
-def export_index_map(index_map: Any) -> dict[str, Any]:
+def export_index_map(index_map: IndexMap) -> dict[str, Any]:
     """Return the portable form of ``index_map`` (a ``tvm.tirx.IndexMap``). Raises ValueError as export_trace."""
     names = {variable: f"v{i}" for i, variable in enumerate(index_map.initial_indices)}
     inverse = getattr(index_map, "inverse_index_map", None)
@@ -102,7 +105,7 @@ def export_index_map(index_map: Any) -> dict[str, Any]:
     return {"index_map": content}
 
 
-def _export_index(expression: Any, names: dict[Any, str]) -> Any:
+def _export_index(expression: PrimExpr, names: dict[Var, str]) -> Any:
     kind = type(expression).__name__
     if kind == "IntImm":
         return int(expression.value)
@@ -116,7 +119,7 @@ def _export_index(expression: Any, names: dict[Any, str]) -> Any:
     raise ValueError(f"an index map has a {kind}; only + - * // % of indices and integers can be stored")
 
 
-def _import_index_map(content: dict[str, Any]) -> Any:
+def _import_index_map(content: dict[str, Any]) -> IndexMap:
     import tvm
 
     indices = [tvm.tirx.Var(f"v{i}", _INDEX_DTYPE) for i in range(content["ndim"])]
@@ -126,7 +129,7 @@ def _import_index_map(content: dict[str, Any]) -> Any:
     return tvm.tirx.IndexMap(indices, final, None if inverse is None else _import_index_map(inverse))
 
 
-def _import_index(expression: Any, names: dict[str, Any]) -> Any:
+def _import_index(expression: Any, names: dict[str, Var]) -> PrimExpr:
     import tvm
 
     if isinstance(expression, int):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tvm
 
@@ -18,11 +18,14 @@ from tunehub.tir.nodes import blocks_in, children, integer, main_module
 from tunehub.tir.schedules import open_schedule
 from tunehub.tir.versions import VECTORIZED
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import IRModule, PrimFunc, Stmt
+
 _HINT = "pragma_loop_partition_hint"
 _MAX_LANES = 16  # LLVM takes longer vectors of odd lengths apart badly
 
 
-def with_short_vectors(mod: Any) -> Any:
+def with_short_vectors(mod: IRModule) -> IRModule:
     """``mod`` with TVM's hint on every vectorized loop that ends inside a vector.
 
     Only for loops of at most 16 lanes inside another loop with the hint: elsewhere the end depends on an outer loop,
@@ -37,7 +40,7 @@ def with_short_vectors(mod: Any) -> Any:
     return tvm.IRModule({**dict(mod.functions.items()), **hinted}, attrs=mod.attrs) if hinted else mod
 
 
-def _cut_blocks(node: Any, *, hinted: bool, lanes: int) -> Iterator[str]:
+def _cut_blocks(node: Stmt, *, hinted: bool, lanes: int) -> Iterator[str]:
     """The names of the blocks with a condition in a vector (the innermost loop) inside a loop with the hint."""
     kind = type(node).__name__
     if kind == "For":
@@ -49,13 +52,13 @@ def _cut_blocks(node: Any, *, hinted: bool, lanes: int) -> Iterator[str]:
         yield from _cut_blocks(child, hinted=hinted, lanes=lanes)
 
 
-def _repeated(body: Any) -> set[str]:
+def _repeated(body: Stmt) -> set[str]:
     """The names that several blocks have."""
     found = Counter(str(block.name_hint) for block in blocks_in(body))
     return {name for name, count in found.items() if count > 1}
 
 
-def _with_hints(function: Any, blocks: list[str]) -> Any:
+def _with_hints(function: PrimFunc, blocks: list[str]) -> PrimFunc:
     mod = main_module(function)  # kept: of a module that nobody else holds, TVM would change the function in place
     schedule = open_schedule(mod)
     for name in blocks:

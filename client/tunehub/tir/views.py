@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from operator import mul
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.tir.nodes import buffer_kind, element_type, integer, same_extent
 from tunehub.tir.statements import address, bind, block_of, load, sequence, store
 from tunehub.tir.symbols import variables_in
 from tunehub.tir.versions import TENSOR_LOAD
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, Index, MatchBufferRegion, PrimExpr, SBlockRealize, Stmt
+
 _INDEX = "int64"
 
 
-def views(wholes: Sequence[Any], parts: Sequence[Any]) -> list[Any]:
+def views(wholes: Sequence[Buffer], parts: Sequence[Buffer]) -> list[Stmt]:
     """Statements that make each of ``parts`` what begins at the first element of one of ``wholes``."""
     return [each for whole, part in zip(wholes, parts, strict=True) for each in view(whole, part, {})]
 
 
-def view(whole: Any, part: Any, starts: dict[int, Any]) -> list[Any]:
+def view(whole: Buffer, part: Buffer, starts: dict[int, PrimExpr]) -> list[Stmt]:
     """Statements that make the buffer ``part`` what begins in ``whole`` at ``starts``, by axis; none where they are
     the same.
 
@@ -41,7 +44,7 @@ def view(whole: Any, part: Any, starts: dict[int, Any]) -> list[Any]:
     return [bind(part.data, pointer), tirx.DeclBuffer(part)]
 
 
-def match(part: Any, whole: Any) -> Any:
+def match(part: Buffer, whole: Buffer) -> MatchBufferRegion:
     """For a block in which the buffer ``part`` of known shape is the beginning of ``whole`` along every axis."""
     from tvm import ir, s_tir, tirx
 
@@ -59,9 +62,9 @@ class Extents:
     """
 
     def __init__(self) -> None:
-        self._known: list[tuple[Any, Any]] = []
+        self._known: list[tuple[PrimExpr, PrimExpr]] = []
 
-    def of(self, value: Any) -> Any:
+    def of(self, value: Index) -> PrimExpr:
         """The variable for ``value``; a number as it is."""
         known = integer(value)
         if known is not None:
@@ -72,14 +75,14 @@ class Extents:
                 return variable
         return self.new(value)
 
-    def new(self, value: Any) -> Any:
+    def new(self, value: PrimExpr) -> PrimExpr:
         """A variable of its own for ``value``."""
         from tvm import tirx
 
         self._known.append((value, tirx.Var("n", _INDEX)))
         return self._known[-1][1]
 
-    def around(self, realize: Any, body: Any) -> Any:
+    def around(self, realize: SBlockRealize, body: Stmt) -> Stmt:
         """``body`` where the variables have their values; ``realize``: of the class of blocks."""
         from tvm import tirx
 
@@ -94,12 +97,12 @@ class Extents:
         return block_of(realize, sequence(statements, body), "extents", [memory])
 
 
-def _names(value: Any) -> frozenset[int]:
+def _names(value: PrimExpr) -> frozenset[int]:
     """The variables in a value, by their hashes."""
     return frozenset(map(hash, variables_in([value])))
 
 
-def places(piece: Any, extents: Sequence[Any]) -> list[Any]:
+def places(piece: PrimExpr, extents: Sequence[PrimExpr]) -> list[PrimExpr]:
     """The place along each of ``extents`` of a piece counted row by row."""
     found: list[Any] = []
     for at, extent in enumerate(extents):
@@ -109,19 +112,19 @@ def places(piece: Any, extents: Sequence[Any]) -> list[Any]:
     return found
 
 
-def wide(extents: Sequence[Any]) -> list[Any]:
+def wide(extents: Sequence[PrimExpr]) -> list[PrimExpr]:
     """Extents counted in 64 bits."""
     from tvm import tirx
 
     return [tirx.Cast(_INDEX, each) if element_type(each) != _INDEX else each for each in extents]
 
 
-def product(extents: Sequence[Any]) -> Any:
+def product(extents: Sequence[PrimExpr]) -> PrimExpr:
     """Of none: 1."""
     return reduce(mul, extents) if extents else number(1)
 
 
-def number(value: Any) -> Any:
+def number(value: Index) -> PrimExpr:
     """An expression of 64 bits for a number; other expressions as they are."""
     from tvm import tirx
 

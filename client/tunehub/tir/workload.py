@@ -11,10 +11,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.exceptions import WorkloadTextError, last_line
 from tunehub.tir.nodes import main_module
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import IRModule, PrimExpr, PrimFunc
 
 MAX_DEPTH = 3000  # TVM's loader and visitors recurse
 
@@ -70,14 +73,14 @@ _WORKLOAD = GraphRules(
 )
 
 
-def workload_text(function: Any) -> str:
+def workload_text(function: PrimFunc) -> str:
     """TVM's JSON of the PrimFunc ``function``, as ``main`` of a module."""
     import tvm
 
     return str(tvm.ir.save_json(main_module(function)))
 
 
-def workload_of(text: str) -> Any:
+def workload_of(text: str) -> IRModule:
     """The IRModule in ``text``. Raises WorkloadTextError: not what :func:`workload_text` writes, or not allowed."""
     import tvm
 
@@ -89,7 +92,7 @@ def workload_of(text: str) -> Any:
     return mod
 
 
-def loaded(text: str, rules: GraphRules) -> Any:
+def loaded(text: str, rules: GraphRules) -> IRModule | PrimExpr:
     """What TVM reads from ``text``. Raises WorkloadTextError: not allowed by ``rules``, or TVM cannot."""
     import tvm
 
@@ -154,7 +157,7 @@ def _checked_kind(number: int, node: Any, rules: GraphRules) -> str:
     return kind
 
 
-def _references(number: int, kind: str, data: Any, numbers: Mapping[str, tuple[str, ...]]) -> Iterator[int]:
+def _references(number: int, kind: str, data: object, numbers: Mapping[str, tuple[str, ...]]) -> Iterator[int]:
     """The nodes that a node refers to: the numbers in a container or object; a plain value has none.
 
     ``numbers``: by class the fields that are numbers themselves.
@@ -172,13 +175,13 @@ def _references(number: int, kind: str, data: Any, numbers: Mapping[str, tuple[s
             yield value
 
 
-def _check_text_of(number: int, data: Any) -> None:
+def _check_text_of(number: int, data: object) -> None:
     """Annotations that begin so become statements of which some import source text or files of code."""
     if isinstance(data, str) and data.startswith("pragma_") and data not in _PRAGMAS:
         raise WorkloadTextError(f"node {number} is the annotation {data[:80]}, which is not allowed")
 
 
-def _check_code(number: int, kind: str, data: Any, nodes: list[Any], rules: GraphRules) -> None:
+def _check_code(number: int, kind: str, data: object, nodes: list[Any], rules: GraphRules) -> None:
     """A call is of an allowed operation, and not of a function by its name; no annotation imports code."""
     if kind in ("ffi.String", "ffi.SmallStr"):
         _check_text_of(number, data)

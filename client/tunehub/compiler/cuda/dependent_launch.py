@@ -10,11 +10,15 @@ Source: CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchroni
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from tunehub.tir.cuda.ptx.barriers import griddepcontrol_wait
 from tunehub.tir.lowering import Factory
 from tunehub.tir.statements import sequence
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import IRModule, Pass, PassContext, PrimFunc
 
 _FIRST_ARCHITECTURE = 90
 _LAUNCHES = "tirx.kernel_launch_params"
@@ -30,14 +34,14 @@ def with_dependent_launches(factory: Factory) -> Factory:
         lower, finalize_host, finalize_device = factory()
 
         @tvm.transform.module_pass(opt_level=0, name="tunehub.AskForDependentLaunches")  # type: ignore[untyped-decorator]
-        def ask(mod: Any, _context: Any) -> Any:
+        def ask(mod: IRModule, _context: PassContext) -> IRModule:
             return lower(_each(mod, _asking))
 
-        def finalize() -> Any:
+        def finalize() -> Pass:
             passes = finalize_device()
 
             @tvm.transform.module_pass(opt_level=0, name="tunehub.WaitForTheKernelBefore")  # type: ignore[untyped-decorator]
-            def wait(mod: Any, _context: Any) -> Any:
+            def wait(mod: IRModule, _context: PassContext) -> IRModule:
                 return _each(passes(mod), _waiting)
 
             return wait
@@ -47,18 +51,18 @@ def with_dependent_launches(factory: Factory) -> Factory:
     return lowering
 
 
-def _each(mod: Any, change: Any) -> Any:
+def _each(mod: IRModule, change: Callable[[PrimFunc], PrimFunc]) -> IRModule:
     import tvm
 
     return tvm.IRModule({variable: change(function) for variable, function in mod.functions.items()}, attrs=mod.attrs)
 
 
-def _asking(function: Any) -> Any:
+def _asking(function: PrimFunc) -> PrimFunc:
     """``function``, whose kernels TVM launches so where its target has that."""
     return function.with_attr(_LAUNCHES, [_DEPENDENT]) if _serves(function) else function
 
 
-def _serves(function: Any) -> bool:
+def _serves(function: PrimFunc) -> bool:
     from tunehub.kernels.cuda.gemm.hopper.rule import has_functions
 
     target = (function.attrs or {}).get("target")
@@ -68,7 +72,7 @@ def _serves(function: Any) -> bool:
     return arch is not None and int(arch[1]) >= _FIRST_ARCHITECTURE
 
 
-def _waiting(function: Any) -> Any:
+def _waiting(function: PrimFunc) -> PrimFunc:
     """``function``, a kernel; one that is launched so waits first."""
 
     if _DEPENDENT not in map(str, (function.attrs or {}).get(_LAUNCHES, ())):

@@ -15,11 +15,15 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from threading import local
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.target.host import usable_threads
 from tunehub.tir.cuda.kept_loops import with_kept_loops
 from tunehub.tir.cuda.nvrtc import CALLBACK, asked_for, build_plain, own_architecture, split_source, without_header
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import GlobalVar, IRModule, Pass, PassContext, PrimFunc
 
 _MOST_MODULES = 16
 _FEWEST_KERNELS = 2  # of a module
@@ -54,16 +58,16 @@ class SideBySide:
             lower, finalize_host, finalize_device = factory()
 
             @tvm.transform.module_pass(opt_level=0, name="tunehub.DealKernels")  # type: ignore[untyped-decorator]
-            def deal(mod: Any, context: Any) -> Any:
+            def deal(mod: IRModule, context: PassContext) -> IRModule:
                 if not context.instruments:
                     mod = _with_kept_loops(mod)
                 return dealt(lowered_apart(lower, mod, context, self._threads), self._threads)
 
-            def finalize() -> Any:
+            def finalize() -> Pass:
                 passes = finalize_device()
 
                 @tvm.transform.module_pass(opt_level=0, name="tunehub.BeginKernels")  # type: ignore[untyped-decorator]
-                def begin(mod: Any, _context: Any) -> Any:
+                def begin(mod: IRModule, _context: PassContext) -> IRModule:
                     finished = passes(mod)
                     with suppress(Exception):  # TVM then says itself what is wrong
                         self._begin(finished)
@@ -83,7 +87,7 @@ class SideBySide:
         self._pool, self._original, self._plain = None, None, None
         self._made.clear()
 
-    def _begin(self, mod: Any) -> None:
+    def _begin(self, mod: IRModule) -> None:
         """Compile what TVM will ask for when it makes a runtime module of ``mod``, finished device functions."""
         import tvm_ffi
 
@@ -104,7 +108,7 @@ class SideBySide:
         arguments = self._source(build_plain)
         return None if arguments is None else split_source(str(arguments[0]))[0]
 
-    def _source(self, build: Callable[[], Any]) -> tuple[Any, ...] | None:
+    def _source(self, build: Callable[[], object]) -> tuple[object, ...] | None:
         """What TVM asks the callback while it does ``build``; None where it does not, as without CUDA."""
         self._seen.arguments, self._seen.asked = None, True
         try:
@@ -117,7 +121,7 @@ class SideBySide:
         found: tuple[Any, ...] | None = self._seen.arguments
         return found
 
-    def _machine_code(self, target: Any, arguments: tuple[Any, ...]) -> Any:
+    def _machine_code(self, target: Target, arguments: tuple[object, ...]) -> Any:
         if self._plain is not None:
             source = str(arguments[0])
             found = without_header(source, self._plain, own_architecture(source, str(target.attrs["arch"])))
@@ -126,7 +130,7 @@ class SideBySide:
         with target:
             return self._original(*arguments)
 
-    def _compile(self, *arguments: Any) -> Any:
+    def _compile(self, *arguments: object) -> Any:
         """The callback."""
         if getattr(self._seen, "asked", False):
             self._seen.arguments = arguments
@@ -135,14 +139,14 @@ class SideBySide:
         return self._original(*arguments) if made is None else made.result()
 
 
-def _with_kept_loops(mod: Any) -> Any:
+def _with_kept_loops(mod: IRModule) -> IRModule:
     import tvm
 
     functions = {v: with_kept_loops(f) if _is_kernel(f) else f for v, f in mod.functions.items()}
     return tvm.IRModule(functions, attrs=mod.attrs)
 
 
-def lowered_apart(lower: Callable[[Any], Any], mod: Any, context: Any, threads: int) -> Any:
+def lowered_apart(lower: Callable[[IRModule], IRModule], mod: IRModule, context: PassContext, threads: int) -> IRModule:
     """``mod`` after the pass ``lower``, under the PassContext ``context``: each function for CUDA on its own, as TVM's
     passes for one function take no note of others, and what is for a host, such as shapes of open dimensions, in one
     module. MetaSchedule lowers in threads as well."""
@@ -153,7 +157,7 @@ def lowered_apart(lower: Callable[[Any], Any], mod: Any, context: Any, threads: 
         return lower(mod)
     others = [item for item in mod.functions.items() if not _is_kernel(item[1])]
 
-    def alone(items: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    def alone(items: list[tuple[GlobalVar, PrimFunc]]) -> list[tuple[Any, Any]]:
         with context:
             part = lower(tvm.IRModule(dict(items), attrs=mod.attrs))
         return [(variable, function.without_attr(_ENTRY)) for variable, function in part.functions.items()]
@@ -165,7 +169,7 @@ def lowered_apart(lower: Callable[[Any], Any], mod: Any, context: Any, threads: 
     return tvm.IRModule(dict(found), attrs=mod.attrs)
 
 
-def dealt(mod: Any, modules: int) -> Any:
+def dealt(mod: IRModule, modules: int) -> IRModule:
     """``mod``, lowered, with the kernels for each target of CUDA dealt to at most ``modules`` targets of their own,
     where there are so many that it pays."""
     import tvm
@@ -186,12 +190,12 @@ def dealt(mod: Any, modules: int) -> Any:
     return found
 
 
-def _is_kernel(function: Any) -> bool:
+def _is_kernel(function: PrimFunc) -> bool:
     target = function.attrs.get("target") if function.attrs else None
     return target is not None and str(target.kind.name) == "cuda"
 
 
-def _register(function: Any) -> None:
+def _register(function: Callable[..., object]) -> None:
     import tvm_ffi
 
     tvm_ffi.register_global_func(CALLBACK, function, override=True)

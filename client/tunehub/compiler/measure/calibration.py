@@ -13,8 +13,10 @@ from tunehub.exceptions import MeasureError
 from tunehub_registry.machine_profile import MachineProfile
 
 if TYPE_CHECKING:
+    from tunehub.graph.types import VirtualMachine
     from tunehub.kernels.cpu.base import Machine
     from tunehub.kernels.te.grouped import Groups
+    from tunehub.target.types import Target
 
 _ROUNDS, _LEAST_MS = 50, 3  # of each kernel, milliseconds of a round
 _DISTURBED = 1.3  # times the best round that the median is, from which on something else ran
@@ -38,7 +40,7 @@ class Kernel:
         return float(timed(*self.arguments).mean)
 
 
-def calibrate(target: Any, show: Callable[[int], None] = lambda _: None) -> MachineProfile:
+def calibrate(target: Target, show: Callable[[int], None] = lambda _: None) -> MachineProfile:
     """Measure this machine for the profile of ``target``, its own (:func:`tunehub.host_target`); ``show`` is told of
     each round.
 
@@ -71,7 +73,7 @@ def calibrate(target: Any, show: Callable[[int], None] = lambda _: None) -> Mach
 STEPS = _ROUNDS  # that `show` is told of
 
 
-def _kernels(target: Any, found: Machine) -> dict[str, Kernel]:
+def _kernels(target: Target, found: Machine) -> dict[str, Kernel]:
     """What is measured: products on one core, by each instruction that ``target`` has, and parallel regions."""
     from tunehub.kernels.cpu.base import Machine
 
@@ -89,7 +91,7 @@ def _kernels(target: Any, found: Machine) -> dict[str, Kernel]:
     }
 
 
-def _instructions(target: Any) -> dict[str, Groups]:
+def _instructions(target: Target) -> dict[str, Groups]:
     """Those for groups of numbers that ``target`` has."""
     from tunehub.kernels.cpu import amx, pairs
     from tunehub.kernels.te.grouped import PAIRS, TILES, TILES_INT8
@@ -123,7 +125,7 @@ def _check(times: Sequence[float]) -> None:
 
 
 def _product(
-    target: Any, machine: Any, shape: tuple[int, int, int], *, best: bool, groups: Groups | None = None
+    target: Target, machine: VirtualMachine, shape: tuple[int, int, int], *, best: bool, groups: Groups | None = None
 ) -> Kernel:
     """A product on one core by the template for it. With its best tile, or one sum at a time; counted in multiply-adds
     of vectors, or of ``groups``, or for one row, whose weights do not fit any cache, in their bytes."""
@@ -165,7 +167,7 @@ def _operands(shape: tuple[int, int, int], vector: int, groups: Groups | None) -
     return grouped.dense_grouped, [data, weight]
 
 
-def _empty(target: Any, tasks: int) -> Kernel:
+def _empty(target: Target, tasks: int) -> Kernel:
     """A parallel region of ``tasks`` that writes a number in each; one task needs no other threads."""
     import numpy as np
     import tvm

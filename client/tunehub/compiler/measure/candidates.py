@@ -32,7 +32,10 @@ from tunehub_registry.template_record import TemplateRecord
 
 if TYPE_CHECKING:
     from tunehub.kernels.cpu import Match
+    from tunehub.kernels.cpu.base import Knobs
     from tunehub.records.lookup import Candidate, RecordLookup
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule
 
 _Schedule = dict[str, Any]  # the fields of a record that say how to schedule
 
@@ -47,13 +50,15 @@ class Task:
 
     exact: str
     name: str
-    mod: Any
+    mod: IRModule
     records: tuple[AnyRecord, ...]
     chosen: bool
     tolerance: float
 
 
-def task_of(name: str, mod: Any, target: Any, lookup: RecordLookup, outcome: Scheduled, limit: int) -> Task | None:
+def task_of(
+    name: str, mod: IRModule, target: Target, lookup: RecordLookup, outcome: Scheduled, limit: int
+) -> Task | None:
     """The workload ``mod`` with at most ``limit`` candidates; None when there are none.
 
     ``outcome``: what is used without measuring.
@@ -106,7 +111,7 @@ def _knobs(fit: TemplateFit) -> Iterator[_Schedule]:
     yield from sorted(space, key=lambda choice: knob_distance(choice["knobs"], space[0]["knobs"]))  # stable
 
 
-def _neighbours(mod: Any, target: Any, lookup: RecordLookup, fit: TemplateFit) -> Iterator[_Schedule]:
+def _neighbours(mod: IRModule, target: Target, lookup: RecordLookup, fit: TemplateFit) -> Iterator[_Schedule]:
     """What the records of other shapes make of this one: of the same class first, then around the same heavy block."""
     for find in (class_of, anchor_class_of):
         own = find(mod)
@@ -122,7 +127,7 @@ def _neighbours(mod: Any, target: Any, lookup: RecordLookup, fit: TemplateFit) -
                 yield from _adapted(mod, target, candidate, fit)
 
 
-def _adapted(mod: Any, target: Any, candidate: Candidate, fit: TemplateFit) -> Iterator[_Schedule]:
+def _adapted(mod: IRModule, target: Target, candidate: Candidate, fit: TemplateFit) -> Iterator[_Schedule]:
     """The trace of a record adapted to ``mod``, if it can be."""
     try:
         yield {"trace": tuple(export_trace(apply_candidate(mod, candidate, target, fit).trace))}
@@ -130,7 +135,7 @@ def _adapted(mod: Any, target: Any, candidate: Candidate, fit: TemplateFit) -> I
         return
 
 
-def _of_template(match: Match, knobs: Any) -> _Schedule:
+def _of_template(match: Match, knobs: Knobs) -> _Schedule:
     template = match.template
     return {"template": template.NAME, "version": template.VERSION, "knobs": msgspec.to_builtins(knobs)}
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.compiler.measure.gpu_kernels import GpuKernel, gpu_kernels
 from tunehub.exceptions import MeasureError
 from tunehub.kernels.devices.known import device_for
 from tunehub.target.nvidia_driver import DriverFacts
 from tunehub_registry.gpu_profile import GpuProfile
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 STEPS = 20  # rounds, of which `show` is told
 _LEAST_MS = 3  # of a kernel in a round
@@ -48,7 +51,7 @@ def calibrate_gpu(
     )
 
 
-def on_this_gpu(target: Any) -> Callable[[GpuKernel], Seconds]:
+def on_this_gpu(target: Target) -> Callable[[GpuKernel], Seconds]:
     """For :func:`calibrate_gpu`: compiles kernels for ``target``, and runs them on the first GPU of this machine. What
     that returns raises what TVM raises."""
     import numpy as np

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.devices.device import GpuSpecification
 from tunehub.target.gpu_architectures import WARP
@@ -23,6 +23,9 @@ from tunehub.tir.statements import (
     unrolled,
     vectorized,
 )
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, IRModule, PrimExpr, Stmt
 
 _THREADS = 256  # of a block
 _BLOCKS = 8  # of each multiprocessor, so that all its warps are there
@@ -43,7 +46,7 @@ class GpuKernel:
     """An IRModule with the kernel as ``main``, which reads an array of ``read`` float32 numbers and writes one of
     ``written``. ``work``: how much of what it is limited by there is in a run."""
 
-    mod: Any
+    mod: IRModule
     read: int
     written: int
     work: float
@@ -70,7 +73,7 @@ def _has_functions() -> bool:
 def copied(count: int) -> GpuKernel:
     """Reads and writes each of ``count`` numbers."""
 
-    def body(at: _Thread) -> Any:
+    def body(at: _Thread) -> Stmt:
         first = (at.block * _THREADS + at.thread) * _VECTOR
         return vectorized("v", _VECTOR, lambda v: store(at.written, [first + v], load(at.read, first + v)))
 
@@ -84,10 +87,10 @@ def cached(size: int, blocks: int) -> GpuKernel:
     rows = max(1, size // (_BYTES * row))
     apart = max(1, rows // blocks)
 
-    def body(at: _Thread) -> Any:
+    def body(at: _Thread) -> Stmt:
         sums = at.registers("sums", _VECTOR)
 
-        def one(step: Any) -> Any:
+        def one(step: PrimExpr) -> Any:
             first = ((at.block * apart + step) % rows * _THREADS + at.thread) * _VECTOR
             return vectorized("v", _VECTOR, lambda v: store(sums, [v], load(sums, v) + load(at.read, first + v)))
 
@@ -111,13 +114,13 @@ def chained() -> GpuKernel:
 def _multiply_adds(blocks: int, own: int, count: int, work: float) -> GpuKernel:
     """By ``count`` sums in each of ``own`` threads."""
 
-    def body(at: _Thread) -> Any:
+    def body(at: _Thread) -> Stmt:
         sums, factors = at.registers("sums", count), at.registers("factors", 2)
 
-        def product(i: Any) -> Any:
+        def product(i: PrimExpr) -> Any:
             return store(sums, [i], load(sums, i) * load(factors, const(0)) + load(factors, const(1)))
 
-        def one(_: Any) -> Any:
+        def one(_: PrimExpr) -> Any:
             return unrolled("k", _CHAIN, lambda _: unrolled("i", count, product))
 
         return sequence(
@@ -134,11 +137,11 @@ def _multiply_adds(blocks: int, own: int, count: int, work: float) -> GpuKernel:
 def on_tensor_cores(blocks: int) -> GpuKernel:
     """Products of 16 x 8 x 16 in float16, of which several are independent in each warp."""
 
-    def body(at: _Thread) -> Any:
+    def body(at: _Thread) -> Stmt:
         sums = at.registers("sums", _OF_TILE * _TILES)
         operands = at.registers("operands", _FIRST + _SECOND, "uint32")
 
-        def product(i: Any) -> Any:
+        def product(i: PrimExpr) -> Any:
             places = (pointer(sums, _OF_TILE * i), pointer(operands, const(0)), pointer(operands, const(_FIRST)))
             return mma_m16n8k16("float16")(*places)
 
@@ -169,9 +172,9 @@ def _bits(value: Any) -> Any:
 class _Thread:
     """Where a thread is, the arrays that it ``read``s and has ``written``, and its registers."""
 
-    def __init__(self, read: Any, written: Any, block: Any, thread: Any, own: int) -> None:
+    def __init__(self, read: Buffer, written: Buffer, block: PrimExpr, thread: PrimExpr, own: int) -> None:
         self.read, self.written, self.block, self.thread, self._own = read, written, block, thread, own
-        self.buffers: list[Any] = []
+        self.buffers: list[PrimExpr] = []
 
     def registers(self, name: str, count: int, dtype: str = "float32") -> Any:
         """A thread's own array."""
@@ -181,7 +184,7 @@ class _Thread:
         self.buffers.append(buffer)
         return buffer
 
-    def result(self, sums: Any, count: int) -> Any:
+    def result(self, sums: Buffer, count: int) -> Any:
         """Writes the sum of a thread's own array, so that nothing of it is left out."""
         total = load(sums, const(0))
         for at in range(1, count):
@@ -189,7 +192,7 @@ class _Thread:
         return store(self.written, [self.block * self._own + self.thread], total)
 
 
-def _module(read: int, written: int, blocks: int, own: int, body: Callable[[_Thread], Any]) -> Any:
+def _module(read: int, written: int, blocks: int, own: int, body: Callable[[_Thread], Stmt]) -> Any:
     """An IRModule whose ``main`` has ``body`` in each of ``own`` threads of each block."""
     from tvm import te
 
@@ -197,7 +200,7 @@ def _module(read: int, written: int, blocks: int, own: int, body: Callable[[_Thr
     function = te.create_prim_func([read_array, te.compute((written,), lambda i: read_array[i % read], name="y")])
     x, y = parameters(function)
 
-    def of_thread(block: Any, thread: Any) -> Any:
+    def of_thread(block: PrimExpr, thread: PrimExpr) -> Any:
         place = _Thread(x, y, block, thread, own)
         inside = body(place)
         return block_of(function.body, inside, "thread", place.buffers)

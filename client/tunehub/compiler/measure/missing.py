@@ -33,6 +33,8 @@ from tunehub_registry.target import Accepted, match
 
 if TYPE_CHECKING:
     from tunehub.compiler.hub import Hub
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule
     from tunehub_registry.target import TargetDescriptor
 
 _OWN_RECORD = frozenset({"measured", "user", "exact"})
@@ -44,7 +46,9 @@ _BUSY = 1.5  # load of other programs, beside the thread that compiles
 _REMEDY = "compiling without measuring"
 
 
-def measure_missing(functions: Iterator[tuple[str, Any]], target: Any, hub: Hub, records: MeasuredRecords) -> None:
+def measure_missing(
+    functions: Iterator[tuple[str, IRModule]], target: Target, hub: Hub, records: MeasuredRecords
+) -> None:
     """Measure candidates for those of ``functions`` (names and PrimFuncs of a prepared module) that no record of their
     own serves, and put the fastest into ``records``.
 
@@ -72,7 +76,7 @@ def _check_machine(host: TargetDescriptor) -> None:
         raise MeasureError(f"candidates for {host.name} cannot be measured on this machine", remedy=_REMEDY)
 
 
-def _tasks(functions: Iterator[tuple[str, Any]], target: Any, hub: Hub, limit: int) -> list[Task]:
+def _tasks(functions: Iterator[tuple[str, IRModule]], target: Target, hub: Hub, limit: int) -> list[Task]:
     found: dict[str, Task | None] = {}
     for name, function in functions:
         if not is_static(function):

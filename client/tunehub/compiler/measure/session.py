@@ -17,6 +17,7 @@ from tunehub.records.lookup import Candidate, EmptyLookup
 from tunehub.tir.nodes import buffer_shapes
 
 if TYPE_CHECKING:
+    from tunehub.tir.types import Array, DeviceTensor, IRModule, Module, Schedule
     from tunehub_registry.any_record import AnyRecord
 
 DEFAULT = 0
@@ -52,7 +53,7 @@ class CandidateSession:
         self._reference: tuple[int, list[Any], list[Any]] | None = None
         self._patience = Patience(left=self._patience_s)
 
-    def warm_up(self, target: Any) -> None:
+    def warm_up(self, target: str) -> None:
         """Import TVM and make its target."""
         import tvm
 
@@ -64,16 +65,16 @@ class CandidateSession:
 
         self._modules[task] = tvm.ir.load_json(module)
 
-    def build_default(self, number: int, task: str, target: Any) -> None:
+    def build_default(self, number: int, task: str, target: str) -> None:
         """Build the workload as TVM compiles what has no record."""
         self._keep(number, self.default(task, target), target)
 
-    def default(self, task: str, target: Any) -> Any:
+    def default(self, task: str, target: str) -> IRModule:
         """The workload as TVM compiles what has no record: without a schedule."""
         del target
         return self._modules[task]
 
-    def build_record(self, candidate: int, task: str, target: Any, line: bytes) -> None:
+    def build_record(self, candidate: int, task: str, target: str, line: bytes) -> None:
         """Build both forms of a candidate by a record, a line of a file of records, as a compile does it."""
         from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
@@ -87,7 +88,7 @@ class CandidateSession:
         else:
             self._built[packed(candidate)] = self._built[unpacked(candidate)]
 
-    def scheduled_by(self, task: str, target: Any, line: bytes) -> Any:
+    def scheduled_by(self, task: str, target: str, line: bytes) -> Schedule:
         """The schedule by a record along the client's path: it is read, found by its key, checked and applied.
 
         Raises ValueError with the client's reason when it would skip the record.
@@ -135,12 +136,12 @@ class CandidateSession:
         self._reference = None
         self._patience = Patience(left=self._patience_s)
 
-    def _compiled(self, mod: Any, target: Any) -> Any:
+    def _compiled(self, mod: IRModule, target: str) -> Module:
         import tvm
 
         return tvm.tirx.build(mod, target=tvm.target.Target(target))
 
-    def _keep(self, number: int, mod: Any, target: Any) -> None:
+    def _keep(self, number: int, mod: IRModule, target: str) -> None:
         library = self._compiled(mod, target)
         library["main"]  # LLVM makes machine code when a function is first asked for: here, beside the other workers
         self._built[number] = (library, [self._argument(*shape) for shape in buffer_shapes(mod["main"])])
@@ -163,7 +164,7 @@ class CandidateSession:
                     return inputs, outputs
         return first or (inputs, outputs)
 
-    def _outputs(self, number: int, inputs: list[Any]) -> list[Any]:
+    def _outputs(self, number: int, inputs: list[Array]) -> list[Array]:
         """All buffers after a run. What the candidate does not write keeps its random content, and so differs."""
         import tvm
 
@@ -171,7 +172,7 @@ class CandidateSession:
         self._built[number][0]["main"](*tensors)
         return [tensor.numpy() for tensor in tensors]
 
-    def _argument(self, shape: tuple[int, ...], dtype: str) -> Any:
+    def _argument(self, shape: tuple[int, ...], dtype: str) -> DeviceTensor:
         """An array of random numbers, kept for the next candidate of the same task."""
         import numpy as np
         import tvm
@@ -184,11 +185,11 @@ class CandidateSession:
         return self._arguments[shape, dtype].tensor
 
 
-def _scaled(array: Any, scale: float) -> Any:
+def _scaled(array: Array, scale: float) -> Any:
     return array if scale == 1.0 or array.dtype.kind in "iub" else (array * scale).astype(array.dtype)
 
 
-def _is_clipped(before: Any, after: Any) -> bool:
+def _is_clipped(before: Array, after: Array) -> bool:
     """Whether most of a result in 8 bits is its least or its largest number, so that little of it would show."""
     import numpy as np
 
@@ -200,7 +201,7 @@ def _is_clipped(before: Any, after: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    tensor: Any
+    tensor: DeviceTensor
     nbytes: int
 
 

@@ -3,7 +3,7 @@ block, one for other shapes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.transfer.trace import check_vectors, fitted_to_anchor, is_tensorized, replayed, transfer
 from tunehub.tir.guard import (
@@ -23,9 +23,11 @@ from tunehub_registry.template_record import TemplateRecord
 if TYPE_CHECKING:
     from tunehub.kernels.template_fit import TemplateFit
     from tunehub.records.lookup import Candidate
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, Schedule, ScheduledModule, Trace
 
 
-def apply_candidate(mod: Any, candidate: Candidate, target: Any, fit: TemplateFit) -> Any:
+def apply_candidate(mod: IRModule, candidate: Candidate, target: Target, fit: TemplateFit) -> ScheduledModule:
     """Return the schedule of ``mod`` by a record that a lookup found, adapted to it and checked; ``fit`` is that of
     ``mod``. Raises KnobError, GuardError, and whatever TVM raises when the record does not fit."""
     record = candidate.record
@@ -42,7 +44,7 @@ def apply_candidate(mod: Any, candidate: Candidate, target: Any, fit: TemplateFi
     return schedule
 
 
-def apply_exact(mod: Any, trace: Any) -> Any:
+def apply_exact(mod: IRModule, trace: Trace) -> Schedule:
     """Return the schedule of ``mod`` after ``trace`` (a ``tvm.s_tir.Trace``); TVM raises when it does not fit.
 
     Raises GuardError when the trace changes a layout in a way that gives wrong results.
@@ -55,7 +57,9 @@ def apply_exact(mod: Any, trace: Any) -> Any:
     return schedule
 
 
-def apply_transfer(mod: Any, trace: Any, target: Any, *, anchored: bool = False, narrow_vectors: bool = False) -> Any:
+def apply_transfer(
+    mod: IRModule, trace: Trace, target: Target, *, anchored: bool = False, narrow_vectors: bool = False
+) -> Schedule:
     """Return the schedule of ``mod`` after the ``trace`` of a function of the same class with other extents;
     ``anchored``: of another function whose anchor block is of the same class.
 
@@ -76,7 +80,7 @@ def apply_transfer(mod: Any, trace: Any, target: Any, *, anchored: bool = False,
     return schedule
 
 
-def _transfer_around_anchor(mod: Any, trace: Any, target: Any) -> Any:
+def _transfer_around_anchor(mod: IRModule, trace: Trace, target: Target) -> Schedule:
     from tvm.s_tir import analysis
 
     block = analysis.find_anchor_sblock(mod)
@@ -87,7 +91,7 @@ def _transfer_around_anchor(mod: Any, trace: Any, target: Any) -> Any:
     return _apply_design(mod, design, target, epilogue=fused, fitted=False)
 
 
-def apply_anchor(mod: Any, trace: Any, target: Any) -> Any:
+def apply_anchor(mod: IRModule, trace: Trace, target: Target) -> Schedule:
     """Return the schedule of ``mod`` after another function's ``trace`` with the same anchor block.
 
     On CPUs only the design is taken over; what TVM's postprocessing adds to it (packing of weights, tensorising) is
@@ -103,7 +107,7 @@ def apply_anchor(mod: Any, trace: Any, target: Any) -> Any:
     return _replayed(mod, _apply_around_anchor(mod, trace, target))
 
 
-def _apply_around_anchor(mod: Any, trace: Any, target: Any, *, buffered: bool = False) -> Any:
+def _apply_around_anchor(mod: IRModule, trace: Trace, target: Target, *, buffered: bool = False) -> Schedule:
     from tvm.s_tir import Schedule, analysis
     from tvm.s_tir import meta_schedule as ms
 
@@ -115,7 +119,9 @@ def _apply_around_anchor(mod: Any, trace: Any, target: Any, *, buffered: bool = 
     return schedule
 
 
-def _apply_design(mod: Any, design: Any, target: Any, *, epilogue: bool = False, fitted: bool = True) -> Any:
+def _apply_design(
+    mod: IRModule, design: Trace, target: Target, *, epilogue: bool = False, fitted: bool = True
+) -> Schedule:
     """The schedule after ``design`` and TVM's postprocessing; ``epilogue``: the design needs something to fuse;
     ``fitted``: it was made for the anchor block's extents. On GPUs one that was not meets loops of its own making."""
     buffered = (epilogue or changes_layout(design)) and anchor_writes_parameter(mod)
@@ -126,12 +132,12 @@ def _apply_design(mod: Any, design: Any, target: Any, *, epilogue: bool = False,
     return schedule
 
 
-def _replayed(mod: Any, schedule: Any) -> Any:
+def _replayed(mod: IRModule, schedule: Schedule) -> Schedule:
     """``schedule`` again with the checks of :func:`apply_exact`, if it changes layouts at all."""
     return apply_exact(mod, schedule.trace) if changes_layout(schedule.trace) else schedule
 
 
-def _by_trace(mod: Any, candidate: Candidate, trace: Any, target: Any) -> Any:
+def _by_trace(mod: IRModule, candidate: Candidate, trace: Trace, target: Target) -> Schedule:
     if candidate.rung == "transfer":
         return apply_transfer(mod, trace, target, anchored=candidate.anchored)
     if not (candidate.rung == "anchor" or candidate.anchored):

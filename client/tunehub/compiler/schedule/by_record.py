@@ -3,7 +3,7 @@ trace of a static tile."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.compiler.schedule.apply import apply_exact
 from tunehub.kernels.cpu import KnobError, Knobs, NamedKnobs, read_knobs
@@ -17,8 +17,12 @@ from tunehub.tir.nodes import main_module
 from tunehub.tir.open_axes import OpenAxes, separate_axes
 from tunehub.tir.traces import import_trace
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import PrimFunc, Schedule
 
-def by_knobs(function: Any, target: Any, named: NamedKnobs) -> Any:
+
+def by_knobs(function: PrimFunc, target: Target, named: NamedKnobs) -> PrimFunc:
     """``function`` by the knobs of a record: those of ``rows``, or of the template that serves a tile of it.
 
     Raises KnobError where they do not fit, and what schedules of static functions raise.
@@ -36,7 +40,7 @@ def by_knobs(function: Any, target: Any, named: NamedKnobs) -> Any:
     return found
 
 
-def by_trace(function: Any, target: Any, trace: Any) -> Any:
+def by_trace(function: PrimFunc, target: Target, trace: Any) -> PrimFunc:
     """``function`` by the trace of a record, which is that of a tile. Raises as schedules of static functions do."""
     from tunehub_registry.trace_rules import required_features
 
@@ -46,7 +50,7 @@ def by_trace(function: Any, target: Any, trace: Any) -> Any:
     return _over(function, axes, piece, apply_exact(main_module(piece), import_trace(trace)), target)
 
 
-def knob_space(function: Any, target: Any) -> list[tuple[str, int, Knobs]]:
+def knob_space(function: PrimFunc, target: Target) -> list[tuple[str, int, Knobs]]:
     """Templates with their versions and the knobs worth measuring, those of the rule first; none for a function whose
     schedule has no knobs."""
     function = without_shared_blocks(function)
@@ -64,7 +68,7 @@ def knob_space(function: Any, target: Any) -> list[tuple[str, int, Knobs]]:
     return [(template.NAME, template.VERSION, knobs) for knobs in fit.knob_space(fit.match)]
 
 
-def _separate(function: Any) -> tuple[Any, OpenAxes]:
+def _separate(function: PrimFunc) -> tuple[Any, OpenAxes]:
     """``function`` in a form of which tiles are separate, and its open axes."""
     function = without_shared_blocks(function)
     axes = separate_axes(function)
@@ -73,14 +77,14 @@ def _separate(function: Any) -> tuple[Any, OpenAxes]:
     return function, axes
 
 
-def _piece(function: Any, axes: OpenAxes) -> Any:
+def _piece(function: PrimFunc, axes: OpenAxes) -> PrimFunc:
     piece = piece_of(function, axes, [1] * len(axes.extents))
     if piece is None:
         raise KnobError("no values of its symbols give a tile")
     return piece
 
 
-def _over(function: Any, axes: OpenAxes, piece: Any, schedule: Any, target: Any) -> Any:
+def _over(function: PrimFunc, axes: OpenAxes, piece: PrimFunc, schedule: Schedule, target: Target) -> PrimFunc:
     scheduled = schedule.mod["main"]
     check_function(scheduled, piece, target)
     if rewrites_layouts(scheduled.body):

@@ -34,8 +34,11 @@ from tunehub_registry.template_record import TemplateRecord
 
 if TYPE_CHECKING:
     from tunehub.kernels.cuda.choose import ChosenKernel, Offer, RefusedKernel
+    from tunehub.kernels.symbolic.schedule import TiledFunction
     from tunehub.options import Precision
     from tunehub.records.lookup import FoundLadder, Neighbour, RecordLookup, Rung
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, PrimFunc, ScheduledModule
     from tunehub_registry.any_record import AnyRecord
     from tunehub_registry.ladder_record import LadderRecord
 
@@ -56,7 +59,7 @@ class Served:
     """
 
     step: Step
-    schedule: Any
+    schedule: ScheduledModule
     rung: Rung | Literal["template"]
     package: str | None = None
     run_s: float | None = None
@@ -80,7 +83,7 @@ class Scheduled:
     rejected: tuple[StepRejected, ...]
 
     @property
-    def schedule(self) -> Any | None:
+    def schedule(self) -> ScheduledModule | None:
         """The schedule, if any."""
         return None if self.served is None else self.served.schedule
 
@@ -101,8 +104,8 @@ class Scheduled:
 class Request:
     """What a schedule is wanted for: ``mod``, an IRModule with one PrimFunc ``main``, and where records come from."""
 
-    mod: Any
-    target: Any
+    mod: IRModule
+    target: Target
     lookup: RecordLookup
     transfers: Transfers = DEFAULT_TRANSFERS
     precision: Precision = "float32"
@@ -150,12 +153,12 @@ class Request:
 
         return offers(RULES, self.mod, self.target, device_of(self.target))
 
-    def check(self, schedule: Any) -> None:
+    def check(self, schedule: ScheduledModule) -> None:
         """Raise what speaks against a ``schedule`` of the function."""
         check_function(schedule.mod["main"], self.mod["main"], self.target)
 
     @cached_property
-    def typical(self) -> Any | None:
+    def typical(self) -> IRModule | None:
         """``mod``, or of a symbolic function the instance by which it is compared with others, if there is one."""
         if not self.is_symbolic:
             return self.mod
@@ -172,7 +175,7 @@ class Request:
         """What the model calls its symbols."""
         return tuple(map(symbol_name, symbols_of(self.mod["main"])))
 
-    def by_rule(self, function: Any) -> Any | None:
+    def by_rule(self, function: PrimFunc) -> PrimFunc | None:
         """A function like this one as it is scheduled without a record of its own, if it is."""
         request = replace(self, mod=main_module(function))
         served, _ = walk(_CUDA_RULES if self.target.kind.name == "cuda" else _CPU_RULES, request)
@@ -391,17 +394,17 @@ class _Pieces:
 
     request: Request
 
-    def scheduled(self, piece: Any) -> Any | None:
+    def scheduled(self, piece: PrimFunc) -> Any | None:
         own = self.request
         return Scheduling(piece, own.target, own.lookup, transfers=own.transfers).function
 
-    def recorded(self, piece: Any) -> tuple[Any, float] | None:
+    def recorded(self, piece: PrimFunc) -> tuple[Any, float] | None:
         served, _ = walk(RECORD_STEPS, replace(self.request, mod=main_module(piece)))
         if served is None or served.run_s is None:
             return None
         return served.schedule.mod["main"], served.run_s
 
-    def transferred(self, piece: Any) -> tuple[Any, float] | None:
+    def transferred(self, piece: PrimFunc) -> tuple[Any, float] | None:
         served, _ = walk((_transferred_traces,), replace(self.request, mod=main_module(piece)))
         if served is None or served.predicted_s is None:
             return None
@@ -438,7 +441,7 @@ def _by_tiles(request: Request) -> _Outcomes:
         return
     from tunehub.kernels.symbolic.schedule import by_tiles  # static functions need none of it
 
-    def scheduled(tile: Any) -> tuple[Any | None, Any | None]:
+    def scheduled(tile: PrimFunc) -> tuple[Any | None, Any | None]:
         inner = Scheduling(tile, request.target, request.lookup, transfers=request.transfers)
         return inner.function, inner.served
 
@@ -451,7 +454,7 @@ def _by_tiles(request: Request) -> _Outcomes:
         yield _of_tiles(found)
 
 
-def _of_tiles(schedule: Any) -> Served:
+def _of_tiles(schedule: TiledFunction) -> Served:
     """What serves a function in tiles, whose record was not measured for more than one."""
     tile: Served | None = schedule.tile
     if tile is None or tile.record is None:
@@ -474,7 +477,7 @@ CPU_STEPS = (*RECORD_STEPS, *_CPU_RULES)
 CUDA_STEPS = (_tf32, *RECORD_STEPS, *_CUDA_RULES)
 
 
-def schedule_module(mod: Any, target: Any, lookup: RecordLookup) -> Scheduled:
+def schedule_module(mod: IRModule, target: Target, lookup: RecordLookup) -> Scheduled:
     """Schedule ``mod``, an IRModule with one PrimFunc ``main``, by the best record of ``lookup`` that applies.
 
     Order: exact records, then records of the same anchor block. A record that is malformed, illegal here or refused
@@ -485,7 +488,7 @@ def schedule_module(mod: Any, target: Any, lookup: RecordLookup) -> Scheduled:
 
 
 def schedule_function(
-    function: Any, target: Any, lookup: RecordLookup, *, transfers: Transfers = DEFAULT_TRANSFERS
+    function: PrimFunc, target: Target, lookup: RecordLookup, *, transfers: Transfers = DEFAULT_TRANSFERS
 ) -> tuple[Scheduled, Any | None]:
     """Schedule a PrimFunc under any name by the steps for the kind of ``target``: those of :func:`schedule_module`,
     then a record for other shapes as ``transfers`` says, then a template with default knobs or the rule for CUDA.
@@ -502,8 +505,8 @@ class Scheduling:
 
     def __init__(
         self,
-        function: Any,
-        target: Any,
+        function: PrimFunc,
+        target: Target,
         lookup: RecordLookup,
         *,
         transfers: Transfers = DEFAULT_TRANSFERS,
@@ -517,7 +520,7 @@ class Scheduling:
         steps = CUDA_STEPS if target.kind.name == "cuda" else CPU_STEPS
         self._walk: LadderWalk[Served] = LadderWalk(steps, self.request)
 
-    def under_name_of(self, function: Any) -> Scheduling:
+    def under_name_of(self, function: PrimFunc) -> Scheduling:
         """This one, for ``function``, which has another name."""
         self.original = function
         return self
@@ -533,7 +536,7 @@ class Scheduling:
         return _scheduled(self.request, self._walk)
 
     @property
-    def function(self) -> Any | None:
+    def function(self) -> PrimFunc | None:
         """The function with the schedule that serves now, its name kept; None without any."""
         if self.served is None:
             return None

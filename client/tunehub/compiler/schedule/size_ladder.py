@@ -18,6 +18,8 @@ from tunehub_registry.template_record import TemplateRecord
 
 if TYPE_CHECKING:
     from tunehub.kernels.template_fit import TemplateFit
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, PrimFunc
     from tunehub_registry.ladder_record import LadderRecord, LadderStep, StepKnobs
 
 Rule = Callable[[Any], Any | None]
@@ -28,10 +30,10 @@ _TARGET = "target"  # an attribute of TVM's functions
 class JoinedSteps:
     """``mod``: with the scheduled function as ``main``, as a schedule has it."""
 
-    mod: Any
+    mod: IRModule
 
 
-def by_ladder(function: Any, target: Any, record: LadderRecord, rule: Rule) -> JoinedSteps:
+def by_ladder(function: PrimFunc, target: Target, record: LadderRecord, rule: Rule) -> JoinedSteps:
     """``function`` by the steps of ``record``; ``rule`` schedules one without it, None for TVM's own loops.
 
     Raises GuardError, KnobError and what TVM raises where a step does not fit.
@@ -53,7 +55,7 @@ def _own_target(branch: SizeBranch) -> Any | None:
     return attributes.get(_TARGET) if attributes else None
 
 
-def _branches(function: Any, target: Any, steps: Sequence[LadderStep], rule: Rule) -> list[SizeBranch]:
+def _branches(function: PrimFunc, target: Target, steps: Sequence[LadderStep], rule: Rule) -> list[SizeBranch]:
     """A branch for each of ``steps``. Those of one kind are one function, which is compiled once."""
     from tvm import s_tir
 
@@ -124,13 +126,13 @@ def static_record(record: LadderRecord, exact: str, fit: TemplateFit) -> Templat
     )
 
 
-def _checked(scheduled: Any, function: Any, target: Any) -> JoinedSteps:
+def _checked(scheduled: PrimFunc, function: PrimFunc, target: Target) -> JoinedSteps:
     # The tile of a step is checked by itself: another size is another number of tiles, by the same statements.
     check_function(scheduled, function, target, largest_probes(scheduled))
     return JoinedSteps(mod=main_module(scheduled))
 
 
-def _by_step(function: Any, target: Any, step: LadderStep, rule: Rule) -> Any:
+def _by_step(function: PrimFunc, target: Target, step: LadderStep, rule: Rule) -> PrimFunc:
     if step.own is not None:
         found = rule(function) if step.own == "rule" else None
         return _default(function, target) if found is None else found
@@ -142,7 +144,7 @@ def _by_step(function: Any, target: Any, step: LadderStep, rule: Rule) -> Any:
     return by_trace(function, target, step.trace) if named is None else by_knobs(function, target, named)
 
 
-def _default(function: Any, target: Any) -> Any:
+def _default(function: PrimFunc, target: Target) -> PrimFunc:
     """TVM's own schedule. That of CPUs is made of whole modules, later, and of functions left as they are."""
     if target.kind.name != "cuda":
         return function
@@ -151,7 +153,7 @@ def _default(function: Any, target: Any) -> Any:
     return default_schedule(function, target)
 
 
-def _on_cuda(function: Any, target: Any, named: StepKnobs | None) -> Any:
+def _on_cuda(function: PrimFunc, target: Target, named: StepKnobs | None) -> PrimFunc:
     from tunehub.kernels.cuda.knobs import by_open_knobs  # CPUs need none of it
 
     if named is None:

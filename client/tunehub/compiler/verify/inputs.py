@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tunehub.comparison.difference import difference
 from tunehub.comparison.random_arrays import random_array
 from tunehub.tir.nodes import buffer_of, buffer_shapes, integer, is_reduction, parameters, statements_in
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import Array, PrimFunc
+
 Kind = Literal["signed", "negative", "positive"]
 _UNWRITTEN = 113  # what integers hold before a run
 
 
-def written(function: Any) -> list[bool]:
+def written(function: PrimFunc) -> list[bool]:
     """For each buffer parameter of ``function``, a PrimFunc without a schedule, whether it is an output."""
     found = set()
     for node in statements_in(function.body):
@@ -25,14 +28,14 @@ def written(function: Any) -> list[bool]:
     return [hash(buffer) in found for buffer in parameters(function)]
 
 
-def longest_sum(function: Any) -> int:
+def longest_sum(function: PrimFunc) -> int:
     """Of how many terms the longest reduction of ``function`` is; 1 without any."""
     nodes = statements_in(function.body)
     axes = ([axis for axis in getattr(node, "iter_vars", ()) if is_reduction(axis)] for node in nodes)
     return max(math.prod(integer(axis.dom.extent) or 1 for axis in own) for own in axes)
 
 
-def arrays_for(function: Any, kind: Kind) -> list[Any]:
+def arrays_for(function: PrimFunc, kind: Kind) -> list[Array | None]:
     """Random arrays for the inputs of ``function``, None for its outputs.
 
     ``signed`` ones are normal, and so small that a sum of products of two has about the size of 1: what follows, such
@@ -61,7 +64,7 @@ def random_numbers(shape: tuple[int, ...], dtype: str, kind: Kind, seed: int) ->
     return -values if kind == "negative" and is_floating(dtype) else values
 
 
-def unwritten(shape: tuple[int, ...], dtype: str, expected: Any = None) -> Any:
+def unwritten(shape: tuple[int, ...], dtype: str, expected: Array | None = None) -> Any:
     """What an output holds before a run: never what a run is ``expected`` to leave there."""
     import numpy as np
 
@@ -72,18 +75,18 @@ def unwritten(shape: tuple[int, ...], dtype: str, expected: Any = None) -> Any:
     return np.logical_not(expected) if dtype == "bool" else (expected + 1).astype(dtype)
 
 
-def comparable(outputs: Sequence[Any]) -> bool:
+def comparable(outputs: Sequence[Array]) -> bool:
     """Whether outputs say something: there is no NaN among them."""
     import numpy as np
 
     return not any(np.isnan(array.astype("float32")).any() for array in outputs if array.dtype.kind not in "iub")
 
 
-def apart(found: Sequence[Any], expected: Sequence[Any]) -> float:
+def apart(found: Sequence[Array], expected: Sequence[Array]) -> float:
     """As :func:`tunehub.comparison.difference.difference`, and infinities that are equal do not differ."""
     import numpy as np
 
-    def finite(array: Any, other: Any) -> Any:
+    def finite(array: Array, other: Array) -> Any:
         if array.shape != other.shape or array.dtype.kind in "iub":
             return array
         if not np.isinf(array).any():  # outputs may have gigabytes: no copies

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.comparison.difference import difference_reason, tolerance
 from tunehub.compiler.verify.inputs import Kind, apart, comparable, is_floating, random_numbers
@@ -19,6 +19,11 @@ from tunehub.compiler.workers.process import SLOW_OPTIONAL_MODULES, WorkerProces
 from tunehub.exceptions import NetworkDiffersError, last_line
 from tunehub.report.ladder import Refusal
 from tunehub.tir.precision import precisions
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import Executable
+    from tunehub.target.types import Target
+    from tunehub.tir.types import Array, IRModule, Object, PassContext
 
 _KINDS: tuple[Kind, ...] = ("signed", "positive")
 _SIZES = (1, 3, 17, 32)  # of open dimensions
@@ -75,8 +80,8 @@ class NetworkVerifySession:
 
 
 def check_network(
-    mod: Any,
-    finished: Any,
+    mod: IRModule,
+    finished: IRModule,
     target: str,
     memory: VerdictMemory,
     limits: VerifyLimits,
@@ -129,7 +134,7 @@ def _verdict(found: NetworkDifference) -> KernelVerdict:
     return KernelVerdict(check="run", refusal=Refusal(check="run", difference=known, tolerance=found.tolerance))
 
 
-def _case(plain: Any, shapes: _Shapes, target: Any) -> tuple[list[Any], list[Any]] | None:
+def _case(plain: Executable, shapes: _Shapes, target: Target) -> tuple[list[Array], list[Array]] | None:
     """Random inputs of these shapes, and what ``plain`` makes of them; None where that is no numbers."""
     for kind in _KINDS:
         arrays = [random_numbers(*shape, kind, seed=number) for number, shape in enumerate(shapes)]
@@ -139,7 +144,7 @@ def _case(plain: Any, shapes: _Shapes, target: Any) -> tuple[list[Any], list[Any
     return None
 
 
-def _inputs(mod: Any) -> list[_Shapes]:
+def _inputs(mod: IRModule) -> list[_Shapes]:
     """Shape and element type of each parameter of ``main``; of open shapes, for several values of the symbols. Raises
     ValueError for those that are not known."""
     from tunehub.tir.nodes import shape_of, tensor_type
@@ -165,7 +170,7 @@ def _inputs(mod: Any) -> list[_Shapes]:
     ]
 
 
-def _half(mod: Any) -> list[str]:
+def _half(mod: IRModule) -> list[str]:
     """The types that kernels of a lowered module compute in, though inputs and outputs are wider."""
     import tvm
 
@@ -178,7 +183,7 @@ def _half(mod: Any) -> list[str]:
     return [*floating, *precisions(functions), *(["quantised"] if quantised else [])]
 
 
-def _plain_pipeline(target: Any) -> Any:
+def _plain_pipeline(target: Target) -> Any:
     """TVM's own pipeline; on CUDA with the plain schedule of each kernel, as some of TVM's own are wrong."""
     import tvm
     from tvm import relax
@@ -190,7 +195,7 @@ def _plain_pipeline(target: Any) -> Any:
     from tunehub.kernels.cuda.plain import plain_schedule
 
     @tvm.transform.module_pass(opt_level=0, name="tunehub.plain")  # type: ignore[untyped-decorator]
-    def plain(mod: Any, _context: Any) -> Any:
+    def plain(mod: IRModule, _context: PassContext) -> IRModule:
         functions = {
             variable: plain_schedule(function) if isinstance(function, tvm.tirx.PrimFunc) else function
             for variable, function in mod.functions.items()
@@ -202,7 +207,7 @@ def _plain_pipeline(target: Any) -> Any:
     return tvm.transform.Sequential([*relax.pipeline.library_dispatch_passes(target), *legalize, plain, *lower])
 
 
-def _compiled_as_it_is(mod: Any, target: Any) -> Any:
+def _compiled_as_it_is(mod: IRModule, target: Target) -> Executable:
     """Code for a module that a pipeline has lowered, generated as a compile with records does it."""
     import tvm
     from tvm.tirx.compilation_pipeline import PIPELINE_MAP
@@ -218,7 +223,7 @@ def _compiled_as_it_is(mod: Any, target: Any) -> Any:
         PIPELINE_MAP[PIPELINE] = original
 
 
-def _outputs(executable: Any, arrays: list[Any], target: Any) -> list[Any]:
+def _outputs(executable: Executable, arrays: list[Array], target: Target) -> list[Array]:
     import tvm
     from tvm import relax
 
@@ -227,7 +232,7 @@ def _outputs(executable: Any, arrays: list[Any], target: Any) -> list[Any]:
     return _flat(machine["main"](*[tvm.runtime.tensor(array, device) for array in arrays]))
 
 
-def _flat(result: Any) -> list[Any]:
+def _flat(result: Object) -> list[Array]:
     if hasattr(result, "numpy"):
         return [result.numpy()]
     return [array for part in result for array in _flat(part)]

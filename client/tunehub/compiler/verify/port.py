@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tunehub.records.lookup import content_of
 from tunehub.report.ladder import Check, Refusal
 from tunehub.tir.keys import structural_hash
 from tunehub_registry.any_record import AnyRecord
 from tunehub_registry.ladder_record import LadderRecord
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import PrimFunc
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +25,8 @@ class ScheduledFunction:
     """
 
     exact: str
-    original: Any
-    scheduled: Any
+    original: PrimFunc
+    scheduled: PrimFunc
     record: AnyRecord | LadderRecord | None = None
 
     @cached_property

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tunehub.comparison.difference import tolerance
 from tunehub.compiler.verify.inputs import Kind, apart, arrays_for, comparable, longest_sum, unwritten, written
@@ -18,6 +18,10 @@ from tunehub.exceptions import last_line
 from tunehub.tir.nodes import buffer_kind, buffer_shapes, main_module, parameters
 from tunehub.tir.precision import precisions
 from tunehub.tir.symbols import PROBES, elements_at, first_probes, instance, probes, scalars, symbol_name, symbols_of
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import Array, Device, DeviceTensor, Module, PrimFunc
 
 _KINDS: tuple[Kind, ...] = ("signed", "negative", "positive")
 _ENOUGH = 2  # kinds of inputs
@@ -57,8 +61,8 @@ class _Reference:
     """``library``: the plain schedule of ``function``, run at ``sizes``. ``cases``: by the values of its symbols;
     ``failed``: why there are none for some."""
 
-    function: Any
-    library: Any
+    function: PrimFunc
+    library: Module
     tolerance: float
     sizes: list[tuple[int, ...]]
     cases: dict[tuple[int, ...], list[_Case]] = field(default_factory=dict)
@@ -108,7 +112,7 @@ class VerifySession:
             raise ValueError(next(iter(reference.failed.values())))
         self._reference = reference
 
-    def _sizes_of(self, reference: _Reference, scheduled: Any) -> list[tuple[int, ...]]:
+    def _sizes_of(self, reference: _Reference, scheduled: PrimFunc) -> list[tuple[int, ...]]:
         """The sizes to run a schedule at: the function's, and those that ``scheduled`` itself names, of large ones
         those that alone lead into a branch."""
         own = {tuple(map(int, values)) for values in (scheduled.attrs or {}).get(PROBES, ())}
@@ -119,7 +123,7 @@ class VerifySession:
                 self._try(reference, instance(reference.function, values), values, 1)
         return [*reference.sizes, *(values for values in named if values not in reference.sizes)]
 
-    def _try(self, reference: _Reference, static: Any, values: tuple[int, ...], enough: int) -> None:
+    def _try(self, reference: _Reference, static: PrimFunc, values: tuple[int, ...], enough: int) -> None:
         """Make the cases for ``values`` of the symbols, for which ``static`` is the function."""
         try:
             cases = self._cases(reference.library, static, scalars(reference.function, values), enough)
@@ -132,7 +136,7 @@ class VerifySession:
         if not cases:
             reference.failed[values] = "its plain schedule gives no numbers on random inputs"
 
-    def _cases(self, library: Any, function: Any, behind: tuple[int, ...], enough: int) -> list[_Case]:
+    def _cases(self, library: Module, function: PrimFunc, behind: tuple[int, ...], enough: int) -> list[_Case]:
         """``enough`` cases, if that many kinds of inputs give numbers, for ``library`` at the shapes of ``function``;
         ``behind``: what it is called with behind its buffers."""
         found: list[_Case] = []
@@ -165,12 +169,12 @@ class VerifySession:
             return RunResult(tolerance=most, error=last_line(error), lost=not self._works())
         return RunResult(difference=found, tolerance=most, not_run=reference.not_run(sizes))
 
-    def _apart(self, library: Any, case: _Case) -> float:
+    def _apart(self, library: Module, case: _Case) -> float:
         outputs = self._outputs(library, case)
         pairs = [(a, b) for a, b in zip(outputs, case.expected, strict=True) if b is not None]
         return apart([a for a, _ in pairs], [b for _, b in pairs])
 
-    def _outputs(self, library: Any, case: _Case) -> list[Any]:
+    def _outputs(self, library: Module, case: _Case) -> list[Any]:
         """The outputs of a run, None for inputs."""
         expected = case.expected or [None] * len(case.shapes)
         rows = list(zip(case.inputs, case.shapes, expected, strict=True))
@@ -178,19 +182,19 @@ class VerifySession:
         library["main"](*tensors, *case.scalars)
         return [tensor.numpy() if given is None else None for tensor, (given, _, _) in zip(tensors, rows, strict=True)]
 
-    def _plain(self, function: Any) -> Any:
+    def _plain(self, function: PrimFunc) -> PrimFunc:
         if not self._is_cuda():
             return function
         from tunehub.kernels.cuda.plain import plain_schedule
 
         return plain_schedule(function)
 
-    def _built(self, function: Any) -> Any:
+    def _built(self, function: PrimFunc) -> Module:
         import tvm
 
         return tvm.tirx.build(main_module(function), target=self._target())
 
-    def _tensor(self, array: Any) -> Any:
+    def _tensor(self, array: Array) -> DeviceTensor:
         import tvm
 
         return tvm.runtime.tensor(array, self._device())
@@ -202,7 +206,7 @@ class VerifySession:
             return False
         return True
 
-    def _device(self) -> Any:
+    def _device(self) -> Device:
         import tvm
 
         return tvm.cuda(0) if self._is_cuda() else tvm.cpu()
@@ -210,7 +214,7 @@ class VerifySession:
     def _is_cuda(self) -> bool:
         return str(self._target().kind.name) == "cuda"
 
-    def _target(self) -> Any:
+    def _target(self) -> Target:
         import tvm
 
         return tvm.target.Target(self._text)
@@ -243,7 +247,7 @@ class BuildSession:
         return RunResult(tolerance=0.0)
 
 
-def _tried(function: Any) -> list[tuple[int, ...]]:
+def _tried(function: PrimFunc) -> list[tuple[int, ...]]:
     """The probes without the largest, but with the first; a schedule itself names sizes at which other code runs."""
     found = probes(function)
     return [values for values in found if values == found[0] or elements_at(function, values) <= _MOST_ELEMENTS]
@@ -258,7 +262,7 @@ def _squeezed(text: str) -> str:
     return text.replace(" ", "").replace("_", "")
 
 
-def _function(text: str) -> Any:
+def _function(text: str) -> PrimFunc:
     import tvm
 
     return tvm.ir.load_json(text)["main"]

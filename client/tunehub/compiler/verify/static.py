@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.compiler.verify.port import KernelVerdict, ScheduledFunction
 from tunehub.records.lookup import content_of
 from tunehub.report.ladder import Refusal
 from tunehub.tir.cuda.fault import Fault, NotSimulated
 from tunehub.tir.cuda.known_faults import made_of
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 FindFault = Callable[[Any, Any], Fault | NotSimulated | None]
 
@@ -18,7 +21,7 @@ class StaticVerifier:
     """Says what ``find_fault`` finds, the check that is made of every schedule for a GPU, and of records' for a CPU.
     ``not_run`` is why schedules are not run, too."""
 
-    def __init__(self, target: Any, find_fault: FindFault, not_run: str) -> None:
+    def __init__(self, target: Target, find_fault: FindFault, not_run: str) -> None:
         self._target, self._find_fault, self._not_run = target, find_fault, not_run
 
     def begin(self) -> None:

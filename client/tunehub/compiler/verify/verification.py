@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.compiler.verify.limits import VerifyLimits
 from tunehub.exceptions import HubError
@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # opening a hub needs none of it
     from tunehub.compiler.verify.memory import VerdictMemory
     from tunehub.compiler.verify.port import ScheduleVerifier
     from tunehub.compiler.verify.static import FindFault
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule
 
 VERIFY_VERSION = 3
 """Changes whenever running a schedule could give another verdict than before."""
@@ -82,7 +84,7 @@ class Verification:
         return not (known and self.device.model in (None, self._host.model))
 
     @contextmanager
-    def verifying(self, target: Any, *, explaining: bool = False) -> Iterator[ScheduleVerifier]:
+    def verifying(self, target: Target, *, explaining: bool = False) -> Iterator[ScheduleVerifier]:
         """What verifies the schedules of a module for ``target``; ``explaining``: nothing may be run."""
         verifier = self._verifier(target, explaining)
         verifier.begin()
@@ -93,7 +95,7 @@ class Verification:
             verifier.close()
 
     @contextmanager
-    def remembering(self, target: Any) -> Iterator[None]:
+    def remembering(self, target: Target) -> Iterator[None]:
         """Inside the block the static check of schedules for ``target`` is not made twice, whatever the mode is."""
         if target.kind.name not in ("llvm", "cuda"):
             yield
@@ -107,7 +109,7 @@ class Verification:
         finally:
             memory.save()
 
-    def check_network(self, mod: Any, finished: Any, target: Any, note: Callable[[str], None]) -> None:
+    def check_network(self, mod: IRModule, finished: IRModule, target: Target, note: Callable[[str], None]) -> None:
         """Compare ``finished``, what a pipeline made of ``mod``, with TVM's plain compile, where code for ``target``
         runs here; else ``note`` says why not. Raises NetworkDiffersError."""
         if self.device.name is None:
@@ -117,7 +119,7 @@ class Verification:
 
         check_network(mod, finished, str(target), self.memory(target), self.limits, note)
 
-    def memory(self, target: Any) -> VerdictMemory:
+    def memory(self, target: Target) -> VerdictMemory:
         """The verdicts on schedules for ``target`` on the device that is here."""
         from tunehub.compiler.verify.memory import VerdictMemory
 
@@ -127,7 +129,7 @@ class Verification:
             self._memories[text] = VerdictMemory(self._cache, environment, self._on_problem)
         return self._memories[text]
 
-    def _verifier(self, target: Any, explaining: bool) -> ScheduleVerifier:
+    def _verifier(self, target: Target, explaining: bool) -> ScheduleVerifier:
         from tunehub.compiler.verify.memory import RememberingVerifier
         from tunehub.compiler.verify.port import TrustingVerifier
         from tunehub.compiler.verify.static import StaticVerifier

@@ -112,7 +112,7 @@ class _VerifyWorker:
     ``launcher`` starts it; where that does not lead to one that works, it is a new interpreter.
     """
 
-    def __init__(self, make_session: Callable[[], Any], limits: VerifyLimits, launcher: Launcher | None) -> None:
+    def __init__(self, make_session: Callable[[], object], limits: VerifyLimits, launcher: Launcher | None) -> None:
         self._make_session, self._limits, self._launcher = make_session, limits, launcher
         self._process: WorkerProcess | None = None
         self._warm = False

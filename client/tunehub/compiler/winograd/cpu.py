@@ -26,7 +26,10 @@ from tunehub.tir.symbols import is_symbolic
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tunehub.graph.types import Constant, Expr
     from tunehub.records.lookup import RecordLookup
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, PrimFunc
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +42,7 @@ class _Tuned:
 
 
 def with_winograd(
-    mod: Any, target: Any, lookup: RecordLookup, note: Callable[[str], None]
+    mod: IRModule, target: Target, lookup: RecordLookup, note: Callable[[str], None]
 ) -> tuple[Any, dict[str, Scheduling]]:
     """``mod``, as :func:`tunehub.compiler.preparing.prepare` makes it for a CPU, with such functions and their weights;
     and how these functions are scheduled, by name.
@@ -50,7 +53,7 @@ def with_winograd(
     written: dict[str, Scheduling] = {}  # by the name of the direct convolution
     named: dict[str, Scheduling] = {}
 
-    def replacement(name: str, function: Any) -> Replacement | None:
+    def replacement(name: str, function: PrimFunc) -> Replacement | None:
         found = _replacement(name, function, target, lookup)
         if found is None:
             return None
@@ -63,7 +66,9 @@ def with_winograd(
     return with_replacements(mod, replacement, _transformed, note, added, _fits), named
 
 
-def _replacement(name: str, function: Any, target: Any, lookup: RecordLookup) -> tuple[Replacement, Scheduling] | None:
+def _replacement(
+    name: str, function: PrimFunc, target: Target, lookup: RecordLookup
+) -> tuple[Replacement, Scheduling] | None:
     found = find(function)
     tuned = None if found is None else _tuned(function, lookup)
     if found is None or tuned is None:
@@ -88,7 +93,7 @@ def _is_scheduled(scheduling: Scheduling) -> bool:
     return served is not None and (served.record is not None or served.template == template.NAME)
 
 
-def _tuned(function: Any, lookup: RecordLookup) -> _Tuned | None:
+def _tuned(function: PrimFunc, lookup: RecordLookup) -> _Tuned | None:
     """What was measured for ``function``, or for the record that would serve it; None where something was, and nobody
     says what default knobs take."""
     single = main_module(function)
@@ -109,7 +114,7 @@ def _tuned(function: Any, lookup: RecordLookup) -> _Tuned | None:
     return _Tuned(gain=gain, recorded=candidate is not None)
 
 
-def has_ladder(mod: Any, exact: str, lookup: RecordLookup) -> bool:
+def has_ladder(mod: IRModule, exact: str, lookup: RecordLookup) -> bool:
     """Whether a ladder may serve ``mod``; what it gained over default knobs, nobody says."""
     if not is_symbolic(mod["main"]):
         return bool(lookup.ladders("instance", exact))
@@ -117,7 +122,7 @@ def has_ladder(mod: Any, exact: str, lookup: RecordLookup) -> bool:
     return bool(lookup.ladders("exact", exact)) or bool(anchor and lookup.ladders("anchor", anchor))
 
 
-def _transformed(constant: Any, tile: int) -> Any:
+def _transformed(constant: Constant, tile: int) -> Expr:
     values = constant_array(constant)
     shape, kind = transformed_shape(values.shape, tile), weight_type(values.ndim)
     if kind == "int16":
@@ -125,6 +130,6 @@ def _transformed(constant: Any, tile: int) -> Any:
     return constant_like(shape, kind, lambda own: transform_weight(values, tile, own))
 
 
-def _fits(constant: Any) -> bool:
+def _fits(constant: Constant) -> bool:
     values = constant_array(constant)
     return weight_type(values.ndim) == "float32" or are_exact(values)

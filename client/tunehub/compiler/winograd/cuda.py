@@ -19,11 +19,14 @@ from tunehub.tir.symbols import is_symbolic
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tunehub.graph.types import Constant, Expr
     from tunehub.records.lookup import Candidate, RecordLookup
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, PrimFunc
     from tunehub_registry.ladder_record import LadderRecord
 
 
-def with_winograd(mod: Any, target: Any, lookup: RecordLookup, note: Callable[[str], None]) -> Any:
+def with_winograd(mod: IRModule, target: Target, lookup: RecordLookup, note: Callable[[str], None]) -> IRModule:
     """``mod``, as :func:`tunehub.compiler.preparing.prepare` makes it for a GPU, with such functions and their weights.
 
     A function for which ``lookup`` has a record keeps it unless the algorithm should be faster than that by the margin
@@ -33,11 +36,11 @@ def with_winograd(mod: Any, target: Any, lookup: RecordLookup, note: Callable[[s
     return with_replacements(mod, partial(_replacement, target=target, lookup=lookup), _transformed, note)
 
 
-def _transformed(constant: Any, tile: int) -> Any:
+def _transformed(constant: Constant, tile: int) -> Expr:
     return form_of(half=constant_array(constant).dtype == "float16").transformed(constant, tile)
 
 
-def _replacement(name: str, function: Any, *, target: Any, lookup: RecordLookup) -> Replacement | None:
+def _replacement(name: str, function: PrimFunc, *, target: Target, lookup: RecordLookup) -> Replacement | None:
     found = find_plain(function)
     if found is None:
         return None
@@ -57,7 +60,7 @@ def _replacement(name: str, function: Any, *, target: Any, lookup: RecordLookup)
     return Replacement(stages=split, weight=found.weight, tile=tile, recorded=any((*candidates, ladder)))
 
 
-def _direct_s(single: Any, recorded_s: Sequence[float], target: Any, *, half: bool) -> float:
+def _direct_s(single: IRModule, recorded_s: Sequence[float], target: Target, *, half: bool) -> float:
     """Seconds that the direct convolution should take, or took by records; 0 where that is not known."""
     return min(filter(None, [products_s(single, target, half=half), *recorded_s]), default=0.0)
 
@@ -74,20 +77,20 @@ def _ladder_s(ladder: LadderRecord | None, batch: int | None) -> list[float]:
     return [times.run_s * batch / times.size]
 
 
-def _ladder(mod: Any, lookup: RecordLookup) -> LadderRecord | None:
+def _ladder(mod: IRModule, lookup: RecordLookup) -> LadderRecord | None:
     """The ladder that would serve ``mod``, a function with an open batch."""
     anchor = anchor_key(mod)
     found = [*lookup.ladders("exact", workload_key(mod)), *(lookup.ladders("anchor", anchor) if anchor else ())]
     return found[0].record if found else None
 
 
-def _candidate(single: Any, lookup: RecordLookup) -> Candidate | None:
+def _candidate(single: IRModule, lookup: RecordLookup) -> Candidate | None:
     exact = lookup.by_exact(workload_key(single))
     anchor = anchor_key(single) if exact is None else None
     return exact or next(iter(lookup.by_anchor(anchor) if anchor else ()), None)
 
 
-def _fit(split: tuple[WinogradStage, ...], target: Any) -> bool:
+def _fit(split: tuple[WinogradStage, ...], target: Target) -> bool:
     """Whether the transforms have schedules: without, TVM's loops would compute them many times."""
     first, _, last = split
     try:
@@ -96,5 +99,5 @@ def _fit(split: tuple[WinogradStage, ...], target: Any) -> bool:
         return False
 
 
-def _transform(mod: Any, target: Any) -> Any | None:
+def _transform(mod: IRModule, target: Target) -> Any | None:
     return transforms.open_sizes(mod, target) if is_symbolic(mod["main"]) else by_one(transforms, mod, target)

@@ -96,7 +96,7 @@ class WorkerProcess:
 
     def __init__(
         self,
-        make_session: Callable[[], Any],
+        make_session: Callable[[], object],
         *,
         threads: int | None = None,
         log: str | os.PathLike[str] | None = None,
@@ -142,7 +142,7 @@ class WorkerProcess:
         self.send(request)
         return self.receive(limit_s, request[0])
 
-    def send(self, request: Any) -> None:
+    def send(self, request: object) -> None:
         """The first half of :meth:`ask`."""
         try:
             self.connection.send(request)
@@ -214,7 +214,7 @@ class _HidingFinder:
         return None if name.partition(".")[0] in self._names else self._finder.find_spec(name, *where)
 
 
-def serve(connection: Connection, make_session: Callable[[], Any], threads: int | None) -> None:
+def serve(connection: Connection, make_session: Callable[[], object], threads: int | None) -> None:
     """Answer requests until the parent closes the pipe: what a worker process does."""
     if threads is not None:
         os.environ["TVM_NUM_THREADS"] = str(threads)
@@ -232,7 +232,7 @@ def serve(connection: Connection, make_session: Callable[[], Any], threads: int 
             connection.send(("error", last_line(error)))
 
 
-def error_of(request: Callable[..., None], *arguments: Any) -> str | None:
+def error_of(request: Callable[..., None], *arguments: object) -> str | None:
     """What a request would answer as its error; None when it succeeds."""
     try:
         request(*arguments)

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.tir.nodes import operator_of, shape_of
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import Call, Expr
 
 OPERATORS = ("relax.nn.attention", "relax.nn.attention_bias")  # of tensors [batch, length, heads, depth]
 
 
-def is_softmax(value: Any) -> bool:
+def is_softmax(value: Expr) -> bool:
     """Whether ``value`` is a softmax along the last axis."""
     return operator_of(value) == "relax.nn.softmax" and int(value.attrs.axis) in (-1, len(shape_of(value) or ()) - 1)
 
@@ -26,7 +29,7 @@ def replaces_nan(where: Any, value_of: Callable[[Any], Any], number_of: Callable
     return bool(same) and number_of(zero) == 0
 
 
-def operator_scale(call: Any, depth: int) -> float:
+def operator_scale(call: Call, depth: int) -> float:
     """What Relax's own operator ``call`` multiplies scores with; ``depth``: of queries and keys."""
     scale = call.attrs.scale
     return 1 / math.sqrt(depth) if scale is None else float(getattr(scale, "value", scale))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tvm import tirx
@@ -28,6 +28,11 @@ from tunehub.tir.nodes import (
     shape_of,
     tensor_type,
 )
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import Call, Expr
+    from tunehub.tir.types import Buffer, Index, Mutator, PrimExpr
+    from tunehub.tir.types import Var as TirVar
 
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "relax.add": lambda a, b: a + b,
@@ -53,21 +58,21 @@ class FoundAttention:
     has no key gives zeros.
     """
 
-    lead: tuple[Any, ...]
-    queries: Any
-    keys: Any
+    lead: tuple[Index, ...]
+    queries: Index
+    keys: Index
     depth: int
     outputs: int
     operand: str
     dtype: str
-    axes: tuple[Any, ...]
-    tensors: tuple[Any, ...]
-    memory: tuple[Any, ...]
-    query: Any
-    key: Any
-    value: Any
-    score: Any
-    masked: Any
+    axes: tuple[PrimExpr, ...]
+    tensors: tuple[Expr, ...]
+    memory: tuple[Buffer, ...]
+    query: PrimExpr
+    key: PrimExpr
+    value: PrimExpr
+    score: PrimExpr
+    masked: PrimExpr
     safe: bool
 
     @property
@@ -82,7 +87,7 @@ class NotAttentionError(ValueError):
     """The text says why."""
 
 
-def found_attention(mutator: Any, call: Any) -> FoundAttention | None:
+def found_attention(mutator: Mutator, call: Call) -> FoundAttention | None:
     """The attention whose last product is ``call``, a matmul of the graph that ``mutator`` (a PyExprMutator) rewrites,
     or which is Relax's own operator; None when it is none."""
     try:
@@ -103,13 +108,13 @@ class _Scaled:
 @dataclass(slots=True)
 class _AttentionSearch:
     views: TensorViews
-    tensors: list[Any] = field(default_factory=list)
-    memory: list[Any] = field(default_factory=list)
-    score: Any = field(default_factory=lambda: tirx.Var("score", _F32))
+    tensors: list[Expr] = field(default_factory=list)
+    memory: list[Buffer] = field(default_factory=list)
+    score: PrimExpr = field(default_factory=lambda: tirx.Var("score", _F32))
     scores: tuple[Any, list[Any]] | None = None  # the product of queries and keys, and the place of a score in it
     steps: int = 0
 
-    def product(self, call: Any) -> FoundAttention:
+    def product(self, call: Call) -> FoundAttention:
         *lead, queries, outputs = _shape(call)
         keys = _shape(call.args[1])[-2]
         axes = [self.views.axis(f"i{at}", extent) for at, extent in enumerate((*lead, queries, keys))]
@@ -128,7 +133,7 @@ class _AttentionSearch:
         )
         return self.found((*lead, queries, keys), (*axes, d, n), sources, masked, safe, call)
 
-    def operator(self, call: Any) -> FoundAttention:
+    def operator(self, call: Call) -> FoundAttention:
         """Relax's own operator, of tensors ``[batch, length, heads, depth]``."""
         q, k, v, *bias = call.args
         attrs = call.attrs
@@ -150,12 +155,12 @@ class _AttentionSearch:
 
     def found(
         self,
-        extents: Sequence[Any],
-        axes: Sequence[Any],
+        extents: Sequence[Index],
+        axes: Sequence[PrimExpr],
         sources: Sequence[tuple[Any, list[Any], Any]],
-        masked: Any,
+        masked: _Scaled | PrimExpr,
         safe: bool,
-        call: Any,
+        call: Call,
     ) -> FoundAttention:
         """``sources``: queries, keys and values, for each the place of an element and the axis of its neighbours."""
         (query, first), (key, second), (value, third) = (self.source(*each) for each in sources)
@@ -183,7 +188,7 @@ class _AttentionSearch:
 
     # -- from the last product to the first
 
-    def softmax(self, weights: Any, at: Sequence[Any]) -> tuple[Any, bool, list[Any]]:
+    def softmax(self, weights: Expr, at: Sequence[PrimExpr]) -> tuple[Any, bool, list[Any]]:
         """The softmax that weights are, whether a query without keys gets zeros behind it, and the place in it."""
         value, safe, place = self.views.value(weights), False, list(at)
         while operator_of(value) != "relax.nn.softmax":
@@ -219,7 +224,7 @@ class _AttentionSearch:
         same = self.views.value(scores).same_as(self.views.value(weights.args[0]))
         return bool(same) and self.views.number(least) == -math.inf
 
-    def element(self, expression: Any, at: Sequence[Any]) -> Any:
+    def element(self, expression: Expr, at: Sequence[PrimExpr]) -> _Scaled | PrimExpr:
         """What an expression has at a place: scores times a number, or an expression of TIR."""
         self.steps += 1
         value = self.views.value(expression)
@@ -262,11 +267,11 @@ class _AttentionSearch:
                     return tirx.Select(mask.condition, _widened(self.plain(other)), _constant(-math.inf))
         return _ARITHMETIC[name](*(_widened(self.plain(each)) for each in (first, second)))
 
-    def plain(self, value: Any) -> Any:
+    def plain(self, value: _Scaled | PrimExpr) -> PrimExpr:
         """A value as an expression; the factors of queries and keys come later."""
         return self.score * tirx.const(value.factor, _F32) if isinstance(value, _Scaled) else value
 
-    def finished(self, masked: Any, factor: float) -> Any:
+    def finished(self, masked: _Scaled | PrimExpr, factor: float) -> PrimExpr:
         """What the softmax takes of a score, with the factor of queries and keys."""
         if isinstance(masked, _Scaled):
             return self.plain(_Scaled(masked.factor * factor))
@@ -274,7 +279,7 @@ class _AttentionSearch:
 
     # -- tensors
 
-    def read(self, expression: Any, at: Sequence[Any]) -> Any:
+    def read(self, expression: Expr, at: Sequence[PrimExpr]) -> PrimExpr:
         """An element of a tensor."""
         shape = _shape(expression)
         known = next((n for n, each in enumerate(self.tensors) if each.same_as(expression)), len(self.tensors))
@@ -284,7 +289,7 @@ class _AttentionSearch:
             self.memory.append(tirx.decl_buffer([wide(extent) for extent in shape], dtype, f"t{known}"))
         return tirx.BufferLoad(self.memory[known], broadcast(shape, at))
 
-    def source(self, expression: Any, at: Sequence[Any], last: Any) -> tuple[Any, float]:
+    def source(self, expression: Expr, at: Sequence[PrimExpr], last: PrimExpr) -> tuple[Any, float]:
         """An element of queries, keys or values where it lies in memory with its neighbours along ``last``, and the
         factor on the way there. Raises NotAttentionError when it lies nowhere so."""
         best, factor, value = None, 1.0, expression
@@ -304,12 +309,12 @@ class _AttentionSearch:
             raise NotAttentionError("no tensor with neighbours side by side")
         return self.read(best[0], best[1]), best[2]
 
-    def begins(self, index: Any, last: Any) -> bool:
+    def begins(self, index: PrimExpr, last: PrimExpr) -> bool:
         """Whether an index is ``last`` plus what is the same for all, and a multiple of what is read at once."""
         rest = self.views.analyzer.simplify(index - last)
         return not _has(rest, last) and bool(self.views.analyzer.can_prove(tirx.floormod(rest, _VECTOR) == 0))
 
-    def scaled(self, value: Any, at: Sequence[Any]) -> tuple[tuple[Any, list[Any]] | None, float]:
+    def scaled(self, value: Expr, at: Sequence[PrimExpr]) -> tuple[tuple[Any, list[Any]] | None, float]:
         """The tensor that is multiplied by a number, the place in it, and the number."""
         first, second = map(self.views.number, value.args)
         if second is not None:
@@ -319,7 +324,7 @@ class _AttentionSearch:
         return None, 1.0
 
 
-def _triangle(value: Any, at: Sequence[Any]) -> Any | None:
+def _triangle(value: Expr, at: Sequence[PrimExpr]) -> PrimExpr | None:
     """A constant that says which keys a query has: those in front of it."""
     shape = shape_of(value) if is_constant(value) else None
     if shape is None or len(shape) < 2 or any(extent != 1 for extent in shape[:-2]) or 1 in shape[-2:]:
@@ -334,7 +339,7 @@ def _triangle(value: Any, at: Sequence[Any]) -> Any | None:
     return tirx.Select(inside, tirx.const(0, _F32), _constant(float(array[0, -1])))
 
 
-def _logical(name: str, first: Any, second: Any) -> Any:
+def _logical(name: str, first: PrimExpr, second: PrimExpr) -> PrimExpr:
     if isinstance(first, _Scaled) or isinstance(second, _Scaled):
         raise NotAttentionError("logic on scores")
     for one, other in ((first, second), (second, first)):
@@ -350,39 +355,39 @@ def _is_mask(value: Any) -> bool:
     return type(value.true_value).__name__ == "FloatImm" and float(value.true_value.value) == 0
 
 
-def _hides(value: Any) -> bool:
+def _hides(value: PrimExpr) -> bool:
     return type(value).__name__ == "FloatImm" and float(value.value) <= _HIDDEN
 
 
-def _loads(expression: Any) -> bool:
+def _loads(expression: PrimExpr) -> bool:
     found: list[Any] = []
     replaced(expression, {}, lambda buffer, _: found.append(buffer))
     return bool(found)
 
 
-def _widened(value: Any) -> Any:
+def _widened(value: PrimExpr) -> PrimExpr:
     return value if isinstance(value, _Scaled) or element_type(value) == _F32 else value.astype(_F32)
 
 
-def _constant(number: float) -> Any:
+def _constant(number: float) -> PrimExpr:
     return tirx.const(number, _F32)
 
 
-def _shape(expression: Any) -> tuple[Any, ...]:
+def _shape(expression: Expr) -> tuple[Any, ...]:
     shape = shape_of(expression)
     if shape is None:
         raise NotAttentionError("a tensor of unknown shape")
     return shape
 
 
-def _known(extent: Any) -> int:
+def _known(extent: Index) -> int:
     found = integer(extent)
     if found is None:
         raise NotAttentionError("an open depth")
     return found
 
 
-def _has(expression: Any, variable: Any) -> bool:
+def _has(expression: PrimExpr, variable: TirVar) -> bool:
     from tvm.tirx.analysis import undefined_vars
 
     return any(each.same_as(variable) for each in undefined_vars(expression))

@@ -7,7 +7,7 @@ products that tiles do in passing, in the layout of its neighbours.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tvm import relax
@@ -16,8 +16,12 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tunehub.graph.kernel_calls import rewritten
 from tunehub.tir.nodes import bound_value, operator_of, static_shape, tensor_type
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import Call, Expr
+    from tunehub.tir.types import Attrs, IRModule
 
-def sum_channels_by_tiles(mod: Any) -> Any:
+
+def sum_channels_by_tiles(mod: IRModule) -> IRModule:
     """``mod`` with averages over windows of channels as convolutions."""
     summer = _ChannelSummer(mod)
     written = rewritten(summer, mod)
@@ -28,7 +32,7 @@ def sum_channels_by_tiles(mod: Any) -> Any:
 class _ChannelSummer(PyExprMutator):  # type: ignore[misc]
     found = False
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
         if operator_of(call) != "relax.squeeze":
             return call
@@ -45,7 +49,7 @@ class _ChannelSummer(PyExprMutator):  # type: ignore[misc]
         return relax.op.nn.conv2d(apart.args[0], relax.const(_band(shape[1], *window)))
 
 
-def _window(attrs: Any) -> tuple[int, int] | None:
+def _window(attrs: Attrs) -> tuple[int, int] | None:
     """How many channels an average is of, and how many of them are before its own; None for one that is over more than
     channels, has another number of results, or counts channels that are not there otherwise."""
     size, padding = [int(each) for each in attrs.pool_size], [int(each) for each in attrs.padding]

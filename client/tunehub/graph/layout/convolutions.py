@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.graph.layout.costs import PLAIN, ConvWorkload
 from tunehub.graph.layout.images import image_shape, typical_shape
@@ -14,6 +14,10 @@ from tunehub.kernels.te import blocked, grouped
 from tunehub.kernels.te.grouped import PAIRS, PIXEL, TILES, TILES_INT8, WORDS, Groups
 from tunehub.kernels.te.weights import Array, ReadBlocks, pack_conv2d_weight, pack_depthwise_weight
 from tunehub.tir.nodes import shape_of, tensor_type
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import BlockBuilder, Call, Expr
+    from tunehub.tir.types import Attrs
 
 Shape = tuple[int, int, int, int]
 _TILES_GAIN = 4.0  # times as fast as in float32, cautiously
@@ -32,7 +36,7 @@ class _BlockedConvolution:
     narrow: bool = False
 
 
-def conv2d(rules: Rules, call: Any) -> Operator | None:
+def conv2d(rules: Rules, call: Call) -> Operator | None:
     """A convolution, whose weight is packed for its layouts."""
     if str(tensor_type(call.args[0]).dtype) == "uint8":
         return _conv2d_int8(rules, call)
@@ -52,7 +56,7 @@ def conv2d(rules: Rules, call: Any) -> Operator | None:
             return rules.costs.conv(workload, source, result)
         return rules.costs.conv(_in_whole_blocks(workload), source, result) / _TILES_GAIN
 
-    def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
+    def write(builder: BlockBuilder, choice: Choice, inputs: Sequence[Expr]) -> Expr:
         return _written(rules, builder, call, _kernel(rules, workload, choice, values, sizes), (choice, inputs[0]))
 
     return Operator((data,), tuple(Choice(a, b, seconds(a, b)) for a, b in pairs), write)
@@ -66,12 +70,12 @@ class _ImageSizes:
     batch: bool
 
     @classmethod
-    def of(cls, data: Any) -> _ImageSizes:
+    def of(cls, data: Expr) -> _ImageSizes:
         extents = [isinstance(extent, int) for extent in shape_of(data) or (None,)]
         return cls(image=all(extents[1:]), batch=all(extents))
 
 
-def _workload(shape: Shape, values: Array, result: Sequence[int], attrs: Any) -> ConvWorkload:
+def _workload(shape: Shape, values: Array, result: Sequence[int], attrs: Attrs) -> ConvWorkload:
     return ConvWorkload(
         batch=shape[0],
         in_channels=shape[1],
@@ -94,7 +98,7 @@ def _in_whole_blocks(workload: ConvWorkload) -> ConvWorkload:
 
 
 def image_and_weight(
-    rules: Rules, call: Any, kernel_layout: str, dtype: str = "float32"
+    rules: Rules, call: Call, kernel_layout: str, dtype: str = "float32"
 ) -> tuple[Shape, Array, tuple[int, ...]] | None:
     """The shape of the image, the constant weight of ``dtype`` in ``kernel_layout``, and the shape of the result."""
     data, weight = call.args
@@ -178,7 +182,9 @@ def _in_windows(values: Array, result: int) -> _BlockedConvolution:
     )
 
 
-def _written(rules: Rules, builder: Any, call: Any, kernel: _BlockedConvolution, data: tuple[Choice, Any]) -> Any:
+def _written(
+    rules: Rules, builder: BlockBuilder, call: Call, kernel: _BlockedConvolution, data: tuple[Choice, Expr]
+) -> Expr:
     (choice, image), attrs = data, call.attrs
     strides, padding, dilation = pair(attrs.strides), four(attrs.padding), pair(attrs.dilation)
     how = (kernel.name, choice.source, choice.result, int(attrs.groups))
@@ -190,7 +196,7 @@ def _written(rules: Rules, builder: Any, call: Any, kernel: _BlockedConvolution,
     )
 
 
-def _conv2d_int8(rules: Rules, call: Any) -> Operator | None:
+def _conv2d_int8(rules: Rules, call: Call) -> Operator | None:
     """uint8 times int8 with int32 sums; results in blocks of what one instruction computes. An image of few channels,
     as networks begin with, is read in blocks of what it multiplies at once."""
     known, dot = image_and_weight(rules, call, "OIHW", "int8"), rules.dot
@@ -208,7 +214,7 @@ def _conv2d_int8(rules: Rules, call: Any) -> Operator | None:
     gains = {PLAIN: _PLAIN_INT8, step: _INT8_GAIN * _TILES_GAIN}
     choices = tuple(Choice(a, b, rules.costs.conv(workload, a, b) / gains.get(b, _INT8_GAIN)) for a, b in pairs)
 
-    def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
+    def write(builder: BlockBuilder, choice: Choice, inputs: Sequence[Expr]) -> Expr:
         if workload.depthwise:
             kernel = _depthwise("depthwise_int8", values, choice.source)
         else:

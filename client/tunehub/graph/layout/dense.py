@@ -7,7 +7,7 @@ inputs and outputs are plain. So there is nothing to plan: a product is packed w
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -29,10 +29,16 @@ from tunehub.tir.nodes import (
     tensor_type,
 )
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import BindingBlock, Call, Constant, Expr
+    from tunehub.tir.types import IRModule
+
 _ROWS_FOR_TILES = 4  # one or two rows of bytes take 0.62 to 0.75 of the time by vectors (docs/adr/0045)
 
 
-def pack_dense(mod: Any, block: int, dot: DotProduct | None = None, narrowing: Narrowing | None = None) -> Any:
+def pack_dense(
+    mod: IRModule, block: int, dot: DotProduct | None = None, narrowing: Narrowing | None = None
+) -> IRModule:
     """Return ``mod`` with the matmuls that have a constant right operand reading it in blocks of ``block``; those of
     uint8 and int8 as ``dot``, the instruction for them, does.
 
@@ -54,17 +60,17 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
     dot: DotProduct | None
     narrowing: Narrowing | None
 
-    def __init__(self, mod: Any) -> None:
+    def __init__(self, mod: IRModule) -> None:
         super().__init__(mod)
         self._kernels = Kernels(self.builder_)
         self.packed: dict[Any, Any] = {}  # (constant, transposed, groups) -> packed: each weight is held once
         self._rounded: dict[Any, Any] = {}  # variable -> its value in bfloat16
 
-    def visit_dataflow_block_(self, block: Any) -> Any:
+    def visit_dataflow_block_(self, block: BindingBlock) -> BindingBlock:
         self._rounded = {}  # what is written in one block of dataflow is not known in the next
         return super().visit_dataflow_block_(block)
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
         if getattr(call.op, "name", "") != "relax.matmul":
             return call
@@ -73,7 +79,7 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
             return call
         return self._of_integers(call) if str(tensor_type(data).dtype) == "uint8" else self._of_floats(call)
 
-    def _of_integers(self, call: Any) -> Any:
+    def _of_integers(self, call: Call) -> Expr:
         constant, dot = bound_value(self, call.args[1]), self.dot
         if dot is None or not is_constant(constant) or str(tensor_type(constant).dtype) != "int8":
             return call
@@ -89,7 +95,7 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
             self.packed[key] = grouped.pack_dense(values, groups, out_block=dot.lanes)
         return self._grouped(groups, call.args[0], self.packed[key], values.shape[1])
 
-    def _of_floats(self, call: Any) -> Any:
+    def _of_floats(self, call: Call) -> Expr:
         data = call.args[0]
         groups = self._groups(data)
         weight = self._weight(call.args[1], groups) if _is_float32(data, call) else None
@@ -102,7 +108,7 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
             lambda x, w: blocked.dense_blocked(x, w, outputs=outputs), data, constant, name="dense", how=(outputs,)
         )
 
-    def _grouped(self, groups: Groups, data: Any, constant: Any, outputs: int) -> Any:
+    def _grouped(self, groups: Groups, data: Expr, constant: Constant, outputs: int) -> Expr:
         return self._kernels.call(
             lambda x, w: grouped.dense_grouped(x, w, outputs=outputs),
             *(data, constant),
@@ -110,7 +116,7 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
             how=(outputs,),
         )
 
-    def _groups(self, data: Any) -> Groups | None:
+    def _groups(self, data: Expr) -> Groups | None:
         """How a product of ``data`` is computed in bfloat16; None in float32."""
         shape, known = shape_of(data), static_shape(data)
         if shape is None or self.narrowing is None:
@@ -119,13 +125,13 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
             return TILES
         return PAIRS if self.narrowing.dense(shape[-1]) else None
 
-    def _narrow(self, data: Any) -> Any:
+    def _narrow(self, data: Expr) -> Expr:
         """``data`` in bfloat16."""
         if data not in self._rounded:
             self._rounded[data] = self.builder_.emit(relax.op.astype(data, grouped.NARROW))
         return self._rounded[data]
 
-    def _weight(self, operand: Any, groups: Groups | None) -> tuple[Any, int] | None:
+    def _weight(self, operand: Expr, groups: Groups | None) -> tuple[Any, int] | None:
         """The packed constant for the right operand of a product, and the number of outputs; None to keep it."""
         value = bound_value(self, operand)
         transposed = operator_of(value) == "relax.permute_dims"
@@ -150,7 +156,7 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
         return self.packed[key], outputs
 
 
-def _packed(weight: Array, block: int) -> Any:
+def _packed(weight: Array, block: int) -> Expr:
     """The constant that is ``pack_dense_weight`` of ``weight``, written once: weights may be a gigabyte."""
     depth, outputs = weight.shape
     whole = outputs // block
@@ -168,5 +174,5 @@ def _packed(weight: Array, block: int) -> Any:
     return constant_like((-(-outputs // block), depth, block), "float32", fill)
 
 
-def _is_float32(*tensors: Any) -> bool:
+def _is_float32(*tensors: Expr) -> bool:
     return all(str(tensor_type(tensor).dtype) == "float32" for tensor in tensors)

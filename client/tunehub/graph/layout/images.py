@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm import relax
 
@@ -12,11 +12,15 @@ from tunehub.kernels.te import blocked
 from tunehub.tir.nodes import shape_of, tensor_type
 from tunehub.tir.symbols import extent_at, variables_in
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import BlockBuilder, Expr
+    from tunehub.tir.types import Index, PrimExpr
+
 _SIDES = (224, 1 << 16)
 _TYPES = ("float32", "uint8", "int32")
 
 
-def image_shape(expression: Any) -> tuple[int, int, int, int] | None:
+def image_shape(expression: Expr) -> tuple[int, int, int, int] | None:
     """The shape of a tensor that can be blocked: float32, or integers of quantised models, four axes, channels known;
     not a constant.
 
@@ -28,7 +32,7 @@ def image_shape(expression: Any) -> tuple[int, int, int, int] | None:
     return shape if str(tensor_type(expression).dtype) in _TYPES else None
 
 
-def typical_shape(expression: Any) -> tuple[int, ...] | None:
+def typical_shape(expression: Expr) -> tuple[int, ...] | None:
     """The shape of a tensor, for costs. Of four axes the first counts as 1 where it is open, and the last two as what
     they are where the image is 224 pixels high and wide, or, where that would leave less than two, a sound of many
     samples long; None for others that are open."""
@@ -42,7 +46,7 @@ def typical_shape(expression: Any) -> tuple[int, ...] | None:
     return None if height is None or width is None else (batch, shape[1], height, width)
 
 
-def _typical_side(extent: Any) -> int | None:
+def _typical_side(extent: PrimExpr) -> int | None:
     for side in _SIDES:
         try:
             found = extent_at(extent, {hash(variable): side for variable in variables_in([extent])})
@@ -53,7 +57,7 @@ def _typical_side(extent: Any) -> int | None:
     return None
 
 
-def open_axes_of(expression: Any) -> set[int]:
+def open_axes_of(expression: Expr) -> set[int]:
     """The axes of a tensor whose extents are open."""
     return {axis for axis, extent in enumerate(shape_of(expression) or ()) if not isinstance(extent, int)}
 
@@ -64,7 +68,7 @@ def filled(shape: Sequence[int], layout: int) -> int:
     return math.prod((shape[0], channels, *shape[2:]))
 
 
-def transform(builder: Any, expression: Any, shape: Sequence[int], layouts: tuple[int, int]) -> Any:
+def transform(builder: BlockBuilder, expression: Expr, shape: Sequence[int], layouts: tuple[int, int]) -> Expr:
     """``expression``, an image of logical ``shape``, in the second of ``layouts`` instead of the first."""
     source, result = layouts
     if source == result:
@@ -81,7 +85,7 @@ def transform(builder: Any, expression: Any, shape: Sequence[int], layouts: tupl
     )
 
 
-def batch_of(expression: Any) -> Any:
+def batch_of(expression: Expr) -> Index:
     """The batch of an image: a number, or TVM's expression where it is open."""
     shape = shape_of(expression)
     assert shape is not None
@@ -93,6 +97,6 @@ def is_view(shape: Sequence[int], layouts: tuple[int, int]) -> bool:
     return shape[2] == shape[3] == 1 and all(not layout or shape[1] % layout == 0 for layout in layouts)
 
 
-def _shape_in(shape: Sequence[Any], layout: int) -> tuple[Any, ...]:
+def _shape_in(shape: Sequence[Index], layout: int) -> tuple[Any, ...]:
     batch, channels, height, width = shape
     return (batch, channels // layout, height, width, layout) if layout else (batch, channels, height, width)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -24,6 +24,11 @@ from tunehub.kernels.cpu.pairs import LANES
 from tunehub.kernels.te.grouped import NARROW, PAIRS, PIXEL, TILES, WIDE, Groups
 from tunehub.kernels.winograd.rule import Conv3x3, chosen_tile
 from tunehub.tir.nodes import operator_of, tensor_type, variables_in
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import BindingBlock, Call, Expr
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule
 
 _WORTH = 1.15  # times as fast as in float32 products of pairs must be
 _ELEMENTWISE = frozenset(
@@ -126,7 +131,7 @@ class Narrowing:
         return chosen_tile(convolution, self.machine, self.machine.rates.pairs / GUESS_MARGIN) is not None
 
 
-def doubt(target: Any, machine: Machine, *, asked: bool = True) -> str | None:
+def doubt(target: Target, machine: Machine, *, asked: bool = True) -> str | None:
     """Why nothing should be rounded for ``target``, which is ``machine``; None where products of pairs, or of matrices,
     are faster. Unless it is ``asked`` for, a profile of the machine has to say so: on some CPUs pairs are slower."""
     if amx.doubt(target, NARROW) is None:
@@ -141,7 +146,7 @@ def doubt(target: Any, machine: Machine, *, asked: bool = True) -> str | None:
     return None
 
 
-def read_narrow(mod: Any, *, joined: bool) -> Any:
+def read_narrow(mod: IRModule, *, joined: bool) -> IRModule:
     """``mod`` with tensors that operators of pairs read in bfloat16 alone, where their other readers allow that;
     ``joined``: what such a tensor is joined of, too."""
     reader = _NarrowReader(mod)
@@ -153,12 +158,12 @@ def read_narrow(mod: Any, *, joined: bool) -> Any:
 class _NarrowReader(PyExprMutator):  # type: ignore[misc]
     joined: bool
 
-    def visit_dataflow_block_(self, block: Any) -> Any:
+    def visit_dataflow_block_(self, block: BindingBlock) -> BindingBlock:
         self._narrow = _kept_narrow(block)  # variable -> the variable of what it is rounded to
         self._joined = _joined(block) if self.joined else {}
         return super().visit_dataflow_block_(block)
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: Call) -> Expr:
         if operator_of(call) == "relax.astype" and call.args[0] in self._narrow and call.args[0] in self._joined:
             joined = self._joined[call.args[0]]
             parts = [
@@ -170,14 +175,14 @@ class _NarrowReader(PyExprMutator):  # type: ignore[misc]
         arguments = [self._read(each) for each in call.args]
         return self.builder_.normalize(relax.Call(call.op, arguments, call.attrs))
 
-    def _read(self, argument: Any) -> Any:
+    def _read(self, argument: Expr) -> Expr:
         rounded = self._narrow.get(argument) if isinstance(argument, relax.DataflowVar) else None
         if rounded is None:
             return self.visit_expr(argument)
         return self.builder_.emit(relax.op.astype(self.visit_expr(rounded), WIDE))
 
 
-def _joined(block: Any) -> dict[Any, Any]:
+def _joined(block: BindingBlock) -> dict[Expr, Expr]:
     """The tensors of ``block`` that join others that nobody else reads: these may be rounded before they are joined."""
     values = {each.var: each.value for each in block.bindings}
     read = Counter(each for value in values.values() for each in variables_in(value))
@@ -190,7 +195,7 @@ def _joined(block: Any) -> dict[Any, Any]:
     }
 
 
-def _kept_narrow(block: Any) -> dict[Any, Any]:
+def _kept_narrow(block: BindingBlock) -> dict[Expr, Expr]:
     """The tensors of ``block`` that are rounded to bfloat16 and that nothing else reads but elementwise operators
     behind that, with the variables of what they are rounded to."""
     rounded: dict[Any, Any] = {}

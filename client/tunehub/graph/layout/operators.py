@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tvm import relax
@@ -18,6 +18,8 @@ from tunehub.tir.nodes import constant_array, constant_like, is_constant
 
 if TYPE_CHECKING:
     from tunehub.graph.layout.narrowing import Narrowing
+    from tunehub.graph.types import BlockBuilder, Constant, Expr
+    from tunehub.tir.types import Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +38,9 @@ class Operator:
     ``fuses``: the operator becomes a part of the kernel before it, if there is no transform between them.
     """
 
-    inputs: tuple[Any, ...]
+    inputs: tuple[Expr, ...]
     choices: tuple[Choice, ...]
-    write: Callable[[Any, Choice, Sequence[Any]], Any]
+    write: Callable[[BlockBuilder, Choice, Sequence[Expr]], Expr]
     fuses: bool = False
 
 
@@ -50,18 +52,18 @@ class Rules:
 
     blocks: tuple[int, ...]
     costs: LayoutCosts
-    value_of: Callable[[Any], Any]
+    value_of: Callable[[Expr], Expr]
     dot: DotProduct | None = None
     narrowing: Narrowing | None = None
-    _packed: dict[Any, Any] = field(default_factory=dict)
-    _rounded: dict[Any, Any] = field(default_factory=dict)
+    _packed: dict[Expr, Expr] = field(default_factory=dict)
+    _rounded: dict[Expr, Expr] = field(default_factory=dict)
 
-    def constant(self, expression: Any) -> Array | None:
+    def constant(self, expression: Expr) -> Array | None:
         """The value of a constant tensor."""
         value = self.value_of(expression)
         return constant_array(value) if is_constant(value) else None
 
-    def packed(self, constant: Any, how: tuple[object, ...], pack: Callable[[], Any]) -> Any:
+    def packed(self, constant: Constant, how: tuple[object, ...], pack: Callable[[], Array]) -> Expr:
         """A packed weight as a constant, once for all calls that use it in this way; ``pack`` gives an array, or a
         constant."""
         key = (self.value_of(constant), how)
@@ -72,20 +74,20 @@ class Rules:
             self._packed[key] = values
         return self._packed[key]
 
-    def narrow(self, builder: Any, data: Any) -> Any:
+    def narrow(self, builder: BlockBuilder, data: Expr) -> Expr:
         """``data`` in bfloat16, rounded once."""
         if data not in self._rounded:
             self._rounded[data] = builder.emit(relax.op.astype(data, NARROW))
         return self._rounded[data]
 
 
-def pair(values: Any) -> tuple[int, int]:
+def pair(values: Iterable[Index]) -> tuple[int, int]:
     """An attribute of two numbers."""
     first, second = (int(value) for value in values)
     return first, second
 
 
-def four(values: Any) -> tuple[int, int, int, int]:
+def four(values: Iterable[Index]) -> tuple[int, int, int, int]:
     """An attribute of four numbers: top, left, bottom, right."""
     top, left, bottom, right = (int(value) for value in values)
     return top, left, bottom, right

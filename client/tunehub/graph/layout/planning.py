@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tvm import relax
@@ -31,18 +31,23 @@ from tunehub.kernels.cpu.dot_product import DotProduct
 from tunehub.kernels.te.grouped import TILES_INT8
 from tunehub.tir.nodes import operator_of, tensor_type, variables_in
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import Binding, BindingBlock, Call, Expr, Function, Var
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule
+
 _SMALLEST_BLOCK = 4  # elements of the smallest vectors, of SSE and NEON
 _UNFUSED = 2.0  # what an elementwise operator costs more in a kernel with a transform than after a convolution
 
 
 def plan_layouts(
-    mod: Any,
-    target: Any,
+    mod: IRModule,
+    target: Target,
     costs: LayoutCosts | None = None,
     *,
     blocks: Iterable[int] | None = None,
     narrowing: Narrowing | None = None,
-) -> Any:
+) -> IRModule:
     """Return ``mod`` with the operators of its Relax functions in the layouts that cost least for ``target``.
 
     ``costs``: the model for the target by default. ``blocks``: sizes of blocks to choose from; by default the
@@ -80,7 +85,7 @@ def plan_layouts(
     return packed if narrowing is None else read_narrow(packed, joined=narrowing.narrow_bytes)
 
 
-def _of_integers(function: Any, dot: DotProduct | None) -> tuple[int, ...]:
+def _of_integers(function: Function, dot: DotProduct | None) -> tuple[int, ...]:
     """The block of channels that instructions for matrices of integers want, where a convolution has integers."""
     values = _values(_dataflow(function)).values() if dot is not None and dot.tiles else ()
     convolutions = [each for each in values if operator_of(each) == "relax.nn.conv2d"]
@@ -88,14 +93,14 @@ def _of_integers(function: Any, dot: DotProduct | None) -> tuple[int, ...]:
     return (TILES_INT8.depth,) if whole else ()
 
 
-def _dataflow(function: Any) -> list[Any]:
+def _dataflow(function: Function) -> list[BindingBlock]:
     """The blocks of dataflow of a function; none of one with branches. What crosses their borders stays plain."""
     blocks = list(getattr(function.body, "blocks", ()))
     branches = any(isinstance(each.value, relax.If) for block in blocks for each in block.bindings)
     return [] if branches else [block for block in blocks if isinstance(block, relax.DataflowBlock)]
 
 
-def _values(blocks: Iterable[Any]) -> dict[Any, Any]:
+def _values(blocks: Iterable[BindingBlock]) -> dict[Expr, Expr]:
     """What the variables of some blocks are bound to."""
     return {each.var: each.value for block in blocks for each in block.bindings if isinstance(each, relax.VarBinding)}
 
@@ -114,9 +119,9 @@ class _Network:
 
     def __init__(
         self,
-        block: Any,
-        known: dict[Any, Any],
-        result: Any,
+        block: BindingBlock,
+        known: dict[Expr, Expr],
+        result: Expr,
         given: _Given,
         costs: LayoutCosts,
     ) -> None:
@@ -144,7 +149,7 @@ class _Network:
             for image in dict.fromkeys(operator.inputs):
                 self._readers.setdefault(image, []).append(variable)
 
-    def choose(self) -> dict[Any, Choice]:
+    def choose(self) -> dict[Expr, Choice]:
         """The best choice for each operator."""
         graph = ChoiceGraph()
         nodes = {variable: graph.add_node(self._own_costs(variable)) for variable in self.operators}
@@ -159,7 +164,7 @@ class _Network:
             variable: operator.choices[plan.choices[nodes[variable]]] for variable, operator in self.operators.items()
         }
 
-    def _own_costs(self, variable: Any) -> list[float]:
+    def _own_costs(self, variable: Var) -> list[float]:
         """Costs of the choices; a result that nobody reads in its layout is transformed at once."""
         choices = self.operators[variable].choices
         seconds = [choice.seconds for choice in choices]
@@ -167,7 +172,7 @@ class _Network:
             return seconds
         return [own + self._transform(variable, c.result, PLAIN) for own, c in zip(seconds, choices, strict=True)]
 
-    def _connect(self, graph: ChoiceGraph, nodes: Mapping[Any, int], producer: Any, reader: Any) -> None:
+    def _connect(self, graph: ChoiceGraph, nodes: Mapping[Expr, int], producer: Expr, reader: Expr) -> None:
         """A tensor with one reader: what the transform between the two costs, and that it keeps them from fusing."""
         results = [choice.result for choice in self.operators[producer].choices]
         operator = self.operators[reader]
@@ -179,7 +184,7 @@ class _Network:
         costs = [[between(result, choice) for choice in operator.choices] for result in results]
         graph.add_edge(nodes[producer], nodes[reader], costs)
 
-    def _share(self, graph: ChoiceGraph, nodes: Mapping[Any, int], variable: Any) -> int:
+    def _share(self, graph: ChoiceGraph, nodes: Mapping[Expr, int], variable: Var) -> int:
         """A tensor with several readers exists in a set of layouts, each made once. Returns the set that is plain."""
         readers = self._readers[variable]
         made = [choice.result for choice in self.operators[variable].choices] if variable in nodes else [PLAIN]
@@ -198,10 +203,10 @@ class _Network:
             graph.add_edge(node, nodes[reader], reading)
         return sets.index((PLAIN,))
 
-    def _transforms(self, variable: Any, source: int, results: Iterable[int]) -> float:
+    def _transforms(self, variable: Var, source: int, results: Iterable[int]) -> float:
         return sum(self._transform(variable, source, result) for result in results)
 
-    def _transform(self, variable: Any, source: int, result: int) -> float:
+    def _transform(self, variable: Var, source: int, result: int) -> float:
         if source == result:
             return 0.0
         known = self._transform_costs.get((variable, source, result))
@@ -213,13 +218,13 @@ class _Network:
             self._transform_costs[variable, source, result] = known
         return known
 
-    def _shape(self, variable: Any) -> tuple[int, int, int, int] | None:
+    def _shape(self, variable: Var) -> tuple[int, int, int, int] | None:
         """As `image_shape`, which asks TVM for every extent; kept, because it is asked for every pair of layouts."""
         if variable not in self._shapes:
             self._shapes[variable] = image_shape(variable)
         return self._shapes[variable]
 
-    def _needed_plain(self, result: Any) -> set[Any]:
+    def _needed_plain(self, result: Expr) -> set[Expr]:
         """The variables that something reads that has no choice; tuples count where somebody reads the tuple."""
         plain = set(variables_in(result))
         for binding in reversed(self._bindings):
@@ -231,7 +236,7 @@ class _Network:
         return plain
 
 
-def _followed(expression: Any, values: Mapping[Any, Any]) -> Any:
+def _followed(expression: Expr, values: Mapping[Expr, Expr]) -> Expr:
     """What a variable is bound to, followed to the end; other expressions are themselves."""
     while isinstance(expression, relax.Var) and expression in values:
         expression = values[expression]
@@ -248,17 +253,17 @@ def _subsets(layouts: Iterable[int]) -> list[tuple[int, ...]]:
 class _LayoutRewriter(PyExprMutator):  # type: ignore[misc]
     """Writes a function with the chosen layouts; a tensor is transformed where it is first needed in a layout."""
 
-    def begin(self, operators: Mapping[Any, Operator], chosen: Mapping[Any, Choice]) -> None:
+    def begin(self, operators: Mapping[Expr, Operator], chosen: Mapping[Expr, Choice]) -> None:
         """Take over the plan for the function that is visited next."""
         self._operators = operators
         self._chosen = {variable: choice for variable, choice in chosen.items() if choice.source or choice.result}
         self._written: dict[Any, dict[int, Any]] = {}  # variable -> layout -> its value
 
-    def visit_dataflow_block_(self, block: Any) -> Any:
+    def visit_dataflow_block_(self, block: BindingBlock) -> BindingBlock:
         self._written = {}  # what is written in one block of dataflow is not known in the next
         return super().visit_dataflow_block_(block)
 
-    def visit_var_binding_(self, binding: Any) -> None:
+    def visit_var_binding_(self, binding: Binding) -> None:
         variable = binding.var
         choice = self._chosen.get(variable)
         if choice is None:
@@ -274,7 +279,7 @@ class _LayoutRewriter(PyExprMutator):  # type: ignore[misc]
             written = self._transformed(variable, self.builder_.emit(written), (choice.result, PLAIN))
         super().visit_var_binding_(relax.VarBinding(variable, written))
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: Call) -> Expr:
         """Two reshapes in a row, the first of them a transform, become one: what remains is a view."""
         call = super().visit_call_(call)
         if getattr(call.op, "name", "") != "relax.reshape" or not isinstance(call.args[0], relax.Var):
@@ -284,12 +289,12 @@ class _LayoutRewriter(PyExprMutator):  # type: ignore[misc]
             return call
         return relax.op.reshape(before.args[0], call.args[1])
 
-    def visit_dataflow_var_(self, variable: Any) -> Any:
+    def visit_dataflow_var_(self, variable: Var) -> Expr:
         if variable in self._written:
             return self._in_layout(variable, PLAIN)
         return super().visit_dataflow_var_(variable)
 
-    def _in_layout(self, variable: Any, layout: int) -> Any:
+    def _in_layout(self, variable: Var, layout: int) -> Expr:
         if variable not in self._written:
             self._written[variable] = {PLAIN: self.visit_expr(variable)}
         known = self._written[variable]
@@ -298,7 +303,7 @@ class _LayoutRewriter(PyExprMutator):  # type: ignore[misc]
             known[layout] = self.builder_.emit(self._transformed(variable, known[made], (made, layout)))
         return known[layout]
 
-    def _transformed(self, variable: Any, expression: Any, layouts: tuple[int, int]) -> Any:
+    def _transformed(self, variable: Var, expression: Expr, layouts: tuple[int, int]) -> Expr:
         """The value of ``variable``, given in the first layout, in the second."""
         shape = image_shape(variable)
         return expression if shape is None else transform(self.builder_, expression, shape, layouts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tvm import relax
@@ -22,10 +22,13 @@ from tunehub.kernels.te import blocked
 from tunehub.kernels.te.weights import pack_channels
 from tunehub.tir.nodes import integers, operator_of, shape_of, static_shape, tensor_type
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import BlockBuilder, Call, Expr
+
 _SHORTEST_RUN = 4  # of channels that move together: fewer take as long as a transform to the plain layout
 
 
-def recognise(rules: Rules, call: Any) -> Operator | None:
+def recognise(rules: Rules, call: Expr) -> Operator | None:
     """The operator that ``call`` is, if it has layouts to choose from."""
     name = operator_of(call)
     if name in _RULES:
@@ -37,7 +40,7 @@ def recognise(rules: Rules, call: Any) -> Operator | None:
 
 
 def _pooling(kind: str) -> Callable[[Rules, Any], Operator | None]:
-    def rule(rules: Rules, call: Any) -> Operator | None:
+    def rule(rules: Rules, call: Call) -> Operator | None:
         attrs = call.attrs
         if (attrs.layout, attrs.out_layout) != ("NCHW", "NCHW"):
             return None
@@ -45,7 +48,7 @@ def _pooling(kind: str) -> Callable[[Rules, Any], Operator | None]:
         sizes = (static_shape(call.args[0]), static_shape(call))
         fixed = kind == "max" and None not in sizes and rules.narrowing is not None and rules.narrowing.narrow_bytes
 
-        def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
+        def write(builder: BlockBuilder, choice: Choice, inputs: Sequence[Expr]) -> Expr:
             if fixed and choice.result:
                 return _narrow_pooling(rules, builder, call, inputs[0])
             return builder.call_te(
@@ -69,7 +72,7 @@ def _pooling(kind: str) -> Callable[[Rules, Any], Operator | None]:
     return rule
 
 
-def _narrow_pooling(rules: Rules, builder: Any, call: Any, image: Any) -> Any:
+def _narrow_pooling(rules: Rules, builder: BlockBuilder, call: Call, image: Expr) -> Expr:
     """The largest elements of windows of bfloat16: rounding them before or after gives the same."""
     attrs, (_, _, rows, columns) = call.attrs, shape_of(call) or (0, 0, 0, 0)
     return builder.call_te(
@@ -87,7 +90,7 @@ def _narrow_pooling(rules: Rules, builder: Any, call: Any, image: Any) -> Any:
 
 
 def _adaptive_pooling(kind: str) -> Callable[[Rules, Any], Operator | None]:
-    def rule(rules: Rules, call: Any) -> Operator | None:
+    def rule(rules: Rules, call: Call) -> Operator | None:
         result = typical_shape(call)
         if (call.attrs.layout, call.attrs.out_layout) != ("NCHW", "NCHW") or result is None:
             return None
@@ -95,7 +98,7 @@ def _adaptive_pooling(kind: str) -> Callable[[Rules, Any], Operator | None]:
         if open_axes_of(call) - {0} or (open_axes_of(call.args[0]) - {0} and size != (1, 1)):
             return None  # windows whose sizes depend on their places
 
-        def write(builder: Any, _choice: Choice, inputs: Sequence[Any]) -> Any:
+        def write(builder: BlockBuilder, _choice: Choice, inputs: Sequence[Expr]) -> Expr:
             return builder.call_te(
                 lambda x: blocked.adaptive_pool2d_blocked(x, kind="max" if kind == "max" else "avg", output_size=size),
                 inputs[0],
@@ -107,7 +110,7 @@ def _adaptive_pooling(kind: str) -> Callable[[Rules, Any], Operator | None]:
     return rule
 
 
-def _image_reduction(rules: Rules, call: Any) -> Operator | None:
+def _image_reduction(rules: Rules, call: Call) -> Operator | None:
     """A reduction over height and width. Without these axes the result is a matrix, which is always plain."""
     data = call.args[0]
     shape = image_shape(data)
@@ -116,7 +119,7 @@ def _image_reduction(rules: Rules, call: Any) -> Operator | None:
         return None
     keep = bool(call.attrs.keepdims)
 
-    def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
+    def write(builder: BlockBuilder, choice: Choice, inputs: Sequence[Expr]) -> Expr:
         reduced = _reduced(builder, call, inputs[0])
         if keep:
             return reduced
@@ -131,7 +134,7 @@ def _image_reduction(rules: Rules, call: Any) -> Operator | None:
     return Operator((data,), choices, write)
 
 
-def _reduced(builder: Any, call: Any, image: Any) -> Any:
+def _reduced(builder: BlockBuilder, call: Call, image: Expr) -> Expr:
     """A reduction over height and width that keeps all axes; means and maxima are pooling, which has a template."""
     kind = _POOLED.get(str(call.op.name))
     if kind is None:
@@ -150,7 +153,7 @@ _POOLED = {"relax.mean": "avg", "relax.max": "max"}
 # --- Operators on single elements, and joining
 
 
-def _elementwise(rules: Rules, call: Any, name: str) -> Operator | None:
+def _elementwise(rules: Rules, call: Call, name: str) -> Operator | None:
     result = typical_shape(call)
     images = tuple(argument for argument in call.args if image_shape(argument) is not None)
     if result is None or len(result) != 4 or not images or not _keeps_type(rules, call, name):
@@ -159,7 +162,7 @@ def _elementwise(rules: Rules, call: Any, name: str) -> Operator | None:
         return None
     whole = ELEMENTWISE[name] == "whole" or (name == "relax.divide" and image_shape(call.args[1]) is not None)
 
-    def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
+    def write(builder: BlockBuilder, choice: Choice, inputs: Sequence[Expr]) -> Expr:
         given = iter(inputs)
         arguments = [
             next(given) if image_shape(argument) is not None else _blocked_constant(rules, call, argument, choice)
@@ -174,7 +177,7 @@ def _elementwise(rules: Rules, call: Any, name: str) -> Operator | None:
     return Operator(images, choices, write, fuses=True)
 
 
-def _keeps_type(rules: Rules, call: Any, name: str) -> bool:
+def _keeps_type(rules: Rules, call: Call, name: str) -> bool:
     """Whether conversions are those of quantised models: of sums, and with one scale and zero point for a tensor."""
     if name == "relax.astype":
         return [str(tensor_type(each).dtype) for each in (call.args[0], call)] == ["int32", "float32"]
@@ -184,7 +187,7 @@ def _keeps_type(rules: Rules, call: Any, name: str) -> bool:
     return True
 
 
-def _fits(rules: Rules, argument: Any, result: Sequence[int]) -> bool:
+def _fits(rules: Rules, argument: Expr, result: Sequence[int]) -> bool:
     """True for images with all channels of the result, constants that broadcast to them, and scalars."""
     shape = image_shape(argument)
     if shape is not None:
@@ -195,7 +198,7 @@ def _fits(rules: Rules, argument: Any, result: Sequence[int]) -> bool:
     return not isinstance(argument, relax.Var) and static_shape(argument) is None  # a number, not a tensor
 
 
-def _blocked_constant(rules: Rules, call: Any, argument: Any, choice: Choice) -> Any:
+def _blocked_constant(rules: Rules, call: Call, argument: Expr, choice: Choice) -> Expr:
     """A number as it is; a tensor with its channels in blocks. Filled-up channels are divided by one, not by zero."""
     values: Any = rules.constant(argument)
     if values is None or values.ndim == 0:
@@ -207,7 +210,7 @@ def _blocked_constant(rules: Rules, call: Any, argument: Any, choice: Choice) ->
     return relax.const(pack_channels(image, block=choice.result))
 
 
-def _concat(rules: Rules, call: Any) -> Operator | None:
+def _concat(rules: Rules, call: Call) -> Operator | None:
     """Joining keeps layouts. Along channels, where blocks do not stay whole, channels move between lanes."""
     parts = rules.value_of(call.args[0])
     fields = tuple(parts.fields) if isinstance(parts, relax.Tuple) else ()
@@ -222,7 +225,7 @@ def _concat(rules: Rules, call: Any) -> Operator | None:
         whole = axis != 1 or all(count % block == 0 for count in channels[:-1])
         return block if whole else blocked.run_of(block, channels)
 
-    def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
+    def write(builder: BlockBuilder, choice: Choice, inputs: Sequence[Expr]) -> Expr:
         if run(choice.result) == choice.result:
             return relax.op.concat(list(inputs), axis=axis)
         return builder.call_te(
@@ -239,7 +242,7 @@ def _moving(blocks: Sequence[int], run: Callable[[int], int]) -> dict[int, float
     return whole or {block: block / run(block) for block in blocks if run(block) >= _SHORTEST_RUN}
 
 
-def _slice(rules: Rules, call: Any) -> Operator | None:
+def _slice(rules: Rules, call: Call) -> Operator | None:
     """A part of an image, in steps of one."""
     data, shape, result = call.args[0], image_shape(call.args[0]), typical_shape(call)
     bounds = [integers(argument, rules.value_of) for argument in call.args[1:]]
@@ -257,7 +260,7 @@ def _slice(rules: Rules, call: Any) -> Operator | None:
     def run(block: int) -> int:
         return block if begin[1] % block == 0 else blocked.run_of(block, (begin[1], result[1]))
 
-    def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
+    def write(builder: BlockBuilder, choice: Choice, inputs: Sequence[Expr]) -> Expr:
         image = inputs[0]
         if begin[1] or result[1] < shape[1]:
             image = builder.emit_te(
@@ -269,13 +272,13 @@ def _slice(rules: Rules, call: Any) -> Operator | None:
     return _same_layout(rules, call, (data,), write, _moving(rules.blocks, run))
 
 
-def _pad(rules: Rules, call: Any) -> Operator | None:
+def _pad(rules: Rules, call: Call) -> Operator | None:
     """A border of numbers along height and width."""
     widths, attrs = [int(width) for width in call.attrs.pad_width], call.attrs
     if len(widths) != 8 or any(widths[:4]) or min(widths) < 0 or str(attrs.pad_mode) != "constant":
         return None
 
-    def write(builder: Any, _choice: Choice, inputs: Sequence[Any]) -> Any:
+    def write(builder: BlockBuilder, _choice: Choice, inputs: Sequence[Expr]) -> Expr:
         return builder.call_te(
             lambda x: blocked.pad_blocked(x, (widths[4], widths[6]), (widths[5], widths[7]), float(attrs.pad_value)),
             inputs[0],
@@ -285,14 +288,14 @@ def _pad(rules: Rules, call: Any) -> Operator | None:
     return _same_layout(rules, call, (call.args[0],), write)
 
 
-def _resize(rules: Rules, call: Any) -> Operator | None:
+def _resize(rules: Rules, call: Call) -> Operator | None:
     """Interpolation. What follows joins it only element by element: in another order of the elements each would find
     its place in the source anew, which takes longer than all the rest."""
     attrs, result = call.attrs, shape_of(call)
     if str(attrs.layout) != "NCHW" or result is None or str(tensor_type(call).dtype) != "float32":
         return None
 
-    def write(builder: Any, _choice: Choice, inputs: Sequence[Any]) -> Any:
+    def write(builder: BlockBuilder, _choice: Choice, inputs: Sequence[Expr]) -> Expr:
         return builder.call_te(
             lambda x: blocked.resize2d_blocked(
                 x,
@@ -319,9 +322,9 @@ _JOINED_BY_ELEMENTS = 4  # TVM's kOutEWiseFusable
 
 def _same_layout(
     rules: Rules,
-    call: Any,
-    images: tuple[Any, ...],
-    write: Callable[..., Any],
+    call: Call,
+    images: tuple[Expr, ...],
+    write: Callable[..., Expr],
     passes: Mapping[int, float] | None = None,
     taps: int = 1,
 ) -> Operator | None:

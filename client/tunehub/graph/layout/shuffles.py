@@ -9,9 +9,9 @@ time than the elements take to move.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tvm import relax
@@ -19,6 +19,10 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.kernels.te.weights import Array
 from tunehub.tir.nodes import constant_array, is_constant, operator_of, static_shape, variables_in
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import Binding, Call, Constant, Expr, Function
+    from tunehub.tir.types import IRModule
 
 _MOST = 1024  # products for each element that tiles do in the time in which it moves: 1.4 ns of a core
 _STEPS = frozenset(f"relax.{name}" for name in ("add", "subtract", "multiply", "maximum", "minimum", "nn.relu"))
@@ -29,13 +33,13 @@ class _Shuffled:
     """A convolution of groups, what is done with its elements after that, the weight, and which of its outputs each
     channel is after the shuffle."""
 
-    convolution: Any
-    steps: tuple[Any, ...]
+    convolution: Call
+    steps: tuple[Call, ...]
     weight: Array
     order: Array
 
 
-def fold_shuffles(mod: Any) -> Any:
+def fold_shuffles(mod: IRModule) -> IRModule:
     """``mod`` with the convolutions whose channels are shuffled writing them in that order, without groups."""
     folder: Any = None
     for variable, function in mod.functions.items():
@@ -53,13 +57,13 @@ def fold_shuffles(mod: Any) -> Any:
 class _Folder(PyExprMutator):  # type: ignore[misc]
     shuffled: Mapping[Any, _Shuffled]
 
-    def visit_var_binding_(self, binding: Any) -> None:
+    def visit_var_binding_(self, binding: Binding) -> None:
         shuffled = self.shuffled.get(binding.var)
         if shuffled is not None:
             binding = relax.VarBinding(binding.var, self._written(shuffled))
         super().visit_var_binding_(binding)
 
-    def _written(self, shuffled: _Shuffled) -> Any:
+    def _written(self, shuffled: _Shuffled) -> Expr:
         call, order = shuffled.convolution, shuffled.order
         attrs = call.attrs
         value = relax.op.nn.conv2d(
@@ -76,12 +80,12 @@ class _Folder(PyExprMutator):  # type: ignore[misc]
         return value
 
 
-def _found(function: Any) -> Iterator[tuple[Any, _Shuffled]]:
+def _found(function: Function) -> Iterator[tuple[Any, _Shuffled]]:
     bindings = [each for block in getattr(function.body, "blocks", ()) for each in block.bindings]
     values = {each.var: each.value for each in bindings if isinstance(each, relax.VarBinding)}
     read = Counter(variable for value in (*values.values(), function.body.body) for variable in variables_in(value))
 
-    def alone(expression: Any) -> Any:
+    def alone(expression: Expr) -> Expr | None:
         """What a variable is bound to that has one reader."""
         return values.get(expression) if isinstance(expression, relax.Var) and read[expression] == 1 else None
 
@@ -104,7 +108,7 @@ def _found(function: Any) -> Iterator[tuple[Any, _Shuffled]]:
             yield variable, shuffled
 
 
-def _behind(image: Any, alone: Any, order: Array) -> _Shuffled | None:
+def _behind(image: Expr, alone: Callable[[Expr], Expr], order: Array) -> _Shuffled | None:
     """The convolution that a shuffled image comes from, and the steps between; None where there is another operator."""
     steps: list[Any] = []
     value = alone(image)
@@ -124,13 +128,13 @@ def _behind(image: Any, alone: Any, order: Array) -> _Shuffled | None:
     return _Shuffled(convolution=value, steps=tuple(steps[::-1]), weight=weight, order=order)
 
 
-def _broadcasts(constant: Any, channels: int) -> bool:
+def _broadcasts(constant: Constant, channels: int) -> bool:
     """Whether a constant is a number, or has one for each channel."""
     shape = static_shape(constant)
     return shape is not None and (np.prod(shape) == 1 or (len(shape) > 2 and np.prod(shape) == shape[-3] == channels))
 
 
-def _ordered(constant: Any, order: Array) -> Any:
+def _ordered(constant: Constant, order: Array) -> Expr:
     values = constant_array(constant)
     return constant if values.size == 1 else relax.const(np.ascontiguousarray(values.take(order, axis=-3)))
 

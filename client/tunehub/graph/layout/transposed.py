@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.graph.layout.convolutions import image_and_weight
 from tunehub.graph.layout.costs import PLAIN, ConvWorkload
@@ -14,6 +14,9 @@ from tunehub.graph.layout.operators import Choice, Operator, Rules, four, pair
 from tunehub.kernels.te import blocked
 from tunehub.kernels.te.weights import pack_conv2d_weight, phases_of_weight
 from tunehub.tir.nodes import shape_of
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import BlockBuilder, Call, Expr
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +44,7 @@ class _Phases:
         return cls(stride=stride, taps=taps, padding=padding, cut=before - skipped * stride, extent=extent)
 
 
-def conv2d_transpose(rules: Rules, call: Any) -> Operator | None:
+def conv2d_transpose(rules: Rules, call: Call) -> Operator | None:
     """Sub-pixel convolution (Shi et al. 2016, arXiv 1609.05158): no products with the zeros between the inputs."""
     data, attrs, known = call.args[0], call.attrs, image_and_weight(rules, call, "IOHW")
     if known is None or int(attrs.groups) != 1 or pair(attrs.dilation) != (1, 1):
@@ -71,7 +74,7 @@ def conv2d_transpose(rules: Rules, call: Any) -> Operator | None:
             return seconds * math.prod(strides)
         return seconds + rules.costs.pooling(2 * filled(result, block), block)
 
-    def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
+    def write(builder: BlockBuilder, choice: Choice, inputs: Sequence[Expr]) -> Expr:
         return _write_phases(rules, builder, call, (rows, columns), (choice, inputs[0]))
 
     pairs = [(PLAIN, PLAIN), *((a, b) for a in (PLAIN, *rules.blocks) for b in rules.blocks)]
@@ -79,8 +82,8 @@ def conv2d_transpose(rules: Rules, call: Any) -> Operator | None:
 
 
 def _write_phases(
-    rules: Rules, builder: Any, call: Any, axes: tuple[_Phases, _Phases], data: tuple[Choice, Any]
-) -> Any:
+    rules: Rules, builder: BlockBuilder, call: Call, axes: tuple[_Phases, _Phases], data: tuple[Choice, Expr]
+) -> Expr:
     choice, expression = data
     (rows, columns), weight = axes, call.args[1]
     strides, result, values = (rows.stride, columns.stride), shape_of(call), rules.constant(weight)

@@ -14,7 +14,7 @@ CUDA C++ Programming Guide, "Intrinsic Functions".
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tvm
@@ -25,6 +25,10 @@ from tunehub.graph.kernel_calls import Kernels, rewritten
 from tunehub.kernels.te.fast_math import tanh_within
 from tunehub.tir.nodes import bound_value, constant_array, is_constant, operator_of, tensor_type
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import Call, Expr
+    from tunehub.tir.types import IRModule, PassContext, PrimExpr, Tensor
+
 _IN_DOUBLE = ("relax.sin", "relax.cos", "relax.tan", "relax.power", "relax.floor_divide", "relax.floor_mod")
 _ROUNDING = ("relax.floor", "relax.ceil", "relax.round", "relax.trunc", "relax.astype")
 _NARROW = ("float16", "bfloat16", "float32")
@@ -32,14 +36,14 @@ _TANH_RANGE = 9.0  # beyond, tanh is 1 in float32
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.accurate_math")  # type: ignore[untyped-decorator]
-def accurate_math(mod: Any, _context: Any) -> Any:
+def accurate_math(mod: IRModule, _context: PassContext) -> IRModule:
     """Module pass for CUDA: powers, angles' functions and divisions that are rounded to whole numbers in float64, tanh
     as a rational function, gelu's tanh form by a sigmoid. Powers with constant exponents that are no whole numbers
     stay: they are NaN for negative bases everywhere."""
     return rewritten(_AccurateMathRewriter(mod), mod)
 
 
-def tanh(x: Any) -> Any:
+def tanh(x: PrimExpr) -> PrimExpr:
     """The hyperbolic tangent of the float32 expression ``x``; NaN gives NaN, which CUDA's ``max`` and ``min`` lose."""
     limit = tirx.const(_TANH_RANGE, "float32")
     return tanh_within(tirx.Select(x > limit, limit, tirx.Select(x < -limit, -limit, x)))
@@ -47,11 +51,11 @@ def tanh(x: Any) -> Any:
 
 @mutator
 class _AccurateMathRewriter(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, mod: Any) -> None:
+    def __init__(self, mod: IRModule) -> None:
         super().__init__(mod)
         self._kernels = Kernels(self.builder_)
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
         name = str(getattr(call.op, "name", ""))
         if name in _ROUNDING:
@@ -65,7 +69,7 @@ class _AccurateMathRewriter(PyExprMutator):  # type: ignore[misc]
             return call
         return self._tanh(call.args[0]) if name == "relax.tanh" else self._gelu_tanh(call.args[0])
 
-    def _rounded_division(self, call: Any) -> Any:
+    def _rounded_division(self, call: Call) -> Expr:
         """Rounding of a quotient: with the quotient that IEEE 754 asks for, which a division in float64 gives, too."""
         quotient = bound_value(self, call.args[0])
         if operator_of(quotient) != "relax.divide":
@@ -77,22 +81,22 @@ class _AccurateMathRewriter(PyExprMutator):  # type: ignore[misc]
         exact = self.builder_.emit(self._in_double(quotient, dtype))
         return relax.Call(call.op, [exact, *call.args[1:]], call.attrs)
 
-    def _fractional(self, name: str, call: Any) -> bool:
+    def _fractional(self, name: str, call: Call) -> bool:
         """Whether ``call`` is a power whose exponents are constants, none of them a whole number."""
         exponent = bound_value(self, call.args[1]) if name == "relax.power" else None
         return is_constant(exponent) and bool(np.all(constant_array(exponent).astype("float64") % 1 != 0))
 
-    def _in_double(self, call: Any, dtype: str) -> Any:
+    def _in_double(self, call: Call, dtype: str) -> Expr:
         wide = [self.builder_.emit(relax.op.astype(argument, "float64")) for argument in call.args]
         return relax.op.astype(self.builder_.emit(relax.Call(call.op, wide, call.attrs)), dtype)
 
-    def _tanh(self, data: Any) -> Any:
-        def compute(x: Any) -> Any:
+    def _tanh(self, data: Expr) -> Expr:
+        def compute(x: Tensor) -> Tensor:
             return te.compute(x.shape, lambda *i: tanh(x[i]), name="T_tanh")
 
         return self._kernels.call(compute, data, name="tanh")
 
-    def _gelu_tanh(self, data: Any) -> Any:
+    def _gelu_tanh(self, data: Expr) -> Expr:
         """``(1 + tanh u) / 2`` is the sigmoid of ``2 u``."""
         emit, multiply, add = self.builder_.emit, relax.op.multiply, relax.op.add
         square = emit(multiply(data, data))
@@ -101,5 +105,5 @@ class _AccurateMathRewriter(PyExprMutator):  # type: ignore[misc]
         return multiply(data, emit(relax.op.sigmoid(twice)))
 
 
-def _f32(value: float) -> Any:
+def _f32(value: float) -> Expr:
     return relax.const(np.float32(value))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm import te
@@ -20,9 +20,13 @@ from tunehub.tir.nodes import (
     tensor_type,
 )
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import Call, Expr
+    from tunehub.tir.types import IRModule, PassContext, PrimExpr, Tensor
+
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.fast_math")  # type: ignore[untyped-decorator]
-def fast_math(mod: Any, _context: Any) -> Any:
+def fast_math(mod: IRModule, _context: PassContext) -> IRModule:
     """Module pass: write exp, erf, tanh, sigmoid, silu, gelu and softmax of float32 tensors as polynomials.
 
     Powers with an exponent that is a multiple of a quarter become square roots and products.
@@ -43,11 +47,11 @@ _ELEMENTWISE: dict[str, Callable[[Any], Any]] = {
 
 @mutator
 class _FastMathRewriter(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, mod: Any) -> None:
+    def __init__(self, mod: IRModule) -> None:
         super().__init__(mod)
         self._kernels = Kernels(self.builder_)
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
         name = str(getattr(call.op, "name", ""))
         if name not in (*_ELEMENTWISE, "relax.nn.softmax", "relax.power"):
@@ -66,13 +70,13 @@ class _FastMathRewriter(PyExprMutator):  # type: ignore[misc]
             return call
         return self._elementwise(short, lambda x: quarter_power(x, quarters), data, quarters)
 
-    def _elementwise(self, name: str, function: Callable[[Any], Any], data: Any, *how: int) -> Any:
-        def compute(x: Any) -> Any:
+    def _elementwise(self, name: str, function: Callable[[PrimExpr], PrimExpr], data: Expr, *how: int) -> Expr:
+        def compute(x: Tensor) -> Tensor:
             return te.compute(x.shape, lambda *i: function(x[i]), name=f"T_{name}")
 
         return self._kernels.call(compute, data, name=name, how=how)
 
-    def _quarters(self, call: Any) -> int | None:
+    def _quarters(self, call: Call) -> int | None:
         """Four times a constant exponent, when that is a whole number of 1 to 16."""
         exponent = bound_value(self, call.args[1])
         if not is_constant(exponent) or constant_array(exponent).size != 1:

@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.report.model import WrongFor, WrongOperator
 from tunehub.tir.nodes import constant_array, is_constant
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import Call
+    from tunehub.target.types import Target
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +29,7 @@ class _Mistake:
     fits: Callable[[Any], bool] = lambda _call: True
 
 
-def _has_half_exponents(call: Any) -> bool:
+def _has_half_exponents(call: Call) -> bool:
     exponent = call.args[1]
     return is_constant(exponent) and bool((constant_array(exponent).astype("float64") % 1 == 0.5).any())
 
@@ -46,7 +50,7 @@ _BY_OPERATOR = {
 }
 
 
-def wrong_operators(calls: Iterable[Any], target: Any) -> tuple[WrongOperator, ...]:
+def wrong_operators(calls: Iterable[Call], target: Target) -> tuple[WrongOperator, ...]:
     """What is left wrong of ``calls``, those of a module of Relax as it is given to a compile for ``target``."""
     kind = str(target.kind.name)
     counts: Counter[tuple[WrongFor, str]] = Counter()

@@ -9,12 +9,16 @@ of zero is that of the square root.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tvm import relax
 
 from tunehub.tir.nodes import same_shape, shape_of, tensor_type
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import Call, Expr
+    from tunehub.tir.types import Array
 
 _LOWEST, _HIGHEST = -3.0, 8.0
 _NARROW = ("float16", "bfloat16")  # computed in float32, rounded once
@@ -29,7 +33,7 @@ def is_expanded(exponent: float, dtype: str) -> bool:
     return dtype.startswith(("float", "bfloat")) and (2 * exponent).is_integer() and _LOWEST <= exponent <= _HIGHEST
 
 
-def expanded_power(emit: Emit, call: Any, exponents: Any) -> Any | None:
+def expanded_power(emit: Emit, call: Call, exponents: Array) -> Expr | None:
     """``call``, a ``relax.power`` whose exponents are the array or number ``exponents``, without the power.
 
     None when the exponents differ, are none of those that :func:`is_expanded` knows, or stretch the base to a shape
@@ -44,7 +48,7 @@ def expanded_power(emit: Emit, call: Any, exponents: Any) -> Any | None:
     return relax.op.broadcast_to(emit(result), shape) if stretched else result
 
 
-def _power(emit: Emit, x: Any, exponent: float, dtype: str) -> Any:
+def _power(emit: Emit, x: Expr, exponent: float, dtype: str) -> Expr:
     if dtype in _NARROW:
         wide = emit(relax.op.astype(x, "float32"))
         return relax.op.astype(emit(_power(emit, wide, exponent, "float32")), dtype)
@@ -59,7 +63,7 @@ def _power(emit: Emit, x: Any, exponent: float, dtype: str) -> Any:
     return result if exponent > 0 else relax.op.divide(relax.const(1, dtype), result)
 
 
-def _whole_power(emit: Emit, x: Any, exponent: int) -> Any:
+def _whole_power(emit: Emit, x: Expr, exponent: int) -> Expr:
     """By squaring: 8 takes three products."""
     if exponent == 1:
         return x

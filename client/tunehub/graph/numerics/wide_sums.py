@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax, te, tirx
@@ -22,6 +22,10 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.kernel_calls import Kernels, rewritten
 from tunehub.tir.nodes import shape_of, tensor_type
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import Call, Expr
+    from tunehub.tir.types import IRModule, PassContext, PrimExpr, Tensor
 
 _SUM = "float32"
 _HALF, _BFLOAT = "float16", "bfloat16"
@@ -31,18 +35,18 @@ _CAST = ("relax.nn.softmax", "relax.nn.log_softmax", *_IN_BFLOAT)
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.wide_sums")  # type: ignore[untyped-decorator]
-def wide_sums(mod: Any, _context: Any) -> Any:
+def wide_sums(mod: IRModule, _context: PassContext) -> IRModule:
     """Module pass for GPUs: reductions in half precision with sums in float32."""
     return rewritten(_WideSums(mod), mod)
 
 
 @mutator
 class _WideSums(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, mod: Any) -> None:
+    def __init__(self, mod: IRModule) -> None:
         super().__init__(mod)
         self._kernels = Kernels(self.builder_)
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
         name = str(getattr(call.op, "name", ""))
         if name not in _REDUCED and name not in _CAST:
@@ -59,12 +63,12 @@ class _WideSums(PyExprMutator):  # type: ignore[misc]
         compute = partial(_reduced, axes=how[0], kept=how[1], divided=how[2])
         return self._kernels.call(compute, call.args[0], name=name.removeprefix("relax."), how=how)
 
-    def _between_casts(self, call: Any, dtype: str) -> Any:
+    def _between_casts(self, call: Call, dtype: str) -> Expr:
         wide = [self.builder_.emit(relax.op.astype(argument, _SUM)) for argument in call.args]
         return relax.op.astype(self.builder_.emit(relax.Call(call.op, wide, call.attrs)), dtype)
 
 
-def _reduced(data: Any, *, axes: tuple[int, ...], kept: bool, divided: bool) -> Any:
+def _reduced(data: Tensor, *, axes: tuple[int, ...], kept: bool, divided: bool) -> Tensor:
     """The sum of ``data`` along ``axes``, or its mean, in the type of ``data``."""
     terms = [te.reduce_axis((0, data.shape[axis]), name=f"k{axis}") for axis in axes]
     by_axis = dict(zip(axes, terms, strict=True))
@@ -73,11 +77,11 @@ def _reduced(data: Any, *, axes: tuple[int, ...], kept: bool, divided: bool) -> 
     places = range(rank) if kept else left
     shape = [1 if axis in by_axis else data.shape[axis] for axis in places]
 
-    def total(*i: Any) -> Any:
+    def total(*i: PrimExpr) -> PrimExpr:
         own = dict(zip(places, i, strict=True))
         return te.sum(data(*(by_axis.get(axis, own.get(axis)) for axis in range(rank))).astype(_SUM), axis=terms)
 
-    def result(*i: Any) -> Any:
+    def result(*i: PrimExpr) -> PrimExpr:
         found = sums(*i)
         return (found / tirx.Cast(_SUM, count) if divided else found).astype(data.dtype)
 

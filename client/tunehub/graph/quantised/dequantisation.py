@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,10 @@ from tunehub.tir.nodes import (
 )
 from tunehub.tir.versions import LOADS
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import Call, Expr, Var
+    from tunehub.tir.types import Buffer, IRModule, PrimExpr, PrimFunc, SBlockRealize
+
 _MOST_CALLS = 16  # from quantised weights to those that are multiplied
 _ROWS = 8  # that are evaluated beside the first and the last
 _TRUNCATED = ("Div", "Mod")  # as indices have them: other numbers may be negative
@@ -42,21 +46,21 @@ class Dequantised:
     """Weights in a ``format``, made of two variables of Relax."""
 
     format: Format
-    weights: Any
-    scales: Any
+    weights: Expr
+    scales: Expr
 
 
 class _NotEvaluatedError(Exception):
     """Something that is not evaluated here."""
 
 
-def dequantised_from(weights: Any, bound: Callable[[Any], Any], mod: Any) -> Dequantised | None:
+def dequantised_from(weights: Expr, bound: Callable[[Expr], Expr], mod: IRModule) -> Dequantised | None:
     """What the variable ``weights`` [N, K] of Relax is made of, if it is of quantised weights; ``bound``: the call that
     a variable is bound to, None for parameters. ``mod`` has the functions that are called."""
     shape = static_shape(weights)
     if shape is None or len(shape) != 2 or str(tensor_type(weights).dtype) != "float16":
         return None
-    leaves: list[Any] = []
+    leaves: list[Expr] = []
     calls = _cone(weights, bound, leaves)
     kinds = {str(tensor_type(leaf).dtype): leaf for leaf in leaves}
     if calls is None or len(leaves) != 2 or set(kinds) != {"uint32", "float16"}:
@@ -71,12 +75,12 @@ def dequantised_from(weights: Any, bound: Callable[[Any], Any], mod: Any) -> Deq
     return None
 
 
-def _cone(value: Any, bound: Callable[[Any], Any], leaves: list[Any]) -> dict[Any, Any] | None:
+def _cone(value: Expr, bound: Callable[[Expr], Expr], leaves: list[Expr]) -> dict[Expr, Expr] | None:
     """The calls between ``value`` and what they begin with, which is put into ``leaves``, by variable, each behind
     those that it uses; None when there are too many."""
     found: dict[Any, Any] = {}
 
-    def visit(variable: Any) -> None:
+    def visit(variable: Var) -> None:
         if variable in found or any(variable.same_as(leaf) for leaf in leaves) or len(found) > _MOST_CALLS:
             return
         call = bound(variable)
@@ -91,7 +95,7 @@ def _cone(value: Any, bound: Callable[[Any], Any], leaves: list[Any]) -> dict[An
     return found if 0 < len(found) <= _MOST_CALLS else None
 
 
-def _variables(arguments: Sequence[Any]) -> Iterator[Any]:
+def _variables(arguments: Sequence[Expr]) -> Iterator[Any]:
     for each in arguments:
         if type(each).__name__ == "Tuple":
             yield from _variables(each.fields)
@@ -99,7 +103,7 @@ def _variables(arguments: Sequence[Any]) -> Iterator[Any]:
             yield each
 
 
-def _computes(calls: dict[Any, Any], result: Any, leaves: Sequence[Any], form: Format, mod: Any) -> bool:
+def _computes(calls: dict[Expr, Call], result: Expr, leaves: Sequence[Expr], form: Format, mod: IRModule) -> bool:
     """Whether ``calls`` make ``result`` of ``leaves`` as ``form`` says, at some rows."""
     words = _numbers(static_shape(leaves[0]))
     given = words, _halves(_numbers(static_shape(leaves[1])))
@@ -140,7 +144,7 @@ def _halves(numbers: _Elements) -> _Elements:
     return lambda indices: (numbers(indices) % np.uint32(1 << 10) / 1024 + 0.5).astype(np.float16)
 
 
-def _graph(calls: dict[Any, Any], leaves: dict[Any, _Elements], mod: Any) -> dict[Any, _Elements]:
+def _graph(calls: dict[Expr, Call], leaves: dict[Expr, _Elements], mod: IRModule) -> dict[Expr, _Elements]:
     """The elements of each variable."""
     known = dict(leaves)
     for variable, call in calls.items():
@@ -159,7 +163,7 @@ def _of(array: Array) -> _Elements:
     return elements
 
 
-def _kernel(variable: Any, call: Any, mod: Any) -> tuple[Any, list[Any]]:
+def _kernel(variable: Var, call: Call, mod: IRModule) -> tuple[Any, list[Any]]:
     """The PrimFunc that ``call`` is, or that TVM makes of its operator, and its arguments."""
     import tvm
     from tvm import relax
@@ -184,7 +188,7 @@ def _kernel(variable: Any, call: Any, mod: Any) -> tuple[Any, list[Any]]:
     return legal[made[0].args[0]], [back.get(each, each) for each in made[0].args[1].fields]
 
 
-def _results(function: Any, arguments: Sequence[_Elements]) -> _Elements:
+def _results(function: PrimFunc, arguments: Sequence[_Elements]) -> _Elements:
     """The elements of the last parameter of ``function``, a PrimFunc without a schedule."""
     *given, result = parameters(function)
     if len(given) != len(arguments):
@@ -195,7 +199,7 @@ def _results(function: Any, arguments: Sequence[_Elements]) -> _Elements:
         if type(node).__name__ == "SBlockRealize" and node.block.iter_vars:
             blocks[hash(_written(node))] = node.block
 
-    def elements(buffer: Any, indices: Sequence[Array]) -> Array:
+    def elements(buffer: Buffer, indices: Sequence[Array]) -> Array:
         if hash(buffer) in known:
             return known[hash(buffer)](indices)
         if hash(buffer) not in blocks:
@@ -207,7 +211,7 @@ def _results(function: Any, arguments: Sequence[_Elements]) -> _Elements:
     return lambda indices: elements(result, indices)
 
 
-def _written(realize: Any) -> Any:
+def _written(realize: SBlockRealize) -> Buffer:
     """The buffer of which a block writes each element, in the order of its axes."""
     block = realize.block
     plain = block.init is None and not any(map(is_reduction, block.iter_vars)) and int(realize.predicate) == 1
@@ -223,10 +227,10 @@ def _written(realize: Any) -> Any:
     return buffer
 
 
-def _value(node: Any, values: dict[int, Array], elements: Callable[[Any, Sequence[Array]], Array]) -> Array:
+def _value(node: PrimExpr, values: dict[int, Array], elements: Callable[[Buffer, Sequence[Array]], Array]) -> Array:
     kind = type(node).__name__
 
-    def inner(each: Any) -> Array:
+    def inner(each: PrimExpr) -> Array:
         return _value(each, values, elements)
 
     if kind in ("IntImm", "FloatImm"):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tvm import relax
@@ -61,6 +61,10 @@ from tunehub.tir.nodes import (
     tensor_type,
 )
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import Binding, Call, Expr, Var
+    from tunehub.tir.types import IRModule
+
 _MOVING = (
     "relax.nn.max_pool2d", "relax.nn.adaptive_max_pool2d", "relax.reshape", "relax.flatten", "relax.permute_dims",
     "relax.squeeze", "relax.expand_dims", "relax.strided_slice",
@@ -83,7 +87,7 @@ _RULES = {  # methods of the rewriter that write a call in another way, or retur
 }
 
 
-def in_integers(mod: Any, dot: DotProduct | None, note: Callable[[str], None] | None = None) -> Any:
+def in_integers(mod: IRModule, dot: DotProduct | None, note: Callable[[str], None] | None = None) -> IRModule:
     """``mod`` with integer operators where the convolutions and products of its Relax functions have quantised
     operands. ``dot``: the instruction they are for; without one ``mod`` stays as it is. ``note`` is told what became
     of them, if there are any."""
@@ -109,32 +113,32 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
     written: int
     kept: Counter[str]
 
-    def begin(self, dot: DotProduct | None, users: dict[Any, list[Any]]) -> None:
+    def begin(self, dot: DotProduct | None, users: dict[Var, list[Expr]]) -> None:
         """Take over what instruction there is, and who reads each variable."""
         self._dot, self._users = dot, users
         self.written, self.kept = 0, Counter()
         self._sums, self._attentions = SumsInGraph(self), AttentionsInGraph(self)
         self._shifted: set[Any] = set()  # variables that hold 128 more than they did
 
-    def visit_var_binding_(self, binding: Any) -> None:
+    def visit_var_binding_(self, binding: Binding) -> None:
         """Data of 8 signed bits that are only dequantised become unsigned."""
         self._may_shift = all(operator_of(user) == DEQUANTIZE for user in self._users.get(binding.var, [None]))
         super().visit_var_binding_(binding)
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: Call) -> Expr:
         call = self.visit_expr_post_order(call)
         rule = _RULES.get(operator_of(call))
         written = None if rule is None else getattr(self, rule)(call)
         return call if written is None else written
 
-    def _convolution(self, call: Any) -> Any | None:
+    def _convolution(self, call: Call) -> Expr | None:
         """``conv2d`` of dequantised operands."""
         attrs = call.attrs
         if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW"):
             self._stays(call)
             return None
 
-        def write(data: Any, weight: Array, zero: int) -> Any:
+        def write(data: Expr, weight: Array, zero: int) -> Expr:
             groups = int(attrs.groups)
             depthwise = groups == weight.shape[0] and weight.shape[1] == 1
             if groups > 1 and not depthwise:
@@ -150,12 +154,12 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
 
         return self._product(call, False, 0, 1, write)
 
-    def _stays(self, call: Any) -> None:
+    def _stays(self, call: Call) -> None:
         """Of dequantised operands, but of a kind that no template multiplies in integers."""
         if any(operator_of(bound_value(self, each)) == DEQUANTIZE for each in call.args[:2]):
             self.kept[f"there is no integer kernel for {operator_of(call).rpartition('.')[2]}"] += 1
 
-    def _matmul(self, call: Any) -> Any | None:
+    def _matmul(self, call: Call) -> Expr | None:
         """``matmul`` of dequantised operands, the second of them constant and maybe turned; of integers as ONNX's
         ``MatMulInteger`` is imported."""
         if _is_integer_product(call):
@@ -172,14 +176,14 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         if parts is not None and operator_of(weight) == DEQUANTIZE:
             return self._counted(lambda dot: product(self, parts, weight, turned, dot))
 
-        def write(data: Any, values: Array, _zero: int) -> Any:
+        def write(data: Expr, values: Array, _zero: int) -> Expr:
             assert self._dot is not None
             fills_vectors(values, self._dot)
             return relax.op.matmul(data, relax.const(np.ascontiguousarray(values)), out_dtype="int32")
 
         return self._product(call, turned, 1, len(shape_of(call) or (0, 0)) - 1, write)
 
-    def _counted(self, write: Callable[[DotProduct], Any | None]) -> Any | None:
+    def _counted(self, write: Callable[[DotProduct], Expr | None]) -> Expr | None:
         """What ``write`` writes in place of a convolution or product; the report counts it, or the reason why not."""
         try:
             if self._dot is None:
@@ -192,8 +196,8 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         return written
 
     def _product(
-        self, call: Any, turned: bool, outputs: int, axis: int, write: Callable[[Any, Array, int], Any]
-    ) -> Any | None:
+        self, call: Call, turned: bool, outputs: int, axis: int, write: Callable[[Expr, Array, int], Expr]
+    ) -> Expr | None:
         """``outputs``: their axis in the weight; ``axis``: in the result."""
         operand = matrix_of(self, call.args[1])
         weight = bound_value(self, operand.args[0]) if turned else operand
@@ -204,7 +208,7 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
             return None
         integers, affine = data
 
-        def written(_dot: DotProduct) -> Any:
+        def written(_dot: DotProduct) -> Expr:
             values, scales = weight_of(self, weight, 1 - outputs if turned else outputs)
             values = values.T if turned else values
             if not has_type(integers, "uint8"):
@@ -214,7 +218,7 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
 
         return self._counted(written)
 
-    def _addition(self, call: Any) -> Any | None:
+    def _addition(self, call: Call) -> Expr | None:
         """A bias becomes part of the sums' addend."""
         for first, second in (call.args, reversed(call.args)):
             known = self._sums.of(first)
@@ -229,14 +233,14 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
             return self._sums.as_float(accumulated, with_bias(sums, bias), axis)
         return None
 
-    def _converted(self, call: Any) -> Any | None:
+    def _converted(self, call: Call) -> Any | None:
         """Sums of a scale of one that become integers again, as ONNX's ``ConvInteger`` gives them."""
         known = self._sums.of(call.args[0])
         if known is None or str(tensor_type(call).dtype) != "int32" or not known[1].are_integers:
             return None
         return self._sums.as_integers(known[0], known[1], known[2])
 
-    def _quantising(self, call: Any) -> Any | None:
+    def _quantising(self, call: Call) -> Expr | None:
         """Clipping goes, scales of sums and of the result become one, and what only moves elements stays integer."""
         affine, dtype = affine_of(self, call), str(tensor_type(call).dtype)
         if affine is None and self._may_shift:
@@ -255,7 +259,7 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
             moved = _call_quantize(source, own, kind)
         return self._marked(moved) if shifts else moved
 
-    def _marked(self, call: Any | None) -> Any | None:
+    def _marked(self, call: Call | None) -> Expr | None:
         """The variable of a ``call`` that writes 128 more."""
         if call is None:
             return None
@@ -263,7 +267,7 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         self._shifted.add(variable)
         return variable
 
-    def _dequantising(self, call: Any) -> Any | None:
+    def _dequantising(self, call: Call) -> Expr | None:
         """What was shifted has its zero point 128 higher."""
         affine = affine_of(self, call)
         source = variable_of(self, call.args[0])
@@ -276,7 +280,7 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         constants = relax.const(np.float32(affine.scale)), relax.const(zero_point(zero, tensor_type(source)))
         return relax.op.dequantize(source, *constants, out_dtype=str(tensor_type(call).dtype))
 
-    def _quantised_sums(self, source: Any, affine: Affine, dtype: str) -> Any | None:
+    def _quantised_sums(self, source: Expr, affine: Affine, dtype: str) -> Expr | None:
         """``source`` quantised where it is made of sums, in their kernel: before what moves elements, or takes the
         largest, which is the same one."""
         source = self._unclipped(source, affine, dtype)
@@ -290,7 +294,7 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         steps = self._sums.steps(source, affine.scale)
         return None if steps is None else _call_quantize(steps, Affine(scale=1.0, zero=affine.zero), dtype)
 
-    def _viewed(self, call: Any) -> Any | None:
+    def _viewed(self, call: Call) -> Expr | None:
         """What only shapes dequantised data shapes the integers: a product behind it finds them. What gives a product
         the shape that its data had makes it one of these."""
         value = bound_value(self, call.args[0])
@@ -306,7 +310,7 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
             self._shifted.add(integers)
         return relax.op.dequantize(integers, *value.args[1:], out_dtype=str(tensor_type(call).dtype))
 
-    def _product_of_sequences(self, call: Any) -> Any | None:
+    def _product_of_sequences(self, call: Call) -> Any | None:
         """PyTorch makes matrices of sequences for a product, and sequences of its result: what follows would not be in
         its kernel."""
         known = self._sums.of(call.args[0])
@@ -321,7 +325,7 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         sums = self._emit(relax.op.matmul(data.args[0], product.args[1], out_dtype="int32"))
         return self._sums.as_float(sums, known[1], len(shape) - 1)
 
-    def _moved(self, source: Any, affine: Affine, dtype: str) -> Any | None:
+    def _moved(self, source: Expr, affine: Affine, dtype: str) -> Any | None:
         """The operator that ``source`` is on integers, where it moves elements of what stands for the same numbers, or
         clips these."""
         value = bound_value(self, source)
@@ -342,14 +346,14 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         low, high = (relax.const(np.asarray(affine.nearest(each, dtype), dtype)) for each in bounds)
         return relax.op.minimum(self._emit(relax.op.maximum(data[0], low)), high)
 
-    def _joined(self, concat: Any, affine: Affine, dtype: str) -> Any | None:
+    def _joined(self, concat: Call, affine: Affine, dtype: str) -> Expr | None:
         parts = bound_value(self, concat.args[0])
         data = [dequantised(self, part) for part in getattr(parts, "fields", ())]
         if not data or any(part is None or part[1] != affine or not has_type(part[0], dtype) for part in data):
             return None
         return relax.op.concat([part[0] for part in data if part is not None], axis=concat.attrs.axis)
 
-    def _unclipped(self, expression: Any, affine: Affine, dtype: str) -> Any:
+    def _unclipped(self, expression: Expr, affine: Affine, dtype: str) -> Expr:
         """``expression`` without the clipping that quantising by ``affine`` repeats."""
         value = bound_value(self, expression)
         bounds = bounds_of(self, value)
@@ -357,14 +361,14 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
             return expression
         return self._unclipped(value.args[0], affine, dtype)
 
-    def _emit(self, expression: Any) -> Any:
+    def _emit(self, expression: Expr) -> Expr:
         return self.builder_.emit(expression)
 
 
-def _is_integer_product(call: Any) -> bool:
+def _is_integer_product(call: Call) -> bool:
     return operator_of(call) == "relax.matmul" and str(tensor_type(call).dtype) == "int32"
 
 
-def _call_quantize(source: Any, affine: Affine, dtype: str) -> Any:
+def _call_quantize(source: Expr, affine: Affine, dtype: str) -> Expr:
     zero = relax.const(np.asarray(affine.zero, dtype))
     return relax.op.quantize(source, relax.const(np.float32(affine.scale)), zero, out_dtype=dtype)

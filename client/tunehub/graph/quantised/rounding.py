@@ -12,7 +12,7 @@ integers: else what it is fused with would hand over numbers of four times the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
@@ -32,30 +32,34 @@ from tunehub.tir.nodes import (
     tensor_type,
 )
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import Binding, Call, Expr
+    from tunehub.tir.types import Index, IRModule, PassContext, PrimExpr, Tensor
+
 _ADD = "relax.add"
 _LEAVES = 3  # tensors that one function adds up, at most
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.quantise_in_vectors")  # type: ignore[untyped-decorator]
-def quantise_in_vectors(mod: Any, _context: Any) -> Any:
+def quantise_in_vectors(mod: IRModule, _context: PassContext) -> IRModule:
     """Module pass: write quantising and dequantising of 8 bits with one scale for a tensor in this way."""
     return relax.transform.DeadCodeElimination()(rewritten(_Rounding(mod), mod))
 
 
 @mutator
 class _Rounding(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, mod: Any) -> None:
+    def __init__(self, mod: IRModule) -> None:
         super().__init__(mod)
         self._kernels = Kernels(self.builder_)
         self._terms: dict[Any, tuple[Any, Affine]] = {}  # dequantised variables, and what they are of
 
-    def visit_var_binding_(self, binding: Any) -> None:
+    def visit_var_binding_(self, binding: Binding) -> None:
         super().visit_var_binding_(binding)
         value = binding.value
         if operator_of(value) == DEQUANTIZE and (affine := self._affine(value)) is not None:
             self._terms[self.visit_expr(binding.var)] = self.visit_expr(value.args[0]), affine
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: Call) -> Expr:
         original, call = call, self.visit_expr_post_order(call)
         name = operator_of(call)
         if name not in (QUANTIZE, DEQUANTIZE) or shape_of(call) is None:
@@ -75,7 +79,7 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
             how=(affine.scale, affine.zero),
         )
 
-    def _quantised(self, x: Any, affine: Affine, dtype: str) -> Any:
+    def _quantised(self, x: Expr, affine: Affine, dtype: str) -> Expr:
         terms, clipped = self._sum(x)
         if len(terms) > 1:
             return self._requantised(terms, clipped, affine, dtype)
@@ -86,20 +90,20 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
             how=(affine.scale, affine.zero, dtype),
         )
 
-    def _at_run_time(self, call: Any, dtype: str) -> Any:
+    def _at_run_time(self, call: Call, dtype: str) -> Expr:
         """Quantising by a scale and a zero point that are computed."""
         kinds = [(static_shape(each), str(tensor_type(each).dtype)) for each in call.args[1:]]
         if operator_of(call) != QUANTIZE or kinds != [((), "float32"), ((), dtype)]:
             return call
 
-        def compute(x: Any, scale: Any, zero: Any) -> Any:
+        def compute(x: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
             return te.compute(
                 x.shape, lambda *i: quantised_at_run_time(x[i], scale[()], zero[()], dtype), name="quantize"
             )
 
         return self._kernels.call(compute, *call.args, name="quantize", how=(dtype,))
 
-    def _requantised(self, terms: Sequence[tuple[Any, Affine]], clipped: bool, affine: Affine, dtype: str) -> Any:
+    def _requantised(self, terms: Sequence[tuple[Expr, Affine]], clipped: bool, affine: Affine, dtype: str) -> Expr:
         """The sum of ``terms``, without what is negative where ``clipped``, in the order and the precision of
         onnxruntime's ``QLinearAdd`` for AVX2: scales are divided once, zero points are one number."""
         affines, (low, _) = [each for _, each in terms], LIMITS[dtype]
@@ -109,8 +113,8 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
             max(affine.zero, low) if clipped else low,
         )
 
-        def compute(*tensors: Any) -> Any:
-            def element(*i: Any) -> Any:
+        def compute(*tensors: Tensor) -> Tensor:
+            def element(*i: Index) -> PrimExpr:
                 total = tirx.const(first, "float32")
                 for q, factor in reversed(list(zip(tensors, factors, strict=True))):
                     total = q[i].astype("int32").astype("float32") * tirx.const(float(factor), "float32") + total
@@ -123,7 +127,7 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
         how = (clipped, dtype, *((each.scale, each.zero) for each in (*affines, affine)))
         return self._kernels.call(compute, *(q for q, _ in terms), name="requantize", how=how)
 
-    def _sum(self, x: Any) -> tuple[list[tuple[Any, Affine]], bool]:
+    def _sum(self, x: Expr) -> tuple[list[tuple[Any, Affine]], bool]:
         """The dequantised tensors of one shape that ``x`` is the sum of, none where it is anything else, and whether
         that is clipped at zero."""
         value = bound_value(self, x)
@@ -131,7 +135,7 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
             return self._added(value.args[0], x), True
         return self._added(x, x), False
 
-    def _added(self, x: Any, whole: Any) -> list[tuple[Any, Affine]]:
+    def _added(self, x: Expr, whole: Expr) -> list[tuple[Any, Affine]]:
         known = self._terms.get(x)
         if known is not None:
             return [known] if same_shape(x, whole) else []
@@ -141,12 +145,12 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
         parts = [self._added(each, whole) for each in value.args]
         return [] if not all(parts) or sum(map(len, parts)) > _LEAVES else [*parts[0], *parts[1]]
 
-    def _affine(self, call: Any) -> Affine | None:
+    def _affine(self, call: Call) -> Affine | None:
         affine, kinds = affine_of(self, call), [str(tensor_type(each).dtype) for each in (call.args[0], call)]
         return affine if kinds[0] in LIMITS and kinds[1] == "float32" and shape_of(call) is not None else None
 
 
-def _zeros(factors: Sequence[Any], affines: Sequence[Affine]) -> Any:
+def _zeros(factors: Sequence[float], affines: Sequence[Affine]) -> Any:
     """The sum of what zero points stand for, by multiply-adds with one rounding each, from the last on: another order
     moved one of 100,000 results a step."""
     total = np.float32(0)

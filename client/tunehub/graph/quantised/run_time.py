@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tvm import relax
@@ -12,11 +12,15 @@ from tunehub.kernels.cpu.dot_product import DotProduct
 from tunehub.kernels.te.scales import LIMITS, Affine, Array, NotIntegerError, sums_of, symmetric
 from tunehub.tir.nodes import bound_value, operator_of, static_shape
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import Call, Expr
+    from tunehub.tir.types import Mutator
+
 _SHIFT = 128
 Parts = tuple[Any, Any, Any]  # integers of 8 bits, their scale and their zero point, numbers
 
 
-def parts_of(graph: Any, expression: Any) -> Parts | None:
+def parts_of(graph: Mutator, expression: Expr) -> Parts | None:
     """What ``expression`` is dequantised from, where its scale is no constant."""
     value = bound_value(graph, expression)
     if operator_of(value) != DEQUANTIZE or not _is_computed(graph, value):
@@ -24,7 +28,7 @@ def parts_of(graph: Any, expression: Any) -> Parts | None:
     return tuple(value.args) if has_type(value.args[0], *LIMITS) else None
 
 
-def shifted(graph: Any, call: Any) -> Any | None:
+def shifted(graph: Mutator, call: Call) -> Expr | None:
     """The call of ``quantize`` to int8, with a computed scale, as one to uint8: 128 more."""
     if not _is_computed(graph, call) or not has_type(call, "int8"):
         return None
@@ -33,7 +37,7 @@ def shifted(graph: Any, call: Any) -> Any | None:
     return relax.op.quantize(*call.args[:2], emit(relax.op.astype(wide, "uint8")), out_dtype="uint8")
 
 
-def product(graph: Any, parts: Parts, weight: Any, turned: bool, dot: DotProduct) -> Any:
+def product(graph: Mutator, parts: Parts, weight: Expr, turned: bool, dot: DotProduct) -> Expr:
     """A matmul of what is dequantised from ``parts`` with ``weight``, dequantised constants that are maybe ``turned``.
     Raises NotIntegerError."""
     values, scales = weight_of(graph, weight, 0 if turned else 1)
@@ -44,7 +48,7 @@ def product(graph: Any, parts: Parts, weight: Any, turned: bool, dot: DotProduct
     return relax.op.multiply(emit(relax.op.astype(sums, "float32")), factors)
 
 
-def product_of_integers(graph: Any, call: Any, dot: DotProduct) -> Any | None:
+def product_of_integers(graph: Mutator, call: Call, dot: DotProduct) -> Expr | None:
     """``(a - z) @ (b - y)`` of widened 8 bits, with a constant ``b``, as ONNX's ``MatMulInteger`` is imported.
     ``z`` may be computed. None for other products, NotIntegerError for one that stays as it is."""
     (data, zero), (factor, offset) = (widened(graph, argument) for argument in call.args)
@@ -66,7 +70,7 @@ def fills_vectors(weight: Array, dot: DotProduct) -> None:
         raise NotIntegerError(f"a product of {weight.shape[0]} x {weight.shape[1]} does not fill vectors")
 
 
-def _sums(graph: Any, data: Any, zero: Any | None, weight: Array, dot: DotProduct) -> Any:
+def _sums(graph: Mutator, data: Expr, zero: Expr | None, weight: Array, dot: DotProduct) -> Expr:
     """``(data - zero) @ weight`` in integers: the zero point is taken off the sums."""
     if not has_type(data, "uint8"):
         raise NotIntegerError("it is no product of uint8 with a matrix")
@@ -80,7 +84,7 @@ def _sums(graph: Any, data: Any, zero: Any | None, weight: Array, dot: DotProduc
     return relax.op.subtract(emit(sums), emit(relax.op.multiply(emit(zero), totals)))
 
 
-def _is_computed(graph: Any, call: Any) -> bool:
+def _is_computed(graph: Mutator, call: Call) -> bool:
     """Whether a call of ``quantize`` or ``dequantize`` has a scale and a zero point of one number each, the first of
     which is no constant."""
     numbers = all(static_shape(each) == () for each in call.args[1:3])

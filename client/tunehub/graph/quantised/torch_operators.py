@@ -8,11 +8,14 @@ compute: torch/ao/quantization/fx/_decomposed.py of PyTorch 2.15. Imports tvm on
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tunehub.kernels.te.scales import LIMITS
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import BlockBuilder, Expr, Scalar, TorchImporter, TorchNode, Var
 
 Converter = Callable[[Any, Any], Any]
 LIBRARY = "quantized_decomposed"
@@ -37,27 +40,27 @@ def torch_convert_map() -> dict[str, Converter]:
     }
 
 
-def _quantize(node: Any, importer: Any) -> Any:
+def _quantize(node: TorchNode, importer: TorchImporter) -> Expr:
     x, scale, zero, low, high, dtype = importer.retrieve_args(node)
     return _quantized(importer.block_builder, x, (scale, zero), (low, high), _name(dtype))
 
 
-def _quantize_channels(node: Any, importer: Any) -> Any:
+def _quantize_channels(node: TorchNode, importer: TorchImporter) -> Expr:
     x, scales, zeros, axis, low, high, dtype = importer.retrieve_args(node)
     return _quantized(importer.block_builder, x, (scales, zeros), (low, high), _name(dtype), axis)
 
 
-def _dequantize(node: Any, importer: Any) -> Any:
+def _dequantize(node: TorchNode, importer: TorchImporter) -> Expr:
     x, scale, zero = importer.retrieve_args(node)[:3]
     return _dequantized(importer.block_builder, x, (scale, zero), node.kwargs.get("out_dtype"))
 
 
-def _dequantize_channels(node: Any, importer: Any) -> Any:
+def _dequantize_channels(node: TorchNode, importer: TorchImporter) -> Expr:
     x, scales, zeros, axis = importer.retrieve_args(node)[:4]
     return _dequantized(importer.block_builder, x, (scales, zeros), node.kwargs.get("out_dtype"), axis)
 
 
-def _choose(node: Any, importer: Any) -> Any:
+def _choose(node: TorchNode, importer: TorchImporter) -> Sequence[Expr]:
     """``choose_qparams``: scale and zero point such that ``low`` to ``high`` hold all elements, and 0."""
     from tvm import relax
 
@@ -70,7 +73,7 @@ def _choose(node: Any, importer: Any) -> Any:
     return scale, zero
 
 
-def _choose_symmetric(node: Any, importer: Any) -> Any:
+def _choose_symmetric(node: TorchNode, importer: TorchImporter) -> Sequence[Expr]:
     """The same with 0 in the middle."""
     from tvm import relax
 
@@ -82,7 +85,7 @@ def _choose_symmetric(node: Any, importer: Any) -> Any:
     return scale, relax.const(np.float32(128 if _name(dtype) == "uint8" else 0))
 
 
-def _range(emit: Callable[[Any], Any], x: Any) -> tuple[Any, Any]:
+def _range(emit: Callable[[Expr], Var], x: Expr) -> tuple[Expr, Expr]:
     """The least and the largest element, or 0."""
     from tvm import relax
 
@@ -91,14 +94,19 @@ def _range(emit: Callable[[Any], Any], x: Any) -> tuple[Any, Any]:
     return emit(relax.op.minimum(least, none)), emit(relax.op.maximum(most, none))
 
 
-def _convert(node: Any, importer: Any) -> Any:
+def _convert(node: TorchNode, importer: TorchImporter) -> Expr:
     x, dtype = importer.retrieve_args(node)
     return _as(importer.block_builder.emit, x, _name(dtype))
 
 
 def _quantized(
-    builder: Any, x: Any, by: tuple[Any, Any], limits: tuple[int, int], dtype: str, axis: int | None = None
-) -> Any:
+    builder: BlockBuilder,
+    x: Expr,
+    by: tuple[Scalar, Scalar],
+    limits: tuple[int, int],
+    dtype: str,
+    axis: int | None = None,
+) -> Expr:
     """``by``: scale and zero point; ``axis``: that they are along. Limits narrower than those of ``dtype`` clip."""
     from tvm import relax
 
@@ -117,7 +125,9 @@ def _quantized(
     return q
 
 
-def _dequantized(builder: Any, x: Any, by: tuple[Any, Any], out_dtype: Any, axis: int | None = None) -> Any:
+def _dequantized(
+    builder: BlockBuilder, x: Expr, by: tuple[Scalar, Scalar], out_dtype: Any, axis: int | None = None
+) -> Expr:
     from tvm import relax
 
     from tunehub.tir.nodes import tensor_type
@@ -128,7 +138,7 @@ def _dequantized(builder: Any, x: Any, by: tuple[Any, Any], out_dtype: Any, axis
     return _as(builder.emit, result, "float32" if out_dtype is None else _name(out_dtype))
 
 
-def _with_an_axis(emit: Callable[[Any], Any], x: Any, compute: Callable[[Any], Any]) -> Any:
+def _with_an_axis(emit: Callable[[Expr], Var], x: Expr, compute: Callable[[Expr], Expr]) -> Expr:
     """``compute`` on elements; TVM 0.25 and 0.26 want an axis where a single number has none."""
     from tvm import relax
 
@@ -139,7 +149,9 @@ def _with_an_axis(emit: Callable[[Any], Any], x: Any, compute: Callable[[Any], A
     return emit(relax.op.reshape(emit(compute(emit(relax.op.reshape(x, (1,))))), ()))
 
 
-def _parameters(emit: Callable[[Any], Any], by: tuple[Any, Any], dtype: str, axis: int | None) -> tuple[Any, Any]:
+def _parameters(
+    emit: Callable[[Expr], Var], by: tuple[Scalar, Scalar], dtype: str, axis: int | None
+) -> tuple[Expr, Expr]:
     """Scale and zero point as TVM wants them: a float32 and an integer of ``dtype``, or one of each for a channel."""
     from tvm import relax
 
@@ -155,7 +167,7 @@ def _parameters(emit: Callable[[Any], Any], by: tuple[Any, Any], dtype: str, axi
     return scale, zero
 
 
-def _as(emit: Callable[[Any], Any], x: Any, dtype: str) -> Any:
+def _as(emit: Callable[[Expr], Var], x: Expr, dtype: str) -> Expr:
     """``x`` with elements of ``dtype``."""
     from tvm import relax
 

@@ -17,7 +17,7 @@ all outside; where none can be, it is pooling with more padding behind.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm import relax, topi
@@ -27,6 +27,11 @@ from tvm_ffi import structural_equal
 from tunehub.tir.index_expressions import operator_name, parts_of
 from tunehub.tir.nodes import integer, operator_of, shape_of, symbolic, tensor_class, tensor_type
 from tunehub.tir.symbols import symbol_name, variables_in
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import Binding, Call, Expr, Function
+    from tunehub.tir.types import Analyzer, Index, IRModule, PassContext, PrimExpr
+    from tunehub.tir.types import Var as TirVar
 
 _LOWER, _UPPER = "tir_var_lower_bound", "tir_var_upper_bound"  # attributes of functions: numbers by names of symbols
 _SLICE = "relax.strided_slice"
@@ -38,7 +43,7 @@ _Bounds = tuple[tuple[Any, int, int | None], ...]  # symbols, each with its firs
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.within_bounds")  # type: ignore[untyped-decorator]
-def within_bounds(mod: Any, _context: Any) -> Any:
+def within_bounds(mod: IRModule, _context: PassContext) -> IRModule:
     """Module pass: simplify shapes with minima and maxima where the bounds of a function's symbols decide them, and
     check those bounds when the function runs; write shapes, slices and concatenations as TVM's passes can take them.
     Functions without such shapes stay as they are."""
@@ -53,7 +58,7 @@ def within_bounds(mod: Any, _context: Any) -> Any:
     return writer.builder_.get()
 
 
-def without_conditions(mod: Any) -> Any:
+def without_conditions(mod: IRModule) -> IRModule:
     """``mod`` with slices and pooling whose shapes have conditions written as :func:`within_bounds` does, and nothing
     else: kernels that it makes are for all sizes."""
     graphs = {v: f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
@@ -65,7 +70,7 @@ def without_conditions(mod: Any) -> Any:
     return writer.builder_.get() if touched else mod
 
 
-def bounds_of(function: Any, name: str) -> tuple[int | None, int | None]:
+def bounds_of(function: Function, name: str) -> tuple[int | None, int | None]:
     """The least and the greatest value of the symbol ``name`` that ``function`` states."""
     return _numbers(function, _LOWER).get(name), _numbers(function, _UPPER).get(name)
 
@@ -75,10 +80,10 @@ class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
     makes_kernels = True
     _bounds: _Bounds = ()
     _unchecked: tuple[Any, ...] = ()
-    _analyzer: Any = None
+    _analyzer: Analyzer = None
     _rewritten: tuple[tuple[Any, Any], ...] = ()  # extents of slices: as TVM has them, and as they are here
 
-    def written(self, function: Any, checked: bool) -> Any:
+    def written(self, function: Function, checked: bool) -> Function:
         """``function`` with simple shapes; ``checked``: by its bounds, to which it is held at its beginning."""
         self._bounds = _bounds(function) if checked else ()
         self._unchecked = tuple(function.params)
@@ -88,7 +93,7 @@ class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
             self._rewritten += self._extents(binding)
         return self.visit_expr(function)
 
-    def _extents(self, binding: Any) -> tuple[tuple[Any, Any], ...]:
+    def _extents(self, binding: Binding) -> tuple[tuple[Any, Any], ...]:
         """The extents with conditions of a slice, each with what is written for it."""
         call, extents = binding.value, shape_of(binding.var) or ()
         if operator_of(call) != _SLICE or not any(map(_has_condition, extents)):
@@ -101,15 +106,15 @@ class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
         pairs = zip(extents, inferred, strict=False)
         return tuple((old, new) for old, new in pairs if _has_condition(old) and not self._is_known(old))
 
-    def _is_known(self, extent: Any) -> bool:
+    def _is_known(self, extent: PrimExpr) -> bool:
         return any(structural_equal(extent, old) for old, _ in self._rewritten)
 
-    def visit_shape_expr_(self, shape: Any) -> Any:
+    def visit_shape_expr_(self, shape: Expr) -> Expr:
         simple = [self._simple(extent) for extent in shape.values]
         changed = any(new is not old for new, old in zip(simple, shape.values, strict=True))
         return relax.ShapeExpr(simple) if changed else shape
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: Call) -> Expr:
         """Slices begin and end inside, and say so: TVM infers their shapes anew in every pass."""
         if self.makes_kernels and _is_unordered(call):
             parts = [self.visit_expr(part) for part in call.args[0].fields]
@@ -124,7 +129,7 @@ class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
         inside = self._inside_slice(call) if operator_of(call) == _SLICE else None
         return call if inside is None else inside
 
-    def _inside_slice(self, call: Any) -> Any | None:
+    def _inside_slice(self, call: Call) -> Expr | None:
         """A slice that begins and ends inside; None for those that :meth:`_ends_inside` has none for."""
         ends = self._ends_inside(call)
         if ends is None:
@@ -132,7 +137,7 @@ class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
         data, axes, _, _, strides = call.args
         return relax.op.strided_slice(data, axes, *ends, strides, assume_inbound=True)
 
-    def _simple(self, extent: Any) -> Any:
+    def _simple(self, extent: Index) -> Index:
         for old, new in self._rewritten if _has_condition(extent) else ():
             if structural_equal(extent, old):
                 return new
@@ -142,7 +147,7 @@ class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
             return extent
         return self._analyzer.simplify(_without_conditions(extent, self._analyzer))
 
-    def _ends_inside(self, call: Any) -> tuple[list[Any], list[Any]] | None:
+    def _ends_inside(self, call: Call) -> tuple[list[Any], list[Any]] | None:
         """Where the slices of a call begin and end, counted from the beginning and within the shape; None where all are
         numbers, but for ends that mean the end of an extent with choices, and where a slice runs backwards."""
         shape, slices = shape_of(call.args[0]), _slices(call)
@@ -159,20 +164,20 @@ class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
             ends.append(self._analyzer.simplify(tvm.tirx.max(last, first)))
         return begins, ends
 
-    def _inside(self, place: Any, extent: Any) -> Any:
+    def _inside(self, place: PrimExpr, extent: Index) -> PrimExpr:
         """``place``, which counts from the end of ``extent`` where it is negative, from the beginning and inside."""
         with self._analyzer.constraint_scope(place < 0):
             before = self._analyzer.can_prove(place + extent <= 0)
         counted = place if before else place + extent * _if_negative(place)
         return self._analyzer.simplify(tvm.tirx.min(tvm.tirx.max(counted, 0), extent))
 
-    def visit_var_binding_(self, binding: Any) -> None:
+    def visit_var_binding_(self, binding: Binding) -> None:
         parameters, self._unchecked = self._unchecked, ()
         for parameter in parameters:
             self._check(parameter)
         super().visit_var_binding_(binding)
 
-    def _check(self, parameter: Any) -> None:
+    def _check(self, parameter: Expr) -> None:
         """Cast a parameter to a shape whose symbols are kept within their bounds, if it has any."""
         shape = shape_of(parameter) or ()
         within = [next((_kept(*bound) for bound in self._bounds if bound[0].same_as(extent)), None) for extent in shape]
@@ -181,11 +186,11 @@ class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
             self.builder_.match_cast(self.visit_expr(parameter), tensor_class()(cast, tensor_type(parameter).dtype))
 
 
-def _kept(symbol: Any, first: int, last: int | None) -> Any:
+def _kept(symbol: TirVar, first: int, last: int | None) -> PrimExpr:
     return tvm.tirx.max(symbol if last is None else tvm.tirx.min(symbol, last), first)
 
 
-def _slices(call: Any) -> list[tuple[Any, ...]] | None:
+def _slices(call: Call) -> list[tuple[Any, ...]] | None:
     """Axis, begin, end and step of each slice of a call; None where they are no tuples of numbers and expressions."""
     fields: list[Any] = [getattr(each, "fields", None) for each in call.args[1:]]
     if len(fields) != 4 or None in fields:
@@ -193,22 +198,22 @@ def _slices(call: Any) -> list[tuple[Any, ...]] | None:
     return list(zip(*([_expression(field) for field in each] for each in fields), strict=True))
 
 
-def _is_open(slice_: tuple[Any, ...], shape: Sequence[Any]) -> bool:
+def _is_open(slice_: tuple[PrimExpr, ...], shape: Sequence[Index]) -> bool:
     axis, _, end, _ = slice_
     return any(integer(each) is None for each in slice_) or _is_end(end, shape[integer(axis) or 0])
 
 
-def _is_end(end: Any, extent: Any) -> bool:
+def _is_end(end: PrimExpr, extent: Index) -> bool:
     """Whether ``end`` is the number that models write for the end of any axis, and ``extent`` one with choices."""
     return (integer(end) or 0) >= _ANY_END and _has_choice(extent)
 
 
-def _expression(field: Any) -> Any:
+def _expression(field: Expr) -> PrimExpr:
     """A number's expression; until 0.26 a PrimValue holds it."""
     return field.value if type(field).__name__ == "PrimValue" else field
 
 
-def _gains(function: Any) -> bool:
+def _gains(function: Function) -> bool:
     """Whether bounds decide a choice in the shape of a result in the first block of ``function``, one of dataflow."""
     first, bounds = next(iter(function.body.blocks), None), _bounds(function)
     if not bounds or not isinstance(first, relax.DataflowBlock):
@@ -218,12 +223,12 @@ def _gains(function: Any) -> bool:
     return any(not _has_choice(analyzer.simplify(extent)) for extent in choices)
 
 
-def _bindings(function: Any) -> list[Any]:
+def _bindings(function: Function) -> list[Binding]:
     """Those outside of branches."""
     return [binding for block in function.body.blocks for binding in block.bindings]
 
 
-def _is_odd(binding: Any) -> bool:
+def _is_odd(binding: Binding) -> bool:
     """Whether a result has a shape that TVM's passes stumble over."""
     if _is_conditional(binding) or _is_unordered(binding.value):
         return True
@@ -231,23 +236,23 @@ def _is_odd(binding: Any) -> bool:
     return any(_is_written_otherwise(extent) for shape in shapes for extent in shape.values)
 
 
-def _is_conditional(binding: Any) -> bool:
+def _is_conditional(binding: Binding) -> bool:
     return any(map(_has_condition, shape_of(binding.var) or ()))
 
 
-def _is_unordered(value: Any) -> bool:
+def _is_unordered(value: Expr) -> bool:
     """Whether ``value`` concatenates tensors and TVM would write the extent otherwise once it is simplified."""
     if operator_of(value) != _CONCAT or not isinstance(value.args[0], relax.Tuple) or value.attrs.axis is None:
         return False
     return any(map(_is_written_otherwise, shape_of(value) or ()))
 
 
-def _is_written_otherwise(extent: Any) -> bool:
+def _is_written_otherwise(extent: Index) -> bool:
     """Whether TVM writes an extent in another way when it simplifies it."""
     return integer(extent) is None and str(symbolic().Analyzer().simplify(extent)) != str(extent)
 
 
-def _rounds_up(call: Any) -> bool:
+def _rounds_up(call: Call) -> bool:
     """Whether ``call`` is pooling that rounds up, and no window of it can be all outside of the image."""
     if operator_of(call) not in _POOLING or not call.attrs.ceil_mode:
         return False
@@ -258,7 +263,7 @@ def _rounds_up(call: Any) -> bool:
     return all((size - 1) * dilation + 1 >= stride + behind for size, stride, dilation, behind in rows)
 
 
-def _with_more_padding(call: Any) -> Any:
+def _with_more_padding(call: Call) -> Any:
     attrs = call.attrs
     top, left, bottom, right = map(int, attrs.padding)
     rows, columns = (int(stride) - 1 for stride in attrs.strides)
@@ -275,7 +280,7 @@ def _with_more_padding(call: Any) -> Any:
     )
 
 
-def _bounds(function: Any) -> _Bounds:
+def _bounds(function: Function) -> _Bounds:
     """The symbols of the parameters with stated bounds."""
     first, last = _numbers(function, _LOWER), _numbers(function, _UPPER)
     named = ((symbol, symbol_name(symbol)) for symbol in _symbols(function))
@@ -284,16 +289,16 @@ def _bounds(function: Any) -> _Bounds:
     )
 
 
-def _symbols(function: Any) -> tuple[Any, ...]:
+def _symbols(function: Function) -> tuple[Any, ...]:
     return variables_in(extent for parameter in function.params for extent in shape_of(parameter) or ())
 
 
-def _numbers(function: Any, attribute: str) -> dict[str, int]:
+def _numbers(function: Function, attribute: str) -> dict[str, int]:
     known = function.attrs[attribute] if function.attrs and attribute in function.attrs else {}
     return {str(name): int(value) for name, value in known.items()}
 
 
-def _analyzer(function: Any, bounds: _Bounds) -> Any:
+def _analyzer(function: Function, bounds: _Bounds) -> Analyzer:
     """What knows the bounds of the symbols of ``function``, none of which is negative."""
     arith = symbolic()
     analyzer = arith.Analyzer()
@@ -305,7 +310,7 @@ def _analyzer(function: Any, bounds: _Bounds) -> Any:
     return analyzer
 
 
-def _without_conditions(extent: Any, analyzer: Any) -> Any:
+def _without_conditions(extent: PrimExpr, analyzer: Analyzer) -> PrimExpr:
     """``extent`` with minima and maxima in place of conditions that are comparisons of integers."""
     if not _has_condition(extent):
         return extent
@@ -323,23 +328,23 @@ def _without_conditions(extent: Any, analyzer: Any) -> Any:
     return type(extent)(*parts) if parts else extent
 
 
-def _if_negative(number: Any) -> Any:
+def _if_negative(number: PrimExpr) -> PrimExpr:
     """1 for a negative integer, else 0."""
     return tvm.tirx.max(tvm.tirx.min(0 - number, 1), 0)
 
 
-def _is_condition(expression: Any) -> bool:
+def _is_condition(expression: PrimExpr) -> bool:
     return type(expression).__name__ == "Call" and operator_name(expression) == _CONDITION
 
 
-def _has_condition(extent: Any) -> bool:
+def _has_condition(extent: Index) -> bool:
     return _has(extent, _is_condition)
 
 
-def _has_choice(extent: Any) -> bool:
+def _has_choice(extent: Index) -> bool:
     """Whether there is a minimum, a maximum or a condition in an extent."""
     return _has(extent, lambda part: type(part).__name__ in ("Min", "Max") or _is_condition(part))
 
 
-def _has(extent: Any, wanted: Callable[[Any], bool]) -> bool:
+def _has(extent: Index, wanted: Callable[[PrimExpr], bool]) -> bool:
     return integer(extent) is None and (wanted(extent) or any(_has(part, wanted) for part in parts_of(extent)))

@@ -7,15 +7,18 @@ leaves the layouts as they are, so that code generation fails (``make_packed_api
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.tir.nodes import buffer_kind, parameters
 from tunehub.tir.statements import bind, block_of, sequence
 from tunehub.tir.symbols import symbols_of, variables_in
 from tunehub.tir.views import views
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, IRModule, PrimFunc
 
-def with_defined_layouts(mod: Any) -> Any:
+
+def with_defined_layouts(mod: IRModule) -> IRModule:
     """``mod`` with PrimFuncs that first define the variables that are in nothing but the layouts of their buffers."""
     import tvm
 
@@ -26,7 +29,7 @@ def with_defined_layouts(mod: Any) -> Any:
     return tvm.IRModule({**dict(mod.functions.items()), **changed}, attrs=mod.attrs) if changed else mod
 
 
-def _defined(function: Any) -> Any | None:
+def _defined(function: PrimFunc) -> PrimFunc | None:
     from tvm import tirx
 
     symbols, own = symbols_of(function), parameters(function)
@@ -46,14 +49,14 @@ def _defined(function: Any) -> Any | None:
     return tirx.PrimFunc(changed, root, function.ret_type, function.attrs)
 
 
-def _without_layout(buffer: Any) -> Any:
+def _without_layout(buffer: Buffer) -> Buffer:
     from tvm import tirx
 
     kind = buffer_kind(buffer)
     return tirx.decl_buffer(list(kind.shape), str(kind.dtype), buffer.name, layout=None)
 
 
-def _variables_in_layout(buffer: Any) -> list[tuple[Any, Any]]:
+def _variables_in_layout(buffer: Buffer) -> list[tuple[Any, Any]]:
     """The variables in the extents of a layout, with those of the shape that stand in the same places."""
     shape = list(buffer_kind(buffer).shape)
     parts = getattr(getattr(buffer, "layout", None), "shard", None) or ()

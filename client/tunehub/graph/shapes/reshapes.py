@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
@@ -22,13 +22,17 @@ from tunehub.tir.open_axes import NotSeparateError, realizations, stores_in
 from tunehub.tir.symbols import extent_at, is_symbolic, symbols_of
 from tunehub.tir.versions import LOADS
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import Call, Expr
+    from tunehub.tir.types import Array, BufferStore, IRModule, IterVar, PassContext, PrimExpr, PrimFunc
+
 _PROBES = ((61, 127, 31, 251), (1021, 509, 97, 2039), (40961, 30011, 20011, 50021))  # values of the symbols
 _SAMPLES = 64
 _CALL_TIR = "relax.call_tir"
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.reshapes_are_views")  # type: ignore[untyped-decorator]
-def reshapes_are_views(mod: Any, _context: Any) -> Any:
+def reshapes_are_views(mod: IRModule, _context: PassContext) -> IRModule:
     """Module pass: call ``reshape``, which TVM's VM does without a copy, in place of kernels of open shapes that copy
     their input as it lies in memory. For fused modules."""
     names = {
@@ -51,7 +55,7 @@ def reshapes_are_views(mod: Any, _context: Any) -> Any:
 class _ReshapeWriter(PyExprMutator):  # type: ignore[misc]
     names: frozenset[str] = frozenset()
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
         if str(getattr(call.op, "name", "")) != _CALL_TIR or str(call.args[0].name_hint) not in self.names:
             return call
@@ -59,7 +63,7 @@ class _ReshapeWriter(PyExprMutator):  # type: ignore[misc]
         return relax.op.reshape(call.args[1].fields[0], result.shape)
 
 
-def is_reshape(function: Any) -> bool:
+def is_reshape(function: PrimFunc) -> bool:
     """Whether ``function`` copies its only input element by element, as it lies in memory; tried at random places."""
     buffers = parameters(function)
     if len(buffers) != 2 or len({str(buffer_kind(buffer).dtype) for buffer in buffers}) != 1:
@@ -80,7 +84,7 @@ def is_reshape(function: Any) -> bool:
     return True in tried and False not in tried
 
 
-def _agrees(function: Any, store: Any, axes: Sequence[Any], probe: Sequence[int]) -> bool | None:
+def _agrees(function: PrimFunc, store: BufferStore, axes: Sequence[IterVar], probe: Sequence[int]) -> bool | None:
     """Whether input and output are read and written at the same places in memory; None where there are no elements."""
     known = dict(zip(map(hash, symbols_of(function)), probe, strict=False))
     shapes = [[extent_at(extent, known) for extent in buffer_kind(each).shape] for each in parameters(function)]
@@ -97,7 +101,7 @@ def _agrees(function: Any, store: Any, axes: Sequence[Any], probe: Sequence[int]
     return bool(np.array_equal(np.broadcast_to(read, (_SAMPLES,)), np.broadcast_to(written, (_SAMPLES,))))
 
 
-def _offset(indices: Sequence[Any], shape: Sequence[int], values: Mapping[int, Any]) -> Any:
+def _offset(indices: Sequence[PrimExpr], shape: Sequence[int], values: Mapping[int, Array]) -> Any:
     found: Any = 0
     for index, extent in zip(indices, shape, strict=True):
         found = found * extent + compiled(index).value(values)

@@ -23,7 +23,10 @@ from tunehub.tir.nodes import constant_array, is_constant, shape_of, tensor_type
 from tunehub.tir.symbols import symbol_name, variables_in
 
 if TYPE_CHECKING:
+    from tunehub.graph.types import Binding, BlockBuilder, Expr, Function
     from tunehub.options import Sizes
+    from tunehub.tir.types import GlobalVar, IRModule, PrimExpr, Type
+    from tunehub.tir.types import Var as TirVar
 
 _MAIN, _PLACE = "main", "specialize"
 _OPEN = "tunehub.open_function"  # attribute of main: the function for all sizes
@@ -31,7 +34,7 @@ _LITTLE = 0.01  # of the weights: some are computed when a model is compiled, fo
 _EXAMPLE = 'give sizes such as {"batch": [1, 8]}'
 
 
-def check_sizes(mod: Any, sizes: Sizes) -> None:
+def check_sizes(mod: IRModule, sizes: Sizes) -> None:
     """Raise SettingError unless ``sizes`` has whole numbers from 1, within the bounds that the model states, for
     symbols in the shapes of the inputs of ``mod``."""
     if not isinstance(sizes, Mapping):
@@ -49,7 +52,7 @@ def check_sizes(mod: Any, sizes: Sizes) -> None:
             _check_size(name, value, *bounds_of(main, name))
 
 
-def specialized(mod: Any, sizes: Sizes) -> Any:
+def specialized(mod: IRModule, sizes: Sizes) -> IRModule:
     """``mod`` with functions for every combination of ``sizes``, which :func:`check_sizes` has passed: ``main`` calls
     them. They are called ``main_batch_8``, and ``main_open`` is for all other sizes. Without sizes it is ``mod``."""
     if not sizes:
@@ -66,7 +69,7 @@ def specialized(mod: Any, sizes: Sizes) -> Any:
     return builder.get()
 
 
-def note_of_weights(mod: Any) -> str | None:
+def note_of_weights(mod: IRModule) -> str | None:
     """What the functions for chosen sizes cost in a finished module: how many bytes of weights they hold in a form of
     their own. None without such functions, or when they hold none."""
     main = _main(mod)
@@ -88,7 +91,7 @@ def note_of_weights(mod: Any) -> str | None:
     )
 
 
-def _described(main: Any, symbol: Any) -> str:
+def _described(main: Function, symbol: TirVar) -> str:
     """The name of a symbol and where it is: exporters may rename it."""
     places = (
         f"axis {axis} of {getattr(parameter, 'name_hint', None) or parameter.name}"
@@ -109,12 +112,12 @@ def _check_size(name: str, value: object, lower: int | None, upper: int | None) 
         raise SettingError(value, "is not within the bounds that the model states", place=place, remedy=remedy)
 
 
-def _main(mod: Any) -> Any | None:
+def _main(mod: IRModule) -> Function | None:
     """The function ``main`` of Relax."""
     return next((f for v, f in mod.functions.items() if v.name_hint == _MAIN and isinstance(f, relax.Function)), None)
 
 
-def _symbols(function: Any) -> tuple[Any, ...]:
+def _symbols(function: Function) -> tuple[Any, ...]:
     return variables_in(extent for parameter in function.params for extent in shape_of(parameter) or ())
 
 
@@ -136,27 +139,29 @@ class _Names:
         return name
 
 
-def _static(main: Any, values: Mapping[str, int], names: _Names) -> tuple[Any, str]:
+def _static(main: Function, values: Mapping[str, int], names: _Names) -> tuple[Any, str]:
     known = identifiers(values)
     name = names.free("_".join([_MAIN, *(f"{known[symbol]}_{value}" for symbol, value in values.items())]))
     return _with(relax.utils.copy_with_new_vars(main), values), name
 
 
-def _with(function: Any, values: Mapping[str, int]) -> Any:
+def _with(function: Function, values: Mapping[str, int]) -> Function:
     """``function`` with ``values`` in place of the symbols of these names."""
     return function.bind_symbolic_vars({symbol: values[symbol_name(symbol)] for symbol in _chosen(function, values)})
 
 
-def _chosen(function: Any, values: Mapping[str, int]) -> list[Any]:
+def _chosen(function: Function, values: Mapping[str, int]) -> list[PrimExpr]:
     return [symbol for symbol in _symbols(function) if symbol_name(symbol) in values]
 
 
-def _added(builder: Any, function: Any, name: str) -> Any:
+def _added(builder: BlockBuilder, function: Function, name: str) -> GlobalVar:
     """The variable of ``function`` in the module, where it can be called from outside, too."""
     return builder.add_func(function.with_attr("global_symbol", name), name)
 
 
-def _add_main(builder: Any, main: Any, opened: Any, chosen: Sequence[tuple[Mapping[str, int], Any]]) -> None:
+def _add_main(
+    builder: BlockBuilder, main: Function, opened: GlobalVar, chosen: Sequence[tuple[Mapping[str, int], GlobalVar]]
+) -> None:
     """The function that chooses. Its parameters, result and attributes are those of ``main``."""
     outer = relax.utils.copy_with_new_vars(main)
     attributes = {**dict(main.attrs.items() if main.attrs else ()), _OPEN: str(opened.name_hint)}
@@ -168,13 +173,13 @@ def _add_main(builder: Any, main: Any, opened: Any, chosen: Sequence[tuple[Mappi
         builder.emit_func_output(builder.match_cast(result, _result_type(outer)))
 
 
-def _condition(outer: Any, values: Mapping[str, int]) -> Any:
+def _condition(outer: Function, values: Mapping[str, int]) -> Expr:
     chosen = [(symbol, tvm.tirx.IntImm("int64", values[symbol_name(symbol)])) for symbol in _chosen(outer, values)]
     condition = tvm.tirx.all(*(tvm.tirx.EQ(symbol, value) for symbol, value in chosen))
     return relax.PrimValue(condition) if hasattr(relax, "PrimValue") else condition  # Relax's own since 0.27
 
 
-def _branch(function: Any, outer: Any, values: Mapping[str, int]) -> Any:
+def _branch(function: GlobalVar, outer: Function, values: Mapping[str, int]) -> Expr:
     """A call of ``function`` with the parameters of ``outer``, cast where they have a chosen size."""
     bindings, given = [], []
     for argument, parameter in zip(outer.params, _with(outer, values).params, strict=True):
@@ -185,21 +190,21 @@ def _branch(function: Any, outer: Any, values: Mapping[str, int]) -> Any:
     return _sequence(relax.Call(function, given), bindings)
 
 
-def _result_type(function: Any) -> Any:
+def _result_type(function: Function) -> Type:
     """0.26 renamed ``ret_struct_info``."""
     return function.ret_ty if hasattr(function, "ret_ty") else function.ret_struct_info
 
 
-def _sequence(value: Any, bindings: Sequence[Any] = ()) -> Any:
+def _sequence(value: Expr, bindings: Sequence[Binding] = ()) -> Expr:
     result = relax.Var("result")
     return relax.SeqExpr([relax.BindingBlock([*bindings, relax.VarBinding(result, value)])], result)
 
 
-def _weights(function: Any) -> dict[str, int]:
+def _weights(function: Function) -> dict[str, int]:
     """The bytes of the constant tensors of ``function``, by what is in them."""
     found: dict[str, int] = {}
 
-    def visit(node: Any) -> None:
+    def visit(node: Expr) -> None:
         if is_constant(node) and shape_of(node) is not None:  # not an element type, say
             array = constant_array(node)
             content = hashlib.blake2b(array.tobytes(), digest_size=16).hexdigest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -12,6 +12,10 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tunehub.comparison.guess import GUESS_MARGIN
 from tunehub.graph.kernel_calls import result_types
 from tunehub.tir.nodes import calls_in, is_constant, operator_of, tensor_class
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import Call, Constant, Expr, TensorType
+    from tunehub.tir.types import GlobalVar, IRModule, PrimFunc
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +27,7 @@ class WinogradStage:
     of the result; None: the very result.
     """
 
-    function: Any
+    function: PrimFunc
     name: str
     operands: tuple[int, ...]
     shape: tuple[int | None, ...] | None = None
@@ -42,13 +46,13 @@ class Replacement:
 
 
 def with_replacements(
-    mod: Any,
-    replacement: Callable[[str, Any], Replacement | None],
-    transformed: Callable[[Any, int], Any],
+    mod: IRModule,
+    replacement: Callable[[str, PrimFunc], Replacement | None],
+    transformed: Callable[[Constant, int], Constant],
     note: Callable[[str], None],
     added: Callable[[str, str], None] = lambda _replaced, _name: None,
-    fits: Callable[[Any], bool] = lambda _constant: True,
-) -> Any:
+    fits: Callable[[Constant], bool] = lambda _constant: True,
+) -> IRModule:
     """``mod`` with what ``replacement`` gives for its functions, by name, where every call has a constant weight that
     ``fits``.
 
@@ -71,12 +75,12 @@ def with_replacements(
     return _Rewriter(mod, found, transformed, added).written() if found else mod
 
 
-def _has_constant(call: Any, at: int, fits: Callable[[Any], bool]) -> bool:
+def _has_constant(call: Call, at: int, fits: Callable[[Constant], bool]) -> bool:
     fields = getattr(call.args[1], "fields", ())
     return at < len(fields) and is_constant(fields[at]) and fits(fields[at])
 
 
-def _calls(mod: Any) -> dict[str, list[Any]]:
+def _calls(mod: IRModule) -> dict[str, list[Any]]:
     """The calls of PrimFuncs in the graphs of ``mod``, by name; those that are no plain ``call_tir`` have no arguments
     that are known."""
     found: dict[str, list[Any]] = {}
@@ -86,7 +90,7 @@ def _calls(mod: Any) -> dict[str, list[Any]]:
     return found
 
 
-def _type_of(shape: Sequence[int | None], dtype: str, call: Any) -> Any:
+def _type_of(shape: Sequence[int | None], dtype: str, call: Call) -> TensorType:
     if None not in shape:
         return tensor_class()(shape, dtype)
     batch = result_types(call)[0].shape[0]
@@ -99,9 +103,9 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
 
     def __init__(
         self,
-        mod: Any,
+        mod: IRModule,
         found: dict[str, Replacement],
-        transformed: Callable[[Any, int], Any],
+        transformed: Callable[[Constant, int], Constant],
         added: Callable[[str, str], None],
     ) -> None:
         super().__init__(mod)
@@ -109,14 +113,14 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
         self._added: dict[tuple[str, int], Any] = {}
         self._weights: dict[tuple[Any, int], Any] = {}
 
-    def written(self) -> Any:
+    def written(self) -> IRModule:
         """The module; functions that nobody calls any more are gone."""
         for variable, function in self._mod.functions.items():
             if isinstance(function, relax.Function):
                 self.builder_.update_func(variable, self.visit_expr(function))
         return relax.transform.DeadCodeElimination()(self.builder_.get())
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: Call) -> Expr:
         call = self.visit_expr_post_order(call)
         name = str(getattr(call.args[0], "name_hint", "")) if call.args else ""
         own = self._found.get(name)
@@ -134,13 +138,13 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
             made.append(self.builder_.emit(result))
         raise ValueError(f"no stage of {name} gives its result")
 
-    def _function(self, name: str, at: int, stage: WinogradStage) -> Any:
+    def _function(self, name: str, at: int, stage: WinogradStage) -> GlobalVar:
         if (name, at) not in self._added:
             self._added[name, at] = self.builder_.add_func(stage.function, stage.name)
             self._note_added(name, str(self._added[name, at].name_hint))
         return self._added[name, at]
 
-    def _weight(self, constant: Any, tile: int) -> Any:
+    def _weight(self, constant: Constant, tile: int) -> Expr:
         if (constant, tile) not in self._weights:
             self._weights[constant, tile] = self._transformed(constant, tile)
         return self._weights[constant, tile]

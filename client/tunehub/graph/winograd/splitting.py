@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
 
@@ -29,6 +29,9 @@ from tunehub.tir.nodes import (
 )
 from tunehub.tir.statements import with_root
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, BufferRegion, PrimExpr, PrimFunc, SBlock, Stmt
+
 Parameter = tuple[Any, Any]  # of a function, and its buffer
 _COPIED = 8  # channels in float16 that kernels for warpgroups copy at once
 _ORDERS = {"float32": (0, 1, 2, 3), "float16": (0, 3, 1, 2)}  # by type, which dimensions are N, C, H, W, and O, I, 3, 3
@@ -42,18 +45,18 @@ class PlainFound:
 
     convolution: PlainConv3x3
     weight: int
-    image: Any
-    result: Any
+    image: Buffer
+    result: Buffer
     at: int
-    judged: tuple[Any, ...]
+    judged: tuple[PrimFunc, ...]
 
     @property
-    def batch(self) -> Any:
+    def batch(self) -> PrimExpr:
         """The extent of images."""
         return buffer_kind(self.result).shape[0]
 
 
-def find_plain(function: Any) -> PlainFound | None:
+def find_plain(function: PrimFunc) -> PlainFound | None:
     """The convolution of ``function``, a PrimFunc, that can be taken out of it: in float32 and NCHW, where the batch,
     which may be open, is the first extent of the result; or in float16 and NHWC, where all is known."""
     judged = _judged(function) if _may_have(function) else ()
@@ -82,7 +85,7 @@ def find_plain(function: Any) -> PlainFound | None:
     )
 
 
-def _judged(function: Any) -> tuple[Any, ...]:
+def _judged(function: PrimFunc) -> tuple[PrimFunc, ...]:
     if is_static(function):
         return (function,)
     whole = open_function(function)
@@ -94,7 +97,7 @@ def _judged(function: Any) -> tuple[Any, ...]:
     return tuple(whole.piece(batch)["main"] for batch in JUDGED)
 
 
-def stages(function: Any, name: str, found: PlainFound, tile: int) -> tuple[WinogradStage, ...]:
+def stages(function: PrimFunc, name: str, found: PlainFound, tile: int) -> tuple[WinogradStage, ...]:
     """What takes the place of ``function``, with tiles of ``tile``."""
     own = found.convolution
     form, dtype = form_of(half=own.half), "float16" if own.half else "float32"
@@ -119,7 +122,7 @@ def stages(function: Any, name: str, found: PlainFound, tile: int) -> tuple[Wino
     )
 
 
-def _image_stage(function: Any, found: PlainFound, kernel: Any) -> tuple[Any, tuple[int, ...]]:
+def _image_stage(function: PrimFunc, found: PlainFound, kernel: PrimFunc) -> tuple[PrimFunc, tuple[int, ...]]:
     """The function, and the numbers of its operands among the parameters of ``function``."""
     image, given = parameters(kernel)
     before = _needed(statements_of(function)[: found.at], [found.image])
@@ -129,7 +132,7 @@ def _image_stage(function: Any, found: PlainFound, kernel: Any) -> tuple[Any, tu
     return _function(function, own, statements, [image, *kernel.body.block.alloc_buffers]), used
 
 
-def _result_stage(function: Any, found: PlainFound, kernel: Any) -> tuple[Any, tuple[int, ...]]:
+def _result_stage(function: PrimFunc, found: PlainFound, kernel: PrimFunc) -> tuple[PrimFunc, tuple[int, ...]]:
     """As :func:`_image_stage`; the products come before the operands."""
     products, result = parameters(kernel)
     others, last = statements_of(function), parameters(function)[-1]
@@ -140,7 +143,9 @@ def _result_stage(function: Any, found: PlainFound, kernel: Any) -> tuple[Any, t
     return _function(function, own, statements, [result, *kernel.body.block.alloc_buffers]), used[:-1]
 
 
-def _function(like: Any, own: Sequence[Parameter], statements: Sequence[Any], local: Sequence[Any]) -> Any:
+def _function(
+    like: PrimFunc, own: Sequence[Parameter], statements: Sequence[Stmt], local: Sequence[Buffer]
+) -> PrimFunc:
     """A PrimFunc of the parameters ``own``; ``local``: buffers of its own beside those of ``like``."""
     block = like.body.block
     touched = set().union(*(_buffers(each, side) for each in statements for side in ("reads", "writes")))
@@ -150,7 +155,7 @@ def _function(like: Any, own: Sequence[Parameter], statements: Sequence[Any], lo
     return tirx.PrimFunc([parameter for parameter, _ in own], body, like.ret_type, *maps, like.attrs)
 
 
-def _needed(statements: Sequence[Any], wanted: Iterable[Any]) -> list[Any]:
+def _needed(statements: Sequence[Stmt], wanted: Iterable[Buffer]) -> list[Stmt]:
     """Those of ``statements`` that the buffers ``wanted`` depend on."""
     needed, found = set(map(hash, wanted)), []
     for statement in reversed(statements):
@@ -160,32 +165,32 @@ def _needed(statements: Sequence[Any], wanted: Iterable[Any]) -> list[Any]:
     return found[::-1]
 
 
-def _used(function: Any, statements: Sequence[Any]) -> tuple[int, ...]:
+def _used(function: PrimFunc, statements: Sequence[Stmt]) -> tuple[int, ...]:
     touched = set().union(*(_buffers(each, side) for each in statements for side in ("reads", "writes")))
     return tuple(number for number, buffer in enumerate(parameters(function)) if hash(buffer) in touched)
 
 
-def _parameters(function: Any) -> list[Parameter]:
+def _parameters(function: PrimFunc) -> list[Parameter]:
     return list(zip(function.params, parameters(function), strict=True))
 
 
-def _buffers(statement: Any, side: str) -> set[int]:
+def _buffers(statement: Stmt, side: str) -> set[int]:
     """The buffers that a statement ``reads`` or ``writes``."""
     return {hash(buffer_of(region)) for block in blocks_in(statement) for region in getattr(block, side)}
 
 
-def _writes_only_last(function: Any) -> bool:
+def _writes_only_last(function: PrimFunc) -> bool:
     written = set().union(*(_buffers(each, "writes") for each in statements_of(function)))
     return [hash(each) in written for each in parameters(function)] == [False] * (len(function.params) - 1) + [True]
 
 
-def _may_have(function: Any) -> bool:
+def _may_have(function: PrimFunc) -> bool:
     """Whether a parameter has the shape of such a weight; what follows takes some milliseconds."""
     shapes = [list(map(integer, buffer_kind(buffer).shape)) for buffer in parameters(function)]
     return any(len(shape) == 4 and [KERNEL, KERNEL] in (shape[2:], shape[1:3]) for shape in shapes)
 
 
-def _described(block: Any, image: Any, weight: Any, dtype: str) -> PlainConv3x3 | None:
+def _described(block: SBlock, image: BufferRegion, weight: BufferRegion, dtype: str) -> PlainConv3x3 | None:
     """By the indices of ``block``: it adds ``image[n, c, h + i, w + j] * weight[o, c, i, j]`` to ``[n, o, h, w]``, all
     in the order of ``dtype``."""
     regions = image, weight, block.writes[0]

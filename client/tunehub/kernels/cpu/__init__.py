@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tunehub.kernels.cpu.base import (
     Block,
@@ -32,6 +32,10 @@ from tunehub.kernels.cpu.base import (
     read_knobs,
     size_of,
 )
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, Schedule
 
 __all__ = [
     "NAMES",
@@ -63,7 +67,7 @@ class Template(Protocol):
     VERSION: int
     KNOBS: type[Any]
 
-    def recognise(self, mod: Any, blocks: tuple[Block, ...]) -> Any | None:
+    def recognise(self, mod: IRModule, blocks: tuple[Block, ...]) -> Any | None:
         """Describe the function ``main`` of ``mod``, which has ``blocks``; None when the template is not for it."""
 
     def knob_space(self, workload: Any, machine: Machine) -> list[Any]:
@@ -72,7 +76,7 @@ class Template(Protocol):
     def default_knobs(self, workload: Any, machine: Machine) -> Any:
         """A good choice without measuring."""
 
-    def apply(self, mod: Any, workload: Any, knobs: Any) -> Any:
+    def apply(self, mod: IRModule, workload: Any, knobs: Any) -> Schedule:
         """The schedule of ``mod``; KnobError when ``knobs`` do not fit."""
 
 
@@ -97,7 +101,7 @@ def template(name: str) -> Template:
     return cast(Template, importlib.import_module(f"tunehub.kernels.cpu.{name}"))
 
 
-def find(mod: Any) -> Match | None:
+def find(mod: IRModule) -> Match | None:
     """Return the template for ``mod`` (an IRModule with one PrimFunc ``main``), or None."""
     blocks = blocks_of(mod)
     for name in NAMES:
@@ -109,7 +113,7 @@ def find(mod: Any) -> Match | None:
     return None
 
 
-def lacking(match: Match, target: Any) -> str | None:
+def lacking(match: Match, target: Target) -> str | None:
     """Why ``target`` cannot have the instructions with which a template computes a function, or None: LLVM ends the
     process when it is to generate one that the target lacks, whoever asked for it."""
     lacks = getattr(match.template, "lacks", None)

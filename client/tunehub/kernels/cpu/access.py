@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from tunehub.kernels.cpu.base import FLOAT_BYTES
 from tunehub.tir.index_expressions import evaluate
 from tunehub.tir.nodes import buffer_kind, buffer_of, children, integer, is_reduction
 from tunehub.tir.versions import BIND, BINDINGS, LOADS
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import BlockRV, Buffer, BufferLoad, BufferStore, LoopRV, PrimExpr, SBlock, Schedule, Stmt
 
 _OPERANDS = ("a", "b", "value", "condition", "true_value", "false_value", "args")
 _LEAVES = ("IntImm", "FloatImm", "StringImm", "Var")  # their value is a number or a word
@@ -77,7 +80,7 @@ class Nest:
         return math.prod(self.extents)
 
 
-def nest_of(schedule: Any, block: Any, group: int = 1) -> Nest | None:
+def nest_of(schedule: Schedule, block: BlockRV, group: int = 1) -> Nest | None:
     """Describe ``block``; None unless it has static loops, one for each of its axes, and such statements.
 
     ``group``: of the innermost loop only steps inside of so many neighbours count, from multiples of it on, as in a
@@ -104,13 +107,13 @@ def goes_on(nest: Nest, access: Steps, loop: int) -> bool:
     return inner is not None and (outer == inner * nest.extents[loop] or nest.extents[loop - 1] == 1)
 
 
-def only_copies(schedule: Any, block: Any) -> bool:
+def only_copies(schedule: Schedule, block: BlockRV) -> bool:
     """True when ``block`` stores elements as it loads them, or numbers, also by conditions as paddings do."""
     values, stores = _statements(schedule.get(block).body)
     return bool(stores) and all(map(_is_copied, values))
 
 
-def _extents(schedule: Any, node: Any, loops: list[Any]) -> tuple[int, ...] | None:
+def _extents(schedule: Schedule, node: SBlock, loops: list[LoopRV]) -> tuple[int, ...] | None:
     """The extents of a block's loops; None unless they are those of its axes, static, and not empty."""
     found = [integer(schedule.get(loop).extent) for loop in loops]
     expected = [integer(axis.dom.extent) for axis in node.iter_vars]
@@ -119,7 +122,7 @@ def _extents(schedule: Any, node: Any, loops: list[Any]) -> tuple[int, ...] | No
     return tuple(int(extent or 0) for extent in found)
 
 
-def _statements(body: Any) -> tuple[list[Any], list[Any]]:
+def _statements(body: Stmt) -> tuple[list[Any], list[Any]]:
     """What a block computes, and its stores; no stores when it has statements of another kind."""
     kind = type(body).__name__
     if kind == "BufferStore":
@@ -134,7 +137,7 @@ def _statements(body: Any) -> tuple[list[Any], list[Any]]:
     return own + [value for values, _ in parts for value in values], [store for _, stores in parts for store in stores]
 
 
-def _adds_up(node: Any, stores: list[Any]) -> bool:
+def _adds_up(node: SBlock, stores: list[BufferStore]) -> bool:
     """True when a block with several results is sums that start with zero, and not the place of a maximum, say."""
     starts = _statements(node.init)[0] if node.init is not None else []
     zeros = [each for each in starts if type(each).__name__ in ("FloatImm", "IntImm") and float(each.value) == 0]
@@ -142,7 +145,7 @@ def _adds_up(node: Any, stores: list[Any]) -> bool:
 
 
 def _described(
-    node: Any, values: list[Any], store: Any, names: list[str], extents: tuple[int, ...], group: int
+    node: SBlock, values: list[PrimExpr], store: BufferStore, names: list[str], extents: tuple[int, ...], group: int
 ) -> Nest:
     nodes = [each for value in values for each in _nodes(value)]
     loads = [each for each in nodes if type(each).__name__ in LOADS]
@@ -170,7 +173,7 @@ def _described(
     )
 
 
-def _steps(access: Any, names: list[str], extents: tuple[int, ...], group: int) -> Steps:
+def _steps(access: BufferLoad | BufferStore, names: list[str], extents: tuple[int, ...], group: int) -> Steps:
     """The step of each loop in the buffer of a load or store."""
     shape = _shape(access)
     if not all(shape):
@@ -204,7 +207,7 @@ def _starts(extent: int, group: int) -> list[int]:
     return [place for head in heads for place in range(head, min(head + group, extent) - 1)]
 
 
-def _shape(access: Any) -> tuple[int, ...]:
+def _shape(access: BufferLoad | BufferStore) -> tuple[int, ...]:
     """The shape of the buffer of a load or store, 0 for an extent that is not known."""
     return tuple(integer(extent) or 0 for extent in buffer_kind(buffer_of(access)).shape)
 
@@ -215,7 +218,7 @@ def _bytes(dtype: str) -> int:
     return max(1, int(tvm.DataType(dtype).itemsize))
 
 
-def _nodes(expression: Any) -> Iterator[Any]:
+def _nodes(expression: PrimExpr) -> Iterator[Any]:
     """All nodes of what is computed; indices of loads are not among them."""
     yield expression
     kind: Any = type(expression)
@@ -226,20 +229,20 @@ def _nodes(expression: Any) -> Iterator[Any]:
 
 
 @cache
-def _operands(kind: Any) -> tuple[str, ...]:
+def _operands(kind: type) -> tuple[str, ...]:
     """The fields of a class of nodes that are expressions: asking each node for what it has not takes long."""
     return tuple(name for name in _OPERANDS if hasattr(kind, name) and kind.__name__ not in _LEAVES)
 
 
-def _is_conditional(node: Any) -> bool:
+def _is_conditional(node: PrimExpr) -> bool:
     return type(node).__name__ == "Call" and str(getattr(node.op, "name", "")).endswith(_CONDITIONAL)
 
 
-def _is_copied(value: Any) -> bool:
+def _is_copied(value: PrimExpr) -> bool:
     if _is_conditional(value):
         return all(map(_is_copied, value.args[1:]))
     return type(value).__name__ in (*LOADS, "IntImm", "FloatImm")
 
 
-def _position(regions: list[Any], buffer: Any) -> int:
+def _position(regions: list[Buffer], buffer: Buffer) -> int:
     return next((i for i, region in enumerate(regions) if region.same_as(buffer)), -1)

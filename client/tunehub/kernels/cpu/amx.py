@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cpu.instruction import lacking, pointer_to, strided_match
 from tunehub.kernels.cpu.tile_pieces import TILE, Piece, pieces_of
@@ -19,6 +19,10 @@ from tunehub.kernels.te.grouped import TILES
 from tunehub.tir.nodes import buffer_kind, buffer_of
 from tunehub.tir.statements import either, load, loop, nest, run, sequence, store
 from tunehub.tir.versions import SERIAL, VECTORIZED
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import BlockRV, Buffer, BufferRegion, Expr, Index, LoopRV, PrimExpr, Schedule, Stmt
 
 _REGISTERS = 8
 _IN_STEP = 3  # axes of weights: groups that are added up, sums, numbers in a group
@@ -76,7 +80,7 @@ refuse:
 """.replace("LENGTH", str(len(_REFUSED) + 1))
 
 
-def doubt(target: Any, kind: str) -> str | None:
+def doubt(target: Target, kind: str) -> str | None:
     """Why code for ``target`` cannot have the instruction for data of ``kind``, bfloat16 or uint8, or None."""
     return lacking(target, {name: name for name in ("amx-tile", _FEATURES[kind])})
 
@@ -101,23 +105,23 @@ class Matrices:
 
     rows: int
     images: int
-    blocks: Any
+    blocks: Index
     lanes: int
     weights_stay: bool
     tall: int
     parts: int
-    reduction: tuple[Any, ...]
+    reduction: tuple[Index, ...]
     data_row: tuple[int, int]
     data_image: tuple[int, int]
     data_steps: tuple[tuple[int, int], ...]
     sums_row: int
     sums_image: int
     sums_block: int
-    data_block: Callable[[Any, Any], Any] | None = None
+    data_block: Callable[[Index, Index], PrimExpr] | None = None
     stepped: bool = True
 
 
-def multiply_by_tiles(schedule: Any, block: Any, loop: Any, matrices: Matrices) -> None:
+def multiply_by_tiles(schedule: Schedule, block: BlockRV, loop: LoopRV, matrices: Matrices) -> None:
     """Let tiles do what is in ``block``, which holds all of a reduction; ``loop`` is one around it."""
     schedule.annotate(loop, "pragma_import_llvm", _IMPORTED)
     old = schedule.get(block)
@@ -133,7 +137,7 @@ def multiply_by_tiles(schedule: Any, block: Any, loop: Any, matrices: Matrices) 
     schedule.state.replace(schedule.get_sref(block), new, {old: new})
 
 
-def _whole_axis(region: Any, axis: int) -> Any:
+def _whole_axis(region: BufferRegion, axis: int) -> BufferRegion:
     """``region`` with all of ``axis``: blocks of sums read other parts of it."""
     from tvm import tirx
 
@@ -145,7 +149,7 @@ def _whole_axis(region: Any, axis: int) -> Any:
 class _Body:
     """Writes the statement: for each piece of rows and vectors of sums all of the reduction."""
 
-    def __init__(self, sums: Any, data: Any, weights: Any, matrices: Matrices, first_block: Any) -> None:
+    def __init__(self, sums: Buffer, data: Buffer, weights: Buffer, matrices: Matrices, first_block: PrimExpr) -> None:
         """``first_block``: the number of the first block of sums."""
         self._sums, self._data, self._weights, self._of = sums, data, weights, matrices
         self._first_block = first_block
@@ -157,11 +161,11 @@ class _Body:
         known = matrices.lanes if not isinstance(matrices.blocks, int) else self._vectors * TILE
         self._columns = 2 if known % (2 * TILE) == 0 else 1  # vectors in registers together
 
-    def statement(self) -> Any:
+    def statement(self) -> Stmt:
         from tvm import tirx
 
-        begun: list[Any] = []
-        parts: list[Any] = []
+        begun: list[Index] = []
+        parts: list[Index] = []
         known = None
         for piece in pieces_of(self._of.rows, self._of.tall):
             rows = self._configuration(piece.sizes)
@@ -182,25 +186,25 @@ class _Body:
             counts[self._columns * len(sizes) + row] = size
         return sum(count << 8 * register for register, count in enumerate(counts))
 
-    def _plain(self) -> Any:
+    def _plain(self) -> Stmt:
         """The same without tiles: a vector of sums at a time."""
         from tvm import tirx
 
         group, total = int(self._weights.shape[-1]), str(self._sums.dtype)
         parts = (("part", TILES.steps), ("item", group))
 
-        def sums(vector: Any, image: Any, row: Any) -> Any:
+        def sums(vector: Index, image: Index, row: Index) -> Stmt:
             block, first = self._lane(vector)
             place = self._sums_place(image, row, block)
             place[-1] = place[-1] + first
 
-            def step(*at: Any) -> Any:
+            def step(*at: Index) -> Stmt:
                 *steps, part, item = at
                 element = self._data_place(image, row, block, steps)
                 self._move(element, part * group + item)
                 number = tirx.Cast(total, load(self._data, *element))
 
-                def added(lane: Any, sum_: Any) -> Any:
+                def added(lane: Index, sum_: Index) -> PrimExpr:
                     factor = load(self._weights, *self._weights_place(block, *steps, part, first + lane, item))
                     return sum_ + number * tirx.Cast(total, factor)
 
@@ -211,7 +215,7 @@ class _Body:
 
         return _loops([("vector", self._vectors), ("image", self._of.images), ("row", self._of.rows)], sums)
 
-    def _weights_place(self, block: Any, *at: Any) -> list[Any]:
+    def _weights_place(self, block: Index, *at: Index) -> list[Index]:
         """Indices of a number of a block; where all sums are in one there may be none."""
         if not self._of.stepped:
             *steps, part, lane, item = at
@@ -219,7 +223,7 @@ class _Body:
         place = list(at) if _is_one(self._of.blocks) else [block, *at]
         return [0] * (len(self._weights.shape) - len(place)) + place
 
-    def _vector(self, place: Sequence[Any], value: Callable[[Any, Any], Any]) -> Any:
+    def _vector(self, place: Sequence[Index], value: Callable[[PrimExpr, PrimExpr], PrimExpr]) -> Stmt:
         """A vector of sums from ``place`` on becomes ``value`` of the lane and of what it was."""
         from tvm import tirx
 
@@ -228,23 +232,23 @@ class _Body:
         body = store(self._sums, at, value(lane, load(self._sums, *at)))
         return loop(lane, TILE, body, VECTORIZED)
 
-    def _sums_place(self, image: Any, row: Any, block: Any) -> list[Any]:
+    def _sums_place(self, image: Index, row: Index, block: Index) -> list[Index]:
         """Indices of the first sum of a row in a block."""
-        place: list[Any] = [0] * len(self._sums.shape)
+        place: list[Index] = [0] * len(self._sums.shape)
         for axis, index in ((self._of.sums_image, image), (self._of.sums_row, row), (self._of.sums_block, block)):
             place[axis] = place[axis] + index
         return place
 
-    def _data_place(self, image: Any, row: Any, block: Any, at: Sequence[Any]) -> list[Any]:
+    def _data_place(self, image: Index, row: Index, block: Index, at: Sequence[Index]) -> list[Index]:
         """Indices of the first number of a row at a step of the reduction, for a block of sums."""
-        place: list[Any] = [0] * len(self._data.shape)
+        place: list[Index] = [0] * len(self._data.shape)
         steps = [(self._of.data_row, row), (self._of.data_image, image), *self._at_steps(block, at)]
         for (axis, step), index in steps:
             place[axis] = place[axis] + index * step
         place[-1] = place[-1] + at[-1] * self._step
         return place
 
-    def _move(self, place: list[Any], numbers: Any) -> None:
+    def _move(self, place: list[Index], numbers: Index) -> None:
         """Move ``place`` by so many numbers of a row, which goes on in the next pixels where these are smaller."""
         block = int(self._data.shape[-1]) if len(place) > _IMAGE_AXES else self._step
         if block < self._step:
@@ -252,7 +256,7 @@ class _Body:
             place[axis], numbers = place[axis] + step, numbers % block
         place[-1] = place[-1] + numbers
 
-    def _at_steps(self, block: Any, at: Sequence[Any]) -> list[tuple[tuple[int, int], Any]]:
+    def _at_steps(self, block: Index, at: Sequence[Index]) -> list[tuple[tuple[int, int], Index]]:
         """The axes of data that the loops of the reduction but the last go along, and where they are in them."""
         places = list(zip(self._of.data_steps, at, strict=False))
         if self._of.data_block is not None:
@@ -260,20 +264,20 @@ class _Body:
             return [(first, self._of.data_block(self._first_block + block, at[0])), *others]
         return places
 
-    def _piece(self, piece: Piece) -> Any:
+    def _piece(self, piece: Piece) -> Stmt:
 
         of, vectors = self._of, ("vectors", self._vectors // self._columns)
         around = [("image", of.images), ("rows", piece.count)]
         outer, inner = ([vectors], around) if of.weights_stay else ([], [*around, vectors])
 
-        def part(chunk: Any, stay: Sequence[Any], zeros: bool) -> Any:
-            def compute(*at: Any) -> Any:
+        def part(chunk: Index, stay: Sequence[Index], zeros: bool) -> Stmt:
+            def compute(*at: Index) -> Stmt:
                 image, tile, vector = (*at, *stay)
                 return self._tiles(piece, (image, tile), vector, chunk, zeros)
 
             return _loops(inner, compute)
 
-        def all_parts(*stay: Any) -> Any:
+        def all_parts(*stay: Index) -> Stmt:
             first = part(0, stay, True)
             if of.parts == 1:
                 return first
@@ -281,7 +285,7 @@ class _Body:
 
         return _loops(outer, all_parts)
 
-    def _tiles(self, piece: Piece, group: tuple[Any, Any], vector: Any, chunk: Any, zeros: bool) -> Any:
+    def _tiles(self, piece: Piece, group: tuple[Index, Index], vector: Index, chunk: Index, zeros: bool) -> Stmt:
         """A group of tiles in registers: sums that begin with ``zeros``, or go on, for a part of the reduction."""
 
         image, rows = group
@@ -296,12 +300,12 @@ class _Body:
         whole, *others = self._of.reduction
         extents = [(f"k{at}", extent) for at, extent in enumerate((whole // self._of.parts, *others))]
 
-        def step(first: Any, *at: Any) -> Any:
+        def step(first: Index, *at: Index) -> Stmt:
             return self._multiplied(places, vectors, (chunk * (whole // self._of.parts) + first, *at))
 
         return sequence([*begin, _loops(extents, step), *(_call("llvm.x86.tilestored64", *each) for each in sums)])
 
-    def _multiplied(self, places: Sequence[tuple[Any, Any]], vectors: Sequence[Any], at: Sequence[Any]) -> Any:
+    def _multiplied(self, places: Sequence[tuple[Index, Index]], vectors: Sequence[Index], at: Sequence[Index]) -> Stmt:
         """One step: weights of ``vectors`` and data of ``places`` are loaded, and each multiplied with each."""
 
         columns, block = len(vectors), self._lane(vectors[0])[0]
@@ -320,13 +324,13 @@ class _Body:
         ]
         return sequence(statements)
 
-    def _sums_at(self, image: Any, row: Any, vector: Any) -> tuple[Any, Any]:
+    def _sums_at(self, image: Index, row: Index, vector: Index) -> tuple[PrimExpr, PrimExpr]:
         of, strides, (block, lane) = self._of, self._sums.strides, self._lane(vector)
         place = image * strides[of.sums_image] if of.images > 1 else 0
         place += row * strides[of.sums_row] + block * strides[of.sums_block] + lane
         return pointer_to(self._sums, place, _SUM_BYTES), _bytes(strides[of.sums_row], _SUM_BYTES)
 
-    def _data_at(self, image: Any, row: Any, block: Any, at: Sequence[Any]) -> tuple[Any, Any]:
+    def _data_at(self, image: Index, row: Index, block: Index, at: Sequence[Index]) -> tuple[PrimExpr, PrimExpr]:
         strides = self._data.strides
         (row_axis, row_step), (image_axis, image_step) = self._of.data_row, self._of.data_image
         place = row * row_step * strides[row_axis] + at[-1] * self._step
@@ -335,10 +339,10 @@ class _Body:
             place += index * step * strides[axis]
         return pointer_to(self._data, place, self._element), _bytes(row_step * strides[row_axis], self._element)
 
-    def _weights_at(self, vector: Any, at: Sequence[Any]) -> tuple[Any, Any]:
+    def _weights_at(self, vector: Index, at: Sequence[Index]) -> tuple[PrimExpr, PrimExpr]:
         """Weights of a block lie in one piece, in the order of the reduction."""
         block, lane = self._lane(vector)
-        position: Any = 0
+        position: Index = 0
         for index, extent in zip(at, self._of.reduction, strict=True):
             position = position * extent + index
         row = self._of.lanes * _SUM_BYTES // self._element
@@ -348,34 +352,34 @@ class _Body:
             place += block * self._weights.strides[-inside - 1]
         return pointer_to(self._weights, place, self._element), _bytes(row, self._element)
 
-    def _lane(self, vector: Any) -> tuple[Any, Any]:
+    def _lane(self, vector: Index) -> tuple[Index, Index]:
         """The block of a vector of sums, and its first number in it."""
         return (vector, 0) if self._in_block == 1 else (vector // self._in_block, vector % self._in_block * TILE)
 
 
-def _loops(extents: Sequence[tuple[str, Any]], body: Any) -> Any:
+def _loops(extents: Sequence[tuple[str, Index]], body: Callable[..., Stmt]) -> Stmt:
     """``body`` of the loops' variables in loops one in another; there is none for an extent of 1."""
     return nest(" ".join(name for name, _ in extents), [extent for _, extent in extents], body, SERIAL)
 
 
-def _is_one(extent: Any) -> bool:
+def _is_one(extent: Index) -> bool:
     return isinstance(extent, int) and extent == 1
 
 
-def _register(number: int) -> Any:
+def _register(number: int) -> Expr:
     from tvm import tirx
 
     return tirx.const(number, "int8")
 
 
-def _bytes(elements: Any, size: int) -> Any:
+def _bytes(elements: Index, size: int) -> PrimExpr:
     from tvm import tirx
 
     total = elements * size
     return tirx.const(total, "int64") if isinstance(total, int) else tirx.Cast("int64", total)
 
 
-def _call(name: str, *arguments: Any) -> Any:
+def _call(name: str, *arguments: PrimExpr) -> Stmt:
     from tvm import tirx
 
     return run(tirx.call_llvm_intrin("void", name, *arguments))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cpu import amx, dot_product, pairs
 from tunehub.kernels.cpu.amx import Matrices
@@ -37,18 +37,22 @@ from tunehub.tir.nodes import blocks_in, integer, main_module, plain_extent
 from tunehub.tir.precision import PRECISION
 from tunehub.tir.schedules import open_schedule
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import BlockRV, IRModule, LoopRV, Schedule
+
 NAME = "attention"  # in reports
 _MOST_SUMS = 16  # vectors of them in registers
 _GROUPED_SCORES = {**NARROW_SCORES, WORDS[4]: ATTENTION_WORDS}
 
 
-def is_attention(mod: Any) -> bool:
+def is_attention(mod: IRModule) -> bool:
     """Whether ``main`` of ``mod`` is that kernel and nothing else."""
     names = _names(mod)
     return bool(names) and names[-1] == RESULT and {KEYS, WEIGHTED} <= set(names)
 
 
-def lacks(mod: Any, target: Any) -> str | None:
+def lacks(mod: IRModule, target: Target) -> str | None:
     """Why ``target`` cannot have the instructions that the kernel needs, or None."""
     by = _groups(_names(mod))
     if by is None:
@@ -58,7 +62,7 @@ def lacks(mod: Any, target: Any) -> str | None:
     return amx.doubt(target, NARROW) if by == TILES else pairs.doubt(target)
 
 
-def schedule_attention(mod: Any, machine: Machine) -> Any:
+def schedule_attention(mod: IRModule, machine: Machine) -> Schedule:
     """The schedule: keys copied and tasks done on all threads, what is between in vectors."""
     names = _names(mod)
     by = _groups(names)
@@ -79,7 +83,7 @@ def _groups(names: Sequence[str]) -> Groups | None:
     return next((by for by, name in _GROUPED_SCORES.items() if name in names), None)
 
 
-def _wide(schedule: Any, lead: Sequence[Any], task: Any, machine: Machine) -> Any:
+def _wide(schedule: Schedule, lead: Sequence[LoopRV], task: LoopRV, machine: Machine) -> Schedule:
     weighted = schedule.get_sblock(WEIGHTED)
     copy = schedule.cache_write(weighted, 0, "global")
     inside = (TOTAL, TOTAL + SIDE, WEIGHTS, MOST, MOST + SIDE, MASKED)
@@ -93,7 +97,9 @@ def _wide(schedule: Any, lead: Sequence[Any], task: Any, machine: Machine) -> An
     return schedule
 
 
-def _narrow(schedule: Any, lead: Sequence[Any], task: Any, machine: Machine, by: Groups, names: Sequence[str]) -> Any:
+def _narrow(
+    schedule: Schedule, lead: Sequence[LoopRV], task: LoopRV, machine: Machine, by: Groups, names: Sequence[str]
+) -> Schedule:
     scores, integers = _GROUPED_SCORES[by], by == WORDS[4]
     for name in (WEIGHTED, *INSIDE, TOTAL, TOTAL + SIDE, WEIGHTS, MOST, MOST + SIDE, MASKED):
         if name in names:
@@ -121,7 +127,7 @@ def _narrow(schedule: Any, lead: Sequence[Any], task: Any, machine: Machine, by:
     return schedule
 
 
-def _by_groups(schedule: Any, scores: Any, by: MatrixProduct) -> None:
+def _by_groups(schedule: Schedule, scores: BlockRV, by: MatrixProduct) -> None:
     """Both products, sums in registers: of a group of keys, and of one or two vectors of outputs."""
     row, group, place, step, item = schedule.get_loops(scores)[-5:]
     schedule.reorder(group, row, place, step, item)
@@ -134,7 +140,7 @@ def _by_groups(schedule: Any, scores: Any, by: MatrixProduct) -> None:
     multiply_matrices(schedule, schedule.blockize(row), part, by, rows=(-3, -2), step=-3)
 
 
-def _by_tiles(schedule: Any, task: Any, scores: Any) -> None:
+def _by_tiles(schedule: Schedule, task: LoopRV, scores: BlockRV) -> None:
     """Both products of all queries of a task at once, by instructions for matrices."""
     row, group, place, *steps = schedule.get_loops(scores)[-6:]
     depth, keys, rows = (int(schedule.get(loop).extent) for loop in (steps[0], place, row))
@@ -166,7 +172,7 @@ def _by_tiles(schedule: Any, task: Any, scores: Any) -> None:
     amx.multiply_by_tiles(schedule, schedule.blockize(row), task, sums)
 
 
-def _copied(schedule: Any, block: Any, machine: Machine, by: Groups | None) -> None:
+def _copied(schedule: Schedule, block: BlockRV, machine: Machine, by: Groups | None) -> None:
     """A copy in groups of keys, on threads; read along what lies side by side."""
     *outer, row, last = schedule.get_loops(block)
     copy = copy_words if by == WORDS[4] else copy_pairs
@@ -184,11 +190,11 @@ def _copied(schedule: Any, block: Any, machine: Machine, by: Groups | None) -> N
         schedule.parallel(schedule.fuse(*outer))
 
 
-def _names(mod: Any) -> list[str]:
+def _names(mod: IRModule) -> list[str]:
     return [str(block.name_hint) for block in blocks_in(mod["main"].body) if len(block.iter_vars)]
 
 
-def _result(schedule: Any, machine: Machine) -> list[Any]:
+def _result(schedule: Schedule, machine: Machine) -> list[LoopRV]:
     """Tile what is written; returns the loops over tasks."""
     block = schedule.get_sblock(RESULT)
     *lead, row, _ = schedule.get_loops(block)
@@ -198,7 +204,7 @@ def _result(schedule: Any, machine: Machine) -> list[Any]:
     return [*lead, task]
 
 
-def _weighted(schedule: Any, block: Any, copy: Any, machine: Machine) -> None:
+def _weighted(schedule: Schedule, block: BlockRV, copy: BlockRV, machine: Machine) -> None:
     """Sums of values: a few rows times two vectors stay in registers."""
     *_, row, output, group, step = schedule.get_loops(block)
     part, vectors, lanes = _in_vectors(schedule, output, machine)
@@ -210,14 +216,14 @@ def _weighted(schedule: Any, block: Any, copy: Any, machine: Machine) -> None:
     unroll_and_vectorize(schedule, schedule.get_loops(initial)[-3:])
 
 
-def _place_scores(schedule: Any, name: str) -> None:
+def _place_scores(schedule: Schedule, name: str) -> None:
     """Scores of all queries of a task, a vector or two of keys at a time."""
     *_, row, group, place = schedule.get_loops(schedule.get_sblock(MASKED))
     schedule.reorder(group, row, place)
     schedule.compute_at(schedule.get_sblock(name), group, preserve_unit_loops=True)
 
 
-def _scores(schedule: Any, machine: Machine) -> None:
+def _scores(schedule: Schedule, machine: Machine) -> None:
     block = schedule.get_sblock(SCORES)
     *_, row, _, place, step = schedule.get_loops(block)
     vectors, lanes = schedule.split(place, [None, machine.vector])
@@ -228,13 +234,13 @@ def _scores(schedule: Any, machine: Machine) -> None:
     unroll_and_vectorize(schedule, schedule.get_loops(initial)[-3:])
 
 
-def _softmax(schedule: Any, machine: Machine) -> None:
+def _softmax(schedule: Schedule, machine: Machine) -> None:
     for name in (TOTAL + SIDE, MOST + SIDE):
         _side(schedule, name, machine)
     _vectors(schedule, schedule.get_sblock(WEIGHTS), machine)
 
 
-def _side(schedule: Any, name: str, machine: Machine) -> None:
+def _side(schedule: Schedule, name: str, machine: Machine) -> None:
     block = schedule.get_sblock(name)
     *_, place, step = schedule.get_loops(block)
     vectors, lanes = schedule.split(place, [None, machine.vector])
@@ -244,7 +250,7 @@ def _side(schedule: Any, name: str, machine: Machine) -> None:
     unroll_and_vectorize(schedule, schedule.get_loops(initial)[-2:])
 
 
-def _vectors(schedule: Any, block: Any, machine: Machine) -> None:
+def _vectors(schedule: Schedule, block: BlockRV, machine: Machine) -> None:
     """Vectors along the innermost loop, where they divide it."""
     lanes = schedule.get_loops(block)[-1]
     if (integer(schedule.get(lanes).extent) or 1) % machine.vector == 0:
@@ -252,7 +258,7 @@ def _vectors(schedule: Any, block: Any, machine: Machine) -> None:
         schedule.vectorize(lanes)
 
 
-def _in_vectors(schedule: Any, loop: Any, machine: Machine) -> tuple[Any, Any, Any]:
+def _in_vectors(schedule: Schedule, loop: LoopRV, machine: Machine) -> tuple[LoopRV, LoopRV, LoopRV]:
     """Split a loop in parts of two vectors, or of what divides it."""
     extent = int(schedule.get(loop).extent)
     lanes = next(width for width in (machine.vector, machine.vector // 2, 4, 2, 1) if extent % width == 0)

@@ -14,6 +14,8 @@ from tunehub.exceptions import SettingError
 
 if TYPE_CHECKING:
     from tunehub.target.machine_profile import PublishedProfile
+    from tunehub.target.types import Target
+    from tunehub.tir.types import BufferRegion, IRModule, Range, SBlock, Schedule, Stmt
     from tunehub_registry.machine_profile import MachineProfile
 
 _MAX_STACK_BYTES = 1024  # TVM, runtime::kMaxStackAlloca: of smaller buffers LLVM makes registers
@@ -105,7 +107,7 @@ class Block:
     sources: tuple[int, ...] = ()
 
 
-def machine_of(target: Any, cores: int | None = None, published: PublishedProfile | None = None) -> Machine:
+def machine_of(target: Target, cores: int | None = None, published: PublishedProfile | None = None) -> Machine:
     """Describe the CPU of ``target`` (a ``tvm.target.Target`` of kind llvm) as far as its name and features tell, and
     the profile that `tunehub calibrate` made for it, or else the ``published`` one of a package if that is for it.
 
@@ -149,7 +151,9 @@ def rates_of(profile: MachineProfile, vector: int, cores: int, built_in: Rates =
     return msgspec.structs.replace(rates, worth_s=worth_s, region=region)
 
 
-def _profile(target: Any, cores: int, published: PublishedProfile | None) -> tuple[MachineProfile | None, str | None]:
+def _profile(
+    target: Target, cores: int, published: PublishedProfile | None
+) -> tuple[MachineProfile | None, str | None]:
     """The profile for ``target``, and whose it is: the user's own, else the published one. A file that is damaged
     counts as none, and `tunehub doctor` says so."""
     from tunehub.options import read_options
@@ -167,7 +171,7 @@ def _profile(target: Any, cores: int, published: PublishedProfile | None) -> tup
     return None, None
 
 
-def read_knobs(kind: type[K], fields: Mapping[str, Any]) -> K:
+def read_knobs(kind: type[K], fields: Mapping[str, object]) -> K:
     """Return ``fields`` (what a record holds) as knobs of ``kind``; KnobError when one is missing or out of bounds."""
     try:
         return msgspec.convert(dict(fields), kind)
@@ -175,7 +179,7 @@ def read_knobs(kind: type[K], fields: Mapping[str, Any]) -> K:
         raise KnobError(str(error)) from error
 
 
-def knob_distance(a: Mapping[str, Any], b: Mapping[str, Any]) -> int:
+def knob_distance(a: Mapping[str, object], b: Mapping[str, object]) -> int:
     """The number of knobs in which two choices of one template differ."""
     return sum(value != b.get(name) for name, value in a.items())
 
@@ -186,11 +190,11 @@ def require(condition: bool, message: str) -> None:
         raise KnobError(message)
 
 
-def refusing(apply: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+def refusing(apply: Callable[[IRModule, Any, Any], Schedule]) -> Callable[[IRModule, Any, Any], Schedule]:
     """Make what TVM raises in ``apply`` a KnobError: knobs that pass all checks may still give no legal schedule."""
 
     @functools.wraps(apply)
-    def checked(mod: Any, workload: Any, knobs: Any) -> Any:
+    def checked(mod: IRModule, workload: object, knobs: object) -> Schedule:
         try:
             return apply(mod, workload, knobs)
         except KnobError:
@@ -201,7 +205,7 @@ def refusing(apply: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any],
     return checked
 
 
-def blocks_of(mod: Any) -> tuple[Block, ...]:
+def blocks_of(mod: IRModule) -> tuple[Block, ...]:
     """The blocks of the PrimFunc ``main`` of ``mod`` in program order; empty when a shape is not static."""
     from tunehub.tir.nodes import buffer_of
 
@@ -213,7 +217,7 @@ def blocks_of(mod: Any) -> tuple[Block, ...]:
         return ()
 
 
-def _outermost(node: Any) -> Iterator[Any]:
+def _outermost(node: Stmt) -> Iterator[Any]:
     """The blocks in a statement that are in no other one there."""
     from tunehub.tir.nodes import children
 
@@ -250,11 +254,11 @@ def size_of(shape: tuple[int, ...]) -> int:
     return math.prod(shape)
 
 
-def _describe(block: Any, writers: Mapping[int, int]) -> Block:
+def _describe(block: SBlock, writers: Mapping[int, int]) -> Block:
     """``writers``: the positions of the blocks that write buffers, by the hash of these."""
     from tunehub.tir.nodes import buffer_kind, buffer_of, is_reduction
 
-    def shape(region: Any) -> tuple[int, ...]:
+    def shape(region: BufferRegion) -> tuple[int, ...]:
         return tuple(int(extent) for extent in buffer_kind(buffer_of(region)).shape)
 
     axes = [(is_reduction(axis), int(axis.dom.extent)) for axis in block.iter_vars]
@@ -271,5 +275,5 @@ def _describe(block: Any, writers: Mapping[int, int]) -> Block:
     )
 
 
-def _is_direct(axis: Any) -> bool:
+def _is_direct(axis: Range) -> bool:
     return hasattr(axis.min, "name") or type(axis.min).__name__ == "IntImm"

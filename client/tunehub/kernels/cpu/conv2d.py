@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
 from msgspec.structs import replace
@@ -45,6 +45,10 @@ from tunehub.kernels.cpu.instruction import set_groups_apart
 from tunehub.kernels.cpu.register_tile import cost, tiles
 from tunehub.kernels.te.blocked import CONV2D
 from tunehub.kernels.te.grouped import CONV2D_INT8, CONV2D_PAIRS
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import BlockRV, IRModule, Schedule
 
 _MEASURED_TILES, _NEARLY = 6, 1.35
 _SHORT_ROW, _LONG_ROW = 12, 256  # pointwise: rows of fewer columns are joined, up to so many
@@ -119,7 +123,7 @@ class Conv2dKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
 NAME, VERSION, KNOBS = "conv2d", 1, Conv2dKnobs
 
 
-def recognise(mod: Any, blocks: tuple[Block, ...]) -> Conv2dWorkload | None:
+def recognise(mod: IRModule, blocks: tuple[Block, ...]) -> Conv2dWorkload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not a blocked convolution."""
     found = anchored(blocks, (CONV2D, CONV2D_PAIRS)) or anchored(blocks, (CONV2D_INT8,), ("int32",))
     if found is None:
@@ -187,7 +191,7 @@ def tile_knobs(
     return replace(knobs, unroll=_unrolled(workload, knobs) <= _UNROLLED)
 
 
-def lacks(workload: Conv2dWorkload, target: Any) -> str | None:
+def lacks(workload: Conv2dWorkload, target: Target) -> str | None:
     """Why ``target`` cannot have the instruction for ``workload``, or None."""
     if workload.group == 1:
         return None
@@ -195,7 +199,7 @@ def lacks(workload: Conv2dWorkload, target: Any) -> str | None:
 
 
 @refusing
-def apply(mod: Any, workload: Conv2dWorkload, knobs: Conv2dKnobs) -> Any:
+def apply(mod: IRModule, workload: Conv2dWorkload, knobs: Conv2dKnobs) -> Schedule:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     _check(workload, knobs)
     schedule, anchor = opened(mod, workload.anchor, workload.around)
@@ -242,7 +246,7 @@ def _check(workload: Conv2dWorkload, knobs: Conv2dKnobs) -> None:
     require(copied, "padding: instructions read operands that are in memory")
 
 
-def _tile(schedule: Any, anchor: Any, workload: Conv2dWorkload, knobs: Conv2dKnobs) -> _Tile:
+def _tile(schedule: Schedule, anchor: BlockRV, workload: Conv2dWorkload, knobs: Conv2dKnobs) -> _Tile:
     n, oc, oh, ow, *rest = schedule.get_loops(anchor)
     lanes = [] if workload.group > 1 else [rest.pop(0)]  # groups have theirs in a block of their own
     ic, kh, kw, *ii = rest

@@ -8,8 +8,9 @@ vectors of outputs stay in registers while the reduction runs (``topi/x86/dense.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
 
@@ -29,6 +30,10 @@ from tunehub.kernels.cpu.register_tile import cost, tiles
 from tunehub.kernels.te.blocked import DENSE
 from tunehub.kernels.te.grouped import DENSE_INT8, DENSE_PAIRS
 from tunehub.tir.schedules import open_schedule
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import BlockRV, IRModule, LoopRV, Schedule
 
 _MATMULS = ("matmul", "T_batch_matmul_NN", "T_matmul_NN")
 _MAX_UNROLLED, _MEASURED_TILES = 256, 12
@@ -109,7 +114,7 @@ class DenseKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
 NAME, VERSION, KNOBS = "dense", 2, DenseKnobs
 
 
-def recognise(mod: Any, blocks: tuple[Block, ...]) -> DenseWorkload | None:
+def recognise(mod: IRModule, blocks: tuple[Block, ...]) -> DenseWorkload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not such a matmul."""
     found = anchored(blocks, (DENSE, DENSE_PAIRS, *_MATMULS)) or anchored(blocks, (DENSE_INT8,), ("int32",))
     if found is None or (found[1].pad and found[0].name != DENSE_INT8):
@@ -146,7 +151,7 @@ def default_knobs(workload: DenseWorkload, machine: Machine) -> DenseKnobs:
     )
 
 
-def lacks(workload: DenseWorkload, target: Any) -> str | None:
+def lacks(workload: DenseWorkload, target: Target) -> str | None:
     """Why ``target`` cannot have the instruction for ``workload``, or None."""
     if workload.group == 1 or workload.packed is None:
         return None
@@ -154,7 +159,7 @@ def lacks(workload: DenseWorkload, target: Any) -> str | None:
 
 
 @refusing
-def apply(mod: Any, workload: DenseWorkload, knobs: DenseKnobs) -> Any:
+def apply(mod: IRModule, workload: DenseWorkload, knobs: DenseKnobs) -> Schedule:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     _check(workload, knobs)
     schedule, anchor = opened(mod, workload.anchor, workload.around)
@@ -183,7 +188,7 @@ def apply(mod: Any, workload: DenseWorkload, knobs: DenseKnobs) -> Any:
     return schedule
 
 
-def _describe(mod: Any, block: Block, around: Surroundings) -> DenseWorkload | None:
+def _describe(mod: IRModule, block: Block, around: Surroundings) -> DenseWorkload | None:
     grouped = block.name in (DENSE_INT8, DENSE_PAIRS)
     if len(block.reduction) != 1 + grouped or len(block.spatial) < 2:
         return None
@@ -209,7 +214,7 @@ def _describe(mod: Any, block: Block, around: Surroundings) -> DenseWorkload | N
     )
 
 
-def _reads_rows(mod: Any, name: str) -> bool:
+def _reads_rows(mod: IRModule, name: str) -> bool:
     """True when the right operand's last index is the result's: vectors of it lie side by side."""
     schedule = open_schedule(mod)
     block = schedule.get(schedule.get_sblock(name))
@@ -231,7 +236,7 @@ def _check(workload: DenseWorkload, knobs: DenseKnobs) -> None:
     require(unrolled <= _MAX_UNROLLED, f"columns, blocks, step: {unrolled} multiply-adds, at most {_MAX_UNROLLED}")
 
 
-def _filled_up(schedule: Any, anchor: Any, workload: DenseWorkload, knobs: DenseKnobs) -> Surroundings:
+def _filled_up(schedule: Schedule, anchor: BlockRV, workload: DenseWorkload, knobs: DenseKnobs) -> Surroundings:
     """Copy a plain right operand whose last axis ``lanes`` does not divide, with zeros behind it.
 
     Returns what is around the anchor then: the product is cut off in front of the epilogue.
@@ -250,7 +255,9 @@ def _filled_up(schedule: Any, anchor: Any, workload: DenseWorkload, knobs: Dense
     return replace(workload.around, consumers=(str(schedule.get(cut).name_hint), *workload.around.consumers))
 
 
-def _tile(schedule: Any, anchor: Any, workload: DenseWorkload, knobs: DenseKnobs) -> tuple[Any, Any, Any]:
+def _tile(
+    schedule: Schedule, anchor: BlockRV, workload: DenseWorkload, knobs: DenseKnobs
+) -> tuple[LoopRV, LoopRV, LoopRV]:
     """Tile the anchor; returns the loop for the thread pool, that of the tiles, and the reduction's."""
     loops = list(schedule.get_loops(anchor))
     *rows, outputs, k = loops if not workload.packed else _packed_loops(loops, grouped=workload.group > 1)
@@ -275,7 +282,7 @@ def _tile(schedule: Any, anchor: Any, workload: DenseWorkload, knobs: DenseKnobs
     return schedule.fuse(*head), outer_column, outer_k
 
 
-def _packed_loops(loops: list[Any], *, grouped: bool) -> list[Any]:
+def _packed_loops(loops: list[LoopRV], *, grouped: bool) -> list[LoopRV | Sequence[LoopRV]]:
     """Rows, blocks with their lanes, and the reduction; groups have their lanes in a block of their own."""
     if grouped:
         *rows, outer, k = loops
@@ -284,7 +291,7 @@ def _packed_loops(loops: list[Any], *, grouped: bool) -> list[Any]:
     return [*rows, (outer, lane), k]
 
 
-def _vectorize_epilogue(schedule: Any, last: Any, knobs: DenseKnobs, *, packed: bool) -> None:
+def _vectorize_epilogue(schedule: Schedule, last: BlockRV, knobs: DenseKnobs, *, packed: bool) -> None:
     axes = schedule.get(last).iter_vars
     if packed and int(axes[-1].dom.extent) % (knobs.blocks * knobs.lanes):
         return  # a condition on each output: as one loop, LLVM has it compiled in half of the time
@@ -294,7 +301,7 @@ def _vectorize_epilogue(schedule: Any, last: Any, knobs: DenseKnobs, *, packed: 
     unroll_and_vectorize(schedule, [block, column, lane])
 
 
-def _widened(schedule: Any, block: Any, knobs: DenseKnobs) -> None:
+def _widened(schedule: Schedule, block: BlockRV, knobs: DenseKnobs) -> None:
     """The copy of the data in 16 bits."""
     *outer, last = schedule.get_loops(block)
     lanes = max(divisors(int(schedule.get(last).extent), knobs.lanes))

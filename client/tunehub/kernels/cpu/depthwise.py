@@ -5,12 +5,15 @@ The engine is :mod:`tunehub.kernels.cpu.window`; the structure that of ``topi/x8
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cpu import window
 from tunehub.kernels.cpu.base import Block
 from tunehub.kernels.cpu.window import WindowKnobs, WindowWorkload, apply, default_knobs, knob_space
 from tunehub.kernels.te.blocked import DEPTHWISE
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import IRModule
 
 __all__ = [
     "KNOBS",
@@ -27,6 +30,6 @@ __all__ = [
 NAME, VERSION, KNOBS = "depthwise", 1, WindowKnobs
 
 
-def recognise(mod: Any, blocks: tuple[Block, ...]) -> WindowWorkload | None:
+def recognise(mod: IRModule, blocks: tuple[Block, ...]) -> WindowWorkload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not a blocked depthwise convolution."""
     return window.recognise(blocks, (DEPTHWISE,))

@@ -14,11 +14,15 @@ process when it is told to generate an instruction that a target lacks: the feat
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cpu import amx
 from tunehub.kernels.cpu.instruction import compute_by
 from tunehub.target.tvm_generation import find_tvm
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import BlockRV, Buffer, PrimExpr, Schedule
 
 _OLDEST_TVM = (0, 27)  # by whose LLVM ``vpdpbusd`` takes vectors of bytes
 _INTRINSICS = {
@@ -45,7 +49,7 @@ class DotProduct:
     tiles: bool = False
 
 
-def dot_product_of(target: Any) -> DotProduct | None:
+def dot_product_of(target: Target) -> DotProduct | None:
     """The best of these instructions that ``target``, a ``tvm.target.Target``, has and the installed TVM can use."""
     from tvm.target import codegen
 
@@ -65,7 +69,7 @@ def dot_product_of(target: Any) -> DotProduct | None:
     return DotProduct(lanes=8, group=2) if has("avx2") else None
 
 
-def doubt(target: Any, lanes: int, group: int) -> str | None:
+def doubt(target: Target, lanes: int, group: int) -> str | None:
     """Why code for ``target`` cannot have the instruction for so many outputs and products, or None."""
     from tvm.target import codegen
 
@@ -79,7 +83,7 @@ def doubt(target: Any, lanes: int, group: int) -> str | None:
     return f"the target lacks {lacking}"
 
 
-def multiply_integers(schedule: Any, block: Any, lanes: int, group: int) -> None:
+def multiply_integers(schedule: Schedule, block: BlockRV, lanes: int, group: int) -> None:
     """Let one instruction do what is in ``block``: the products of ``group`` integers of the data with those of
     ``lanes`` outputs, whose sums are begun elsewhere. KeyError when there is no such instruction."""
     from tvm import tirx
@@ -88,7 +92,7 @@ def multiply_integers(schedule: Any, block: Any, lanes: int, group: int) -> None
     element, factor = ("uint8", "int8") if of_bytes else ("int16", "int16")
     vector, operand = f"int32x{lanes}", f"{element}x{group * lanes}"
 
-    def value(sums: Any, elements: Any, factors: Any) -> Any:
+    def value(sums: Buffer, elements: Buffer, factors: Buffer) -> PrimExpr:
         word = tirx.reinterpret("int32", elements.vload([0], f"{element}x{group}"))
         data = tirx.reinterpret(operand, tirx.Broadcast(word, lanes))
         weights, before = factors.vload([0, 0], f"{factor}x{group * lanes}"), sums.vload([0], vector)

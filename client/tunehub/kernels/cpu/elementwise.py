@@ -10,7 +10,7 @@ threads are the one gain, and fewer passes through memory. What both take is est
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
@@ -30,6 +30,9 @@ from tunehub.kernels.cpu.base import (
 from tunehub.kernels.cpu.fusion import inline
 from tunehub.kernels.te.blocked import FROM_BLOCKED, TO_BLOCKED, run_in_name
 from tunehub.tir.schedules import open_schedule
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import IRModule, LoopRV, Schedule
 
 _MAX_BLOCKS, _PIECES = 64, 64
 _WIDEST = 16  # elements of the widest vector
@@ -79,7 +82,7 @@ class ElementwiseKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=T
 NAME, VERSION, KNOBS = "elementwise", 1, ElementwiseKnobs
 
 
-def recognise(mod: Any, blocks: tuple[Block, ...]) -> ElementwiseWorkload | None:
+def recognise(mod: IRModule, blocks: tuple[Block, ...]) -> ElementwiseWorkload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None when one of its blocks is a reduction."""
     if not blocks or len(blocks) > _MAX_BLOCKS or not all(map(is_map, blocks)) or not blocks[-1].spatial:
         return None
@@ -125,7 +128,7 @@ def default_knobs(workload: ElementwiseWorkload, machine: Machine) -> Elementwis
 
 
 @refusing
-def apply(mod: Any, workload: ElementwiseWorkload, knobs: ElementwiseKnobs) -> Any:
+def apply(mod: IRModule, workload: ElementwiseWorkload, knobs: ElementwiseKnobs) -> Schedule:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     innermost = _innermost(workload)
     require(knobs.lanes <= innermost, f"lanes: {knobs.lanes} is more than the innermost loop of {innermost}")
@@ -164,7 +167,7 @@ def _parallel(workload: ElementwiseWorkload, machine: Machine) -> bool:
     return worth_threads(workload.flops, FLOAT_BYTES * workload.elements_moved, machine)
 
 
-def _moves(mod: Any, blocks: tuple[Block, ...]) -> tuple[float, float]:
+def _moves(mod: IRModule, blocks: tuple[Block, ...]) -> tuple[float, float]:
     """The seconds ``apart_s`` and ``moved_s`` of a function that only moves elements; 0 for any other one."""
     schedule = open_schedule(mod)
     steps = [schedule.get_sblock(block.name) for block in blocks]
@@ -182,7 +185,7 @@ def _moves(mod: Any, blocks: tuple[Block, ...]) -> tuple[float, float]:
     return sum(map(_seconds, known[:-1])), _seconds(known[-1])
 
 
-def _joined(mod: Any, blocks: tuple[Block, ...]) -> int:
+def _joined(mod: IRModule, blocks: tuple[Block, ...]) -> int:
     """How many of the last block's loops are one. All of them where all operands have its shape.
 
     Others are looked at only if whole vectors do not divide the innermost, so that rows have no remainders each.
@@ -237,7 +240,7 @@ def _enters(blocks: tuple[Block, ...]) -> bool:
     return blocks[-2 if converts else -1].name.startswith(TO_BLOCKED) and 1 < last.spatial[-1] <= _FEW
 
 
-def _block_by_block(schedule: Any, loops: list[Any], size: int) -> list[Any]:
+def _block_by_block(schedule: Schedule, loops: list[LoopRV], size: int) -> list[LoopRV]:
     """Take one row of a block of channels apart after the other, so that its cache lines are read once."""
     batch, channel, *rows, innermost = loops
     outer, inner = schedule.split(channel, [None, size])
@@ -245,7 +248,7 @@ def _block_by_block(schedule: Any, loops: list[Any], size: int) -> list[Any]:
     return [batch, outer, *rows, inner, innermost]
 
 
-def _interleave(schedule: Any, loops: list[Any], *, parallel: bool) -> None:
+def _interleave(schedule: Schedule, loops: list[LoopRV], *, parallel: bool) -> None:
     """Leave the pixels of a row to LLVM, which reads vectors of each channel and stores them in turns."""
     *outer, column, channels = loops
     schedule.unroll(channels)
@@ -254,7 +257,7 @@ def _interleave(schedule: Any, loops: list[Any], *, parallel: bool) -> None:
         _share(schedule, outer, whole=True)
 
 
-def _share(schedule: Any, loops: list[Any], *, whole: bool) -> None:
+def _share(schedule: Schedule, loops: list[LoopRV], *, whole: bool) -> None:
     """Run on the thread pool: as many of the outer loops as give each thread several pieces, one loop at least.
 
     The last of them is left alone unless there is no other, or the vectors divide it (``whole``).

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cpu.base import Block, KnobError, anchor_at, is_map
 from tunehub.kernels.te.blocked import FROM_BLOCKED
 from tunehub.tir.schedules import open_schedule
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import BlockRV, IRModule, LoopRV, Schedule
 
 _MAX_LANES = 64
 
@@ -87,7 +90,7 @@ def _aligned(anchor: Block, after: Sequence[Block]) -> int:
     return len(after)
 
 
-def opened(mod: Any, anchor: str, around: Surroundings) -> tuple[Any, Any]:
+def opened(mod: IRModule, anchor: str, around: Surroundings) -> tuple[Any, Any]:
     """A schedule of ``mod`` with all producers inlined but the padding, and its block ``anchor``."""
     schedule = open_schedule(mod)
     block = schedule.get_sblock(anchor)
@@ -96,7 +99,7 @@ def opened(mod: Any, anchor: str, around: Surroundings) -> tuple[Any, Any]:
     return schedule, block
 
 
-def gather_epilogue(schedule: Any, around: Surroundings, anchor: Any) -> Any:
+def gather_epilogue(schedule: Schedule, around: Surroundings, anchor: BlockRV) -> BlockRV:
     """Inline what follows the anchor into the last block and return that; without one, a copy of the sums."""
     if not around.consumers:
         return schedule.cache_write(anchor, 0, "global")
@@ -105,7 +108,7 @@ def gather_epilogue(schedule: Any, around: Surroundings, anchor: Any) -> Any:
     return schedule.get_sblock(around.consumers[-1])
 
 
-def finish_rest(schedule: Any, around: Surroundings, *, parallel: bool) -> None:
+def finish_rest(schedule: Schedule, around: Surroundings, *, parallel: bool) -> None:
     """Schedule what does not fit the tiles: inlined into its last block, outer loops fused, on the thread pool."""
     if not around.rest:
         return
@@ -118,7 +121,7 @@ def finish_rest(schedule: Any, around: Surroundings, *, parallel: bool) -> None:
         schedule.vectorize(innermost)
 
 
-def place_pad(schedule: Any, pad: str | None, how: str, at: Any, *, parallel: bool) -> None:
+def place_pad(schedule: Schedule, pad: str | None, how: str, at: LoopRV, *, parallel: bool) -> None:
     """Inline the padding (``inline``), copy the whole input (``whole``), or what a loop needs inside it (``tile``)."""
     if pad is None:
         return
@@ -137,7 +140,7 @@ def place_pad(schedule: Any, pad: str | None, how: str, at: Any, *, parallel: bo
         schedule.parallel(outer)
 
 
-def unroll_and_vectorize(schedule: Any, loops: Sequence[Any]) -> None:
+def unroll_and_vectorize(schedule: Schedule, loops: Sequence[LoopRV]) -> None:
     """Unroll all ``loops`` but the last, which becomes a vector."""
     *unrolled, vectorized = loops
     for loop in unrolled:
@@ -145,7 +148,7 @@ def unroll_and_vectorize(schedule: Any, loops: Sequence[Any]) -> None:
     schedule.vectorize(vectorized)
 
 
-def vectorize_epilogue(schedule: Any, last: Any, rank: int = 5) -> None:
+def vectorize_epilogue(schedule: Schedule, last: BlockRV, rank: int = 5) -> None:
     """Vectors along the innermost loop of the epilogue, the register tile unrolled; a plain result stays loops."""
     loops = schedule.get_loops(last)
     if len(schedule.get(last).iter_vars) != rank:
@@ -154,7 +157,7 @@ def vectorize_epilogue(schedule: Any, last: Any, rank: int = 5) -> None:
     unroll_and_vectorize(schedule, [blocks, columns, lanes])
 
 
-def inline(schedule: Any, name: str) -> None:
+def inline(schedule: Schedule, name: str) -> None:
     """Inline the block called ``name``; KnobError when TVM refuses."""
     try:
         schedule.compute_inline(schedule.get_sblock(name))

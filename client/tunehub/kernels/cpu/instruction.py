@@ -6,17 +6,21 @@ TVM's ``tensorize`` does the same, but not in tiles that go over the end of an a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.target.tvm_generation import find_tvm
 from tunehub.tir.nodes import blocks_in, buffer_of
 from tunehub.tir.statements import when
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import BlockRV, Buffer, BufferRegion, Index, MatchBufferRegion, PrimExpr, SBlock, Schedule
+
 _ONLY_IF = ".if_then_else"
 _OLDEST_TVM = (0, 27)  # whose LLVM takes such instructions as they are written here
 
 
-def lacking(target: Any, features: Mapping[str, str]) -> str | None:
+def lacking(target: Target, features: Mapping[str, str]) -> str | None:
     """Why code for ``target`` cannot have instructions of these ``features`` (LLVM's names, and those for people), or
     None: LLVM ends the process when it is to generate one that the target has not."""
     from tvm.target import codegen
@@ -30,7 +34,7 @@ def lacking(target: Any, features: Mapping[str, str]) -> str | None:
     return f"the target lacks {', '.join(missing)}" if missing else None
 
 
-def set_groups_apart(schedule: Any, anchor: Any, lanes: int) -> Any:
+def set_groups_apart(schedule: Schedule, anchor: BlockRV, lanes: int) -> BlockRV:
     """Make one block of the innermost loops of ``anchor``: over the sums of a vector, at position ``lanes`` of its
     loops, and over a group, the last. Returns the block around it, whose loops are the others."""
     loops = schedule.get_loops(anchor)
@@ -39,7 +43,10 @@ def set_groups_apart(schedule: Any, anchor: Any, lanes: int) -> Any:
 
 
 def compute_by(
-    schedule: Any, block: Any, kinds: Sequence[tuple[tuple[int, ...], str, str]], value: Callable[..., Any]
+    schedule: Schedule,
+    block: BlockRV,
+    kinds: Sequence[tuple[tuple[int, ...], str, str]],
+    value: Callable[..., PrimExpr],
 ) -> None:
     """Let ``block``, whose sums are begun elsewhere, store the vector ``value(sums, *operands)`` in its sums. Where it
     adds something up on a condition, which is then the same for all of its loops, the rest keeps its sums.
@@ -59,7 +66,7 @@ def compute_by(
     schedule.state.replace(schedule.get_sref(block), new, {old: new})
 
 
-def _condition(block: Any) -> Any | None:
+def _condition(block: SBlock) -> PrimExpr | None:
     """On what ``block`` adds something to its sums; None: always."""
     store = list(blocks_in(block.body))[-1].body
     product = store.value.b
@@ -73,7 +80,7 @@ def widened(*names: str) -> str:
     return "".join(f"  %{name} = sext i32 %{name}_32 to i64\n" for name in names)
 
 
-def strided_match(region: Any, name: str) -> Any:
+def strided_match(region: BufferRegion, name: str) -> MatchBufferRegion:
     """A buffer on the memory of ``region``, whose strides are known when TVM has compacted what it lies in."""
     from tvm import s_tir, tirx
 
@@ -83,7 +90,7 @@ def strided_match(region: Any, name: str) -> Any:
     return s_tir.MatchBufferRegion(buffer, region)
 
 
-def pointer_to(buffer: Any, elements: Any, size: int) -> Any:
+def pointer_to(buffer: Buffer, elements: Index, size: int) -> PrimExpr:
     """Of ``elements`` behind the first, by the memory itself: of what is reached otherwise TVM makes float32
     (``BF16ComputeLegalize``)."""
     from tvm import tirx

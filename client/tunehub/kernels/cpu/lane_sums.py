@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cpu.base import FLOAT_BYTES
 from tunehub.kernels.cpu.instruction import pointer_to
 from tunehub.tir.nodes import buffer_kind, buffer_of
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import BlockRV, Schedule
 
-def sum_lanes(schedule: Any, block: Any) -> None:
+
+def sum_lanes(schedule: Schedule, block: BlockRV) -> None:
     """Let a function do what ``block`` does: add up all of a row of float32 or int32, its innermost loop."""
     from tvm import s_tir, tirx
 

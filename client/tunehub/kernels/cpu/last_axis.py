@@ -8,7 +8,7 @@ may keep their sums in vectors themselves (the softmax of :mod:`tunehub.graph.nu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
@@ -16,6 +16,9 @@ from tunehub.kernels.cpu.base import FLOAT_BYTES, Block, Knobs, Machine, refusin
 from tunehub.kernels.cpu.divisors import divisors
 from tunehub.tir.nodes import is_reduction, reduces
 from tunehub.tir.schedules import open_schedule
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import BlockRV, IRModule, LoopRV, Schedule
 
 _ROW_FLOPS = 20  # per element: an exponential, or a few passes
 
@@ -57,7 +60,7 @@ class LastAxisKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True
 NAME, VERSION, KNOBS = "last_axis", 1, LastAxisKnobs
 
 
-def recognise(mod: Any, blocks: tuple[Block, ...]) -> LastAxisWorkload | None:
+def recognise(mod: IRModule, blocks: tuple[Block, ...]) -> LastAxisWorkload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None unless all its reductions run over one last axis."""
     reductions = [block for block in blocks if block.reduction]
     if not reductions or any(len(block.reduction) != 1 or block.dtype != "float32" for block in reductions):
@@ -113,7 +116,7 @@ def _partials(workload: LastAxisWorkload, machine: Machine) -> list[int]:
 
 
 @refusing
-def apply(mod: Any, workload: LastAxisWorkload, knobs: LastAxisKnobs) -> Any:
+def apply(mod: IRModule, workload: LastAxisWorkload, knobs: LastAxisKnobs) -> Schedule:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     require(knobs.lanes <= workload.length, f"lanes: {knobs.lanes} is more than a row of {workload.length}")
     require(workload.length % knobs.partial == 0, f"partial: {knobs.partial} does not divide {workload.length}")
@@ -133,7 +136,7 @@ def apply(mod: Any, workload: LastAxisWorkload, knobs: LastAxisKnobs) -> Any:
     return schedule
 
 
-def _parts(schedule: Any, block: Block, knobs: LastAxisKnobs) -> list[Any]:
+def _parts(schedule: Schedule, block: Block, knobs: LastAxisKnobs) -> list[BlockRV]:
     """The block, or for a reduction in vectors the two that it becomes."""
     anchor = schedule.get_sblock(block.name)
     if not block.reduction or knobs.partial == 1:
@@ -142,7 +145,7 @@ def _parts(schedule: Any, block: Block, knobs: LastAxisKnobs) -> list[Any]:
     return [schedule.rfactor(lanes, -1), anchor]
 
 
-def _row_loop(schedule: Any, last: Any, workload: LastAxisWorkload) -> Any:
+def _row_loop(schedule: Schedule, last: BlockRV, workload: LastAxisWorkload) -> LoopRV:
     """The loop over rows: all loops of the last block but that over a row."""
     loops = schedule.get_loops(last)
     inside = 1 if _covers_row(schedule, last, workload) else 0
@@ -150,22 +153,22 @@ def _row_loop(schedule: Any, last: Any, workload: LastAxisWorkload) -> Any:
     return schedule.fuse(*rows) if rows else schedule.add_unit_loop(loops[0])
 
 
-def _covers_row(schedule: Any, block: Any, workload: LastAxisWorkload) -> bool:
+def _covers_row(schedule: Schedule, block: BlockRV, workload: LastAxisWorkload) -> bool:
     """True for an elementwise step over whole rows."""
     return not _reduces(schedule, block) and _extents(schedule, block) == (*workload.lead, workload.length)
 
 
-def _extents(schedule: Any, block: Any) -> tuple[int, ...]:
+def _extents(schedule: Schedule, block: BlockRV) -> tuple[int, ...]:
     """The extents of the axes that are no reductions, without ones."""
     axes = schedule.get(block).iter_vars
     return _without_ones(tuple(int(axis.dom.extent) for axis in axes if not is_reduction(axis)))
 
 
-def _is_last(schedule: Any, block: Any, last: Any) -> bool:
+def _is_last(schedule: Schedule, block: BlockRV, last: BlockRV) -> bool:
     return bool(schedule.get(block).name_hint == schedule.get(last).name_hint)
 
 
-def _moved(schedule: Any, block: Any, outer: Any) -> bool:
+def _moved(schedule: Schedule, block: BlockRV, outer: LoopRV) -> bool:
     """Move a step into the loop over rows; False for one that is inlined, because one other step reads it."""
     if not _reduces(schedule, block) and len(schedule.get_consumers(block)) == 1:
         schedule.compute_inline(block)
@@ -174,11 +177,11 @@ def _moved(schedule: Any, block: Any, outer: Any) -> bool:
     return True
 
 
-def _reduces(schedule: Any, block: Any) -> bool:
+def _reduces(schedule: Schedule, block: BlockRV) -> bool:
     return reduces(schedule.get(block))
 
 
-def _vectorize(schedule: Any, block: Any, workload: LastAxisWorkload, knobs: LastAxisKnobs) -> None:
+def _vectorize(schedule: Schedule, block: BlockRV, workload: LastAxisWorkload, knobs: LastAxisKnobs) -> None:
     """Vectors in steps over whole rows, and in the first of the two parts of a reduction in vectors."""
     if _reduces(schedule, block):
         if str(schedule.get(block).name_hint).endswith("_rf"):
@@ -195,7 +198,7 @@ def _vectorize(schedule: Any, block: Any, workload: LastAxisWorkload, knobs: Las
             schedule.annotate(outer, "pragma_loop_partition_hint", 1)
 
 
-def _vectorize_sums(schedule: Any, block: Any, lanes: Any, steps: Any) -> None:
+def _vectorize_sums(schedule: Schedule, block: BlockRV, lanes: LoopRV, steps: LoopRV) -> None:
     schedule.reorder(steps, lanes)
     schedule.vectorize(lanes)
     schedule.vectorize(schedule.get_loops(schedule.decompose_reduction(block, steps))[-1])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from tunehub.kernels.cpu.access import Nest, Steps, goes_on, nest_of
 from tunehub.kernels.cpu.base import size_of
 from tunehub.tir.nodes import buffer_kind, buffer_of, parameters
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Schedule
 
 WIDE = 16  # results from which on a copy of an operand for the sake of vectors pays
 _WORK = 1 << 16  # steps of a reduction from which on a copy at each run may pay
@@ -56,7 +59,7 @@ class Stage:
 # -- what is inlined
 
 
-def inline_cheap(schedule: Any) -> tuple[str, ...]:
+def inline_cheap(schedule: Schedule) -> tuple[str, ...]:
     """Inline the steps that cost less than a buffer; returns their names in order."""
     names = []
     for block in schedule.get_child_blocks(schedule.get_sblock("root")):
@@ -87,7 +90,7 @@ def _worth_inlining(nest: Nest, consumer: Nest | None, consumers: int) -> bool:
 # -- what kind of loops a block has
 
 
-def stages_of(schedule: Any, nests: list[Nest]) -> tuple[Stage, ...]:
+def stages_of(schedule: Schedule, nests: list[Nest]) -> tuple[Stage, ...]:
     """The stages in order; a block that follows a reduction element by element is part of it."""
     found: list[Stage] = []
     followers: set[str] = set()
@@ -109,7 +112,7 @@ def stages_of(schedule: Any, nests: list[Nest]) -> tuple[Stage, ...]:
     return tuple(found)
 
 
-def _follows(schedule: Any, nest: Nest, after: Nest) -> bool:
+def _follows(schedule: Schedule, nest: Nest, after: Nest) -> bool:
     """True when ``after`` reads each sum once, at the place where it writes its own result."""
     if not nest.reductions or nest.results > 1 or after.reductions or after.extents != nest.spatial or not nest.spatial:
         return False
@@ -119,7 +122,7 @@ def _follows(schedule: Any, nest: Nest, after: Nest) -> bool:
     return nest.write[: len(steps)] == steps == after.write and all(read == steps for read in reads)
 
 
-def _reads_of(schedule: Any, source: str, reader: str) -> int:
+def _reads_of(schedule: Schedule, source: str, reader: str) -> int:
     written = buffer_of(schedule.get(schedule.get_sblock(source)).writes[0])
     regions = schedule.get(schedule.get_sblock(reader)).reads
     return next((i for i, region in enumerate(regions) if buffer_of(region).same_as(written)), -1)
@@ -129,7 +132,7 @@ def _row_major(extents: tuple[int, ...]) -> Steps:
     return tuple(0 if extent == 1 else math.prod(extents[i + 1 :]) for i, extent in enumerate(extents))
 
 
-def _plan(schedule: Any, nest: Nest) -> tuple[Kind, int | None, Packing | None]:
+def _plan(schedule: Schedule, nest: Nest) -> tuple[Kind, int | None, Packing | None]:
     """How a block is computed, which of its loops is in vectors, and what is copied for that."""
     kind, vector = _kind(nest)
     columns = range(len(nest.spatial) if nest.reductions and nest.results == 1 else 0)
@@ -140,7 +143,7 @@ def _plan(schedule: Any, nest: Nest) -> tuple[Kind, int | None, Packing | None]:
     return kind, vector, None
 
 
-def _packing(schedule: Any, nest: Nest, column: int) -> Packing | None:
+def _packing(schedule: Schedule, nest: Nest, column: int) -> Packing | None:
     """The copy of one operand after which all that is read along ``column`` lies side by side, if there is one."""
     apart = [i for i, read in enumerate(nest.reads) if read[column] not in (0, 1)]
     if column in nest.conditions or len(apart) != 1 or nest.sources.count(nest.sources[apart[0]]) != 1:
@@ -173,7 +176,7 @@ def _fills(extent: int) -> bool:
     return extent % WIDE == 0 or extent >= 4 * WIDE
 
 
-def _is_free(schedule: Any, name: str, operand: int) -> bool:
+def _is_free(schedule: Schedule, name: str, operand: int) -> bool:
     """True when an operand is a parameter that the compiler may lay out as it likes."""
     function = schedule.mod["main"]
     own = parameters(function)
@@ -199,7 +202,7 @@ def _joins(nest: Nest, first: int, vector: int, accesses: tuple[Steps, ...]) -> 
     return long <= 2 and all(goes_on(nest, access, first) for access in accesses)
 
 
-def _first_result(schedule: Any, nest: Nest, after: Nest | None, vector: int) -> int:
+def _first_result(schedule: Schedule, nest: Nest, after: Nest | None, vector: int) -> int:
     """The outermost of the loops over results that end with ``vector`` and run through memory as one.
 
     They stay apart where ``vector`` alone fills vectors.

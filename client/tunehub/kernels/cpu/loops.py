@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta
 
@@ -26,6 +26,9 @@ from tunehub.kernels.cpu.loop_plan import WIDE, Packing, Stage, inline_cheap, st
 from tunehub.kernels.cpu.loop_tiles import tile_choices
 from tunehub.tir.nodes import element_type
 from tunehub.tir.schedules import open_schedule
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import BlockRV, IRModule, LoopRV, PrimExpr, Schedule
 
 _MAX_BLOCKS = 32
 _LITTLE = 2048  # steps of a reduction that take no longer than TVM's own loops
@@ -75,7 +78,7 @@ class LoopsKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
 NAME, VERSION, KNOBS = "loops", 1, LoopsKnobs
 
 
-def recognise(mod: Any, blocks: tuple[Block, ...]) -> LoopsWorkload | None:
+def recognise(mod: IRModule, blocks: tuple[Block, ...]) -> LoopsWorkload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None unless its blocks are plain loops and one is a reduction."""
     if not 0 < len(blocks) <= _MAX_BLOCKS or not any(block.reduction for block in blocks):
         return None
@@ -112,7 +115,7 @@ def default_knobs(workload: LoopsWorkload, machine: Machine) -> LoopsKnobs:
 
 
 @refusing
-def apply(mod: Any, workload: LoopsWorkload, knobs: LoopsKnobs) -> Any:
+def apply(mod: IRModule, workload: LoopsWorkload, knobs: LoopsKnobs) -> Schedule:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     spatial = workload.main.nest.spatial
     require(knobs.row < max(1, len(spatial)), f"row: there are {len(spatial)} loops over results")
@@ -140,7 +143,7 @@ def _parallel(workload: LoopsWorkload, machine: Machine) -> bool:
     return worth_threads(workload.flops, workload.bytes_moved, machine)
 
 
-def _map(schedule: Any, stage: Stage, knobs: LoopsKnobs, _rows: int) -> None:
+def _map(schedule: Schedule, stage: Stage, knobs: LoopsKnobs, _rows: int) -> None:
     """A step without a reduction: outer loops on threads, vectors where neighbours lie side by side."""
     loops = schedule.get_loops(schedule.get_sblock(stage.nest.name))
     if not stage.nest.extents:
@@ -157,7 +160,7 @@ def _map(schedule: Any, stage: Stage, knobs: LoopsKnobs, _rows: int) -> None:
         schedule.parallel(schedule.fuse(*outer))
 
 
-def _serial(schedule: Any, stage: Stage, knobs: LoopsKnobs, _rows: int) -> None:
+def _serial(schedule: Schedule, stage: Stage, knobs: LoopsKnobs, _rows: int) -> None:
     """A reduction without vectors: each result in a register, results on threads."""
     if not stage.nest.spatial:
         return
@@ -172,7 +175,7 @@ def _serial(schedule: Any, stage: Stage, knobs: LoopsKnobs, _rows: int) -> None:
     schedule.decompose_reduction(block, reductions[0])
 
 
-def _pack(schedule: Any, stage: Stage, packing: Packing, *, parallel: bool) -> None:
+def _pack(schedule: Schedule, stage: Stage, packing: Packing, *, parallel: bool) -> None:
     """Copy an operand with one of its axes as the last."""
     block = schedule.get_sblock(stage.nest.name)
     copy = schedule.cache_read(block, packing.operand, "global")
@@ -196,7 +199,7 @@ def _last(axis: int) -> Callable[..., list[Any]]:
     return lambda *places: [*places[:axis], *places[axis + 1 :], places[axis]]
 
 
-def _columns(schedule: Any, stage: Stage, knobs: LoopsKnobs, rows: int) -> None:
+def _columns(schedule: Schedule, stage: Stage, knobs: LoopsKnobs, rows: int) -> None:
     """A tile of results in registers."""
     count, reduction = len(stage.nest.spatial), stage.nest.reduction
     longest = max(range(len(reduction)), key=reduction.__getitem__)
@@ -224,7 +227,7 @@ def _columns(schedule: Any, stage: Stage, knobs: LoopsKnobs, rows: int) -> None:
         schedule.annotate(loop, "pragma_loop_partition_hint", 1)
 
 
-def _cut(schedule: Any, loops: list[Any], at: int) -> tuple[Any, Any, list[Any]]:
+def _cut(schedule: Schedule, loops: list[LoopRV], at: int) -> tuple[Any, Any, list[Any]]:
     """Cut one of the ``loops`` of a reduction in pieces that threads share, where there are few results.
 
     Returns the block that adds up each piece, its loop over pieces, which is the outermost, and the others. Another
@@ -240,7 +243,7 @@ def _cut(schedule: Any, loops: list[Any], at: int) -> tuple[Any, Any, list[Any]]
     return block, piece, loops
 
 
-def _merged(schedule: Any, stage: Stage) -> tuple[Any, list[Any], list[Any], Any]:
+def _merged(schedule: Schedule, stage: Stage) -> tuple[Any, list[Any], list[Any], Any]:
     """Make one loop of those from ``first`` to ``vector``, in the block and in what follows it.
 
     Returns the block, its loops over results and over the reduction, and what is computed on its tiles: the follower,
@@ -254,7 +257,7 @@ def _merged(schedule: Any, stage: Stage) -> tuple[Any, list[Any], list[Any], Any
     if first < end - 1:
         from tvm.tirx import IndexMap
 
-        def merge(*axes: Any) -> list[Any]:
+        def merge(*axes: PrimExpr) -> list[PrimExpr]:
             place = axes[first]
             for axis, extent in zip(axes[first + 1 : end], stage.nest.extents[first + 1 : end], strict=True):
                 place = place * extent + axis
@@ -268,12 +271,14 @@ def _merged(schedule: Any, stage: Stage) -> tuple[Any, list[Any], list[Any], Any
     return block, loops[:count], loops[count:], last
 
 
-def _index_type(schedule: Any, block: Any) -> str:
+def _index_type(schedule: Schedule, block: BlockRV) -> str:
     """The type of the loops around a block: int32 in tensor expressions, int64 in functions of Relax."""
     return element_type(schedule.get(schedule.get_loops(block)[0]).extent)
 
 
-def _tile(schedule: Any, stage: Stage, spatial: list[Any], knobs: LoopsKnobs, rows: int) -> tuple[list[Any], list[int]]:
+def _tile(
+    schedule: Schedule, stage: Stage, spatial: list[LoopRV], knobs: LoopsKnobs, rows: int
+) -> tuple[list[Any], list[int]]:
     """Split the loops of a tile; in ``spatial`` the outer parts take their place. Also says which have remainders."""
     sizes = {stage.first: (stage.length, min(knobs.lanes, stage.length))}
     if rows > 1 and not stage.first <= knobs.row <= (stage.vector or 0):
@@ -287,7 +292,7 @@ def _tile(schedule: Any, stage: Stage, spatial: list[Any], knobs: LoopsKnobs, ro
     return tile, sorted(i for i, (extent, size) in sizes.items() if extent % size)
 
 
-def _dots(schedule: Any, stage: Stage, knobs: LoopsKnobs, rows: int) -> None:
+def _dots(schedule: Schedule, stage: Stage, knobs: LoopsKnobs, rows: int) -> None:
     """Several sums of each result side by side along the reduction."""
     assert stage.vector is not None
     count = len(stage.nest.spatial)
@@ -308,7 +313,9 @@ def _dots(schedule: Any, stage: Stage, knobs: LoopsKnobs, rows: int) -> None:
     unroll_and_vectorize(schedule, schedule.get_loops(initial)[-len(tile) :])
 
 
-def _side_by_side(schedule: Any, stage: Stage, knobs: LoopsKnobs, tiles: int) -> tuple[Any, Any, list[Any], list[Any]]:
+def _side_by_side(
+    schedule: Schedule, stage: Stage, knobs: LoopsKnobs, tiles: int
+) -> tuple[Any, Any, list[Any], list[Any]]:
     """Keep several sums of each result side by side; where ``tiles`` are few, threads share the reduction.
 
     Returns the block that joins them, that which computes them, its loop over pieces of the reduction, if threads share
@@ -340,7 +347,7 @@ def _to_cut(stage: Stage, extents: list[int]) -> int | None:
     return stage.first if extents[stage.first] >= _PIECES * _PIECES else None
 
 
-def _finish_tile(schedule: Any, stage: Stage, last: Any, count: int) -> None:
+def _finish_tile(schedule: Schedule, stage: Stage, last: BlockRV, count: int) -> None:
     """Vectors in what follows a tile, along the ``count`` loops of its own."""
     if stage.vector is None or stage.nest.write[stage.vector] != 1:
         return

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cpu.instruction import pointer_to, strided_match, widened
 from tunehub.kernels.cpu.pairs import LANES
 from tunehub.kernels.te.grouped import PAIRS, WORDS, Groups
 from tunehub.tir.nodes import buffer_of
 from tunehub.tir.statements import run
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import BlockRV, LoopRV, Schedule
 
 _SUM_BYTES = 4
 
@@ -40,7 +43,7 @@ BY_WORDS = MatrixProduct(  # of unsigned weights and signed data
 
 
 def multiply_matrices(
-    schedule: Any, block: Any, loop: Any, by: MatrixProduct, *, rows: tuple[int, int], step: int
+    schedule: Schedule, block: BlockRV, loop: LoopRV, by: MatrixProduct, *, rows: tuple[int, int], step: int
 ) -> None:
     """Let one function of LLVM IR do what is in ``block``, which holds all of a reduction: a product of matrices, whose
     sums all stay in registers. ``loop`` is one around it.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -29,6 +29,10 @@ from tunehub.kernels.te.grouped import (
     TILES_INT8,
 )
 from tunehub.tir.nodes import element_type, symbolic
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import BlockRV, BufferRegion, IRModule, PrimExpr, SBlock, Schedule
 
 _SUM_BYTES = 4
 _MOST_SUMS = 1 << 14  # of a task: 64 KiB, what the second level of the cache has room for beside operands
@@ -86,7 +90,7 @@ class MatrixTileKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 NAME, VERSION, KNOBS = "matrix_tiles", 1, MatrixTileKnobs
 
 
-def recognise(mod: Any, blocks: tuple[Block, ...]) -> TileWorkload | None:
+def recognise(mod: IRModule, blocks: tuple[Block, ...]) -> TileWorkload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not such a product."""
     found = anchored(blocks, (DENSE_TILES, CONV2D_TILES), ("float32", "int32"))
     if found is None:
@@ -95,7 +99,7 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> TileWorkload | None:
     return _described(block, around)
 
 
-def rows_of(mod: Any, blocks: tuple[Block, ...]) -> TileWorkload | None:
+def rows_of(mod: IRModule, blocks: tuple[Block, ...]) -> TileWorkload | None:
     """Describe ``mod`` (one PrimFunc ``main``) where it is a product whose weights are packed for instructions for
     vectors, and lie in memory as those for matrices want them; else None."""
     found = anchored(blocks, (DENSE_PAIRS,)) or anchored(blocks, (DENSE_INT8,), ("int32",))
@@ -184,13 +188,13 @@ def default_knobs(workload: TileWorkload, machine: Machine) -> MatrixTileKnobs:
     return knob_space(workload, machine)[0]
 
 
-def lacks(workload: TileWorkload, target: Any) -> str | None:
+def lacks(workload: TileWorkload, target: Target) -> str | None:
     """Why ``target`` cannot have the instructions for ``workload``, or None."""
     return amx.doubt(target, "bfloat16" if workload.group == TILES.size else "uint8")
 
 
 @refusing
-def apply(mod: Any, workload: TileWorkload, knobs: MatrixTileKnobs) -> Any:
+def apply(mod: IRModule, workload: TileWorkload, knobs: MatrixTileKnobs) -> Schedule:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     _check(workload, knobs)
     schedule, anchor = opened(mod, workload.anchor, workload.around)
@@ -223,7 +227,7 @@ def _check(workload: TileWorkload, knobs: MatrixTileKnobs) -> None:
     require(not workload.around.operands, "instructions read operands that are in memory")
 
 
-def _tile(schedule: Any, anchor: Any, workload: TileWorkload, knobs: MatrixTileKnobs) -> tuple[list[Any], Any]:
+def _tile(schedule: Schedule, anchor: BlockRV, workload: TileWorkload, knobs: MatrixTileKnobs) -> tuple[list[Any], Any]:
     """Split rows and blocks; returns the loops around tasks and the outermost inside one."""
     loops = list(schedule.get_loops(anchor))
     summed = len(workload.reduction) + workload.stepped
@@ -239,7 +243,7 @@ def _tile(schedule: Any, anchor: Any, workload: TileWorkload, knobs: MatrixTileK
     return head, block
 
 
-def _matrices(schedule: Any, anchor: Any, workload: TileWorkload, knobs: MatrixTileKnobs) -> Matrices:
+def _matrices(schedule: Schedule, anchor: BlockRV, workload: TileWorkload, knobs: MatrixTileKnobs) -> Matrices:
     """What a task computes; steps come from the indices with which the anchor reads its data."""
     _, lanes = workload.outputs
     if workload.anchor != CONV2D_TILES:
@@ -282,7 +286,7 @@ def _matrices(schedule: Any, anchor: Any, workload: TileWorkload, knobs: MatrixT
     )
 
 
-def _data_block(schedule: Any, anchor: Any) -> Callable[[Any, Any], Any] | None:
+def _data_block(schedule: Schedule, anchor: BlockRV) -> Callable[[Any, Any], Any] | None:
     """The block of channels of the data that a block of outputs reads at a step of the first loop; None where that is
     the step itself."""
     from tvm import tirx
@@ -294,19 +298,19 @@ def _data_block(schedule: Any, anchor: Any) -> Callable[[Any, Any], Any] | None:
         return None
     places = tirx.IndexMap(variables, [index], None)
 
-    def place(*given: Any) -> Any:
+    def place(*given: PrimExpr) -> Any:
         kinds = map(element_type, variables)
         return places.map_indices([tirx.Cast(kind, each) for kind, each in zip(kinds, given, strict=True)])[0]
 
     return place
 
 
-def _data_of(block: Any) -> Any:
+def _data_of(block: SBlock) -> BufferRegion:
     """The region of data that a convolution reads."""
     return next(each for each in block.reads if len(each.region) == _IMAGE_AXES)
 
 
-def _steps(schedule: Any, anchor: Any, axis: int) -> tuple[int, int]:
+def _steps(schedule: Schedule, anchor: BlockRV, axis: int) -> tuple[int, int]:
     """How far apart in ``axis`` of the data neighbours of the result are, and of the kernel."""
     block = schedule.get(anchor)
     variables = [block.iter_vars[place].var for place in (axis, axis - 1 - _REDUCTIONS)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cpu.base import FLOAT_BYTES
 from tunehub.kernels.cpu.instruction import pointer_to, widened
@@ -21,11 +21,14 @@ from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of, element_type
 from tunehub.tir.statements import either, run
 from tunehub.tir.versions import LOADS
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import BlockRV, Buffer, Expr, PrimExpr, SBlock, Schedule, Stmt, Var
+
 _NARROW_BYTES = 2
 _BESIDE, _ABOVE = "tunehub_pairs_beside", "tunehub_pairs_above"
 
 
-def copy_pairs(schedule: Any, block: Any) -> bool:
+def copy_pairs(schedule: Schedule, block: BlockRV) -> bool:
     """Let functions do what ``block`` does, whose last axes are over a multiple of 16 and over a pair. Returns whether
     they can: it copies a whole float32 tensor, pairs or what 16 of them begin with side by side."""
     place = order_of(schedule.get(block), WIDE)
@@ -58,15 +61,15 @@ class GroupVector:
     """``block``: what copies 16 groups, in a schedule. ``source``: the buffer that they lie in, from ``first`` on, in
     elements, and ``apart`` from row to row. ``rows`` and ``columns``: what there is of them from there on."""
 
-    block: Any
-    source: Any
-    first: Any
-    apart: Any
-    rows: Any
-    columns: Any
+    block: BlockRV
+    source: Buffer
+    first: PrimExpr
+    apart: PrimExpr
+    rows: PrimExpr
+    columns: PrimExpr
 
     @classmethod
-    def of(cls, schedule: Any, block: Any, row: int) -> GroupVector:
+    def of(cls, schedule: Schedule, block: BlockRV, row: int) -> GroupVector:
         """``row``: the axis along which rows are."""
         (inside,) = (each for each in blocks_in(schedule.get(block).body) if len(each.iter_vars))
         load = _load(inside.body.value)
@@ -80,7 +83,7 @@ class GroupVector:
         return cls(block=block, source=source, first=place, apart=apart, rows=rows, columns=columns)
 
 
-def vector_of_groups(schedule: Any, block: Any, imported: str) -> Any:
+def vector_of_groups(schedule: Schedule, block: BlockRV, imported: str) -> BlockRV:
     """Split a vector of 16 groups from the loops of ``block``, as a block of its own; functions of LLVM IR are
     ``imported`` around it."""
     *_, lanes, _ = schedule.get_loops(block)
@@ -90,7 +93,7 @@ def vector_of_groups(schedule: Any, block: Any, imported: str) -> Any:
     return outer
 
 
-def order_of(node: Any, dtype: str) -> GroupOrder | None:
+def order_of(node: SBlock, dtype: str) -> GroupOrder | None:
     """Where groups lie in the tensor of ``dtype`` that a block reads."""
     lane, item = (axis.var for axis in node.iter_vars[-2:])
     load = _load(node.body.value)
@@ -102,14 +105,14 @@ def order_of(node: Any, dtype: str) -> GroupOrder | None:
     return GroupOrder(beside=beside, row=others[0])
 
 
-def _replace(schedule: Any, block: Any, place: GroupOrder) -> None:
+def _replace(schedule: Schedule, block: BlockRV, place: GroupOrder) -> None:
     """Let ``block`` call a function."""
     from tvm import tirx
 
     found = GroupVector.of(schedule, block, place.row)
     name = _BESIDE if place.beside else _ABOVE
 
-    def call(to: Any) -> Any:
+    def call(to: Buffer) -> Stmt:
         sizes = [tirx.Cast("int32", each) for each in (found.apart * FLOAT_BYTES, found.rows, found.columns)]
         pointers = [pointer_to(to, 0, _NARROW_BYTES), pointer_to(found.source, found.first, FLOAT_BYTES)]
         whole = run(tirx.call_extern("int32", name, *pointers, sizes[0]))
@@ -119,7 +122,9 @@ def _replace(schedule: Any, block: Any, place: GroupOrder) -> None:
     copy_by(schedule, found, (LANES, PAIRS.size), NARROW, call)
 
 
-def copy_by(schedule: Any, found: GroupVector, shape: tuple[int, int], dtype: str, call: Callable[[Any], Any]) -> None:
+def copy_by(
+    schedule: Schedule, found: GroupVector, shape: tuple[int, int], dtype: str, call: Callable[[Buffer], Stmt]
+) -> None:
     """Let the block do what ``call`` does to the buffer of ``shape`` that it writes."""
     from tvm import ir, s_tir, tirx
 
@@ -132,20 +137,20 @@ def copy_by(schedule: Any, found: GroupVector, shape: tuple[int, int], dtype: st
     schedule.state.replace(schedule.get_sref(found.block), new, {old: new})
 
 
-def _load(value: Any) -> Any:
+def _load(value: PrimExpr) -> PrimExpr:
     """What is read: a conversion of it is written, on a condition or not."""
     while type(value).__name__ not in LOADS:
         value = value.value if type(value).__name__ == "Cast" else value.args[1]
     return value
 
 
-def _zero(variable: Any) -> Any:
+def _zero(variable: Var) -> Expr:
     from tvm import tirx
 
     return tirx.const(0, element_type(variable))
 
 
-def _has(expression: Any, variable: Any) -> bool:
+def _has(expression: PrimExpr, variable: Var) -> bool:
     from tvm.tirx.analysis import undefined_vars
 
     return any(each.same_as(variable) for each in undefined_vars(expression))

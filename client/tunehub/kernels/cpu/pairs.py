@@ -7,7 +7,7 @@ values (``BF16ComputeLegalize``), and of buffers of which nobody takes the memor
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cpu.instruction import compute_by, lacking
 from tunehub.kernels.te.grouped import (
@@ -22,6 +22,10 @@ from tunehub.kernels.te.grouped import (
     WIDE,
 )
 from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import BlockRV, Buffer, LoopRV, PrimExpr, PrimFunc, Schedule
 
 LANES = 16  # sums of one instruction
 FEATURE = "avx512bf16"
@@ -41,26 +45,26 @@ define <16 x float> @tunehub_dpbf16ps(<16 x float> %sums, ptr %pair, ptr %weight
 """
 
 
-def doubt(target: Any) -> str | None:
+def doubt(target: Target) -> str | None:
     """Why code for ``target`` cannot have the instruction, or None."""
     return lacking(target, {FEATURE: "AVX512_BF16"})
 
 
-def is_paired(function: Any) -> bool:
+def is_paired(function: PrimFunc) -> bool:
     """Whether ``function``, a PrimFunc without a schedule, multiplies pairs, or tiles of them."""
     names = (DENSE_PAIRS, CONV2D_PAIRS, DENSE_TILES, CONV2D_TILES, ATTENTION_PAIRS, ATTENTION_TILES)
     found = (block for block in blocks_in(function.body) if str(block.name_hint) in names)
     return any(str(buffer_kind(buffer_of(block.writes[0])).dtype) == WIDE for block in found)
 
 
-def multiply_in_pairs(schedule: Any, block: Any, loop: Any) -> None:
+def multiply_in_pairs(schedule: Schedule, block: BlockRV, loop: LoopRV) -> None:
     """Let one instruction do what is in ``block``, whose sums are begun elsewhere; ``loop`` is one around it."""
     from tvm import tirx
 
     schedule.annotate(loop, "pragma_import_llvm", _IMPORTED)
     vector = f"{WIDE}x{LANES}"
 
-    def value(sums: Any, *operands: Any) -> Any:
+    def value(sums: Buffer, *operands: Buffer) -> PrimExpr:
         pointers = [tirx.handle_add_byte_offset(each.data, each.elem_offset * _NARROW_BYTES) for each in operands]
         return tirx.call_extern(vector, _FUNCTION, sums.vload([0], vector), *pointers)
 

@@ -6,7 +6,10 @@ One or two tiles are in registers together, and share the weights that are loade
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Index
 
 TILE = 16  # rows of a tile, and numbers of 32 bits in a row
 
@@ -19,7 +22,7 @@ class Piece:
     count: int
     sizes: tuple[int, ...]
 
-    def row(self, group: Any, tile: int) -> Any:
+    def row(self, group: Index, tile: int) -> Any:
         """The first row of a tile of a group."""
         return group * sum(self.sizes) + self.start + sum(self.sizes[:tile])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
 from msgspec.structs import replace
@@ -34,6 +34,9 @@ from tunehub.kernels.cpu.fusion import (
     vectorize_epilogue,
 )
 from tunehub.kernels.cpu.register_tile import vectors_of
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import IRModule, Schedule
 
 _MAX_UNROLLED = 256
 
@@ -110,7 +113,7 @@ def default_knobs(workload: WindowWorkload, machine: Machine) -> WindowKnobs:
 
 
 @refusing
-def apply(mod: Any, workload: WindowWorkload, knobs: WindowKnobs) -> Any:
+def apply(mod: IRModule, workload: WindowWorkload, knobs: WindowKnobs) -> Schedule:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     _check(workload, knobs)
     schedule, anchor = opened(mod, workload.anchor, workload.around)

@@ -9,7 +9,7 @@ across the image); one thread does a group. Without groups each step is done for
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 from msgspec.structs import replace
@@ -33,6 +33,9 @@ from tunehub.kernels.cpu.fusion import Surroundings, finish_rest, inline, unroll
 from tunehub.kernels.cpu.instruction import set_groups_apart
 from tunehub.kernels.te.winograd import BORDER, DATA, PAIR, PRODUCT, RESULT, ROWS, SUMS
 from tunehub.tir.schedules import open_schedule
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import BlockRV, IRModule, LoopRV, Schedule
 
 IMAGES = "tunehub.images"
 """The annotation of loops that go over images outside of all else, in schedules without groups."""
@@ -113,7 +116,7 @@ class WinogradKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True
 NAME, VERSION, KNOBS = "winograd", 1, WinogradKnobs
 
 
-def recognise(mod: Any, blocks: tuple[Block, ...]) -> WinogradWorkload | None:
+def recognise(mod: IRModule, blocks: tuple[Block, ...]) -> WinogradWorkload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None when it has no such convolution."""
     at, end = anchor_at(blocks, PRODUCT), anchor_at(blocks, RESULT)
     start = anchor_at(blocks, ROWS)
@@ -204,7 +207,7 @@ def _is_box(rows: int, tiles: tuple[int, int, int]) -> bool:
 
 
 @refusing
-def apply(mod: Any, workload: WinogradWorkload, knobs: WinogradKnobs) -> Any:
+def apply(mod: IRModule, workload: WinogradWorkload, knobs: WinogradKnobs) -> Schedule:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     _check(workload, knobs)
     schedule = open_schedule(mod)
@@ -236,7 +239,7 @@ def _check(workload: WinogradWorkload, knobs: WinogradKnobs) -> None:
     require(knobs.rows * knobs.blocks <= _MOST_ROWS, f"rows, blocks: more than {_MOST_ROWS} sums")
 
 
-def _results(schedule: Any, last: Any, workload: WinogradWorkload, knobs: WinogradKnobs) -> Any | None:
+def _results(schedule: Schedule, last: BlockRV, workload: WinogradWorkload, knobs: WinogradKnobs) -> LoopRV | None:
     """Transform products back in the loops of the last block. Returns the loop over groups, if there are any."""
     n, outer, h, w, lanes = schedule.get_loops(last)
     y, i = schedule.split(h, [None, workload.tile])
@@ -260,7 +263,7 @@ def _results(schedule: Any, last: Any, workload: WinogradWorkload, knobs: Winogr
     return group
 
 
-def _products(schedule: Any, workload: WinogradWorkload, knobs: WinogradKnobs, group: Any | None) -> None:
+def _products(schedule: Schedule, workload: WinogradWorkload, knobs: WinogradKnobs, group: LoopRV | None) -> None:
     block = schedule.get_sblock(PRODUCT)
     if group is not None:
         schedule.compute_at(block, group, preserve_unit_loops=True)
@@ -292,7 +295,7 @@ def _products(schedule: Any, workload: WinogradWorkload, knobs: WinogradKnobs, g
     unroll_and_vectorize(schedule, schedule.get_loops(begun)[-3:])
 
 
-def _tiles_of_image(schedule: Any, knobs: WinogradKnobs, group: Any | None) -> None:
+def _tiles_of_image(schedule: Schedule, knobs: WinogradKnobs, group: LoopRV | None) -> None:
     data, in_rows = schedule.get_sblock(DATA), schedule.get_sblock(ROWS)
     if group is not None:
         schedule.compute_at(data, group, preserve_unit_loops=True)
@@ -307,7 +310,7 @@ def _tiles_of_image(schedule: Any, knobs: WinogradKnobs, group: Any | None) -> N
         _share(schedule, [n, y, x], knobs, images=True)
 
 
-def _padded(schedule: Any, block: Any, knobs: WinogradKnobs, group: Any | None) -> None:
+def _padded(schedule: Schedule, block: BlockRV, knobs: WinogradKnobs, group: LoopRV | None) -> None:
     if group is not None:
         schedule.compute_at(block, group, preserve_unit_loops=True)
     *outer, lanes = schedule.get_loops(block)
@@ -316,7 +319,7 @@ def _padded(schedule: Any, block: Any, knobs: WinogradKnobs, group: Any | None) 
         _share(schedule, outer[:3], knobs, images=True)
 
 
-def _share(schedule: Any, loops: list[Any], knobs: WinogradKnobs, *, images: bool = False) -> None:
+def _share(schedule: Schedule, loops: list[LoopRV], knobs: WinogradKnobs, *, images: bool = False) -> None:
     """Give the iterations of ``loops`` to the threads. ``images``: the first goes over images."""
     fused = schedule.fuse(*loops)
     if images:

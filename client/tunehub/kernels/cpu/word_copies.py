@@ -6,7 +6,7 @@ of 4), or one above the other (4 rows of 16). What lies behind the last row is t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cpu.instruction import pointer_to, widened
 from tunehub.kernels.cpu.pair_copies import GroupVector, copy_by, order_of, vector_of_groups
@@ -14,11 +14,14 @@ from tunehub.kernels.cpu.pairs import LANES
 from tunehub.kernels.te.grouped import WORDS
 from tunehub.tir.statements import run
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import BlockRV, Buffer, Schedule, Stmt
+
 _BESIDE, _ABOVE = "tunehub_words_beside", "tunehub_words_above"
 _SIZE = WORDS[4].size
 
 
-def copy_words(schedule: Any, block: Any) -> bool:
+def copy_words(schedule: Schedule, block: BlockRV) -> bool:
     """Let functions do what ``block`` does, whose last axes are over a multiple of 16 and over the four bytes of a
     word. Returns whether they can: it copies a whole tensor of uint8, of which there are all columns."""
     from tvm import tirx
@@ -29,7 +32,7 @@ def copy_words(schedule: Any, block: Any) -> bool:
     found = GroupVector.of(schedule, vector_of_groups(schedule, block, _imported()), place.row)
     name = _BESIDE if place.beside else _ABOVE
 
-    def call(to: Any) -> Any:
+    def call(to: Buffer) -> Stmt:
         pointers = [pointer_to(to, 0, 1), pointer_to(found.source, found.first, 1)]
         sizes = [tirx.Cast("int32", each) for each in (found.apart, found.rows)]
         return run(tirx.call_extern("int32", name, *pointers, *sizes))

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.gemm.cost import Problem, as_tiles, seconds
 from tunehub.kernels.cuda.gemm.tiles import sums_of
 from tunehub.kernels.devices.device import GpuDevice
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import IRModule, Trace
+
 _SPATIAL, _REDUCTION = 5, 3  # parts of MetaSchedule's tiles
 TileRow = tuple[list[int], list[int], list[int], list[int]]
 
 
-def adapted_s(mod: Any, trace: Any, device: GpuDevice) -> float | None:
+def adapted_s(mod: IRModule, trace: Trace, device: GpuDevice) -> float | None:
     """Seconds that ``mod``, an IRModule with one PrimFunc ``main``, should take on ``device`` by ``trace`` (a
     ``tvm.s_tir.Trace`` with its extents); None for what the costs do not know: a function that does not add up
     products, a trace without MetaSchedule's tiles."""

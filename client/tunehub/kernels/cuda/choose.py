@@ -6,13 +6,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.comparison.guess import microseconds
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate, KernelRule, OpenKernelRule
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.kernels.devices.known import device_of
 from tunehub.tir.guard import check_function
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, ScheduledModule
 
 Check = Callable[[Any], object]
 """Raises for a schedule that would be wrong or cannot be launched."""
@@ -27,7 +31,7 @@ class ChosenKernel:
     """A ``schedule`` that a rule built, checked; ``seconds``: what it should take, if that is known."""
 
     rule: Any
-    schedule: Any
+    schedule: ScheduledModule
     seconds: float | None
 
 
@@ -76,7 +80,7 @@ class Offer:
         return schedule
 
 
-def offers(rules: Sequence[KernelRule], mod: Any, target: Any, device: GpuDevice) -> list[Offer]:
+def offers(rules: Sequence[KernelRule], mod: IRModule, target: Target, device: GpuDevice) -> list[Offer]:
     """What ``rules`` have for ``mod``, one static PrimFunc ``main``: those that match, in their order. Nothing is
     built."""
     found = []
@@ -148,7 +152,7 @@ def _order(offer: Offer) -> tuple[float, int]:
 
 
 def choose_open(
-    rules: Sequence[OpenKernelRule], mod: Any, target: Any, pieces: Any
+    rules: Sequence[OpenKernelRule], mod: IRModule, target: Target, pieces: Any
 ) -> Iterator[ChosenKernel | RefusedKernel]:
     """As :func:`choose`, of a function with open axes, whose times depend on its size: in the order of ``rules``."""
     for rule in rules:
@@ -161,12 +165,12 @@ def choose_open(
             yield ChosenKernel(rule=rule, schedule=schedule, seconds=None)
 
 
-def by_one(rule: KernelRule, mod: Any, target: Any) -> tuple[Any, float | None] | None:
+def by_one(rule: KernelRule, mod: IRModule, target: Target) -> tuple[Any, float | None] | None:
     """The schedule of ``mod``, one static PrimFunc ``main``, by ``rule`` alone, and the seconds that it should take;
     None for a function of another kind. Raises what the rule raises, GuardError for what would be wrong or
     cannot be launched."""
 
-    def check(schedule: Any) -> None:
+    def check(schedule: ScheduledModule) -> None:
         check_function(schedule.mod["main"], mod["main"], target)
 
     found = next(choose(offers((rule,), mod, target, device_of(target)), check), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.exceptions import last_line
 from tunehub.kernels.cuda.plain import plain_schedule
@@ -15,11 +15,15 @@ from tunehub.tir.lowering import is_scheduled
 from tunehub.tir.nodes import main_module, same_extent, statements_in
 from tunehub.tir.versions import COMM_REDUCE
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import GlobalVar, IRModule, Pass, PassContext, PrimFunc, Stmt
+
 _DEFAULT_SCHEDULE = "ApplyDefaultSchedule"
 Tell = Callable[[str, StepRejected], None]
 
 
-def checked(schedule_all: Any, target: Any, tell: Tell) -> Any:
+def checked(schedule_all: Callable[[IRModule], IRModule], target: Target, tell: Tell) -> Pass:
     """A pass that does what ``schedule_all`` does (a pass that gives functions their default schedule) for ``target``.
 
     A function gets its plain schedule instead, slower and right, where :func:`tunehub.tir.cuda.check.fault` finds its
@@ -29,7 +33,7 @@ def checked(schedule_all: Any, target: Any, tell: Tell) -> Any:
     import tvm
 
     @tvm.transform.module_pass(opt_level=0, name="tunehub.ApplyDefaultSchedule")  # type: ignore[untyped-decorator]
-    def apply(mod: Any, _context: Any) -> Any:
+    def apply(mod: IRModule, _context: PassContext) -> IRModule:
         with light_parser():  # TVM's rule for products in half precision imports all tensor intrinsics
             scheduled = _scheduled(schedule_all, mod, tell)
         for variable, function in mod.functions.items():
@@ -46,7 +50,7 @@ def checked(schedule_all: Any, target: Any, tell: Tell) -> Any:
     return apply
 
 
-def default_schedule(function: Any, target: Any) -> Any:
+def default_schedule(function: PrimFunc, target: Target) -> PrimFunc:
     """``function``, a PrimFunc, with TVM's own schedule for ``target``, or its plain one where that is wrong."""
     import tvm
     from tvm import relax
@@ -59,14 +63,14 @@ def default_schedule(function: Any, target: Any) -> Any:
     return found["main"]
 
 
-def _is_asked_for(scheduled: Any) -> bool:
+def _is_asked_for(scheduled: PrimFunc) -> bool:
     """Whether shared memory is asked for at the launch. NVIDIA's assembler takes no more than 48 KiB of any other:
     dlight's rule for products with a vector (0.27) loads all of an image of one dimension."""
     buffers = (buffer for each in statements_in(scheduled.body) for buffer in getattr(each, "alloc_buffers", ()))
     return any(str(buffer.scope()) == "shared.dyn" for buffer in buffers)
 
 
-def _scheduled(schedule_all: Any, mod: Any, tell: Tell) -> Any:
+def _scheduled(schedule_all: Callable[[IRModule], IRModule], mod: IRModule, tell: Tell) -> IRModule:
     """``mod`` after ``schedule_all``, or a copy in which functions that this cannot schedule have their plain schedule.
 
     TVM's rules of 0.27 fail an assertion for ``log(sum(exp(x)))`` over several axes, say.
@@ -83,7 +87,9 @@ def _scheduled(schedule_all: Any, mod: Any, tell: Tell) -> Any:
         return tvm.IRModule(functions, attrs=mod.attrs)
 
 
-def _alone(schedule_all: Any, variable: Any, function: Any, tell: Tell) -> Any:
+def _alone(
+    schedule_all: Callable[[IRModule], IRModule], variable: GlobalVar, function: PrimFunc, tell: Tell
+) -> PrimFunc:
     import tvm
 
     try:
@@ -97,7 +103,7 @@ def _alone(schedule_all: Any, variable: Any, function: Any, tell: Tell) -> Any:
     return found
 
 
-def _by_fallback(variable: Any, function: Any) -> Any | None:
+def _by_fallback(variable: GlobalVar, function: PrimFunc) -> PrimFunc | None:
     """``function`` by the last of TVM's rules, a thread for each element of a reduction and of what follows, instead of
     the one that raised; None where that rule has nothing to say, or would be wrong
     (:mod:`tunehub.kernels.cuda.plain`)."""
@@ -113,7 +119,7 @@ def _by_fallback(variable: Any, function: Any) -> Any | None:
     return scheduled if is_scheduled(scheduled) else None
 
 
-def _reduces_one(statement: Any) -> bool:
+def _reduces_one(statement: Stmt) -> bool:
     """Whether a block reduces along axes that all have one value."""
     axes = [axis for axis in getattr(statement, "iter_vars", ()) if int(axis.iter_type) == COMM_REDUCE]
     return bool(axes) and all(same_extent(axis.dom.extent, 1) for axis in axes)

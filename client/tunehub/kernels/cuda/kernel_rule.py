@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tunehub.kernels.devices.device import GpuDevice
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, ScheduledModule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +46,7 @@ class KernelRule(Protocol):
     ALONE: bool
     """Whether tunehub makes the functions that match for this rule: no other one is asked then."""
 
-    def match(self, mod: Any, target: Any) -> Any | None:
+    def match(self, mod: IRModule, target: Target) -> Any | None:
         """The workload; None for a function of another kind, a GPU or a TVM without what the kernel needs. Cheap."""
 
     def candidates(self, workload: Any, device: GpuDevice) -> Iterable[KernelCandidate]:
@@ -52,7 +56,7 @@ class KernelRule(Protocol):
         say (:class:`tunehub.kernels.cuda.gemm.rule.NoTileError`).
         """
 
-    def build(self, workload: Any, tile: Any) -> Any:
+    def build(self, workload: Any, tile: Any) -> ScheduledModule:
         """What has the scheduled function as ``main`` of its ``mod``, as a schedule of TVM has. Raises what it likes
         for a tile that cannot be built; what is checked of every schedule is not checked here."""
 
@@ -66,7 +70,7 @@ class RecordedRule(Protocol):
     TEMPLATES: Mapping[str, type[Any]]
     """Frozen dataclasses, a type of tiles by the name of each template."""
 
-    def match(self, mod: Any, target: Any) -> Any | None:
+    def match(self, mod: IRModule, target: Target) -> Any | None:
         """See :meth:`KernelRule.match`."""
 
     def takes(self, workload: Any, tile: Any) -> bool:
@@ -75,7 +79,7 @@ class RecordedRule(Protocol):
     def space(self, workload: Any, device: GpuDevice) -> Iterable[KernelCandidate]:
         """The tiles that are worth measuring, the likeliest first."""
 
-    def build(self, workload: Any, tile: Any) -> Any:
+    def build(self, workload: Any, tile: Any) -> ScheduledModule:
         """See :meth:`KernelRule.build`."""
 
 
@@ -85,7 +89,7 @@ class OpenKernelRule(Protocol):
     NAME: str
     """In reports."""
 
-    def open_sizes(self, mod: Any, target: Any, pieces: Any) -> Any | None:
+    def open_sizes(self, mod: IRModule, target: Target, pieces: Any) -> ScheduledModule | None:
         """What has the scheduled function as ``main`` of its ``mod``, checked; None for a function of another kind.
 
         ``pieces`` (:class:`tunehub.kernels.cuda.symbolic.schedule.Static`) schedules static functions of pieces. Raises

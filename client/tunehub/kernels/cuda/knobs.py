@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -37,6 +37,10 @@ from tunehub.kernels.devices.known import device_of
 from tunehub.tir.cuda.limits import limits_of
 from tunehub.tir.symbols import is_symbolic
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, PrimFunc, ScheduledModule
+
 _MEASURED = 16  # choices of a function
 _LENGTHS, _OF_LENGTH = (16, 32, 64, 128), 4  # of pieces on tensor cores, and how many tiles of each
 _OF_SIZE = 2  # tiles for warpgroups of each size
@@ -53,7 +57,7 @@ class TileChoice:
     knobs: Mapping[str, Any]
 
 
-def by_knobs(mod: Any, target: Any, named: NamedKnobs) -> Any:
+def by_knobs(mod: IRModule, target: Target, named: NamedKnobs) -> ScheduledModule:
     """The schedule of ``mod``, an IRModule with one static PrimFunc ``main``, by a tile that a record names.
 
     Raises KnobError for a tile that is not within the rule's bounds for this function, GuardError for what would be
@@ -69,7 +73,7 @@ def by_knobs(mod: Any, target: Any, named: NamedKnobs) -> Any:
     return rule.build(workload, tile)
 
 
-def by_open_knobs(function: Any, target: Any, named: NamedKnobs) -> Any:
+def by_open_knobs(function: PrimFunc, target: Target, named: NamedKnobs) -> PrimFunc:
     """``function``, a PrimFunc with open axes, in pieces by a tile that a record names. Raises as :func:`by_knobs`, and
     NotPiecesError."""
     length, whole = named.knobs.get(_LENGTH), open_function(function)
@@ -104,7 +108,7 @@ def read_tile(named: NamedKnobs) -> Any:
         raise KnobError(str(error)) from error
 
 
-def knob_space(mod: Any, target: Any) -> list[TileChoice]:
+def knob_space(mod: IRModule, target: Target) -> list[TileChoice]:
     """The knobs worth measuring for ``mod``, the rules' first; none for a function that no tile serves, as attention,
     whose kernel has none. Those of functions with open axes are for pieces."""
     if is_symbolic(mod["main"]):
@@ -116,7 +120,7 @@ def knob_space(mod: Any, target: Any) -> list[TileChoice]:
     return [_choice(each.tile) for space in spaces for each in space[:share]]
 
 
-def _spaces(mod: Any, target: Any) -> Iterator[list[KernelCandidate]]:
+def _spaces(mod: IRModule, target: Target) -> Iterator[list[KernelCandidate]]:
     """What each rule would have measured."""
     for rule in rules.RULES:
         workload = rule.match(mod, target)
@@ -136,7 +140,7 @@ def _recorded() -> Iterator[RecordedRule]:
     return (rule for rule in rules.RULES if isinstance(rule, RecordedRule))
 
 
-def _open_space(whole: OpenFunction, target: Any) -> list[TileChoice]:
+def _open_space(whole: OpenFunction, target: Target) -> list[TileChoice]:
     """For each size the best tile, as a kernel for all sizes."""
     product, device = _open_product(whole, target), device_of(target)
     if product is not None:
@@ -159,7 +163,7 @@ def _open_space(whole: OpenFunction, target: Any) -> list[TileChoice]:
     ]
 
 
-def _open_product(whole: OpenFunction, target: Any) -> OpenMatmul | None:
+def _open_product(whole: OpenFunction, target: Target) -> OpenMatmul | None:
     """The product that warpgroups serve at all sizes, if it is one."""
     product = open_matmul(whole, warpgroups.matmul_in) if warpgroups.serves(target) else None
     return product if product is not None and suits(product.two) else None
@@ -173,7 +177,7 @@ def _of_sizes(product: OpenMatmul, device: GpuDevice) -> list[WarpgroupTile]:
     ]
 
 
-def _open_by_warpgroups(whole: OpenFunction, tile: WarpgroupTile, length: int, target: Any) -> Any:
+def _open_by_warpgroups(whole: OpenFunction, tile: WarpgroupTile, length: int, target: Target) -> Any:
     product = _open_product(whole, target)
     if product is None:
         raise KnobError("kernels for warpgroups do not fit this function, GPU or TVM")
@@ -183,7 +187,7 @@ def _open_by_warpgroups(whole: OpenFunction, tile: WarpgroupTile, length: int, t
     return warpgroups.for_own_target(over_rows(whole, tile), target)
 
 
-def _choice(tile: Any, length: int | None = None) -> TileChoice:
+def _choice(tile: object, length: int | None = None) -> TileChoice:
     kinds = ((rule, *each) for rule in _recorded() for each in rule.TEMPLATES.items())
     rule, template, _ = next(each for each in kinds if each[-1] is type(tile))
     own = {name: getattr(tile, name) for name in _knobs_of(type(tile))}
@@ -193,6 +197,6 @@ def _choice(tile: Any, length: int | None = None) -> TileChoice:
     )
 
 
-def _knobs_of(kind: type[Any]) -> Iterator[str]:
+def _knobs_of(kind: type) -> Iterator[str]:
     """The fields of a tile that records have."""
     return (field.name for field in dataclasses.fields(kind) if field.metadata.get("is_knob", True))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm_ffi import structural_equal
 
@@ -32,6 +32,9 @@ from tunehub.tir.statements import bind, block_of, either, sequence, store, thre
 from tunehub.tir.symbols import specialized
 from tunehub.tir.versions import LOADS
 from tunehub.tir.views import number, places, product, view, wide
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import BufferLoad, BufferStore, For, Number, PrimExpr, PrimFunc, Stmt
 
 _INDEX = "int64"
 _MOST_BLOCKS = 65535  # of a grid along y
@@ -73,8 +76,8 @@ class _Launch:
 
 
 def over_pieces(
-    function: Any, axes: OpenAxes, piece: Any, sizes: Sequence[int], blocks: RowBlocks | None = None
-) -> Any:
+    function: PrimFunc, axes: OpenAxes, piece: PrimFunc, sizes: Sequence[int], blocks: RowBlocks | None = None
+) -> PrimFunc:
     """``function`` computed in pieces of ``sizes`` along its open axes, in order; ``piece`` is the static function of
     these sizes, scheduled for a GPU. Pieces lie in memory in one piece (:meth:`OpenAxes.is_contiguous`). ``blocks``:
     what the blocks of ``piece`` compute, where that is known.
@@ -121,7 +124,7 @@ def over_pieces(
     return function.with_body(block_of(function.body, outer, "root", []))
 
 
-def _bound_places(starts: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+def _bound_places(starts: Sequence[PrimExpr]) -> tuple[list[Any], list[Any]]:
     """Statements that make variables of ``starts``, and these: TVM takes expressions that several views have out of
     them, to where one of these is before it."""
     from tvm import tirx
@@ -130,14 +133,14 @@ def _bound_places(starts: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     return [bind(*each) for each in zip(own, starts, strict=True)], own
 
 
-def _whole_pieces(nest: Any, count: Any) -> _Launch:
+def _whole_pieces(nest: For, count: PrimExpr) -> _Launch:
     from tvm import tirx
 
     place = tirx.Var("piece", _INDEX)
     return _Launch(place, count, nest.loop_var, nest.extent, place, nest.loop_var)
 
 
-def _row_blocks(nest: Any, total: Any, length: int, blocks: RowBlocks) -> _Launch:
+def _row_blocks(nest: For, total: PrimExpr, length: int, blocks: RowBlocks) -> _Launch:
     """A grid with the blocks that ``total`` places along the open axis need."""
     from tvm import tirx
 
@@ -155,13 +158,13 @@ def _row_blocks(nest: Any, total: Any, length: int, blocks: RowBlocks) -> _Launc
     return _Launch(x, count, y, beside, piece, inside if blocks.outer else y * of_piece + inside)
 
 
-def blocks_of(piece: Any) -> int:
+def blocks_of(piece: PrimFunc) -> int:
     """How many blocks the only kernel of a static function, scheduled for a GPU, has. Raises NotPiecesError as
     :func:`over_pieces` does."""
     return math.prod(integer(loop.extent) or 1 for loop in _kernel(piece) if loop is not None)
 
 
-def _kernel(piece: Any) -> tuple[Any, Any | None]:
+def _kernel(piece: PrimFunc) -> tuple[Any, Any | None]:
     """The loop over the blocks of the only kernel, and the one around it over a batch of products."""
     root = piece.body.block
     if any(str(buffer.scope()) == "global" for buffer in root.alloc_buffers):
@@ -176,7 +179,7 @@ def _kernel(piece: Any) -> tuple[Any, Any | None]:
     return nest, batch
 
 
-def _along_z(batch: Any | None, body: Any) -> Any:
+def _along_z(batch: For | None, body: Stmt) -> Stmt:
     """``body`` for each of a batch of products, whose blocks are along y in the piece."""
     if batch is None:
         return body
@@ -184,17 +187,17 @@ def _along_z(batch: Any | None, body: Any) -> Any:
     return threads("blockIdx.z", batch.extent, body, batch.loop_var, **more)
 
 
-def _bound(launch: _Launch, nest: Any, body: Any) -> Any:
+def _bound(launch: _Launch, nest: For, body: Stmt) -> Stmt:
     return threads("blockIdx.y", launch.high, body, launch.y, start=nest.min, annotations=nest.annotations)
 
 
 class _Masking:
     """Rewrites statements so that along the axes in ``limits``, by buffer, nothing is used from ``rest`` on."""
 
-    def __init__(self, limits: dict[int, int], pointers: frozenset[int], rest: Any) -> None:
+    def __init__(self, limits: dict[int, int], pointers: frozenset[int], rest: PrimExpr) -> None:
         self._limits, self._pointers, self._rest = limits, pointers, rest
 
-    def statement(self, node: Any) -> Any:
+    def statement(self, node: Stmt) -> Stmt:
         from tvm.tirx.analysis import undefined_vars
 
         kind = type(node).__name__
@@ -213,13 +216,13 @@ class _Masking:
             return node  # of fragments of tensor cores, in memory of the block's own
         raise NotPiecesError(f"a statement {kind}")
 
-    def block(self, block: Any) -> Any:
+    def block(self, block: Stmt) -> Stmt:
         if any(hash(buffer_of(each.source)) in self._limits for each in block.match_buffers):
             raise NotPiecesError("a part of a piece has a name of its own")
         init = None if block.init is None else self.statement(block.init)
         return with_block_body(block, self.statement(block.body), init)
 
-    def store(self, node: Any) -> Any:
+    def store(self, node: BufferStore) -> Stmt:
         from tvm import tirx
 
         rows = list(self.rows(node.value))
@@ -240,7 +243,7 @@ class _Masking:
             value = tirx.if_then_else(inside, node.value, zero)
         return store(node.buffer, node.indices, value)
 
-    def of_last_row(self, value: Any, row: Any) -> Any | None:
+    def of_last_row(self, value: PrimExpr, row: PrimExpr) -> PrimExpr | None:
         """A load, or one where it is no padding, of the last row instead of those beyond it: what comes of these is not
         written. Other than a condition, this leaves vectors whole and takes no time. None for others."""
         from tvm import tirx
@@ -255,7 +258,7 @@ class _Masking:
             return None
         return tirx.if_then_else(condition, load, otherwise)
 
-    def last_row(self, load: Any, row: Any) -> Any:
+    def last_row(self, load: BufferLoad, row: PrimExpr) -> PrimExpr:
         """A load of the last row instead of those beyond it."""
         from tvm import tirx
 
@@ -267,7 +270,7 @@ class _Masking:
         indices[axis] = tirx.min(row, last)
         return tirx.BufferLoad(buffer_of(load), indices)
 
-    def rows(self, expression: Any) -> Iterator[Any]:
+    def rows(self, expression: Number) -> Iterator[Any]:
         """The places along the axes at which an expression loads."""
         if type(expression).__name__ in LOADS:
             axis = self._limits.get(hash(buffer_of(expression)))

@@ -9,16 +9,19 @@ each, and the epilogue is then applied in every step (TVM 0.27, ``s_tir/dlight/g
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.tir.nodes import children, main_module
 from tunehub.tir.versions import DATA_PAR, THREAD_BINDING
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import BlockRV, LoopRV, PrimFunc, Schedule, Stmt
 
 _LAUNCHES = ("thread_extent", "virtual_thread")
 _THREADS = 256  # of a block: any GPU launches as many
 
 
-def plain_schedule(function: Any) -> Any:
+def plain_schedule(function: PrimFunc) -> PrimFunc:
     """``function``, a PrimFunc as Relax's legalisation makes it, with a kernel for each of its blocks.
 
     Extents may be symbolic. What launches threads itself (sorting, scans) stays as it is, and so does a function
@@ -40,7 +43,7 @@ def plain_schedule(function: Any) -> Any:
     return scheduled.with_attr("global_symbol", symbol) if symbol else scheduled.without_attr("global_symbol")
 
 
-def _launches(node: Any) -> bool:
+def _launches(node: Stmt) -> bool:
     """Whether a statement, or one inside of it, binds threads or calls what does, such as a library."""
     kind = type(node).__name__
     if kind == "For" and int(node.kind) == THREAD_BINDING:
@@ -50,7 +53,7 @@ def _launches(node: Any) -> bool:
     return kind == "Evaluate" or any(map(_launches, children(node)))
 
 
-def _give_threads(schedule: Any, block: Any, loops: list[Any]) -> None:
+def _give_threads(schedule: Schedule, block: BlockRV, loops: list[LoopRV]) -> None:
     """Bind the parallel loops of ``block``, the others inside of them; without any, one thread does it all."""
     parallel = _parallel(schedule, loops)
     if not parallel:
@@ -65,7 +68,7 @@ def _give_threads(schedule: Any, block: Any, loops: list[Any]) -> None:
         schedule.decompose_reduction(block, serial[0])
 
 
-def _parallel(schedule: Any, loops: list[Any]) -> list[Any]:
+def _parallel(schedule: Schedule, loops: list[LoopRV]) -> list[LoopRV]:
     """Those of ``loops`` that are an axis of the block inside along which elements do not depend on each other; none
     where other statements stand in the loops, too."""
     if not loops:

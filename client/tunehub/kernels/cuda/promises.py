@@ -6,7 +6,7 @@ takes its place, since it does not promise the margin of a guess.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.gemm.cost import default_s
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
@@ -19,8 +19,12 @@ from tunehub.kernels.cuda.gemm.tiles import Sums, best_tile, is_narrow, sums_of
 from tunehub.kernels.devices.known import device_of
 from tunehub.tir.cuda.limits import limits_of
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule
 
-def without_record_s(mod: Any, target: Any) -> float | None:
+
+def without_record_s(mod: IRModule, target: Target) -> float | None:
     """Seconds that ``mod``, one PrimFunc ``main``, should take: by a tile or by TVM's own schedule, or with divided
     sums; None for a function that does not add up products in float32, or groups of them."""
     sums, device = sums_of(mod), device_of(target)
@@ -31,7 +35,7 @@ def without_record_s(mod: Any, target: Any) -> float | None:
     return min((each for each in known if each is not None), default=None)
 
 
-def half_product_s(mod: Any, target: Any) -> float | None:
+def half_product_s(mod: IRModule, target: Target) -> float | None:
     """Seconds that ``mod`` should take by a kernel for warpgroups, on tensor cores, or by a plain tile; None when it
     has no product of operands in half precision."""
     matmul = warpgroups.matmul_in(mod)
@@ -48,7 +52,7 @@ def half_product_s(mod: Any, target: Any) -> float | None:
     return min((each for each in known if each is not None), default=None)
 
 
-def _tile_s(sums: Sums | None, target: Any) -> float | None:
+def _tile_s(sums: Sums | None, target: Target) -> float | None:
     """By the rule's tile; None where the rule leaves it to TVM."""
     if sums is None or sums.problem is None:
         return None

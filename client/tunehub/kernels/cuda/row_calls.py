@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.tir.index_expressions import operator_name
 from tunehub.tir.statements import run
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import PrimExpr, Stmt
+
 PREFIX = "tunehub_skinny_"  # of the names of all such functions
 
 
-def with_rows(evaluated: Any, rows: Any) -> Any | None:
+def with_rows(evaluated: Stmt, rows: PrimExpr) -> Stmt | None:
     """The statement ``evaluated`` with another number of rows, an expression, where it is a call of the kernel; else
     None. Only so many rows of x are read, and as many of the results are set."""
     from tvm.backend.cuda.op import cuda_func_call

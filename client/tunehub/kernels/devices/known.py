@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.exceptions import SettingError
 from tunehub.kernels.devices.device import GpuDevice, read_device, read_specification
@@ -18,13 +18,16 @@ from tunehub.target.nvidia import gpu_model
 from tunehub.target.nvidia_driver import DriverFacts, driver_facts
 from tunehub_registry.gpu_profile import GpuProfile
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+
 _MEASURED = "h200"  # whose costs those of the others follow
 _NAMES = frozenset({"a10", "a100", "b200", "h100", "h100-pcie", "h200", "l4", "l40s"})
 # By the number of an architecture, where no model is named.
 _OF_ARCHITECTURE = {80: "a100", 86: "a10", 89: "l40s", 90: "h200", 100: "b200"}
 
 
-def device_of(target: Any) -> GpuDevice:
+def device_of(target: Target | str) -> GpuDevice:
     """The GPU that kernels for ``target``, one for CUDA, are chosen for: see :func:`device_for`. With the profile of
     this machine's GPU, and what its driver says of it, where the target names it; the profile also where it names no
     model, only its architecture."""

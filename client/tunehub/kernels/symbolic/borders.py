@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from tunehub.tir.symbols import extent_at, symbols_of
 from tunehub.tir.versions import LOADS
 from tunehub.tir.views import number
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, BufferStore, PrimExpr, PrimFunc, SBlock, Stmt
+
 _AXES = (2, 3)  # rows and columns of an image, and of its padded copy
 _EDGE = 64  # places at both ends at which conditions are tried
 
@@ -41,12 +44,12 @@ class Borders:
 
     anchor: str
     pad: str
-    image: Any
+    image: Buffer
     before: tuple[int, ...]
     after: tuple[int, ...]
 
 
-def borders_of(function: Any, windows: Windows, workload: WindowWorkload) -> Borders | None:
+def borders_of(function: PrimFunc, windows: Windows, workload: WindowWorkload) -> Borders | None:
     """What ``function``, whose tiles move as ``windows``, adds around a parameter that it reads for nothing else; None
     where it reads no padded copy of one, or where a window can be all outside of it."""
     around = workload.around
@@ -77,7 +80,7 @@ def borders_of(function: Any, windows: Windows, workload: WindowWorkload) -> Bor
     )
 
 
-def with_borders(tile: Any, borders: Borders) -> Any:
+def with_borders(tile: PrimFunc, borders: Borders) -> PrimFunc:
     """``tile``, a static function, with four integers as parameters behind the others: where it is in the padded image
     (row and column), and where the image ends there."""
     from tvm import tirx
@@ -101,7 +104,7 @@ def with_borders(tile: Any, borders: Borders) -> Any:
     return tirx.PrimFunc([*tile.params, *starts, *ends], body, tile.ret_type, *maps, tile.attrs)
 
 
-def border_values(borders: Borders, windows: Windows, starts: dict[int, Any]) -> list[Any]:
+def border_values(borders: Borders, windows: Windows, starts: dict[int, PrimExpr]) -> list[PrimExpr]:
     """What the parameters of :func:`with_borders` are for the tile that begins at ``starts`` of the result."""
     places = [windows.places[hash(windows.pad)][axis] for axis in _AXES]
     first = [number(0) if place is None else starts[place[0]] * place[1] for place in places]
@@ -109,7 +112,7 @@ def border_values(borders: Borders, windows: Windows, starts: dict[int, Any]) ->
     return [*first, *(number(shape[axis]) + before for axis, before in zip(_AXES, borders.before, strict=True))]
 
 
-def _padding_store(block: Any) -> Any:
+def _padding_store(block: SBlock) -> Stmt:
     """The one store of a padding block, of what it loads at one place inside of the image, and of a number outside."""
     (store,) = stores_in(block.body)
     value = store.value
@@ -120,7 +123,7 @@ def _padding_store(block: Any) -> Any:
     return store
 
 
-def _shift(stored: Any, loaded: Any) -> int | None:
+def _shift(stored: PrimExpr, loaded: PrimExpr) -> int | None:
     """How much further on an element is in the padded copy, whose index is a variable; None where that is no number."""
     name, index = hash(stored), compiled(loaded)
     if not index.variables <= {name}:
@@ -129,12 +132,12 @@ def _shift(stored: Any, loaded: Any) -> int | None:
     return shifts.pop() if len(shifts) == 1 and min(shifts) >= 0 else None
 
 
-def _after(extent: Any, padded: Any, before: int) -> int | None:
+def _after(extent: PrimExpr, padded: PrimExpr, before: int) -> int | None:
     """How many elements are behind the image."""
     return next((each for each in range(_EDGE) if same_extent(extent + before + each, padded)), None)
 
 
-def _last(block: Any, buffer: Any, axis: int, *, first: bool) -> int:
+def _last(block: SBlock, buffer: Buffer, axis: int, *, first: bool) -> int:
     """The last place along an axis that a block reads of ``buffer``; ``first``: for its first result."""
     ends = {
         hash(each.var): np.asarray(0 if first and not is_reduction(each) else int(each.dom.extent) - 1)
@@ -144,7 +147,7 @@ def _last(block: Any, buffer: Any, axis: int, *, first: bool) -> int:
     return max(int(compiled(each.indices[axis]).value(ends)) for each in loads if buffer_of(each).same_as(buffer))
 
 
-def _is_inside(function: Any, store: Any, before: Sequence[int]) -> bool:
+def _is_inside(function: PrimFunc, store: BufferStore, before: Sequence[int]) -> bool:
     """Whether what is stored is loaded just where there is something in the image."""
     condition, (load, copy) = compiled(store.value.args[0]), (store.value.args[1], buffer_of(store))
     names = [hash(store.indices[axis]) for axis in _AXES]
@@ -168,7 +171,7 @@ def _is_inside(function: Any, store: Any, before: Sequence[int]) -> bool:
     return True
 
 
-def _loads(value: Any) -> Iterator[Any]:
+def _loads(value: PrimExpr) -> Iterator[Any]:
     if type(value).__name__ in LOADS:
         yield value
         return
@@ -181,7 +184,7 @@ def _both_ends(extent: int) -> Any:
     return np.unique(np.concatenate([np.arange(min(extent, _EDGE)), np.arange(max(extent - _EDGE, 0), extent)]))
 
 
-def _with_store(node: Any, block: Any, store: Any) -> Any:
+def _with_store(node: Stmt, block: SBlock, store: BufferStore) -> Stmt:
     """A statement with ``store`` as the body of ``block``."""
     if node.same_as(block):
         return with_block_body(block, store)

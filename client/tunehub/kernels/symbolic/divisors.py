@@ -8,27 +8,30 @@ division, a remainder and three comparisons otherwise.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.tir.nodes import element_type, integer, with_children
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import PrimExpr, PrimFunc, Stmt
 
 _DIVISIONS = ("FloorDiv", "FloorMod")
 _OPERANDS = (*_DIVISIONS, "Add", "Sub", "Mul", "Min", "Max")
 
 
-def with_positive_divisors(function: Any) -> Any:
+def with_positive_divisors(function: PrimFunc) -> PrimFunc:
     """``function`` with 1 in place of extents that are 0 where its blocks' places are divided by them."""
     return function.with_body(_statement(function.body))
 
 
-def _statement(node: Any) -> Any:
+def _statement(node: Stmt) -> Stmt:
     kind = type(node).__name__
     if kind == "SBlockRealize":
         return type(node)([_place(each) for each in node.iter_values], _place(node.predicate), _statement(node.block))
     return node if kind == "SBlock" and len(node.iter_vars) else with_children(node, _statement)
 
 
-def _place(expression: Any) -> Any:
+def _place(expression: PrimExpr) -> PrimExpr:
     from tvm import tirx
 
     kind = type(expression).__name__

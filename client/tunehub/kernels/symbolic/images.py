@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels import cpu as templates
 from tunehub.kernels.cpu import KnobError, Machine, winograd
@@ -14,8 +14,11 @@ from tunehub.tir.guard import check_tiles
 from tunehub.tir.nodes import blocks_in, main_module
 from tunehub.tir.open_axes import OpenAxes
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import PrimFunc
 
-def by_images(function: Any, axes: OpenAxes, machine: Machine) -> Any | None:
+
+def by_images(function: PrimFunc, axes: OpenAxes, machine: Machine) -> PrimFunc | None:
     """``function`` in groups of images along its one open axis, if it is such a convolution, and its weights are best
     read once for several images; else None."""
     if not any(str(block.name_hint) == PRODUCT for block in blocks_in(function.body)):
@@ -37,7 +40,7 @@ def by_images(function: Any, axes: OpenAxes, machine: Machine) -> Any | None:
         return None
 
 
-def _winograd(function: Any, axes: OpenAxes, images: int) -> winograd.WinogradWorkload | None:
+def _winograd(function: PrimFunc, axes: OpenAxes, images: int) -> winograd.WinogradWorkload | None:
     if len(axes.extents) != 1 or not axes.is_contiguous(function, [images]):
         return None
     piece = piece_of(function, axes, [images])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.tir.flattening import with_opaque_blocks
 from tunehub.tir.nodes import blocks_in, element_type, integer, main_module, parameters
@@ -17,6 +17,9 @@ from tunehub.tir.open_axes import OpenAxes
 from tunehub.tir.statements import block_of, either, loop, parallel, sequence
 from tunehub.tir.versions import PARALLEL, SERIAL
 from tunehub.tir.views import Extents, number, places, product, view, wide
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, For, PrimExpr, PrimFunc, Stmt
 
 INDEX = "int64"
 
@@ -42,10 +45,10 @@ class RowTiles:
 
     row: int
     sizes: TileSizes
-    functions: tuple[Any, ...]
+    functions: tuple[PrimFunc, ...]
 
 
-def over_pieces(function: Any, axes: OpenAxes, tile: Any, fewest: int) -> Any:
+def over_pieces(function: PrimFunc, axes: OpenAxes, tile: PrimFunc, fewest: int) -> PrimFunc:
     """``function`` as a loop over pieces of one along each open axis, which ``tile``, scheduled, computes.
 
     ``fewest``: pieces from which on threads share them where a piece alone runs on one thread.
@@ -65,7 +68,7 @@ def over_pieces(function: Any, axes: OpenAxes, tile: Any, fewest: int) -> Any:
     return with_body(function, either(count < fewest, alone, shared))
 
 
-def over_groups(function: Any, axes: OpenAxes, tile: Any, most: int, mark: str) -> Any:
+def over_groups(function: PrimFunc, axes: OpenAxes, tile: PrimFunc, most: int, mark: str) -> PrimFunc:
     """``function`` as a loop over groups of at most ``most`` pieces of its one open axis, as equal as possible.
 
     ``tile``: scheduled for ``most`` pieces. Its loops that are marked with the annotation ``mark`` go over the pieces
@@ -85,7 +88,7 @@ def over_groups(function: Any, axes: OpenAxes, tile: Any, most: int, mark: str) 
     return with_body(function, known.around(function.body, loop(group, groups, body)))
 
 
-def _of_pieces(node: Any, own: Any, most: int, mark: str) -> Any:
+def _of_pieces(node: Stmt, own: PrimExpr, most: int, mark: str) -> Stmt:
     """A nest of loops over ``most`` pieces with ``own`` instead."""
     from tvm import tirx
 
@@ -100,7 +103,7 @@ def _of_pieces(node: Any, own: Any, most: int, mark: str) -> Any:
     return loop(node.loop_var, extent, body, node.kind, start=node.min, annotations=annotations)
 
 
-def over_rows(function: Any, axes: OpenAxes, tiles: RowTiles) -> Any:
+def over_rows(function: PrimFunc, axes: OpenAxes, tiles: RowTiles) -> PrimFunc:
     """``function`` as a loop over tiles of rows; along other open axes, pieces of one. Axes that are one in memory are
     rows together: sequences of one token in a batch of eight are eight rows.
 
@@ -137,7 +140,7 @@ def over_rows(function: Any, axes: OpenAxes, tiles: RowTiles) -> Any:
 
 
 def row_loops(
-    rows: Any, task: Any, tasks: Any, sizes: TileSizes, known: Extents
+    rows: PrimExpr, task: PrimExpr, tasks: PrimExpr, sizes: TileSizes, known: Extents
 ) -> list[tuple[Any, Callable[[Any], Any]]]:
     """For large, small and smallest tiles of a task: how many there are, and where each begins.
 
@@ -158,7 +161,7 @@ def row_loops(
     leasts = known.new(_where(single, (rows + (least - 1)) // least, number(0)))
     first_small = known.new(_where(few, number(0), (whole - split) * large))
 
-    def of_task(last: Any, before: int) -> Any:
+    def of_task(last: PrimExpr, before: int) -> PrimExpr:
         return _where(task == tasks - 1, last, number(before))
 
     return [
@@ -168,14 +171,14 @@ def row_loops(
     ]
 
 
-def _count(condition: Any) -> Any:
+def _count(condition: PrimExpr) -> PrimExpr:
     """1 where a condition holds, else 0."""
     from tvm import tirx
 
     return tirx.Cast(INDEX, condition)
 
 
-def _where(condition: Any, value: Any, other: Any) -> Any:
+def _where(condition: PrimExpr, value: PrimExpr, other: PrimExpr) -> PrimExpr:
     from tvm import tirx
 
     return tirx.Select(condition, value, other)
@@ -194,7 +197,7 @@ def tile_counts(rows: int, sizes: TileSizes) -> tuple[int, int, int]:
     return (whole + 1, 0, 0) if rest > small else (whole, int(rest > 0), 0)
 
 
-def _fused(function: Any, axes: OpenAxes, tile: Any, nest: Any) -> Any:
+def _fused(function: PrimFunc, axes: OpenAxes, tile: PrimFunc, nest: For) -> Stmt:
     """The tile's loop over threads with the pieces outside of it."""
     from tvm import tirx
 
@@ -204,7 +207,7 @@ def _fused(function: Any, axes: OpenAxes, tile: Any, nest: Any) -> Any:
     return parallel(place, product(counts) * extent, sequence(body))
 
 
-def _pieces_apart(function: Any, axes: OpenAxes, tile: Any, count: Any, kind: int) -> Any:
+def _pieces_apart(function: PrimFunc, axes: OpenAxes, tile: PrimFunc, count: PrimExpr, kind: int) -> Stmt:
     """A loop over pieces, whose own loops over threads stay."""
     from tvm import tirx
 
@@ -214,17 +217,17 @@ def _pieces_apart(function: Any, axes: OpenAxes, tile: Any, count: Any, kind: in
     return loop(piece, count, sequence(views), kind)
 
 
-def _inside(tile: Any, nests: Sequence[Any]) -> Any:
+def _inside(tile: PrimFunc, nests: Sequence[Stmt]) -> Stmt:
     """Loops of a tile in a block that holds its buffers."""
     return block_of(tile.body, sequence(nests), "tile", tile.body.block.alloc_buffers)
 
 
-def with_body(function: Any, body: Any, buffers: Sequence[Any] = ()) -> Any:
+def with_body(function: PrimFunc, body: Stmt, buffers: Sequence[Buffer] = ()) -> PrimFunc:
     """``function`` with ``body`` instead of its own, and ``buffers`` of its own."""
     return function.with_body(block_of(function.body, body, "root", buffers))
 
 
-def _views(function: Any, axes: OpenAxes, tile: Any, starts: Sequence[Any]) -> list[Any]:
+def _views(function: PrimFunc, axes: OpenAxes, tile: PrimFunc, starts: Sequence[PrimExpr]) -> list[Stmt]:
     """Statements that make the parameters of ``tile`` what begins at ``starts`` along the open axes."""
     found = []
     for whole, part, own in zip(parameters(function), parameters(tile), axes.places, strict=True):
@@ -233,7 +236,7 @@ def _views(function: Any, axes: OpenAxes, tile: Any, starts: Sequence[Any]) -> l
     return found
 
 
-def with_own_data(tile: Any) -> Any:
+def with_own_data(tile: PrimFunc) -> PrimFunc:
     """``tile`` with parameters that share nothing with those of the function it is a piece of: in 0.25 specialising
     leaves them the same pointers."""
     from tvm import s_tir, tirx
@@ -241,7 +244,7 @@ def with_own_data(tile: Any) -> Any:
     return tile if hasattr(tirx.DeclBuffer, "data") else s_tir.renew_defs(tile)
 
 
-def opaque(tile: Any) -> Any:
+def opaque(tile: PrimFunc) -> PrimFunc:
     """``tile`` by TVM's first passes, so that its own memory is as small as its loops of known extents need: TVM takes
     many times as long to find that inside of a loop of unknown length, and writes it in long expressions.
 
@@ -253,7 +256,7 @@ def opaque(tile: Any) -> Any:
     return with_opaque_blocks(main_module(tile))["main"]
 
 
-def step_at(nest: Any, place: Any, *, known: bool = False) -> Any:
+def step_at(nest: For, place: PrimExpr, *, known: bool = False) -> Stmt:
     """The loop ``nest`` at one place only: of one step. TVM is told that the place is inside of the loop: buffers have
     to be no larger for one step than for all. Not where that is ``known``."""
     from tvm import tirx
@@ -264,13 +267,13 @@ def step_at(nest: Any, place: Any, *, known: bool = False) -> Any:
     return loop(nest.loop_var, 1, nest.body, start=at, annotations=nest.annotations)
 
 
-def nests_of(tile: Any) -> list[Any]:
+def nests_of(tile: PrimFunc) -> list[Stmt]:
     """The outermost statements of a scheduled function."""
     body = tile.body.block.body
     return list(body.seq) if type(body).__name__ == "SeqStmt" else [body]
 
 
-def only_nest(tile: Any) -> Any:
+def only_nest(tile: PrimFunc) -> Stmt:
     """The loop that threads share, which is all of ``tile``. Raises NotTiledError for others."""
     nests = nests_of(tile)
     if len(nests) != 1 or not is_parallel(nests[0]):
@@ -278,6 +281,6 @@ def only_nest(tile: Any) -> Any:
     return nests[0]
 
 
-def is_parallel(nest: Any) -> bool:
+def is_parallel(nest: Stmt) -> bool:
     """Whether a statement is a loop that threads share."""
     return type(nest).__name__ == "For" and int(nest.kind) == PARALLEL and integer(nest.min) == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cpu.base import KnobError, Machine, blocks_of, size_of
 from tunehub.kernels.cpu.fusion import inline
@@ -11,8 +11,11 @@ from tunehub.tir.nodes import main_module, reduces
 from tunehub.tir.schedules import open_schedule
 from tunehub.tir.symbols import typical_instance
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import PrimFunc, Schedule
 
-def schedule_maps(function: Any, machine: Machine) -> Any | None:
+
+def schedule_maps(function: PrimFunc, machine: Machine) -> Schedule | None:
     """The schedule of ``function``: all steps in the last one, its outer loops on threads, vectors along the innermost
     where its extent is known. None for other functions, and for little work."""
     mod, typical = main_module(function), typical_instance(function)

@@ -6,7 +6,7 @@ Weights that are packed for instructions for vectors lie in memory as those for 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cpu import KnobError, matrix_tiles
 from tunehub.kernels.cpu.base import blocks_of
@@ -20,6 +20,10 @@ from tunehub.tir.open_axes import OpenAxes
 from tunehub.tir.statements import either
 from tunehub.tir.views import product, wide
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import PrimFunc
+
 _FEWEST = 4  # rows that tiles compute faster than vectors
 _SIZES = (  # of tiles for a number of rows from the least one on
     TileSizes(large=TILE, small=TILE // 2, least=_FEWEST),
@@ -27,7 +31,7 @@ _SIZES = (  # of tiles for a number of rows from the least one on
 )
 
 
-def by_matrices(function: Any, axes: OpenAxes, row: int, target: Any, few: Any) -> Any:
+def by_matrices(function: PrimFunc, axes: OpenAxes, row: int, target: Target, few: PrimFunc) -> PrimFunc:
     """``function``, a product with rows along the open extent at position ``row``, by instructions for matrices;
     ``few`` is the same for a few rows, and for all where ``target`` or the product has no such instructions. Raises
     NotTiledError."""
@@ -42,7 +46,7 @@ def by_matrices(function: Any, axes: OpenAxes, row: int, target: Any, few: Any) 
     return made
 
 
-def _from(function: Any, axes: OpenAxes, row: int, least: int, ways: tuple[Any, Any]) -> Any:
+def _from(function: PrimFunc, axes: OpenAxes, row: int, least: int, ways: tuple[PrimFunc, PrimFunc]) -> PrimFunc:
     """``function`` in the second of ``ways`` where it has ``least`` rows or more, else in the first."""
 
     extents = wide(axes.extents)
@@ -51,7 +55,7 @@ def _from(function: Any, axes: OpenAxes, row: int, least: int, ways: tuple[Any, 
     return with_body(function, either(rows < least, fewer, many))
 
 
-def _tile(piece: Any | None, target: Any) -> Any | None:
+def _tile(piece: PrimFunc | None, target: Target) -> Any | None:
     """The schedule of a tile that is all rows; None where the template refuses."""
     mod = None if piece is None else main_module(piece)
     workload = None if mod is None else matrix_tiles.rows_of(mod, blocks_of(mod))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cpu.base import KnobError
 from tunehub.kernels.cpu.fusion import inline
@@ -12,8 +12,11 @@ from tunehub.tir.open_axes import OpenAxes
 from tunehub.tir.schedules import open_schedule
 from tunehub.tir.symbols import instance
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import PrimFunc, SBlock
 
-def piece_of(function: Any, axes: OpenAxes, sizes: Sequence[int]) -> Any | None:
+
+def piece_of(function: PrimFunc, axes: OpenAxes, sizes: Sequence[int]) -> PrimFunc | None:
     """The static function of these sizes, None where no values of the symbols give it."""
     values = axes.values(sizes)
     return None if values is None else instance(function, values)
@@ -24,7 +27,7 @@ def sizes_of(axes: OpenAxes, row: int, rows: int) -> list[int]:
     return [rows if at == row else 1 for at in range(len(axes.extents))]
 
 
-def without_shared_blocks(function: Any) -> Any:
+def without_shared_blocks(function: PrimFunc) -> PrimFunc:
     """``function`` without the blocks whose results all pieces along open axes would share, as a scale of all rows is
     that is computed of others: what reads them computes them. As it is where there are none, or where one reduces."""
     blocks = [block for block in blocks_in(function.body) if len(block.iter_vars)]
@@ -42,7 +45,7 @@ def without_shared_blocks(function: Any) -> Any:
     return inlined.without_attr("global_symbol") if symbol is None else inlined.with_attr("global_symbol", symbol)
 
 
-def _is_shared(block: Any, function: Any) -> bool:
+def _is_shared(block: SBlock, function: PrimFunc) -> bool:
     """Whether what ``block`` writes has no open extent, and is not a parameter."""
     own = [buffer_of(region) for region in block.writes]
     inside = {hash(buffer) for buffer in function.body.block.alloc_buffers}

@@ -7,7 +7,7 @@ typical instance; it does not depend on the extents.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cpu import loops
 from tunehub.kernels.cpu.base import Machine, blocks_of
@@ -17,12 +17,15 @@ from tunehub.tir.nodes import integer, main_module
 from tunehub.tir.schedules import open_schedule
 from tunehub.tir.symbols import typical_instance
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import BlockRV, LoopRV, PrimFunc, Schedule
+
 FEWEST_STEPS = 1 << 13  # of the typical instance: fewer are not worth threads
 _NARROWEST = 4  # lanes
 _AT_ONCE = 4  # vectors of partial results, so that none waits for the one before
 
 
-def schedule_reductions(function: Any, machine: Machine) -> Any | None:
+def schedule_reductions(function: PrimFunc, machine: Machine) -> Schedule | None:
     """The schedule of ``function``; None where the typical instance is not such, and for little work."""
     typical = typical_instance(function)
     if typical is None:
@@ -42,7 +45,7 @@ def schedule_reductions(function: Any, machine: Machine) -> Any | None:
     return schedule
 
 
-def _map(schedule: Any, stage: Stage, machine: Machine) -> None:
+def _map(schedule: Schedule, stage: Stage, machine: Machine) -> None:
     found = schedule.get_loops(schedule.get_sblock(stage.nest.name))
     if not found:
         return
@@ -53,7 +56,7 @@ def _map(schedule: Any, stage: Stage, machine: Machine) -> None:
     schedule.parallel(schedule.fuse(*found[:-1]) if len(found) > 1 else found[0])
 
 
-def _reduction(schedule: Any, stage: Stage, machine: Machine) -> None:
+def _reduction(schedule: Schedule, stage: Stage, machine: Machine) -> None:
     """Results on threads; neighbours in vectors, or side by side in the innermost loop, which LLVM makes vectors of."""
     block, count = schedule.get_sblock(stage.nest.name), len(stage.nest.spatial)
     found = schedule.get_loops(block)
@@ -86,7 +89,7 @@ def _reduction(schedule: Any, stage: Stage, machine: Machine) -> None:
     schedule.decompose_reduction(block, steps[0])
 
 
-def _side_by_side(schedule: Any, stage: Stage, machine: Machine) -> None:
+def _side_by_side(schedule: Schedule, stage: Stage, machine: Machine) -> None:
     """Sums along an open axis in which neighbours lie side by side: several of each result, joined at the end. Vectors
     without conditions, and the remainder one by one."""
     total = schedule.get_sblock(stage.nest.name)
@@ -104,7 +107,7 @@ def _side_by_side(schedule: Any, stage: Stage, machine: Machine) -> None:
     schedule.vectorize(schedule.get_loops(schedule.decompose_reduction(parts, steps))[-1])
 
 
-def _all_in_one(schedule: Any, block: Any, last: Any, machine: Machine) -> None:
+def _all_in_one(schedule: Schedule, block: BlockRV, last: LoopRV, machine: Machine) -> None:
     """One result of all elements, as the largest one is: several vectors of them side by side along the innermost loop,
     where its extent is known, joined at the end."""
     extent = integer(schedule.get(last).extent)
@@ -118,7 +121,7 @@ def _all_in_one(schedule: Any, block: Any, last: Any, machine: Machine) -> None:
     schedule.vectorize(schedule.get_loops(schedule.decompose_reduction(parts, first))[-1])
 
 
-def lanes_along(schedule: Any, loop: Any, machine: Machine) -> int:
+def lanes_along(schedule: Schedule, loop: LoopRV, machine: Machine) -> int:
     """How many elements of a loop a vector may have; 1 where none pays or the extent is not known."""
     extent = integer(schedule.get(loop).extent)
     lanes = 1 if extent is None else max(divisors(extent, machine.vector))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache, lru_cache
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
@@ -21,6 +21,10 @@ from tunehub.kernels.template_fit import machine_for, with_short_indices
 from tunehub.tir.nodes import main_module
 from tunehub.tir.open_axes import OpenAxes
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import PrimFunc
+
 NAME, VERSION = "rows", 1  # of its knobs in records
 _MOST_ROWS, _MOST_BLOCKS = 8, 8
 _LIKELY_ROWS = (*range(1, 65), 128, 256, 384, 512)
@@ -36,7 +40,7 @@ class RowKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
     blocks: Annotated[int, Meta(ge=1, le=_MOST_BLOCKS)]
 
 
-def by_rows(function: Any, axes: OpenAxes, target: Any, knobs: RowKnobs | None = None) -> Any | None:
+def by_rows(function: PrimFunc, axes: OpenAxes, target: Target, knobs: RowKnobs | None = None) -> PrimFunc | None:
     """``function`` in register tiles along an open axis, if it is a product with rows along one; by ``knobs``, or by
     those with the fewest cycles over likely numbers of rows. Where ``target`` has instructions for matrices, these
     compute all but a few rows. Raises KnobError for knobs that do not fit."""
@@ -59,7 +63,7 @@ def by_rows(function: Any, axes: OpenAxes, target: Any, knobs: RowKnobs | None =
     return None
 
 
-def row_space(function: Any, axes: OpenAxes, machine: Machine) -> list[RowKnobs]:
+def row_space(function: PrimFunc, axes: OpenAxes, machine: Machine) -> list[RowKnobs]:
     """The knobs worth measuring, those of the rule first; none for what is no product of rows."""
     for _, workload in _products(function, axes):
         lanes = workload.lanes(machine)
@@ -67,7 +71,7 @@ def row_space(function: Any, axes: OpenAxes, machine: Machine) -> list[RowKnobs]
     return []
 
 
-def _products(function: Any, axes: OpenAxes) -> Iterator[tuple[int, DenseWorkload]]:
+def _products(function: PrimFunc, axes: OpenAxes) -> Iterator[tuple[int, DenseWorkload]]:
     """The positions of open extents that are rows of a product, with the product of a tile."""
     for row in reversed(range(len(axes.extents))):
         sizes = sizes_of(axes, row, _MOST_ROWS)
@@ -77,7 +81,7 @@ def _products(function: Any, axes: OpenAxes) -> Iterator[tuple[int, DenseWorkloa
             yield row, workload
 
 
-def _dense(piece: Any) -> DenseWorkload | None:
+def _dense(piece: PrimFunc) -> DenseWorkload | None:
     mod = main_module(piece)
     match = templates.find(mod)
     found = None if match is None or match.template.NAME != dense_template.NAME else match.workload
@@ -91,7 +95,7 @@ def _check(knobs: RowKnobs, outer: int) -> None:
         raise KnobError(f"blocks: {knobs.blocks} does not divide {outer}")
 
 
-def _dense_tile(piece: Any | None, lanes: int, blocks: int) -> Any | None:
+def _dense_tile(piece: PrimFunc | None, lanes: int, blocks: int) -> PrimFunc | None:
     """The schedule of a register tile that is all rows; None where the template refuses."""
     workload = None if piece is None else _dense(piece)
     if workload is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cpu import Machine, winograd
 from tunehub.kernels.cpu import dense as dense_template
@@ -24,6 +24,10 @@ from tunehub.tir.nodes import blocks_in, buffer_shapes, main_module
 from tunehub.tir.open_axes import separate_axes
 from tunehub.tir.symbols import symbols_of
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, PrimFunc, Schedule, Stmt
+
 _PREPROC = "meta_schedule.layout_rewrite_preproc"
 _STEP_FLOPS = 8  # of a step of a loop, as far as it matters whether threads pay
 
@@ -33,7 +37,7 @@ class TiledFunction:
     """``mod``: with the function as ``main``, its extents unknown. ``tile``: what served a tile of it, None for TVM's
     own loops or where ``template`` did."""
 
-    mod: Any
+    mod: IRModule
     tile: Any | None
     template: str
 
@@ -41,7 +45,7 @@ class TiledFunction:
 Inner = Callable[[Any], tuple[Any | None, Any | None]]
 
 
-def by_tiles(function: Any, target: Any, schedule: Inner) -> TiledFunction | None:
+def by_tiles(function: PrimFunc, target: Target, schedule: Inner) -> TiledFunction | None:
     """Schedule ``function``, a PrimFunc with open axes, by tiles of known extents; None when that cannot be.
 
     ``schedule``: schedules a static PrimFunc; returns it and what served it, or two times None.
@@ -76,7 +80,7 @@ def by_tiles(function: Any, target: Any, schedule: Inner) -> TiledFunction | Non
     return TiledFunction(mod=main_module(made), tile=served, template=getattr(served, "template", None) or "loops")
 
 
-def _anywhere(function: Any, machine: Machine) -> TiledFunction | None:
+def _anywhere(function: PrimFunc, machine: Machine) -> TiledFunction | None:
     """``function`` without tiles: its loops are scheduled as they are."""
     for name, make in (("elementwise", schedule_maps), ("loops", schedule_reductions)):
         schedule = make(function, machine)
@@ -85,17 +89,17 @@ def _anywhere(function: Any, machine: Machine) -> TiledFunction | None:
     return None
 
 
-def _whole(schedule: Any, template: str) -> TiledFunction:
+def _whole(schedule: Schedule, template: str) -> TiledFunction:
     mod = main_module(with_positive_divisors(schedule.mod["main"]))
     return TiledFunction(mod=mod, tile=None, template=template)
 
 
-def rewrites_layouts(node: Any) -> bool:
+def rewrites_layouts(node: Stmt) -> bool:
     """Whether a schedule copies an operand into another layout when the module is compiled: that is for all pieces."""
     return any(_PREPROC in (block.annotations or ()) for block in blocks_in(node))
 
 
-def fewest_for_threads(piece: Any, machine: Machine) -> int:
+def fewest_for_threads(piece: PrimFunc, machine: Machine) -> int:
     """The pieces that take as long as makes starting the thread pool worth it."""
     steps = sum(size_of((*block.spatial, *block.reduction)) for block in blocks_of(main_module(piece)))
     moved = sum(size_of(shape) for shape, _ in buffer_shapes(piece))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.symbolic.borders import Borders, border_values
 from tunehub.kernels.symbolic.loops import (
@@ -30,6 +30,10 @@ from tunehub.tir.nodes import buffer_kind, integer, parameters, plain_extent, wi
 from tunehub.tir.statements import bind, block_of, loop, parallel, sequence
 from tunehub.tir.views import Extents, match, number, view
 
+if TYPE_CHECKING:
+    from tunehub.kernels.symbolic.windows import Place
+    from tunehub.tir.types import Buffer, PrimExpr, PrimFunc, Stmt, Var
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WindowTiles:
@@ -41,7 +45,7 @@ class WindowTiles:
 
     rows: int
     sizes: TileSizes | None
-    functions: tuple[Any, ...]
+    functions: tuple[PrimFunc, ...]
     pixels: bool
 
 
@@ -49,13 +53,13 @@ class WindowTiles:
 class Padding:
     """The scheduled statement that writes a padded image, and the buffer that it writes."""
 
-    nest: Any
-    buffer: Any
+    nest: Stmt
+    buffer: Buffer
 
 
 def over_windows(
-    function: Any, windows: Windows, tiles: WindowTiles, padding: Padding | Borders | None, pieces: int
-) -> Any:
+    function: PrimFunc, windows: Windows, tiles: WindowTiles, padding: Padding | Borders | None, pieces: int
+) -> PrimFunc:
     """``function`` as a loop over tiles, behind a copy if that is its ``padding``; else these read the image itself.
 
     ``pieces``: how many the work is to be in at least for threads to share it. Raises NotTiledError where the schedules
@@ -93,7 +97,9 @@ def over_windows(
     return with_body(function, nest)
 
 
-def _located(tile: Any, body: Any, windows: Windows, padding: Padding | Borders | None, starts: dict[int, Any]) -> Any:
+def _located(
+    tile: PrimFunc, body: Stmt, windows: Windows, padding: Padding | Borders | None, starts: dict[int, PrimExpr]
+) -> Stmt:
     """``body`` where the tile's last parameters, if it reads the image itself, say where it is."""
 
     if not isinstance(padding, Borders):
@@ -104,7 +110,7 @@ def _located(tile: Any, body: Any, windows: Windows, padding: Padding | Borders 
     return known.around(tile.body, sequence([*bound, body]))
 
 
-def _shared(block: tuple[Any, int], task: tuple[Any, Any], body: Any, pieces: int) -> Any:
+def _shared(block: tuple[Var, int], task: tuple[PrimExpr, PrimExpr], body: Stmt, pieces: int) -> Stmt:
     """The loops over blocks of channels and the tasks of each, which share weights; on threads blocks where there are
     enough of them, else parts of the tasks."""
     from tvm import tirx
@@ -118,7 +124,7 @@ def _shared(block: tuple[Any, int], task: tuple[Any, Any], body: Any, pieces: in
     return parallel(part, parts, over_blocks)
 
 
-def _without_copy(tile: Any, padding: Padding | Borders | None) -> Any:
+def _without_copy(tile: PrimFunc, padding: Padding | Borders | None) -> PrimFunc:
     """``tile`` without the statement that writes its padded image, which becomes its last parameter."""
     if not isinstance(padding, Padding):
         return tile
@@ -130,7 +136,7 @@ def _without_copy(tile: Any, padding: Padding | Borders | None) -> Any:
     return with_parameter(with_body(tile, nests[-1], kept), padded[0])
 
 
-def _tasks(windows: Windows, tiles: WindowTiles) -> tuple[Any, Any, Any]:
+def _tasks(windows: Windows, tiles: WindowTiles) -> tuple[PrimExpr, PrimExpr, PrimExpr]:
     """How many tasks there are along the batch, the rows and the columns."""
     from tvm import tirx
 
@@ -143,14 +149,14 @@ def _tasks(windows: Windows, tiles: WindowTiles) -> tuple[Any, Any, Any]:
     return lead, row_tasks, tirx.max(_along(windows, tiles) // most, number(1))
 
 
-def _along(windows: Windows, tiles: WindowTiles) -> Any:
+def _along(windows: Windows, tiles: WindowTiles) -> PrimExpr:
     """The columns, or pixels, that tiles lie along."""
     _, rows, columns = windows.extents
     return number(rows) * number(columns) if tiles.pixels else columns
 
 
 def _plan(
-    windows: Windows, tiles: WindowTiles, task: tuple[Any, Any], extents: Extents
+    windows: Windows, tiles: WindowTiles, task: tuple[PrimExpr, PrimExpr], extents: Extents
 ) -> list[tuple[Any, Callable[[Any], Any]]]:
     """As of :func:`row_loops`; ``task``: which of how many along the columns."""
     if tiles.sizes is None:
@@ -158,7 +164,7 @@ def _plan(
     return row_loops(_along(windows, tiles), *task, tiles.sizes, extents)
 
 
-def _row(windows: Windows, tiles: WindowTiles, task: Any) -> Any:
+def _row(windows: Windows, tiles: WindowTiles, task: PrimExpr) -> PrimExpr:
     """The first row of a task."""
     from tvm import tirx
 
@@ -172,7 +178,7 @@ class _Wholes:
     """The operands that tiles are windows of: parameters of the function, and the padded image."""
 
     def __init__(
-        self, function: Any, windows: Windows, by: tuple[bool, Padding | Borders | None], extents: Extents
+        self, function: PrimFunc, windows: Windows, by: tuple[bool, Padding | Borders | None], extents: Extents
     ) -> None:
         """``by``: whether rows and columns are one axis, and the padding."""
         pixels, padding = by
@@ -191,11 +197,11 @@ class _Wholes:
         self._fixed = {at: buffer for at, (buffer, places) in operands.items() if not any(places)}
         self._bases = {at: _base(*each, pixels, extents) for at, each in self._operands.items()}
 
-    def declarations(self) -> list[Any]:
+    def declarations(self) -> list[Stmt]:
         """Statements in front of all tiles."""
         return [each for at, base in self._bases.items() for each in view(self._operands[at][0], base, {})]
 
-    def windows(self, tile: Any, starts: dict[int, Any]) -> tuple[list[Any], list[Any]]:
+    def windows(self, tile: PrimFunc, starts: dict[int, PrimExpr]) -> tuple[list[Any], list[Any]]:
         """Statements that make windows that begin at ``starts``, and the parameters of ``tile`` as parts of them."""
         from tvm import tirx
 
@@ -213,7 +219,7 @@ class _Wholes:
         return views, matches
 
 
-def _base(whole: Any, places: Sequence[Any], pixels: bool, extents: Extents) -> Any:
+def _base(whole: Buffer, places: Sequence[Place | None], pixels: bool, extents: Extents) -> Buffer:
     """``whole`` with variables for its extents; all pixels lie along the columns where they are one axis."""
     from tvm import tirx
 
@@ -225,5 +231,5 @@ def _base(whole: Any, places: Sequence[Any], pixels: bool, extents: Extents) -> 
     return tirx.decl_buffer(shape, str(kind.dtype), "whole")
 
 
-def _name(buffer: Any) -> str:
+def _name(buffer: Buffer) -> str:
     return str(buffer.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -25,6 +25,10 @@ from tunehub.tir.nodes import buffer_kind, integer, main_module, parameters
 from tunehub.tir.schedules import open_schedule
 from tunehub.tir.symbols import instance, symbols_of, typical_instance, variables_in
 
+if TYPE_CHECKING:
+    from tunehub.kernels.cpu.fusion import Surroundings
+    from tunehub.tir.types import Index, PrimFunc
+
 _TEMPLATES = (conv2d.NAME, depthwise.NAME, pooling.NAME)
 _LARGEST = 1 << 15  # values of a symbol that are tried for the size of a tile
 _MOST_COLUMNS, _MOST_BLOCKS, _MOST_LANES = 28, 8, 64
@@ -43,11 +47,11 @@ _UNROLLED = 9  # elements of a window
 class TiledWindows:
     """A scheduled function, and the name of the template of its tiles."""
 
-    function: Any
+    function: PrimFunc
     template: str
 
 
-def by_windows(function: Any, machine: Machine) -> TiledWindows | None:
+def by_windows(function: PrimFunc, machine: Machine) -> TiledWindows | None:
     """Schedule ``function``, a convolution or pooling of images of open height or width, by tiles; None for others."""
     typical = typical_instance(function)
     match = None if typical is None else templates.find(main_module(typical))
@@ -69,7 +73,7 @@ def by_windows(function: Any, machine: Machine) -> TiledWindows | None:
 
 
 def _tiles(
-    function: Any, windows: Windows, values: _Values, by: tuple[Match, Machine], borders: Borders | None
+    function: PrimFunc, windows: Windows, values: _Values, by: tuple[Match, Machine], borders: Borders | None
 ) -> WindowTiles:
     match, machine = by
     known = integer(windows.extents[COLUMNS])
@@ -83,7 +87,7 @@ def _tiles(
     return WindowTiles(rows=values.rows, sizes=sizes, functions=functions, pixels=pixels)
 
 
-def _are_pixels(function: Any, windows: Windows, values: _Values, match: Match) -> bool:
+def _are_pixels(function: PrimFunc, windows: Windows, values: _Values, match: Match) -> bool:
     is_pointwise = match.template.NAME == conv2d.NAME and match.workload.pointwise
     is_open = integer(windows.extents[ROWS]) is None and values.rows == 1
     return is_pointwise and is_open and windows.are_pixels(parameters(function))
@@ -101,7 +105,7 @@ class _Values:
     by_columns: dict[int, dict[int, int]]
 
     @classmethod
-    def of(cls, function: Any, windows: Windows) -> _Values | None:
+    def of(cls, function: PrimFunc, windows: Windows) -> _Values | None:
         """None where the numbers of rows and columns depend on the same symbol, or on several."""
         batch, rows, columns = (_attained(function, extent) for extent in windows.extents)
         if batch is None or rows is None or columns is None or not (batch and rows and columns):
@@ -126,7 +130,7 @@ class _Values:
         return [known[hash(symbol)] for symbol in self.symbols]
 
 
-def _attained(function: Any, extent: Any) -> dict[int, dict[int, int]] | None:
+def _attained(function: PrimFunc, extent: Index) -> dict[int, dict[int, int]] | None:
     """The numbers that an extent can be, up to the width of the largest tile, and the least value of its symbol for
     each; None where it depends on several symbols. All extents that depend on the symbol are to be positive there."""
     variables = variables_in([] if integer(extent) is not None else [extent])
@@ -146,7 +150,7 @@ def _attained(function: Any, extent: Any) -> dict[int, dict[int, int]] | None:
     return {number: {hash(symbol): value} for number, value in pairs if 0 < number <= _MOST_COLUMNS}
 
 
-def _tile(piece: Any, match: Match, size: tuple[int, int] | None, borders: Borders | None) -> Any:
+def _tile(piece: PrimFunc, match: Match, size: tuple[int, int] | None, borders: Borders | None) -> PrimFunc:
     """The schedule of a tile of columns and blocks, or of whole rows. Raises KnobError where there is none."""
     mod = main_module(piece if borders is None else with_borders(piece, borders))
     own = templates.find(mod)
@@ -214,7 +218,7 @@ def _conv_sizes(
     return min(choices, key=seconds)
 
 
-def _padding(function: Any, around: Any, machine: Machine) -> Padding:
+def _padding(function: PrimFunc, around: Surroundings, machine: Machine) -> Padding:
     """The padded image of all of the input, written by all threads: its blocks of channels where there are enough of
     them, else these and rows. TVM's passes take several times as long where an open extent divides an index."""
     schedule = open_schedule(main_module(function))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,21 @@ from tunehub.tir.nodes import buffer_kind, buffer_of, integer, is_reduction, par
 from tunehub.tir.open_axes import NotSeparateError, realizations, stores_in
 from tunehub.tir.symbols import symbols_of
 from tunehub.tir.versions import LOADS
+
+if TYPE_CHECKING:
+    from tunehub.tir.index_expressions import Expression
+    from tunehub.tir.types import (
+        Buffer,
+        BufferLoad,
+        BufferStore,
+        Index,
+        IterVar,
+        PrimExpr,
+        PrimFunc,
+        SBlock,
+        SBlockRealize,
+        Var,
+    )
 
 BATCH, ROWS, COLUMNS = range(3)
 _AXES = {BATCH: 0, ROWS: 2, COLUMNS: 3}  # of images, in blocks of channels or not
@@ -41,12 +56,12 @@ class Windows:
     places: dict[int, tuple[Place | None, ...]]
     pad: Any | None
 
-    def are_pixels(self, buffers: Sequence[Any]) -> bool:
+    def are_pixels(self, buffers: Sequence[Buffer]) -> bool:
         """Whether rows and columns lie side by side in all ``buffers`` that have them, and move by one: then they are
         one axis of pixels in memory."""
         return all(self._has_pixels(buffer) for buffer in buffers if hash(buffer) in self.places)
 
-    def _has_pixels(self, buffer: Any) -> bool:
+    def _has_pixels(self, buffer: Buffer) -> bool:
         places = self.places[hash(buffer)]
         moving = [(axis, place) for axis, place in enumerate(places) if place is not None and place[0] != BATCH]
         if not moving:
@@ -57,7 +72,7 @@ class Windows:
         return whole and moving == [(first, (ROWS, 1)), (first + 1, (COLUMNS, 1))]
 
 
-def windows_of(function: Any, anchor: str, around: Surroundings) -> Windows | None:
+def windows_of(function: PrimFunc, anchor: str, around: Surroundings) -> Windows | None:
     """How the operands of ``function``, whose reduction is the block ``anchor`` with ``around`` it, move with tiles of
     its result; None where they do not just move, and where neither rows nor columns are open."""
     try:
@@ -78,7 +93,7 @@ def windows_of(function: Any, anchor: str, around: Surroundings) -> Windows | No
     return Windows(extents=extents, places=places.found, pad=pad) if any(is_open[ROWS:]) else None
 
 
-def _extents(block: Any) -> tuple[Any, Any, Any]:
+def _extents(block: SBlock) -> tuple[Index, Index, Index]:
     spatial = [plain_extent(axis.dom.extent) for axis in block.iter_vars if not is_reduction(axis)]
     if len(spatial) not in _RANKS:
         raise NotSeparateError
@@ -88,11 +103,11 @@ def _extents(block: Any) -> tuple[Any, Any, Any]:
 class _Places:
     """Finds how buffers move with tiles, access by access; NotSeparateError for one that does not just move."""
 
-    def __init__(self, symbols: Sequence[Any], extents: tuple[Any, Any, Any], known: set[int]) -> None:
+    def __init__(self, symbols: Sequence[Var], extents: tuple[Index, Index, Index], known: set[int]) -> None:
         self.found: dict[int, tuple[Place | None, ...]] = {}
         self._symbols, self._extents, self._known = symbols, extents, known
 
-    def judge(self, realize: Any) -> None:
+    def judge(self, realize: SBlockRealize) -> None:
         """Judge a block; what it writes is known from then on."""
         block = realize.block
         if integer(realize.predicate) != 1 or len(block.alloc_buffers) or len(block.match_buffers):
@@ -111,7 +126,7 @@ class _Places:
                 for load in _loads(store.value, {hash(axis.var) for axis in fixed}):
                     self._access(load, opened, samples)
 
-    def _open_variables(self, block: Any) -> dict[int, int]:
+    def _open_variables(self, block: SBlock) -> dict[int, int]:
         """The variables of open axes, by hash, in a block that has the same ones as the result."""
         spatial = [axis for axis in block.iter_vars if not is_reduction(axis)]
         if len(spatial) not in _RANKS:
@@ -125,7 +140,9 @@ class _Places:
                 found[hash(axis.var)] = at
         return found
 
-    def _access(self, access: Any, opened: dict[int, int], samples: Sequence[Any]) -> tuple[Place | None, ...]:
+    def _access(
+        self, access: BufferLoad | BufferStore, opened: dict[int, int], samples: Sequence[Any]
+    ) -> tuple[Place | None, ...]:
         buffer = hash(buffer_of(access))
         if buffer not in self._known:
             raise NotSeparateError
@@ -135,7 +152,7 @@ class _Places:
         return places
 
 
-def _place(index: Any, opened: dict[int, int], samples: Sequence[dict[int, Any]]) -> Place | None:
+def _place(index: Expression, opened: dict[int, int], samples: Sequence[dict[int, Any]]) -> Place | None:
     """How an index moves with the open axes, judged by trying it."""
     steps = {}
     for name in opened:
@@ -149,7 +166,7 @@ def _place(index: Any, opened: dict[int, int], samples: Sequence[dict[int, Any]]
     return moving[0] if moving else None
 
 
-def _sampled(symbols: Sequence[Any], probe: Sequence[int], fixed: Sequence[Any], opened: dict[int, int]) -> Any:
+def _sampled(symbols: Sequence[Var], probe: Sequence[int], fixed: Sequence[IterVar], opened: dict[int, int]) -> Any:
     """Places in a block for these values of the symbols: the same ones along all axes but those that are open."""
     same, moving = np.random.default_rng(0), np.random.default_rng(probe[0])
     found = {hash(symbol): np.asarray(value) for symbol, value in zip(symbols, probe, strict=False)}
@@ -157,7 +174,7 @@ def _sampled(symbols: Sequence[Any], probe: Sequence[int], fixed: Sequence[Any],
     return found | {name: moving.integers(0, max(PROBES[0]), _SAMPLES) for name in opened}
 
 
-def _loads(value: Any, variables: set[int]) -> Iterator[Any]:
+def _loads(value: PrimExpr, variables: set[int]) -> Iterator[Any]:
     """What a value loads; NotSeparateError where it depends on other variables than ``variables`` besides."""
     if type(value).__name__ in LOADS:
         yield value

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm import te, tirx
 
@@ -32,6 +32,9 @@ from tunehub.kernels.te.grouped import (
 )
 from tunehub.kernels.te.scales import LIMITS, Affine
 from tunehub.tir.nodes import integer, plain_extent, shape_of
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Index, IterVar, PrimExpr, Tensor
 
 KEYS, VALUES = "tunehub_attention_keys", "tunehub_attention_values"
 SCORES, MASKED = "tunehub_attention_scores", "tunehub_attention_masked"
@@ -72,11 +75,11 @@ class Rounding:
     affine: Affine
     dtype: str
 
-    def rounded(self, score: Any) -> Any:
+    def rounded(self, score: PrimExpr) -> PrimExpr:
         """The number that the integer stands for."""
         return self.number(score / tirx.const(self.affine.scale, WIDE))
 
-    def number(self, steps: Any) -> Any:
+    def number(self, steps: PrimExpr) -> PrimExpr:
         """The same of so many steps. In floating point, which has all integers of 8 bits, it is fewer instructions."""
         least, most = (tirx.const(each - self.affine.zero, WIDE) for each in LIMITS[self.dtype])
         nearest = tirx.call_llvm_pure_intrin(WIDE, "llvm.rint", steps)
@@ -101,7 +104,7 @@ class Reordered:
         own = shape_of(self.tensor)
         return () if own is None else tuple(own[axis] for axis in self.axes)
 
-    def at(self, *place: Any) -> Any:
+    def at(self, *place: Index) -> PrimExpr:
         """The element at a place along the axes in that order, of a tensor of tensor expressions."""
         own = dict(zip(self.axes, place, strict=True))
         return self.tensor[tuple(own[axis] for axis in range(len(self.axes)))]
@@ -118,16 +121,16 @@ class Scores:
 
 
 def attention(
-    query: Any,
-    keys: Any,
-    values: Any,
-    operands: Sequence[Any],
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    operands: Sequence[Tensor],
     *,
     steps: Sequence[Step],
     axes: Sequence[Sequence[int]],
     scores: Scores,
     safe: bool = False,
-) -> Any:
+) -> Tensor:
     """The tensor ``[..., S, N]`` of queries ``[..., S, D]``, keys ``[..., D, T]`` and values ``[..., T, N]``.
 
     ``axes``: for these three, which axis of the tensor as it is given each of theirs is. ``steps``: what is done with
@@ -141,7 +144,7 @@ def attention(
     masked = te.compute(sizes.tile, masked_score(sizes, lambda *i: products[i], steps, operands), name=MASKED)
     most = joined_sides(sizes, masked, te.max, MOST)
 
-    def power(*i: Any) -> Any:
+    def power(*i: PrimExpr) -> PrimExpr:
         largest = most[i[:-2]]
         return exp(masked[i] - (tirx.max(largest, tirx.const(_LOWEST, WIDE)) if safe else largest))
 
@@ -149,7 +152,7 @@ def attention(
     total = joined_sides(sizes, powers, te.sum, TOTAL)
     sums = _weighted(sizes, powers, v) if by is None else _narrow_weighted(sizes, powers, v, by)
 
-    def result(*i: Any) -> Any:
+    def result(*i: PrimExpr) -> PrimExpr:
         *outer, row, output = i
         place = (*outer, row // sizes.rows, row % sizes.rows)
         quotient = element_at(sums, *place, output) / total[place]
@@ -163,16 +166,16 @@ class AttentionSizes:
     """Extents: of axes for batch and heads, queries, their depth, keys, outputs; queries of a task, and keys of one
     group."""
 
-    lead: tuple[Any, ...]
-    length: Any
+    lead: tuple[Index, ...]
+    length: Index
     depth: int
-    keys: Any
+    keys: Index
     outputs: int
     rows: int
     width: int
 
     @classmethod
-    def of(cls, tensors: Sequence[Any], axes: Sequence[Sequence[int]], scores: Scores) -> AttentionSizes:
+    def of(cls, tensors: Sequence[Tensor], axes: Sequence[Sequence[int]], scores: Scores) -> AttentionSizes:
         """Of queries, keys and values, with the axes of tensors that theirs are."""
         (*lead, length, depth), (*_, keys), (*_, outputs) = map(ordered, tensors, axes)
         return cls(
@@ -186,12 +189,12 @@ class AttentionSizes:
         )
 
     @property
-    def groups(self) -> Any:
+    def groups(self) -> Index:
         """Groups of keys; the last one is filled up."""
         return (self.keys + self.width - 1) // self.width
 
     @property
-    def tasks(self) -> Any:
+    def tasks(self) -> Index:
         """Tasks of a head. TVM finds this form, and no other, equal to what it derives from the loops."""
         return (self.length - 1) // self.rows + 1
 
@@ -200,15 +203,15 @@ class AttentionSizes:
         """The shape of all scores."""
         return (*self.lead, self.tasks, self.rows, self.groups, self.width)
 
-    def row(self, task: Any, row: Any) -> Any:
+    def row(self, task: PrimExpr, row: PrimExpr) -> PrimExpr:
         """The query of a row of a task; behind the end, the last one."""
         return tirx.min(task * self.rows + row, self.length - 1)
 
 
-def _scores(sizes: AttentionSizes, query: Reordered, keys: Reordered) -> Any:
+def _scores(sizes: AttentionSizes, query: Reordered, keys: Reordered) -> Tensor:
     """The products of queries and keys, which are copied into groups."""
 
-    def packed(*i: Any) -> Any:
+    def packed(*i: PrimExpr) -> PrimExpr:
         *outer, group, step, place = i
         key = group * sizes.width + place
         return tirx.if_then_else(key < sizes.keys, keys.at(*outer, step, key), tirx.const(0, WIDE))
@@ -216,22 +219,22 @@ def _scores(sizes: AttentionSizes, query: Reordered, keys: Reordered) -> Any:
     groups = te.compute((*sizes.lead, sizes.groups, sizes.depth, sizes.width), packed, name=KEYS)
     k = te.reduce_axis((0, sizes.depth), "k")
 
-    def product(*i: Any) -> Any:
+    def product(*i: PrimExpr) -> PrimExpr:
         *outer, task, row, group, place = i
         return te.sum(query.at(*outer, sizes.row(task, row), k) * element_at(groups, *outer, group, k, place), axis=k)
 
     return te.compute(sizes.tile, product, name=SCORES)
 
 
-def _narrow_scores(sizes: AttentionSizes, query: Reordered, keys: Reordered, by: Groups) -> Any:
+def _narrow_scores(sizes: AttentionSizes, query: Reordered, keys: Reordered, by: Groups) -> Tensor:
     """The same in bfloat16."""
     split = by.split(sizes.depth)
 
-    def rounded(*i: Any) -> Any:
+    def rounded(*i: Index) -> Any:
         *outer, task, row, step = i
         return query.at(*outer, sizes.row(task, row), step).astype(NARROW)
 
-    def packed(*i: Any) -> Any:
+    def packed(*i: Index) -> Any:
         *outer, group = i[: len(sizes.lead) + 1]
         *steps, place, item = i[len(sizes.lead) + 1 :]
         key, step = group * sizes.width + place, position((*steps, item), (*split, by.size))
@@ -241,7 +244,7 @@ def _narrow_scores(sizes: AttentionSizes, query: Reordered, keys: Reordered, by:
     groups = te.compute((*sizes.lead, sizes.groups, *split, sizes.width, by.size), packed, name=KEYS)
     axes = reduced((*split, by.size))
 
-    def product(*i: Any) -> Any:
+    def product(*i: Index) -> PrimExpr:
         *outer, task, row, group, place = i
         element = element_at(queries, *outer, task, row, position(axes, (*split, by.size)))
         factor = element_at(groups, *outer, group, *axes[:-1], place, axes[-1])
@@ -251,12 +254,15 @@ def _narrow_scores(sizes: AttentionSizes, query: Reordered, keys: Reordered, by:
 
 
 def masked_score(
-    sizes: AttentionSizes, score_at: Callable[..., Any], steps: Sequence[Step | Rounding], operands: Sequence[Any]
-) -> Callable[..., Any]:
+    sizes: AttentionSizes,
+    score_at: Callable[..., PrimExpr],
+    steps: Sequence[Step | Rounding],
+    operands: Sequence[Tensor],
+) -> Callable[..., PrimExpr]:
     """A function that returns a score as the softmax takes it; those behind the last key count nothing."""
     whole = [_padded(operand, sizes, at) for at, operand in enumerate(operands)]
 
-    def masked(*i: Any) -> Any:
+    def masked(*i: PrimExpr) -> PrimExpr:
         *outer, task, row, group, place = i
         key, score = group * sizes.width + place, score_at(*i)
         for step in steps:
@@ -273,28 +279,32 @@ def masked_score(
     return masked
 
 
-def joined_sides(sizes: AttentionSizes, scores: Any, reducer: Callable[..., Any], name: str) -> Any:
+def joined_sides(sizes: AttentionSizes, scores: Tensor, reducer: Callable[..., PrimExpr], name: str) -> Tensor:
     """A maximum or sum over all keys of ``scores``."""
     return along_groups((*sizes.lead, sizes.tasks, sizes.rows), sizes.tile[-2:], lambda *i: scores[i], reducer, name)
 
 
 def along_groups(
-    rows: Sequence[Any], extents: Sequence[Any], value: Callable[..., Any], reducer: Callable[..., Any], name: str
-) -> Any:
+    rows: Sequence[Index],
+    extents: Sequence[Index],
+    value: Callable[..., PrimExpr],
+    reducer: Callable[..., PrimExpr],
+    name: str,
+) -> Tensor:
     """A maximum or sum for each of ``rows``, over groups and their places: of each place, and then of these."""
     group, lane = te.reduce_axis((0, extents[0]), "group"), te.reduce_axis((0, extents[1]), "lane")
 
-    def along(*i: Any) -> Any:
+    def along(*i: PrimExpr) -> PrimExpr:
         return reducer(value(*i[:-1], group, i[-1]), axis=group)
 
     side = te.compute((*rows, extents[1]), along, name=name + SIDE)
     return te.compute(rows, lambda *i: reducer(element_at(side, *i, lane), axis=lane), name=name)
 
 
-def _weighted(sizes: AttentionSizes, powers: Any, values: Reordered) -> Any:
+def _weighted(sizes: AttentionSizes, powers: Tensor, values: Reordered) -> Tensor:
     """The sums of values, which are copied in the order of the keys' groups, zeros behind the last."""
 
-    def filled(*i: Any) -> Any:
+    def filled(*i: PrimExpr) -> PrimExpr:
         *outer, group, place, output = i
         key = group * sizes.width + place
         return tirx.if_then_else(key < sizes.keys, values.at(*outer, key, output), tirx.const(0, WIDE))
@@ -302,7 +312,7 @@ def _weighted(sizes: AttentionSizes, powers: Any, values: Reordered) -> Any:
     groups = te.compute((*sizes.lead, sizes.groups, sizes.width, sizes.outputs), filled, name=VALUES)
     part, lane = te.reduce_axis((0, sizes.groups), "part"), te.reduce_axis((0, sizes.width), "lane")
 
-    def weighted(*i: Any) -> Any:
+    def weighted(*i: PrimExpr) -> PrimExpr:
         *outer, task, row, output = i
         weight = element_at(powers, *outer, task, row, part, lane)
         return te.sum(weight * element_at(groups, *outer, part, lane, output), axis=[part, lane])
@@ -310,11 +320,11 @@ def _weighted(sizes: AttentionSizes, powers: Any, values: Reordered) -> Any:
     return te.compute((*sizes.lead, sizes.tasks, sizes.rows, sizes.outputs), weighted, name=WEIGHTED)
 
 
-def _narrow_weighted(sizes: AttentionSizes, powers: Any, values: Reordered, by: Groups) -> Any:
+def _narrow_weighted(sizes: AttentionSizes, powers: Tensor, values: Reordered, by: Groups) -> Tensor:
     """The same in bfloat16."""
     split = by.split(sizes.width)
 
-    def filled(*i: Any) -> Any:
+    def filled(*i: Index) -> Any:
         *outer, group = i[: len(sizes.lead) + 1]
         *steps, output, item = i[len(sizes.lead) + 1 :]
         key = group * sizes.width + position((*steps, item), (*split, by.size))
@@ -325,7 +335,7 @@ def _narrow_weighted(sizes: AttentionSizes, powers: Any, values: Reordered, by: 
     groups = te.compute((*sizes.lead, sizes.groups, *split, sizes.outputs, by.size), filled, name=VALUES)
     part, *axes = reduced((sizes.groups, *split, by.size))
 
-    def weighted(*i: Any) -> Any:
+    def weighted(*i: Index) -> PrimExpr:
         *outer, task, row, output = i
         weight = element_at(rounded, *outer, task, row, part, position(axes, (*split, by.size)))
         value = element_at(groups, *outer, part, *axes[:-1], output, axes[-1])
@@ -334,31 +344,31 @@ def _narrow_weighted(sizes: AttentionSizes, powers: Any, values: Reordered, by: 
     return te.compute((*sizes.lead, sizes.tasks, sizes.rows, sizes.outputs), weighted, name=WEIGHTED)
 
 
-def reduced(extents: Sequence[Any]) -> list[Any]:
+def reduced(extents: Sequence[Index]) -> list[IterVar]:
     return [te.reduce_axis((0, extent), f"k{at}") for at, extent in enumerate(extents)]
 
 
-def element_at(tensor: Any, *place: Any) -> Any:
+def element_at(tensor: Tensor, *place: Index) -> PrimExpr:
     return tensor[place]
 
 
-def _padded(operand: Any, sizes: AttentionSizes, at: int) -> Any:
+def _padded(operand: Tensor, sizes: AttentionSizes, at: int) -> Tensor:
     """A tensor that scores are combined with, zeros behind its last axis; itself where that is 1."""
     shape = [plain_extent(extent) for extent in operand.shape]
     if integer(shape[-1]) == 1:
         return operand
 
-    def compute(*i: Any) -> Any:
+    def compute(*i: PrimExpr) -> PrimExpr:
         return tirx.if_then_else(i[-1] < sizes.keys, operand[i], tirx.const(0, WIDE))
 
     return te.compute((*shape[:-1], sizes.groups * sizes.width), compute, name=f"{OPERAND}{at}")
 
 
-def _broadcast(tensor: Any, place: Sequence[Any]) -> Any:
+def _broadcast(tensor: Tensor, place: Sequence[PrimExpr]) -> PrimExpr:
     shape = [plain_extent(extent) for extent in tensor.shape]
     own = place[len(place) - len(shape) :]
     return tensor[tuple(0 if integer(extent) == 1 else at for at, extent in zip(own, shape, strict=True))]
 
 
-def ordered(tensor: Any, axes: Sequence[int]) -> list[Any]:
+def ordered(tensor: Tensor, axes: Sequence[int]) -> list[Index]:
     return [plain_extent(tensor.shape[axis]) for axis in axes]

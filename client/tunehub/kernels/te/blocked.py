@@ -17,13 +17,16 @@ Source of the layouts: ``topi/nn/conv2d.py`` (``conv2d_NCHWc``) and ``topi/x86/c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from tvm import te, tirx, topi
 
 from tunehub.kernels.te.channel_groups import groups_of
 from tunehub.tir.nodes import plain_extent, symbolic
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Index, IterVar, PrimExpr, Tensor
 
 CONV2D, DEPTHWISE, DENSE = "tunehub_conv2d", "tunehub_depthwise", "tunehub_dense"
 TO_BLOCKED, FROM_BLOCKED, CONCAT, PAD = "tunehub_to_blocked", "tunehub_from_blocked", "tunehub_concat", "pad_temp"
@@ -31,15 +34,15 @@ SHUFFLE, SLICE = "tunehub_shuffle", "tunehub_slice"
 
 
 def conv2d_blocked(
-    data: Any,
-    weight: Any,
+    data: Tensor,
+    weight: Tensor,
     *,
     strides: tuple[int, int] = (1, 1),
     padding: tuple[int, int, int, int] = (0, 0, 0, 0),
     dilation: tuple[int, int] = (1, 1),
     groups: int = 1,
     channels: tuple[int, int] | None = None,
-) -> Any:
+) -> Tensor:
     """Return the convolution of ``data`` as the tensor ``[N, O/o, OH, OW, o]``.
 
     ``data``: ``[N, C/c, H, W, c]`` with ``weight`` ``[O/o, I/i, KH, KW, i, o]``, or plain ``[N, C, H, W]`` with
@@ -61,7 +64,7 @@ def conv2d_blocked(
     )
     inner_in = [te.reduce_axis((0, int(weight.shape[4])), "ii")] if blocked else []
 
-    def compute(n: Any, oc: Any, oh: Any, ow: Any, oi: Any) -> Any:
+    def compute(n: PrimExpr, oc: PrimExpr, oh: PrimExpr, ow: PrimExpr, oi: PrimExpr) -> PrimExpr:
         outer_c, *inner_c = channel(oc, outer_in, *inner_in) if channel is not None else (outer_in, *inner_in)
         element = at(padded, n, outer_c, *place(oh, ow, kh, kw), *inner_c)
         product = element * at(weight, oc, outer_in, kh, kw, *inner_in, oi)
@@ -73,13 +76,13 @@ def conv2d_blocked(
 
 
 def depthwise_blocked(
-    data: Any,
-    weight: Any,
+    data: Tensor,
+    weight: Tensor,
     *,
     strides: tuple[int, int] = (1, 1),
     padding: tuple[int, int, int, int] = (0, 0, 0, 0),
     dilation: tuple[int, int] = (1, 1),
-) -> Any:
+) -> Tensor:
     """Return the depthwise convolution of ``data`` ``[N, C/c, H, W, c]`` with ``weight`` ``[C/c, KH, KW, c]``.
 
     One output channel for each input channel. The result has the shape ``[N, C/c, OH, OW, c]``; sums of uint8 ``data``
@@ -90,7 +93,7 @@ def depthwise_blocked(
     padded, size, place = windows(data, kernel, strides, padding, dilation)
     kh, kw = te.reduce_axis((0, kernel[0]), "kh"), te.reduce_axis((0, kernel[1]), "kw")
 
-    def compute(n: Any, c: Any, oh: Any, ow: Any, ci: Any) -> Any:
+    def compute(n: PrimExpr, c: PrimExpr, oh: PrimExpr, ow: PrimExpr, ci: PrimExpr) -> PrimExpr:
         element, factor = at(padded, n, c, *place(oh, ow, kh, kw), ci), weight[c, kh, kw, ci]
         if str(data.dtype) != str(weight.dtype):
             sums = "int32" if str(data.dtype) == "uint8" else "float32"
@@ -100,7 +103,7 @@ def depthwise_blocked(
     return te.compute((batch, outer, *size, block), compute, name=DEPTHWISE)
 
 
-def dense_blocked(data: Any, weight: Any, *, outputs: int | None = None) -> Any:
+def dense_blocked(data: Tensor, weight: Tensor, *, outputs: int | None = None) -> Tensor:
     """Return the matmul of ``data`` ``[..., M, K]`` and ``weight`` ``[N/o, K, o]`` as ``[..., M, N]``.
 
     ``weight`` is as :func:`tunehub.kernels.te.weights.pack_dense_weight` returns it; ``outputs``: ``N`` without the
@@ -112,7 +115,7 @@ def dense_blocked(data: Any, weight: Any, *, outputs: int | None = None) -> Any:
     outer, _, block = _ints(weight.shape)
     k = te.reduce_axis((0, depth), "k")
 
-    def compute(*indices: Any) -> Any:
+    def compute(*indices: PrimExpr) -> PrimExpr:
         *rows, oc, oi = indices
         return te.sum(at(data, *rows, k) * weight[oc, k, oi], axis=[k])
 
@@ -120,7 +123,7 @@ def dense_blocked(data: Any, weight: Any, *, outputs: int | None = None) -> Any:
     return cut(product, outer * block if outputs is None else outputs)
 
 
-def cut(product: Any, outputs: int) -> Any:
+def cut(product: Tensor, outputs: int) -> Tensor:
     """Return ``product`` ``[..., M, N/o, o]`` as ``[..., M, outputs]``, without the fill-up."""
     *lead, _, block = _extents(product.shape)
     return te.compute(
@@ -129,7 +132,7 @@ def cut(product: Any, outputs: int) -> Any:
 
 
 def pool2d_blocked(
-    data: Any,
+    data: Tensor,
     *,
     kind: Literal["max", "avg"],
     pool_size: tuple[int, int],
@@ -138,7 +141,7 @@ def pool2d_blocked(
     dilation: tuple[int, int] = (1, 1),
     ceil_mode: bool = False,
     count_include_pad: bool = False,
-) -> Any:
+) -> Tensor:
     """Return the pooling of ``data`` ``[N, C/c, H, W, c]``; the meaning of the arguments is Relax's.
 
     ``padding``: top, left, bottom, right. Blocks are TOPI's (``pool_max``; ``pool_sum`` and ``pool_avg``).
@@ -152,14 +155,14 @@ def pool2d_blocked(
 
 
 def max_pool2d_narrow(
-    data: Any,
+    data: Tensor,
     *,
     pool_size: tuple[int, int],
     strides: tuple[int, int],
     padding: tuple[int, int, int, int],
     dilation: tuple[int, int],
     size: tuple[int, int],
-) -> Any:
+) -> Tensor:
     """Return the largest of each window of ``data`` ``[N, C/c, H, W, c]`` in bfloat16 as float32; ``size``: rows and
     columns of the result, whose last windows may end behind the image."""
     batch, outer, *image, block = _extents(data.shape)
@@ -171,7 +174,7 @@ def max_pool2d_narrow(
         data = topi.nn.pad(data, [0, 0, *whole[:2], 0], [0, 0, *whole[2:], 0], least, name=PAD)
     kh, kw = te.reduce_axis((0, pool_size[0]), "rv0"), te.reduce_axis((0, pool_size[1]), "rv1")
 
-    def most(n: Any, c: Any, oh: Any, ow: Any, ci: Any) -> Any:
+    def most(n: PrimExpr, c: PrimExpr, oh: PrimExpr, ow: PrimExpr, ci: PrimExpr) -> PrimExpr:
         row, column = oh * strides[0] + kh * dilation[0], ow * strides[1] + kw * dilation[1]
         return te.max(at(data, n, c, row, column, ci).astype("float32"), axis=[kh, kw])
 
@@ -179,18 +182,18 @@ def max_pool2d_narrow(
 
 
 def _average(
-    data: Any,
+    data: Tensor,
     pool_size: tuple[int, int],
     strides: tuple[int, int],
     padding: tuple[int, int, int, int],
     dilation: tuple[int, int],
-) -> Any:
+) -> Tensor:
     """Averages over windows that are all of one size: TOPI counts their elements, where it does not know the image."""
     batch, outer, _, _, block = _extents(data.shape)
     padded, size, place = windows(data, pool_size, strides, padding, dilation)
     kh, kw = te.reduce_axis((0, pool_size[0]), "rv0"), te.reduce_axis((0, pool_size[1]), "rv1")
 
-    def total(n: Any, c: Any, oh: Any, ow: Any, ci: Any) -> Any:
+    def total(n: PrimExpr, c: PrimExpr, oh: PrimExpr, ow: PrimExpr, ci: PrimExpr) -> PrimExpr:
         return te.sum(at(padded, n, c, *place(oh, ow, kh, kw), ci), axis=[kh, kw])
 
     count = tirx.const(math.prod(pool_size), data.dtype)
@@ -198,16 +201,16 @@ def _average(
     return te.compute(sums.shape, lambda *at: sums[at] / count, name="pool_avg")
 
 
-def adaptive_pool2d_blocked(data: Any, *, kind: Literal["max", "avg"], output_size: tuple[int, int]) -> Any:
+def adaptive_pool2d_blocked(data: Tensor, *, kind: Literal["max", "avg"], output_size: tuple[int, int]) -> Tensor:
     """Return the adaptive pooling of ``data`` ``[N, C/c, H, W, c]``; ``(1, 1)`` pools the whole image."""
     return topi.nn.adaptive_pool(data, output_size, kind, _layout(data))
 
 
-def to_blocked(data: Any, block: int) -> Any:
+def to_blocked(data: Tensor, block: int) -> Tensor:
     """Return ``data`` ``[N, C, *spatial]`` as ``[N, ceil(C / block), *spatial, block]``, zeros where channels end."""
     batch, channels, *spatial = _extents(data.shape)
 
-    def compute(n: Any, outer: Any, *rest: Any) -> Any:
+    def compute(n: PrimExpr, outer: PrimExpr, *rest: PrimExpr) -> PrimExpr:
         channel = outer * block + rest[-1]
         value = at(data, n, channel, *rest[:-1])
         if channels % block == 0:
@@ -217,21 +220,21 @@ def to_blocked(data: Any, block: int) -> Any:
     return te.compute((batch, -(-channels // block), *spatial, block), compute, name=TO_BLOCKED)
 
 
-def from_blocked(data: Any, channels: int) -> Any:
+def from_blocked(data: Tensor, channels: int) -> Tensor:
     """Return ``data`` ``[N, C/c, *spatial, c]`` as ``[N, channels, *spatial]``; filled-up channels are cut off."""
     batch, _, *spatial, block = _extents(data.shape)
 
-    def compute(n: Any, channel: Any, *rest: Any) -> Any:
+    def compute(n: PrimExpr, channel: PrimExpr, *rest: PrimExpr) -> PrimExpr:
         return at(data, n, channel // block, *rest, channel % block)
 
     return te.compute((batch, channels, *spatial), compute, name=FROM_BLOCKED)
 
 
-def reblock(data: Any, channels: int, block: int) -> Any:
+def reblock(data: Tensor, channels: int, block: int) -> Tensor:
     """Return ``data`` ``[N, C/c, *spatial, c]`` with ``channels`` logical channels in blocks of another size."""
     batch, _, *spatial, old = _extents(data.shape)
 
-    def compute(n: Any, outer: Any, *rest: Any) -> Any:
+    def compute(n: PrimExpr, outer: PrimExpr, *rest: PrimExpr) -> PrimExpr:
         channel = outer * block + rest[-1]
         value = at(data, n, channel // old, *rest[:-1], channel % old)
         if channels % block == 0:
@@ -241,7 +244,7 @@ def reblock(data: Any, channels: int, block: int) -> Any:
     return te.compute((batch, -(-channels // block), *spatial, block), compute, name=TO_BLOCKED)
 
 
-def shuffle_blocked(data: Any, *, strides: tuple[int, int], begin: tuple[int, int], size: tuple[int, int]) -> Any:
+def shuffle_blocked(data: Tensor, *, strides: tuple[int, int], begin: tuple[int, int], size: tuple[int, int]) -> Tensor:
     """Return ``[N, C/c, H, W, c]`` of ``size`` (H, W), taken from the phases of ``data`` ``[N, P * C/c, R, S, c]``.
 
     Row ``h`` is row ``u // strides[0]`` of phase ``u % strides[0]`` with ``u = h + begin[0]``, columns likewise; the
@@ -251,7 +254,7 @@ def shuffle_blocked(data: Any, *, strides: tuple[int, int], begin: tuple[int, in
     batch, phases, _, _, block = _extents(data.shape)
     outer = phases // (strides[0] * strides[1])
 
-    def compute(n: Any, c: Any, h: Any, w: Any, i: Any) -> Any:
+    def compute(n: PrimExpr, c: PrimExpr, h: PrimExpr, w: PrimExpr, i: PrimExpr) -> PrimExpr:
         row, column = h + begin[0], w + begin[1]
         phase = (row % strides[0]) * strides[1] + column % strides[1]
         return at(data, n, phase * outer + c, row // strides[0], column // strides[1], i)
@@ -259,7 +262,7 @@ def shuffle_blocked(data: Any, *, strides: tuple[int, int], begin: tuple[int, in
     return te.compute((batch, outer, *size, block), compute, name=SHUFFLE)
 
 
-def concat_blocked(tensors: Sequence[Any], channels: Sequence[int]) -> Any:
+def concat_blocked(tensors: Sequence[Tensor], channels: Sequence[int]) -> Tensor:
     """Return the tensors ``[N, C/c, *spatial, c]`` of one block joined along their logical ``channels``.
 
     Where all but the last are full blocks, it is a plain concatenation; otherwise channels move between lanes, and
@@ -273,7 +276,7 @@ def concat_blocked(tensors: Sequence[Any], channels: Sequence[int]) -> Any:
     starts, total = [sum(channels[:i]) for i in range(len(channels))], sum(channels)
     run = run_of(block, (*starts, total))
 
-    def compute(n: Any, outer: Any, *rest: Any) -> Any:
+    def compute(n: PrimExpr, outer: PrimExpr, *rest: PrimExpr) -> PrimExpr:
         place = outer * (block // run) + rest[-1] // run  # in runs
         value = tirx.const(0, dtype)
         for tensor, start, end in reversed(list(zip(tensors, starts, [*starts[1:], total], strict=True))):
@@ -284,7 +287,7 @@ def concat_blocked(tensors: Sequence[Any], channels: Sequence[int]) -> Any:
     return te.compute((batch, -(-total // block), *spatial, block), compute, name=f"{CONCAT}_{run}")
 
 
-def slice_blocked(data: Any, begin: int, channels: int) -> Any:
+def slice_blocked(data: Tensor, begin: int, channels: int) -> Tensor:
     """Return ``channels`` logical channels of ``data`` ``[N, C/c, *spatial, c]``, from ``begin`` on.
 
     From the beginning of a block on they stay where they are in their blocks, and those after the last are whatever
@@ -293,7 +296,7 @@ def slice_blocked(data: Any, begin: int, channels: int) -> Any:
     batch, _, *spatial, block = _extents(data.shape)
     run = run_of(block, (begin, channels))
 
-    def compute(n: Any, outer: Any, *rest: Any) -> Any:
+    def compute(n: PrimExpr, outer: PrimExpr, *rest: PrimExpr) -> PrimExpr:
         if begin % block == 0:
             return at(data, n, outer + begin // block, *rest)
         place = outer * (block // run) + rest[-1] // run
@@ -317,29 +320,29 @@ def run_in_name(name: str) -> int:
     return int(run) if kind in (CONCAT, SLICE) and run.isdecimal() else 0
 
 
-def resize2d_blocked(data: Any, **how: Any) -> Any:
+def resize2d_blocked(data: Tensor, **how: Any) -> Tensor:
     """Return ``data`` ``[N, C/c, H, W, c]`` in another size; ``how``: the arguments of ``topi.image.resize2d``."""
     return topi.image.resize2d(data, layout=_layout(data), **how)
 
 
-def pad_blocked(data: Any, before: tuple[int, int], after: tuple[int, int], value: float) -> Any:
+def pad_blocked(data: Tensor, before: tuple[int, int], after: tuple[int, int], value: float) -> Tensor:
     """Return ``data`` ``[N, C/c, H, W, c]`` with rows and columns of ``value`` around it."""
     return topi.nn.pad(data, [0, 0, *before, 0], [0, 0, *after, 0], value)
 
 
-def at(tensor: Any, *indices: Any) -> Any:
+def at(tensor: Tensor, *indices: Index) -> PrimExpr:
     """The element of ``tensor`` there; Python 3.10 has no star in subscripts."""
     return tensor[indices]
 
 
-def _run_at(data: Any, n: Any, place: Any, rest: Sequence[Any], run: int) -> Any:
+def _run_at(data: Tensor, n: PrimExpr, place: PrimExpr, rest: Sequence[PrimExpr], run: int) -> PrimExpr:
     """The element of ``data`` at a place along the channels, counted in runs, and at the lane of ``rest`` in it."""
     runs = int(data.shape[-1]) // run
     return at(data, n, place // runs, *rest[:-1], place % runs * run + rest[-1] % run)
 
 
 def windows(
-    data: Any,
+    data: Tensor,
     kernel: Sequence[int],
     strides: Sequence[int],
     padding: tuple[int, int, int, int],
@@ -351,13 +354,13 @@ def windows(
     whole = (height + padding[0] + padding[2], width + padding[1] + padding[3])
     rows, columns = (_simplified((whole[i] - (kernel[i] - 1) * dilation[i] - 1) // strides[i] + 1) for i in (0, 1))
 
-    def place(oh: Any, ow: Any, kh: Any, kw: Any) -> tuple[Any, Any]:
+    def place(oh: PrimExpr, ow: PrimExpr, kh: IterVar, kw: IterVar) -> tuple[PrimExpr, PrimExpr]:
         return oh * strides[0] + kh * dilation[0], ow * strides[1] + kw * dilation[1]
 
     return _zeros_around(data, padding), (rows, columns), place
 
 
-def _zeros_around(data: Any, padding: tuple[int, int, int, int]) -> Any:
+def _zeros_around(data: Tensor, padding: tuple[int, int, int, int]) -> Tensor:
     if not any(padding):
         return data
     top, left, bottom, right = padding
@@ -365,19 +368,19 @@ def _zeros_around(data: Any, padding: tuple[int, int, int, int]) -> Any:
     return topi.nn.pad(data, [0, 0, top, left, *tail], [0, 0, bottom, right, *tail], name=PAD)
 
 
-def _simplified(extent: Any) -> Any:
+def _simplified(extent: Index) -> Index:
     """An extent in the form that equal ones have: functions are compiled once if they are written alike."""
     return extent if isinstance(extent, int) else symbolic().Analyzer().simplify(extent)
 
 
-def _layout(data: Any) -> str:
+def _layout(data: Tensor) -> str:
     return f"NCHW{int(data.shape[4])}c"
 
 
-def _ints(extents: Any) -> list[int]:
+def _ints(extents: Iterable[Index]) -> list[int]:
     return [int(extent) for extent in extents]
 
 
-def _extents(extents: Any) -> list[Any]:
+def _extents(extents: Iterable[Index]) -> list[Index]:
     """Numbers, and TVM's expressions for what is not known."""
     return [plain_extent(extent) for extent in extents]

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
 
 from tunehub.kernels.te.weights import grouped_window
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Index, IterVar, PrimExpr, Tensor
 
 Channel = Callable[[Any, Any, Any], tuple[Any, Any]]
 Touched = Callable[[Any, Any], Any]
 
 
 def groups_of(
-    data: Any, weight: Any, groups: int, channels: tuple[int, int] | None, size: int = 1
+    data: Tensor, weight: Tensor, groups: int, channels: tuple[int, int] | None, size: int = 1
 ) -> tuple[Channel, Touched | None]:
     """Return two functions for a convolution of ``data`` ``[N, C/c, H, W, c]`` with more than one of ``groups``.
 
@@ -60,7 +63,7 @@ class _Window:
         """Whether blocks have all outputs of several groups."""
         return self.each_out < self.out_block and self.out_block % self.each_out == 0
 
-    def channel(self, oc: Any, outer: Any, inner: Any) -> tuple[Any, Any]:
+    def channel(self, oc: PrimExpr, outer: IterVar, inner: IterVar) -> tuple[Index, Index]:
         each_in, each_out, block = self.each_in, self.each_out, self.block
         cut = each_out % self.out_block
         first = tirx.min(oc * self.out_block // each_out, self.last) if cut else oc // (each_out // self.out_block)
@@ -69,7 +72,7 @@ class _Window:
         index = first * each_in + outer * self.in_block + inner
         return index // block, index % block
 
-    def touches(self, oc: Any, outer: Any) -> Any:
+    def touches(self, oc: PrimExpr, outer: IterVar) -> PrimExpr:
         first = oc * self.out_block // self.each_out
         last = tirx.min(oc * self.out_block + self.out_block, self.outputs) - 1
         group = tirx.min(first, self.last) + outer // (self.each_in // self.in_block)

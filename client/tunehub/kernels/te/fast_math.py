@@ -15,11 +15,14 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm import te, tirx
 
 from tunehub.tir.nodes import plain_extent
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import PrimExpr, Tensor
 
 _LANES = 16  # of the widest vectors; narrower ones take several
 _LOG2_E = 1.44269504088896341
@@ -43,7 +46,7 @@ _ERF_DIVISOR = (
 # fmt: on
 
 
-def exp(x: Any) -> Any:
+def exp(x: PrimExpr) -> PrimExpr:
     """e to the power of the float32 expression ``x``."""
     low, high = _EXP_RANGE
     within = _clamped(x, low, high)
@@ -54,42 +57,42 @@ def exp(x: Any) -> Any:
     return tirx.reinterpret("float32", biased << tirx.const(23, "int32")) * doubled
 
 
-def tanh(x: Any) -> Any:
+def tanh(x: PrimExpr) -> PrimExpr:
     """The hyperbolic tangent of the float32 expression ``x``."""
     return tanh_within(_clamped(x, -9.0, 9.0))
 
 
-def tanh_within(x: Any) -> Any:
+def tanh_within(x: PrimExpr) -> PrimExpr:
     """The same for ``x`` from -9 to 9."""
     return _odd_ratio(x, _TANH, _TANH_DIVISOR)
 
 
-def erf(x: Any) -> Any:
+def erf(x: PrimExpr) -> PrimExpr:
     """The error function of the float32 expression ``x``."""
     return _odd_ratio(_clamped(x, -4.0, 4.0), _ERF, _ERF_DIVISOR)
 
 
-def sigmoid(x: Any) -> Any:
+def sigmoid(x: PrimExpr) -> PrimExpr:
     """``1 / (1 + e^-x)``."""
     return _f32(1) / (_f32(1) + exp(_f32(0) - x))
 
 
-def silu(x: Any) -> Any:
+def silu(x: PrimExpr) -> PrimExpr:
     """``x`` times its sigmoid."""
     return x * sigmoid(x)
 
 
-def gelu(x: Any) -> Any:
+def gelu(x: PrimExpr) -> PrimExpr:
     """``x`` times the normal distribution's share below ``x``."""
     return x * (_f32(0.5) + _f32(0.5) * erf(x * _f32(math.sqrt(0.5))))
 
 
-def gelu_tanh(x: Any) -> Any:
+def gelu_tanh(x: PrimExpr) -> PrimExpr:
     """The usual approximation of :func:`gelu`; ``(1 + tanh u) / 2`` is the sigmoid of ``2 u``."""
     return x * sigmoid(x * _f32(math.sqrt(8 / math.pi)) * (_f32(1) + _f32(0.044715) * x * x))
 
 
-def quarter_power(x: Any, quarters: int) -> Any:
+def quarter_power(x: PrimExpr, quarters: int) -> PrimExpr:
     """``x`` to the power of ``quarters / 4``, 1 to 16, by roots and products (0.75 is that of ONNX's LRN).
 
     As the C library's ``powf``, but NaN for minus infinity where the exponent is no integer.
@@ -99,7 +102,7 @@ def quarter_power(x: Any, quarters: int) -> Any:
     return reduce(operator.mul, [*[x] * (quarters // 4), *halves, *([tirx.sqrt(root)] if quarters % 2 else [])])
 
 
-def softmax(data: Any, axis: int) -> Any:
+def softmax(data: Tensor, axis: int) -> Tensor:
     """The softmax of a tensor along ``axis``; its steps are those of ``topi.nn.softmax``.
 
     Rows that no vector divides (197 patches and a class of a Vision Transformer), and those of any length, are reduced
@@ -111,28 +114,28 @@ def softmax(data: Any, axis: int) -> Any:
     undivided = not isinstance(length, int) or (length > _LANES and not _divided(length))
     in_vectors = axis == len(shape) - 1 and undivided
 
-    def reduced(tensor: Any, reducer: Callable[..., Any], extent: int, name: str) -> Any:
+    def reduced(tensor: Tensor, reducer: Callable[..., PrimExpr], extent: int, name: str) -> Tensor:
         k = te.reduce_axis((0, extent), "k")
 
-        def whole(*i: Any) -> Any:
+        def whole(*i: PrimExpr) -> PrimExpr:
             place = (*i[:axis], k, *i[axis:])
             return reducer(tensor[place], axis=k)
 
         return te.compute(kept, whole, name=name)
 
-    def along(tensor: Any, reducer: Callable[..., Any], neutral: Any, name: str) -> Any:
+    def along(tensor: Tensor, reducer: Callable[..., PrimExpr], neutral: PrimExpr, name: str) -> Tensor:
         if not in_vectors:
             return reduced(tensor, reducer, length, name)
         k = te.reduce_axis((0, (length + _LANES - 1) // _LANES), "k")
 
-        def side(*i: Any) -> Any:
+        def side(*i: PrimExpr) -> PrimExpr:
             last = k * _LANES + i[-1]
             place = (*i[:-1], last)
             return reducer(tirx.if_then_else(last < length, tensor[place], neutral), axis=k)
 
         return reduced(te.compute((*kept, _LANES), side, name=f"{name}_side"), reducer, _LANES, name)
 
-    def others(indices: Sequence[Any]) -> tuple[Any, ...]:
+    def others(indices: Sequence[PrimExpr]) -> tuple[Any, ...]:
         return (*indices[:axis], *indices[axis + 1 :])
 
     most = along(data, te.max, tirx.min_value("float32"), "T_softmax_maxelem")
@@ -146,12 +149,12 @@ def _divided(length: int) -> bool:
     return any(length % lanes == 0 for lanes in range(8, 2 * _LANES + 1))
 
 
-def _odd_ratio(x: Any, coefficients: Sequence[float], divisor: Sequence[float]) -> Any:
+def _odd_ratio(x: PrimExpr, coefficients: Sequence[float], divisor: Sequence[float]) -> PrimExpr:
     square = x * x
     return x * _polynomial(square, coefficients) / _polynomial(square, divisor)
 
 
-def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
+def _polynomial(x: PrimExpr, coefficients: Sequence[float]) -> PrimExpr:
     """Horner's scheme; the coefficient of the highest power first."""
     value = _f32(coefficients[0])
     for coefficient in coefficients[1:]:
@@ -159,10 +162,10 @@ def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
     return value
 
 
-def _clamped(x: Any, low: float, high: float) -> Any:
+def _clamped(x: PrimExpr, low: float, high: float) -> PrimExpr:
     """``x`` within bounds; NaN stays NaN, because a comparison with it makes TVM take the second operand."""
     return tirx.max(_f32(low), tirx.min(_f32(high), x))
 
 
-def _f32(value: float) -> Any:
+def _f32(value: float) -> PrimExpr:
     return tirx.const(value, "float32")

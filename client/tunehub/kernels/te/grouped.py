@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tvm import relax, te, tirx
@@ -23,6 +23,9 @@ from tunehub.kernels.te.blocked import PAD, at, cut, windows
 from tunehub.kernels.te.channel_groups import groups_of
 from tunehub.kernels.te.weights import Array, ReadBlocks, pack_conv2d_weight, pack_dense_weight
 from tunehub.tir.nodes import constant_like, plain_extent
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Expr, Index, PrimExpr, Tensor
 
 NARROW, WIDE = "bfloat16", "float32"
 DENSE_INT8, DENSE_PAIRS, DENSE_TILES = "tunehub_dense_int8", "tunehub_dense_bf16", "tunehub_dense_amx"
@@ -59,7 +62,7 @@ TILES = Groups(name="amx", kind=NARROW, size=2, steps=16)
 TILES_INT8 = Groups(name="int8_amx", kind="int8", size=4, steps=16)
 
 
-def dense_grouped(data: Any, weight: Any, *, outputs: int) -> Any:
+def dense_grouped(data: Tensor, weight: Tensor, *, outputs: int) -> Tensor:
     """Return the matmul of ``data`` ``[..., M, K]``, bfloat16 or uint8, and ``weight``, as :func:`pack_dense` returns
     it, as ``[..., M, outputs]`` in float32 or int32."""
     *lead, depth = [plain_extent(extent) for extent in data.shape]
@@ -70,7 +73,7 @@ def dense_grouped(data: Any, weight: Any, *, outputs: int) -> Any:
     sums = _sums(weight)
     axes = [te.reduce_axis((0, extent), f"k{i}") for i, extent in enumerate((*split, group))]
 
-    def compute(*indices: Any) -> Any:
+    def compute(*indices: PrimExpr) -> PrimExpr:
         *rows, oc, oi = indices
         element, factor = at(data, *rows, position(axes, (*split, group))), at(weight, oc, *axes[:-1], oi, axes[-1])
         return te.sum(element.astype(sums) * factor.astype(sums), axis=axes)
@@ -80,15 +83,15 @@ def dense_grouped(data: Any, weight: Any, *, outputs: int) -> Any:
 
 
 def conv2d_grouped(
-    data: Any,
-    weight: Any,
+    data: Tensor,
+    weight: Tensor,
     *,
     strides: tuple[int, int] = (1, 1),
     padding: tuple[int, int, int, int] = (0, 0, 0, 0),
     dilation: tuple[int, int] = (1, 1),
     groups: int = 1,
     channels: tuple[int, int] | None = None,
-) -> Any:
+) -> Tensor:
     """Return the convolution of ``data`` ``[N, C/c, H, W, c]``, bfloat16 or uint8, and ``weight``, as
     :func:`pack_conv2d` returns it, as ``[N, O/o, OH, OW, o]`` in float32 or int32; ``padding``: top, left, bottom,
     right. Where weights have 16 bits, data are widened once, with their padding.
@@ -107,7 +110,7 @@ def conv2d_grouped(
     ic, kh, kw, *inner = axes
     channel, touched = _channel(data, weight, groups, channels)
 
-    def compute(n: Any, oc: Any, oh: Any, ow: Any, oi: Any) -> Any:
+    def compute(n: PrimExpr, oc: PrimExpr, oh: PrimExpr, ow: PrimExpr, oi: PrimExpr) -> PrimExpr:
         outer_c, inner_c = channel(oc, ic, *inner)
         element = at(padded, n, outer_c, *place(oh, ow, kh, kw), inner_c)
         product = element.astype(sums) * at(weight, oc, *axes[:-1], oi, axes[-1]).astype(sums)
@@ -120,14 +123,14 @@ def conv2d_grouped(
 
 
 def conv2d_rows(
-    data: Any,
-    weight: Any,
+    data: Tensor,
+    weight: Tensor,
     *,
     columns: int,
     strides: tuple[int, int] = (1, 1),
     padding: tuple[int, int, int, int] = (0, 0, 0, 0),
     dilation: tuple[int, int] = (1, 1),
-) -> Any:
+) -> Tensor:
     """Return the convolution of a plain image ``data`` ``[N, C, H, W]`` in bfloat16, as networks begin with, and
     ``weight``, as :func:`pack_conv2d_rows` returns it of a kernel with so many ``columns``, as ``[N, O/o, OH, OW, o]``.
 
@@ -141,7 +144,7 @@ def conv2d_rows(
     axes = [te.reduce_axis((0, int(weight.shape[i])), name) for i, name in enumerate(_ROW_AXES, 1)]
     item = te.reduce_axis((0, group), "item")
 
-    def compute(n: Any, oc: Any, oh: Any, ow: Any, oi: Any) -> Any:
+    def compute(n: PrimExpr, oc: PrimExpr, oh: PrimExpr, ow: PrimExpr, oi: PrimExpr) -> PrimExpr:
         ic, kh, kw, k0 = axes
         element = at(padded, n, ic, *place(oh, ow, kh, (kw + k0) * group + item))
         factor = at(weight, oc, *axes, oi, item)
@@ -151,14 +154,14 @@ def conv2d_rows(
 
 
 def conv2d_windows(
-    data: Any,
-    weight: Any,
+    data: Tensor,
+    weight: Tensor,
     *,
     columns: int,
     strides: tuple[int, int] = (1, 1),
     padding: tuple[int, int, int, int] = (0, 0, 0, 0),
     dilation: tuple[int, int] = (1, 1),
-) -> Any:
+) -> Tensor:
     """Return the convolution of an image of few channels ``data`` ``[N, 1, H, W, c]`` in bfloat16, and ``weight``, as
     :func:`pack_conv2d_windows` returns it of a kernel with so many ``columns``, as ``[N, O/o, OH, OW, o]``.
 
@@ -174,7 +177,7 @@ def conv2d_windows(
     axes = [te.reduce_axis((0, int(weight.shape[i])), name) for i, name in enumerate((*_ROW_AXES, "k1"), 1)]
     item = te.reduce_axis((0, group), "item")
 
-    def compute(n: Any, oc: Any, oh: Any, ow: Any, oi: Any) -> Any:
+    def compute(n: PrimExpr, oc: PrimExpr, oh: PrimExpr, ow: PrimExpr, oi: PrimExpr) -> PrimExpr:
         ic, kh, kw, k0, k1 = axes
         number = (k0 * TILES.steps + k1) * group + item
         element = at(padded, n, ic, *place(oh, ow, kh, kw * read + number // channels), number % channels)
@@ -184,13 +187,13 @@ def conv2d_windows(
     return te.compute((plain_extent(data.shape[0]), outer, *size, block), compute, name=CONV2D_TILES)
 
 
-def pack_dense(weight: Array, groups: Groups, *, out_block: int) -> Any:
+def pack_dense(weight: Array, groups: Groups, *, out_block: int) -> Expr:
     """The constant of ``weight`` ``[K, N]`` as :func:`dense_grouped` reads it, filled up with zeros where outputs end;
     what one instruction adds up divides K."""
     return _packed(pack_dense_weight(weight, out_block=out_block), groups)
 
 
-def pack_conv2d(weight: Array, groups: Groups, *, in_block: int, out_block: int, of_channels: int = 1) -> Any:
+def pack_conv2d(weight: Array, groups: Groups, *, in_block: int, out_block: int, of_channels: int = 1) -> Expr:
     """The constant of ``weight`` ``[O, I, KH, KW]`` as :func:`conv2d_grouped` reads it, filled up with zeros; what one
     instruction adds up divides ``in_block``, and the inputs of each of the groups ``of_channels``, but for matrices:
     blocks of outputs read whole blocks of inputs then, with zeros for those of other groups."""
@@ -200,7 +203,7 @@ def pack_conv2d(weight: Array, groups: Groups, *, in_block: int, out_block: int,
     return _packed(pack_conv2d_weight(weight, in_block=in_block, out_block=out_block, groups=of_channels), groups)
 
 
-def pack_conv2d_rows(weight: Array, *, out_block: int) -> Any:
+def pack_conv2d_rows(weight: Array, *, out_block: int) -> Expr:
     """The constant of ``weight`` ``[O, I, KH, KW]`` as :func:`conv2d_rows` reads it, ``[O/o, I, KH, KW/2, 1, o, 2]``,
     filled up with zeros."""
     even = np.pad(weight, [(0, 0)] * 3 + [(0, weight.shape[3] % PAIRS.size)])
@@ -209,7 +212,7 @@ def pack_conv2d_rows(weight: Array, *, out_block: int) -> Any:
     return _packed(packed.reshape(*outer, columns // PAIRS.size, PAIRS.size, block), PAIRS)
 
 
-def pack_conv2d_windows(weight: Array, *, channels: int, out_block: int) -> Any:
+def pack_conv2d_windows(weight: Array, *, channels: int, out_block: int) -> Expr:
     """The constant of ``weight`` ``[O, I, KH, KW]`` as :func:`conv2d_windows` reads it with pixels of so many
     ``channels``, ``[O/o, 1, KH, KW', 1, 16, o, 2]``, filled up with zeros."""
     outputs, inputs, rows, columns = weight.shape
@@ -219,7 +222,7 @@ def pack_conv2d_windows(weight: Array, *, channels: int, out_block: int) -> Any:
     return _packed(pack_conv2d_weight(steps.transpose(0, 2, 3, 1), in_block=TILES.depth, out_block=out_block), TILES)
 
 
-def _packed(weight: Array, groups: Groups) -> Any:
+def _packed(weight: Array, groups: Groups) -> Expr:
     """The constant of ``weight`` ``[..., inputs, outputs]`` with its inputs in ``groups``."""
     *outer, _, outputs = weight.shape
     steps = (groups.steps,) if groups.steps > 1 else ()
@@ -231,16 +234,16 @@ def _packed(weight: Array, groups: Groups) -> Any:
     return relax.const(np.ascontiguousarray(values.astype(ml_dtypes.bfloat16)), NARROW)
 
 
-def _sums(weight: Any) -> str:
+def _sums(weight: Tensor) -> str:
     return WIDE if str(weight.dtype) == NARROW else "int32"
 
 
-def _named(weight: Any, split: int, integers: str, pairs: str, tiles: str) -> str:
+def _named(weight: Tensor, split: int, integers: str, pairs: str, tiles: str) -> str:
     """The name for the instruction that ``weight``, with its inputs in ``split`` axes of groups, is packed for."""
     return tiles if split > 1 else pairs if str(weight.dtype) == NARROW else integers
 
 
-def position(axes: Sequence[Any], extents: Sequence[int]) -> Any:
+def position(axes: Sequence[Index], extents: Sequence[int]) -> PrimExpr:
     """Where along the inputs an element is that ``axes`` count, the last of them fastest."""
     place = axes[0]
     for axis, extent in zip(axes[1:], extents[1:], strict=True):
@@ -248,7 +251,7 @@ def position(axes: Sequence[Any], extents: Sequence[int]) -> Any:
     return place
 
 
-def _channel(data: Any, weight: Any, groups: int, channels: tuple[int, int] | None) -> tuple[Any, Any | None]:
+def _channel(data: Tensor, weight: Tensor, groups: int, channels: tuple[int, int] | None) -> tuple[Any, Any | None]:
     """A function of the loops (oc, ic, …) that returns the indices of the input channel, and on which condition."""
     *split, _, group = [int(extent) for extent in weight.shape[4:]]
     if groups == 1:
@@ -259,19 +262,19 @@ def _channel(data: Any, weight: Any, groups: int, channels: tuple[int, int] | No
         return (lambda oc, ic, *inner: (first(oc, tirx.min) + ic, position(inner, (*split, group)))), None
     of_group, touched = groups_of(data, weight, groups, channels, group)
 
-    def channel(oc: Any, ic: Any, inner: Any, item: Any) -> tuple[Any, Any]:
+    def channel(oc: Index, ic: Index, inner: Index, item: Index) -> tuple[PrimExpr, PrimExpr]:
         outer, place = of_group(oc, ic, inner)
         return outer, place * group + item
 
     return channel, touched
 
 
-def _widened(data: Any, padding: tuple[int, int, int, int]) -> Any:
+def _widened(data: Tensor, padding: tuple[int, int, int, int]) -> Tensor:
     """``data`` in 16 bits with zeros around it."""
     top, left, bottom, right = padding
     batch, outer, height, width, block = [plain_extent(extent) for extent in data.shape]
 
-    def compute(n: Any, c: Any, h: Any, w: Any, i: Any) -> Any:
+    def compute(n: PrimExpr, c: PrimExpr, h: PrimExpr, w: PrimExpr, i: PrimExpr) -> PrimExpr:
         row, column = h - top, w - left
         value = at(data, n, c, row, column, i).astype("int16")
         if not any(padding):

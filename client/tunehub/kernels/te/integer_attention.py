@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tvm import te, tirx
@@ -44,6 +44,9 @@ from tunehub.kernels.te.grouped import ATTENTION_WORDS, WIDE, WORDS, position
 from tunehub.kernels.te.rounding import quantised
 from tunehub.kernels.te.scales import Affine
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import Index, PrimExpr, Tensor
+
 QUERY_SUMS, WEIGHT_SUMS = "tunehub_attention_query_sums", "tunehub_attention_weight_sums"
 INVERSE = "tunehub_attention_inverse"
 INSIDE = (WEIGHT_SUMS, WEIGHT_SUMS + SIDE, ROUNDED_WEIGHTS, INVERSE)  # blocks behind the softmax, from the last on
@@ -72,7 +75,9 @@ class QuantisedAttention:
     scores: Scores
 
 
-def quantised_attention(query: Any, keys: Any, values: Any, operands: Sequence[Any], how: QuantisedAttention) -> Any:
+def quantised_attention(
+    query: Tensor, keys: Tensor, values: Tensor, operands: Sequence[Tensor], how: QuantisedAttention
+) -> Tensor:
     """The tensor ``[..., S, N]`` of queries ``[..., S, D]``, keys ``[..., D, T]`` and values ``[..., T, N]`` of uint8;
     float32 unless the result is quantised. 16 divides D and N."""
     sizes = AttentionSizes.of((query, keys, values), how.axes, how.scores)
@@ -84,7 +89,7 @@ def quantised_attention(query: Any, keys: Any, values: Any, operands: Sequence[A
     totals = along_groups(rows, sizes.tile[-2:], lambda *i: _wide(weights[i]), te.sum, WEIGHT_SUMS)
     number = _Number(how.weight, how.value, 1.0 if how.result is None else how.result.affine.scale)
 
-    def result(*i: Any) -> Any:
+    def result(*i: PrimExpr) -> PrimExpr:
         *outer, row, output = i
         task, row = row // sizes.rows, row % sizes.rows
         total = element_at(totals, *outer, task, row) + _i32(number.left) * tirx.Cast("int32", sizes.keys)
@@ -104,7 +109,7 @@ class _Number:
         self.left, self._zero = _HALF - first.zero, second.zero
         self._scale = np.float32(first.scale) * np.float32(second.scale) / np.float32(step)
 
-    def of(self, total: Any, of_ones: Any, of_first: Any) -> Any:
+    def of(self, total: PrimExpr, of_ones: PrimExpr, of_first: PrimExpr) -> PrimExpr:
         """``total``: of the products, ``of_ones``: of the second's bytes; ``of_first``: of the first's less their zero
         point. One factor, as in onnxruntime."""
         if self.left:
@@ -118,11 +123,11 @@ def _products(sizes: AttentionSizes, query: Reordered, keys: Reordered, how: Qua
     """A function that returns a score, of queries copied for a task and keys copied in groups."""
     split = _BY.split(sizes.depth)
 
-    def narrow(*i: Any) -> Any:
+    def narrow(*i: PrimExpr) -> PrimExpr:
         *outer, task, row, step = i
         return tirx.Select(row < sizes.rows, _signed(query.at(*outer, sizes.row(task, row), step)), _i8(1))
 
-    def packed(*i: Any) -> Any:
+    def packed(*i: PrimExpr) -> PrimExpr:
         *outer, group, step, place, item = i
         key = tirx.min(group * sizes.width + place, sizes.keys - 1)
         return keys.at(*outer, step * _BY.size + item, key)
@@ -131,7 +136,7 @@ def _products(sizes: AttentionSizes, query: Reordered, keys: Reordered, how: Qua
     groups = te.compute((*sizes.lead, sizes.groups, *split, sizes.width, _BY.size), packed, name=KEYS)
     step, item = reduced((*split, _BY.size))
 
-    def product(*i: Any) -> Any:
+    def product(*i: PrimExpr) -> PrimExpr:
         *outer, task, row, group, place = i
         element = element_at(queries, *outer, task, row, position((step, item), (*split, _BY.size)))
         return te.sum(_wide(element) * _wide(element_at(groups, *outer, group, step, place, item)), axis=[step, item])
@@ -140,14 +145,14 @@ def _products(sizes: AttentionSizes, query: Reordered, keys: Reordered, how: Qua
     sums = te.compute((*tile[:-1], sizes.rows + 1, count, width), product, name=ATTENTION_WORDS)
     rows, vectors = (*sizes.lead, sizes.tasks, sizes.rows), (sizes.depth // LANES, LANES)
 
-    def of_query(*i: Any) -> Any:
+    def of_query(*i: Index) -> PrimExpr:
         *row, part, lane = i
         return _wide(element_at(queries, *row, part * LANES + lane))
 
     totals = along_groups(rows, vectors, of_query, te.sum, QUERY_SUMS)
     number = _Number(how.query, how.key, 1.0 if how.product is None else how.product_step)
 
-    def score(*i: Any) -> Any:
+    def score(*i: PrimExpr) -> PrimExpr:
         *row, group, place = i
         total = totals[tuple(row)] + _i32(number.left * sizes.depth)
         found = number.of(sums[i], element_at(sums, *row[:-1], sizes.rows, group, place), total)
@@ -156,7 +161,7 @@ def _products(sizes: AttentionSizes, query: Reordered, keys: Reordered, how: Qua
     return score
 
 
-def _powers(sizes: AttentionSizes, score: Callable[..., Any], how: QuantisedAttention) -> Any:
+def _powers(sizes: AttentionSizes, score: Callable[..., PrimExpr], how: QuantisedAttention) -> Tensor:
     """The powers of scores less a maximum: the largest number that they can be where they are rounded and none comes
     near to what float32 has not."""
     last = how.steps[-1] if how.steps else how.product
@@ -168,14 +173,14 @@ def _powers(sizes: AttentionSizes, score: Callable[..., Any], how: QuantisedAtte
     return te.compute(sizes.tile, lambda *i: exp(masked[i] - largest[i[:-2]]), name=WEIGHTS)
 
 
-def _bytes(sizes: AttentionSizes, powers: Any, affine: Affine) -> Any:
+def _bytes(sizes: AttentionSizes, powers: Tensor, affine: Affine) -> Tensor:
     """The softmax's weights as signed bytes, zero behind the last key, and a row of ones."""
     total = joined_sides(sizes, powers, te.sum, TOTAL)
     rows = (*sizes.lead, sizes.tasks, sizes.rows)
     steps = np.float32(1) / np.float32(affine.scale)
     inverse = te.compute(rows, lambda *i: _f32(steps) / total[i], name=INVERSE)
 
-    def narrow(*i: Any) -> Any:
+    def narrow(*i: PrimExpr) -> PrimExpr:
         *outer, row, group, place = i
         scaled = powers[i] * element_at(inverse, *outer, row)
         weight = _signed(quantised(scaled, Affine(scale=1.0, zero=affine.zero), "uint8"))
@@ -186,11 +191,11 @@ def _bytes(sizes: AttentionSizes, powers: Any, affine: Affine) -> Any:
     return te.compute((*tile[:-1], sizes.rows + 1, count, width), narrow, name=ROUNDED_WEIGHTS)
 
 
-def _weighted(sizes: AttentionSizes, weights: Any, values: Reordered) -> Any:
+def _weighted(sizes: AttentionSizes, weights: Tensor, values: Reordered) -> Tensor:
     """The sums of values, which are copied in the order of the keys' groups."""
     split = _BY.split(sizes.width)
 
-    def packed(*i: Any) -> Any:
+    def packed(*i: PrimExpr) -> PrimExpr:
         *outer, group, step, output, item = i
         key = tirx.min(group * sizes.width + step * _BY.size + item, sizes.keys - 1)
         return values.at(*outer, key, output)
@@ -198,7 +203,7 @@ def _weighted(sizes: AttentionSizes, weights: Any, values: Reordered) -> Any:
     groups = te.compute((*sizes.lead, sizes.groups, *split, sizes.outputs, _BY.size), packed, name=VALUES)
     part, step, item = reduced((sizes.groups, *split, _BY.size))
 
-    def weighted(*i: Any) -> Any:
+    def weighted(*i: PrimExpr) -> PrimExpr:
         *outer, task, row, output = i
         weight = element_at(weights, *outer, task, row, part, position((step, item), (*split, _BY.size)))
         value = element_at(groups, *outer, part, step, output, item)
@@ -207,22 +212,22 @@ def _weighted(sizes: AttentionSizes, weights: Any, values: Reordered) -> Any:
     return te.compute((*sizes.lead, sizes.tasks, sizes.rows + 1, sizes.outputs), weighted, name=WEIGHTED)
 
 
-def _signed(byte: Any) -> Any:
+def _signed(byte: PrimExpr) -> PrimExpr:
     """A byte of uint8 less 128."""
     return (byte ^ tirx.const(_HALF, "uint8")).astype("int8")
 
 
-def _wide(byte: Any) -> Any:
+def _wide(byte: PrimExpr) -> PrimExpr:
     return byte.astype("int32")
 
 
-def _i8(value: int) -> Any:
+def _i8(value: int) -> PrimExpr:
     return tirx.const(value, "int8")
 
 
-def _i32(value: int) -> Any:
+def _i32(value: int) -> PrimExpr:
     return tirx.const(value, "int32")
 
 
-def _f32(value: Any) -> Any:
+def _f32(value: float) -> PrimExpr:
     return tirx.const(float(value), WIDE)

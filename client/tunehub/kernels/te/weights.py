@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Index
 
 Array = npt.NDArray[Any]
 
@@ -55,7 +58,7 @@ class ReadBlocks:
             count = max(count, ((last + 1) * each_in - 1) // block + 1 - start // each_out * each_in // block)
         return cls(block=block, each_in=each_in, each_out=each_out, count=count, total=-(-inputs // block))
 
-    def first(self, output: Any, least: Callable[[Any, Any], Any] = min) -> Any:
+    def first(self, output: Index, least: Callable[[Index, Index], Index] = min) -> Index:
         """The first block of inputs that the block ``output`` of outputs reads."""
         if self.count == self.total:
             return 0 * output

@@ -26,13 +26,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tvm import te, tirx, topi
 
 from tunehub.kernels.te.weights import Array
 from tunehub.tir.nodes import element_type, plain_extent
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Index, PrimExpr, Tensor
 
 PRODUCT, RESULT = "tunehub_winograd", "tunehub_winograd_result"
 IMAGE, SUM = "tunehub_winograd_image", "tunehub_winograd_sum"  # copies of what it reads and writes
@@ -97,7 +100,7 @@ def are_exact(weight: Array) -> bool:
     return results < 2 ** (30 - _SHIFT) and sums < 2**31
 
 
-def conv2d_winograd(data: Any, weight: Any) -> Any:
+def conv2d_winograd(data: Tensor, weight: Tensor) -> Tensor:
     """Return the convolution of ``data`` ``[N, I/i, R+2, S+2, i]``, which has its padding, as ``[N, O/o, R, S, o]``.
 
     ``weight``: as :func:`transform_weight` or :func:`transform_integers` writes it, which says the tile, too. Where
@@ -131,36 +134,36 @@ class _Tiling:
         """Rows and columns of the image that a tile takes."""
         return self.tile + KERNEL - 1
 
-    def extents(self, *values: int) -> list[Any]:
+    def extents(self, *values: int) -> list[PrimExpr]:
         return [tirx.IntImm(self.index, each) for each in values]
 
 
-def _transformed_image(data: Any, tiling: _Tiling) -> Any:
+def _transformed_image(data: Tensor, tiling: _Tiling) -> Tensor:
     """``Bᵀ d B`` of each tile, ``[m+2, m+2, N, down, across, I/i, i]``; rows first."""
     batch, inner, _, _, block = data.shape
     a, th, tw = tiling.extents(tiling.read, tiling.down, tiling.across)
     size, read, points = tiling.tile, range(tiling.read), _WHOLE_POINTS if tiling.whole else ()
 
-    def of_rows(n: Any, c: Any, y: Any, x: Any, i: Any, j: Any, ci: Any) -> Any:
+    def of_rows(n: PrimExpr, c: PrimExpr, y: PrimExpr, x: PrimExpr, i: PrimExpr, j: PrimExpr, ci: PrimExpr) -> PrimExpr:
         elements = [data[n, c, y * size + k, x * size + j, ci] for k in read]
         elements = [each.astype("int16") for each in elements] if tiling.whole else elements
         return picked(i, of_image(elements, points))
 
-    def of_tile(i: Any, j: Any, n: Any, y: Any, x: Any, c: Any, ci: Any) -> Any:
+    def of_tile(i: PrimExpr, j: PrimExpr, n: PrimExpr, y: PrimExpr, x: PrimExpr, c: PrimExpr, ci: PrimExpr) -> PrimExpr:
         return picked(j, of_image([in_rows[n, c, y, x, i, k, ci] for k in read], points))
 
     in_rows = te.compute((batch, inner, th, tw, a, a, block), of_rows, name=ROWS)
     return te.compute((a, a, batch, th, tw, inner, block), of_tile, name=DATA)
 
 
-def _products(tiles: Any, weight: Any) -> Any:
+def _products(tiles: Tensor, weight: Tensor) -> Tensor:
     """Of tiles and channels in each place, ``[m+2, m+2, O/o, N, down, across, o]``; of integers by pairs."""
     a, b, batch, th, tw, inner, _ = tiles.shape
     outer, lanes, pairs = weight.shape[2], weight.shape[5], weight.shape[6:]
     c, ci = te.reduce_axis((0, inner), "ic"), te.reduce_axis((0, weight.shape[4]), "ii")
     ii = te.reduce_axis((0, PAIR), "pair")
 
-    def product(i: Any, j: Any, o: Any, n: Any, y: Any, x: Any, oi: Any) -> Any:
+    def product(i: PrimExpr, j: PrimExpr, o: PrimExpr, n: PrimExpr, y: PrimExpr, x: PrimExpr, oi: PrimExpr) -> PrimExpr:
         if not pairs:
             return te.sum(tiles[i, j, n, y, x, c, ci] * weight[i, j, o, c, ci, oi], axis=[c, ci])
         element, factor = tiles[i, j, n, y, x, c, ci * PAIR + ii], weight[i, j, o, c, ci, oi, ii]
@@ -169,12 +172,12 @@ def _products(tiles: Any, weight: Any) -> Any:
     return te.compute((a, b, outer, batch, th, tw, lanes), product, name=PRODUCT)
 
 
-def _row_sums(products: Any, tiling: _Tiling) -> Any:
+def _row_sums(products: Tensor, tiling: _Tiling) -> Tensor:
     """``Aᵀ M``, ``[N, O/o, down, across, m, m+2, o]``."""
     a, _, outer, batch, th, tw, lanes = products.shape
     (m,) = tiling.extents(tiling.tile)
 
-    def of_row(n: Any, o: Any, y: Any, x: Any, i: Any, j: Any, oi: Any) -> Any:
+    def of_row(n: PrimExpr, o: PrimExpr, y: PrimExpr, x: PrimExpr, i: PrimExpr, j: PrimExpr, oi: PrimExpr) -> PrimExpr:
         found = [products[k, j, o, n, y, x, oi] for k in range(tiling.read)]
         if not tiling.whole:
             return picked(i, of_products(found))
@@ -184,12 +187,12 @@ def _row_sums(products: Any, tiling: _Tiling) -> Any:
     return te.compute((batch, outer, th, tw, m, a, lanes), of_row, name=SUMS)
 
 
-def _results(sums: Any, extents: tuple[Any, Any], tiling: _Tiling) -> Any:
+def _results(sums: Tensor, extents: tuple[Index, Index], tiling: _Tiling) -> Tensor:
     """``Aᵀ M A`` without what goes over the end, ``[N, O/o, R, S, o]``."""
     batch, outer, *_, lanes = sums.shape
     tile = tiling.tile
 
-    def result(n: Any, o: Any, h: Any, w: Any, oi: Any) -> Any:
+    def result(n: PrimExpr, o: PrimExpr, h: PrimExpr, w: PrimExpr, oi: PrimExpr) -> PrimExpr:
         y, x, i = h // tile, w // tile, h % tile
         found = [sums[n, o, y, x, i, k, oi] for k in range(tiling.read)]
         if not tiling.whole:
@@ -210,7 +213,7 @@ def weight_factors(points: Sequence[Fraction]) -> list[list[Fraction]]:
     return [*rows, [Fraction(power == KERNEL - 1) for power in range(KERNEL)]]
 
 
-def of_image(d: Sequence[Any], points: Sequence[Fraction] = ()) -> list[Any]:
+def of_image(d: Sequence[PrimExpr], points: Sequence[Fraction] = ()) -> list[PrimExpr]:
     """``Bᵀ d`` by ``points`` as :func:`weight_factors` takes them, none for :data:`POINTS`; what two rows share is
     written alike, so that LLVM computes it once."""
     points = points or POINTS[len(d) - KERNEL + 1]
@@ -222,7 +225,7 @@ def of_image(d: Sequence[Any], points: Sequence[Fraction] = ()) -> list[Any]:
     return [_sum(every, d[-2::-2]), *found, _sum(every, d[:0:-2])]
 
 
-def of_products(d: Sequence[Any], points: Sequence[Fraction] = ()) -> list[Any]:
+def of_products(d: Sequence[PrimExpr], points: Sequence[Fraction] = ()) -> list[PrimExpr]:
     """``Aᵀ d`` by ``points`` as :func:`of_image` takes them."""
     points = points or POINTS[len(d) - KERNEL + 1]
     first, *pairs, last = d
@@ -244,7 +247,7 @@ def _polynomial(points: Sequence[Fraction]) -> list[Fraction]:
     return found
 
 
-def _sum(factors: Sequence[Fraction], values: Sequence[Any]) -> Any:
+def _sum(factors: Sequence[Fraction], values: Sequence[PrimExpr]) -> PrimExpr:
     """Of products, of which the first factor is positive: each other takes one instruction."""
     total, *others = (_scaled(abs(factor), value) for factor, value in zip(factors, values, strict=True))
     for factor, product in zip(factors[1:], others, strict=True):
@@ -252,13 +255,13 @@ def _sum(factors: Sequence[Fraction], values: Sequence[Any]) -> Any:
     return total
 
 
-def _scaled(factor: Fraction, value: Any) -> Any:
+def _scaled(factor: Fraction, value: PrimExpr) -> PrimExpr:
     if factor == 1:
         return value
     return value * tirx.const(int(factor) if factor.denominator == 1 else float(factor), element_type(value))
 
 
-def _of_whole_products(d: Sequence[Any]) -> list[Any]:
+def _of_whole_products(d: Sequence[PrimExpr]) -> list[PrimExpr]:
     """``Aᵀ d`` of integers, 24 times as large."""
     near, near_odd, far, far_odd = d[1] + d[2], d[1] - d[2], d[3] + d[4], d[3] - d[4]
     two, four, eight = (tirx.const(each, _WRAPPING) for each in (2, 4, 8))
@@ -270,7 +273,7 @@ def _of_whole_products(d: Sequence[Any]) -> list[Any]:
     ]
 
 
-def picked(index: Any, values: Sequence[Any]) -> Any:
+def picked(index: PrimExpr, values: Sequence[PrimExpr]) -> PrimExpr:
     """The one of ``values`` at ``index``; the choice goes when the loop over it is unrolled."""
     *first, chosen = values
     for at, value in reversed(list(enumerate(first))):

@@ -8,9 +8,12 @@ memory. TVM launches the extent that it meets first, without a word about others
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.transfer.tiles import refitted_split
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Index, Instruction
 
 Factors = tuple[int | None, ...]
 
@@ -22,7 +25,7 @@ class TransferError(ValueError):
 class ThreadExtents:
     """The extents by thread tag through the replays of one design, its splits by numbers, and what these have to be."""
 
-    def __init__(self, instructions: list[Any]) -> None:
+    def __init__(self, instructions: list[Instruction]) -> None:
         """``instructions``: those of the design (a ``tvm.s_tir.Trace``)."""
         self._extents: dict[str, int] = {}
         self._shares: dict[int, dict[int, str]] = {}
@@ -85,7 +88,7 @@ class ThreadExtents:
         if self._extents.setdefault(tag, extent) != extent:
             raise TransferError(f"loops of {tag} would have {self._extents[tag]} and {extent} values")
 
-    def misfit(self, position: int, instructions: list[Any]) -> tuple[int, Factors] | None:
+    def misfit(self, position: int, instructions: list[Instruction]) -> tuple[int, Factors] | None:
         """The first split before ``position`` whose shares are not the extents of their tags, and what it has to be."""
         for split in self._shares:
             factors = numbers(instructions[split].inputs[1:])
@@ -98,11 +101,11 @@ class ThreadExtents:
         return tuple(self._extents.get(shares[at], 1) if at in shares else f for at, f in enumerate(factors))
 
 
-def _is_thread(binding: Any) -> bool:
+def _is_thread(binding: Instruction) -> bool:
     return str(binding.attrs[0]).startswith("threadIdx")
 
 
-def numbers(values: Any) -> Factors | None:
+def numbers(values: Sequence[Index | None]) -> Factors | None:
     """The factors of a split by numbers, None in them for the open one; None when some were decided on."""
     found: list[int | None] = []
     for value in values:

@@ -11,7 +11,8 @@ that block. Nothing is compiled or measured. The idea of replaying with clamped 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.transfer.threads import ThreadExtents, TransferError, numbers
 from tunehub.kernels.transfer.tiles import keeps_vectors, perfect_tile
@@ -19,12 +20,27 @@ from tunehub.tir.layout_guard import layout_provider
 from tunehub.tir.nodes import integer
 from tunehub.tir.postprocess import postprocess
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import (
+        BlockRV,
+        Decision,
+        Index,
+        Instruction,
+        IRModule,
+        LoopRV,
+        Operand,
+        SBlock,
+        Schedule,
+        Trace,
+    )
+
 MOST_PADDING = 1.2  # times the work, as the sketches that pad allow
 _PIPELINE = "software_pipeline_stage"
 MAX_REFITS = 32  # splits by numbers of one trace that are changed: each means another replay
 
 
-def transfer(mod: Any, trace: Any, target: Any) -> Any:
+def transfer(mod: IRModule, trace: Trace, target: Target) -> Schedule:
     """Return the schedule of ``mod`` by ``trace`` (a ``tvm.s_tir.Trace``), which was made for other extents.
 
     Raises TransferError, GuardError for a layout that does not fit, and what TVM raises for steps that are not legal
@@ -36,12 +52,12 @@ def transfer(mod: Any, trace: Any, target: Any) -> Any:
     return schedule
 
 
-def is_tensorized(design: Any) -> bool:
+def is_tensorized(design: Trace) -> bool:
     """Whether postprocessing has to look for tensor intrinsics."""
     return any("auto_tensorize" in str(attr) for inst in design.insts for attr in inst.attrs)
 
 
-def check_vectors(mod: Any, design: Any) -> None:
+def check_vectors(mod: IRModule, design: Trace) -> None:
     """Raise TransferError when ``design`` (a ``tvm.s_tir.Trace``), fitted to ``mod``, has vectors of less than half
     the lanes: extents such as 57 have no divisor near to a vector, and templates take such loops with remainders.
     """
@@ -58,7 +74,7 @@ def check_vectors(mod: Any, design: Any) -> None:
             raise TransferError(f"its vectors of {wanted} would have to be of {found}")
 
 
-def fitted_to_anchor(design: Any, block: Any) -> Any:
+def fitted_to_anchor(design: Trace, block: SBlock) -> Trace:
     """``design`` (a ``tvm.s_tir.Trace``) with tiles for the loops of ``block``, the anchor of the function at hand.
 
     Loops that are not made of the anchor's keep their decisions; TVM makes those that do not divide trivial.
@@ -79,10 +95,10 @@ def fitted_to_anchor(design: Any, block: Any) -> Any:
 class _AnchorLoops:
     """The extents of an anchor's loops through the steps of a design, as far as they follow from those of its axes."""
 
-    def __init__(self, name: str, extents: list[int], design: Any) -> None:
+    def __init__(self, name: str, extents: list[int], design: Trace) -> None:
         self._name, self._axes = name, extents
         self._threads, self._position = ThreadExtents(list(design.insts)), -1
-        self._anchors: set[Any] = set()
+        self._anchors: set[BlockRV] = set()
         self._extents: dict[Any, int] = {}
         self._factors: dict[Any, int] = {}
         self._tiles: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
@@ -99,7 +115,7 @@ class _AnchorLoops:
         last = [(wanted[-1], found[-1]) for wanted, found in self._tiles if len(wanted) == parts > 2]
         return self._vectors or last[-1:]
 
-    def follow(self, instruction: Any, decision: Any) -> tuple[Any, Any]:
+    def follow(self, instruction: Instruction, decision: Decision) -> tuple[Any, Any]:
         """The instruction and its decision, both as they suit the extents here."""
         self._position += 1
         kind, inputs, outputs = instruction.kind.name, instruction.inputs, list(instruction.outputs)
@@ -122,7 +138,7 @@ class _AnchorLoops:
             self._extents[outputs[0]] = math.prod(self._extents[loop] for loop in inputs)
         return instruction, decision
 
-    def _split(self, instruction: Any, outputs: list[Any]) -> Any:
+    def _split(self, instruction: Instruction, outputs: list[LoopRV]) -> Instruction:
         extent = self._extents[instruction.inputs[0]]
         factors = [_number(value) for value in instruction.inputs[1:]]
         if ... not in factors:
@@ -138,7 +154,7 @@ class _AnchorLoops:
         return instruction
 
 
-def replayed(mod: Any, design: Any) -> Any:
+def replayed(mod: IRModule, design: Trace) -> Schedule:
     """The schedule of ``mod`` after ``design`` (a ``tvm.s_tir.Trace``), its tiles fitted to the loops that they meet.
 
     TVM asks for decisions only, so a split by numbers that must change means a new replay. Raises as :func:`transfer`.
@@ -164,21 +180,25 @@ def replayed(mod: Any, design: Any) -> Any:
 class _Adapter:
     """The decision provider of a replay. ``refit``: the split that stopped it, and the factors that it needs."""
 
-    def __init__(self, schedule: Any, threads: ThreadExtents, instructions: list[Any]) -> None:
+    def __init__(self, schedule: Schedule, threads: ThreadExtents, instructions: list[Instruction]) -> None:
         self.refit: tuple[int, tuple[int | None, ...]] | None = None
         self.failure: Exception | None = None
         self._schedule, self._threads, self._instructions = schedule, threads, instructions
         self._check_layout = layout_provider(schedule)
         self._position = -1
 
-    def __call__(self, instruction: Any, inputs: Any, attrs: Any, decision: Any) -> Any:
+    def __call__(
+        self, instruction: Instruction, inputs: Sequence[Operand], attrs: Sequence[Operand], decision: Decision
+    ) -> Decision:
         try:
             return self._decide(instruction, inputs, attrs, decision)
         except Exception as error:
             self.failure = error  # TVM passes on its text alone
             raise
 
-    def _decide(self, instruction: Any, inputs: Any, attrs: Any, decision: Any) -> Any:
+    def _decide(
+        self, instruction: Instruction, inputs: Sequence[Operand], attrs: Sequence[Operand], decision: Decision
+    ) -> Decision:
         self._position += 1
         kind = instruction.kind.name
         if kind == "SamplePerfectTile":
@@ -195,7 +215,7 @@ class _Adapter:
             raise TransferError("there is no next load for a pipeline to start early")
         return self._check_layout(instruction, inputs, attrs, decision)
 
-    def _check_padding(self, block: Any, multiples: list[int]) -> None:
+    def _check_padding(self, block: BlockRV, multiples: list[int]) -> None:
         extents = [int(axis.dom.extent) for axis in self._schedule.get(block).iter_vars]
         padded = math.prod(-(-extent // size) * size for extent, size in zip(extents, multiples, strict=True))
         if padded > MOST_PADDING * math.prod(extents):
@@ -206,21 +226,21 @@ class _Adapter:
             self.refit = refit
             raise TransferError("a split does not fit its loop")
 
-    def _extent(self, loop: Any) -> int:
+    def _extent(self, loop: LoopRV) -> int:
         extent = integer(self._schedule.get(loop).extent)
         if extent is None:
             raise TransferError("a loop has no known extent")
         return extent
 
 
-def _number(value: Any) -> Any:
+def _number(value: Index | None) -> Any:
     """A factor of a split as a number, None for the open one, ``...`` for one that was decided on."""
     if value is None or isinstance(value, int):
         return value
     return int(value.value) if type(value).__name__ == "IntImm" else ...
 
 
-def _with_factors(instruction: Any, factors: tuple[int | None, ...]) -> Any:
+def _with_factors(instruction: Instruction, factors: tuple[int | None, ...]) -> Instruction:
     from tvm.s_tir.schedule import Instruction
 
     inputs = [instruction.inputs[0], *factors]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tvm import ir, te, tirx
 
@@ -16,6 +16,9 @@ from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of, element_type, i
 from tunehub.tir.statements import load, loop, store, with_root
 from tunehub.tir.versions import DATA_PAR
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, PrimExpr, PrimFunc, Stmt
+
 _KINDS = (("float32",) * 3, ("uint8", "int8", "int32"), ("int16", "int16", "int32"))  # of image, weight and result
 
 
@@ -26,12 +29,12 @@ class Found:
 
     convolution: Conv3x3
     weight: int
-    image: Any
-    result: Any
+    image: Buffer
+    result: Buffer
     at: int
 
 
-def find(function: Any) -> Found | None:
+def find(function: PrimFunc) -> Found | None:
     """The one blocked convolution of ``function``, a PrimFunc, in float32 or integers, that can be written so."""
     own = [hash(buffer) for buffer in parameters(function)]
     found = [(at, block) for at, each in enumerate(statements_of(function)) for block in _convolutions(each)]
@@ -49,7 +52,7 @@ def find(function: Any) -> Found | None:
     return Found(convolution=convolution, weight=own.index(hash(operands[1])), image=operands[0], result=result, at=at)
 
 
-def rewritten(function: Any, found: Found, tile: int) -> Any:
+def rewritten(function: PrimFunc, found: Found, tile: int) -> PrimFunc:
     """``function`` with tiles of ``tile``; its weight is as :func:`~tunehub.kernels.te.winograd.transform_weight`
     writes it."""
     kernel = _kernel(function, found, tile)
@@ -66,7 +69,7 @@ def rewritten(function: Any, found: Found, tile: int) -> Any:
     return _with_parameter(function, found.weight, kernel.params[1], weight).with_body(body)
 
 
-def _kernel(function: Any, found: Found, tile: int) -> Any:
+def _kernel(function: PrimFunc, found: Found, tile: int) -> PrimFunc:
     """The algorithm as a function of image, weight and result, which counts as ``function`` does."""
     image, direct = buffer_kind(found.image), buffer_kind(parameters(function)[found.weight]).shape
     shape = transformed_shape([int(extent) for extent in direct], tile)
@@ -79,7 +82,7 @@ def _kernel(function: Any, found: Found, tile: int) -> Any:
     return te.create_prim_func([*operands, conv2d_winograd(*operands)])
 
 
-def statements_of(function: Any) -> list[Any]:
+def statements_of(function: PrimFunc) -> list[Stmt]:
     """The statements of a PrimFunc, a computation each."""
     root = getattr(getattr(function, "body", None), "block", None)
     if root is None:
@@ -87,7 +90,7 @@ def statements_of(function: Any) -> list[Any]:
     return list(root.body.seq) if type(root.body).__name__ == "SeqStmt" else [root.body]
 
 
-def _convolutions(statement: Any) -> list[Any]:
+def _convolutions(statement: Stmt) -> list[Stmt]:
     return [block for block in blocks_in(statement) if str(block.name_hint) in (CONV2D, CONV2D_INT8)]
 
 
@@ -115,14 +118,14 @@ def _described(
     )
 
 
-def _extents(buffer: Any) -> list[int] | None:
+def _extents(buffer: Buffer) -> list[int] | None:
     """The shape of a buffer, 0 for an open batch; None where anything else is open."""
     first, *others = [integer(extent) for extent in buffer_kind(buffer).shape]
     known = [extent for extent in others if extent is not None]
     return [0 if first is None else first, *known] if len(known) == len(others) else None
 
 
-def copied(root: Any, name: str, buffers: tuple[Any, Any]) -> Any:
+def copied(root: Stmt, name: str, buffers: tuple[Buffer, Buffer]) -> Stmt:
     """The second of ``buffers`` gets all of the first: two functions that are joined keep their buffers. ``root``: any
     block, whose class has moved between releases."""
     source, target = buffers
@@ -144,7 +147,7 @@ def copied(root: Any, name: str, buffers: tuple[Any, Any]) -> Any:
     return statement
 
 
-def _with_parameter(function: Any, at: int, parameter: Any, buffer: Any) -> Any:
+def _with_parameter(function: PrimFunc, at: int, parameter: PrimExpr, buffer: Buffer) -> PrimFunc:
     """``function`` with ``parameter`` in place of the one at ``at``; ``buffer`` is its buffer."""
     changed = [*function.params]
     changed[at] = parameter

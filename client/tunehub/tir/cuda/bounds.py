@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from tunehub.tir.cuda.fault import NotSimulatedError
 from tunehub.tir.index_expressions import Array, Expression, compiled, operator_name
 from tunehub.tir.nodes import buffer_kind, buffer_of, children, integer, parameters, symbolic
 from tunehub.tir.versions import LOADS
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Analyzer, Buffer, BufferRegion, For, Node, PrimExpr, PrimFunc, SBlock, SBlockRealize
 
 _ACCESSES = ("BufferStore", *LOADS)
 _LISTS = ("seq", "indices", "args")
@@ -31,11 +34,11 @@ _MOST_POINTS = 1 << 21  # of one index
 class _Place:
     """The loops and blocks around a statement, outermost first."""
 
-    loops: tuple[Any, ...] = ()
-    realizes: tuple[Any, ...] = ()
+    loops: tuple[For, ...] = ()
+    realizes: tuple[SBlockRealize, ...] = ()
 
     @cached_property
-    def _bounds(self) -> Any:
+    def _bounds(self) -> Analyzer:
         import tvm
 
         analyzer = symbolic().Analyzer()
@@ -46,13 +49,13 @@ class _Place:
                 analyzer.bind(axis.var, value)
         return analyzer
 
-    def range_of(self, index: Any) -> tuple[int, int]:
+    def range_of(self, index: PrimExpr) -> tuple[int, int]:
         """What ``index`` is at least and at most, the conditions of the blocks not considered."""
         found = self._bounds.const_int_bound(index)
         return int(found.min_value), int(found.max_value)
 
 
-def buffer_left(function: Any) -> str | None:
+def buffer_left(function: PrimFunc) -> str | None:
     """The name of a buffer of ``function``, a scheduled PrimFunc, that a block leaves where the conditions of the
     blocks around let it, or None. Parameters are not looked at here: their ends stay when TVM lowers the function.
 
@@ -66,7 +69,7 @@ def buffer_left(function: Any) -> str | None:
     return None
 
 
-def _innermost(node: Any, place: _Place) -> Iterator[tuple[Any, _Place]]:
+def _innermost(node: Node, place: _Place) -> Iterator[tuple[Any, _Place]]:
     kind = type(node).__name__
     if kind == "For":
         place = replace(place, loops=(*place.loops, node))
@@ -79,11 +82,11 @@ def _innermost(node: Any, place: _Place) -> Iterator[tuple[Any, _Place]]:
         yield from _innermost(child, place)
 
 
-def _has_blocks(node: Any) -> bool:
+def _has_blocks(node: Node) -> bool:
     return type(node).__name__ == "SBlockRealize" or any(map(_has_blocks, children(node)))
 
 
-def _leaves(block: Any, region: Any, place: _Place) -> bool:
+def _leaves(block: SBlock, region: BufferRegion, place: _Place) -> bool:
     """Whether ``block`` leaves the buffer of ``region``, what it says to read or write; a padding says more than it
     does."""
     buffer = buffer_of(region)
@@ -96,7 +99,7 @@ def _leaves(block: Any, region: Any, place: _Place) -> bool:
     return not used or any(_passes(list(access.indices), shape, ones, guards, place) for access, guards in used)
 
 
-def _uses(node: Any, buffer: Any, guards: tuple[Any, ...]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+def _uses(node: Node, buffer: Buffer, guards: tuple[PrimExpr, ...]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
     """The loads and stores of ``buffer`` in a block's body, and the conditions around each."""
     kind = type(node).__name__
     if kind in _ACCESSES and buffer_of(node).same_as(buffer):
@@ -114,7 +117,7 @@ def _uses(node: Any, buffer: Any, guards: tuple[Any, ...]) -> Iterator[tuple[Any
             yield from _uses(each, buffer, guards)
 
 
-def _choice(node: Any) -> list[Any] | None:
+def _choice(node: Node) -> list[PrimExpr] | None:
     """The condition of a choice, what is taken where it holds, and what else."""
     kind = type(node).__name__
     if kind == "Call":
@@ -124,7 +127,11 @@ def _choice(node: Any) -> list[Any] | None:
 
 
 def _passes(
-    indices: list[Any], shape: list[int | None], taken: list[int | None], guards: tuple[Any, ...], place: _Place
+    indices: list[PrimExpr],
+    shape: list[int | None],
+    taken: list[int | None],
+    guards: tuple[PrimExpr, ...],
+    place: _Place,
 ) -> bool:
     """Whether an index goes below 0 or beyond the end where the ``guards`` and the blocks' conditions hold."""
     for index, extent, count in zip(indices, shape, taken, strict=True):
@@ -136,7 +143,7 @@ def _passes(
     return False
 
 
-def _reaches(index: Any, last: int, guards: tuple[Any, ...], place: _Place) -> bool:
+def _reaches(index: PrimExpr, last: int, guards: tuple[PrimExpr, ...], place: _Place) -> bool:
     """Whether ``index`` is below 0 or above ``last`` anywhere; what is loaded or named inside a block is not known."""
     try:
         wanted = compiled(index)

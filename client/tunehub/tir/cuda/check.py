@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tunehub.exceptions import last_line, typed_last_line
 from tunehub.tir.cuda.bounds import buffer_left
@@ -25,6 +25,10 @@ from tunehub.tir.flattening import flattening
 from tunehub.tir.nodes import is_static
 from tunehub.tir.symbols import PROBES, branches_at, elements_at, instance, probes
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, PrimFunc
+
 Verdict: TypeAlias = Fault | NotSimulated | None
 
 _MOST_ELEMENTS = 1 << 20  # of all parameters of an instance
@@ -33,7 +37,7 @@ CHECK_VERSION = 9
 """Changes whenever a schedule could be judged otherwise than before."""
 
 
-def fault(scheduled: Any, target: Any) -> Verdict:
+def fault(scheduled: PrimFunc, target: Target) -> Verdict:
     """What is wrong with ``scheduled``, a PrimFunc with a schedule for the GPU ``target``; None: nothing was found.
 
     Raises nothing for a function that TVM cannot lower: that is a fault. Takes some 25 ms, where it is not remembered.
@@ -41,7 +45,7 @@ def fault(scheduled: Any, target: Any) -> Verdict:
     return remembered(scheduled, lambda: _fault(scheduled, target))
 
 
-def _fault(scheduled: Any, target: Any) -> Fault | NotSimulated | None:
+def _fault(scheduled: PrimFunc, target: Target) -> Fault | NotSimulated | None:
     """What is wrong at some probe, else why it is not known for one."""
     tried = _probed(scheduled)
     unknown = None if tried else NotSimulated("shapes are unknown")
@@ -53,7 +57,7 @@ def _fault(scheduled: Any, target: Any) -> Fault | NotSimulated | None:
     return unknown
 
 
-def _probed(scheduled: Any) -> list[tuple[int, ...]]:
+def _probed(scheduled: PrimFunc) -> list[tuple[int, ...]]:
     """Of the probes that lead into each branch the largest that is not large: what larger ones have more of are blocks
     of threads that do the same. An odd one if there is any, as blocks seldom divide it. Without branches all that are
     not large, and the first."""
@@ -68,7 +72,7 @@ def _probed(scheduled: Any) -> list[tuple[int, ...]]:
     return [values for values in found if values in kept]
 
 
-def _fault_of_instance(scheduled: Any, target: Any) -> Fault | NotSimulated | None:
+def _fault_of_instance(scheduled: PrimFunc, target: Target) -> Fault | NotSimulated | None:
     if not is_static(scheduled):
         return NotSimulated("shapes are unknown")
     found = structural_fault(scheduled)
@@ -86,12 +90,12 @@ def _fault_of_instance(scheduled: Any, target: Any) -> Fault | NotSimulated | No
     return misread if isinstance(misread, Fault) else kernel_fault(function, target) or misread or found
 
 
-def structural_fault(scheduled: Any) -> Verdict:
+def structural_fault(scheduled: PrimFunc) -> Verdict:
     """The part of :func:`fault` that looks at the schedule itself, in some 3 ms."""
     return _judged(lambda: _structural_fault(scheduled))
 
 
-def _structural_fault(scheduled: Any) -> Fault | None:
+def _structural_fault(scheduled: PrimFunc) -> Fault | None:
     finders: dict[Rule, Callable[[Any], str | None]] = {
         "thread_extents": uneven_tag,
         "reduction": impure_reduction,
@@ -101,12 +105,12 @@ def _structural_fault(scheduled: Any) -> Fault | None:
     return next((Fault(rule, place) for rule, place in found if place is not None), None)
 
 
-def _misread(scheduled: Any, opaque: Any) -> Fault | None:
+def _misread(scheduled: PrimFunc, opaque: IRModule) -> Fault | None:
     place = misread_in(flattening(opaque)) if may_misread(scheduled) else None
     return None if place is None else Fault("misread", place)
 
 
-def kernel_fault(function: Any, target: Any) -> Verdict:
+def kernel_fault(function: PrimFunc, target: Target) -> Verdict:
     """The part of :func:`fault` that follows: ``function`` is as :func:`tunehub.tir.cuda.lowering.lowered` gives it.
 
     Too much shared memory is said of what is right otherwise.

@@ -6,10 +6,13 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol, get_args
+from typing import TYPE_CHECKING, Protocol, get_args
 
 from tunehub.tir.cuda.fault import Fault, NotSimulated, Rule
 from tunehub.tir.keys import structural_hash
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import PrimFunc
 
 Found = Fault | NotSimulated | None
 
@@ -49,7 +52,7 @@ def made_of(record: bytes) -> Iterator[None]:
         _origin.reset(token)
 
 
-def remembered(scheduled: Any, find: Callable[[], Found]) -> Found:
+def remembered(scheduled: PrimFunc, find: Callable[[], Found]) -> Found:
     """What ``find`` finds in a scheduled function, or found before."""
     kept = _kept.get()
     if kept is None:

@@ -11,17 +11,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tunehub.target.gpu_architectures import ASKED_BYTES, FEWEST_ASKED_BYTES, SM_80, LaunchLimits
 from tunehub.tir.nodes import buffer_kind, extent_or_one, statements_in
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import PrimFunc
+
 _PREFIX = {"threadIdx": "block", "blockIdx": "grid"}
 
 
-def limits_of(target: Any) -> LaunchLimits:
+def limits_of(target: Target) -> LaunchLimits:
     """The limits for ``target``: those of sm_80, or what the target itself states where that is less."""
     attrs: Mapping[str, Any] = target.attrs
     threads = [int(attrs[name]) for name in ("max_threads_per_block", "max_num_threads") if attrs.get(name)]
@@ -47,7 +51,7 @@ def excess_threads(threads: Mapping[str, int], limits: LaunchLimits) -> str | No
     return f"a block has more than {limits.threads} threads" if count > limits.threads else None
 
 
-def excess_shared_memory(lowered: Any, limits: LaunchLimits) -> str | None:
+def excess_shared_memory(lowered: PrimFunc, limits: LaunchLimits) -> str | None:
     """Why the kernels of a function take too much shared memory, or None.
 
     ``lowered``: as :func:`tunehub.tir.cuda.lowering.lowered` gives it, or `tvm.lower` of TVM up to 0.19. How much they
@@ -60,7 +64,7 @@ def excess_shared_memory(lowered: Any, limits: LaunchLimits) -> str | None:
     return f"a block takes more than {most} bytes of shared memory"
 
 
-def _dynamic_bytes(lowered: Any) -> int:
+def _dynamic_bytes(lowered: PrimFunc) -> int:
     """Of dynamic shared memory; 0 for functions of TVM up to 0.19, which have other nodes."""
     allocated = (node.buffer for node in statements_in(lowered.body) if type(node).__name__ == "AllocBuffer")
     kinds = [buffer_kind(buffer) for buffer in allocated if str(buffer.scope()) == "shared.dyn"]

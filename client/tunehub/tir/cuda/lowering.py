@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.tir.flattening import with_opaque_blocks
 from tunehub.tir.nodes import children, main_module, parameters, statements_in
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, Pass, PrimFunc, Stmt
 
-def lowered(function: Any, target: Any) -> Any:
+
+def lowered(function: PrimFunc, target: Target) -> PrimFunc:
     """The PrimFunc ``function`` by the passes of TVM's own pipeline (``s_tir/pipeline.py``) up to the one that makes
     reductions among threads, in some 15 ms. TVM raises where it cannot.
 
@@ -19,20 +23,20 @@ def lowered(function: Any, target: Any) -> Any:
     return lowered_on(half_lowered(function, target), target)
 
 
-def half_lowered(function: Any, target: Any) -> Any:
+def half_lowered(function: PrimFunc, target: Target) -> IRModule:
     """The first half of :func:`lowered`, as :func:`tunehub.tir.flattening.with_opaque_blocks` gives it."""
     both = _with_host(target)
     with both:
         return with_opaque_blocks(main_module(function.with_attr("target", both)))
 
 
-def lowered_on(opaque: Any, target: Any) -> Any:
+def lowered_on(opaque: IRModule, target: Target) -> PrimFunc:
     """The second half of :func:`lowered`."""
     with _with_host(target):
         return _passes()(opaque)["main"]
 
 
-def ungenerated(lowered: Any) -> str | None:
+def ungenerated(lowered: PrimFunc) -> str | None:
     """What TVM generates no code for in a function as :func:`lowered` gives it, or None."""
     from tvm.tirx.analysis import undefined_vars
 
@@ -48,12 +52,12 @@ def ungenerated(lowered: Any) -> str | None:
     return None if taken is None else f"a kernel allocates global memory, {taken}"
 
 
-def _kernels(node: Any) -> Iterator[Any]:
+def _kernels(node: Stmt) -> Iterator[Any]:
     """The bodies of kernels under a statement."""
     return (each.body for each in statements_in(node) if getattr(each, "attr_key", None) == "thread_extent")
 
 
-def _host_loops(node: Any) -> Iterator[Any]:
+def _host_loops(node: Stmt) -> Iterator[Any]:
     """The loops outside all kernels."""
     if getattr(node, "attr_key", None) == "thread_extent":
         return
@@ -63,18 +67,18 @@ def _host_loops(node: Any) -> Iterator[Any]:
         yield from _host_loops(child)
 
 
-def _allocates(node: Any) -> bool:
+def _allocates(node: Stmt) -> bool:
     return type(node).__name__ == "AllocBuffer"
 
 
-def _with_host(target: Any) -> Any:
+def _with_host(target: Target) -> Target:
     import tvm
 
     return target if target.host is not None else tvm.target.Target(target, host="llvm")
 
 
 @cache
-def _passes() -> Any:
+def _passes() -> Pass:
     import tvm
     from tvm import s_tir, tirx
 

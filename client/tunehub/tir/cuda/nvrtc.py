@@ -14,10 +14,14 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from tunehub.tir.cuda.headers import HALF, TENSOR_CORES, header_folders, missing_headers
 from tunehub.tir.cuda.ptx.wgmma import ARCHITECTURE, WARPGROUPS
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Module, PackedFunc
 
 CALLBACK = "tvm_callback_cuda_compile"
 _FIRST_KERNEL = 'extern "C"'
@@ -73,7 +77,7 @@ class Compiler:
         """Make TVM compile with this from now on, in this process."""
         import tvm_ffi
 
-        def compiled(code: Any, *_target: Any) -> bytearray:
+        def compiled(code: str, *_target: object) -> bytearray:
             return bytearray(self.compile(str(code)))
 
         tvm_ffi.register_global_func(CALLBACK, compiled, override=True)
@@ -112,7 +116,7 @@ def compile_for_warpgroups() -> None:
     if _before(real) is not None:
         return
 
-    def compiled(code: Any, *rest: Any) -> Any:
+    def compiled(code: str, *rest: object) -> Any:
         if WARPGROUPS not in str(code):
             return real(code, *rest)
         with tvm.target.Target({"kind": "cuda", "arch": ARCHITECTURE}):
@@ -122,7 +126,7 @@ def compile_for_warpgroups() -> None:
     _for_warpgroups.append((tvm_ffi.get_global_func(CALLBACK), real))
 
 
-def _before(callback: Any) -> Any | None:
+def _before(callback: PackedFunc) -> PackedFunc | None:
     """What :func:`compile_for_warpgroups` replaced by ``callback``, if it made that."""
     return next((real for own, real in _for_warpgroups if callback.same_as(own)), None)
 
@@ -164,7 +168,7 @@ def plain_header() -> str:
     return split_source(source_of(build_plain()))[0]
 
 
-def build_plain() -> Any:
+def build_plain() -> Module:
     """A library with a kernel that needs nothing: a copy of one number."""
     import tvm
     from tvm import te
@@ -177,7 +181,7 @@ def build_plain() -> Any:
     return tvm.tirx.build(schedule.mod, target=tvm.target.Target({"kind": "cuda", "arch": "sm_80"}))
 
 
-def source_of(library: Any) -> str:
+def source_of(library: Module) -> str:
     """The CUDA source in a module that was built for a host and a GPU; empty without a kernel."""
     return "".join(str(part.inspect_source()) for part in library.imports if part.kind == "cuda")
 
@@ -281,7 +285,7 @@ def _without_headers(source: str, arch: str) -> bytes:
         nvrtc.nvrtcDestroyProgram(program)
 
 
-def _log(nvrtc: Any, program: Any) -> str:
+def _log(nvrtc: ModuleType, program: object) -> str:
     text = bytearray(_checked(nvrtc.nvrtcGetProgramLogSize(program)))
     _checked(nvrtc.nvrtcGetProgramLog(program, text))
     return errors_of(text.decode(errors="replace").strip("\0\n")) or "NVRTC refuses the source"

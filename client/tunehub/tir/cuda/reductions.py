@@ -7,10 +7,13 @@ convolution: the epilogue then makes the initial value, too, and is applied to t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.tir.nodes import blocks_in, buffer_of, children, reduces
 from tunehub.tir.versions import BINDINGS, LOADS
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, Number, PrimExpr, PrimFunc, SBlock, Stmt
 
 _WRITING = ("BufferStore", *BINDINGS)
 _COMBINING = ("Add", "Mul", "Max", "Min", "And", "Or")
@@ -19,7 +22,7 @@ _SELECTING = ("condition", "true_value", "false_value")
 _OPERANDS = ("a", "b", "value", *_SELECTING, "base", "stride")
 
 
-def impure_reduction(function: Any) -> str | None:
+def impure_reduction(function: PrimFunc) -> str | None:
     """The name of a block of ``function``, a scheduled PrimFunc, that reduces and whose update is not
     ``result = result ⊕ value`` with a value that does not read the result; None when there is none.
 
@@ -34,7 +37,7 @@ def impure_reduction(function: Any) -> str | None:
     return None
 
 
-def _begins_with_update(block: Any) -> bool:
+def _begins_with_update(block: SBlock) -> bool:
     """Whether a part of the initial value of a ``block`` is one of its update."""
     from tvm_ffi import structural_equal
 
@@ -42,7 +45,7 @@ def _begins_with_update(block: Any) -> bool:
     return any(structural_equal(part, other) for part in first for other in update)
 
 
-def _parts(body: Any) -> Iterator[Any]:
+def _parts(body: Stmt | None) -> Iterator[Any]:
     """The operands of what a ``body`` stores, where it combines some."""
     for store in () if body is None else _stores(body):
         kind = type(store.value).__name__
@@ -50,7 +53,7 @@ def _parts(body: Any) -> Iterator[Any]:
             yield from _flat(store.value, kind)
 
 
-def _stores(node: Any) -> Iterator[Any]:
+def _stores(node: Stmt) -> Iterator[Any]:
     """The stores of a block, and the values that it names first, without those of blocks inside."""
     kind = type(node).__name__
     if kind in _WRITING:
@@ -59,7 +62,7 @@ def _stores(node: Any) -> Iterator[Any]:
         yield from _stores(child)
 
 
-def _combines(store: Any, own: list[Any]) -> bool:
+def _combines(store: Stmt, own: list[Buffer]) -> bool:
     value = store.value
     kind = type(value).__name__
     if kind in _COMBINING:
@@ -68,7 +71,7 @@ def _combines(store: Any, own: list[Any]) -> bool:
     return _selects(value, own)
 
 
-def _flat(value: Any, kind: str) -> Iterator[Any]:
+def _flat(value: PrimExpr, kind: str) -> Iterator[Any]:
     """The operands of nested operations of one kind."""
     if type(value).__name__ != kind:
         yield value
@@ -77,7 +80,7 @@ def _flat(value: Any, kind: str) -> Iterator[Any]:
         yield from _flat(part, kind)
 
 
-def _selects(value: Any, own: list[Any]) -> bool:
+def _selects(value: PrimExpr, own: list[Buffer]) -> bool:
     """Whether a value is one of results and of values that read none, chosen by comparing them."""
     kind = type(value).__name__
     if kind == "Select":
@@ -89,15 +92,15 @@ def _selects(value: Any, own: list[Any]) -> bool:
     return _is_plain(value, own)
 
 
-def _is_plain(value: Any, own: list[Any]) -> bool:
+def _is_plain(value: PrimExpr, own: list[Buffer]) -> bool:
     return _is_own(value, own) or not _reads(value, own)
 
 
-def _is_own(value: Any, own: list[Any]) -> bool:
+def _is_own(value: Number, own: list[Buffer]) -> bool:
     return type(value).__name__ in LOADS and any(buffer_of(value).same_as(buffer) for buffer in own)
 
 
-def _reads(value: Any, own: list[Any]) -> bool:
+def _reads(value: Number, own: list[Buffer]) -> bool:
     if _is_own(value, own):
         return True
     parts = [getattr(value, name, None) for name in _OPERANDS]

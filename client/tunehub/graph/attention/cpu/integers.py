@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,10 @@ from tunehub.kernels.te.integer_attention import QuantisedAttention, quantised_a
 from tunehub.kernels.te.scales import LIMITS, Affine
 from tunehub.tir.nodes import bound_value, operator_of
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import Expr
+    from tunehub.tir.types import Mutator
+
 PRODUCTS = 2  # of one attention
 
 
@@ -26,17 +30,17 @@ class AttentionInGraph:
     """The kernel and its arguments."""
 
     how: QuantisedAttention
-    arguments: tuple[Any, ...]
+    arguments: tuple[Expr, ...]
 
 
 class AttentionsInGraph:
     """The float variables that a rewriter has written for attention."""
 
-    def __init__(self, graph: Any) -> None:
+    def __init__(self, graph: Mutator) -> None:
         self._graph, self._kernels = graph, Kernels(graph.builder_)
         self._known: dict[Any, AttentionInGraph] = {}
 
-    def as_float(self, product: Any, dot: DotProduct) -> Any | None:
+    def as_float(self, product: Expr, dot: DotProduct) -> Any | None:
         """The variable for ``product``, a matmul, where it is attention of which the CPU multiplies all in words."""
         found = _attention(self._graph, product) if (dot.lanes, dot.group) == (16, 4) else None
         if found is None:
@@ -45,14 +49,14 @@ class AttentionsInGraph:
         self._known[variable] = found
         return variable
 
-    def quantised(self, source: Any, affine: Affine, dtype: str) -> Any | None:
+    def quantised(self, source: Expr, affine: Affine, dtype: str) -> Expr | None:
         """The kernel of ``source``, one of these variables, that quantises its result, too."""
         found = self._known.get(variable_of(self._graph, source))
         if found is None:
             return None
         return self._call(replace(found, how=replace(found.how, result=Rounding(affine, dtype))))
 
-    def _call(self, found: AttentionInGraph) -> Any:
+    def _call(self, found: AttentionInGraph) -> Expr:
         return self._kernels.call(
             lambda q, k, v, *more: quantised_attention(q, k, v, more, found.how),
             *found.arguments,
@@ -62,7 +66,7 @@ class AttentionsInGraph:
         )
 
 
-def _attention(graph: Any, product: Any) -> AttentionInGraph | None:
+def _attention(graph: Mutator, product: Expr) -> AttentionInGraph | None:
     """``product`` of weights and values with what its weights are of."""
     weights, values = (dequantised(graph, each) for each in product.args)
     if weights is None or values is None:
@@ -80,14 +84,14 @@ def _attention(graph: Any, product: Any) -> AttentionInGraph | None:
     return _fitted(graph, scores, (query, key, values), weights[1])
 
 
-def _source(graph: Any, integers: Any) -> Any:
+def _source(graph: Mutator, integers: Expr) -> Expr:
     """What is quantised to ``integers``."""
     value = bound_value(graph, integers)
     return value.args[0] if operator_of(value) == QUANTIZE and affine_of(graph, value) is not None else integers
 
 
 def _fitted(
-    graph: Any, scores: ScoresInGraph, tensors: tuple[tuple[Any, Affine], ...], weight: Affine
+    graph: Mutator, scores: ScoresInGraph, tensors: tuple[tuple[Expr, Affine], ...], weight: Affine
 ) -> AttentionInGraph | None:
     """The kernel for these queries, keys and values, None where it is not for their shapes."""
     sources = [source_of(graph, each) for each, _ in tensors]

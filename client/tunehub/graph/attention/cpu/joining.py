@@ -29,9 +29,11 @@ from tunehub.tir.nodes import (
 
 if TYPE_CHECKING:
     from tunehub.graph.layout.narrowing import Narrowing
+    from tunehub.graph.types import Call, Expr, Function
+    from tunehub.tir.types import IRModule
 
 
-def join_attention(mod: Any, vector: int, narrowing: Narrowing | None = None) -> Any:
+def join_attention(mod: IRModule, vector: int, narrowing: Narrowing | None = None) -> IRModule:
     """``mod`` with the attention over sequences of unknown length, or of many keys, as one kernel each; ``vector``:
     float32 elements. ``narrowing``: which has operands in bfloat16; shorter ones of these are one kernel, too."""
     graphs = [function for function in mod.functions.values() if isinstance(function, relax.Function)]
@@ -45,7 +47,7 @@ def join_attention(mod: Any, vector: int, narrowing: Narrowing | None = None) ->
     return relax.transform.DeadCodeElimination()(written) if joiner.found else mod
 
 
-def _has_keys(function: Any, fewest: int) -> bool:
+def _has_keys(function: Function, fewest: int) -> bool:
     """Whether a softmax, or Relax's own operator, is over so many keys."""
     calls = [each.value for block in getattr(function.body, "blocks", ()) for each in block.bindings]
     shapes = [shape_of(call) for call in calls if operator_of(call) == "relax.nn.softmax"]
@@ -59,11 +61,11 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
     narrowing: Narrowing | None
     found = False
 
-    def __init__(self, mod: Any) -> None:
+    def __init__(self, mod: IRModule) -> None:
         super().__init__(mod)
         self._kernels = Kernels(self.builder_)
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
         if operator_of(call) in OPERATORS:
             return self._operator(call)
@@ -80,7 +82,7 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
         joined = self._joined(sources, steps, scores.operands, safe)
         return call if joined is None else joined
 
-    def _weights(self, expression: Any) -> tuple[Any, bool]:
+    def _weights(self, expression: Expr) -> tuple[Any, bool]:
         """The softmax, and whether zeros are in place of what is no number behind it: of a query without any key."""
         value = bound_value(self, expression)
         if operator_of(value) != "relax.where":
@@ -88,7 +90,7 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
         safe = replaces_nan(value, partial(bound_value, self), lambda each: number_of(constant_of(self, each)))
         return (bound_value(self, value.args[2]), True) if safe else (value, False)
 
-    def _operator(self, call: Any) -> Any:
+    def _operator(self, call: Call) -> Expr:
         """Relax's own operator, of tensors ``[batch, length, heads, depth]``."""
         query, keys, values, *bias = call.args
         shape, attrs = shape_of(query), call.attrs
@@ -109,8 +111,8 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
         return call if joined is None else relax.op.permute_dims(self.builder_.emit(joined), [0, 2, 1, 3])
 
     def _joined(
-        self, sources: Sequence[Reordered], steps: Sequence[Step], operands: Sequence[Any], safe: bool
-    ) -> Any | None:
+        self, sources: Sequence[Reordered], steps: Sequence[Step], operands: Sequence[Expr], safe: bool
+    ) -> Expr | None:
         """The kernel, None where it is not for these tensors."""
         shapes = [source.shape for source in sources]
         if not fit(*shapes) or any(str(tensor_type(source.tensor).dtype) != "float32" for source in sources):

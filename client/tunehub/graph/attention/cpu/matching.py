@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,10 @@ from tunehub.tir.nodes import (
     tensor_type,
 )
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import Expr
+    from tunehub.tir.types import Index, Mutator
+
 _MOST_STEPS = 4  # between a product and its softmax, those of rounding not counted
 
 
@@ -27,12 +31,12 @@ _MOST_STEPS = 4  # between a product and its softmax, those of rounding not coun
 class ScoresInGraph:
     """What a softmax is of: the ``product`` of queries and keys, the ``steps`` behind it, and the tensors in these."""
 
-    product: Any
+    product: Expr
     steps: tuple[Step | Rounding, ...]
-    operands: tuple[Any, ...]
+    operands: tuple[Expr, ...]
 
 
-def scores_of(graph: Any, expression: Any) -> ScoresInGraph | None:
+def scores_of(graph: Mutator, expression: Expr) -> ScoresInGraph | None:
     """What scores ``expression`` is; None where it is none."""
     steps: list[Step | Rounding] = []
     operands: list[Any] = []
@@ -58,7 +62,7 @@ def scores_of(graph: Any, expression: Any) -> ScoresInGraph | None:
     return ScoresInGraph(product=value, steps=tuple(steps[::-1]), operands=tuple(operands))
 
 
-def _rounding(graph: Any, value: Any) -> Rounding | None:
+def _rounding(graph: Mutator, value: Expr) -> Rounding | None:
     """What ``value`` is rounded to, where it is quantised and dequantised."""
     found = dequantised(graph, value)
     inner = bound_value(graph, found[0]) if found is not None else None
@@ -67,14 +71,14 @@ def _rounding(graph: Any, value: Any) -> Rounding | None:
     return Rounding(found[1], str(tensor_type(inner).dtype))
 
 
-def _leads_to_product(graph: Any, value: Any) -> bool:
+def _leads_to_product(graph: Mutator, value: Expr) -> bool:
     while operator_of(value) in OPERATIONS or _rounding(graph, value) is not None:
         inner = value if operator_of(value) in OPERATIONS else bound_value(graph, value.args[0])
         value = bound_value(graph, inner.args[0])
     return operator_of(value) == "relax.matmul"
 
 
-def source_of(graph: Any, tensor: Any) -> Reordered:
+def source_of(graph: Mutator, tensor: Expr) -> Reordered:
     """``tensor``, or what it is a transposition of."""
     value = bound_value(graph, tensor)
     rank = len(shape_of(tensor) or ())
@@ -85,7 +89,7 @@ def source_of(graph: Any, tensor: Any) -> Reordered:
     return Reordered(value.args[0], tuple(order))
 
 
-def fit(q: Sequence[Any], k: Sequence[Any], v: Sequence[Any]) -> bool:
+def fit(q: Sequence[Index], k: Sequence[Index], v: Sequence[Index]) -> bool:
     """Whether these are shapes of queries, keys and values with the same heads and static depth."""
     if len({len(q), len(k), len(v)}) > 1 or len(q) < 2 or integer(q[-1]) is None or integer(v[-1]) is None:
         return False
@@ -93,7 +97,7 @@ def fit(q: Sequence[Any], k: Sequence[Any], v: Sequence[Any]) -> bool:
     return all(same_extent(*pair) for pair in pairs)
 
 
-def broadcasts(tensor: Any, whole: Sequence[Any]) -> bool:
+def broadcasts(tensor: Expr, whole: Sequence[Index]) -> bool:
     """Whether a tensor can be combined with scores of the shape ``whole``."""
     shape = shape_of(tensor)
     if shape is None or not 0 < len(shape) <= len(whole) or str(tensor_type(tensor).dtype) != "float32":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.te.attention import Scores
 from tunehub.kernels.te.grouped import TILES, WORDS, Groups
@@ -13,6 +13,7 @@ from tunehub.tir.nodes import integer
 
 if TYPE_CHECKING:
     from tunehub.graph.layout.narrowing import Narrowing
+    from tunehub.tir.types import Index
 
 _QUERIES = 6  # of one task: with two vectors of keys, twelve sums in registers
 MANY_KEYS = 256  # from which one kernel in float32 takes less than several, all extents known
@@ -35,7 +36,7 @@ class Lengths:
     outputs: int
 
     @classmethod
-    def of(cls, q: Sequence[Any], k: Sequence[Any], v: Sequence[Any]) -> Lengths:
+    def of(cls, q: Sequence[Index], k: Sequence[Index], v: Sequence[Index]) -> Lengths:
         """Of the shapes of queries ``[..., S, D]``, keys ``[..., D, T]`` and values ``[..., T, N]``."""
         return cls(queries=integer(q[-2]), keys=integer(k[-1]), depth=int(q[-1]), outputs=int(v[-1]))
 

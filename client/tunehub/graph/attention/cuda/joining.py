@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm import relax, tirx
@@ -19,13 +19,17 @@ from tunehub.tir.expressions import replaced
 from tunehub.tir.nodes import bound_value, buffer_kind, operator_of, plain_extent, same_extents, shape_of, symbolic
 from tunehub.tir.symbols import variables_in
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import Call, Expr
+    from tunehub.tir.types import Buffer, Index, IRModule, PassContext, PrimExpr, Tensor
+
 _TYPES = ("float16", "bfloat16", "float32")
 _LARGEST = 256  # depth: what a warp keeps in registers
 _WIDTH = 16  # of which depths are multiples: elements of a product of tensor cores
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.join_attention")  # type: ignore[untyped-decorator]
-def join_attention(mod: Any, _context: Any) -> Any:
+def join_attention(mod: IRModule, _context: PassContext) -> IRModule:
     """Module pass for CUDA: attention whose kernel :mod:`tunehub.kernels.cuda.attention` can make as one function."""
     joiner = _Joiner(mod)
     written = rewritten(joiner, mod)
@@ -37,12 +41,12 @@ def join_attention(mod: Any, _context: Any) -> Any:
 
 @mutator
 class _Joiner(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, mod: Any) -> None:
+    def __init__(self, mod: IRModule) -> None:
         super().__init__(mod)
         self._kernels = Kernels(self.builder_)
         self.found: list[tuple[Any, FoundAttention, list[int]]] = []  # calls, and the order of their results' axes
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
         name = operator_of(call)
         if name == "relax.permute_dims":
@@ -57,8 +61,8 @@ class _Joiner(PyExprMutator):  # type: ignore[misc]
         found = with_one_product(self, with_rows_in_place(self, found))
         return self._called(found, [0, 2, 1, 3] if operator else list(range(rank)))
 
-    def _called(self, found: FoundAttention, order: list[int]) -> Any:
-        def compute(*tensors: Any) -> Any:
+    def _called(self, found: FoundAttention, order: list[int]) -> Expr:
+        def compute(*tensors: Tensor) -> Tensor:
             return _function(found, tensors, order)
 
         how = (*found.identity, tuple(order))
@@ -66,11 +70,11 @@ class _Joiner(PyExprMutator):  # type: ignore[misc]
         self.found.append((call, found, order))
         return call
 
-    def _of(self, expression: Any) -> tuple[FoundAttention, list[int]] | None:
+    def _of(self, expression: Expr) -> tuple[FoundAttention, list[int]] | None:
         value = bound_value(self, expression)
         return next(((found, order) for call, found, order in self.found if call.same_as(value)), None)
 
-    def _with_heads(self, call: Any) -> Any:
+    def _with_heads(self, call: Call) -> Expr:
         """Batch and heads that were one axis."""
         of, shape = self._of(call.args[0]), shape_of(call)
         if of is None or shape is None or len(of[0].lead) != 1 or of[1] != [0, 1, 2] or len(shape) < 4:
@@ -80,7 +84,7 @@ class _Joiner(PyExprMutator):  # type: ignore[misc]
             return call
         return self._called(_split(found, lead), list(range(len(shape))))
 
-    def _transposed(self, call: Any) -> Any:
+    def _transposed(self, call: Call) -> Expr:
         """Heads behind queries, as the layer that follows takes them, or the rows of that layer's results."""
         axes = None if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes]
         if axes is None or axes[-1] != len(axes) - 1:
@@ -91,7 +95,7 @@ class _Joiner(PyExprMutator):  # type: ignore[misc]
         found, order = of
         return self._called(found, [order[axis] for axis in axes])
 
-    def _with_rows(self, call: Any) -> Any:
+    def _with_rows(self, call: Call) -> Expr:
         """Rows of a linear layer behind attention that are transposed: those of attention are instead."""
         layer = layer_behind(self, call.args[0], lambda value: self._of(value) is not None)
         of = None if layer is None else self._of(layer.source)
@@ -111,7 +115,7 @@ def _serves(found: FoundAttention) -> bool:
     )
 
 
-def _split(found: FoundAttention, lead: Sequence[Any]) -> FoundAttention:
+def _split(found: FoundAttention, lead: Sequence[Index]) -> FoundAttention:
     """With several axes for batch and heads in place of one."""
     analyzer = symbolic().Analyzer()
     axes = [tirx.Var(f"h{at}", "int64") for at, _ in enumerate(lead)]
@@ -123,8 +127,8 @@ def _split(found: FoundAttention, lead: Sequence[Any]) -> FoundAttention:
     for axis, extent in zip(axes, lead, strict=True):
         whole = whole * extent + axis
 
-    def simplified(expression: Any) -> Any:
-        def element(buffer: Any, indices: Sequence[Any]) -> Any:
+    def simplified(expression: PrimExpr) -> PrimExpr:
+        def element(buffer: Buffer, indices: Sequence[PrimExpr]) -> PrimExpr:
             return tirx.BufferLoad(buffer, [analyzer.simplify(index) for index in indices])
 
         return replaced(expression, {hash(found.axes[0]): whole}, element)
@@ -140,12 +144,14 @@ def _split(found: FoundAttention, lead: Sequence[Any]) -> FoundAttention:
     )
 
 
-def _function(found: FoundAttention, tensors: Sequence[Any], order: Sequence[int]) -> Any:
+def _function(found: FoundAttention, tensors: Sequence[Tensor], order: Sequence[int]) -> Tensor:
     known = {hash(memory): tensor for memory, tensor in zip(found.memory, tensors, strict=True)}
     *lead, queries, keys, depth, outputs = found.axes
     symbols = _symbols(found, tensors)
 
-    def at(expression: Any, axes: Sequence[Any], place: Sequence[Any], score: Any = None) -> Any:
+    def at(
+        expression: PrimExpr, axes: Sequence[PrimExpr], place: Sequence[Index], score: PrimExpr | None = None
+    ) -> PrimExpr:
         wide = [index.astype("int64") for index in place]  # TVM's tensor expressions have 32 bits
         names = {hash(axis): index for axis, index in zip(axes, wide, strict=True)}
         names |= symbols if score is None else {**symbols, hash(found.score): score}
@@ -168,7 +174,7 @@ def _extents(found: FoundAttention) -> tuple[Any, ...]:
     return (*found.lead, found.queries, found.keys)
 
 
-def _symbols(found: FoundAttention, tensors: Sequence[Any]) -> dict[int, Any]:
+def _symbols(found: FoundAttention, tensors: Sequence[Tensor]) -> dict[int, Any]:
     """What the symbols of the graph are called in tensor expressions: TVM gives these names of their own."""
     pairs = [
         pair

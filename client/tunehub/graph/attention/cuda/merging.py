@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tvm import relax, tirx
@@ -25,6 +25,10 @@ from tunehub.tir.nodes import (
     tensor_type,
 )
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import Expr
+    from tunehub.tir.types import Array, Buffer, BufferLoad, Mutator, PrimExpr
+
 _HALF = "float16"  # records of float32 are of products that are apart
 
 
@@ -32,12 +36,12 @@ _HALF = "float16"  # records of float32 are of products that are apart
 class _Linear:
     """``rows · weight + bias``."""
 
-    rows: Any
-    weight: Any  # an array [K, N]
-    bias: Any | None
+    rows: Expr
+    weight: Array  # an array [K, N]
+    bias: Expr | None
 
 
-def with_one_product(mutator: Any, found: FoundAttention) -> FoundAttention:
+def with_one_product(mutator: Mutator, found: FoundAttention) -> FoundAttention:
     """``found`` with one product for all its queries, keys and values, written by ``mutator``; as it is where these are
     no products in half precision of the same rows with constants."""
     from_memory = [_memory(each) for each in (found.query, found.key, found.value)]
@@ -52,13 +56,13 @@ def with_one_product(mutator: Any, found: FoundAttention) -> FoundAttention:
     return _reading(found, places, whole, [part.weight.shape[1] for part in known])
 
 
-def _memory(load: Any) -> Any:
+def _memory(load: BufferLoad) -> Buffer:
     seen: list[Any] = []
     replaced(load, {}, lambda buffer, _: seen.append(buffer))
     return seen[0]
 
 
-def _linear(mutator: Any, tensor: Any) -> _Linear | None:
+def _linear(mutator: Mutator, tensor: Expr) -> _Linear | None:
     value, bias = bound_value(mutator, tensor), None
     if operator_of(value) == "relax.add":
         biases = [_constant(mutator, each) for each in value.args]
@@ -76,7 +80,7 @@ def _linear(mutator: Any, tensor: Any) -> _Linear | None:
     return _Linear(value.args[0], weight, bias)
 
 
-def _constant(mutator: Any, expression: Any) -> Any | None:
+def _constant(mutator: Mutator, expression: Expr) -> Any | None:
     """The array that an expression is, or the transpose of."""
     value = bound_value(mutator, expression)
     if operator_of(value) == "relax.permute_dims" and len(shape_of(value) or ()) == 2:
@@ -93,7 +97,7 @@ def _belong_together(parts: Sequence[_Linear]) -> bool:
     return same and len({part.bias is None for part in parts}) == 1 and static_shape(first.rows) is not None
 
 
-def _product(mutator: Any, parts: Sequence[_Linear]) -> Any:
+def _product(mutator: Mutator, parts: Sequence[_Linear]) -> Expr:
     emit = mutator.builder_.emit
     weight = relax.const(np.concatenate([part.weight for part in parts], axis=1), _HALF)
     whole = emit(relax.op.matmul(parts[0].rows, weight))
@@ -102,13 +106,13 @@ def _product(mutator: Any, parts: Sequence[_Linear]) -> Any:
     return emit(relax.op.add(whole, relax.const(np.concatenate([part.bias for part in parts]), _HALF)))
 
 
-def _reading(found: FoundAttention, places: Sequence[int], whole: Any, widths: Sequence[int]) -> FoundAttention:
+def _reading(found: FoundAttention, places: Sequence[int], whole: Expr, widths: Sequence[int]) -> FoundAttention:
     """``found``, reading its three tensors side by side in ``whole``."""
     memory = tirx.decl_buffer([wide(extent) for extent in shape_of(whole) or ()], _HALF, "qkv")
     starts = dict(zip(places, accumulate(widths, initial=0), strict=False))
     shifts = {hash(found.memory[at]): start for at, start in starts.items()}
 
-    def element(buffer: Any, indices: list[Any]) -> Any | None:
+    def element(buffer: Buffer, indices: list[PrimExpr]) -> PrimExpr | None:
         start = shifts.get(hash(buffer))
         if start is None:
             return None

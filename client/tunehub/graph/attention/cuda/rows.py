@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm import relax, tirx
 
@@ -15,10 +15,14 @@ from tunehub.graph.tensor_views import wide
 from tunehub.tir.expressions import replaced
 from tunehub.tir.nodes import bound_value, operator_of, shape_of, static_shape, tensor_type
 
+if TYPE_CHECKING:
+    from tunehub.graph.types import Expr, Var
+    from tunehub.tir.types import Buffer, Mutator, PrimExpr
+
 _MOST_STEPS = 6
 
 
-def with_rows_in_place(mutator: Any, found: FoundAttention) -> FoundAttention:
+def with_rows_in_place(mutator: Mutator, found: FoundAttention) -> FoundAttention:
     """``found``, whose tensors that are products of transposed rows are those of the rows as they are."""
     for at, tensor in enumerate(found.tensors):
         made = _of_rows_in_place(mutator, tensor)
@@ -27,7 +31,7 @@ def with_rows_in_place(mutator: Any, found: FoundAttention) -> FoundAttention:
     return found
 
 
-def _of_rows_in_place(mutator: Any, tensor: Any) -> tuple[Any, list[int]] | None:
+def _of_rows_in_place(mutator: Mutator, tensor: Expr) -> tuple[Any, list[int]] | None:
     """The product of the rows as they are, and which of its axes each of the given one is."""
     value, bias = bound_value(mutator, tensor), None
     if operator_of(value) == "relax.add":
@@ -47,15 +51,15 @@ def _of_rows_in_place(mutator: Any, tensor: Any) -> tuple[Any, list[int]] | None
     return (made if bias is None else mutator.builder_.emit(relax.op.add(made, bias))), axes
 
 
-def _dtype(value: Any) -> str:
+def _dtype(value: Expr) -> str:
     return str(tensor_type(value).dtype)
 
 
-def _with_tensor(found: FoundAttention, at: int, tensor: Any, axes: list[int]) -> FoundAttention:
+def _with_tensor(found: FoundAttention, at: int, tensor: Expr, axes: list[int]) -> FoundAttention:
     old = found.memory[at]
     memory = tirx.decl_buffer([wide(extent) for extent in shape_of(tensor) or ()], _dtype(tensor), "rows")
 
-    def element(buffer: Any, indices: list[Any]) -> Any | None:
+    def element(buffer: Buffer, indices: list[PrimExpr]) -> PrimExpr | None:
         if not buffer.same_as(old):
             return None
         place = dict(zip(axes, indices, strict=True))
@@ -75,11 +79,11 @@ def _with_tensor(found: FoundAttention, at: int, tensor: Any, axes: list[int]) -
 class LayerBehind:
     """The calls from ``source``, whose result begins with two axes for rows, to a result of such rows."""
 
-    source: Any
+    source: Expr
     calls: tuple[tuple[Any, int], ...]  # each with which of its arguments is the one before
     rows: tuple[int, int]
 
-    def over(self, emit: Callable[[Any], Any], source: Any) -> Any:
+    def over(self, emit: Callable[[Expr], Var], source: Expr) -> Expr:
         """The same layer over ``source``, whose two axes for rows are the other way round."""
         value = source
         for call, at in self.calls:
@@ -99,7 +103,7 @@ class LayerBehind:
         return (*self.rows[::-1], *(shape[2:] if shape[:2] == self.rows else shape[1:]))
 
 
-def layer_behind(mutator: Any, expression: Any, begins: Callable[[Any], bool]) -> LayerBehind | None:
+def layer_behind(mutator: Mutator, expression: Expr, begins: Callable[[PrimExpr], bool]) -> LayerBehind | None:
     """The linear layer whose result is ``expression``, of three axes, and that begins with what ``begins`` is told of;
     None where rows do not stay what they are."""
     shape = static_shape(expression)
@@ -121,7 +125,7 @@ def layer_behind(mutator: Any, expression: Any, begins: Callable[[Any], bool]) -
     return None
 
 
-def _argument(call: Any, rows: tuple[int, int]) -> int | None:
+def _argument(call: Expr, rows: tuple[int, int]) -> int | None:
     """Which argument of a call has its rows: of a product with a matrix, a bias, a reshape that keeps rows apart."""
     name = operator_of(call)
     if name == "relax.matmul":

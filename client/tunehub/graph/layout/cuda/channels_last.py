@@ -19,7 +19,10 @@ from tunehub.tir.cuda.ptx.wgmma import SIZES
 from tunehub.tir.nodes import bound_value, calls_in, operator_of, shape_of, tensor_type
 
 if TYPE_CHECKING:
+    from tunehub.graph.types import Call, Expr
     from tunehub.options import Precision
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule
 
 _CONVOLUTION = "relax.nn.conv2d"
 _TURN = "relax.permute_dims"
@@ -30,7 +33,7 @@ _BY_ELEMENT = frozenset(
 _LAYOUTS = {_CONVOLUTION: ["NHWC", "OHWI"]}
 
 
-def turns(mod: Any, target: Any, precision: Precision = "float32") -> bool:
+def turns(mod: IRModule, target: Target, precision: Precision = "float32") -> bool:
     """Whether ``mod`` has convolutions that :func:`channels_last` serves on ``target``: those in half precision, and in
     single where ``precision`` is ``tf32``."""
     from tunehub.kernels.cuda.gemm.hopper.rule import serves
@@ -39,7 +42,7 @@ def turns(mod: Any, target: Any, precision: Precision = "float32") -> bool:
     return serves(target) and any(_gains(call, types) for call in _convolutions(mod))
 
 
-def channels_last(mod: Any) -> Any:
+def channels_last(mod: IRModule) -> IRModule:
     """``mod`` with images in the order NHWC and kernels in OHWI, as far as operators can have them, and with
     channels of zeros where copies need them: the three of a photograph become eight."""
     turned = relax.transform.ConvertLayout(_LAYOUTS)(mod)
@@ -51,7 +54,7 @@ class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
     """What TVM's pass leaves: channels that no copy takes, and images that are turned for a step that computes each
     number for itself, and back."""
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
         name = str(getattr(call.op, "name", ""))
         if name == _CONVOLUTION and _is_turned(call):
@@ -62,7 +65,7 @@ class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
             return self._mean(call)
         return self._turned_later(call) if name in _BY_ELEMENT else call
 
-    def _filled(self, call: Any) -> Any:
+    def _filled(self, call: Call) -> Expr:
         data, kernel = call.args
         (*_, channels), (_, *window, _) = shape_of(data) or (0,), shape_of(kernel) or (0, 1, 0)
         missing = -channels % _copied(data)
@@ -71,14 +74,14 @@ class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
         wide = [relax.op.nn.pad(each, [0, 0, 0, 0, 0, 0, 0, missing]) for each in (data, kernel)]
         return relax.Call(call.op, [self.builder_.emit(each) for each in wide], call.attrs)
 
-    def _turned_once(self, call: Any) -> Any:
+    def _turned_once(self, call: Call) -> Expr:
         """Of what was turned before: nothing where both together change nothing."""
         inner = bound_value(self, call.args[0])
         if operator_of(inner) != _TURN or [_axes(inner)[axis] for axis in _axes(call)] != [*range(len(_axes(call)))]:
             return call
         return inner.args[0]
 
-    def _mean(self, call: Any) -> Any:
+    def _mean(self, call: Call) -> Expr:
         """Of an image that is turned: over the same places as they lie."""
         turned = bound_value(self, call.args[0])
         if operator_of(turned) != _TURN or call.attrs.axis is None:
@@ -89,7 +92,7 @@ class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
             return call
         return relax.op.mean(turned.args[0], sorted(axes[place] for place in over))
 
-    def _turned_later(self, call: Any) -> Any:
+    def _turned_later(self, call: Call) -> Expr:
         """Of an image that is turned and numbers: first computed, then turned."""
         image, *numbers = call.args
         turned = bound_value(self, image)
@@ -99,23 +102,23 @@ class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
         return relax.op.permute_dims(first, _axes(turned))
 
 
-def _axes(turn: Any) -> list[int]:
+def _axes(turn: Expr) -> list[int]:
     return [int(axis) for axis in turn.attrs.axes]
 
 
-def _is_turned(call: Any) -> bool:
+def _is_turned(call: Call) -> bool:
     attrs, shape = call.attrs, shape_of(call.args[0])
     known = str(tensor_type(call.args[0]).dtype) in SIZES
     in_order = (str(attrs.data_layout), str(attrs.kernel_layout), int(attrs.groups)) == (*_LAYOUTS[_CONVOLUTION], 1)
     return known and in_order and shape is not None and isinstance(shape[-1], int)
 
 
-def _copied(tensor: Any) -> int:
+def _copied(tensor: Expr) -> int:
     """Channels that one copy takes."""
     return COPIED_BYTES // SIZES[str(tensor_type(tensor).dtype)]
 
 
-def _gains(call: Any, types: Container[str]) -> bool:
+def _gains(call: Call, types: Container[str]) -> bool:
     attrs, shape = call.attrs, shape_of(call.args[0])
     if str(tensor_type(call.args[0]).dtype) not in types or str(attrs.data_layout) != "NCHW" or int(attrs.groups) != 1:
         return False
@@ -125,5 +128,5 @@ def _gains(call: Any, types: Container[str]) -> bool:
     return shape[1] % _copied(call.args[0]) == 0 or max(kernel[2:]) > 1
 
 
-def _convolutions(mod: Any) -> Iterator[Any]:
+def _convolutions(mod: IRModule) -> Iterator[Any]:
     return (call for call in calls_in(mod) if operator_of(call) == _CONVOLUTION)

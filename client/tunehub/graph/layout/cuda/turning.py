@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.comparison.guess import GUESS_MARGIN
 from tunehub.graph.workloads import call_counts, workloads
@@ -22,12 +22,14 @@ from tunehub.tir.symbols import symbols_of
 
 if TYPE_CHECKING:
     from tunehub.options import Precision
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, PrimFunc
 
 _MANY = 4  # convolutions: of more, turning what goes in and out takes a small part
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
-def pays(prepared: Any, turned: Any, target: Any, precision: Precision) -> bool:
+def pays(prepared: IRModule, turned: IRModule, target: Target, precision: Precision) -> bool:
     """Whether ``turned``, with channels last, should not take much longer than ``prepared``, both as
     :func:`tunehub.compiler.preparing.prepare` makes them; also where that is not known, for open sizes."""
     counts = call_counts(prepared)
@@ -38,14 +40,14 @@ def pays(prepared: Any, turned: Any, target: Any, precision: Precision) -> bool:
     return other <= GUESS_MARGIN * own
 
 
-def _times(mod: Any, target: Any, precision: Precision) -> Iterator[float]:
+def _times(mod: IRModule, target: Target, precision: Precision) -> Iterator[float]:
     """Seconds of all calls of each function."""
     counts = call_counts(mod)
     for variable, function in workloads(mod):
         yield counts[str(variable.name_hint)] * _seconds(function, target, precision)
 
 
-def _seconds(function: Any, target: Any, precision: Precision) -> float:
+def _seconds(function: PrimFunc, target: Target, precision: Precision) -> float:
     """What a function should take without a record: a product by the best that is known, others by what they move."""
     single = main_module(function)
     found = list(_of_product(single, target, precision))
@@ -56,7 +58,7 @@ def _seconds(function: Any, target: Any, precision: Precision) -> float:
     return device.launches.moving + moved / device.bandwidth
 
 
-def _of_product(single: Any, target: Any, precision: Precision) -> Iterator[float]:
+def _of_product(single: IRModule, target: Target, precision: Precision) -> Iterator[float]:
     device = device_of(target)
     half, wide = warpgroups.matmul_in(single), without_record_s(single, target)
     if half is not None:

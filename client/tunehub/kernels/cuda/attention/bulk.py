@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from tunehub.kernels.cuda.attention.copying import CopyingKernel
 from tunehub.kernels.cuda.attention.kernel import AttentionTile
@@ -25,6 +25,9 @@ from tunehub.tir.guard import GuardError
 from tunehub.tir.nodes import buffer_kind, integer, symbolic
 from tunehub.tir.statements import bind, block_of, const, either, sequence, serial, when
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import PrimExpr, PrimFunc, Stmt, Var
+
 
 class BulkKernel(CopyingKernel):
     """A kernel whose tile has two or three warpgroups along queries, and one of which two threads copy. Raises
@@ -32,14 +35,14 @@ class BulkKernel(CopyingKernel):
 
     registers: ClassVar = {2: (24, 240), 3: (32, 160)}
     more_barriers = 1  # that queries are read no more
-    turn_number: Any = None
+    turn_number: PrimExpr = None
 
     def __init__(self, attention: Attention, tile: AttentionTile, multiprocessors: int) -> None:
         """``multiprocessors``: that the GPU has, each of which takes a block at a time."""
         self.multiprocessors = multiprocessors
         super().__init__(attention, tile)
 
-    def function(self) -> Any:
+    def function(self) -> PrimFunc:
         a, own = self.a, self.a.function
         if not all(isinstance(extent, int) for extent in (*a.lead, a.queries, a.keys)):
             raise GuardError("extents are not known")
@@ -53,19 +56,19 @@ class BulkKernel(CopyingKernel):
         body = self.grid(self.at_once, lambda at: self.threads_of(at))
         return own.with_body(block_of(own.body, sequence([*told, body]), "root", []))
 
-    def threads_of(self, block: Any) -> Any:
+    def threads_of(self, block: PrimExpr) -> Stmt:
         self.own_block = block
         self.lead, self.first = [const(0)] * len(self.a.lead), const(0)
         return self.all_threads()
 
-    def over_parts(self, body: Callable[[], Any]) -> Any:
+    def over_parts(self, body: Callable[[], Stmt]) -> Stmt:
         """``body()`` for each part of the queries that is this block's."""
         from tvm import tirx
 
         number, heads = tirx.Var("number", "int32"), math.prod(self.a.lead)
         self.lead, self.first = self.places(number % heads), self.first_query(number // heads, self.parts // heads)
 
-        def one(turn: Any) -> Any:
+        def one(turn: PrimExpr) -> Stmt:
             self.turn_number = turn
             return sequence(bind(number, self.own_block + turn * self.at_once), body())
 
@@ -74,21 +77,21 @@ class BulkKernel(CopyingKernel):
 
     # -- barriers
 
-    def stage(self, tile: Any) -> Any:
+    def stage(self, tile: PrimExpr) -> PrimExpr:
         return self.of_all(tile) % self.stages if self.stages > 1 else const(0)
 
-    def parity(self, tile: Any) -> Any:
+    def parity(self, tile: PrimExpr) -> PrimExpr:
         return self.of_all(tile) // self.stages % 2
 
-    def of_all(self, tile: Any) -> Any:
+    def of_all(self, tile: PrimExpr) -> PrimExpr:
         """The number of a tile of keys among those of all parts; one block has one where they have different many."""
         return tile if self.parts == self.at_once else self.turn_number * self.count_of_tiles() + tile
 
     @property
-    def queries_free(self) -> Any:
+    def queries_free(self) -> PrimExpr:
         return self.address(const(self.ring_at + BARRIER_BYTES * (1 + 4 * self.stages)))
 
-    def barriers(self) -> Any:
+    def barriers(self) -> Stmt:
         self.turn_number = const(0)
         free = mbarrier_init()(self.queries_free, const(self.t.warps[0]))
         return sequence(super().barriers(), free)
@@ -97,7 +100,7 @@ class BulkKernel(CopyingKernel):
 
     # -- copying
 
-    def copying(self) -> Any:
+    def copying(self) -> Stmt:
         from tvm import tirx
 
         keys = when(self.lane == 0, self.over_parts(lambda: self.tiles_of(0)))
@@ -105,17 +108,17 @@ class BulkKernel(CopyingKernel):
         values = when(tirx.all(self.warp % WARPS == 1, self.lane == 0), others)
         return sequence(setmaxnreg(self.fewer, more=False)(), either(self.warp % WARPS == 0, keys, values))
 
-    def queries_brought(self) -> Any:
+    def queries_brought(self) -> Stmt:
         return sequence(
             mbarrier_wait()(self.queries_free, (self.turn_number + 1) % 2),
             self.operands[0].brought(self, const(self.query_at), self.queries_there, self.first),
         )
 
-    def tiles_of(self, what: int) -> Any:
+    def tiles_of(self, what: int) -> Stmt:
         """All tiles of keys (0) or values (1)."""
         operand = self.operands[1 + what]
 
-        def one(tile: Any) -> Any:
+        def one(tile: PrimExpr) -> Stmt:
             start = (self.key_at, self.value_at)[what] + self.stage(tile) * operand.bytes
             return sequence(
                 mbarrier_wait()(self.free(what, tile), (self.of_all(tile) // self.stages + 1) % 2),
@@ -126,14 +129,14 @@ class BulkKernel(CopyingKernel):
 
     # -- multiplying
 
-    def multiplying(self) -> Any:
+    def multiplying(self) -> Stmt:
         return sequence(
             setmaxnreg(self.more, more=True)(),
             when(self.group == self.groups - 1, self.gives_turn()),
             self.over_parts(self.work),
         )
 
-    def loop(self) -> Any:
+    def loop(self) -> Stmt:
         count = self.count_of_tiles()
         last, first = count - 1, const(0)
         return sequence(
@@ -157,7 +160,9 @@ class _Matrices:
     ``count`` rows. Raises GuardError where heads do not begin at multiples of the width, or numbers of a row do not lie
     behind each other."""
 
-    def __init__(self, attention: Any, source: Any, rows: int, count: int, width: int, variable: Any) -> None:
+    def __init__(
+        self, attention: Attention, source: Callable[..., PrimExpr], rows: int, count: int, width: int, variable: Var
+    ) -> None:
         import tvm
         from tvm import tirx
 
@@ -176,7 +181,7 @@ class _Matrices:
             raise GuardError("an operand has no rows that the copy engine can take")
         self.apart, self.buffer = apart or width, first.source
 
-    def described(self) -> list[Any]:
+    def described(self) -> list[Stmt]:
         """What tells the copy engine."""
         size = math.prod(int(extent) for extent in buffer_kind(self.buffer).shape)
         extents, apart = (self.width, self.rows, size // self.width), (self.apart, self.width)
@@ -184,7 +189,7 @@ class _Matrices:
             self.map, self.buffer, self.dtype, extents=extents, apart=apart, box=(PART, self.count)
         )
 
-    def brought(self, kernel: Any, start: Any, barrier: Any, first: Any) -> Any:
+    def brought(self, kernel: BulkKernel, start: PrimExpr, barrier: PrimExpr, first: PrimExpr) -> Stmt:
         """Starts the copies of a tile, from the row ``first`` on, to ``start``."""
         from tvm import tirx
 

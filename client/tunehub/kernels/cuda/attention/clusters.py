@@ -3,7 +3,7 @@ what they have through each other's shared memory."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.attention.kernel import AttentionKernel
 from tunehub.tir.cuda.ptx.barriers import cluster_sync
@@ -11,20 +11,23 @@ from tunehub.tir.cuda.ptx.cp_async import cp_async_wait_all
 from tunehub.tir.cuda.ptx.registers import ld_shared_cluster_4, store_4
 from tunehub.tir.statements import Body, const, load, nest, pointer, sequence, store, threads
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import Index, PrimExpr, Stmt
+
 
 class ClusterKernel(AttentionKernel):
     """A kernel whose tile has several blocks for the same queries."""
 
-    def grid(self, blocks: Any, body: Body) -> Any:
+    def grid(self, blocks: Index, body: Body) -> Stmt:
         count = self.t.cluster
 
-        def one(at: Any) -> Any:
+        def one(at: PrimExpr) -> Stmt:
             self.rank = at % count
             return threads("clusterCtaIdx.x", count, lambda _: body(at // count))
 
         return threads("blockIdx.x", blocks * count, one)
 
-    def tiles(self) -> tuple[Any, Any]:
+    def tiles(self) -> tuple[PrimExpr, PrimExpr]:
         from tvm import tirx
 
         count = self.count_of_tiles()
@@ -32,7 +35,7 @@ class ClusterKernel(AttentionKernel):
         first = self.rank * own
         return first, tirx.max(tirx.min(own, count - first), const(0))
 
-    def merge(self) -> Any:
+    def merge(self) -> Stmt:
         count, rows, outputs, blocks = self.t.warps[1], self.t.queries, self.a.outputs, self.t.cluster
         sums, tops = self.merge_memory((count, rows, outputs + 4), (count, rows, 2))
         wide = 4 // self.engine.bytes  # TVM gives pointers into shared memory of one type
@@ -41,7 +44,7 @@ class ClusterKernel(AttentionKernel):
         end = self.local("end", (4,))
         far, most = self.local("far", (blocks, 4)), self.local("far_ends", (blocks, 4))
 
-        def joined(own: Any, column: Any) -> Any:
+        def joined(own: PrimExpr, column: PrimExpr) -> Stmt:
             return sequence(
                 self.added_up(count, *self.part_of_warp(sums, tops, own, column)),
                 store(end, [0], load(self.top, 0)),
@@ -51,8 +54,8 @@ class ClusterKernel(AttentionKernel):
                 store_4()(pointer(ends, own, 0), pointer(end, 0)),
             )
 
-        def of_all(own: Any, column: Any) -> Any:
-            def read(rank: Any) -> Any:
+        def of_all(own: PrimExpr, column: PrimExpr) -> Stmt:
+            def read(rank: PrimExpr) -> Stmt:
                 return sequence(
                     ld_shared_cluster_4()(pointer(far, rank, 0), pointer(whole, own, column * wide), rank),
                     ld_shared_cluster_4()(pointer(most, rank, 0), pointer(ends, own, 0), rank),

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tunehub.kernels.cuda.attention.warpgroups import WARPS, WarpgroupKernel
 from tunehub.target.gpu_architectures import WARP
@@ -20,6 +21,9 @@ from tunehub.tir.cuda.ptx.mbarrier import (
 from tunehub.tir.cuda.ptx.registers import setmaxnreg
 from tunehub.tir.cuda.ptx.wgmma import WARPGROUP
 from tunehub.tir.statements import address, bind, block_of, const, either, nest, sequence, serial, when
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import PrimExpr, Stmt
 
 _HALF = 2  # warps that copy keys; as many copy values
 _TURN = 2 * WARPGROUP  # threads of who waits and who lets begin
@@ -42,7 +46,7 @@ class CopyingKernel(WarpgroupKernel):
         barriers = 1 + 4 * self.stages + self.more_barriers
         self.pool = self._buffer("pool", (self.ring_at // 4 + 2 * barriers,), "float32", "shared.dyn")
 
-    def thread(self, warp: Any, lane: Any) -> Any:
+    def thread(self, warp: PrimExpr, lane: PrimExpr) -> Stmt:
         from tvm import tirx
 
         self.base = tirx.Var("base", "uint32")
@@ -61,27 +65,27 @@ class CopyingKernel(WarpgroupKernel):
     # -- barriers
 
     @property
-    def queries_there(self) -> Any:
+    def queries_there(self) -> PrimExpr:
         return self.address(const(self.ring_at))
 
-    def there(self, what: int, tile: Any) -> Any:
+    def there(self, what: int, tile: PrimExpr) -> PrimExpr:
         """The barrier that keys (0) or values (1) of a tile are there."""
         return self._ring(2 * what, tile)
 
-    def free(self, what: int, tile: Any) -> Any:
+    def free(self, what: int, tile: PrimExpr) -> PrimExpr:
         """That what was where they will be is read no more."""
         return self._ring(2 * what + 1, tile)
 
-    def _ring(self, which: int, tile: Any) -> Any:
+    def _ring(self, which: int, tile: PrimExpr) -> PrimExpr:
         first = self.ring_at + BARRIER_BYTES * (1 + which * self.stages)
         return self.address(self.stage(tile) * BARRIER_BYTES + first)
 
-    def parity(self, tile: Any) -> Any:
+    def parity(self, tile: PrimExpr) -> PrimExpr:
         """Of the times that a place in the ring was used before."""
         return tile // self.stages % 2
 
-    def barriers(self) -> Any:
-        def one(what: int, stage: int) -> Any:
+    def barriers(self) -> Stmt:
+        def one(what: int, stage: int) -> Stmt:
             return sequence(
                 mbarrier_init()(self.there(what, const(stage)), const(self.arrivals)),
                 mbarrier_init()(self.free(what, const(stage)), const(self.t.warps[0])),
@@ -92,11 +96,11 @@ class CopyingKernel(WarpgroupKernel):
 
     # -- copying
 
-    def copying(self) -> Any:
+    def copying(self) -> Stmt:
         count = self.count_of_tiles()
 
-        def tiles(what: int, copied: Any) -> Any:
-            def one(tile: Any) -> Any:
+        def tiles(what: int, copied: Callable[[PrimExpr], Stmt]) -> Stmt:
+            def one(tile: PrimExpr) -> Stmt:
                 return sequence(
                     mbarrier_wait()(self.free(what, tile), (tile // self.stages + 1) % 2),
                     copied(tile),
@@ -126,10 +130,10 @@ class CopyingKernel(WarpgroupKernel):
 
     # -- multiplying
 
-    def multiplying(self) -> Any:
+    def multiplying(self) -> Stmt:
         return self.work()
 
-    def loop(self) -> Any:
+    def loop(self) -> Stmt:
         count = self.count_of_tiles()
         last = count - 1
         return sequence(
@@ -150,7 +154,7 @@ class CopyingKernel(WarpgroupKernel):
             self.have_outputs(0),
         )
 
-    def turn(self, tile: Any, count: Any) -> Any:
+    def turn(self, tile: PrimExpr, count: PrimExpr) -> Stmt:
         following = tile + 1
         return sequence(
             mbarrier_wait()(self.there(0, following), self.parity(following)),
@@ -168,8 +172,8 @@ class CopyingKernel(WarpgroupKernel):
             self.packed(),
         )
 
-    def gives_turn(self) -> Any:
+    def gives_turn(self) -> Stmt:
         return bar_arrive(_TURN)((self.group + 1) % self.groups + 1)
 
-    def is_free(self, what: int, tile: Any) -> Any:
+    def is_free(self, what: int, tile: PrimExpr) -> Stmt:
         return when(self.lane == 0, mbarrier_arrive()(self.free(what, tile)))

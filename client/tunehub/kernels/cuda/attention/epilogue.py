@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.tir.expressions import replaced
 from tunehub.tir.guard import GuardError
 from tunehub.tir.nodes import buffer_of, is_reduction, parameters, reduces, same_extents
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, Index, PrimExpr, PrimFunc
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,20 +20,20 @@ class Stored:
     """``value``, of parameters and of what attention adds up, at ``indices`` of ``buffer``. Both are in terms of the
     variables ``place``: where in the weighted sums the one is that the value reads."""
 
-    buffer: Any
+    buffer: Buffer
     indices: tuple[Any, ...]
     place: tuple[Any, ...]
     value: Any
 
 
-def stored_by(function: Any, blocks: Iterable[Any], weighted: Any) -> Stored:
+def stored_by(function: PrimFunc, blocks: Iterable[Any], weighted: Any) -> Stored:
     """What ``function`` stores by ``blocks``, in their order: that of attention's result, and those that fusion added;
     ``weighted`` is the block of the weighted sums. Raises GuardError where one is not elementwise, or where several of
     them are stored."""
     values: dict[int, tuple[list[int], Any]] = {}
     given, kept = {hash(each) for each in parameters(function)}, []
 
-    def element(buffer: Any, indices: list[Any]) -> Any | None:
+    def element(buffer: Buffer, indices: list[Any]) -> PrimExpr | None:
         axes, value = values.get(hash(buffer), ([], None))
         return None if value is None else replaced(value, dict(zip(axes, indices, strict=True)))
 
@@ -47,7 +50,7 @@ def stored_by(function: Any, blocks: Iterable[Any], weighted: Any) -> Stored:
     )
 
 
-def _value_of(block: Any) -> Any:
+def _value_of(block: Index) -> Any:
     """Of the axes of ``block``, where it is stored."""
     is_store = type(block.body).__name__ == "BufferStore"
     if not is_store or reduces(block) or not _are(block.body.indices, [axis.var for axis in block.iter_vars]):
@@ -55,7 +58,7 @@ def _value_of(block: Any) -> Any:
     return block.body.value
 
 
-def _place_read(block: Any, value: Any, weighted: Any) -> tuple[Any, ...]:
+def _place_read(block: Index, value: PrimExpr, weighted: Any) -> tuple[Any, ...]:
     """Where the one weighted sum is that ``value`` reads: all axes of ``block``, in any order."""
     sums = buffer_of(weighted.writes[0])
     reads: list[list[Any]] = []

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm import te, tirx
 
 from tunehub.kernels.cuda.attention.spec import MASKED, MOST, RESULT, SCORES, TOTAL, WEIGHTED, WEIGHTS
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Index, PrimExpr, Tensor
 
 _F32 = "float32"
 Source = Callable[..., Any]
 
 
 def attention(
-    shape: Sequence[Any],
+    shape: Sequence[Index],
     query: Source,
     key: Source,
     value: Source,
-    mask: Callable[..., Any],
+    mask: Callable[..., PrimExpr],
     order: Sequence[int],
     dtype: str,
     safe: bool = False,
-) -> Any:
+) -> Tensor:
     """``shape``: extents of batch and heads, numbers of queries and keys, of numbers in a query and in a value.
 
     ``query``, ``key`` and ``value`` give an element for its place: along batch and heads, the query or key, within it.
@@ -33,11 +36,11 @@ def attention(
     rank, rows, whole = len(lead), (*lead, queries), (*lead, queries, outputs)
     k, *along = (te.reduce_axis((0, extent), name=name) for extent, name in ((depth, "k"), *[(keys, "j")] * 3))
 
-    def product(*i: Any) -> Any:
+    def product(*i: PrimExpr) -> PrimExpr:
         first, second = query(*i[: rank + 1], k), key(*i[:rank], i[rank + 1], k)
         return te.sum(first.astype(_F32) * second.astype(_F32), axis=k)
 
-    def of(tensor: Any, *place: Any) -> Any:
+    def of(tensor: Tensor, *place: Index) -> PrimExpr:
         return tensor[place]
 
     scores = te.compute((*rows, keys), product, name=SCORES)
@@ -46,13 +49,13 @@ def attention(
     weights = te.compute(scores.shape, lambda *i: tirx.exp(masked[i] - most[i[:-1]]), name=WEIGHTS)
     total = te.compute(rows, lambda *i: te.sum(of(weights, *i, along[1]), axis=along[1]), name=TOTAL)
 
-    def sums(*i: Any) -> Any:
+    def sums(*i: PrimExpr) -> PrimExpr:
         element = value(*i[:rank], along[2], i[-1])
         return te.sum(of(weights, *i[:-1], along[2]) * element.astype(_F32), axis=along[2])
 
     weighted = te.compute(whole, sums, name=WEIGHTED)
 
-    def result(*i: Any) -> Any:
+    def result(*i: PrimExpr) -> PrimExpr:
         place = tuple(i[order.index(axis)] for axis in range(len(whole)))
         quotient = weighted[place] / total[place[:-1]]
         return (tirx.Select(total[place[:-1]] > 0, quotient, tirx.const(0, _F32)) if safe else quotient).astype(dtype)

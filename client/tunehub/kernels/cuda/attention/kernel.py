@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cuda.attention.register_products import Singles
 from tunehub.kernels.cuda.attention.spec import Attention
@@ -35,6 +35,9 @@ from tunehub.tir.statements import (
     when,
 )
 from tunehub.tir.views import product
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, Index, PrimExpr, PrimFunc, Stmt
 
 LOG2_E = math.log2(math.e)
 _LOWEST = -3.4028234663852886e38  # of float32; less is minus infinity, which TVM cannot write without a header
@@ -81,7 +84,7 @@ class AttentionKernel:
 
     def __init__(self, attention: Attention, tile: AttentionTile) -> None:
         self.a, self.t = attention, tile
-        self.buffers: list[Any] = []
+        self.buffers: list[Buffer] = []
         self.keys, self.queries = narrow(attention.keys), narrow(attention.queries)
         self.single = isinstance(attention.keys, int) and attention.keys <= tile.step
         self.allocate()
@@ -106,13 +109,13 @@ class AttentionKernel:
         self.v_tile = self.shared("values", (self.stages, tile.step, attention.outputs + width), attention.dtype)
         self.engine.allocate()
 
-    def local(self, name: str, shape: tuple[int, ...], dtype: str = _F32) -> Any:
+    def local(self, name: str, shape: tuple[int, ...], dtype: str = _F32) -> Buffer:
         return self._buffer(name, shape, dtype, "local")
 
-    def shared(self, name: str, shape: tuple[int, ...], dtype: str = _F32) -> Any:
+    def shared(self, name: str, shape: tuple[int, ...], dtype: str = _F32) -> SharedTile:
         return SharedTile(self._buffer(name, (math.prod(shape),), dtype, "shared.dyn"), shape)
 
-    def _buffer(self, name: str, shape: tuple[int, ...], dtype: str, scope: str) -> Any:
+    def _buffer(self, name: str, shape: tuple[int, ...], dtype: str, scope: str) -> Buffer:
         from tvm import tirx
 
         buffer = tirx.decl_buffer([const(each) for each in shape], dtype, name, scope=scope, layout=None)
@@ -121,49 +124,49 @@ class AttentionKernel:
 
     # -- the function
 
-    def function(self) -> Any:
+    def function(self) -> PrimFunc:
         rows, queries = self.t.queries, self.a.queries
         tiles, heads = (queries + (rows - 1)) // rows, product(self.a.lead)
         body = self.grid(heads * tiles, lambda at: self.block(narrow(at), narrow(heads), narrow(tiles)))
         own = self.a.function
         return own.with_body(block_of(own.body, body, "root", []))
 
-    def grid(self, blocks: Any, body: Body) -> Any:
+    def grid(self, blocks: Index, body: Body) -> Stmt:
         """``body`` for each of ``blocks`` blocks."""
         return threads("blockIdx.x", blocks, body)
 
-    def block(self, block: Any, heads: Any, tiles: Any) -> Any:
+    def block(self, block: PrimExpr, heads: PrimExpr, tiles: PrimExpr) -> Stmt:
         self.lead = self.places(block % heads)
         self.first = self.first_query(block // heads, tiles)
         return self.all_threads()
 
-    def first_query(self, at: Any, tiles: Any) -> Any:
+    def first_query(self, at: PrimExpr, tiles: Index) -> PrimExpr:
         """Of the block ``at`` of ``tiles`` of a head; those with most keys first."""
         return ((tiles - 1 - at) if self.a.causal is not None else at) * self.t.queries
 
-    def all_threads(self) -> Any:
+    def all_threads(self) -> Stmt:
         warps = self.t.threads // WARP
         return threads("threadIdx.y", warps, lambda y: threads("threadIdx.x", WARP, lambda x: self.thread(y, x)))
 
-    def places(self, head: Any) -> list[Any]:
+    def places(self, head: PrimExpr) -> list[PrimExpr]:
         found = []
         for extent in map(narrow, reversed(self.a.lead)):
             found.append(head % extent)
             head = head // extent
         return found[::-1]
 
-    def thread(self, warp: Any, lane: Any) -> Any:
+    def thread(self, warp: PrimExpr, lane: PrimExpr) -> Stmt:
         return self.body(warp, lane, warp // self.t.warps[1], warp % self.t.warps[1])
 
-    def body(self, warp: Any, lane: Any, row_warp: Any, key_warp: Any) -> Any:
+    def body(self, warp: PrimExpr, lane: PrimExpr, row_warp: PrimExpr, key_warp: PrimExpr) -> Stmt:
         """What a thread does, of the warp so far along queries and along keys."""
         self.warp, self.lane, self.row_warp, self.key_warp = warp, lane, row_warp, key_warp
         return block_of(self.a.function.body, self.work(), "attention", self.buffers)
 
-    def work(self) -> Any:
+    def work(self) -> Stmt:
         """What a thread that multiplies does."""
 
-        def clear(h: Any) -> Any:
+        def clear(h: PrimExpr) -> Stmt:
             return sequence(
                 store(self.row_max, [h], minus_infinity()(result="float32")), store(self.row_sum, [h], f32(0))
             )
@@ -178,7 +181,7 @@ class AttentionKernel:
             self.finish(),
         )
 
-    def count_of_tiles(self) -> Any:
+    def count_of_tiles(self) -> PrimExpr:
         """Of keys, up to the last that a query has."""
         step = self.t.step
         count = (self.keys + (step - 1)) // step
@@ -189,18 +192,18 @@ class AttentionKernel:
         last = self.first + self.t.queries + self.a.causal  # keys that the last query sees
         return tirx.min(count, (last + (step - 1)) // step)
 
-    def tiles(self) -> tuple[Any, Any]:
+    def tiles(self) -> tuple[PrimExpr, PrimExpr]:
         """The first tile of keys of a block, and how many it takes."""
         return const(0), self.count_of_tiles()
 
-    def loop(self) -> Any:
+    def loop(self) -> Stmt:
         """All tiles of keys."""
         first, count = self.tiles()
         start = sequence(self.copy_tile(first, 0), self.engine.load_query())
         if self.single:
             return sequence(start, self.tile_of_keys(const(0), const(0), None))
 
-        def body(at: Any) -> Any:
+        def body(at: PrimExpr) -> Stmt:
             following = when(at + 1 < count, self.copy_tile(first + at + 1, (at + 1) % self.stages))
             if self.stages == 1:
                 return sequence(self.tile_of_keys(first + at, const(0), None), barrier("shared"), following)
@@ -210,7 +213,7 @@ class AttentionKernel:
 
     # -- loading
 
-    def copy_tile(self, tile: Any, stage: Any) -> Any:
+    def copy_tile(self, tile: PrimExpr, stage: Index) -> Stmt:
         """Bring keys and values into shared memory."""
         return sequence(
             self.copy(self.k_tile, self.a.key, self.a.depth, tile, stage),
@@ -218,14 +221,16 @@ class AttentionKernel:
             cp_async_commit_group()(),
         )
 
-    def copy(self, target: Any, source: Any, length: int, tile: Any, stage: Any) -> Any:
+    def copy(
+        self, target: SharedTile, source: Callable[..., PrimExpr], length: int, tile: PrimExpr, stage: Index
+    ) -> Stmt:
         from tvm import tirx
 
         parts = length // self.width
         total, own = self.t.step * parts, self.t.threads
         thread = self.warp * WARP + self.lane
 
-        def one(i: Any) -> Any:
+        def one(i: PrimExpr) -> Stmt:
             at = i * own + thread
             row, part = at // parts, at % parts * self.width
             key = tile * self.t.step + row
@@ -239,7 +244,7 @@ class AttentionKernel:
 
     # -- one tile
 
-    def tile_of_keys(self, tile: Any, stage: Any, following: Any) -> Any:
+    def tile_of_keys(self, tile: PrimExpr, stage: PrimExpr, following: Stmt | None) -> Stmt:
         e = self.engine
         return sequence(
             cp_async_wait_all()(),
@@ -250,11 +255,11 @@ class AttentionKernel:
             e.weighted(stage),
         )
 
-    def row(self, h: Any) -> Any:
+    def row(self, h: PrimExpr) -> PrimExpr:
         return self.first + self.row_warp * (16 * self.t.rows) + self.engine.row(h)
 
     @property
-    def row_of_warp(self) -> Any:
+    def row_of_warp(self) -> PrimExpr:
         """The first query of a warp."""
         return self.first + self.row_warp * (16 * self.t.rows)
 
@@ -263,7 +268,7 @@ class AttentionKernel:
         """Whether there are keys that count nothing for some query: behind the end, or behind the query."""
         return self.a.causal is not None or not divides(self.t.step, self.a.keys)
 
-    def end_of(self, row: Any) -> Any:
+    def end_of(self, row: PrimExpr) -> PrimExpr:
         """The first key behind those that a query has."""
         from tvm import tirx
 
@@ -271,7 +276,7 @@ class AttentionKernel:
             return self.keys
         return tirx.min(self.keys, row + (self.a.causal + 1))
 
-    def softmax(self, tile: Any, h: Any) -> Any:
+    def softmax(self, tile: PrimExpr, h: PrimExpr) -> Stmt:
         """Online softmax: scores of a row become weights; what was added up with a smaller row_max is rescaled."""
         from tvm import tirx
 
@@ -279,13 +284,13 @@ class AttentionKernel:
         start = tile * self.t.step + self.key_warp * self.t.keys
         behind = start + self.t.keys > self.end_of(self.row_of_warp)
 
-        def largest(c: Any) -> Any:
+        def largest(c: PrimExpr) -> Stmt:
             return store(new, [0], tirx.max(load(new, 0), load(e.acc_s, *e.score_at(h, c))))
 
-        def exchanged(mask: int) -> Any:
+        def exchanged(mask: int) -> Stmt:
             return store(new, [0], tirx.max(load(new, 0), shfl_xor()(load(new, 0), const(mask), result="float32")))
 
-        def power(c: Any) -> Any:
+        def power(c: PrimExpr) -> Stmt:
             at = e.score_at(h, c)
             value = tirx.exp2(self.exponent(load(e.acc_s, *at), load(weight, 0)))
             return sequence(
@@ -308,7 +313,7 @@ class AttentionKernel:
             nest("c", [e.columns], power),
         )
 
-    def masked(self, start: Any, h: Any, c: Any) -> Any:
+    def masked(self, start: PrimExpr, h: PrimExpr, c: PrimExpr) -> Stmt:
         """A score becomes what the softmax takes."""
         from tvm import tirx
 
@@ -317,7 +322,7 @@ class AttentionKernel:
         inside = tirx.min(row, self.queries - 1), tirx.min(key, self.keys - 1)
         return store(e.acc_s, e.score_at(h, c), self.a.masked(*self.lead, *inside, score))
 
-    def hidden(self, start: Any, h: Any, c: Any) -> Any:
+    def hidden(self, start: PrimExpr, h: PrimExpr, c: PrimExpr) -> Stmt:
         """Minus infinity for a key that a query does not have."""
         from tvm import tirx
 
@@ -325,12 +330,12 @@ class AttentionKernel:
         shown, score = start + e.column(c) < self.end_of(self.row(h)), load(e.acc_s, *e.score_at(h, c))
         return store(e.acc_s, e.score_at(h, c), tirx.Select(shown, score, minus_infinity()(result="float32")))
 
-    def rescaled(self, h: Any) -> Any:
+    def rescaled(self, h: PrimExpr) -> Stmt:
         from tvm import tirx
 
         e, (_, factor, weight) = self.engine, self.one
 
-        def smaller(u: Any) -> Any:
+        def smaller(u: PrimExpr) -> Stmt:
             at = e.output_at(h, u)
             return store(e.acc_o, at, load(e.acc_o, *at) * load(factor, 0))
 
@@ -340,17 +345,17 @@ class AttentionKernel:
             nest("u", [e.outputs], smaller),
         )
 
-    def finite(self, most: Any) -> Any:
+    def finite(self, most: PrimExpr) -> PrimExpr:
         """What is subtracted from scores; 0 without any, so that their weights are 0 and not NaN."""
         from tvm import tirx
 
         return tirx.Select(most < f32(_LOWEST), f32(0), self.subtracted(most))
 
-    def subtracted(self, most: Any) -> Any:
+    def subtracted(self, most: PrimExpr) -> PrimExpr:
         """What is subtracted from scores, in the terms of :meth:`exponent`."""
         return most if self.pure is None else most * f32(self.pure * LOG2_E)
 
-    def exponent(self, score: Any, subtracted: Any) -> Any:
+    def exponent(self, score: PrimExpr, subtracted: PrimExpr) -> PrimExpr:
         """The power of 2 of a score. A mask may be as large as float32 has numbers: it must be subtracted first."""
         if self.pure is None:
             return (score - subtracted) * f32(LOG2_E)
@@ -363,10 +368,10 @@ class AttentionKernel:
 
     # -- the end
 
-    def finish(self) -> Any:
+    def finish(self) -> Stmt:
         e = self.engine
 
-        def added(h: Any, mask: int) -> Any:
+        def added(h: PrimExpr, mask: int) -> Stmt:
             total = load(self.row_sum, h)
             return store(self.row_sum, [h], total + shfl_xor()(total, const(mask), result="float32"))
 
@@ -375,10 +380,10 @@ class AttentionKernel:
             return sequence(summed, nest("h", [e.rows], self.write_row))
         return sequence(summed, self.merge())
 
-    def write_row(self, h: Any) -> Any:
+    def write_row(self, h: PrimExpr) -> Stmt:
         row, e = self.row(h), self.engine
 
-        def neighbours(u: Any) -> Any:
+        def neighbours(u: PrimExpr) -> Stmt:
             first = u * e.neighbours
             return self.write(
                 row,
@@ -390,11 +395,11 @@ class AttentionKernel:
         body = nest("u", [e.outputs // e.neighbours], neighbours)
         return body if divides(self.t.queries, self.a.queries) else when(row < self.queries, body)
 
-    def write(self, row: Any, count: int, column: Body, parts: Callable[[Any], tuple[Any, Any]]) -> Any:
+    def write(self, row: PrimExpr, count: int, column: Body, parts: Callable[[Any], tuple[Any, Any]]) -> Stmt:
         """Results side by side, as one vector, of outputs and row sums. They are computed before: of vectors TVM
         selects none rightly."""
 
-        def value(x: Any) -> Any:
+        def value(x: Index) -> Any:
             return self.a.finished(*self.lead, row, column(x), *parts(x))
 
         return sequence(
@@ -406,22 +411,24 @@ class AttentionKernel:
             ),
         )
 
-    def merge_memory(self, *shapes: tuple[int, ...]) -> list[Any]:
+    def merge_memory(self, *shapes: tuple[int, ...]) -> list[SharedTile]:
         """Shared memory for parts, and for maxima and totals."""
         return [self.shared(name, shape) for name, shape in zip(("sums", "tops"), shapes, strict=True)]
 
-    def merge(self) -> Any:
+    def merge(self) -> Stmt:
         """Parts of different keys are added, each weighted by what its maximum is less than the largest."""
         count, rows = self.t.warps[1], self.t.queries
         sums, tops = self.merge_memory((count, rows, self.a.outputs + 4), (count, rows, 2))
 
-        def joined(own: Any, column: Any) -> Any:
+        def joined(own: PrimExpr, column: PrimExpr) -> Stmt:
             part = self.part_of_warp(sums, tops, own, column)
             return sequence(self.added_up(count, *part), self.write_four(own, column))
 
         return sequence(self.kept(sums, tops), self.by_fours(joined))
 
-    def part_of_warp(self, sums: Any, tops: Any, own: Any, column: Any) -> tuple[Body, Body, Callable[[Any, Any], Any]]:
+    def part_of_warp(
+        self, sums: Buffer | SharedTile, tops: Buffer | SharedTile, own: PrimExpr, column: PrimExpr
+    ) -> tuple[Body, Body, Callable[[Any, Any], Any]]:
         """Row maximum, row sum and output of one warp's part."""
         return (
             lambda w: load(tops, w, own, 0),
@@ -429,14 +436,14 @@ class AttentionKernel:
             lambda w, x: load(sums, w, own, column + x),
         )
 
-    def kept(self, sums: Any, tops: Any) -> Any:
+    def kept(self, sums: Buffer | SharedTile, tops: Buffer | SharedTile) -> Stmt:
         """What each warp has of its keys, in shared memory."""
         e = self.engine
 
-        def keep(h: Any) -> Any:
+        def keep(h: PrimExpr) -> Stmt:
             own = self.row_warp * (16 * self.t.rows) + e.row(h)
 
-            def part(u: Any) -> Any:
+            def part(u: PrimExpr) -> Stmt:
                 return store(sums, [self.key_warp, own, e.output_column(u)], load(e.acc_o, *e.output_at(h, u)))
 
             return sequence(
@@ -447,14 +454,14 @@ class AttentionKernel:
 
         return sequence(barrier("shared"), nest("h", [e.rows], keep), barrier("shared"))
 
-    def by_fours(self, body: Callable[[Any, Any], Any], *more: Callable[[Any], Any]) -> Any:
+    def by_fours(self, body: Callable[[PrimExpr, PrimExpr], Stmt], *more: Callable[[PrimExpr], PrimExpr]) -> Stmt:
         """``body`` for four neighbours of a row at a time, the row of a block and the first column."""
         from tvm import tirx
 
         rows, parts = self.t.queries, self.a.outputs // 4
         total = rows * parts
 
-        def one(i: Any) -> Any:
+        def one(i: PrimExpr) -> Stmt:
             at = i * self.t.threads + self.warp * WARP + self.lane
             inside = [] if total % self.t.threads == 0 else [at < total]
             inside += [] if divides(rows, self.a.queries) else [self.first + at // parts < self.queries]
@@ -464,16 +471,16 @@ class AttentionKernel:
 
         return nest("i", [-(-total // self.t.threads)], one)
 
-    def added_up(self, count: int, top: Body, total: Body, part: Callable[[Any, Any], Any]) -> Any:
+    def added_up(self, count: int, top: Body, total: Body, part: Callable[[PrimExpr, PrimExpr], PrimExpr]) -> Stmt:
         """Four neighbours of ``count`` parts; the largest maximum and the total of the weights come with them."""
         from tvm import tirx
 
         subtracted, scale, whole = self.one
 
-        def larger(w: Any) -> Any:
+        def larger(w: PrimExpr) -> Stmt:
             return store(self.top, [0], tirx.max(load(self.top, 0), top(w + 1)))
 
-        def added(w: Any) -> Any:
+        def added(w: PrimExpr) -> Stmt:
             weight = load(scale, 0)
             return sequence(
                 store(scale, [0], tirx.exp2(self.exponent(top(w), load(subtracted, 0)))),
@@ -490,7 +497,7 @@ class AttentionKernel:
             nest("w", [count], added),
         )
 
-    def write_four(self, own: Any, column: Any) -> Any:
+    def write_four(self, own: PrimExpr, column: PrimExpr) -> Stmt:
         """The results that were added up."""
         whole = self.one[2]
         return self.write(
@@ -501,13 +508,13 @@ class AttentionKernel:
         )
 
 
-def narrow(extent: Any) -> Any:
+def narrow(extent: Index) -> PrimExpr:
     """An extent in 32 bits, an expression."""
     from tvm import tirx
 
     return const(extent) if isinstance(extent, int) else tirx.Cast("int32", extent)
 
 
-def divides(part: int, extent: Any) -> bool:
+def divides(part: int, extent: Index) -> bool:
     """Whether it is known that an extent has whole parts."""
     return isinstance(extent, int) and extent % part == 0

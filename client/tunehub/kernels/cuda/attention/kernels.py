@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.attention.bulk import BulkKernel
 from tunehub.kernels.cuda.attention.clusters import ClusterKernel
@@ -11,8 +11,11 @@ from tunehub.kernels.cuda.attention.kernel import AttentionKernel, AttentionTile
 from tunehub.kernels.cuda.attention.spec import Attention
 from tunehub.kernels.cuda.attention.warpgroups import WarpgroupKernel
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import PrimFunc
 
-def kernel_of(attention: Attention, tile: AttentionTile, multiprocessors: int) -> Any:
+
+def kernel_of(attention: Attention, tile: AttentionTile, multiprocessors: int) -> PrimFunc:
     """The function of ``attention`` as a kernel by ``tile``, for a GPU with so many ``multiprocessors``."""
     if tile.bulk:
         return BulkKernel(attention, tile, multiprocessors).function()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.target.gpu_architectures import WARP
 from tunehub.tir.cuda.ptx.cp_async import cp_async_16_to, cp_async_commit_group
@@ -19,6 +19,9 @@ from tunehub.tir.statements import (
     vectorized,
     when,
 )
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import PrimExpr, Stmt
 
 
 class Singles:
@@ -42,29 +45,29 @@ class Singles:
         self.first, self.second = k.local("first", (self.rows, 4)), k.local("second", (self.columns, 4))
         self.wide = k.local("wide", (self.outputs // self.neighbours, self.neighbours))
 
-    def row(self, h: Any) -> Any:
+    def row(self, h: PrimExpr) -> PrimExpr:
         return h * 4 + self.k.lane // 8
 
-    def column(self, c: Any) -> Any:
+    def column(self, c: PrimExpr) -> PrimExpr:
         return c * 8 + self.k.lane % 8
 
-    def output_column(self, u: Any) -> Any:
+    def output_column(self, u: PrimExpr) -> PrimExpr:
         return u // self.neighbours * (8 * self.neighbours) + self.k.lane % 8 * self.neighbours + u % self.neighbours
 
-    def score_at(self, h: Any, c: Any) -> list[Any]:
+    def score_at(self, h: PrimExpr, c: PrimExpr) -> list[PrimExpr]:
         return [h, c]
 
-    def output_at(self, h: Any, u: Any) -> list[Any]:
+    def output_at(self, h: PrimExpr, u: PrimExpr) -> list[PrimExpr]:
         return [h, u // self.neighbours, u % self.neighbours]
 
-    def load_query(self) -> Any:
+    def load_query(self) -> Stmt:
         from tvm import tirx
 
         k, parts = self.k, self.a.depth // 4
         total, own = self.t.queries * parts, self.t.threads
         thread = k.warp * WARP + k.lane
 
-        def one(i: Any) -> Any:
+        def one(i: PrimExpr) -> Stmt:
             at = i * own + thread
             row, part = at // parts, at % parts * 4
             place = self.a.query(*k.lead, tirx.min(k.first + row, k.queries - 1), part)
@@ -73,32 +76,32 @@ class Singles:
 
         return sequence(nest("i", [-(-total // own)], one), cp_async_commit_group()())
 
-    def clear_outputs(self) -> Any:
+    def clear_outputs(self) -> Stmt:
         return nest(
             "r n e",
             [self.rows, self.outputs // self.neighbours, self.neighbours],
             lambda *at: store(self.acc_o, at, f32(0)),
         )
 
-    def scores(self, stage: Any) -> Any:
+    def scores(self, stage: PrimExpr) -> Stmt:
         k = self.k
         own = k.row_warp * (16 * self.t.rows)
         first = k.key_warp * self.t.keys
 
-        def step(d: Any) -> Any:
-            def queries(h: Any) -> Any:
+        def step(d: PrimExpr) -> Stmt:
+            def queries(h: PrimExpr) -> Stmt:
                 return vectorized(
                     "x", 4, lambda x: store(self.first, [h, x], load(k.engine.q_tile, own + self.row(h), d * 4 + x))
                 )
 
-            def keys(c: Any) -> Any:
+            def keys(c: PrimExpr) -> Stmt:
                 return vectorized(
                     "x",
                     4,
                     lambda x: store(self.second, [c, x], load(k.k_tile, stage, first + self.column(c), d * 4 + x)),
                 )
 
-            def add(h: Any, c: Any, x: Any) -> Any:
+            def add(h: PrimExpr, c: PrimExpr, x: PrimExpr) -> Stmt:
                 return store(
                     self.acc_s, [h, c], load(self.acc_s, h, c) + load(self.first, h, x) * load(self.second, c, x)
                 )
@@ -112,7 +115,7 @@ class Singles:
         clear = nest("h c", [self.rows, self.columns], lambda *at: store(self.acc_s, at, f32(0)))
         return sequence(clear, serial("d", self.a.depth // 4, step))
 
-    def weighted(self, stage: Any) -> Any:
+    def weighted(self, stage: PrimExpr) -> Stmt:
 
         k = self.k
         first = k.key_warp * self.t.keys
@@ -122,7 +125,7 @@ class Singles:
             lambda h, c: store(self.w_tile, [k.warp, self.row(h), self.column(c)], load(self.acc_s, h, c)),
         )
 
-        def along(j: Any) -> Any:
+        def along(j: PrimExpr) -> Stmt:
             read = nest(
                 "h",
                 [self.rows],
@@ -132,7 +135,7 @@ class Singles:
             )
             return sequence(read, nest("y", [4], lambda y: one(j, y)))
 
-        def one(j: Any, y: Any) -> Any:
+        def one(j: PrimExpr, y: PrimExpr) -> Stmt:
             key = first + j * 4 + y
             groups = self.outputs // self.neighbours
             read = nest(
@@ -149,7 +152,7 @@ class Singles:
                 ),
             )
 
-            def add(h: Any, n: Any, x: Any) -> Any:
+            def add(h: PrimExpr, n: PrimExpr, x: PrimExpr) -> Stmt:
                 return store(
                     self.acc_o,
                     [h, n, x],

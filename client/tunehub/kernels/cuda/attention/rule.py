@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cuda.attention.kernel import AttentionTile
 from tunehub.kernels.cuda.attention.kernels import kernel_of
@@ -22,6 +22,11 @@ from tunehub.tir.cuda.nvrtc import compile_for_warpgroups
 from tunehub.tir.guard import GuardError, check_function
 from tunehub.tir.nodes import main_module
 from tunehub.tir.symbols import instance, symbols_of
+
+if TYPE_CHECKING:
+    from tunehub.kernels.devices.device import GpuDevice
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, PrimFunc
 
 NAME, VERSION, ALONE = "attention", 1, True
 _FIRST_ARCHITECTURE = 80  # with copies that are not waited for, and products of 16 × 8 × 16
@@ -41,10 +46,10 @@ _ANY_SINGLES = ((4, 1, 32), (2, 2, 32), (2, 1, 32), (2, 1, 16), (1, 1, 16))
 class AttentionSchedule:
     """``mod``: with the kernel as ``main``."""
 
-    mod: Any
+    mod: IRModule
 
 
-def serves(target: Any) -> bool:
+def serves(target: Target) -> bool:
     """Whether kernels can be made for ``target`` by the TVM that is installed: since 0.27 it takes functions of CUDA
     C++."""
     arch = str(target.attrs.get("arch", "")).removeprefix("sm_").rstrip("af")
@@ -59,10 +64,10 @@ class AttentionWorkload:
 
     attention: Attention
     likeliest: tuple[AttentionTile, ...]
-    target: Any
+    target: Target
 
 
-def match(mod: Any, target: Any) -> AttentionWorkload | None:
+def match(mod: IRModule, target: Target) -> AttentionWorkload | None:
     """Attention as :mod:`tunehub.kernels.cuda.attention.function` makes it."""
     attention = attention_of(mod["main"])
     if attention is None:
@@ -71,7 +76,7 @@ def match(mod: Any, target: Any) -> AttentionWorkload | None:
     return AttentionWorkload(attention=together, likeliest=tuple(likeliest), target=target)
 
 
-def candidates(workload: AttentionWorkload, _device: Any) -> Iterator[KernelCandidate]:
+def candidates(workload: AttentionWorkload, _device: GpuDevice) -> Iterator[KernelCandidate]:
     """All tiles that may be launched, without seconds: which is the best was measured, what it takes has no cost."""
     likely = chain(workload.likeliest, tiles(workload.attention, workload.target))
     return (KernelCandidate(tile=tile, seconds=None) for tile in likely)
@@ -83,7 +88,7 @@ def build(workload: AttentionWorkload, tile: AttentionTile) -> AttentionSchedule
     return AttentionSchedule(main_module(_for_warpgroups(kernel, workload.target) if tile.warpgroups else kernel))
 
 
-def open_sizes(mod: Any, target: Any, _pieces: Any = None) -> AttentionSchedule | None:
+def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> AttentionSchedule | None:
     """A kernel for few queries and one for many. Raises GuardError when no tile can be launched, or for what would be
     wrong."""
     function = mod["main"]
@@ -95,13 +100,13 @@ def open_sizes(mod: Any, target: Any, _pieces: Any = None) -> AttentionSchedule 
     return AttentionSchedule(main_module(_own(joined(function, size_of(function), branches), many)))
 
 
-def _own(function: Any, other: Any) -> Any:
+def _own(function: PrimFunc, other: PrimFunc) -> PrimFunc:
     """``function`` for the target that ``other`` names, if any."""
     target = (other.attrs or {}).get("target")
     return function if target is None else function.with_attr("target", target)
 
 
-def _first(attention: Attention, order: Iterable[AttentionTile], target: Any) -> Any:
+def _first(attention: Attention, order: Iterable[AttentionTile], target: Target) -> PrimFunc:
     """The kernel by the first tile that does."""
     failure: Exception = GuardError("no tile")
     for tile in order:
@@ -115,7 +120,7 @@ def _first(attention: Attention, order: Iterable[AttentionTile], target: Any) ->
     raise failure
 
 
-def _check(kernel: Any, function: Any, tile: AttentionTile, target: Any) -> None:
+def _check(kernel: PrimFunc, function: PrimFunc, tile: AttentionTile, target: Target) -> None:
     check_function(kernel, function, target)
     symbols = symbols_of(function)
     if symbols:  # shared memory is all in use only when tiles of keys follow each other
@@ -123,12 +128,12 @@ def _check(kernel: Any, function: Any, tile: AttentionTile, target: Any) -> None
         check_function(instance(kernel, many), instance(function, many), target)
 
 
-def _for_warpgroups(kernel: Any, target: Any) -> Any:
+def _for_warpgroups(kernel: PrimFunc, target: Target) -> PrimFunc:
     compile_for_warpgroups()
     return kernel.with_attr("target", own_target(target))
 
 
-def tiles(attention: Attention, target: Any) -> Iterator[AttentionTile]:
+def tiles(attention: Attention, target: Target) -> Iterator[AttentionTile]:
     """Tiles for known extents, the best first, as far as measured: see docs/adr/0036-attention-on-cuda.md."""
     heads = math.prod(attention.lead)
     most = heads * -(-attention.queries // 16)  # blocks
@@ -143,7 +148,7 @@ def tiles(attention: Attention, target: Any) -> Iterator[AttentionTile]:
     yield from _made([shape(attention, fewest, most, multiprocessors), *_any(attention)])
 
 
-def _one_query(attention: Attention, target: Any) -> tuple[Attention, AttentionTile] | None:
+def _one_query(attention: Attention, target: Target) -> tuple[Attention, AttentionTile] | None:
     """One query of each head by many keys in half precision: as many blocks of a cluster share them as the GPU has
     room for, and heads that have keys in common are together."""
     many = attention.queries == 1 and attention.keys > _SHORT
@@ -157,7 +162,7 @@ def _one_query(attention: Attention, target: Any) -> tuple[Attention, AttentionT
     return together, AttentionTile(warps=(1, 4), rows=1, keys=32, cluster=cluster)
 
 
-def _suits_warpgroups(attention: Attention, target: Any) -> bool:
+def _suits_warpgroups(attention: Attention, target: Target) -> bool:
     wide = all(size in (_PART, 2 * _PART) for size in (attention.depth, attention.outputs))
     return wide and attention.dtype != "float32" and has_warpgroups(target)
 
@@ -208,7 +213,7 @@ def _for_singles(attention: Attention, fewest: int, most: int, multiprocessors: 
     return (1, 4, 16) if most <= multiprocessors else (2, 4, 32)
 
 
-def _open_tiles(attention: Attention, target: Any) -> tuple[Iterator[AttentionTile], Iterator[AttentionTile]]:
+def _open_tiles(attention: Attention, target: Target) -> tuple[Iterator[AttentionTile], Iterator[AttentionTile]]:
     """Tiles for few and for many queries of an unknown number."""
     rest = _any(attention)
     own = (_warpgroups(4, 1, 128 if attention.depth + attention.outputs <= _WIDE else 64),)

@@ -3,11 +3,15 @@ that keys are read once for all of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cuda.attention.spec import Attention
 from tunehub.tir.nodes import symbolic
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import PrimExpr
 
 _MOST = 16  # queries that a warp has
 
@@ -15,16 +19,16 @@ _MOST = 16  # queries that a warp has
 def with_heads_as_queries(attention: Attention, count: int) -> Attention:
     """``attention`` of one query, with ``count`` heads at a time as queries of one."""
 
-    def of(function: Any, behind: int) -> Any:
+    def of(function: Callable[..., PrimExpr], behind: int) -> Any:
         """Places end with the head, the query, and ``behind`` more."""
 
-        def at(*place: Any) -> Any:
+        def at(*place: PrimExpr) -> PrimExpr | Sequence[PrimExpr]:
             head, query = place[-behind - 2], place[-behind - 1]
             return function(*place[: -behind - 2], head * count + query, 0, *place[len(place) - behind :])
 
         return at
 
-    def of_keys(function: Any) -> Any:
+    def of_keys(function: Callable[..., PrimExpr]) -> Any:
         return lambda *place: function(*place[:-3], place[-3] * count, *place[-2:])
 
     assert isinstance(attention.keys, int)
@@ -65,7 +69,7 @@ def _have_the_same(attention: Attention, count: int) -> bool:
     for variable, extent in zip((*lead, head), (*attention.lead[:-1], attention.lead[-1] // count), strict=True):
         analyzer.bind(variable, tvm.ir.Range(0, extent))
 
-    def same(function: Any) -> bool:
+    def same(function: Callable[..., PrimExpr]) -> bool:
         each, first = (function(*lead, head * count + n, key, column).indices for n in (own, 0))
         return all(analyzer.can_prove_equal(one, other) for one, other in zip(each, first, strict=True))
 

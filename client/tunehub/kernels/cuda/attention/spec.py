@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cuda.attention.epilogue import Stored, stored_by
 from tunehub.tir.cuda.ptx.registers import minus_infinity
 from tunehub.tir.expressions import replaced
 from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of, integer, symbolic
 from tunehub.tir.versions import LOADS
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, BufferLoad, Index, IterVar, PrimExpr, PrimFunc, SBlock
 
 SCORES, MASKED, MOST, WEIGHTS, TOTAL, WEIGHTED, RESULT = (
     f"tunehub_attention_{name}" for name in ("scores", "masked", "most", "weights", "total", "weighted", "result")
@@ -29,25 +32,25 @@ class Attention:
     what the softmax takes of a score that ``causal`` leaves, ``finished`` what is stored at ``written`` of ``result``.
     """
 
-    function: Any
-    lead: tuple[Any, ...]
-    queries: Any
-    keys: Any
+    function: PrimFunc
+    lead: tuple[Index, ...]
+    queries: Index
+    keys: Index
     depth: int
     outputs: int
     dtype: str
-    query: Callable[..., Any]
-    key: Callable[..., Any]
-    value: Callable[..., Any]
-    masked: Callable[..., Any]
-    result: Any
+    query: Callable[..., PrimExpr]
+    key: Callable[..., PrimExpr]
+    value: Callable[..., PrimExpr]
+    masked: Callable[..., PrimExpr]
+    result: Buffer
     written: Place
-    finished: Callable[..., Any]  # of the place, the weighted sum there and the total of its weights
+    finished: Callable[..., PrimExpr]  # of the place, the weighted sum there and the total of its weights
     scale: float | None  # masked is a product with it, if not None
     causal: int | None  # of a query, how many keys more than those up to its own place it has; None: all
 
 
-def attention_of(function: Any) -> Attention | None:
+def attention_of(function: PrimFunc) -> Attention | None:
     """What a PrimFunc computes that :func:`tunehub.kernels.cuda.attention.function.attention` made, alone or with what
     fusion put behind it; None for others. Raises GuardError where that is not elementwise."""
     blocks = {str(block.name_hint): block for block in blocks_in(function.body) if len(block.iter_vars)}
@@ -81,11 +84,11 @@ def attention_of(function: Any) -> Attention | None:
     )
 
 
-def _axes(block: Any, first: int, last: int | None = None) -> list[Any]:
+def _axes(block: SBlock, first: int, last: int | None = None) -> list[Any]:
     return list(block.iter_vars)[first:last]
 
 
-def _factors(block: Any) -> tuple[Any, Any]:
+def _factors(block: SBlock) -> tuple[Any, Any]:
     """The two elements that a sum of products multiplies."""
     value = block.body.value
     product = value.b if type(value.b).__name__ == "Mul" else value.a
@@ -93,27 +96,27 @@ def _factors(block: Any) -> tuple[Any, Any]:
     return first, second
 
 
-def _uncast(expression: Any) -> Any:
+def _uncast(expression: PrimExpr) -> Any:
     while type(expression).__name__ == "Cast":
         expression = expression.value
     return expression
 
 
-def _element(load: Any, axes: list[Any]) -> Callable[..., Any]:
-    def element(*place: Any) -> Any:
+def _element(load: BufferLoad, axes: list[IterVar]) -> Callable[..., PrimExpr]:
+    def element(*place: PrimExpr) -> Any:
         return replaced(load, {hash(axis.var): _wide(at) for axis, at in zip(axes, place, strict=True)})
 
     return element
 
 
-def _wide(index: Any) -> Any:
+def _wide(index: PrimExpr) -> Any:
     from tvm import tirx
 
     return tirx.const(index, "int64") if isinstance(index, int) else tirx.Cast("int64", index)
 
 
-def _masked(block: Any, shown: Any, scores: Any) -> Callable[..., Any]:
-    def masked(*place_and_score: Any) -> Any:
+def _masked(block: SBlock, shown: PrimExpr, scores: Buffer) -> Callable[..., PrimExpr]:
+    def masked(*place_and_score: Index) -> PrimExpr:
         *place, score = place_and_score
         names = {hash(axis.var): _wide(at) for axis, at in zip(block.iter_vars, place, strict=True)}
         return replaced(shown, names, lambda buffer, _: score if buffer.same_as(scores) else None, finite)
@@ -121,12 +124,12 @@ def _masked(block: Any, shown: Any, scores: Any) -> Callable[..., Any]:
     return masked
 
 
-def finite(number: Any) -> Any:
+def finite(number: PrimExpr) -> Any:
     """TVM needs a header to write minus infinity."""
     return minus_infinity()(result="float32") if float(number.value) == -math.inf else number
 
 
-def _scale(value: Any) -> float | None:
+def _scale(value: PrimExpr) -> float | None:
     if type(value).__name__ in LOADS:
         return 1.0
     if type(value).__name__ == "Mul" and type(value.b).__name__ == "FloatImm" and type(value.a).__name__ in LOADS:
@@ -134,7 +137,7 @@ def _scale(value: Any) -> float | None:
     return None
 
 
-def _causal(masked: Any) -> int | None:
+def _causal(masked: SBlock) -> int | None:
     """How far a query sees, where the others are left out by a condition on places alone."""
     value = masked.body.value
     query, key = (axis.var for axis in list(masked.iter_vars)[-2:])
@@ -147,15 +150,15 @@ def _causal(masked: Any) -> int | None:
 
 
 def _written(stored: Stored) -> Place:
-    def written(*place: Any) -> list[Any]:
+    def written(*place: Index) -> list[PrimExpr]:
         found = _names(stored, place)
         return [replaced(index, found) for index in stored.indices]
 
     return written
 
 
-def _finished(stored: Stored, weighted: Any, total: Any) -> Callable[..., Any]:
-    def finished(*place_and_parts: Any) -> Any:
+def _finished(stored: Stored, weighted: SBlock, total: SBlock) -> Callable[..., PrimExpr]:
+    def finished(*place_and_parts: PrimExpr) -> Any:
         *place, total_of_values, total_of_weights = place_and_parts
         parts = {hash(weighted): total_of_values, hash(total): total_of_weights}
         return replaced(stored.value, _names(stored, place), lambda buffer, _: parts.get(hash(buffer)), finite)
@@ -163,5 +166,5 @@ def _finished(stored: Stored, weighted: Any, total: Any) -> Callable[..., Any]:
     return finished
 
 
-def _names(stored: Stored, place: Sequence[Any]) -> dict[int, Any]:
+def _names(stored: Stored, place: Sequence[Index]) -> dict[int, Any]:
     return {hash(axis): _wide(at) for axis, at in zip(stored.place, place, strict=True)}

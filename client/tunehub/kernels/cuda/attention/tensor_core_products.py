@@ -3,10 +3,13 @@ the product with values takes them."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.tir.cuda.ptx.mma import ldmatrix_x4, load_pair, mma_m16n8k16, pack_pair
 from tunehub.tir.statements import f32, load, nest, pointer, sequence, store
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import PrimExpr, Stmt
 
 
 class Halves:
@@ -29,25 +32,25 @@ class Halves:
         self.part = k.local("operand", (4,), "uint32")
         self.weights = k.local("weights", (4,), "uint32")
 
-    def row(self, h: Any) -> Any:
+    def row(self, h: PrimExpr) -> PrimExpr:
         return h // 2 * 16 + h % 2 * 8 + self.k.lane // 4
 
-    def column(self, c: Any) -> Any:
+    def column(self, c: PrimExpr) -> PrimExpr:
         return c // 2 * 8 + self.k.lane % 4 * 2 + c % 2
 
     output_column = column
 
-    def score_at(self, h: Any, c: Any) -> list[Any]:
+    def score_at(self, h: PrimExpr, c: PrimExpr) -> list[PrimExpr]:
         return [h // 2, c // 2, h % 2 * 2 + c % 2]
 
     output_at = score_at
 
-    def load_query(self) -> Any:
+    def load_query(self) -> Stmt:
         from tvm import tirx
 
         k = self.k
 
-        def one(r: Any, kk: Any, e: Any) -> Any:
+        def one(r: PrimExpr, kk: PrimExpr, e: PrimExpr) -> Stmt:
             row = tirx.min(k.row(r * 2 + e % 2), k.queries - 1)
             column = kk * 16 + e // 2 * 8 + k.lane % 4 * 2
             place = self.a.query(*k.lead, row, column)
@@ -55,14 +58,14 @@ class Halves:
 
         return nest("r d e", [self.t.rows, self.a.depth // 16, 4], one)
 
-    def clear_outputs(self) -> Any:
+    def clear_outputs(self) -> Stmt:
         return nest("r n e", [self.t.rows, self.a.outputs // 8, 4], lambda *at: store(self.acc_o, at, f32(0)))
 
-    def scores(self, stage: Any) -> Any:
+    def scores(self, stage: PrimExpr) -> Stmt:
         k, lane = self.k, self.k.lane
         first = k.key_warp * self.t.keys
 
-        def step(d: Any, n: Any) -> Any:
+        def step(d: PrimExpr, n: PrimExpr) -> Stmt:
             source = pointer(k.k_tile, stage, first + n * 16 + lane % 8 + lane // 16 * 8, d * 16 + lane // 8 % 2 * 8)
             return sequence(
                 ldmatrix_x4()(pointer(self.part, 0), source),
@@ -76,27 +79,27 @@ class Halves:
         clear = nest("r n e", [self.t.rows, self.t.keys // 8, 4], lambda *at: store(self.acc_s, at, f32(0)))
         return sequence(clear, nest("d n", [self.a.depth // 16, self.t.keys // 16], step))
 
-    def multiply(self, accumulators: Any, r: Any, n: Any, first: Any, x: Any) -> Any:
+    def multiply(self, accumulators: Any, r: PrimExpr, n: PrimExpr, first: PrimExpr, x: PrimExpr) -> Stmt:
         return mma_m16n8k16(self.a.dtype)(pointer(accumulators, r, n, 0), first, pointer(self.part, x * 2))
 
-    def weighted(self, stage: Any) -> Any:
+    def weighted(self, stage: PrimExpr) -> Stmt:
         k, lane = self.k, self.k.lane
         first = k.key_warp * self.t.keys
 
-        def pack(r: Any, j: Any, e: Any) -> Any:
+        def pack(r: PrimExpr, j: PrimExpr, e: PrimExpr) -> Stmt:
             at = [r, j * 2 + e // 2, e % 2 * 2]
             low, high = load(self.acc_s, *at), load(self.acc_s, *at[:2], at[2] + 1)
             return pack_pair(self.a.dtype)(pointer(self.all_weights, r, e), low, high)
 
         self.all_weights = k.local("pairs", (self.t.rows, 4), "uint32")
 
-        def along(j: Any) -> Any:
+        def along(j: PrimExpr) -> Stmt:
             return sequence(
                 nest("r e", [self.t.rows, 4], lambda r, e: pack(r, j, e)),
                 nest("n", [self.a.outputs // 16], lambda n: column(j, n)),
             )
 
-        def column(j: Any, n: Any) -> Any:
+        def column(j: PrimExpr, n: PrimExpr) -> Stmt:
             source = pointer(k.v_tile, stage, first + j * 16 + lane % 16, n * 16 + lane // 16 * 8)
             return sequence(
                 ldmatrix_x4(transposed=True)(pointer(self.part, 0), source),

@@ -5,7 +5,8 @@ work. Queries, keys and values lie in shared memory, weights go from one product
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cuda.attention.kernel import AttentionKernel, divides, narrow
 from tunehub.kernels.cuda.attention.tensor_core_products import Halves
@@ -35,6 +36,9 @@ from tunehub.tir.statements import (
     when,
 )
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import Expr, Index, PrimExpr, Stmt
+
 WARPS = 4  # of a warpgroup
 PART = 64  # numbers of a row in shared memory
 ROW_BYTES = 2 * PART
@@ -59,19 +63,19 @@ class WarpgroupKernel(AttentionKernel):
         self.pairs = self.local("pairs", (t.keys // 16, 4), _U32)
         self.factors = self.local("factors", (self.engine.rows,))
 
-    def merge_memory(self, *shapes: tuple[int, ...]) -> list[Any]:
+    def merge_memory(self, *shapes: tuple[int, ...]) -> list[SharedTile]:
         """Where tiles were."""
         starts = [math.prod(shape) for shape in shapes]
         return [SharedTile(self.pool, shape, sum(starts[:at])) for at, shape in enumerate(shapes)]
 
-    def thread(self, warp: Any, lane: Any) -> Any:
+    def thread(self, warp: PrimExpr, lane: PrimExpr) -> Stmt:
         from tvm import tirx
 
         group, along = warp // WARPS, self.t.warps[1]
         self.base = tirx.Var("base", _U32)
         return self.body(warp, lane, group // along * WARPS + warp % WARPS, group % along)
 
-    def loop(self) -> Any:
+    def loop(self) -> Stmt:
 
         last = self.pool_size() - 1
         ends = address(self.pool, const(0)), address(self.pool, const(last))
@@ -100,7 +104,7 @@ class WarpgroupKernel(AttentionKernel):
             self.have_outputs(0),
         )
 
-    def turn(self, tile: Any, count: Any) -> Any:
+    def turn(self, tile: PrimExpr, count: PrimExpr) -> Stmt:
         """Scores of the tile behind ``tile``, whose own values are weighted meanwhile (intra-warpgroup pipelining)."""
         following = tile + 1
         copies = [when(tile + 2 < count, self.copy_keys(tile + 2)), self.copy_values(following), cp_async_commit()()]
@@ -136,20 +140,20 @@ class WarpgroupKernel(AttentionKernel):
         """Whether a warpgroup makes the softmax behind its products and not before: while others multiply."""
         return self.group % 2 == 0
 
-    def if_early(self, body: Any) -> Any:
+    def if_early(self, body: Stmt) -> Stmt:
         return when(self.is_early, body) if self.staggered else body
 
-    def if_late(self, body: Any) -> Any:
+    def if_late(self, body: Stmt) -> Stmt | None:
         return when(self.group % 2 == 1, body) if self.staggered else None
 
-    def weights(self, tile: Any) -> Any:
+    def weights(self, tile: Expr) -> Stmt:
         """Of the first tile."""
         return sequence(self.softmaxes(tile), self.packed())
 
-    def new_weights(self, tile: Any) -> Any:
+    def new_weights(self, tile: PrimExpr) -> Stmt:
         return sequence(self.softmaxes(tile), nest("h", [self.engine.rows], self.smaller), self.packed())
 
-    def have_scores(self, under_way: int) -> Any:
+    def have_scores(self, under_way: int) -> Stmt:
         return wgmma_wait_for(under_way, self.t.keys // 2)(pointer(self.engine.acc_s, 0, 0, 0))
 
     def pool_size(self) -> int:
@@ -157,25 +161,27 @@ class WarpgroupKernel(AttentionKernel):
 
     # -- loading
 
-    def copy_keys(self, tile: Any) -> Any:
+    def copy_keys(self, tile: PrimExpr) -> Stmt:
         start = self.key_at + self.stage(tile) * (2 * self.t.step * self.a.depth)
         return self.copy_rows(start, self.a.key, tile * self.t.step, self.t.step, self.a.depth, self.a.keys)
 
-    def copy_values(self, tile: Any) -> Any:
+    def copy_values(self, tile: PrimExpr) -> Stmt:
         start = self.value_at + self.stage(tile) * (2 * self.t.step * self.a.outputs)
         return self.copy_rows(start, self.a.value, tile * self.t.step, self.t.step, self.a.outputs, self.a.keys)
 
-    def stage(self, tile: Any) -> Any:
+    def stage(self, tile: PrimExpr) -> PrimExpr:
         return tile % self.stages if self.stages > 1 else const(0)
 
-    def copy_rows(self, start: Any, source: Any, first: Any, count: int, length: int, extent: Any) -> Any:
+    def copy_rows(
+        self, start: Index, source: Callable[..., PrimExpr], first: PrimExpr, count: int, length: int, extent: Index
+    ) -> Stmt:
         """Bring ``count`` rows from ``first`` on into shared memory, zeros behind the last: ``start`` in bytes."""
         from tvm import tirx
 
         parts, end = length // self.width, narrow(extent)
         own, thread = self.copiers()
 
-        def one(i: Any) -> Any:
+        def one(i: PrimExpr) -> Stmt:
             at = i * own + thread
             row, part = at // parts, at % parts
             place = start + part // 8 * (count * ROW_BYTES) + row * ROW_BYTES + tirx.bitwise_xor(part % 8, row % 8) * 16
@@ -194,32 +200,32 @@ class WarpgroupKernel(AttentionKernel):
 
     # -- products
 
-    def address(self, place: Any) -> Any:
+    def address(self, place: PrimExpr) -> PrimExpr:
         from tvm import tirx
 
         return self.base + tirx.Cast(_U32, place)
 
-    def scores(self, tile: Any) -> Any:
+    def scores(self, tile: PrimExpr) -> Stmt:
         t, a = self.t, self.a
         function = wgmma_fresh(self.kind, t.keys, a.depth, t.queries * ROW_BYTES, t.step * ROW_BYTES)
         query = self.query_at + self.row_warp // WARPS * (PART * ROW_BYTES)
         key = self.key_at + self.stage(tile) * (2 * t.step * a.depth) + self.key_warp * (t.keys * ROW_BYTES)
         return function(pointer(self.engine.acc_s, 0, 0, 0), self.address(query), self.address(key))
 
-    def weighted(self, tile: Any) -> Any:
+    def weighted(self, tile: PrimExpr) -> Stmt:
         t, a = self.t, self.a
         function = wgmma_from_registers(self.kind, a.outputs, t.keys, t.step * ROW_BYTES)
         value = self.value_at + self.stage(tile) * (2 * t.step * a.outputs) + self.key_warp * (t.keys * ROW_BYTES)
         return function(pointer(self.engine.acc_o, 0, 0, 0), pointer(self.pairs, 0, 0), self.address(value))
 
-    def have_outputs(self, under_way: int) -> Any:
+    def have_outputs(self, under_way: int) -> Stmt:
         function = wgmma_wait_for_registers(under_way, self.a.outputs // 2, self.t.keys // 4)
         return function(pointer(self.engine.acc_o, 0, 0, 0), pointer(self.pairs, 0, 0))
 
-    def packed(self) -> Any:
+    def packed(self) -> Stmt:
         """Weights as the next product takes them."""
 
-        def pair(j: Any, e: Any) -> Any:
+        def pair(j: PrimExpr, e: PrimExpr) -> Stmt:
             at = [const(0), j * 2 + e // 2, e % 2 * 2]
             low, high = load(self.engine.acc_s, *at), load(self.engine.acc_s, *at[:2], at[2] + 1)
             return pack_pair(self.a.dtype)(pointer(self.pairs, j, e), low, high)
@@ -228,10 +234,10 @@ class WarpgroupKernel(AttentionKernel):
 
     # -- the softmax
 
-    def softmaxes(self, tile: Any) -> Any:
+    def softmaxes(self, tile: PrimExpr) -> Stmt:
         return nest("h", [self.engine.rows], lambda h: self.softmax(tile, h))
 
-    def rescaled(self, h: Any) -> Any:
+    def rescaled(self, h: PrimExpr) -> Stmt:
         """What results are multiplied by is kept: they are still being added to."""
         from tvm import tirx
 
@@ -242,10 +248,10 @@ class WarpgroupKernel(AttentionKernel):
             store(self.factors, [h], load(factor, 0)),
         )
 
-    def smaller(self, h: Any) -> Any:
+    def smaller(self, h: PrimExpr) -> Stmt:
         e = self.engine
 
-        def one(u: Any) -> Any:
+        def one(u: PrimExpr) -> Stmt:
             at = e.output_at(h, u)
             return store(e.acc_o, at, load(e.acc_o, *at) * load(self.factors, h))
 

@@ -92,7 +92,7 @@ class Tiles:
     def __len__(self) -> int:
         return len(self.threads)
 
-    def at(self, rows: Any) -> Tiles:
+    def at(self, rows: Array) -> Tiles:
         """Some of the tiles."""
         return Tiles(
             virtual=self.virtual[rows], threads=self.threads[rows], inner=self.inner[rows], step=self.step[rows]

@@ -9,12 +9,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tunehub.tir.index_expressions import evaluate
 from tunehub.tir.versions import COMM_REDUCE, DATA_PAR, LOADS
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import (
+        BlockRV,
+        BufferRegion,
+        IndexMap,
+        IRModule,
+        LoopRV,
+        PortableTrace,
+        PrimExpr,
+        SBlock,
+        Schedule,
+    )
 
 SIDE = 16  # of a fragment of tensor cores
 AT_ONCE = 8  # elements of 16 bits that a thread loads
@@ -74,7 +87,7 @@ class Matmul:
         return bool(self.batch) and self.rows_first and not self.k_last and self.window == 1
 
 
-def find_matmul(mod: Any, dtype: str) -> Matmul | None:
+def find_matmul(mod: IRModule, dtype: str) -> Matmul | None:
     """The anchor block of ``mod`` (one PrimFunc ``main``) as a matmul of operands of type ``dtype`` with sums in
     float32, or None."""
     from tvm.s_tir import Schedule, analysis
@@ -95,7 +108,7 @@ def find_matmul(mod: Any, dtype: str) -> Matmul | None:
     return _matmul(block, [*reads, block.writes[0]])
 
 
-def as_matmul(schedule: Any, matmul: Matmul, dimensions: Sequence[Sequence[str]], order: Sequence[str]) -> Any:
+def as_matmul(schedule: Schedule, matmul: Matmul, dimensions: Sequence[Sequence[str]], order: Sequence[str]) -> BlockRV:
     """The anchor block with one loop for each group of axes, in ``order``.
 
     ``dimensions``: those of A, of B and of C, from now on; each group by its name ("batch", "rows", "columns",
@@ -116,7 +129,7 @@ def as_matmul(schedule: Any, matmul: Matmul, dimensions: Sequence[Sequence[str]]
     return main
 
 
-def pad_to(schedule: Any, main: Any, extents: Sequence[int], block: Sequence[int]) -> None:
+def pad_to(schedule: Schedule, main: BlockRV, extents: Sequence[int], block: Sequence[int]) -> None:
     """Make the ``extents`` of the last loops of ``main`` multiples of the block's; padding is zero, and is not
     written."""
     if any(extent % size for extent, size in zip(extents, block, strict=True)):
@@ -124,14 +137,14 @@ def pad_to(schedule: Any, main: Any, extents: Sequence[int], block: Sequence[int
         schedule.pad_einsum(main, [*(1 for _ in range(others)), *block])
 
 
-def inline_producers(schedule: Any, block: Any) -> None:
+def inline_producers(schedule: Schedule, block: BlockRV) -> None:
     """Compute all that ``block`` reads where it reads it."""
     while producers := schedule.get_producers(block):
         for producer in producers:
             schedule.compute_inline(producer)
 
 
-def inline_consumers(schedule: Any, block: Any) -> None:
+def inline_consumers(schedule: Schedule, block: BlockRV) -> None:
     """Bring what follows into ``block``; of several consumers those come into others that are not the last."""
     while consumers := list(schedule.get_consumers(block)):
         if len(consumers) == 1:
@@ -147,7 +160,7 @@ def inline_consumers(schedule: Any, block: Any) -> None:
 # -- sums that are divided: blocks that add up parts, and one that adds these
 
 
-def cut_results(schedule: Any, result: Any, block: Sequence[int]) -> tuple[Any, Any, Any]:
+def cut_results(schedule: Schedule, result: BlockRV, block: Sequence[int]) -> tuple[LoopRV, LoopRV, LoopRV]:
     """Give each block of threads a part of the size ``block`` of what ``result`` writes; the loop over blocks, and the
     two inside one."""
     *batch, slow, fast = schedule.get_loops(result)
@@ -161,7 +174,9 @@ def cut_results(schedule: Any, result: Any, block: Sequence[int]) -> tuple[Any, 
     return grid, inner_slow, inner_fast
 
 
-def add_parts(schedule: Any, total: Any, loops: Sequence[Any], row: int, vector: int, threads: Sequence[int]) -> None:
+def add_parts(
+    schedule: Schedule, total: BlockRV, loops: Sequence[LoopRV], row: int, vector: int, threads: Sequence[int]
+) -> None:
     """Let ``total`` add up parts where results are written, in straight code.
 
     ``loops`` over the results of a block, slow and fast, go to ``threads`` (threadIdx.y, threadIdx.x), ``vector``
@@ -183,7 +198,7 @@ def add_parts(schedule: Any, total: Any, loops: Sequence[Any], row: int, vector:
         schedule.unroll(loop)
 
 
-def own_loops(schedule: Any, block: Any) -> list[Any]:
+def own_loops(schedule: Schedule, block: BlockRV) -> list[LoopRV]:
     """The loops of a block that has been brought to its place: one for each of its axes."""
     return list(schedule.get_loops(block)[-len(schedule.get(block).iter_vars) :])
 
@@ -191,7 +206,7 @@ def own_loops(schedule: Any, block: Any) -> list[Any]:
 # -- reading traces
 
 
-def splits_of(trace: Any) -> list[list[int]]:
+def splits_of(trace: PortableTrace) -> list[list[int]]:
     """The factors that each split of a portable ``trace`` states, in order; what TVM is to fill in is left out."""
     return [
         [factor for factor in instruction[1][1:] if isinstance(factor, int)]
@@ -200,7 +215,7 @@ def splits_of(trace: Any) -> list[list[int]]:
     ]
 
 
-def is_pipelined(trace: Any) -> bool:
+def is_pipelined(trace: PortableTrace) -> bool:
     """True when a portable ``trace`` has loads under way while the last is multiplied."""
     return any(i[0] == "Annotate" and i[2] == ["software_pipeline_stage"] for i in trace[0])
 
@@ -208,7 +223,7 @@ def is_pipelined(trace: Any) -> bool:
 # -- what the anchor block computes
 
 
-def _multiplies(block: Any, dtype: str) -> bool:
+def _multiplies(block: SBlock, dtype: str) -> bool:
     """True when the block adds the product of its two reads to what it writes, converted to the sum's type if need
     be."""
     value = getattr(block.body, "value", None)
@@ -218,7 +233,7 @@ def _multiplies(block: Any, dtype: str) -> bool:
     return kinds[:2] == ["Add", "Mul"] and all(kind in _OPERANDS[dtype] for kind in kinds[2:])
 
 
-def _matmul(block: Any, regions: Sequence[Any]) -> Matmul | None:
+def _matmul(block: SBlock, regions: Sequence[BufferRegion]) -> Matmul | None:
     """``regions``: of A, B and C."""
     from tunehub.tir.nodes import element_type
 
@@ -258,14 +273,14 @@ _GROUPS: dict[tuple[int, tuple[bool, ...]], str] = {
 }
 
 
-def _variables(region: Any) -> Iterator[Any]:
+def _variables(region: BufferRegion) -> Iterator[Any]:
     from tvm.tirx.analysis import undefined_vars
 
     for dimension in region.region:
         yield from undefined_vars(dimension.min)
 
 
-def _last_group(region: Any, block: Any, groups: dict[str, list[Axis]]) -> str | None:
+def _last_group(region: BufferRegion, block: SBlock, groups: dict[str, list[Axis]]) -> str | None:
     """The group of the axis along which the elements of a region lie next to each other.
 
     Of several axes in the innermost index, as in a convolution, a spatial one counts.
@@ -285,7 +300,7 @@ def _last_group(region: Any, block: Any, groups: dict[str, list[Axis]]) -> str |
     return None
 
 
-def _run(region: Any, block: Any, groups: dict[str, list[Axis]]) -> int:
+def _run(region: BufferRegion, block: SBlock, groups: dict[str, list[Axis]]) -> int:
     """How many elements of a region's buffer lie behind each other along axes of one group, in their order."""
     from tunehub.tir.nodes import buffer_kind, buffer_of
 
@@ -301,7 +316,7 @@ def _run(region: Any, block: Any, groups: dict[str, list[Axis]]) -> int:
     return run
 
 
-def _window(region: Any, block: Any, k: Sequence[Axis]) -> int:
+def _window(region: BufferRegion, block: SBlock, k: Sequence[Axis]) -> int:
     """How much of K, from the innermost on, are the places of a window: axes that share a dimension of ``region`` with
     rows."""
     from tvm.tirx.analysis import undefined_vars
@@ -315,7 +330,7 @@ def _window(region: Any, block: Any, k: Sequence[Axis]) -> int:
     return found
 
 
-def _is_axis(index: Any, axis: Axis, block: Any) -> bool:
+def _is_axis(index: PrimExpr, axis: Axis, block: SBlock) -> bool:
     """True when ``index`` is the place along ``axis``; axes with one place do not matter."""
     from tvm.tirx.analysis import undefined_vars
 
@@ -330,7 +345,7 @@ def _is_axis(index: Any, axis: Axis, block: Any) -> bool:
 # -- buffers and loops of few dimensions
 
 
-def _dimensions(schedule: Any, main: Any, side: str, number: int) -> tuple[list[int], list[int]]:
+def _dimensions(schedule: Schedule, main: BlockRV, side: str, number: int) -> tuple[list[int], list[int]]:
     """The axis of the block, by its number, that each dimension of a reindexed buffer is; and the extents."""
     from tunehub.tir.nodes import buffer_kind, buffer_of
 
@@ -343,7 +358,7 @@ def _dimensions(schedule: Any, main: Any, side: str, number: int) -> tuple[list[
     return numbers, [int(extent) for extent in buffer_kind(buffer_of(region)).shape]
 
 
-def _merging(groups: Sequence[Sequence[int]], extents: Sequence[int], *, inverse: bool = True) -> Any:
+def _merging(groups: Sequence[Sequence[int]], extents: Sequence[int], *, inverse: bool = True) -> IndexMap:
     """The index map that makes one index of each group of indices; indices in none have the extent 1 and are dropped.
 
     TVM's rules for records ask for the inverse of a merge, except where TVM derives it.
@@ -351,7 +366,7 @@ def _merging(groups: Sequence[Sequence[int]], extents: Sequence[int], *, inverse
     import tvm
     from tvm.tirx import IndexMap, IntImm, Var
 
-    def number(value: int) -> Any:
+    def number(value: int) -> PrimExpr:
         return IntImm("int64", value)
 
     before = [Var(f"v{i}", "int64") for i in range(len(extents))]

@@ -10,10 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.open_function import OpenFunction
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import IRModule
 
 _LENGTHS = (2, 3)  # of pieces that show what a function computes
 
@@ -40,7 +43,7 @@ class OpenMatmul:
 
 
 def open_matmul(
-    whole: OpenFunction, find: Callable[[Any], Matmul | None], *, batched: bool = False
+    whole: OpenFunction, find: Callable[[IRModule], Matmul | None], *, batched: bool = False
 ) -> OpenMatmul | None:
     """The product that ``find`` sees in pieces of ``whole``, if the open axis is the first of its rows; ``batched``:
     also a batch of products as Winograd's algorithm has them. Raises NotPiecesError."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,10 @@ from tunehub.tir.index_expressions import evaluate
 from tunehub.tir.nodes import buffer_kind, buffer_of, integer, is_reduction, parameters, reduces
 from tunehub.tir.schedules import open_schedule
 from tunehub.tir.versions import LOADS
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import BlockRV, Buffer, BufferLoad, IRModule, LoopRV, PrimExpr, SBlock, Schedule, Stmt
 
 NAME, VERSION, ALONE = "cuda_tiles", 1, False
 TEMPLATES = {NAME: Tile}
@@ -57,12 +61,12 @@ class Sums:
 class SumsWorkload:
     """``mod`` that adds up ``sums``, and what the GPU can launch."""
 
-    mod: Any
+    mod: IRModule
     sums: Sums
     limits: LaunchLimits
 
 
-def match(mod: Any, target: Any) -> SumsWorkload | None:
+def match(mod: IRModule, target: Target) -> SumsWorkload | None:
     """What adds up once, in floats."""
     sums = sums_of(mod, narrow=True)
     return None if sums is None else SumsWorkload(mod=mod, sums=sums, limits=limits_of(target))
@@ -121,7 +125,7 @@ def is_narrow(columns: int, k: int) -> bool:
     return columns < SIDE or (columns <= _FEW_COLUMNS and k % AT_ONCE != 0)
 
 
-def sums_of(mod: Any, *, narrow: bool = False) -> Sums | None:
+def sums_of(mod: IRModule, *, narrow: bool = False) -> Sums | None:
     """Describe a function that adds up once, in floats, and computes elements on their own before and after that.
     ``narrow``: also products in half precision that are :func:`is_narrow`, and in bfloat16 with few results, for
     which the sketch for tensor cores has nothing."""
@@ -146,14 +150,14 @@ def sums_of(mod: Any, *, narrow: bool = False) -> Sums | None:
     return _with_problem(found, block, summand, narrow=narrow)
 
 
-def checked_tiles(mod: Any, sums: Sums, tile: Tile) -> Any:
+def checked_tiles(mod: IRModule, sums: Sums, tile: Tile) -> Schedule:
     """:func:`tiled`. Raises GuardError when a tile writes what other tiles write."""
     schedule = tiled(mod, sums, tile)
     (check_tiles if _goes_beyond(tile, sums) else check_exact)(schedule.mod["main"])
     return schedule
 
 
-def tiled(mod: Any, sums: Sums, tile: Tile, *, symbolic: bool = False) -> Any:
+def tiled(mod: IRModule, sums: Sums, tile: Tile, *, symbolic: bool = False) -> Schedule:
     """The schedule by ``tile``: blocks, virtual threads, threads, steps of shared memory, and sums in registers.
 
     ``symbolic``: loops of ``mod`` have unknown extents, and ``sums`` describes an instance.
@@ -193,7 +197,7 @@ def tiled(mod: Any, sums: Sums, tile: Tile, *, symbolic: bool = False) -> Any:
     return schedule
 
 
-def one_thread_each(mod: Any, sums: Sums) -> Any:
+def one_thread_each(mod: IRModule, sums: Sums) -> Schedule:
     """The schedule with a thread for each result, which adds up all of it. Raises NoTileError when blocks of threads
     would leave a remainder."""
     count = _threads_without_remainder(sums.spatial)
@@ -230,14 +234,14 @@ def _goes_beyond(tile: Tile, sums: Sums) -> bool:
     return any(extent % length for extent, length in zip(extents, tile.lengths, strict=True))
 
 
-def _around(schedule: Any, sums: Sums) -> tuple[list[Any], list[Any]]:
+def _around(schedule: Schedule, sums: Sums) -> tuple[list[Any], list[Any]]:
     """The blocks before the one that adds up, and those after it."""
     blocks = list(schedule.get_child_blocks(schedule.get_sblock("root")))
     at = [str(schedule.get(block).name_hint) for block in blocks].index(sums.name)
     return blocks[:at], blocks[at + 1 :]
 
 
-def _result(schedule: Any, anchor: Any, after: Sequence[Any]) -> Any:
+def _result(schedule: Schedule, anchor: BlockRV, after: Sequence[BlockRV]) -> BlockRV:
     """The block that writes the results from the sums in a thread's registers."""
     if not after:
         return schedule.cache_write(anchor, 0, "local")
@@ -247,12 +251,12 @@ def _result(schedule: Any, anchor: Any, after: Sequence[Any]) -> Any:
     return last
 
 
-def _inline(schedule: Any, blocks: Iterable[Any]) -> None:
+def _inline(schedule: Schedule, blocks: Iterable[BlockRV]) -> None:
     for block in blocks:
         schedule.compute_inline(block)
 
 
-def _bind(schedule: Any, blocks: list[Any], virtual: list[Any], threads: list[Any]) -> Any:
+def _bind(schedule: Schedule, blocks: list[LoopRV], virtual: list[LoopRV], threads: list[LoopRV]) -> LoopRV:
     """Bind each level as one loop; returns that of the threads."""
     for level, tag in ((blocks, "blockIdx.x"), (virtual, "vthread.x"), (threads, "threadIdx.x")):
         if level:
@@ -261,7 +265,7 @@ def _bind(schedule: Any, blocks: list[Any], virtual: list[Any], threads: list[An
     return bound
 
 
-def _bind_open(schedule: Any, blocks: list[Any]) -> None:
+def _bind_open(schedule: Schedule, blocks: list[LoopRV]) -> None:
     """Bind blocks so that none is found by dividing by an unknown extent, which takes longer than a short sum: of
     the unknown ones, which are last, the last along x, the others along y, and all known ones along z."""
     known = [loop for loop in blocks if integer(schedule.get(loop).extent) is not None]
@@ -271,7 +275,7 @@ def _bind_open(schedule: Any, blocks: list[Any]) -> None:
             schedule.bind(schedule.fuse(*level, preserve_unit_iters=True), tag)
 
 
-def _stage(schedule: Any, anchor: Any, place: int, step: Any, threads: int) -> None:
+def _stage(schedule: Schedule, anchor: BlockRV, place: int, step: LoopRV, threads: int) -> None:
     """Load what all threads of a block need of an operand in one step into shared memory, together."""
     loaded = schedule.cache_read(anchor, place, "shared")
     schedule.compute_at(loaded, step, preserve_unit_loops=True)
@@ -280,7 +284,7 @@ def _stage(schedule: Any, anchor: Any, place: int, step: Any, threads: int) -> N
     schedule.bind(schedule.split(elements, [None, threads])[1], "threadIdx.x")
 
 
-def _unroll(schedule: Any, anchor: Any) -> None:
+def _unroll(schedule: Schedule, anchor: BlockRV) -> None:
     outermost = schedule.get_loops(anchor)[0]
     schedule.annotate(outermost, "pragma_auto_unroll_max_step", UNROLLED)
     schedule.annotate(outermost, "pragma_unroll_explicit", 1)
@@ -289,27 +293,27 @@ def _unroll(schedule: Any, anchor: Any) -> None:
 # -- reading a function
 
 
-def _blocks_of(schedule: Any) -> list[Any]:
+def _blocks_of(schedule: Schedule) -> list[Stmt]:
     try:
         return [schedule.get(block) for block in schedule.get_child_blocks(schedule.get_sblock("root"))]
     except Exception:  # TVM raises several kinds: sorting and the like have no blocks
         return []
 
 
-def _writes_only_last(mod: Any, blocks: list[Any]) -> bool:
+def _writes_only_last(mod: IRModule, blocks: list[SBlock]) -> bool:
     """True when the last block alone writes a parameter, and each block one buffer."""
     own = parameters(mod["main"])
     written = [any(buffer_of(block.writes[0]).same_as(each) for each in own) for block in blocks]
     return all(len(block.writes) == 1 for block in blocks) and written == [False] * (len(blocks) - 1) + [True]
 
 
-def _is_flat(schedule: Any, block: Any) -> bool:
+def _is_flat(schedule: Schedule, block: SBlock) -> bool:
     """True when a block has one loop for each of its axes."""
     loops = schedule.get_loops(schedule.get_sblock(str(block.name_hint)))
     return [integer(schedule.get(loop).extent) for loop in loops] == [integer(a.dom.extent) for a in block.iter_vars]
 
 
-def _summand(block: Any) -> Any | None:
+def _summand(block: SBlock) -> PrimExpr | None:
     """What a block adds to its result in each step, from zero on; None when it does something else."""
     store, start = block.body, block.init
     if type(store).__name__ != "BufferStore" or type(store.value).__name__ != "Add":
@@ -325,7 +329,7 @@ def _summand(block: Any) -> Any | None:
     return store.value.b if [str(index) for index in store.indices] == spatial else None
 
 
-def _with_problem(sums: Sums, block: Any, summand: Any, *, narrow: bool) -> Sums | None:
+def _with_problem(sums: Sums, block: SBlock, summand: PrimExpr, *, narrow: bool) -> Sums | None:
     """``sums`` with the two operands that it multiplies; None when these are not read in a simple way.
 
     Operands in half precision may be added up in float32 where they are no matrices, which tensor cores take, or
@@ -362,7 +366,7 @@ def _suits(types: set[str], shape: tuple[int, int, int], problem: Problem) -> bo
     return is_narrow(shape[-1], problem.summands) or (types == {"bfloat16"} and problem.results <= _MOST_RESULTS)
 
 
-def _operand(load: Any, block: Any) -> Operand | None:
+def _operand(load: BufferLoad, block: SBlock) -> Operand | None:
     shape = [integer(extent) for extent in buffer_kind(buffer_of(load)).shape]
     extents = {str(axis.var.name): int(axis.dom.extent) for axis in block.iter_vars}
     if not all(shape) or len(extents) != len(block.iter_vars):
@@ -378,7 +382,7 @@ class _NotLinear(ValueError):
     """An index that is no sum of terms."""
 
 
-def _terms(index: Any, extents: Mapping[str, int]) -> Iterator[Term]:
+def _terms(index: PrimExpr, extents: Mapping[str, int]) -> Iterator[Term]:
     """The terms of an index, found by trying each loop alone. Raises _NotLinear for what is no sum of them."""
     origin = dict.fromkeys(extents, np.asarray(0))
     start = int(evaluate(index, origin))
@@ -401,5 +405,5 @@ def _terms(index: Any, extents: Mapping[str, int]) -> Iterator[Term]:
     yield from found
 
 
-def _type(buffer: Any) -> str:
+def _type(buffer: Buffer) -> str:
     return str(buffer_kind(buffer).dtype)

@@ -3,7 +3,7 @@ range."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.low_batch.choice import chosen
 from tunehub.kernels.cuda.low_batch.product import NEEDED, find_product
@@ -15,10 +15,13 @@ from tunehub.tir.branches import SizeBranch
 from tunehub.tir.cuda.limits import limits_of
 from tunehub.tir.guard import GuardError, check_features, check_function
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+
 _LENGTHS = (8, 16, 32)  # rows that a kernel is for; each has registers for as many
 
 
-def few_rows(whole: OpenFunction, target: Any) -> list[SizeBranch]:
+def few_rows(whole: OpenFunction, target: Target) -> list[SizeBranch]:
     """Branches of the function for its first sizes; none where its open axis is not the rows of such a product, or
     where a kernel is not to be had. Raises what TVM raises."""
     try:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cuda.low_batch.weights import Format, format_of, quantised
 from tunehub.tir.nodes import buffer_kind, buffer_of, integer, is_reduction, parameters
 from tunehub.tir.versions import LOADS
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, IRModule, PrimExpr, SBlock
 
 MOST_ROWS = 64
 NEEDED = frozenset({"sm_80"})  # of a GPU
@@ -40,7 +43,7 @@ class LowBatchProduct:
     made_by: tuple[str, ...]
 
 
-def find_product(mod: Any) -> LowBatchProduct | None:
+def find_product(mod: IRModule) -> LowBatchProduct | None:
     """The anchor block of ``mod``, an IRModule with one PrimFunc ``main`` of known shapes, as a product with at most
     :data:`MOST_ROWS` rows; None for another one."""
     from tvm.s_tir import Schedule, analysis
@@ -78,7 +81,7 @@ def find_product(mod: Any) -> LowBatchProduct | None:
     )
 
 
-def _factors(block: Any) -> tuple[Any, Any] | None:
+def _factors(block: SBlock) -> tuple[PrimExpr, PrimExpr] | None:
     """The loads of x and of w where ``block`` adds up their products, both in half precision, in single precision."""
     value: Any = getattr(block.body, "value", None)
     added: Any = getattr(value, "b", None)
@@ -92,16 +95,16 @@ def _factors(block: Any) -> tuple[Any, Any] | None:
     return casts[0].value, casts[1].value
 
 
-def _number(constant: Any) -> float | None:
+def _number(constant: PrimExpr) -> float | None:
     """The number that a constant of any type is, None for another expression."""
     return float(constant.value) if type(constant).__name__ in ("FloatImm", "IntImm") else None
 
 
-def _is_load(expression: Any, buffer: Any) -> bool:
+def _is_load(expression: PrimExpr, buffer: Buffer) -> bool:
     return type(expression).__name__ in LOADS and buffer_of(expression).same_as(buffer)
 
 
-def _is_plain(block: Any, factors: Sequence[Any]) -> bool:
+def _is_plain(block: SBlock, factors: Sequence[PrimExpr]) -> bool:
     """Whether the result has the axes of the rows in their order, then the columns, x the rows and K, w columns and K,
     all of them whole, and the operands half precision of one type."""
     deep = [axis.var for axis in block.iter_vars if is_reduction(axis)]
@@ -115,7 +118,9 @@ def _is_plain(block: Any, factors: Sequence[Any]) -> bool:
     return all(_are(place, axes, shape, extents) for place, axes, shape in zip(places, wanted, shapes, strict=True))
 
 
-def _are(place: Iterable[Any], axes: Sequence[Any], shape: Sequence[Any], extents: dict[int, int | None]) -> bool:
+def _are(
+    place: Iterable[PrimExpr], axes: Sequence[PrimExpr], shape: Sequence[PrimExpr], extents: dict[int, int | None]
+) -> bool:
     """Whether each index of ``place`` is the axis, which is as long as the dimension; one of extent 1 may be 0."""
     indices = list(place)
     if len(indices) != len(axes):
@@ -129,5 +134,5 @@ def _are(place: Iterable[Any], axes: Sequence[Any], shape: Sequence[Any], extent
     return True
 
 
-def _same(buffer: Any, among: Iterable[Any]) -> bool:
+def _same(buffer: Buffer, among: Iterable[Buffer]) -> bool:
     return any(buffer.same_as(each) for each in among)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.rule import NoTileError
@@ -20,6 +20,10 @@ from tunehub.tir.cuda.limits import limits_of
 from tunehub.tir.guard import GuardError, check_features
 from tunehub.tir.nodes import main_module
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule
+
 NAME, VERSION, ALONE = "low_batch", 1, False
 TEMPLATES = {NAME: StagedTile, "low_batch_direct": DirectTile, "low_batch_warpgroups": WgmmaTile}
 _FEW = 8  # rows, up to which no kernel for warpgroups is as fast
@@ -29,19 +33,19 @@ _FEW = 8  # rows, up to which no kernel for warpgroups is as fast
 class LowBatchSchedule:
     """``mod``: with the function as ``main``, scheduled."""
 
-    mod: Any
+    mod: IRModule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LowBatchWorkload:
     """``mod``, one PrimFunc ``main`` whose anchor block is ``product``, for ``target``."""
 
-    mod: Any
-    target: Any
+    mod: IRModule
+    target: Target
     product: LowBatchProduct
 
 
-def match(mod: Any, target: Any) -> LowBatchWorkload | None:
+def match(mod: IRModule, target: Target) -> LowBatchWorkload | None:
     """A product with few rows."""
     product = find_product(mod)
     return None if product is None else LowBatchWorkload(mod=mod, target=target, product=product)
@@ -83,11 +87,11 @@ def build(workload: LowBatchWorkload, tile: AnyTile) -> LowBatchSchedule:
     return LowBatchSchedule(mod=scheduled)
 
 
-def _limits(target: Any) -> tuple[int, bool]:
+def _limits(target: Target) -> tuple[int, bool]:
     return limits_of(target).asked_shared_memory, warpgroups.serves(target)
 
 
-def _check_others(mod: Any, extents: LowBatchExtents, target: Any) -> None:
+def _check_others(mod: IRModule, extents: LowBatchExtents, target: Target) -> None:
     """Raise NoTileError for what others do as fast: one column, of which a single block would read all of x; one row,
     which TVM's own schedule reads at the speed of memory, and many rows on warpgroups."""
     if extents.columns == 1:

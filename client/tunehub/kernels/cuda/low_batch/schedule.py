@@ -3,7 +3,7 @@ place of the anchor block, and what is fused behind where results are written.""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.gemm.matmul import inline_consumers
 from tunehub.kernels.cuda.low_batch.product import LowBatchProduct
@@ -13,13 +13,28 @@ from tunehub.kernels.cuda.low_batch.tile import AnyTile, DirectTile, StagedTile,
 from tunehub.tir.nodes import buffer_kind, buffer_of, element_type, with_children
 from tunehub.tir.statements import address, const, marked, run, threads
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import (
+        BlockRV,
+        Buffer,
+        BufferRegion,
+        For,
+        IRModule,
+        LoopRV,
+        PrimExpr,
+        Range,
+        SBlockRealize,
+        Schedule,
+        Stmt,
+    )
+
 _VECTOR = 4  # results of a thread
 _BANKS = 32
 # Of __launch_bounds__, on a multiprocessor: where one is stated, the compiler keeps no registers free for others.
 _FEWEST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
 
 
-def apply(mod: Any, product: LowBatchProduct, tile: AnyTile) -> Any:
+def apply(mod: IRModule, product: LowBatchProduct, tile: AnyTile) -> IRModule:
     """``mod``, one PrimFunc ``main``, so scheduled, as a module. TVM raises where a primitive does not take its
     place."""
     from tvm.s_tir import Schedule
@@ -44,7 +59,7 @@ def apply(mod: Any, product: LowBatchProduct, tile: AnyTile) -> Any:
     return schedule.mod
 
 
-def _written(schedule: Any, result: Any, product: LowBatchProduct, tile: AnyTile) -> None:
+def _written(schedule: Schedule, result: BlockRV, product: LowBatchProduct, tile: AnyTile) -> None:
     """What a block has computed, by all its threads, neighbours of a row in vectors."""
     _, *loops = schedule.get_loops(result)
     vector = 1 if product.extents.columns % tile.columns else _VECTOR
@@ -53,7 +68,7 @@ def _written(schedule: Any, result: Any, product: LowBatchProduct, tile: AnyTile
     schedule.vectorize(inner)
 
 
-def _replaced(schedule: Any, main: Any, blocks: Any, product: LowBatchProduct, tile: AnyTile) -> None:
+def _replaced(schedule: Schedule, main: BlockRV, blocks: LoopRV, product: LowBatchProduct, tile: AnyTile) -> None:
     """Put the call of the kernel in place of the loops of ``main``."""
     outermost = schedule.get_loops(main)[1]
     node, result = schedule.get(outermost), buffer_of(schedule.get(main).writes[0])
@@ -62,7 +77,7 @@ def _replaced(schedule: Any, main: Any, blocks: Any, product: LowBatchProduct, t
     schedule.state.replace(schedule.get_sref(outermost), opaque)
 
 
-def _clustered(schedule: Any, blocks: Any, count: int) -> None:
+def _clustered(schedule: Schedule, blocks: LoopRV, count: int) -> None:
     """Make clusters of ``count`` of the ``blocks``, by a loop inside that no one needs the variable of."""
     from tvm import tirx
 
@@ -71,16 +86,16 @@ def _clustered(schedule: Any, blocks: Any, count: int) -> None:
     schedule.state.replace(schedule.get_sref(blocks), with_children(loop, lambda _: rank))
 
 
-def _realize_in(loop: Any) -> Any:
+def _realize_in(loop: For) -> Stmt:
     while type(loop).__name__ != "SBlockRealize":
         loop = loop.body
     return loop
 
 
-def _call(product: LowBatchProduct, tile: AnyTile, result: Any, first: Any, pool: Any | None) -> Any:
+def _call(product: LowBatchProduct, tile: AnyTile, result: Buffer, first: PrimExpr, pool: Buffer | None) -> Stmt:
     from tvm.backend.cuda.op import cuda_func_call
 
-    def at(buffer: Any, *last: Any) -> Any:
+    def at(buffer: Buffer, *last: PrimExpr) -> PrimExpr:
         zeros = [const(0, element_type(first)) for _ in buffer_kind(buffer).shape]
         return address(buffer, *zeros[: len(zeros) - len(last)], *last)
 
@@ -100,11 +115,11 @@ def _call(product: LowBatchProduct, tile: AnyTile, result: Any, first: Any, pool
     )
 
 
-def _opaque(realize: Any, product: LowBatchProduct, tile: AnyTile, result: Any, first: Any) -> Any:
+def _opaque(realize: SBlockRealize, product: LowBatchProduct, tile: AnyTile, result: Buffer, first: PrimExpr) -> Stmt:
     """The block that calls the kernel."""
     from tvm import ir, tirx
 
-    def region(buffer: Any, *last: Any) -> Any:
+    def region(buffer: Buffer, *last: Range) -> BufferRegion:
         zero = const(0, element_type(first))
         whole = [ir.Range.from_min_extent(zero, extent) for extent in buffer_kind(buffer).shape]
         return tirx.BufferRegion(buffer, [*whole[: len(whole) - len(last)], *last])

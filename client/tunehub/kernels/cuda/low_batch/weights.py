@@ -8,9 +8,12 @@ float16 for each group of 32: ``(number - 7) * scale`` or ``(number - 127) * sca
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of, main_module, parameters
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, PrimExpr, PrimFunc, Stmt, Tensor
 
 GROUP = 32
 WORD_BITS = 32
@@ -45,8 +48,8 @@ class Quantised:
     """Weights that ``blocks`` make of two parameters of a function."""
 
     format: Format
-    weights: Any
-    scales: Any
+    weights: Buffer
+    scales: Buffer
     blocks: tuple[str, ...]
 
 
@@ -55,7 +58,7 @@ def format_of(dtype: str) -> Format | None:
     return Format(bits=16, bfloat=dtype == "bfloat16") if dtype in (_HALF, "bfloat16") else None
 
 
-def dequantised(weights: Any, scales: Any, form: Format) -> Any:
+def dequantised(weights: Tensor, scales: Tensor, form: Format) -> Tensor:
     """The tensor expression of weights [N, K] in float16, of ``weights`` [N, K * bits / 32] and ``scales`` [N, K / 32]
     as TVM's tensors."""
     from tvm import te, tirx
@@ -63,7 +66,7 @@ def dequantised(weights: Any, scales: Any, form: Format) -> Any:
     in_word, word = WORD_BITS // form.bits, str(weights.dtype)
     shape = (weights.shape[0], weights.shape[1] * in_word)
 
-    def weight(row: Any, k: Any) -> Any:
+    def weight(row: PrimExpr, k: PrimExpr) -> PrimExpr:
         shift = (k % in_word * form.bits).astype(word)
         number = tirx.bitwise_and(
             tirx.shift_right(weights[row, k // in_word], shift), tirx.const(2**form.bits - 1, word)
@@ -73,7 +76,7 @@ def dequantised(weights: Any, scales: Any, form: Format) -> Any:
     return te.compute(shape, weight, name="dequantize")
 
 
-def quantised(function: Any, buffer: Any) -> Quantised | None:
+def quantised(function: PrimFunc, buffer: Buffer) -> Quantised | None:
     """Of what ``function``, a PrimFunc, makes its ``buffer``, where one block makes it as :func:`dequantised` says."""
     from tvm_ffi import structural_equal
 
@@ -93,12 +96,12 @@ def quantised(function: Any, buffer: Any) -> Quantised | None:
     return None
 
 
-def _kind(buffer: Any) -> tuple[tuple[int, ...], str]:
+def _kind(buffer: Buffer) -> tuple[tuple[int, ...], str]:
     kind = buffer_kind(buffer)
     return tuple(int(extent) for extent in kind.shape), str(kind.dtype)
 
 
-def _canonical(kinds: list[tuple[tuple[int, ...], str]], form: Format) -> Any | None:
+def _canonical(kinds: list[tuple[tuple[int, ...], str]], form: Format) -> Stmt | None:
     """The block of :func:`dequantised` for operands of these shapes and types, None where they do not fit."""
     from tvm import te
 

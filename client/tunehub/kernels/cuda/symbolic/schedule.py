@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tunehub.kernels.cuda.default import default_schedule
 from tunehub.kernels.cuda.gemm import tiles
@@ -30,6 +30,10 @@ from tunehub.tir.nodes import blocks_in, is_reduction, main_module
 from tunehub.tir.symbols import instance, largest_probes, symbols_of
 from tunehub.tir.views import product, wide
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, PrimFunc
+
 NAME = tiles.NAME
 _OF_WINDOWS = 2  # axes along which windows of images are reduced
 
@@ -37,15 +41,15 @@ _OF_WINDOWS = 2  # axes along which windows of images are reduced
 class Static(Protocol):
     """Schedules for the static functions of pieces."""
 
-    def scheduled(self, piece: Any) -> Any | None:
+    def scheduled(self, piece: PrimFunc) -> Any | None:
         """The function scheduled, None to leave it to TVM."""
         ...
 
-    def recorded(self, piece: Any) -> tuple[Any, float] | None:
+    def recorded(self, piece: PrimFunc) -> tuple[Any, float] | None:
         """The function scheduled by a record of its own or of its anchor block, and the seconds that it took there."""
         ...
 
-    def transferred(self, piece: Any) -> tuple[Any, float] | None:
+    def transferred(self, piece: PrimFunc) -> tuple[Any, float] | None:
         """The function scheduled by a record for other shapes, and the seconds that it should take."""
         ...
 
@@ -55,17 +59,17 @@ class SizedFunction:
     """``mod``: with the function as ``main``, its extents unknown. ``measured``: the sizes of pieces that records are
     for; ``divided``: sums of some were divided."""
 
-    mod: Any
+    mod: IRModule
     measured: tuple[int, ...] = ()
     divided: bool = False
 
 
-def open_sizes(mod: Any, target: Any, pieces: Static) -> SizedFunction | None:
+def open_sizes(mod: IRModule, target: Target, pieces: Static) -> SizedFunction | None:
     """:func:`by_size` of a module."""
     return by_size(mod["main"], target, pieces)
 
 
-def by_size(function: Any, target: Any, static: Static, *, divides: bool = True) -> SizedFunction | None:
+def by_size(function: PrimFunc, target: Target, static: Static, *, divides: bool = True) -> SizedFunction | None:
     """Schedule ``function``, a PrimFunc with open axes, for ``target``; None when it is not of this kind.
 
     ``static`` schedules the static functions of pieces; ``divides``: also by dividing sums, where that is right.
@@ -89,7 +93,7 @@ def by_size(function: Any, target: Any, static: Static, *, divides: bool = True)
     return found
 
 
-def _in_pieces(whole: OpenFunction, target: Any, static: Static, divides: bool) -> SizedFunction | None:
+def _in_pieces(whole: OpenFunction, target: Target, static: Static, divides: bool) -> SizedFunction | None:
     found = piece_problem(whole)
     if found is None:
         return None
@@ -115,7 +119,7 @@ def _in_pieces(whole: OpenFunction, target: Any, static: Static, divides: bool) 
     return SizedFunction(mod=main_module(function), measured=used, divided=divided)
 
 
-def _of_images(whole: OpenFunction, target: Any, static: Static) -> SizedFunction | None:
+def _of_images(whole: OpenFunction, target: Target, static: Static) -> SizedFunction | None:
     """What goes over windows of images and is no sum of products, such as depthwise convolutions and pooling: an image
     as the static function is scheduled. None for others."""
     piece = whole.piece(1)["main"]
@@ -128,7 +132,7 @@ def _of_images(whole: OpenFunction, target: Any, static: Static) -> SizedFunctio
     return SizedFunction(mod=main_module(joined(whole.function, product(wide(whole.axes.extents)), branches)))
 
 
-def _of_windows(whole: OpenFunction, few: Any) -> list[SizeBranch]:
+def _of_windows(whole: OpenFunction, few: PrimFunc) -> list[SizeBranch]:
     """Of means of small windows: ``few`` images have several threads for each result, more of them one. None for
     others."""
     piece = whole.piece(1)
@@ -166,25 +170,25 @@ def _known(
         yield tile, partial(_divided, whole, tile)
 
 
-def _same(function: Any) -> Any:
+def _same(function: PrimFunc) -> PrimFunc:
     return function
 
 
-def _divided(whole: OpenFunction, tile: DividedRows) -> Any | None:
+def _divided(whole: OpenFunction, tile: DividedRows) -> PrimFunc | None:
     try:
         return over_rows(whole, tile)
     except Exception:  # TVM raises many kinds; other tiles serve
         return None
 
 
-def _over(whole: OpenFunction, scheduled: Any, length: int) -> Any | None:
+def _over(whole: OpenFunction, scheduled: PrimFunc, length: int) -> PrimFunc | None:
     try:
         return whole.over(scheduled, length)
     except NotPiecesError:
         return None
 
 
-def _of_one_symbol(function: Any, target: Any) -> SizedFunction | None:
+def _of_one_symbol(function: PrimFunc, target: Target) -> SizedFunction | None:
     """Products both of whose operands are as long as the only symbol, as those of attention: tiles that go beyond the
     ends of all loops. None for others."""
     if len(symbols_of(function)) != 1:
@@ -212,7 +216,7 @@ def piece_problem(whole: OpenFunction) -> tuple[OpenProblem, Sums] | None:
     return replace(problem, divided=matmul is not None and matmul.two.is_batch_by_sums), sums
 
 
-def _problem(two: Any, three: Any) -> tuple[OpenProblem | None, Sums | None]:
+def _problem(two: IRModule, three: IRModule) -> tuple[OpenProblem | None, Sums | None]:
     """Of the instances of size two and three, and what is read of the first."""
     first, second = sums_of(two), sums_of(three)
     if first is None or second is None or first.problem is None or second.problem is None:
@@ -220,7 +224,7 @@ def _problem(two: Any, three: Any) -> tuple[OpenProblem | None, Sums | None]:
     return open_problem(first.problem, second.problem), first
 
 
-def _vector(whole: OpenFunction, problem: OpenProblem, target: Any, static: Static) -> list[SizeBranch]:
+def _vector(whole: OpenFunction, problem: OpenProblem, target: Target, static: Static) -> list[SizeBranch]:
     """A branch for size 1 where that is a product with a vector, which TVM's own schedule serves."""
     shape = matrix_shape(problem.at(1))
     if shape is None or min(shape[1:]) > 1:
@@ -233,7 +237,7 @@ def _vector(whole: OpenFunction, problem: OpenProblem, target: Any, static: Stat
         return []
 
 
-def _tiled(whole: OpenFunction, loop: int, tile: Tile) -> Any:
+def _tiled(whole: OpenFunction, loop: int, tile: Tile) -> PrimFunc:
     length = tile.lengths[loop]
     piece = whole.piece(length)
     sums = sums_of(piece)

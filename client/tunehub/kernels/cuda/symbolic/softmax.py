@@ -4,16 +4,19 @@ times. TVM's own schedule has 256 threads for a row of any length."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.tir.nodes import buffer_of, integer, is_reduction, reduces
 from tunehub.tir.schedules import open_schedule
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import IRModule, LoopRV, SBlock, Schedule
 
 _THREADS = 64
 _STEPS = [True, False, True, False]  # which reduce: the largest, exponentials, their sum, quotients
 
 
-def by_rows(mod: Any) -> Any | None:
+def by_rows(mod: IRModule) -> Schedule | None:
     """A schedule of ``mod``, an IRModule with one PrimFunc ``main``; None unless that is a softmax along an open last
     axis. TVM's errors for schedules that do not apply are raised."""
     schedule = open_schedule(mod)
@@ -34,11 +37,11 @@ def by_rows(mod: Any) -> Any | None:
     return schedule
 
 
-def _in_threads(schedule: Any, loop: Any) -> None:
+def _in_threads(schedule: Schedule, loop: LoopRV) -> None:
     schedule.bind(schedule.split(loop, [None, _THREADS])[1], "threadIdx.x")
 
 
-def _is_softmax(blocks: Sequence[Any]) -> bool:
+def _is_softmax(blocks: Sequence[SBlock]) -> bool:
     """Whether both reductions are along the last axis alone, which is open and the quotients' last, too."""
     kinds = [[is_reduction(axis) for axis in block.iter_vars] for block in blocks]
     shape = [integer(axis.dom.extent) for axis in blocks[-1].iter_vars]

@@ -5,7 +5,7 @@ schedule, which serves the other sizes. One is launched when the function is cal
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -37,6 +37,10 @@ from tunehub.tir.guard import check_function
 from tunehub.tir.nodes import main_module
 from tunehub.tir.views import product, wide
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, PrimFunc
+
 NAME = rule.NAME
 _MOST_LENGTH = 512  # of a piece
 _FEWEST_PIXELS = 32  # of an image
@@ -58,7 +62,7 @@ _Tile: TypeAlias = "TensorTile | WarpgroupTile"
 _Range: TypeAlias = "tuple[_Tile | None, int | None]"  # what serves sizes, None: TVM's own, up to which; None: all
 
 
-def open_sizes(mod: Any, target: Any, _pieces: Any = None) -> SizedFunction | None:
+def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunction | None:
     """A schedule of ``mod``, one PrimFunc ``main`` with open axes; None when it is not of this kind.
 
     Raises NoTileError where TVM's own schedule is to be used, GuardError for what would be wrong or cannot be launched,
@@ -81,7 +85,7 @@ def open_sizes(mod: Any, target: Any, _pieces: Any = None) -> SizedFunction | No
 
 
 def _more_rows(
-    whole: OpenFunction, matmul: OpenMatmul | None, target: Any, few: list[SizeBranch]
+    whole: OpenFunction, matmul: OpenMatmul | None, target: Target, few: list[SizeBranch]
 ) -> tuple[list[_Range], dict[_Tile | None, Any]]:
     """As :func:`_pieces`, for sizes above those of the branches ``few``: TVM's own schedule without tiles."""
     if matmul is None:
@@ -96,7 +100,7 @@ def _more_rows(
     return [(tile, up_to) for tile, up_to in chosen if up_to is None or up_to > most], made
 
 
-def _pieces(whole: OpenFunction, matmul: OpenMatmul, target: Any) -> tuple[list[_Range], dict[_Tile | None, Any]]:
+def _pieces(whole: OpenFunction, matmul: OpenMatmul, target: Target) -> tuple[list[_Range], dict[_Tile | None, Any]]:
     """Which tile serves which sizes, and the function in pieces by each. Raises NoTileError where there is none."""
     tiles = list(_likely(whole, matmul, target))
     failure = "TVM's own schedule should take as little at all sizes"
@@ -116,7 +120,7 @@ def _pieces(whole: OpenFunction, matmul: OpenMatmul, target: Any) -> tuple[list[
             tiles.remove(tile)
 
 
-def _likely(whole: OpenFunction, matmul: OpenMatmul, target: Any) -> dict[_Tile, None]:
+def _likely(whole: OpenFunction, matmul: OpenMatmul, target: Target) -> dict[_Tile, None]:
     """The best tiles of some sizes, in their order. Raises NoTileError where CUDA's headers for all of them are
     missing."""
     found: dict[_Tile, None] = {}
@@ -136,14 +140,14 @@ def grid_of(matmul: OpenMatmul) -> SizeGrid:
     return _IMAGES if matmul.of_one >= _FEWEST_PIXELS else _ROWS
 
 
-def _tiled(whole: OpenFunction, tile: _Tile, target: Any) -> Any:
+def _tiled(whole: OpenFunction, tile: _Tile, target: Target) -> PrimFunc:
     """The function in pieces of as many rows as a block of ``tile`` has, checked, as TVM's own is where it is made."""
     made = over_rows(whole, tile) if isinstance(tile, WarpgroupTile) else _over_pieces(whole, tile)
     check_function(made, whole.function, target)
     return made
 
 
-def _over_pieces(whole: OpenFunction, tile: TensorTile) -> Any:
+def _over_pieces(whole: OpenFunction, tile: TensorTile) -> PrimFunc:
     rows, columns, _ = tile.block
     product = open_matmul(whole, matmul_of)
     if product is None:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tunehub.kernels.cuda.winograd import half_kernels, kernels
 from tunehub.kernels.cuda.winograd.convolution import PlainConv3x3
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Expr, Index
 
 
 class Form(Protocol):
     """See :mod:`tunehub.kernels.cuda.winograd.kernels`."""
 
-    def image_function(self, convolution: PlainConv3x3, tile: int, batch: Any) -> Any: ...
+    def image_function(self, convolution: PlainConv3x3, tile: int, batch: Index) -> Any: ...
 
     def product_function(self, convolution: PlainConv3x3, tile: int) -> Any: ...
 
-    def result_function(self, convolution: PlainConv3x3, tile: int, batch: Any) -> Any: ...
+    def result_function(self, convolution: PlainConv3x3, tile: int, batch: Index) -> Any: ...
 
     def between(self, convolution: PlainConv3x3, tile: int, channels: int) -> tuple[int | None, ...]:
         """The shape of tiles between the functions, None for an open batch."""
 
-    def transformed(self, constant: Any, tile: int) -> Any: ...
+    def transformed(self, constant: Expr, tile: int) -> Any: ...
 
 
 def form_of(*, half: bool) -> Form:

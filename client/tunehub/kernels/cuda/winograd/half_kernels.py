@@ -9,7 +9,7 @@ times smaller, and weights larger, which changes no digit.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tvm import te, tirx
@@ -19,20 +19,23 @@ from tunehub.kernels.cuda.winograd.kernels import PRODUCT, extents, place_of, pr
 from tunehub.kernels.te.winograd import KERNEL, of_image, of_products, picked, transform_weight, transformed_shape
 from tunehub.tir.nodes import constant_array, constant_like
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import Expr, Index, PrimExpr, PrimFunc, Tensor
+
 TAKEN, ROWS, TRANSFORMED = (f"tunehub_winograd_half_{step}" for step in ("taken", "rows", "transformed"))
 SUMS, RESULT = (f"tunehub_winograd_half_{step}" for step in ("sums", "result"))
 _HALF, _FLOAT = "float16", "float32"
 _SMALLER = 4
 
 
-def image_function(convolution: PlainConv3x3, tile: int, batch: Any) -> Any:
+def image_function(convolution: PlainConv3x3, tile: int, batch: Index) -> PrimFunc:
     """A PrimFunc of the image, with its padding, that gives its transformed tiles. ``batch``: its first extent."""
     shape = extents(*(size + KERNEL - 1 for size in convolution.image), convolution.inputs)
     image = te.placeholder((batch, *shape), _HALF, name="image")
     return primitive(image, _transformed_tiles(image, convolution, tile))
 
 
-def product_function(convolution: PlainConv3x3, tile: int) -> Any:
+def product_function(convolution: PlainConv3x3, tile: int) -> PrimFunc:
     """A PrimFunc of transformed weights ``[place, output, input]`` and tiles."""
     places, tiles, inputs = (tile + KERNEL - 1) ** 2, convolution.tiles(tile), convolution.inputs
     weight = te.placeholder(extents(places, convolution.outputs, inputs), _HALF, name="weight")
@@ -40,14 +43,14 @@ def product_function(convolution: PlainConv3x3, tile: int) -> Any:
     c = te.reduce_axis((tirx.IntImm("int64", 0), extents(inputs)[0]), "c")
     shape = extents(places, tiles, convolution.outputs)
 
-    def product(p: Any, t: Any, o: Any) -> Any:
+    def product(p: PrimExpr, t: PrimExpr, o: PrimExpr) -> PrimExpr:
         return te.sum(image[p, t, c].astype(_FLOAT) * weight[p, o, c].astype(_FLOAT), axis=c)
 
     sums = te.compute(shape, product, name=PRODUCT)
     return primitive(weight, image, te.compute(shape, lambda *at: sums(*at).astype(_HALF), name="rounded"))
 
 
-def result_function(convolution: PlainConv3x3, tile: int, batch: Any) -> Any:
+def result_function(convolution: PlainConv3x3, tile: int, batch: Index) -> PrimFunc:
     """A PrimFunc of products that gives the sums of the direct convolution, in float32. ``batch``: the first extent of
     that."""
     shape = extents((tile + KERNEL - 1) ** 2, convolution.tiles(tile), convolution.outputs)
@@ -60,7 +63,7 @@ def between(convolution: PlainConv3x3, tile: int, channels: int) -> tuple[int | 
     return (tile + KERNEL - 1) ** 2, convolution.tiles(tile), channels
 
 
-def transformed(constant: Any, tile: int) -> Any:
+def transformed(constant: Expr, tile: int) -> Expr:
     """The weight ``[output, 3, 3, input]``, a constant of Relax, as :func:`product_function` takes it: computed in
     float64, rounded once."""
     weight = constant_array(constant)[:, None, ..., None] * np.float32(_SMALLER)
@@ -71,23 +74,23 @@ def transformed(constant: Any, tile: int) -> Any:
     )
 
 
-def _transformed_tiles(image: Any, convolution: PlainConv3x3, tile: int) -> Any:
+def _transformed_tiles(image: Tensor, convolution: PlainConv3x3, tile: int) -> Tensor:
     """``Bᵀ d B``. Where tiles go over the end of the image they have zeros."""
     extent, (down, across) = tile + KERNEL - 1, convolution.grid(tile)
     ends = [count * tile != size for count, size in zip((down, across), convolution.image, strict=True)]
     count, channels, smaller = convolution.tiles(tile), convolution.inputs, tirx.const(1 / _SMALLER, _FLOAT)
 
-    def taken(t: Any, i: Any, j: Any, c: Any) -> Any:
+    def taken(t: PrimExpr, i: PrimExpr, j: PrimExpr, c: PrimExpr) -> PrimExpr:
         n, y, x = place_of(t, down, across)
         at = y * tile + i, x * tile + j
         inside = [own < size for end, own, size in zip(ends, at, image.shape[1:3], strict=True) if end]
         value = image(n, *at, c)
         return tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, _HALF)) if inside else value
 
-    def of_rows(t: Any, i: Any, j: Any, c: Any) -> Any:
+    def of_rows(t: PrimExpr, i: PrimExpr, j: PrimExpr, c: PrimExpr) -> PrimExpr:
         return picked(i, of_image([places(t, k, j, c).astype(_FLOAT) * smaller for k in range(extent)]))
 
-    def of_tile(p: Any, t: Any, c: Any) -> Any:
+    def of_tile(p: PrimExpr, t: PrimExpr, c: PrimExpr) -> PrimExpr:
         return picked(p % extent, of_image([rows(t, p // extent, k, c) for k in range(extent)])).astype(_HALF)
 
     tiles = extents(count, extent, extent, channels)
@@ -96,15 +99,15 @@ def _transformed_tiles(image: Any, convolution: PlainConv3x3, tile: int) -> Any:
     return te.compute(extents(extent * extent, count, channels), of_tile, name=TRANSFORMED)
 
 
-def _results(products: Any, convolution: PlainConv3x3, tile: int, batch: Any) -> Any:
+def _results(products: Tensor, convolution: PlainConv3x3, tile: int, batch: Index) -> Tensor:
     """``Aᵀ M A``."""
     extent, (down, across) = tile + KERNEL - 1, convolution.grid(tile)
 
-    def of_sums(t: Any, i: Any, j: Any, o: Any) -> Any:
+    def of_sums(t: PrimExpr, i: PrimExpr, j: PrimExpr, o: PrimExpr) -> PrimExpr:
         found = [products[k * extent + j, t, o].astype(_FLOAT) for k in range(extent)]
         return picked(i, of_products(found))
 
-    def result(n: Any, h: Any, w: Any, o: Any) -> Any:
+    def result(n: PrimExpr, h: PrimExpr, w: PrimExpr, o: PrimExpr) -> PrimExpr:
         t = (n * down + h // tile) * across + w // tile
         return picked(w % tile, of_products([sums(t, h % tile, k, o) for k in range(extent)]))
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 from statistics import geometric_mean
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.comparison.guess import GUESS_MARGIN
 from tunehub.kernels.cuda.promises import half_product_s, without_record_s
@@ -17,6 +17,10 @@ from tunehub.kernels.cuda.winograd.forms import form_of
 from tunehub.kernels.devices.known import device_of
 from tunehub.kernels.te.winograd import KERNEL
 from tunehub.tir.nodes import main_module
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule
 
 _LARGE, _SMALL = 4, 2
 # Tiles that may be chosen, and from how many to how many input channels. In float32 products of shorter sums take up to
@@ -28,7 +32,7 @@ _BYTES = {False: 4, True: 2}  # of a number, whether it is in half precision
 _LARGE_TILES = 1.1  # times as fast as small ones, which are more accurate and have fewer weights
 
 
-def chosen_tile(convolution: PlainConv3x3, direct_s: Sequence[float], target: Any) -> int | None:
+def chosen_tile(convolution: PlainConv3x3, direct_s: Sequence[float], target: Target) -> int | None:
     """The tile that promises most, if that is worth a guess beside ``direct_s``, the seconds of the direct convolution,
     and no loss for any batch by which it is judged. Large tiles are for sums that are short enough to be accurate."""
     tiles = _tiles(convolution)
@@ -40,13 +44,13 @@ def chosen_tile(convolution: PlainConv3x3, direct_s: Sequence[float], target: An
     return tile if min(gains) >= 1 and geometric_mean(gains) >= GUESS_MARGIN else None
 
 
-def products_s(mod: Any, target: Any, *, half: bool) -> float | None:
+def products_s(mod: IRModule, target: Target, *, half: bool) -> float | None:
     """Seconds that ``mod``, which adds up products in float32 or in ``half`` precision, should take without a record;
     None where no cost knows it."""
     return half_product_s(mod, target) if half else without_record_s(mod, target)
 
 
-def winograd_s(convolution: PlainConv3x3, tile: int, target: Any) -> float:
+def winograd_s(convolution: PlainConv3x3, tile: int, target: Target) -> float:
     """Seconds that the three functions should take for a fixed batch; infinite where the costs do not know the
     products."""
     places, tiles = (tile + KERNEL - 1) ** 2, convolution.tiles(tile)
@@ -58,7 +62,7 @@ def winograd_s(convolution: PlainConv3x3, tile: int, target: Any) -> float:
 
 
 @lru_cache(maxsize=256)  # functions differ in what is fused
-def _products_s(convolution: PlainConv3x3, tile: int, target: Any) -> float:
+def _products_s(convolution: PlainConv3x3, tile: int, target: Target) -> float:
     product = main_module(form_of(half=convolution.half).product_function(convolution, tile))
     found = products_s(product, target, half=convolution.half)
     return math.inf if found is None else found

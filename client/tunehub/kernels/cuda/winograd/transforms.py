@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,10 @@ from tunehub.tir.guard import check_function, check_tiles
 from tunehub.tir.nodes import blocks_in, buffer_shapes, main_module
 from tunehub.tir.schedules import open_schedule
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, LoopRV, Schedule
+
 NAME, VERSION, ALONE = "winograd", 1, False
 HALF_VECTOR = 2  # channels of a thread in half precision
 _OWN = {TRANSFORMED, RESULT, half.TRANSFORMED, half.RESULT}
@@ -35,12 +39,12 @@ _MOST_THREADS = 128  # of a block; fewer where there are few tiles, so that all 
 class TransformWorkload:
     """``mod`` whose blocks have these ``names``, for ``target``."""
 
-    mod: Any
+    mod: IRModule
     names: list[str]
-    target: Any
+    target: Target
 
 
-def match(mod: Any, target: Any) -> TransformWorkload | None:
+def match(mod: IRModule, target: Target) -> TransformWorkload | None:
     """A transform that :mod:`tunehub.kernels.cuda.winograd` made."""
     names = _names(mod)
     return TransformWorkload(mod=mod, names=names, target=target) if _OWN & {*names} else None
@@ -61,7 +65,7 @@ def build(workload: TransformWorkload, _tile: None) -> Any:
     return schedule
 
 
-def open_sizes(mod: Any, target: Any, _pieces: Any = None) -> SizedFunction | None:
+def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunction | None:
     """For an open batch a piece of the grid for each image. Raises NotPiecesError, too."""
     names = _names(mod)
     whole = open_function(mod["main"]) if _OWN & {*names} else None
@@ -74,11 +78,11 @@ def open_sizes(mod: Any, target: Any, _pieces: Any = None) -> SizedFunction | No
     return SizedFunction(mod=found)
 
 
-def _names(mod: Any) -> list[str]:
+def _names(mod: IRModule) -> list[str]:
     return [str(block.name_hint) for each in statements_of(mod["main"]) for block in blocks_in(each)]
 
 
-def _scheduled(mod: Any, names: list[str], device: GpuDevice) -> Any:
+def _scheduled(mod: IRModule, names: list[str], device: GpuDevice) -> Schedule:
     schedule = open_schedule(mod)
     if TRANSFORMED in names:
         _image(schedule, device)
@@ -91,7 +95,7 @@ def _scheduled(mod: Any, names: list[str], device: GpuDevice) -> Any:
     return schedule
 
 
-def _image(schedule: Any, device: GpuDevice) -> None:
+def _image(schedule: Schedule, device: GpuDevice) -> None:
     block = schedule.get_sblock(TRANSFORMED)
     *image, place, channel, tile = schedule.get_loops(block)
     schedule.reorder(*image, channel, tile, place)
@@ -102,7 +106,7 @@ def _image(schedule: Any, device: GpuDevice) -> None:
     inline_producers(schedule, schedule.get_sblock(TAKEN))
 
 
-def _half_image(schedule: Any, device: GpuDevice) -> None:
+def _half_image(schedule: Schedule, device: GpuDevice) -> None:
     block = schedule.get_sblock(half.TRANSFORMED)
     place, tile, channel = schedule.get_loops(block)
     channel, own = schedule.split(channel, [None, HALF_VECTOR])
@@ -115,7 +119,7 @@ def _half_image(schedule: Any, device: GpuDevice) -> None:
     inline_producers(schedule, schedule.get_sblock(half.TAKEN))
 
 
-def _half_result(schedule: Any, names: list[str], device: GpuDevice) -> None:
+def _half_result(schedule: Schedule, names: list[str], device: GpuDevice) -> None:
     *others, last = names
     _inline(schedule, others, (half.SUMS, half.RESULT))
     block, tile = schedule.get_sblock(last), _extents(schedule, half.SUMS)[1]
@@ -131,7 +135,7 @@ def _half_result(schedule: Any, names: list[str], device: GpuDevice) -> None:
         _in_registers(schedule, name, thread, vectors=True)
 
 
-def _result(schedule: Any, names: list[str], device: GpuDevice) -> None:
+def _result(schedule: Schedule, names: list[str], device: GpuDevice) -> None:
     *others, last = names
     _inline(schedule, others, (SUMS, RESULT))
     block, tile = schedule.get_sblock(last), _extents(schedule, SUMS)[-2]
@@ -146,13 +150,13 @@ def _result(schedule: Any, names: list[str], device: GpuDevice) -> None:
         _in_registers(schedule, name, thread)
 
 
-def _inline(schedule: Any, names: list[str], kept: tuple[str, ...]) -> None:
+def _inline(schedule: Schedule, names: list[str], kept: tuple[str, ...]) -> None:
     for name in names:
         if name not in kept:
             schedule.compute_inline(schedule.get_sblock(name))
 
 
-def _bind(schedule: Any, loops: list[Any], device: GpuDevice) -> Any:
+def _bind(schedule: Schedule, loops: list[LoopRV], device: GpuDevice) -> LoopRV:
     """A thread for each iteration of ``loops``."""
     fused = schedule.fuse(*loops)
     count = int(schedule.get(fused).extent) // device.multiprocessors
@@ -163,7 +167,7 @@ def _bind(schedule: Any, loops: list[Any], device: GpuDevice) -> Any:
     return thread
 
 
-def _in_registers(schedule: Any, name: str, thread: Any, *, vectors: bool = False) -> None:
+def _in_registers(schedule: Schedule, name: str, thread: LoopRV, *, vectors: bool = False) -> None:
     block = schedule.get_sblock(name)
     schedule.compute_at(block, thread, preserve_unit_loops=True)
     schedule.set_scope(block, 0, "local")
@@ -173,5 +177,5 @@ def _in_registers(schedule: Any, name: str, thread: Any, *, vectors: bool = Fals
     (schedule.vectorize if vectors else schedule.unroll)(last)
 
 
-def _extents(schedule: Any, name: str) -> list[int]:
+def _extents(schedule: Schedule, name: str) -> list[int]:
     return [int(axis.dom.extent) for axis in schedule.get(schedule.get_sblock(name)).iter_vars]

@@ -3,9 +3,12 @@ TVM writes each name once into a source."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tunehub.tir.statements import run
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Number, PrimExpr, Stmt
 
 INLINED = "__forceinline__ __device__"
 
@@ -16,7 +19,7 @@ class Function(NamedTuple):
     name: str
     source: str
 
-    def __call__(self, *args: Any, result: str = "") -> Any:
+    def __call__(self, *args: Number, result: str = "") -> Stmt | PrimExpr:
         """A call as a statement of TIR, or as an expression of the type ``result``."""
         from tvm.backend.cuda.op import cuda_func_call
 

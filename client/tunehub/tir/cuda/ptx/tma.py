@@ -4,18 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.tir.cuda.ptx.function import Function, function
 from tunehub.tir.cuda.ptx.wgmma import SIZES
 from tunehub.tir.nodes import buffer_kind
 from tunehub.tir.statements import address, bind, const, run
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, BufferLoad, PrimExpr, Var
+
 _BOX = "cp.async.bulk.tensor.{dimensions}d.shared::cluster.global.mbarrier::complete_tx::bytes"
 _SWIZZLED_128_BYTES, _LINES_OF_128_BYTES = 3, 2  # of CUtensorMapSwizzle and CUtensorMapL2promotion
 
 
-def tensor_map(name: str) -> Any:
+def tensor_map(name: str) -> PrimExpr:
     """A variable for what the copy engine knows of an operand."""
     from tvm import tirx
     from tvm.tirx.script.builder.ir import handle
@@ -24,7 +27,7 @@ def tensor_map(name: str) -> Any:
 
 
 def tensor_map_encode(
-    variable: Any, buffer: Any, dtype: str, *, extents: Sequence[int], apart: Sequence[int], box: Sequence[int]
+    variable: Var, buffer: Buffer, dtype: str, *, extents: Sequence[int], apart: Sequence[int], box: Sequence[int]
 ) -> list[Any]:
     """``variable`` says of ``buffer`` how many numbers it has along each dimension, the innermost first, and how many
     they are ``apart`` along all but that, and how many a ``box`` has of each. Boxes are swizzled; beyond the end is
@@ -46,7 +49,7 @@ def tensor_map_encode(
     return [bind(variable, tvm_stack_alloca("tensormap", 1)), run(encoded)]
 
 
-def flat_place(load: Any) -> Any:
+def flat_place(load: BufferLoad) -> PrimExpr:
     """The place of a load in its buffer, whose extents are known, as it lies in memory."""
 
     flat: Any = const(0)

@@ -7,9 +7,9 @@ here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from tunehub.tir.index_expressions import (
 )
 from tunehub.tir.nodes import buffer_kind, buffer_of, children, element_type, integer, parameters, symbolic
 from tunehub.tir.versions import BINDINGS, LOADS
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, BufferLoad, BufferStore, Call, For, Index, PrimExpr, PrimFunc, Stmt
 
 _PARTS = ("a", "b", "value", "condition", "true_value", "false_value", "base", "stride")
 _LEAVES = ("IntImm", "FloatImm", "Var", "StringImm")
@@ -147,7 +150,7 @@ def apart(launch: Launch) -> frozenset[Memory]:
     return frozenset(each.memory for each in own if not threads.isdisjoint(each.variables))
 
 
-def launches(function: Any) -> Iterator[Launch]:
+def launches(function: PrimFunc) -> Iterator[Launch]:
     """The kernels of a PrimFunc as :func:`tunehub.tir.cuda.lowering.lowered` gives it.
 
     Raises FaultError when loops of one kernel bound to one thread tag differ in length, NotSimulatedError for what is
@@ -159,7 +162,7 @@ def launches(function: Any) -> Iterator[Launch]:
     yield from _launches(function.body, memories)
 
 
-def _launches(node: Any, memories: dict[int, Memory]) -> Iterator[Launch]:
+def _launches(node: Stmt, memories: dict[int, Memory]) -> Iterator[Launch]:
     if _tag(node):
         yield _Reader(memories).launch(node)
         return
@@ -168,7 +171,7 @@ def _launches(node: Any, memories: dict[int, Memory]) -> Iterator[Launch]:
         yield from _launches(child, memories)
 
 
-def _declare(node: Any, memories: dict[int, Memory]) -> None:
+def _declare(node: Stmt, memories: dict[int, Memory]) -> None:
     kind = type(node).__name__
     if kind == "DeclBuffer":
         viewed = _viewed(node)
@@ -177,24 +180,24 @@ def _declare(node: Any, memories: dict[int, Memory]) -> None:
         _remember(node.buffer, _memory(node.buffer, str(node.buffer.scope())), memories)
 
 
-def _viewed(declaration: Any) -> Any:
+def _viewed(declaration: Stmt) -> PrimExpr:
     return declaration.data if hasattr(declaration, "data") else declaration.buffer.data
 
 
-def _remember(buffer: Any, memory: Memory, memories: dict[int, Memory]) -> None:
+def _remember(buffer: Buffer, memory: Memory, memories: dict[int, Memory]) -> None:
     memories[hash(buffer)] = memory
     if hasattr(buffer, "data"):  # until 0.26; views in 0.25 name only this variable
         memories[hash(buffer.data)] = memory
 
 
-def _memory(buffer: Any, scope: str) -> Memory:
+def _memory(buffer: Buffer, scope: str) -> Memory:
     extents = [integer(extent) for extent in buffer_kind(buffer).shape]
     if None in extents:
         raise NotSimulatedError("a buffer of unknown size")
     return Memory(str(buffer.name), scope, math.prod(int(extent or 0) for extent in extents))
 
 
-def _known(buffer: Any, memories: dict[int, Memory]) -> Memory:
+def _known(buffer: Buffer | PrimExpr, memories: dict[int, Memory]) -> Memory:
     if type(buffer).__name__ == "Call":  # buffer_data
         buffer = buffer.args[0]
     memory = memories.get(hash(buffer))
@@ -205,7 +208,7 @@ def _known(buffer: Any, memories: dict[int, Memory]) -> Memory:
     return memory
 
 
-def _tag(node: Any) -> str:
+def _tag(node: Stmt) -> str:
     """The thread tag that a statement gives a variable for, as ``threadIdx.x``."""
     if type(node).__name__ != "AttrStmt" or str(node.attr_key) != "thread_extent":
         return ""
@@ -243,11 +246,11 @@ class _Reader:
     named: set[int] = field(default_factory=set)  # variables that stand for a value
     limited: set[int] = field(default_factory=set)  # variables of loops whose values ``bounds`` knows
     unlimited: set[int] = field(default_factory=set)
-    starts: dict[int, Any] = field(default_factory=dict)  # of views, and of pointers: the element that they begin at
+    starts: dict[int, Index] = field(default_factory=dict)  # of views, and of pointers: the element that they begin at
     bounds: Any = None
     mixes: bool = False
 
-    def launch(self, node: Any) -> Launch:
+    def launch(self, node: Stmt) -> Launch:
         self.bounds = symbolic().Analyzer()
         self.written = {hash(buffer_of(store)) for store in _stores(node)}
         body = tuple(self.nodes(node, _Surroundings()))
@@ -260,7 +263,7 @@ class _Reader:
                 raise FaultError("threads", f"{tag} = {extent}, which does not divide the grid")
         return Launch(grid=grid, block=block, tags=self.tags, body=body, mixes=self.mixes)
 
-    def expression(self, expression: Any) -> Expression:
+    def expression(self, expression: PrimExpr) -> Expression:
         """An index or a condition."""
         try:
             found = compiled(expression)
@@ -270,7 +273,7 @@ class _Reader:
             raise NotSimulatedError("an index or a condition with a variable")
         return found
 
-    def nodes(self, node: Any, path: _Surroundings) -> Iterator[Node]:
+    def nodes(self, node: Stmt, path: _Surroundings) -> Iterator[Node]:
         """What a statement does, in its order."""
         kind = type(node).__name__
         if kind == "For":
@@ -292,7 +295,7 @@ class _Reader:
         else:
             raise NotSimulatedError(f"a statement {kind}")
 
-    def points(self, name: Any, value: Any) -> bool:
+    def points(self, name: Buffer | PrimExpr, value: PrimExpr) -> bool:
         """Note that ``name``, a view or a pointer, begins where ``value`` says, if that is an address or a pointer."""
         if type(value).__name__ == "Call" and operator_name(value) == "address_of":
             (load,) = value.args
@@ -306,7 +309,7 @@ class _Reader:
         self.memories[hash(name)], self.starts[hash(name)] = memory, start
         return True
 
-    def start_of(self, buffer: Any, index: Any) -> Any:
+    def start_of(self, buffer: Buffer, index: PrimExpr) -> PrimExpr:
         """The place of an element of a buffer in the memory that it is a view of."""
         start = self.starts.get(hash(buffer), 0)
         if integer(start) == 0:
@@ -315,7 +318,7 @@ class _Reader:
             return type(index)(index.base + start, index.stride, index.lanes)
         return index + start
 
-    def nested(self, node: Any, path: _Surroundings) -> Iterator[Node]:
+    def nested(self, node: Stmt, path: _Surroundings) -> Iterator[Node]:
         if not (type(node).__name__ == "DeclBuffer" and self.points(node.buffer, _viewed(node))):
             _declare(node, self.memories)
         if type(node).__name__ == "AttrStmt":
@@ -328,7 +331,7 @@ class _Reader:
         for child in children(node):
             yield from self.nodes(child, path)
 
-    def bind(self, node: Any) -> None:
+    def bind(self, node: Stmt) -> None:
         import tvm
 
         tag, extent = _tag(node), integer(node.value)
@@ -339,7 +342,7 @@ class _Reader:
         self.tags[hash(node.node.var)] = tag
         self.bounds.bind(node.node.var, tvm.ir.Range(0, extent))
 
-    def loop(self, node: Any, path: _Surroundings) -> Iterator[Node]:
+    def loop(self, node: For, path: _Surroundings) -> Iterator[Node]:
         start, extent = self.expression(node.min), self.expression(node.extent)
         self.limit(node)
         body = tuple(self.nodes(node.body, path.inside(start, extent)))
@@ -347,7 +350,7 @@ class _Reader:
             waits = any(map(_waits, body))
             yield Loop(counter=hash(node.loop_var), start=start, extent=extent, body=body, waits=waits)
 
-    def limit(self, loop: Any) -> None:
+    def limit(self, loop: For) -> None:
         """Tell what values the variable of a loop has; an analyzer of TVM's can be told once."""
         import tvm
 
@@ -358,7 +361,7 @@ class _Reader:
             self.limited.add(name)
             self.bounds.bind(loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, loop.extent))
 
-    def branch(self, node: Any, path: _Surroundings) -> Iterator[Node]:
+    def branch(self, node: Stmt, path: _Surroundings) -> Iterator[Node]:
         yield from self.reads(node.condition, path)
         condition = self.expression(node.condition)
         then, otherwise = (
@@ -369,7 +372,7 @@ class _Reader:
             waits = any(map(_waits, (*then, *otherwise)))
             yield Branch(condition=condition, then=then, otherwise=otherwise, waits=waits)
 
-    def store(self, node: Any, path: _Surroundings) -> Iterator[Node]:
+    def store(self, node: BufferStore, path: _Surroundings) -> Iterator[Node]:
         if _is_itself(node):  # of reductions among threads: each writes what is there
             return
         values = tuple(self.reads(node.value, path))
@@ -380,7 +383,7 @@ class _Reader:
         for access in self.access(node, path, writes=True):
             yield replace(access, sources=sources)
 
-    def access(self, node: Any, path: _Surroundings, *, writes: bool) -> Iterator[MemoryAccess]:
+    def access(self, node: BufferLoad | BufferStore, path: _Surroundings, *, writes: bool) -> Iterator[MemoryAccess]:
         buffer = buffer_of(node)
         if len(node.indices) != 1:
             raise NotSimulatedError("a buffer of several dimensions")
@@ -407,7 +410,7 @@ class _Reader:
             variables=index.variables | path.variables,
         )
 
-    def reads(self, expression: Any, path: _Surroundings) -> Iterator[Node]:
+    def reads(self, expression: PrimExpr, path: _Surroundings) -> Iterator[Node]:
         """Every load in ``expression``, under the conditions of ``if_then_else`` around it."""
         kind = type(expression).__name__
         if kind in _LEAVES:
@@ -424,7 +427,7 @@ class _Reader:
                 if part is not None:
                     yield from self.reads(part, path)
 
-    def load(self, node: Any, path: _Surroundings) -> Iterator[MemoryAccess]:
+    def load(self, node: PrimExpr, path: _Surroundings) -> Iterator[MemoryAccess]:
         memory = _known(buffer_of(node), self.memories)
         if memory.scope == "local" and path.reducing:
             return
@@ -434,7 +437,7 @@ class _Reader:
             return
         yield from self.access(node, path, writes=False)
 
-    def is_loaded(self, index: Any) -> bool:
+    def is_loaded(self, index: PrimExpr) -> bool:
         """Whether an index or a condition is known only when the kernel runs."""
         try:
             self.expression(index)
@@ -442,7 +445,7 @@ class _Reader:
             return True
         return False
 
-    def stays_inside(self, index: Any, size: int) -> bool:
+    def stays_inside(self, index: PrimExpr, size: int) -> bool:
         """Whether an index is inside for all values of its variables, whatever the conditions."""
         last = 0
         if self.unlimited and not self.unlimited.isdisjoint(self.expression(index).variables):
@@ -455,7 +458,7 @@ class _Reader:
         found = self.bounds.const_int_bound(index)
         return int(found.min_value) >= 0 and int(found.max_value) + last < size
 
-    def call_reads(self, call: Any, path: _Surroundings) -> Iterator[Node]:
+    def call_reads(self, call: Call, path: _Surroundings) -> Iterator[Node]:
         name = operator_name(call)
         if name == "if_then_else":
             condition, *cases = call.args
@@ -473,7 +476,7 @@ class _Reader:
         for argument in call.args:
             yield from self.reads(argument, path)
 
-    def call(self, call: Any, path: _Surroundings) -> Iterator[Node]:
+    def call(self, call: Call, path: _Surroundings) -> Iterator[Node]:
         """A statement that is a call."""
         if type(call).__name__ == "IntImm":  # nothing
             return
@@ -490,7 +493,7 @@ class _Reader:
         else:
             raise NotSimulatedError(f"a call of {name or type(call).__name__}")
 
-    def matrix(self, name: str, args: Any, path: _Surroundings) -> Iterator[MemoryAccess]:
+    def matrix(self, name: str, args: Sequence[PrimExpr], path: _Surroundings) -> Iterator[MemoryAccess]:
         """What an operation on fragments of matrices reads and writes. All of a warp holds a fragment together."""
         if name == "tvm_fill_fragment":
             yield self.fragment(args[0], args[4], path, writes=True)
@@ -505,7 +508,7 @@ class _Reader:
             yield self.fragment(args[0], args[4], path, writes=False)
             yield self.matrix_in_memory(args, path, writes=True)
 
-    def warpgroup(self, effect: Effect | None, args: Any, path: _Surroundings) -> Iterator[Node]:
+    def warpgroup(self, effect: Effect | None, args: Sequence[PrimExpr], path: _Surroundings) -> Iterator[Node]:
         """What a function of :mod:`tunehub.tir.cuda.ptx` reads and writes. Copies count as done where they are
         started: the barrier after they are waited for comes later than that."""
         if effect is None:
@@ -538,7 +541,7 @@ class _Reader:
             yield replace(self.words(args[0], effect.accumulators, path, writes=False), of_cluster=True)
 
     def words(
-        self, address: Any, count: int, path: _Surroundings, *, writes: bool, shared: bool = False
+        self, address: PrimExpr, count: int, path: _Surroundings, *, writes: bool, shared: bool = False
     ) -> MemoryAccess:
         """``count`` numbers of 4 bytes from an address on, which is a pointer and a number of bytes. ``shared``: each
         thread of a warpgroup has its own so many; which of them has which does not matter between barriers."""
@@ -562,7 +565,7 @@ class _Reader:
         made = self.made(self.memories[hash(pointer)], ANY, index, path, writes=writes)
         return replace(made, multiple=(first, SWIZZLED_BYTES // 4 if shared else COPIED_BYTES // 4))
 
-    def registers(self, pointer: Any, count: int, path: _Surroundings) -> Iterator[MemoryAccess]:
+    def registers(self, pointer: Call, count: int, path: _Surroundings) -> Iterator[MemoryAccess]:
         """A thread's own ``count`` numbers, read and written."""
         (load,) = pointer.args
         index = combined(np.add, self.expression(load.indices[0]), variable(LANES), lanes=count)
@@ -570,11 +573,11 @@ class _Reader:
             memory, buffer = _known(buffer_of(load), self.memories), hash(buffer_of(load))
             yield self.made(memory, buffer, index, path, writes=writes)
 
-    def fragment(self, data: Any, index: Any, path: _Surroundings, *, writes: bool) -> MemoryAccess:
+    def fragment(self, data: PrimExpr, index: PrimExpr, path: _Surroundings, *, writes: bool) -> MemoryAccess:
         memory = _known(data, self.memories)
         return self.made(memory, id(memory), self.expression(index), path, writes=writes)
 
-    def matrix_in_memory(self, args: Any, path: _Surroundings, *, writes: bool) -> MemoryAccess:
+    def matrix_in_memory(self, args: Sequence[PrimExpr], path: _Surroundings, *, writes: bool) -> MemoryAccess:
         """What ``tvm_load_matrix_sync`` or ``tvm_store_matrix_sync`` takes, whichever thread takes an element."""
         pointer, sizes = args[5], [int(argument) for argument in args[1:4]]
         if type(pointer).__name__ != "Call" or operator_name(pointer) != "tvm_access_ptr":
@@ -595,20 +598,20 @@ class _Reader:
         return self.made(memory, ANY, index, path, writes=writes, by_warp=True)
 
 
-def _called(value: Any) -> str:
+def _called(value: PrimExpr) -> str:
     """The name of the function of CUDA C++ that a call is of."""
     is_call = type(value).__name__ == "Call" and operator_name(value) == "func_call"
     return str(value.args[0].value) if is_call else ""
 
 
-def _is_itself(store: Any) -> bool:
+def _is_itself(store: BufferStore) -> bool:
     value = store.value
     if type(value).__name__ not in LOADS or not buffer_of(value).same_as(buffer_of(store)):
         return False
     return [str(index) for index in value.indices] == [str(index) for index in store.indices]
 
 
-def _stores(node: Any) -> Iterator[Any]:
+def _stores(node: Stmt) -> Iterator[Any]:
     if type(node).__name__ == "BufferStore":
         yield node
     for child in children(node):

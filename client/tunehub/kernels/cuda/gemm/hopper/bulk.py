@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
 
@@ -47,6 +47,9 @@ from tunehub.tir.statements import (
 )
 from tunehub.tir.versions import UNROLLED
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import Index, PrimExpr, Stmt, Var
+
 _VECTOR = 4
 _TOGETHER = 8  # vectors of a thread that are loaded before the first is written
 
@@ -63,7 +66,7 @@ class _BulkWriter(_KernelWriter):
     device: GpuDevice
     summed = True
 
-    def statement(self) -> Any:
+    def statement(self) -> Stmt:
         tile = self.tile
         self.high, self.wide = tile.over(*self.extents[:2])
         self.clusters = tile.started(self.high * self.wide, self.device)
@@ -91,7 +94,7 @@ class _BulkWriter(_KernelWriter):
         grid = self._grid(sequence(body), (self.batch, 1), (self.whole, self.clusters * tile.blocks))
         return sequence([*self._tensor_maps(), grid])
 
-    def _specialized(self, producer: Any, consumers: Any) -> Any:
+    def _specialized(self, producer: Any, consumers: Any) -> Stmt:
         """What the producer does, and what the consumers, with registers moved from the one to the others."""
         tile = self.tile
         producer = when(self.thread.equal(tile.multiplying), producer)
@@ -101,7 +104,7 @@ class _BulkWriter(_KernelWriter):
             consumers = sequence([setmaxnreg(more, more=True)(), consumers])
         return either(self.thread < tile.multiplying, consumers, producer)
 
-    def _grid(self, nest: Any, along_y: tuple[Any, int], along_x: tuple[Any, Any]) -> Any:
+    def _grid(self, nest: Stmt, along_y: tuple[PrimExpr, int], along_x: tuple[Var, Index]) -> Any:
         rank, blocks = tirx.Var("rank", INDEX), self.tile.blocks
         cluster = [(rank, blocks, "clusterCtaIdx.x")] if blocks > 1 else []
         for variable, extent, tag in (
@@ -136,7 +139,7 @@ class _BulkWriter(_KernelWriter):
         row, column = row * tile.shared[0] + self.own_row, column * tile.shared[1] + self.own_column
         self.number, self.first_row, self.first_column = number, row * tile.block[0], column * tile.block[1]
 
-    def _over_tiles(self, body: Callable[[Any], Any]) -> Any:
+    def _over_tiles(self, body: Callable[[PrimExpr], Stmt]) -> Any:
         """``body(turn)`` for each tile of a cluster. Where K is divided it has one, whose place all threads know."""
         own = self.whole // self.tile.blocks
         if self.tile.cluster > 1:
@@ -153,14 +156,14 @@ class _BulkWriter(_KernelWriter):
         total, own = self.high * self.wide, self.whole // self.tile.blocks
         return (total + (self.clusters - 1) - own) // self.clusters
 
-    def _inside(self, place: Any, axis: int) -> list[Any]:
+    def _inside(self, place: Index, axis: int) -> list[Any]:
         """The condition under which rows or columns are there; a cluster may have blocks beyond the end."""
         extent, tile = self.extents[axis], self.tile
         return [place < extent] if extent % (tile.block[axis] * tile.shared[axis]) else []
 
     # -- barriers
 
-    def _address(self, place: Any) -> Any:
+    def _address(self, place: Index) -> Any:
         return self.base + tirx.Cast("uint32", place)
 
     def _full_barrier(self, stage: Any) -> Any:
@@ -178,7 +181,7 @@ class _BulkWriter(_KernelWriter):
         rows, columns = self.tile.shared
         return int(rows + columns - 1)
 
-    def _init_barriers(self) -> Any:
+    def _init_barriers(self) -> Stmt:
         tile, made = self.tile, []
         for stage in range(tile.stages):
             own = const(stage)
@@ -191,7 +194,7 @@ class _BulkWriter(_KernelWriter):
     def _producer(self) -> Any:
         tile = self.tile
 
-        def one(turn: Any, step: Any) -> Any:
+        def one(turn: PrimExpr, step: PrimExpr) -> Stmt:
             at = turn * self.steps + step
             stage = at % tile.stages
             k, start = (self.part * self.steps + step) * DEPTH, stage * tile.stage_bytes
@@ -207,18 +210,18 @@ class _BulkWriter(_KernelWriter):
         loaded = self._over_tiles(lambda turn: loop("i", self.steps, lambda step: one(turn, step)))
         return sequence([loaded, self._drain()]) if self._peers > 1 and tile.cluster == 1 else loaded
 
-    def _drain(self) -> Any:
+    def _drain(self) -> Stmt:
         """Wait until all that was loaded is read. Other blocks say so at this one's barriers, which it must not leave
         before; where K is divided all wait for each other anyway."""
         stages, loaded = self.tile.stages, self._turns() * self.steps
 
-        def one(i: Any) -> Any:
+        def one(i: PrimExpr) -> Any:
             at = loaded + i
             return mbarrier_wait()(self._empty_barrier(at % stages), (at // stages + 1) % 2)
 
         return loop("i", stages, one)
 
-    def _tma_load(self, which: int, stage: Any, start: Any, k: Any, first: Any) -> Any:
+    def _tma_load(self, which: int, stage: Any, start: Index, k: Index, first: PrimExpr) -> Any:
         """Load this block's part of the first (0) or second operand, for all that have it in common."""
         tile = self.tile
         count = tile.shared[1 - which]
@@ -238,7 +241,7 @@ class _BulkWriter(_KernelWriter):
     def _consumers(self) -> Any:
         tile = self.tile
 
-        def step(at: Any, i: Any) -> Any:
+        def step(at: PrimExpr, i: PrimExpr) -> Stmt:
             stage, before = (at + i) % tile.stages, (at + i + (tile.stages - 1)) % tile.stages
             return sequence(
                 [
@@ -249,7 +252,7 @@ class _BulkWriter(_KernelWriter):
                 ]
             )
 
-        def one(turn: Any) -> Any:
+        def one(turn: PrimExpr) -> Stmt:
             at = turn * self.steps
             return sequence(
                 [
@@ -263,7 +266,7 @@ class _BulkWriter(_KernelWriter):
 
         return self._over_tiles(one)
 
-    def _release(self, stage: Any) -> Any:
+    def _release(self, stage: Any) -> Stmt:
         """A lane for each block that loads operands for this one says that the stage is empty."""
         tile = self.tile
         lane, free, (rows, columns) = self.thread % WARP, self._empty_barrier(stage), tile.shared
@@ -306,7 +309,7 @@ class _BulkWriter(_KernelWriter):
 
         return [pair(j, half) for j in range(width // 8) for half in (0, 1)]
 
-    def _piece_epilogue(self, part: int, first: int, width: int) -> Any:
+    def _piece_epilogue(self, part: int, first: int, width: int) -> Stmt:
         tile, inside = self.tile, self.thread % WARPGROUP
         group, across = self.thread // WARPGROUP, width // _VECTOR
         top = self.first_row + group // tile.groups[1] * tile.rows + part * ROWS
@@ -322,7 +325,7 @@ class _BulkWriter(_KernelWriter):
         found += [when(inside < rest, self._write_vectors([place(whole)]))] if rest else []
         return sequence(found)
 
-    def _four_accumulators(self, place: Any) -> Any:
+    def _four_accumulators(self, place: Index) -> Any:
         if self.tile.cluster > 1:
             return super()._four_accumulators(place)
         return ld_shared_4()(self._address(place * FLOAT + self.staged), result="float32x4")
@@ -334,14 +337,14 @@ class _BulkWriter(_KernelWriter):
         met = cluster_sync_of_parted_warps()()
         return [met, when(multiplies, kept), met, when(multiplies, written), met]
 
-    def _epilogue(self) -> Any:
+    def _epilogue(self) -> Stmt:
         threads = self.tile.multiplying
         count = math.prod(self.tile.block) // _VECTOR // self.tile.cluster
         if count % threads:
             raise ValueError("a block writes less than its threads")
         first, together = self.thread + self.part * count, math.gcd(count // threads, _TOGETHER)
 
-        def some(i: Any) -> Any:
+        def some(i: PrimExpr) -> Any:
             return self._write_vectors(
                 [self._neighbours((i * together + j) * threads + first) for j in range(together)]
             )
@@ -349,7 +352,7 @@ class _BulkWriter(_KernelWriter):
         return loop("i", count // threads // together, some)
 
 
-def _matrix(element: Any, extents: tuple[int, int]) -> Any:
+def _matrix(element: Callable[[PrimExpr, PrimExpr, PrimExpr], PrimExpr], extents: tuple[int, int]) -> Any:
     """The buffer of an operand that is a matrix of these ``extents``. Raises ValueError where its rows do not lie
     behind each other in memory, or where it is padded."""
     import tvm

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
 
@@ -52,6 +52,9 @@ from tunehub.tir.statements import (
 )
 from tunehub.tir.versions import TENSOR_LOAD, UNROLLED, VECTORIZED
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, BufferLoad, Index, IRModule, Number, PrimExpr, PrimFunc, SBlock, Stmt, Var
+
 ROUNDED = "NT_matmul_of_tf32"  # products whose weights are TF32's numbers already begin so
 _ACROSS = ROW_BYTES // COPIED_BYTES  # copies of a row
 _VECTOR = 4
@@ -63,11 +66,11 @@ class Product:
     """A function read as a product of operands of ``dtype``: ``a(batch, row, k)`` and ``b(batch, column, k)`` are the
     elements, ``result(batch, row, column, sum)`` the buffer, the indices and the value that is written."""
 
-    function: Any
+    function: PrimFunc
     matmul: Matmul
     dtype: str
-    a: Callable[[Any, Any, Any], Any]
-    b: Callable[[Any, Any, Any], Any]
+    a: Callable[[PrimExpr, PrimExpr, PrimExpr], PrimExpr]
+    b: Callable[[PrimExpr, PrimExpr, PrimExpr], PrimExpr]
     result: Callable[[Any, Any, Any, Any], tuple[Any, list[Any], Any]]
 
     @property
@@ -86,7 +89,7 @@ class Product:
         return ROW_BYTES // SIZES[self.dtype]
 
 
-def product_of(mod: Any, matmul: Matmul) -> Product:
+def product_of(mod: IRModule, matmul: Matmul) -> Product:
     """Read ``mod``, whose anchor block is ``matmul``. Raises ValueError where more than a product and what follows it
     is left, or what TVM raises when a block cannot be inlined."""
     from tvm.s_tir import Schedule
@@ -108,7 +111,7 @@ def product_of(mod: Any, matmul: Matmul) -> Product:
         value = value.value if type(value).__name__ == "Cast" else value
         return lambda batch, place, k: _put(value, _places(inner, matmul, {"batch": batch, last: place, "k": k}))
 
-    def result(batch: Any, row: Any, column: Any, value: Any) -> tuple[Any, list[Any], Any]:
+    def result(batch: PrimExpr, row: PrimExpr, column: PrimExpr, value: PrimExpr) -> tuple[Any, list[Any], Any]:
         places = _places(inner, matmul, {"batch": batch, "rows": row, "columns": column})
         indices = [_put(index, places) for index in inner.body.indices]
         own = {hash(axis.var): index for axis, index in zip(outer.iter_vars, indices, strict=True)}
@@ -124,7 +127,9 @@ def product_of(mod: Any, matmul: Matmul) -> Product:
     return product
 
 
-def _lies_together(product: Product, element: Callable[[Any, Any, Any], Any], group: str, along_k: bool) -> bool:
+def _lies_together(
+    product: Product, element: Callable[[PrimExpr, PrimExpr, PrimExpr], PrimExpr], group: str, along_k: bool
+) -> bool:
     """Whether each copy, of as many elements from a multiple of that on, is of neighbours in memory, or of padding."""
     import tvm
     from tvm_ffi import structural_equal
@@ -139,7 +144,7 @@ def _lies_together(product: Product, element: Callable[[Any, Any, Any], Any], gr
         analyzer.bind(own[name], tvm.ir.Range(0, extent))
     first = own["chunk"] * copied
 
-    def at(place: Any) -> tuple[Any, list[Any]]:
+    def at(place: PrimExpr) -> tuple[Any, list[Any]]:
         load, conditions = _loaded(
             element(own["batch"], *((own["across"], place) if along_k else (place, own["across"])))
         )
@@ -155,7 +160,7 @@ def _lies_together(product: Product, element: Callable[[Any, Any, Any], Any], gr
     )
 
 
-def _loaded(value: Any) -> tuple[Any, list[Any]]:
+def _loaded(value: PrimExpr) -> tuple[Any, list[Any]]:
     """The load that an element of an operand is, and the conditions under which it is not padding. Raises ValueError
     where it is computed."""
     conditions = []
@@ -169,12 +174,12 @@ def _loaded(value: Any) -> tuple[Any, list[Any]]:
     return value, conditions
 
 
-def _put(expression: Any, values: dict[int, Any]) -> Any:
+def _put(expression: PrimExpr, values: dict[int, PrimExpr]) -> PrimExpr:
     """``expression`` with ``values`` for variables, and for all that is loaded from a buffer, by their hash."""
     import tvm
     import tvm_ffi
 
-    def loaded(load: Any) -> Any:
+    def loaded(load: BufferLoad) -> PrimExpr:
         return values.get(hash(load.source), load)
 
     return tvm_ffi.structural_map(
@@ -182,7 +187,7 @@ def _put(expression: Any, values: dict[int, Any]) -> Any:
     )
 
 
-def _places(block: Any, matmul: Matmul, groups: dict[str, Any]) -> dict[int, Any]:
+def _places(block: SBlock, matmul: Matmul, groups: dict[str, PrimExpr]) -> dict[int, PrimExpr]:
     """What the axes of ``block`` are, by hash, for the place in each group of them."""
     from tvm.tirx import IntImm
 
@@ -192,7 +197,7 @@ def _places(block: Any, matmul: Matmul, groups: dict[str, Any]) -> dict[int, Any
     return found
 
 
-def _apart(block: Any, axes: Sequence[Axis], place: Any) -> dict[int, Any]:
+def _apart(block: SBlock, axes: Sequence[Axis], place: PrimExpr) -> dict[int, PrimExpr]:
     from tvm.tirx import floordiv, floormod
 
     found, after = {}, 1
@@ -210,13 +215,13 @@ class OpenRows:
     ``high``: ``declared(piece)`` are the statements that make its parameters those of the number ``piece``, and bind
     the variable ``left`` to the number of rows that there are in it."""
 
-    blocks: Any
+    blocks: PrimExpr
     high: int
-    left: Any
-    declared: Callable[[Any], list[Any]]
+    left: Var
+    declared: Callable[[PrimExpr], list[Stmt]]
 
 
-def kernel(product: Product, tile: WarpgroupTile) -> Any:
+def kernel(product: Product, tile: WarpgroupTile) -> PrimFunc:
     """The PrimFunc of ``product`` by ``tile``."""
     return product.function.with_body(_KernelWriter(product, tile, None).statement())
 
@@ -252,10 +257,10 @@ class _KernelWriter:
         self.first_row = self.block % high * tile.block[0] if high > 1 or open_rows is None else const(0)
         self.first_column = self.column * tile.block[1]
 
-    def _buffer(self, name: str, size: int, dtype: str, scope: str) -> Any:
+    def _buffer(self, name: str, size: int, dtype: str, scope: str) -> Buffer:
         return tirx.decl_buffer((size,), dtype, name, scope=scope)
 
-    def statement(self) -> Any:
+    def statement(self) -> Stmt:
         ahead = self.tile.stages - AHEAD
         shared = address(self.pool, const(0)), address(self.pool, const(self.tile.shared_bytes // FLOAT - 1))
         # Step 1. Memory, and accumulators of zero.
@@ -271,7 +276,7 @@ class _KernelWriter:
         start += [cp_async_commit()() for _ in range(ahead - self.steps)]
 
         # Step 3. Mainloop: wait for a stage, multiply it, and start the copies of one that nobody reads any more.
-        def iteration(step: Any) -> Any:
+        def iteration(step: PrimExpr) -> Stmt:
             later = step + ahead
             copies = self._load_stage(later, later % self.tile.stages)
             return sequence(
@@ -299,14 +304,14 @@ class _KernelWriter:
         blocks = self.grid_rows * self.grid_columns * self.tile.cluster
         return self._grid(sequence(body), (self.batch, self.batch_extent), (self.whole, blocks))
 
-    def _over_rows(self, body: Any, rows: OpenRows) -> Any:
+    def _over_rows(self, body: Callable[[PrimExpr], Stmt], rows: OpenRows) -> Stmt:
         """The blocks of one column after the other, as for known extents, without a division by what is not known."""
         place = tirx.Var("place", "int64")
         piece = self.block // rows.high if rows.high > 1 else self.block
         body = sequence([bind(self.whole, tirx.Cast(INDEX, place)), *rows.declared(piece), body])
         return self._grid(body, (self.column, self.grid_columns), (place, rows.blocks * self.tile.cluster))
 
-    def _grid(self, nest: Any, along_y: tuple[Any, int], along_x: tuple[Any, Any]) -> Any:
+    def _grid(self, nest: Stmt, along_y: tuple[PrimExpr, int], along_x: tuple[Var, Index]) -> Stmt:
         for variable, extent, tag in (
             (self.thread, self.tile.threads, "threadIdx.x"),
             (*along_y, "blockIdx.y"),
@@ -318,7 +323,7 @@ class _KernelWriter:
 
     # -- operands into shared memory
 
-    def _load_stage(self, step: Any, stage: Any) -> list[Any]:
+    def _load_stage(self, step: PrimExpr, stage: Any) -> list[Any]:
         start = stage * self.tile.stage_bytes
         rows, columns = self.tile.block
         step = self.rank * self.steps + step if self.tile.cluster > 1 else step
@@ -328,26 +333,34 @@ class _KernelWriter:
             return [a, self._copy_k_major(step, start, columns, self.product.b, self.first_column, 1)]
         return [a, self._copy_transposed(step, start, columns)]
 
-    def _copy_k_major(self, step: Any, start: Any, rows: int, element: Any, first: Any, axis: int) -> Any:
+    def _copy_k_major(
+        self,
+        step: PrimExpr,
+        start: Index,
+        rows: int,
+        element: Callable[[PrimExpr, PrimExpr, PrimExpr], PrimExpr],
+        first: PrimExpr,
+        axis: int,
+    ) -> Stmt:
         """Rows of 128 bytes of K."""
 
-        def one(i: Any) -> Any:
+        def one(i: PrimExpr) -> Stmt:
             row, chunk, place = self._place(i, start)
             return self._copy(place, element, first + row, step * self.depth + chunk * self.copied, axis)
 
         return self._over_threads(rows * _ACROSS, one)
 
-    def _place(self, i: Any, start: Any) -> tuple[Any, Any, Any]:
+    def _place(self, i: PrimExpr, start: Index) -> tuple[PrimExpr, PrimExpr, PrimExpr]:
         """Row and part of it of the copy number ``i`` of a thread, and the bytes to where it goes, behind ``start``."""
         index = i * self.tile.threads + self.thread
         row, chunk = index // _ACROSS, index % _ACROSS
         return row, chunk, start + row * ROW_BYTES + self._swizzled(chunk, row) * COPIED_BYTES
 
-    def _copy_transposed(self, step: Any, start: Any, columns: int) -> Any:
+    def _copy_transposed(self, step: PrimExpr, start: Index, columns: int) -> Stmt:
         """Rows of 64 columns of B transposed, for each of 64 elements of K."""
         across = columns // COPIED
 
-        def one(i: Any) -> Any:
+        def one(i: PrimExpr) -> Stmt:
             index = i * self.tile.threads + self.thread
             row, chunk = index // across, index % across
             part, inside = chunk // 8, chunk % 8
@@ -362,13 +375,13 @@ class _KernelWriter:
         rounded when the network was compiled."""
         start = stage * self.tile.stage_bytes
 
-        def one(i: Any) -> Any:
+        def one(i: PrimExpr) -> Any:
             return round_to_tf32()(self.base + tirx.Cast("uint32", self._place(i, start)[2]))
 
         rows = sum(self.tile.block[: self.product.operands_to_round])
         return [cp_async_wait(under_way)(), self._over_threads(rows * _ACROSS, one)]
 
-    def _over_threads(self, copies: int, one: Callable[[Any], Any]) -> Any:
+    def _over_threads(self, copies: int, one: Callable[[PrimExpr], Stmt]) -> Stmt:
         threads = self.tile.threads
         if copies % threads == 0:
             return loop("i", copies // threads, one, UNROLLED)
@@ -379,10 +392,17 @@ class _KernelWriter:
             UNROLLED,
         )
 
-    def _swizzled(self, chunk: Any, row: Any) -> Any:
+    def _swizzled(self, chunk: PrimExpr, row: PrimExpr) -> PrimExpr:
         return tirx.bitwise_xor(chunk, row % 8)
 
-    def _copy(self, place: Any, element: Any, other: Any, k: Any, axis: int) -> Any:
+    def _copy(
+        self,
+        place: PrimExpr,
+        element: Callable[[PrimExpr, PrimExpr, PrimExpr], PrimExpr],
+        other: PrimExpr,
+        k: PrimExpr,
+        axis: int,
+    ) -> Stmt:
         value, holds = _loaded(element(self.batch, other, k))
         holds += self._inside(other, axis)
         if self.extents[2] % self.depth or self.all_steps % self.tile.cluster:
@@ -390,7 +410,7 @@ class _KernelWriter:
         inside = tirx.all(*holds) if holds else const(True, "bool")
         return cp_async_16()(self.base + tirx.Cast("uint32", place), tirx.address_of(value), inside)
 
-    def _inside(self, place: Any, axis: int) -> list[Any]:
+    def _inside(self, place: PrimExpr, axis: int) -> list[PrimExpr]:
         """The condition under which the rows or columns of a block are there; none where they always are."""
         if axis == 0 and self.open_rows is not None:
             return [place < self.open_rows.left]
@@ -420,11 +440,11 @@ class _KernelWriter:
         row = group // tile.groups[1] * tile.rows + warp * 16 + lane // 4
         column = group % tile.groups[1] * tile.columns + lane % 4 * 2
 
-        def pair(part: int, half: int) -> Any:
-            def one(j: Any) -> Any:
+        def pair(part: int, half: int) -> Stmt:
+            def one(j: PrimExpr) -> Stmt:
                 to = (row + part * ROWS + half * 8) * self.row_stride + column + j * 8
 
-                def each(v: Any) -> Any:
+                def each(v: PrimExpr) -> Stmt:
                     own = part * (tile.columns // 2) + j * 4 + half * 2 + v
                     return store(self.pool, [to + v], load(self.accumulators, own))
 
@@ -442,7 +462,7 @@ class _KernelWriter:
             cluster_sync()(),
         ]
 
-    def _epilogue(self) -> Any:
+    def _epilogue(self) -> Stmt:
         tile = self.tile
         count = math.prod(tile.block) // _VECTOR // tile.cluster
         if count % tile.threads:
@@ -450,20 +470,20 @@ class _KernelWriter:
         first = self.thread + (self.rank * count if tile.cluster > 1 else 0)
         together = math.gcd(count // tile.threads, _TOGETHER)
 
-        def some(i: Any) -> Any:
+        def some(i: PrimExpr) -> Stmt:
             return self._write_vectors(
                 [self._neighbours((i * together + j) * tile.threads + first) for j in range(together)]
             )
 
         return loop("i", count // tile.threads // together, some)
 
-    def _neighbours(self, index: Any) -> tuple[Any, Any, Any]:
+    def _neighbours(self, index: PrimExpr) -> tuple[PrimExpr, PrimExpr, PrimExpr]:
         """Neighbouring results of a thread, the number ``index`` of its block: row, column, place in shared memory."""
         across = self.tile.block[1] // _VECTOR
         row, column = index // across, index % across * _VECTOR
         return self.first_row + row, self.first_column + column, row * self.row_stride + column
 
-    def _write_vectors(self, places: Sequence[tuple[Any, Any, Any]]) -> Any:
+    def _write_vectors(self, places: Sequence[tuple[Any, Any, Any]]) -> Stmt:
         """Results of a thread. All that they are computed from is loaded before the first is written, beyond the end
         what is there last, so that a thread waits once."""
         clusters = self.summed
@@ -490,16 +510,20 @@ class _KernelWriter:
         """Whether accumulators are not in shared memory as a buffer."""
         return self.tile.cluster > 1
 
-    def _four_accumulators(self, place: Any) -> Any:
+    def _four_accumulators(self, place: Index) -> Any:
         """Four numbers at a place, summed over all blocks among which K is divided."""
         address = self.base + tirx.Cast("uint32", place * FLOAT)
         return cluster_sum(self.tile.cluster)(address, self.first_rank, result=f"float32x{_VECTOR}")
 
-    def _value(self, row: Any, column: Any, totals_at: tuple[Any, Any], v: Any) -> tuple[Any, list[Any], Any]:
+    def _value(
+        self, row: PrimExpr, column: PrimExpr, totals_at: tuple[Any, Any], v: PrimExpr
+    ) -> tuple[Any, list[Any], Any]:
         total = load(totals_at[0], totals_at[1] + v)
         return self.product.result(self.batch, row, column + v, total)
 
-    def _loads(self, row: Any, column: Any, totals_at: tuple[Any, Any]) -> list[tuple[Any, Callable[[Any], Any]]]:
+    def _loads(
+        self, row: PrimExpr, column: PrimExpr, totals_at: tuple[Any, Any]
+    ) -> list[tuple[Any, Callable[[Any], Any]]]:
         """What a result is computed from, as it is written for the variable ``v``, and as a function of that, within
         the bounds of rows and columns. None where it is loaded under a condition."""
         if self.vector == 1:
@@ -510,11 +534,11 @@ class _KernelWriter:
             return []
         return [(load, partial(self._at, other)) for load, other in zip(found, bounded, strict=True)]
 
-    def _at(self, expression: Any, v: Any) -> Any:
+    def _at(self, expression: PrimExpr, v: PrimExpr) -> PrimExpr:
         """``expression``, which is of the neighbour that a variable says, of the number ``v``."""
         return _put(expression, {hash(self.v): v})
 
-    def _last(self, place: Any, axis: int) -> Any:
+    def _last(self, place: PrimExpr, axis: int) -> PrimExpr:
         """``place`` along the rows or columns, the last one where that is beyond the end."""
         if not self._inside(place, axis):
             return place
@@ -523,19 +547,21 @@ class _KernelWriter:
             return tirx.min(place, last - 1)
         return tirx.min(place, self.extents[1] - _VECTOR)
 
-    def _vector(self, buffer: Any, start: int, value: Callable[[Any], Any]) -> Any:
+    def _vector(self, buffer: Buffer, start: int, value: Callable[[PrimExpr], PrimExpr]) -> Stmt:
         return loop("i", _VECTOR, lambda v: store(buffer, [start + v], value(v)), VECTORIZED)
 
-    def _results(self, row: Any, column: Any, totals_at: tuple[Any, Any], known: Sequence[tuple[Any, Any, int]]) -> Any:
+    def _results(
+        self, row: PrimExpr, column: PrimExpr, totals_at: tuple[Any, Any], known: Sequence[tuple[PrimExpr, Buffer, int]]
+    ) -> Stmt:
         """What is computed of accumulators, and written: as vectors, and where it calls what TVM makes no vectors of,
         in registers in between. ``known``: loads that are in a buffer from a place on."""
         buffer, indices, value = self._value(row, column, totals_at, self.v)
         value = _replaced(value, [(old, load(other, at + self.v)) for old, other, at in known])
 
-        def at(v: Any) -> tuple[Any, list[Any]]:
+        def at(v: PrimExpr) -> tuple[Any, list[Any]]:
             return self._at(value, v), [self._at(index, v) for index in indices]
 
-        def written(v: Any, own: Any = None) -> Any:
+        def written(v: PrimExpr, own: PrimExpr | None = None) -> Stmt:
             computed, places = at(v)
             return store(buffer, places, computed if own is None else own)
 
@@ -555,13 +581,13 @@ class _KernelWriter:
         return when(tirx.all(*holds), statement) if holds else statement
 
 
-def _loads_in(value: Any) -> list[Any]:
+def _loads_in(value: PrimExpr) -> list[PrimExpr]:
     """The different loads of an expression; none where one is loaded under a condition."""
     from tvm_ffi import structural_equal
 
     found: list[Any] = []
 
-    def visit(node: Any) -> bool:
+    def visit(node: Number) -> bool:
         kind = type(node).__name__
         if kind == TENSOR_LOAD:
             if not any(structural_equal(node, other) for other in found):
@@ -574,17 +600,17 @@ def _loads_in(value: Any) -> list[Any]:
     return found if visit(value) else []
 
 
-def _replaced(value: Any, known: Sequence[tuple[Any, Any]]) -> Any:
+def _replaced(value: PrimExpr, known: Sequence[tuple[PrimExpr, PrimExpr]]) -> PrimExpr:
     """``value`` with other expressions for some of its loads."""
     import tvm
     import tvm_ffi
 
-    def other(load: Any) -> Any:
+    def other(load: BufferLoad) -> PrimExpr:
         return next((new for old, new in known if tvm_ffi.structural_equal(load, old)), load)
 
     return tvm_ffi.structural_map(value, [(tvm.ir.TensorLoad, other)], order="pre")
 
 
-def _has_calls(expression: Any) -> bool:
+def _has_calls(expression: Number) -> bool:
     called = type(expression).__name__ == "Call" and operator_name(expression) != "if_then_else"
     return called or any(map(_has_calls, parts_of(expression)))

@@ -4,7 +4,7 @@ where nothing is read or written."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cuda.gemm.hopper.kernel import OpenRows, open_kernel, product_of
 from tunehub.kernels.cuda.gemm.hopper.rule import matmul_in
@@ -16,6 +16,9 @@ from tunehub.tir.nodes import main_module, parameters
 from tunehub.tir.statements import bind, block_of
 from tunehub.tir.views import number, places, view, wide
 from tunehub.tir.views import product as extent_of
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import PrimExpr, Var
 
 
 def over_rows(whole: OpenFunction, tile: WarpgroupTile) -> Any:
@@ -45,7 +48,7 @@ class _Rows:
     """The rows of ``whole``, of each place along the open axis ``of_one``; ``own``: the parameters of a piece of the
     ``length``."""
 
-    def __init__(self, whole: OpenFunction, own: Sequence[Any], length: int, of_one: int) -> None:
+    def __init__(self, whole: OpenFunction, own: Sequence[Var], length: int, of_one: int) -> None:
         from tvm import tirx
 
         self._tirx, self._whole, self._own, self._length, self._of_one = tirx, whole, own, length, of_one
@@ -57,7 +60,7 @@ class _Rows:
         """How many blocks of so many ``rows`` there are."""
         return (self._total * self._of_one + (rows - 1)) // rows
 
-    def declared(self, piece: Any) -> list[Any]:
+    def declared(self, piece: PrimExpr) -> list[Any]:
         """See :class:`OpenRows`. Each place is a variable: TVM takes expressions that several views have out of them,
         to where one of these is before it."""
         tirx = self._tirx

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from heapq import nsmallest
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.comparison.guess import against_guess
 from tunehub.kernels.cuda.gemm.half_default import default_s
@@ -28,6 +28,10 @@ from tunehub.tir.cuda.ptx.wgmma import ARCHITECTURE
 from tunehub.tir.nodes import main_module
 from tunehub.tir.versions import TENSOR_LOAD
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, PrimFunc
+
 NAME, VERSION, ALONE = "tensor_cores", 1, False  # in reports as what other GPUs have for such functions
 WARPGROUPS, BULK = "warpgroups", "bulk_copies"  # in records
 TEMPLATES = {WARPGROUPS: WarpgroupTile, BULK: BulkTile}
@@ -41,10 +45,10 @@ _MARGIN = 0.95
 class WarpgroupSchedule:
     """A kernel as a module with one PrimFunc ``main``, as a schedule of TVM has it."""
 
-    mod: Any
+    mod: IRModule
 
 
-def serves(target: Any) -> bool:
+def serves(target: Target) -> bool:
     """Whether ``target`` has warpgroups, and this TVM (0.27 and newer) functions of CUDA C++ in its kernels."""
     return str(target.attrs.get("arch", "")).rstrip("a") == "sm_90" and has_functions()
 
@@ -57,7 +61,7 @@ def has_functions() -> bool:
     return hasattr(tvm.ir, TENSOR_LOAD)
 
 
-def matmul_in(mod: Any) -> Matmul | None:
+def matmul_in(mod: IRModule) -> Matmul | None:
     """The anchor block of ``mod``, one PrimFunc ``main``, as a product of operands that warpgroups take, or None."""
     found = (find_matmul(mod, dtype) for dtype in ("float16", "bfloat16"))
     return next((matmul for matmul in found if matmul is not None), None)
@@ -76,7 +80,7 @@ def bulk_ranked(matmul: Matmul, count: int, device: GpuDevice) -> list[BulkTile]
     return nsmallest(count, known, key=lambda tile: (bulk_seconds(matmul, tile, device), tile))
 
 
-def expected_s(matmul: Matmul, target: Any) -> float | None:
+def expected_s(matmul: Matmul, target: Target) -> float | None:
     """What the best kernel should take; None where there is none for ``target``."""
     found = best(matmul, device_of(target)) if serves(target) and suits(matmul) else ()
     return found[0][0] if found else None
@@ -99,7 +103,7 @@ def turned_s(matmul: Matmul, device: GpuDevice) -> float:
     return min((seconds(turned, tile, device) for tile in tiles(turned)), default=math.inf)
 
 
-def match(mod: Any, target: Any) -> ProductWorkload | None:
+def match(mod: IRModule, target: Target) -> ProductWorkload | None:
     """A product of operands in half precision that lie as warpgroups take them."""
     matmul = matmul_in(mod) if serves(target) else None
     suited = matmul is not None and suits(matmul)
@@ -141,7 +145,7 @@ def build(workload: ProductWorkload, tile: ByWarpgroups) -> WarpgroupSchedule:
     return by_tile(workload.mod, workload.matmul, tile, workload.target)
 
 
-def by_tile(mod: Any, matmul: Matmul, tile: ByWarpgroups, target: Any) -> WarpgroupSchedule:
+def by_tile(mod: IRModule, matmul: Matmul, tile: ByWarpgroups, target: Target) -> WarpgroupSchedule:
     """The schedule of ``mod`` by ``tile``, for a ``target`` with warpgroups; not checked. Raises ValueError where
     operands cannot be copied as they lie, or what TVM raises."""
     from tunehub.kernels.cuda.gemm.hopper.bulk import bulk_kernel
@@ -152,13 +156,13 @@ def by_tile(mod: Any, matmul: Matmul, tile: ByWarpgroups, target: Any) -> Warpgr
     return WarpgroupSchedule(main_module(for_own_target(function, target)))
 
 
-def for_own_target(function: Any, target: Any) -> Any:
+def for_own_target(function: PrimFunc, target: Target) -> PrimFunc:
     """``function``, which has kernels for warpgroups, as it is compiled for ``target``."""
     compile_for_warpgroups()
     return function.with_attr("target", own_target(target))
 
 
-def own_target(target: Any) -> Any:
+def own_target(target: Target) -> Target:
     """``target`` with the instructions of its architecture alone."""
     import tvm
 

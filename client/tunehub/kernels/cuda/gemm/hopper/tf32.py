@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,10 @@ from tunehub.kernels.devices.device import GpuDevice
 from tunehub.tir.nodes import main_module
 from tunehub.tir.precision import PRECISION
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule
+
 NAME, VERSION, ALONE = "tensor_cores_tf32", 1, False
 _HALVES = 2  # of a number
 
@@ -30,7 +34,7 @@ def rounded(values: Any) -> Any:
     return np.where(np.isfinite(values), cut, values)
 
 
-def matmul_in(mod: Any) -> Matmul | None:
+def matmul_in(mod: IRModule) -> Matmul | None:
     """The anchor block of ``mod``, one PrimFunc ``main``, as a product whose operands can be TF32; None for others."""
     matmul = find_matmul(mod, "float32")
     return matmul if matmul is not None and matmul.k_last and suits(as_halves(matmul)) else None
@@ -52,7 +56,7 @@ def expected(matmul: Matmul, device: GpuDevice) -> tuple[float, WarpgroupTile] |
     return min(((tf32_seconds(halves, tile, device), tile) for tile in tiles(halves)), default=None)
 
 
-def match(mod: Any, target: Any) -> ProductWorkload | None:
+def match(mod: IRModule, target: Target) -> ProductWorkload | None:
     """A product of operands in float32 that lie as warpgroups take them."""
     matmul = matmul_in(mod) if warpgroups.serves(target) else None
     return None if matmul is None else ProductWorkload(mod=mod, target=target, matmul=matmul)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from tunehub.kernels.cuda.open_function import OpenFunction
 from tunehub.kernels.cuda.pieces import RowBlocks
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.tir.guard import check_tiles
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import PrimFunc
 
 _MOST_LENGTH = 512  # of a piece
 _CANDIDATES = 2  # tiles of a size
@@ -66,7 +69,7 @@ def row_blocks(whole: OpenFunction, tile: SplitTile, length: int, device: GpuDev
     return None if length % found.length else found.blocks
 
 
-def over_rows(whole: OpenFunction, found: DividedRows) -> Any:
+def over_rows(whole: OpenFunction, found: DividedRows) -> PrimFunc:
     """``whole`` by a tile, not checked as a whole. Raises NoTileError where a piece is of another kind, GuardError when
     a tile writes what others write, NotPiecesError, and what TVM raises."""
     piece = whole.piece(found.length)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,13 +22,17 @@ from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.tir.guard import check_tiles
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule
+
 NAME, VERSION, ALONE = "split_k", 1, False
 TEMPLATES = {NAME: SplitTile}
 _ATTEMPTS = 3  # tiles that are tried, the likeliest ones
 _FEW_COLUMNS = 3  # with so few other tiles took 0.44 and 0.78 times as long, where these promised 0.91 and 0.95
 
 
-def match(mod: Any, target: Any) -> ProductWorkload | None:
+def match(mod: IRModule, target: Target) -> ProductWorkload | None:
     """A product in float32 with a long sum for its number of results."""
     matmul = matmul_of(mod)
     return None if matmul is None else ProductWorkload(mod=mod, target=target, matmul=matmul)
@@ -60,7 +64,7 @@ def takes(workload: ProductWorkload, tile: SplitTile) -> bool:
     return is_among(workload.matmul, tile)
 
 
-def space(_workload: ProductWorkload, _device: Any) -> tuple[KernelCandidate, ...]:
+def space(_workload: ProductWorkload, _device: GpuDevice) -> tuple[KernelCandidate, ...]:
     """None: such tiles are measured for functions with open axes."""
     return ()
 
@@ -72,7 +76,7 @@ def build(workload: ProductWorkload, tile: SplitTile) -> Any:
     return schedule
 
 
-def promised_s(mod: Any, device: GpuDevice) -> float | None:
+def promised_s(mod: IRModule, device: GpuDevice) -> float | None:
     """Seconds that the likeliest tile should take on ``device``; None when there is none."""
     matmul = matmul_of(mod)
     found = () if matmul is None else likeliest(matmul, _ATTEMPTS, device)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -41,6 +41,9 @@ from tunehub.kernels.cuda.gemm.matmul import (
     splits_of,
 )
 from tunehub.target.gpu_architectures import BANKS, REGISTERS, REGISTERS_OF_A_THREAD, SM_80, WARP
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import BlockRV, IRModule, LoopRV, PortableTrace, Schedule
 
 GROUPS = (2, 4, 8, 16)
 DEPTHS = (4, 8, 16, 32)  # K of a group between two loads
@@ -125,7 +128,7 @@ class SplitTiles(_BlockShape[Array]):
     def __len__(self) -> int:
         return len(self.groups)
 
-    def at(self, rows: Any) -> SplitTiles:
+    def at(self, rows: Array) -> SplitTiles:
         """Some of the tiles."""
         return SplitTiles(**self._each(lambda column: column[rows]))
 
@@ -133,12 +136,12 @@ class SplitTiles(_BlockShape[Array]):
         """One of them."""
         return SplitTile(**self._each(lambda column: column[row].item()))
 
-    def _each(self, taken: Callable[[Array], Any]) -> dict[str, Any]:
+    def _each(self, taken: Callable[[Array], Array]) -> dict[str, Any]:
         columns = ((field.name, getattr(self, field.name)) for field in fields(self))
         return {name: tuple(map(taken, own)) if isinstance(own, tuple) else taken(own) for name, own in columns}
 
 
-def matmul_of(mod: Any) -> Matmul | None:
+def matmul_of(mod: IRModule) -> Matmul | None:
     """The anchor block of ``mod`` (one PrimFunc ``main``) as a matmul in float32 with a long K for its number of
     results, or None."""
     matmul = find_matmul(mod, "float32")
@@ -199,7 +202,7 @@ def is_among(matmul: Matmul, tile: SplitTile) -> bool:
     return any(found.tile(row) == tile for row in range(len(found)))
 
 
-def apply(mod: Any, matmul: Matmul, tile: SplitTile) -> Any:
+def apply(mod: IRModule, matmul: Matmul, tile: SplitTile) -> Schedule:
     """The schedule of ``mod`` by ``tile``. TVM raises where a primitive does not take its place."""
     from tvm.s_tir import Schedule
 
@@ -221,7 +224,7 @@ def apply(mod: Any, matmul: Matmul, tile: SplitTile) -> Any:
     return schedule
 
 
-def tile_of(trace: Any) -> SplitTile | None:
+def tile_of(trace: PortableTrace) -> SplitTile | None:
     """The tile that a portable trace of this sketch was made with; None for another trace."""
     if not any(instruction[0] == "RFactor" for instruction in trace[0]):
         return None
@@ -271,7 +274,7 @@ def waiting(tile: Any) -> tuple[Any, Any]:
 # -- the sketch, step by step
 
 
-def _as_matmul(schedule: Any, matmul: Matmul, both: tuple[Side, Side]) -> Any:
+def _as_matmul(schedule: Schedule, matmul: Matmul, both: tuple[Side, Side]) -> BlockRV:
     names = ("rows", "columns")
     order = ("batch", *(names[side.number] for side in both))
     operands = [
@@ -281,7 +284,7 @@ def _as_matmul(schedule: Any, matmul: Matmul, both: tuple[Side, Side]) -> Any:
     return as_matmul(schedule, matmul, (*operands, order), (*order, "k"))
 
 
-def _split_k(schedule: Any, total: Any, tile: SplitTile) -> Any:
+def _split_k(schedule: Schedule, total: BlockRV, tile: SplitTile) -> BlockRV:
     """The block that makes the groups' partial sums; ``total`` adds these from now on."""
     k = schedule.get_loops(total)[-1]
     straight = _straight(tile)
@@ -289,7 +292,9 @@ def _split_k(schedule: Any, total: Any, tile: SplitTile) -> Any:
     return schedule.rfactor(group, 0)
 
 
-def _placed(schedule: Any, total: Any, partial: Any, matmul: Matmul, tile: SplitTile) -> tuple[Any, Any]:
+def _placed(
+    schedule: Schedule, total: BlockRV, partial: BlockRV, matmul: Matmul, tile: SplitTile
+) -> tuple[BlockRV, BlockRV]:
     """Cut results into blocks, and bring all into one kernel; the block that writes results, and the one that brings
     partial sums into shared memory."""
     result = schedule.cache_write(total, 0, "local")
@@ -304,7 +309,9 @@ def _placed(schedule: Any, total: Any, partial: Any, matmul: Matmul, tile: Split
     return result, kept
 
 
-def _spread(schedule: Any, loops: Sequence[Any], both: Sequence[Side], tile: SplitTile) -> list[tuple[Any, Any, Any]]:
+def _spread(
+    schedule: Schedule, loops: Sequence[LoopRV], both: Sequence[Side], tile: SplitTile
+) -> list[tuple[Any, Any, Any]]:
     """Cut the loops over a block's results, slow and fast, into three: a thread's, over threads, a thread's again."""
     return [
         tuple(schedule.split(loop, [own // width, threads, width]))
@@ -312,12 +319,12 @@ def _spread(schedule: Any, loops: Sequence[Any], both: Sequence[Side], tile: Spl
     ]
 
 
-def _bind(schedule: Any, group: Any, threads: Sequence[Any]) -> None:
+def _bind(schedule: Schedule, group: LoopRV, threads: Sequence[LoopRV]) -> None:
     schedule.bind(group, "threadIdx.y")
     schedule.bind(schedule.fuse(*threads), "threadIdx.x")
 
 
-def _shared(schedule: Any, kept: Any, both: Sequence[Side], tile: SplitTile) -> None:
+def _shared(schedule: Schedule, kept: BlockRV, both: Sequence[Side], tile: SplitTile) -> None:
     """Store the partial sums of all threads in shared memory."""
     group, *_, slow, fast = own_loops(schedule, kept)
     (slow, slow_thread, slow_own), (fast, fast_thread, fast_own) = _spread(schedule, (slow, fast), both, tile)
@@ -328,7 +335,7 @@ def _shared(schedule: Any, kept: Any, both: Sequence[Side], tile: SplitTile) -> 
     schedule.vectorize(fast_own)
 
 
-def _summed(schedule: Any, partial: Any, both: Sequence[Side], tile: SplitTile) -> Any:
+def _summed(schedule: Schedule, partial: BlockRV, both: Sequence[Side], tile: SplitTile) -> LoopRV:
     """Add up in registers; the loop over loads."""
     group, *_, slow, fast, depth, part, step = own_loops(schedule, partial)
     (slow, slow_thread, slow_own), (fast, fast_thread, fast_own) = _spread(schedule, (slow, fast), both, tile)
@@ -343,7 +350,7 @@ def _summed(schedule: Any, partial: Any, both: Sequence[Side], tile: SplitTile) 
     return depth
 
 
-def _loaded(schedule: Any, partial: Any, depth: Any, side: Side, tile: SplitTile, length: int) -> None:
+def _loaded(schedule: Schedule, partial: BlockRV, depth: LoopRV, side: Side, tile: SplitTile, length: int) -> None:
     """Load an operand into shared memory, all threads together, ``length`` elements each; what is computed of
     parameters before is computed here."""
     load = schedule.cache_read(partial, side.number, "shared")
@@ -367,7 +374,7 @@ def _loaded(schedule: Any, partial: Any, depth: Any, side: Side, tile: SplitTile
         schedule.annotate(load, LOCAL_STAGE, 1)
 
 
-def _unroll(schedule: Any, loop: Any, tile: SplitTile) -> None:
+def _unroll(schedule: Schedule, loop: LoopRV, tile: SplitTile) -> None:
     """Make straight code of a loop around a load; TVM stages loads in serial loops only, and unrolls these later."""
     if tile.pipelined:
         schedule.annotate(loop, "pragma_auto_unroll_max_step", _MOST_STRAIGHT)
@@ -455,6 +462,6 @@ def _suit(tiles: SplitTiles, matmul: Matmul) -> Array:
     )
 
 
-def _row(k: Any) -> Any:
+def _row(k: Array | int) -> Any:
     """Elements from one row of ``k`` to the next in shared memory."""
     return k + (_SKEW - k) % BANKS

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import nsmallest
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.comparison.guess import against_guess
 from tunehub.kernels.cuda.gemm.half_default import default_s
@@ -22,12 +22,16 @@ from tunehub.tir.cuda.headers import missing_for_tensor_cores
 from tunehub.tir.guard import check_tiles
 from tunehub.tir.intrinsics import import_intrinsics
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, Schedule
+
 NAME, VERSION, ALONE = "tensor_cores", 1, False
 TEMPLATES = {NAME: TensorTile}
 _ATTEMPTS = 3  # tiles that are tried, the likeliest ones
 
 
-def match(mod: Any, target: Any) -> ProductWorkload | None:
+def match(mod: IRModule, target: Target) -> ProductWorkload | None:
     """A product or a convolution of operands in float16."""
     matmul = matmul_of(mod)
     return None if matmul is None else ProductWorkload(mod=mod, target=target, matmul=matmul)
@@ -50,7 +54,7 @@ def candidates(workload: ProductWorkload, device: GpuDevice) -> Iterator[KernelC
         yield KernelCandidate(tile=tile, seconds=expected_s, compared_s=max(expected_s, first_s))
 
 
-def _first_s(matmul: Matmul, target: Any) -> float:
+def _first_s(matmul: Matmul, target: Target) -> float:
     """Seconds before which these tiles are no choice: of windows of images with channels last, a kernel for warpgroups,
     where there is one, comes first. Six took 1.2 to 3.3 times as long, up to four times what they promise; of 188 such
     records all but one are for warpgroups."""
@@ -69,7 +73,7 @@ def space(workload: ProductWorkload, device: GpuDevice) -> Iterator[KernelCandid
         yield KernelCandidate(tile=tile, seconds=seconds(workload.matmul, tile, device))
 
 
-def build(workload: ProductWorkload, tile: TensorTile) -> Any:
+def build(workload: ProductWorkload, tile: TensorTile) -> Schedule:
     """The schedule. The first one in a process takes 3 s, in which TVM registers its intrinsics."""
     return checked(workload.mod, workload.matmul, tile)
 
@@ -81,7 +85,7 @@ def check_headers() -> None:
         raise NoTileError(str(missing))
 
 
-def checked(mod: Any, matmul: Matmul, tile: TensorTile) -> Any:
+def checked(mod: IRModule, matmul: Matmul, tile: TensorTile) -> Schedule:
     """The schedule of ``mod`` by ``tile``. Raises GuardError when a tile writes what others write, and what TVM
     raises."""
     import_intrinsics("tvm.s_tir.tensor_intrin.cuda")

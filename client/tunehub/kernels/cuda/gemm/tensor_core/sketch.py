@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tunehub.kernels.cuda.gemm.matmul import (
     AT_ONCE,
@@ -36,6 +36,9 @@ from tunehub.kernels.cuda.gemm.matmul import (
     splits_of,
 )
 from tunehub.target.gpu_architectures import ASKED_SHARED_BYTES, FEWEST_ASKED_BYTES, SM_80, WARP
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import BlockRV, IRModule, LoopRV, PortableTrace, Schedule
 
 # TVM's StorageRewrite would put accumulators where operands were, then refuse the pointer for its type; not of these.
 _OPERANDS, _SUMS = "shared", "shared.dyn"
@@ -84,7 +87,7 @@ class TensorTile:
         return math.prod(self.warps) * self.groups
 
 
-def matmul_of(mod: Any) -> Matmul | None:
+def matmul_of(mod: IRModule) -> Matmul | None:
     """The anchor block of ``mod`` (one PrimFunc ``main``) as a matmul that tensor cores take, or None."""
     return find_matmul(mod, "float16")
 
@@ -106,7 +109,7 @@ def runs_of(matmul: Matmul) -> tuple[int, int]:
     return own, math.gcd(AT_ONCE, matmul.runs[1], 0 if matmul.k_last else matmul.columns[-1].extent)
 
 
-def apply(mod: Any, matmul: Matmul, tile: TensorTile) -> Any:
+def apply(mod: IRModule, matmul: Matmul, tile: TensorTile) -> Schedule:
     """The schedule of ``mod`` by ``tile``. TVM raises where a primitive does not take its place."""
     from tvm.s_tir import Schedule
 
@@ -131,7 +134,7 @@ def apply(mod: Any, matmul: Matmul, tile: TensorTile) -> Any:
     return schedule
 
 
-def tile_of(trace: Any) -> TensorTile | None:
+def tile_of(trace: PortableTrace) -> TensorTile | None:
     """The tile that a portable trace of this sketch was made with; None for another trace."""
     splits = splits_of(trace)
     lengths = [len(split) for split in splits]
@@ -165,7 +168,7 @@ class _Blocks(NamedTuple):
 # -- the sketch, step by step
 
 
-def _tiled(schedule: Any, main: Any, tile: TensorTile) -> _Blocks:
+def _tiled(schedule: Schedule, main: BlockRV, tile: TensorTile) -> _Blocks:
     *batch, i, j, k = schedule.get_loops(main)
     i, i_inner = schedule.split(i, [None, SIDE])
     j, j_inner = schedule.split(j, [None, SIDE])
@@ -187,7 +190,7 @@ def _tiled(schedule: Any, main: Any, tile: TensorTile) -> _Blocks:
     return _Blocks(inner=main, outer=outer, warp=warp, depth=depth, step=step)
 
 
-def _split_k(schedule: Any, total: Any, matmul: Matmul, tile: TensorTile) -> tuple[_Blocks, Any]:
+def _split_k(schedule: Schedule, total: BlockRV, matmul: Matmul, tile: TensorTile) -> tuple[_Blocks, Any]:
     """As :func:`_tiled`, for a block that makes the accumulators of each group of warps; ``total`` adds these from now
     on, in front of the other block that is returned, which writes results."""
     *_, k = schedule.get_loops(total)
@@ -207,7 +210,7 @@ def _split_k(schedule: Any, total: Any, matmul: Matmul, tile: TensorTile) -> tup
     return _tiled_group(schedule, partial, tile), result
 
 
-def _tiled_group(schedule: Any, partial: Any, tile: TensorTile) -> _Blocks:
+def _tiled_group(schedule: Schedule, partial: BlockRV, tile: TensorTile) -> _Blocks:
     group, *batch, i, j, depth, k = own_loops(schedule, partial)
     i_warp, i, i_inner = schedule.split(i, [tile.warps[0], tile.fragments[0], SIDE])
     j_warp, j, j_inner = schedule.split(j, [tile.warps[1], tile.fragments[1], SIDE])
@@ -222,7 +225,7 @@ def _tiled_group(schedule: Any, partial: Any, tile: TensorTile) -> _Blocks:
     return _Blocks(inner=partial, outer=outer, warp=warp, depth=depth, step=step)
 
 
-def _stage(schedule: Any, depth: Any, step: Any, tile: TensorTile) -> None:
+def _stage(schedule: Schedule, depth: LoopRV, step: LoopRV, tile: TensorTile) -> None:
     if tile.pipelined:
         schedule.annotate(depth, "software_pipeline_order", [0, 3, 1, 4, 5, 2, 6])
         schedule.annotate(depth, "software_pipeline_stage", [0, 0, 0, 0, 0, 1, 1])
@@ -230,7 +233,7 @@ def _stage(schedule: Any, depth: Any, step: Any, tile: TensorTile) -> None:
         schedule.annotate(step, "software_pipeline_stage", [0, 0, 1])
 
 
-def _loaded(schedule: Any, blocks: _Blocks, matmul: Matmul, tile: TensorTile, number: int) -> Any:
+def _loaded(schedule: Schedule, blocks: _Blocks, matmul: Matmul, tile: TensorTile, number: int) -> BlockRV:
     """The block that brings an operand into shared memory, all threads together."""
     load = schedule.cache_read(blocks.outer, number, _OPERANDS)
     schedule.compute_at(load, blocks.depth)
@@ -253,7 +256,7 @@ def _loaded(schedule: Any, blocks: _Blocks, matmul: Matmul, tile: TensorTile, nu
     return load
 
 
-def _gather(schedule: Any, row: Any, column: Any, tile: TensorTile) -> None:
+def _gather(schedule: Schedule, row: LoopRV, column: LoopRV, tile: TensorTile) -> None:
     """Threads side by side load rows side by side; what a thread loads are windows in a row, without a loop."""
     part, own = schedule.split(column, [_gathering(tile), None])
     schedule.reorder(own, part, row)
@@ -268,13 +271,13 @@ def _gathering(tile: TensorTile) -> int:
     return tile.threads // tile.block[0]
 
 
-def _fragments(schedule: Any, blocks: _Blocks, number: int) -> Any:
+def _fragments(schedule: Schedule, blocks: _Blocks, number: int) -> BlockRV:
     read = schedule.cache_read(blocks.outer, number, f"wmma.matrix_{'ab'[number]}")
     schedule.compute_at(read, blocks.step)
     return read
 
 
-def _kept(schedule: Any, blocks: _Blocks) -> Any:
+def _kept(schedule: Schedule, blocks: _Blocks) -> BlockRV:
     """The block that stores the accumulators of a group from fragments into shared memory."""
     store = schedule.cache_write(blocks.outer, 0, "wmma.accumulator")
     schedule.reverse_compute_at(store, blocks.warp)
@@ -282,7 +285,7 @@ def _kept(schedule: Any, blocks: _Blocks) -> Any:
     return store
 
 
-def _stored(schedule: Any, blocks: _Blocks) -> tuple[Any, Any]:
+def _stored(schedule: Schedule, blocks: _Blocks) -> tuple[BlockRV, BlockRV]:
     """The blocks that take accumulators from fragments into shared memory, and from there on."""
     stored = schedule.cache_write(blocks.outer, 0, _SUMS)
     schedule.storage_align(stored, 0, -2, SIDE, _SKEW // 2)
@@ -291,7 +294,7 @@ def _stored(schedule: Any, blocks: _Blocks) -> tuple[Any, Any]:
     return stored, store
 
 
-def _cut(schedule: Any, block: Any) -> Any:
+def _cut(schedule: Schedule, block: BlockRV) -> LoopRV:
     """Cut the last two loops of a block into fragments; the loop of a fragment's rows."""
     row, column = schedule.get_loops(block)[-2:]
     row, row_inner = schedule.split(row, [None, SIDE])
@@ -303,7 +306,7 @@ def _cut(schedule: Any, block: Any) -> Any:
 
 
 def _tensorize(
-    schedule: Any, blocks: _Blocks, matmul: Matmul, fragments: Sequence[Any], store: Any, start: Any
+    schedule: Schedule, blocks: _Blocks, matmul: Matmul, fragments: Sequence[BlockRV], store: BlockRV, start: BlockRV
 ) -> None:
     kind = f"{SIDE}x{SIDE}x{SIDE}"
     transposed = "_trans" if matmul.k_last else ""
@@ -316,7 +319,7 @@ def _tensorize(
     schedule.tensorize(schedule.get_loops(blocks.inner)[-3], f"wmma_sync_{kind}_f16f16f32{transposed}")
 
 
-def _written(schedule: Any, stored: Any, matmul: Matmul) -> None:
+def _written(schedule: Schedule, stored: BlockRV, matmul: Matmul) -> None:
     """The accumulators of a warp, and their epilogue, by its lanes."""
     row, column = schedule.get_loops(stored)[-2:]
     if matmul.columns_first:
