@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tunehub.tir.index_expressions import compiled, operator_name, parts_of
+from tunehub.tir.index_expressions import Expression, compiled, operator_name, parts_of
 from tunehub.tir.nodes import buffer_kind, buffer_of, element_type, integer, symbolic
-from tunehub.tir.versions import LOADS
+from tunehub.tir.versions import BINDINGS, LOADS
 
 if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, BufferLoad, BufferStore, For, Node, PrimExpr, PrimFunc, Stmt
@@ -30,16 +30,16 @@ _MOST_POINTS = 1 << 21  # of one index
 
 
 class BufferAccess(NamedTuple):  # thousands are made for a network
-    """A load or a store, and what is known where it happens: the ``loops`` around it and the ``conditions`` that
-    hold."""
+    """A load or a store, and what is known where it happens: the ``loops`` around it, values that have a name among
+    them, and the ``conditions`` that hold."""
 
     node: BufferLoad | BufferStore
-    loops: tuple[For, ...]
+    loops: tuple[For | Stmt, ...]
     conditions: tuple[PrimExpr, ...]
 
 
 class _Here(NamedTuple):
-    loops: tuple[For, ...] = ()
+    loops: tuple[For | Stmt, ...] = ()
     conditions: tuple[PrimExpr, ...] = ()
 
 
@@ -51,7 +51,8 @@ def accesses_in(lowered: PrimFunc) -> list[BufferAccess]:
 def unproven(accesses: Iterable[BufferAccess]) -> Buffer | None:
     """The first buffer with an access of which it is not proven that it lies inside; None when there is none.
 
-    Indices that are read from memory, as those of a gather, count as inside: no schedule makes any.
+    Indices that are read from memory, as those of a gather, count as inside: no schedule makes any. Functions with open
+    axes have such loops over their tiles, which are proven by themselves.
     """
     proof = _Proof()
     return next((buffer_of(access.node) for access in accesses if not proof.is_inside(access)), None)
@@ -65,6 +66,11 @@ def _accesses(node: Node, here: _Here) -> Iterator[BufferAccess]:
     if kind == "SeqStmt":
         for each in node.seq:
             yield from _accesses(each, here)
+            if type(each).__name__ in BINDINGS:
+                here = here._replace(loops=(*here.loops, each))
+    elif kind == "LetStmt":
+        yield from _accesses(node.value, here)
+        yield from _accesses(node.body, here._replace(loops=(*here.loops, node)))
     elif kind == "For":
         yield from _accesses(node.body, here._replace(loops=(*here.loops, node)))
     elif kind == "BufferStore" or kind in LOADS:
@@ -103,6 +109,7 @@ class _Proof:
     def __init__(self) -> None:
         self._analyzer = symbolic().Analyzer()
         self._bound: set[int] = set()
+        self._read: set[int] = set()  # variables whose values come from memory
 
     def is_inside(self, access: BufferAccess) -> bool:
         """Whether all indices are. One that is not, as that of a vector that goes on in the next row, may be inside
@@ -136,18 +143,34 @@ class _Proof:
             [index.base, index.base + index.stride * (index.lanes - 1)] if type(index).__name__ == "Ramp" else [index]
         )
 
-    def _bind(self, loop: For) -> None:
+    def _bind(self, loop: For | Stmt) -> None:
         import tvm
 
-        if hash(loop) not in self._bound:
-            self._bound.add(hash(loop))
-            span = tvm.ir.Range.from_min_extent(loop.min, loop.extent)
-            self._analyzer.bind(loop.loop_var, span, allow_override=True)
+        if hash(loop) in self._bound:
+            return
+        self._bound.add(hash(loop))
+        if type(loop).__name__ in BINDINGS:
+            if self._is_read(loop.value):
+                self._read.add(hash(loop.var))
+            self._analyzer.bind(loop.var, loop.value, allow_override=True)
+            return
+        if self._is_read(loop.min) or self._is_read(loop.extent):
+            self._read.add(hash(loop.loop_var))
+        span = tvm.ir.Range.from_min_extent(loop.min, loop.extent)
+        self._analyzer.bind(loop.loop_var, span, allow_override=True)
+
+    def _is_read(self, index: PrimExpr) -> bool:
+        kind = type(index).__name__
+        if kind in _LEAVES:
+            return hash(index) in self._read
+        return kind in LOADS or any(map(self._is_read, parts_of(index)))
 
     def _is_inside(self, index: PrimExpr, extent: int, access: BufferAccess) -> bool:
-        if self._is_bounded(index, extent) or _is_read(index):
+        if self._is_bounded(index, extent) or self._is_read(index):
             return True
-        return self._is_bounded_where(index, extent, access.conditions) or _always_inside(index, extent, access)
+        if self._is_bounded_where(index, extent, access.conditions):
+            return True
+        return _always_inside(self._analyzer.simplify(index), extent, access)
 
     def _is_bounded_where(self, index: PrimExpr, extent: int, conditions: tuple[PrimExpr, ...]) -> bool:
         with ExitStack() as held:
@@ -163,26 +186,32 @@ class _Proof:
         return int(found.min_value) >= 0 and int(found.max_value) < extent
 
 
-def _is_read(index: PrimExpr) -> bool:
-    kind = type(index).__name__
-    return kind not in _LEAVES and (kind in LOADS or any(map(_is_read, parts_of(index))))
-
-
 def _always_inside(index: PrimExpr, extent: int, access: BufferAccess) -> bool:
     """Whether all values of ``index`` that occur are inside; False where there are too many, or it depends on something
-    else than loops."""
+    else than loops. First with the conditions on its own variables alone, which are fewer values."""
     try:
         wanted = compiled(index)
     except KeyError:
         return False
-    conditions = []
-    for condition in access.conditions:
-        try:
-            conditions.append(compiled(condition))
-        except KeyError:  # it depends on memory: inside, whether it holds or not
+    conditions = list(_compiled_conditions(access.conditions))
+    own = [each for each in conditions if wanted.variables.issuperset(each.variables)]
+    return _none_outside(wanted, own, extent, access) or (
+        len(own) < len(conditions) and _none_outside(wanted, conditions, extent, access)
+    )
+
+
+def _compiled_conditions(conditions: Iterable[PrimExpr]) -> Iterator[Expression]:
+    for condition in conditions:
+        if type(condition).__name__ == "And":
+            yield from _compiled_conditions((condition.a, condition.b))
             continue
+        with suppress(KeyError):  # it depends on memory: inside, whether it holds or not
+            yield compiled(condition)
+
+
+def _none_outside(wanted: Expression, conditions: list[Expression], extent: int, access: BufferAccess) -> bool:
     needed = wanted.variables.union(*(each.variables for each in conditions))
-    loops = [loop for loop in access.loops if hash(loop.loop_var) in needed]
+    loops = [each for each in access.loops if type(each).__name__ == "For" and hash(each.loop_var) in needed]
     extents = [integer(loop.extent) or 0 for loop in loops]
     if len(loops) != len(needed) or not 0 < math.prod(extents) <= _MOST_POINTS:
         return False

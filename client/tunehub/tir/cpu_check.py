@@ -45,6 +45,10 @@ def fault(scheduled: PrimFunc, _target: Target) -> Fault | NotSimulated | None:
 
 
 def _fault(scheduled: PrimFunc) -> Fault | NotSimulated | None:
+    try:
+        check_tiles(scheduled)
+    except GuardError as error:
+        return Fault("beyond_tile", str(error))
     tried = probes(scheduled)
     for values in tried:
         found = _fault_of_instance(instance(scheduled, values))
@@ -67,10 +71,7 @@ def _fault_of_instance(scheduled: PrimFunc) -> Fault | None:
     except GuardError as error:
         return Fault("code_size", str(error))
     try:
-        check_tiles(scheduled)
         lowered = flattening(with_opaque_blocks(main_module(scheduled))).before["main"]
-    except GuardError as error:
-        return Fault("beyond_tile", str(error))
     except Exception as error:  # TVM raises many kinds
         return Fault("lowering", last_line(error))
     accesses = accesses_in(lowered)

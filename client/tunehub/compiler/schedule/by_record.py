@@ -12,6 +12,7 @@ from tunehub.kernels.symbolic.loops import over_pieces
 from tunehub.kernels.symbolic.pieces import piece_of, without_shared_blocks
 from tunehub.kernels.symbolic.schedule import fewest_for_threads, rewrites_layouts
 from tunehub.kernels.template_fit import TemplateFit, machine_for
+from tunehub.tir.cpu_check import check_proven
 from tunehub.tir.guard import check_features, check_function
 from tunehub.tir.nodes import main_module
 from tunehub.tir.open_axes import OpenAxes, separate_axes
@@ -87,6 +88,7 @@ def _piece(function: PrimFunc, axes: OpenAxes) -> PrimFunc:
 def _over(function: PrimFunc, axes: OpenAxes, piece: PrimFunc, schedule: Schedule, target: Target) -> PrimFunc:
     scheduled = schedule.mod["main"]
     check_function(scheduled, piece, target)
+    check_proven(scheduled, target)
     if rewrites_layouts(scheduled.body):
         raise KnobError("its weights are packed in a way of its own, and other sizes read them, too")
     return over_pieces(function, axes, scheduled, fewest_for_threads(piece, machine_for(target)))

@@ -30,6 +30,8 @@ def impure_reduction(function: PrimFunc) -> str | None:
     update combines with must not be in the initial value, too: a bias would be added twice.
     """
     for block in blocks_in(function.body):
+        if block.match_buffers:  # an instruction: what it does stands nowhere
+            continue
         if reduces(block) or block.init is not None:
             own = [buffer_of(region) for region in block.writes]
             if not all(_combines(store, own) for store in _stores(block.body)) or _begins_with_update(block):
