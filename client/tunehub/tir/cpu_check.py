@@ -41,7 +41,14 @@ def check_proven(scheduled: PrimFunc, target: Target) -> None:
 def fault(scheduled: PrimFunc, _target: Target) -> Fault | NotSimulated | None:
     """What is wrong with ``scheduled``, a PrimFunc with a schedule for a CPU; None: it is proven to leave no buffer,
     and nothing else was found. Takes some 25 ms where it is not remembered."""
-    return remembered(scheduled, lambda: _fault(scheduled))
+    return remembered(scheduled, lambda: _fault_or_depth(scheduled))
+
+
+def _fault_or_depth(scheduled: PrimFunc) -> Fault | NotSimulated | None:
+    try:
+        return _fault(scheduled)
+    except RecursionError:  # a record adds hundreds of loops around a block
+        return Fault("code_size", "its loops are nested too deep")
 
 
 def _fault(scheduled: PrimFunc) -> Fault | NotSimulated | None:

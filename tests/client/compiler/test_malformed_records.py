@@ -213,7 +213,7 @@ TRACES: dict[str, tuple[Callable[[Trace], None], str | None]] = {
     ),
     "endless_tile": (only(LAST, LAST_LOOPS, ["Split", ["l914", None, 2**31], [1, 0], ["l1", "l2"]]), "steps"),
     "deep_nest": (only(BLOCK, *[["AddUnitLoop", ["b900"], [], [f"l{i}"]] for i in range(1, 1900)]), "makes 1899 loops"),
-    "deep_nest_allowed": (only(BLOCK, *[["AddUnitLoop", ["b900"], [], [f"l{i}"]] for i in range(1, 500)]), None),
+    "deep_nest_allowed": (only(BLOCK, *[["AddUnitLoop", ["b900"], [], [f"l{i}"]] for i in range(1, 500)]), "too deep"),
     "many_copies": (
         only(BLOCK, *[["CacheRead", ["b900", []], [0, "global"], [f"b{i}"]] for i in range(1, 900)]),
         "899 blocks",
@@ -221,7 +221,7 @@ TRACES: dict[str, tuple[Callable[[Trace], None], str | None]] = {
     "gpu_threads": (only(LAST, LAST_LOOPS, ["Bind", ["l912"], ["threadIdx.x"], []]), "GPU threads"),
     "gpu_pipeline": (only(BLOCK, LOOPS, ["Annotate", ["l905", [0, 1]], ["software_pipeline_stage"], []]), "for GPUs"),
     "gpu_buffers": (only(BLOCK, ["Annotate", ["b900", 5], ["double_buffer_scope"], []]), "for GPUs"),
-    "gpu_scopes": (only(BLOCK, ["SetScope", ["b900"], [0, "shared"], []]), None),
+    "gpu_scopes": (only(BLOCK, ["SetScope", ["b900"], [0, "shared"], []]), "is for GPUs"),
     "false_packing": (
         only(BLOCK, ["Annotate", ["b900", True], ["meta_schedule.layout_rewrite_preproc"], []]),
         "does not copy",

@@ -17,6 +17,7 @@ from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.tensor_core import sketch as tensor_core
 from tunehub.kernels.cuda.gemm.tensor_core.cost import seconds
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile
+from tunehub.kernels.devices.known import device_of
 from tunehub.tir.guard import check_function
 from tunehub_builder.tuning.intrinsics import load_cuda_intrinsics
 from tunehub_builder.tuning.journal import Trial
@@ -40,7 +41,9 @@ class TensorCoreSearch:
             check_function(schedule.mod["main"], mod["main"], target)
             return schedule
 
-        tiles = likeliest_first(tensor_core.tiles(matmul), partial(seconds, matmul), self._random, _BLUR)
+        tiles = likeliest_first(
+            tensor_core.tiles(matmul), partial(seconds, matmul, device=device_of(target)), self._random, _BLUR
+        )
         self._search = TileSearch(tiles, apply)
 
     def propose(self, trials: Sequence[Trial], limit: int) -> list[Any]:

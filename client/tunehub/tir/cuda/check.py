@@ -15,11 +15,12 @@ from tunehub.tir.cuda.bounds import buffer_left
 from tunehub.tir.cuda.fault import Fault, FaultError, NotSimulated, NotSimulatedError, Rule
 from tunehub.tir.cuda.known_faults import remembered
 from tunehub.tir.cuda.limits import excess_shared_memory, excess_threads, limits_of
-from tunehub.tir.cuda.lowering import half_lowered, lowered_on, ungenerated
+from tunehub.tir.cuda.lowering import half_lowered, lowered_on
 from tunehub.tir.cuda.reductions import impure_reduction
 from tunehub.tir.cuda.simulation import simulate
 from tunehub.tir.cuda.simulation.kernel import launches
 from tunehub.tir.cuda.thread_extents import uneven_tag
+from tunehub.tir.cuda.ungenerated import ungenerated
 from tunehub.tir.flattened_indices import may_misread, misread_in
 from tunehub.tir.flattening import flattening
 from tunehub.tir.nodes import is_static
@@ -33,7 +34,7 @@ Verdict: TypeAlias = Fault | NotSimulated | None
 
 _MOST_ELEMENTS = 1 << 20  # of all parameters of an instance
 
-CHECK_VERSION = 9
+CHECK_VERSION = 10
 """Changes whenever a schedule could be judged otherwise than before."""
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.tir.flattening import with_opaque_blocks
-from tunehub.tir.nodes import children, main_module, parameters, statements_in
+from tunehub.tir.nodes import main_module
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
-    from tunehub.tir.types import IRModule, Pass, PrimFunc, Stmt
+    from tunehub.tir.types import IRModule, Pass, PrimFunc
 
 
 def lowered(function: PrimFunc, target: Target) -> PrimFunc:
@@ -34,41 +33,6 @@ def lowered_on(opaque: IRModule, target: Target) -> PrimFunc:
     """The second half of :func:`lowered`."""
     with _with_host(target):
         return _passes()(opaque)["main"]
-
-
-def ungenerated(lowered: PrimFunc) -> str | None:
-    """What TVM generates no code for in a function as :func:`lowered` gives it, or None."""
-    from tvm.tirx.analysis import undefined_vars
-
-    apart = parameters(lowered) if hasattr(lowered, "buffer_map") else []  # 0.25: a buffer's memory is no parameter
-    own = [buffer.data for buffer in apart]
-    left = [str(variable.name) for variable in undefined_vars(lowered.body, [*lowered.params, *own])]
-    if left:
-        return f"{left[0]} is used where it has no value"
-    if any(any(_kernels(loop.body)) for loop in _host_loops(lowered.body)):
-        return "kernels are launched in a loop"  # where it is unrolled, TVM loses their threads
-    inside = (node.buffer for body in _kernels(lowered.body) for node in statements_in(body) if _allocates(node))
-    taken = next((str(buffer.name) for buffer in inside if str(buffer.scope()) == "global"), None)
-    return None if taken is None else f"a kernel allocates global memory, {taken}"
-
-
-def _kernels(node: Stmt) -> Iterator[Any]:
-    """The bodies of kernels under a statement."""
-    return (each.body for each in statements_in(node) if getattr(each, "attr_key", None) == "thread_extent")
-
-
-def _host_loops(node: Stmt) -> Iterator[Any]:
-    """The loops outside all kernels."""
-    if getattr(node, "attr_key", None) == "thread_extent":
-        return
-    if type(node).__name__ == "For":
-        yield node
-    for child in children(node):
-        yield from _host_loops(child)
-
-
-def _allocates(node: Stmt) -> bool:
-    return type(node).__name__ == "AllocBuffer"
 
 
 def _with_host(target: Target) -> Target:

@@ -216,6 +216,29 @@ def test_kernels_in_a_loop_are_a_fault(unrolled: bool) -> None:
     assert fault(schedule.mod["main"], TARGET) == Fault("lowering", "kernels are launched in a loop")
 
 
+@pytest.mark.parametrize(
+    ("dtype", "lanes", "says"),
+    [
+        ("float32", 8, None),
+        ("int32", 12, "12 numbers of 32 bits"),
+        ("int8", 16, None),
+        ("float16", 3, "3 numbers of 16 bits"),
+    ],
+)
+def test_vectors_that_cuda_lacks_are_a_fault(dtype: str, lanes: int, says: str | None) -> None:
+    data = te.placeholder((lanes * 4,), dtype, name="data")
+    schedule = Schedule(_module(data, te.compute(data.shape, lambda i: data[i] + data[i], name="result")))
+    outer, inner = schedule.split(schedule.get_loops(schedule.get_sblock("result"))[0], [4, lanes])
+    schedule.bind(outer, "threadIdx.x")
+    schedule.vectorize(inner)
+    assert fault(schedule.mod["main"], TARGET) == (says and Fault("lowering", f"CUDA has no vector of {says}"))
+
+
+def test_fragments_of_tensor_cores_that_no_instruction_fills_are_a_fault() -> None:
+    found = fault(_through("wmma.accumulator", 8).mod["main"], TARGET)
+    assert found == Fault("lowering", "twice is for tensor cores, and accessed without them")
+
+
 def test_global_memory_that_a_kernel_allocates_is_a_fault() -> None:
     schedule = _through("global", 8)
     found = fault(schedule.mod["main"], TARGET)

@@ -17,6 +17,7 @@ from tvm.tirx.transform import StmtSimplify, UnrollLoop
 from tunehub.compiler.cuda.side_by_side import SideBySide
 from tunehub.kernels.cuda.gemm import rule, tiles
 from tunehub.kernels.cuda.gemm.split_k.sketch import SplitTile, apply, matmul_of
+from tunehub.kernels.devices.known import device_of
 from tunehub.tir.cuda.kept_loops import with_kept_loops
 from tunehub.tir.lowering import IS_SCHEDULED, PIPELINE, without_cleaning
 
@@ -35,7 +36,7 @@ def _divided(make: Callable[[], Any], **tile: Any) -> Any:
 def _tiled() -> Any:
     sums = tiles.sums_of(conv(64, 14, 64))
     assert sums is not None and sums.problem is not None
-    (tile,) = rule.ranked(sums.problem, shared_memory=49152, threads=1024, count=1)
+    (tile,) = rule.ranked(sums.problem, device_of(TARGET), shared_memory=49152, threads=1024, count=1)
     return tiles.checked_tiles(conv(64, 14, 64), sums, tile).mod["main"]
 
 

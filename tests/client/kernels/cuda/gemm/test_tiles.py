@@ -33,6 +33,7 @@ DEVICE = default_device()
 TARGET = tvm.target.Target(
     {"kind": "cuda", "arch": "sm_80", "max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
 )
+H200 = tvm.target.Target({**{str(name): value for name, value in TARGET.export().items()}, "arch": "sm_90"})
 LIMITS = {"shared_memory": 49152, "threads": 1024}
 
 
@@ -235,7 +236,7 @@ def test_in_half_precision_tensor_cores_serve_all_but_groups_and_few_outputs() -
 
 def test_a_rule_that_promises_little_says_so() -> None:
     with pytest.raises(NoTileError, match="a guess must promise"):
-        by_one(cuda_tiles, _product(784, 16, 320, "none"), TARGET)
+        by_one(cuda_tiles, _product(784, 16, 320, "none"), H200)
 
 
 def test_what_cannot_be_launched_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +255,7 @@ def test_a_function_without_a_record_gets_a_tile() -> None:
 
 
 def test_the_report_says_why_there_is_none() -> None:
-    outcome, scheduled = schedule_function(_product(784, 16, 320, "none")["main"], TARGET, EmptyLookup())
+    outcome, scheduled = schedule_function(_product(784, 16, 320, "none")["main"], H200, EmptyLookup())
     assert (outcome.rung, scheduled) == (None, None)
     (rejected,) = outcome.rejected
     assert rejected.template == "cuda_tiles"
