@@ -55,7 +55,7 @@ def _parts(expression: PrimExpr) -> Iterator[PrimExpr]:
     yield expression
     indices = getattr(expression, "indices", ())
     for part in (*parts_of(expression), *(index for index in indices if type(index).__name__ != "Ramp")):
-        if not isinstance(part, int):
+        if not isinstance(part, (int, float, str)):  # of constants
             yield from _parts(part)
 
 

@@ -236,7 +236,7 @@ def test_vectors_that_cuda_lacks_are_a_fault(dtype: str, lanes: int, says: str |
 
 def test_fragments_of_tensor_cores_that_no_instruction_fills_are_a_fault() -> None:
     found = fault(_through("wmma.accumulator", 8).mod["main"], TARGET)
-    assert found == Fault("lowering", "twice is for tensor cores, and accessed without them")
+    assert found == Fault("lowering", "twice_wmma.accumulator is for tensor cores, and accessed without them")
 
 
 def test_global_memory_that_a_kernel_allocates_is_a_fault() -> None:
