@@ -27,7 +27,6 @@ OPTIONS = (
     click.Option(["--targets"], default="host", show_default=True, help="host, or names of `schedules`, by commas."),
     click.Option(["-o", "out"], type=click.Path(dir_okay=False, path_type=Path), required=True, help="Lines of JSON."),
 )
-CASES_OF_A_FUNCTION = 20
 _SAID = 20  # bad cases that are printed
 _THREADS = "4"  # of TVM's pool: schedules that race show it
 
@@ -68,10 +67,11 @@ def rows(cases: list[Any]) -> list[Row]:
 
 def _places(count: int, seed: int, targets: list[str]) -> Iterator[tuple[str, str, int]]:
     """Target, kind and seed of each function; all kinds on all targets in turn."""
+    from benchmarks.random_traces.cases import CASES
     from benchmarks.random_traces.functions import KINDS
 
     pairs = [(target, kind) for kind in KINDS for target in targets]
-    for number in range(-(-count // CASES_OF_A_FUNCTION)):
+    for number in range(-(-count // CASES)):
         target, kind = pairs[number % len(pairs)]
         yield target, kind, 1_000_000 * seed + number // len(pairs)
 
@@ -91,7 +91,7 @@ def _append(out: Path, name: str, kind: str, seed: int) -> None:
     import tvm
 
     import tunehub
-    from benchmarks.random_traces.cases import Case, Unit
+    from benchmarks.random_traces.cases import CASES, Case, Unit
     from benchmarks.schedules.lines import TARGETS, no_compiler
 
     target = tunehub.host_target() if name == "host" else tvm.target.Target(dict(TARGETS[name]))
@@ -104,9 +104,7 @@ def _append(out: Path, name: str, kind: str, seed: int) -> None:
                 cases = list(unit.cases())
     except Exception as error:
         place = {"target": name, "kind": kind, "seed": seed}
-        cases = [
-            Case(**place, number=number, bad=f"the function itself: {error}") for number in range(CASES_OF_A_FUNCTION)
-        ]
+        cases = [Case(**place, number=number, bad=f"the function itself: {error}") for number in range(CASES)]
     with out.open("ab") as lines:
         lines.write(b"".join(msgspec.json.encode(case) + b"\n" for case in cases))
 

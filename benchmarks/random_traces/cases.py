@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from benchmarks.random_traces import CASES_OF_A_FUNCTION
 from benchmarks.random_traces.forks import LOST, Send, in_fork
 from benchmarks.random_traces.functions import random_function
 from benchmarks.random_traces.traces import random_knobs, random_trace
@@ -33,6 +32,7 @@ from tunehub.tir.workload import workload_text
 from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.template_record import TemplateRecord
 
+CASES = 20  # of one function
 _KNOBS = 0.2  # of the cases, where a template is for the function
 _WAYS = (("exact", False), ("exact", False), ("exact", False), ("anchor", True), ("transfer", False))
 _GUARD_BYTES = 1 << 16  # on both sides of an output
@@ -88,7 +88,7 @@ class Unit:
             session.warm_up()
             session.refer(workload_text(self.mod["main"]))
             _ = self.plain  # which all forks have
-        for number in range(CASES_OF_A_FUNCTION):
+        for number in range(CASES):
             yield self._case(number, session)
 
     def _case(self, number: int, session: VerifySession) -> Case:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks.random_traces import CASES_OF_A_FUNCTION
+from benchmarks.random_traces.cases import CASES
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ def _counts(out: Path, count: int, targets: str) -> dict[str, float]:
 def test_no_random_record_does_harm(targets: str, tmp_path: Path) -> None:
     out = tmp_path / "cases.jsonl"
     for functions in (1, 2):  # the second run goes on
-        counts = _counts(out, functions * CASES_OF_A_FUNCTION, targets)
-        assert counts["records"] == functions * CASES_OF_A_FUNCTION
+        counts = _counts(out, functions * CASES, targets)
+        assert counts["records"] == functions * CASES
         assert counts["bad"] == 0
     assert counts["served_right"] < counts["records"]

@@ -51,7 +51,7 @@ tunehub publish s3://bucket/hub --catalogue --url https://hub.example.org
 tunehub rebuild packages/llvm-znver5-0.1.0.tunepkg work/resnet
 tunehub refresh s3://bucket/hub --online-key online
 tunehub replay packages/llvm-znver5-0.1.0.tunepkg --tvm 0.27,0.26 -o compat.json
-tunehub replay packages/cuda-h200-0.16.0.tunepkg --model mobilenet_v2_half8.onnx --from-misses llama.jsonl
+tunehub replay packages/cuda-h200-0.17.0.tunepkg --model mobilenet_v2_half8.onnx --from-misses llama.jsonl
 tunehub resolve llvm-znver4
 tunehub resolve llvm-znver4 --require 'attested>=2'
 tunehub review submission/

@@ -19,7 +19,7 @@ import numpy as np
 
 from tunehub.tir.index_expressions import Expression, compiled, operator_name, parts_of
 from tunehub.tir.nodes import buffer_kind, buffer_of, element_type, integer, symbolic
-from tunehub.tir.versions import BINDINGS, LOADS
+from tunehub.tir.versions import BIND, BINDINGS, LOADS
 
 if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, BufferLoad, BufferStore, For, Node, PrimExpr, PrimFunc, Stmt
@@ -68,7 +68,7 @@ def _accesses(node: Node, here: _Here) -> Iterator[BufferAccess]:
             yield from _accesses(each, here)
             if type(each).__name__ in BINDINGS:
                 here = here._replace(loops=(*here.loops, each))
-    elif kind == "LetStmt":
+    elif kind in BINDINGS and kind != BIND:
         yield from _accesses(node.value, here)
         yield from _accesses(node.body, here._replace(loops=(*here.loops, node)))
     elif kind == "For":

@@ -82,13 +82,18 @@ def _fault_of_instance(scheduled: PrimFunc, target: Target) -> Fault | NotSimula
     try:
         opaque = half_lowered(scheduled, target)
         function = lowered_on(opaque, target)
-        refused = ungenerated(function)
     except Exception as error:  # TVM raises many kinds
         return Fault("lowering", last_line(error))
-    if refused is not None:
-        return Fault("lowering", refused)
+    refused = _judged(lambda: _ungenerated(function))
+    if isinstance(refused, Fault):
+        return refused
     misread = _judged(lambda: _misread(scheduled, opaque))
     return misread if isinstance(misread, Fault) else kernel_fault(function, target) or misread or found
+
+
+def _ungenerated(function: PrimFunc) -> Fault | None:
+    found = ungenerated(function)
+    return None if found is None else Fault("lowering", found)
 
 
 def structural_fault(scheduled: PrimFunc) -> Verdict:

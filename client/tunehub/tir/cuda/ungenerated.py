@@ -43,7 +43,11 @@ def _ungenerated_statement(node: Stmt) -> str | None:
         accesses = type(part).__name__ == "BufferStore" or type(part).__name__ in LOADS
         if accesses and str(buffer_of(part).scope()).startswith(_FRAGMENTS):
             return f"{buffer_of(part).name} is for tensor cores, and accessed without them"
-        if kind != type(part).__name__ and (vector := _VECTOR.fullmatch(element_type(part))):
+        if (
+            part is not node
+            and type(part).__name__ != "StringImm"
+            and (vector := _VECTOR.fullmatch(element_type(part)))
+        ):
             bits, lanes = map(int, vector.groups())
             if lanes not in _LANES[bits]:
                 return f"CUDA has no vector of {lanes} numbers of {bits} bits"

@@ -46,24 +46,6 @@ _OF_THREE: dict[int, tuple[int, ...]] = {1: (3, 1, 8, 4, 128), **dict.fromkeys((
 # Of 4 bits likewise, from so many columns on; at 16,384 these are slower, in between nothing was measured.
 _WIDE = 24 << 10
 _OF_WIDE: dict[int, tuple[int, ...]] = {16: (3, 1, 4, 2, 128, 1)}
-# Of 4 bits likewise, by the most rows, columns and K of products that were measured one by one, where these are faster.
-_OF_PRODUCTS: dict[int, dict[tuple[int, int], tuple[int, ...]]] = {
-    1: {(3584, 18944): (2, 1, 16, 2, 128)},
-    4: {(3072, 3072): (2, 1, 12, 2, 128), (9216, 3072): (2, 3, 4, 2, 128), (16384, 3072): (4, 2, 4, 2, 128)},
-    8: {
-        (3072, 3072): (2, 1, 12, 2, 128),
-        (3584, 3584): (2, 1, 7, 2, 128),
-        (9216, 3072): (2, 3, 4, 2, 128),
-        (16384, 3072): (4, 2, 4, 2, 128),
-        (28672, 4096): (4, 1, 4, 2, 256),
-        (37888, 3584): (2, 3, 4, 2, 128),
-    },
-    16: {
-        (9216, 3072): (3, 2, 4, 2, 128),
-        (16384, 3072): (2, 4, 4, 2, 128),
-        (37888, 3584): (3, 2, 2, 2, 128, 1),
-    },
-}
 # Warpgroups, blocks of a cluster, stages and depth, how many blocks there have to be at least, and of each
 # multiprocessor that clusters find at most, likewise; None: another tile is faster.
 _Wgmma: TypeAlias = "tuple[int, int, int, int, int, int]"
@@ -99,19 +81,17 @@ def chosen(extents: LowBatchExtents, asked: int, device: GpuDevice, warpgroups: 
         wgmma = _wgmma(extents, device)
         if wgmma is not None and fits(extents, wgmma, asked):
             return wgmma
-    staged = (*_of_product(extents, device), *_staged(extents, device))
+    staged = (*_of_columns(extents, device), *_staged(extents, device))
     return next((tile for tile in staged if fits(extents, tile, asked)), None) or _of_registers(extents, device)
 
 
-def _of_product(extents: LowBatchExtents, device: GpuDevice) -> Iterator[StagedTile]:
-    """The tile that was fastest for the very product, or for as many columns."""
+def _of_columns(extents: LowBatchExtents, device: GpuDevice) -> Iterator[StagedTile]:
+    """The tile that was fastest for as many columns of weights of 4 bits."""
     rows = _most_rows(_STAGED[_FOUR], extents)
-    if extents.weights.bits != _FOUR or rows is None:
+    if extents.weights.bits != _FOUR or rows is None or not lies_in_words(extents):
         return
     three = _wave(2, device) < extents.columns <= _wave(3, device) and extents.depth < _DEEP
-    alike = _OF_THREE if three else _OF_WIDE if extents.columns >= _WIDE else {}
-    of_columns = alike.get(rows) if lies_in_words(extents) else None
-    found = _OF_PRODUCTS.get(rows, {}).get((extents.columns, extents.depth), of_columns)
+    found = (_OF_THREE if three else _OF_WIDE if extents.columns >= _WIDE else {}).get(rows)
     if found is not None:
         yield _staged_tile(found)
 
