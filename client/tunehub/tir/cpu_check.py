@@ -17,7 +17,17 @@ from tunehub.tir.cuda.known_faults import remembered
 from tunehub.tir.cuda.reductions import impure_reduction
 from tunehub.tir.flattening import flattening, with_opaque_blocks
 from tunehub.tir.guard import FaultFoundError, GuardError, check_size, check_tiles
-from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of, children, integer, is_reduction, main_module
+from tunehub.tir.nodes import (
+    blocks_in,
+    buffer_kind,
+    buffer_of,
+    children,
+    integer,
+    is_reduction,
+    main_module,
+    reduces,
+    statements_in,
+)
 from tunehub.tir.symbols import instance, probes, variables_in
 from tunehub.tir.versions import PARALLEL, VECTORIZED
 
@@ -25,7 +35,7 @@ if TYPE_CHECKING:
     from tunehub.target.types import Target
     from tunehub.tir.types import Buffer, PrimFunc, Stmt
 
-CPU_CHECK_VERSION = 2
+CPU_CHECK_VERSION = 3
 """Changes whenever a schedule could be judged otherwise than before."""
 
 _STRIDES_FACTOR, _STRIDES_FREE = 16, 1 << 20  # elements: at most 16 × those of the buffer, and 2^20
@@ -70,7 +80,7 @@ def _fault_of_instance(scheduled: PrimFunc) -> Fault | None:
         return Fault("reduction", impure)
     if raced is not None:
         return Fault("race", raced)
-    early = _read_before_written(scheduled.body)
+    early = _read_before_written(scheduled.body) or _partly_reduced(scheduled.body)
     if early is not None:
         return Fault("unwritten", early)
     try:
@@ -119,6 +129,22 @@ def _read_before_written(body: Stmt) -> str | None:
             if hash(buffer_of(region)) in waiting:
                 return str(buffer_of(region).name)
         waiting -= own
+    return None
+
+
+def _partly_reduced(body: Stmt) -> str | None:
+    """The name of a buffer that a reduction reads, and another one writes where a condition holds: ``RFactor`` of a
+    tile that goes beyond the end leaves parts of sums that nobody begins."""
+    partly: set[int] = set()
+    for realize in (node for node in statements_in(body) if type(node).__name__ == "SBlockRealize"):
+        block = realize.block
+        if not reduces(block):
+            continue
+        for region in block.reads:
+            if hash(buffer_of(region)) in partly:
+                return str(buffer_of(region).name)
+        if integer(realize.predicate) != 1:
+            partly |= {hash(buffer_of(region)) for region in block.writes}
     return None
 
 

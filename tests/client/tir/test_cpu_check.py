@@ -86,6 +86,12 @@ def tiles_across_rows(schedule: Any) -> None:
     schedule.reverse_compute_at(schedule.get_sblock("d"), outer)
 
 
+def parts_of_sums_beyond_the_end(schedule: Any) -> None:
+    k = _loops(schedule, "c")[2]
+    outer, _ = schedule.split(k, [3, 8], preserve_unit_iters=True)
+    schedule.rfactor(outer, 0)
+
+
 def maximum_behind_its_readers(schedule: Any) -> None:
     maximum = schedule.get_sblock("T_softmax_maxelem")
     schedule.reverse_compute_at(maximum, _loops(schedule, "T_softmax_norm")[0], preserve_unit_loops=True)
@@ -126,6 +132,7 @@ def _has(schedule: Any, name: str) -> bool:
     [
         (product, padded_after_its_epilogue, "not proven to lie inside its buffer (d)"),
         (product, tiles_across_rows, "a tile writes elements of other tiles"),
+        (product, parts_of_sums_beyond_the_end, "a buffer is read before it is written (c.rf)"),
         (softmax, maximum_behind_its_readers, "a buffer is read before it is written (T_softmax_maxelem)"),
         (product, far_apart, "strides take far more memory than their elements (c)"),
         (product, many_statements, "compiling it would take minutes"),
