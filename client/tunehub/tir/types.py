@@ -5,9 +5,10 @@ type checkers only (``if TYPE_CHECKING``), so that they cost nothing."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 IRModule: TypeAlias = Any
 """``tvm.ir.IRModule``."""
@@ -107,5 +108,5 @@ DeviceTensor: TypeAlias = Any
 PackedFunc: TypeAlias = Any
 """``tvm_ffi.Function``: a function that TVM calls, by its name or as a value."""
 
-Array: TypeAlias = npt.NDArray[Any]
+Array: TypeAlias = "npt.NDArray[Any]"
 """A numpy array, whatever it holds."""
