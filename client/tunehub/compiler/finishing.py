@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tunehub.compiler.preparing import DEFAULT_SCHEDULE
+from tunehub.kernels.symbolic.schedule import rewrites_layouts
 from tunehub.report.ladder import StepRejected
-from tunehub.tir.lowering import is_scheduled
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
@@ -39,10 +39,11 @@ def finish(mod: IRModule, target: Target, replaced: dict[str, StepRejected]) -> 
 
 
 def _split_packing(mod: IRModule) -> IRModule:
-    """Split the packing of weights off the scheduled functions; the others are set aside meanwhile.
+    """Split the packing of weights off the functions that pack some; the others are set aside meanwhile.
 
     TVM's SplitLayoutRewritePreproc visits every function, and fails for one without blocks of its own
-    (``split_layout_rewrite_preproc.cc``), such as sorting, cumulative sums or scattering.
+    (``split_layout_rewrite_preproc.cc``): sorting, cumulative sums or scattering, and those that arrive scheduled, as
+    the kernels of a paged key-value cache do.
     """
     import tvm
     from tvm import relax
@@ -50,7 +51,7 @@ def _split_packing(mod: IRModule) -> IRModule:
     aside = {
         variable: function
         for variable, function in mod.functions.items()
-        if isinstance(function, tvm.tirx.PrimFunc) and not is_scheduled(function)
+        if isinstance(function, tvm.tirx.PrimFunc) and not rewrites_layouts(function.body)
     }
     kept = {variable: function for variable, function in mod.functions.items() if variable not in aside}
     split = relax.transform.SplitLayoutRewritePreproc()(tvm.IRModule(kept, attrs=mod.attrs))

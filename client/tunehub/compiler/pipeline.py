@@ -291,9 +291,9 @@ def _scheduled_and_finished(
     finished = _finished(records, target)
     if records.verified.settle():
         finished = _finished(records, target)
-    records.report()
     if isinstance(finished, Exception):
-        raise finished
+        raise finished  # nothing of this module serves, and the report does not say so
+    records.report()
     return finished
 
 

@@ -17,7 +17,8 @@ from tunehub.compiler import pipeline as relax_pipeline
 from tunehub.compiler.pipeline import activate, build_pipeline, compile_module, install, uninstall
 from tunehub.compiler.preparing import prepare
 from tunehub.graph.workloads import call_counts
-from tunehub.tir.lowering import PIPELINE
+from tunehub.tir.lowering import IS_SCHEDULED, PIPELINE
+from tunehub.tir.nodes import tensor_class
 
 pytestmark = pytest.mark.slow
 
@@ -197,7 +198,7 @@ def test_a_failing_lowering_step_too(
     with activate(hub):
         found = run(tvm.compile(net, target), data)
     np.testing.assert_array_equal(found, run(tvm.compile(net, target), data))
-    assert len(hub.failures) == 1
+    assert len(hub.failures) == 1 and not hub.workloads
 
 
 def test_failing_code_generation_leads_to_the_default_pipeline(
@@ -288,3 +289,23 @@ def test_functions_without_blocks_stay_beside_packed_weights(
     found = run(compile_module(mod, target, hub), data)
     np.testing.assert_allclose(found, run(tvm.compile(mod, target), data), rtol=1e-4, atol=1e-4)
     assert "exact" in hub.rungs() and not hub.failures
+
+
+def test_functions_that_arrive_scheduled_stay_beside_packed_weights(
+    nets: Any, target: Any, run: Any, make_hub: Any, record_for: Any
+) -> None:
+    """The kernels of a paged key-value cache have loops without blocks, and their mark tells everybody to leave them
+    alone."""
+    sums = prepare(nets.build(lambda b, x: b.emit(op.cumsum(x, axis=3)), (1, 8, 8, 8)), target)
+    (kernel,) = (each for each in sums.functions.values() if isinstance(each, tvm.tirx.PrimFunc))
+
+    def make(b: Any, x: Any) -> Any:
+        y = b.emit(op.nn.relu(b.emit(op.nn.conv2d(x, nets.const(8, 8, 3, 3), padding=1))))
+        own = b.add_func(kernel.with_attr(IS_SCHEDULED, True), "summed_by_hand")
+        return b.emit(relax.call_tir(own, relax.Tuple([y]), tensor_class()((1, 8, 8, 8), "float32")))
+
+    mod, data = nets.build(make, (1, 8, 8, 8)), nets.array(1, 8, 8, 8)
+    hub = make_hub(record_for(mod))
+    found = run(compile_module(mod, target, hub), data)
+    np.testing.assert_allclose(found, run(tvm.compile(mod, target), data), rtol=1e-4, atol=1e-4)
+    assert [each.rung for each in hub.workloads] == ["exact"] and not hub.failures

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tunehub.exceptions import last_line
-from tunehub.kernels.cuda.plain import plain_schedule
+from tunehub.kernels.cuda.plain import launches_threads, plain_schedule
 from tunehub.report.ladder import Refusal, StepRejected
 from tunehub.tir.cuda.check import fault
 from tunehub.tir.cuda.fault import Fault
@@ -38,8 +38,8 @@ def checked(schedule_all: Callable[[IRModule], IRModule], target: Target, tell: 
             scheduled = _scheduled(schedule_all, mod, tell)
         for variable, function in mod.functions.items():
             new = scheduled[variable]
-            if not isinstance(new, tvm.tirx.PrimFunc) or new.same_as(function):
-                continue
+            if not isinstance(new, tvm.tirx.PrimFunc) or new.same_as(function) or launches_threads(function.body):
+                continue  # what launches threads itself, sorting, say, has no schedule
             found = fault(new, target)
             if isinstance(found, Fault) and not (found.rule == "shared_memory" and _is_asked_for(new)):
                 scheduled.update_func(variable, plain_schedule(function))

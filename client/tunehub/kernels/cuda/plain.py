@@ -36,21 +36,21 @@ def plain_schedule(function: PrimFunc) -> PrimFunc:
     schedule = Schedule(module, debug_mask="none", error_render_level="none")
     for block in schedule.get_child_blocks(schedule.get_sblock(str(function.body.block.name_hint))):
         loops = schedule.get_loops(block)
-        if not any(map(_launches, (*map(schedule.get, loops[:1]), schedule.get(block)))):
+        if not any(map(launches_threads, (*map(schedule.get, loops[:1]), schedule.get(block)))):
             _give_threads(schedule, block, loops)
     scheduled = schedule.mod["main"]
     symbol = function.attrs.get("global_symbol") if function.attrs else None
     return scheduled.with_attr("global_symbol", symbol) if symbol else scheduled.without_attr("global_symbol")
 
 
-def _launches(node: Stmt) -> bool:
+def launches_threads(node: Stmt) -> bool:
     """Whether a statement, or one inside of it, binds threads or calls what does, such as a library."""
     kind = type(node).__name__
     if kind == "For" and int(node.kind) == THREAD_BINDING:
         return True
     if kind == "AttrStmt" and str(node.attr_key) in _LAUNCHES:
         return True
-    return kind == "Evaluate" or any(map(_launches, children(node)))
+    return kind == "Evaluate" or any(map(launches_threads, children(node)))
 
 
 def _give_threads(schedule: Schedule, block: BlockRV, loops: list[LoopRV]) -> None:
