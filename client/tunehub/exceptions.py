@@ -75,6 +75,11 @@ class MissesFileError(UsageError):
         super().__init__(path, reason, place=f"--from-misses, {place}", remedy=remedy)
 
 
+class ModelError(UsageError):
+    """A folder with a language model is not what it has to be: a file is missing or foreign, a key of its
+    configuration or a weight is not what its family has."""
+
+
 class LibraryError(UsageError):
     """A compiled library, or what it is to be made from or fed with, is not what it has to be: a missing or foreign
     file, an array that does not fit an input, an open dimension without a size."""
