@@ -6,7 +6,6 @@ import pytest
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
-import tvm
 
 from tunehub.exceptions import UsageError
 from tunehub.models.export import FUNCTIONS, export
