@@ -4,9 +4,10 @@
   of TVM that use them: products have float32 results here, which are rounded once. Convolutions in groups, which no
   tensor core takes, likewise, but for those that add up few numbers in float16.
 * bfloat16 likewise where there are kernels for it, by warpgroups and for few rows.
-* A weight of `nn.Linear` has the shape [N, K]. Where it is a parameter of the function, TVM transposes it at each call,
-  in a kernel of its own that takes longer than the product when this has few rows (3 to 17 times on an H200). Here it
-  is read as it lies. Constants are transposed once, when TVM folds them.
+* A weight of `nn.Linear` has the shape [N, K]. Where it is a parameter of the function, or part of one that is a tuple
+  (MLC-LLM's `packed_params`), TVM transposes it at each call, in a kernel of its own that takes longer than the product
+  when this has few rows (3 to 17 times on an H200). Here it is read as it lies. Constants are transposed once, when
+  TVM folds them.
 * Quantised weights [N, K] that are made float16 before a product of few rows become part of it, so that memory gives a
   quarter or a half of the bytes (:mod:`tunehub.kernels.cuda.low_batch`).
 """
@@ -33,6 +34,7 @@ from tunehub.tir.nodes import (
     bound_value,
     constant_array,
     is_constant,
+    is_given,
     operator_of,
     shape_of,
     static_shape,
@@ -110,9 +112,9 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         return relax.op.astype(self.builder_.emit(wide), result)
 
     def _transposed(self, call: Call) -> Expr | None:
-        """The parameter [N, K] whose transpose is the second operand of a matmul, or None."""
+        """The parameter [N, K], or part of one, whose transpose is the second operand of a matmul, or None."""
         source = self._untransposed(call)
-        return source if isinstance(source, relax.Var) and self.lookup_binding(source) is None else None
+        return source if is_given(self, source) else None
 
     def _turned(self, call: Call) -> Expr | None:
         """The constant that is the second operand of a matmul, or is transposed for it, as [N, K], as TF32 has it; None

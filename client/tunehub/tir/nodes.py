@@ -264,12 +264,28 @@ def bound_value(mutator: Mutator, expression: Expr) -> Expr:
     return expression
 
 
+def is_given(mutator: Mutator, expression: Expr | None) -> bool:
+    """Whether a variable of Relax, in what ``mutator`` writes, is a parameter of the function, or a part of one that is
+    a tuple: it is known when the function is called."""
+    value = bound_value(mutator, expression)
+    while type(value).__name__ == "TupleGetItem":
+        value = bound_value(mutator, value.tuple_value)
+    return type(value).__name__ == "Var"
+
+
 def tensor_class() -> Any:
     """The class of the types of tensors, made of a shape and an element type; 0.26 renamed it, by a name that 0.25 had
     for something else."""
     from tvm import relax
 
     return getattr(relax, "TensorStructInfo", None) or relax.TensorType
+
+
+def tuple_class() -> Any:
+    """The class of the types of tuples, which 0.26 renamed."""
+    from tvm import relax
+
+    return getattr(relax, "TupleStructInfo", None) or relax.TupleType
 
 
 def static_shape(expression: Expr) -> tuple[int, ...] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from tvm.relax import op
 
 from tunehub.graph import products
 from tunehub.graph.products import gpu_products
-from tunehub.tir.nodes import tensor_class
+from tunehub.tir.nodes import tensor_class, tuple_class
 
 pytestmark = pytest.mark.slow
 
@@ -66,6 +67,32 @@ def test_a_transposed_parameter_is_read_as_it_lies(rows: Shape, dtype: str) -> N
     x, weight, bias = (rng.standard_normal(shape).astype(dtype) for shape in ((*known, 40), (24, 40), (24,)))
     expected = np.maximum((x.astype("float32") @ weight.T.astype("float32")).astype(dtype) + bias, 0)
     np.testing.assert_allclose(_run(mod, x, weight, bias), expected, rtol=2e-3, atol=2e-3)
+
+
+def test_a_transposed_part_of_a_tuple_of_parameters_is_read_as_it_lies() -> None:
+    """As MLC-LLM hands weights over; an activation that is a part of a tuple is no parameter."""
+    kinds = [tensor_class()(shape, "float16") for shape in ((24, 40), (40, 24))]
+    x, packed = relax.Var("x", tensor_class()((3, 40), "float16")), relax.Var("packed_params", tuple_class()(kinds))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, packed]):
+        with builder.dataflow():
+            first, second = (builder.emit(relax.TupleGetItem(packed, at)) for at in range(2))
+            y = builder.emit(op.matmul(x, builder.emit(op.permute_dims(first))))
+            y = builder.emit(op.matmul(y, builder.emit(op.permute_dims(second))))
+            parts = builder.emit(op.split(y, 2, axis=1))
+            pair = [builder.emit(relax.TupleGetItem(parts, at)) for at in range(2)]
+            result = builder.emit_output(op.matmul(pair[0], builder.emit(op.permute_dims(pair[1]))))
+        builder.emit_func_output(result)
+    mod = builder.get()
+    assert Counter(_operators(mod))["relax.call_tir"] == 2 and _operators(mod).count("relax.permute_dims") == 1
+    rng = np.random.default_rng(0)
+    data, *weights = (rng.standard_normal(shape).astype("float16") / 4 for shape in ((3, 40), (24, 40), (40, 24)))
+    executable = tvm.compile(gpu_products(mod), tvm.target.Target("llvm"))
+    run = relax.VirtualMachine(executable, tvm.cpu())["main"]
+    found = run(tvm.runtime.tensor(data), [tvm.runtime.tensor(weight) for weight in weights]).numpy()
+    y = (data.astype("float32") @ weights[0].T).astype("float16").astype("float32") @ weights[1].T
+    y = y.astype("float16").astype("float32")
+    np.testing.assert_allclose(found, y[:, :20] @ y[:, 20:].T, rtol=1e-2, atol=1e-2)
 
 
 def test_what_is_no_transposed_parameter_stays() -> None:
