@@ -1,0 +1,112 @@
+"""The paged key-value cache of modules as MLC-LLM writes them: its kernels, and what its attention is called with.
+
+TVM's runtime holds such a cache as an object; its kernels are PrimFuncs of the module, handed over where it is made
+(``relax/frontend/nn/llm/kv_cache.py``, ``runtime/vm/paged_kv_cache.cc``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tunehub.tir.nodes import calls_in, operator_of, parameters
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import Call, Expr, Function
+    from tunehub.tir.types import IRModule, PrimFunc
+
+_CREATE = "vm.builtin.paged_attention_kv_cache_create"
+_ATTENTION = "vm.builtin.attention_kv_cache_attention_with_fused_qkv"
+_ARGUMENTS = (28, 29)  # of the call that makes a cache
+_MULTI_HEAD = 0  # TVM's AttnKind of layers without a sliding window
+_KERNELS = {"append": 13, "ragged": 15, "paged": 16, "decode": 17, "split": 24}  # where they stand in that call
+_TAKE = {"append": (4, 4), "ragged": (9, 14), "paged": (10, 15), "decode": (9, 13), "split": (5, 6)}
+_NORMAL, _INLINE = 1, 2  # TVM's RoPEMode: positions are applied to q and k, or in the kernels of attention
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheKernels:
+    """Names of the kernels of a cache without sliding windows; ``rotary``: what they are told of positions, the mode,
+    scale and theta; ``rotates``: whether positions are applied before attention."""
+
+    layers: int
+    append: str
+    ragged: str
+    paged: str
+    decode: str
+    split: str
+    rotates: bool
+    rotary: tuple[int, float, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionCall:
+    """``cache`` and ``qkv`` are expressions; ``scale``: of the products of queries and keys."""
+
+    cache: Expr
+    layer: int
+    scale: float
+    qkv: Expr
+
+
+def cache_kernels(mod: IRModule) -> CacheKernels | None:
+    """Of the one cache that ``mod`` makes; None where there is none, or one whose kernels need more than a table of
+    pages: with sliding windows, factors of positions as a tensor, latent attention, or kernels of libraries."""
+    made = [call for call in calls_in(mod) if _packed(call) == _CREATE]
+    if len(made) != 1 or len(made[0].args) - 1 not in _ARGUMENTS:
+        return None
+    arguments = list(made[0].args[1:])
+    kinds, numbers = arguments[6].values, list(map(_number, arguments[8:12]))
+    names = dict(zip(_KERNELS, map(_kernel, (arguments[at] for at in _KERNELS.values())), strict=True))
+    if None in names.values() or None in numbers or any(map(_number, (arguments[0].values[4], numbers[3]))):
+        return None
+    if any(_number(kind) != _MULTI_HEAD for kind in kinds) or not _are_as_known(mod, names):
+        return None
+    mode, scale, theta, _ = numbers
+    rotary = (int(mode == _INLINE), float(scale), float(theta))
+    return CacheKernels(layers=len(kinds), rotates=mode == _NORMAL, rotary=rotary, **names)
+
+
+def attention_call(call: Expr) -> AttentionCall | None:
+    """What ``call`` is where it is attention of a layer over the cache."""
+    if _packed(call) != _ATTENTION:
+        return None
+    cache, layer, scale, qkv = call.args[1].fields
+    return AttentionCall(cache=cache, layer=int(_number(layer)), scale=float(_number(scale)), qkv=qkv)
+
+
+def attention_calls(function: Function) -> list[AttentionCall]:
+    """All in ``function``."""
+    import tvm
+
+    found = map(attention_call, calls_in(tvm.IRModule({"main": function})))
+    return [each for each in found if each is not None]
+
+
+def _packed(call: Expr) -> str | None:
+    """The name of the packed function that a call calls, by one of Relax's operators for that."""
+    if type(call).__name__ != "Call" or not call.args or type(call.args[0]).__name__ != "ExternFunc":
+        return None
+    operator = operator_of(call)
+    return str(call.args[0].global_symbol) if operator in ("relax.call_pure_packed", "relax.call_dps_packed") else None
+
+
+def _kernel(argument: Expr) -> str | None:
+    """The name of the PrimFunc that an argument hands over, alone or behind the name of its kind."""
+    fields = getattr(argument, "fields", None)
+    if fields is not None:
+        return _kernel(fields[1]) if len(fields) == 2 and str(getattr(fields[0], "value", "")) == "tirx" else None
+    return str(argument.name_hint) if type(argument).__name__ == "GlobalVar" else None
+
+
+def _number(argument: Any) -> Any:
+    """The number that an argument is; None for others."""
+    value = getattr(argument, "value", argument)
+    value = getattr(value, "value", value)
+    return value if isinstance(value, (int, float)) else None
+
+
+def _are_as_known(mod: IRModule, names: Mapping[str, str]) -> bool:
+    """Whether the kernels take as many tensors, and as much in all, as those of TVM 0.27."""
+    return all((len(parameters(mod[names[kind]])), len(mod[names[kind]].params)) == _TAKE[kind] for kind in _TAKE)

@@ -1,0 +1,204 @@
+"""The step of a language model on tensors: functions for which nothing is done by the host between two kernels.
+
+A function of a module as MLC-LLM writes it takes a cache, an object of TVM's runtime, whose attention does work on the
+host for each layer: a CUDA graph ends before it and another one begins behind it. Beside such a function stands here
+one that takes what the object plans as tensors, the same for all layers, and calls the cache's kernels on them. All its
+parameters keep their places in memory from step to step (``num_input`` is 0), so that TVM captures the whole step as
+one CUDA graph, one for each size of the batch; all but the kernels that write what it returns.
+
+``NAME_step`` takes, in this order: what NAME takes before the cache, tokens instead of their embeddings where the module
+has the function ``embed``; the tensors of :data:`PLANNED`; the pages of each layer as one tuple; the weights. It returns
+what NAME returns, but the cache. For functions of more than one token a sequence, ``NAME_first_step`` is for sequences
+that have no tokens in the cache, which attend to none there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tunehub.graph.steps.cache import AttentionCall, CacheKernels, attention_call, attention_calls, cache_kernels
+from tunehub.tir.nodes import buffer_kind, element_type, integer, parameters, shape_of, tensor_class, tensor_type
+from tunehub.tir.symbols import symbol_name, variables_in
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import Expr, Function, Var
+    from tunehub.tir.types import GlobalVar, Index, IRModule, PrimFunc
+
+PLANNED = ("positions", "places", "page_starts", "pages_used", "last_page_lengths", "first_positions", "starts")
+"""Tensors of int32 that are planned for a step, of T tokens in B sequences: ``positions`` (T,) of the tokens in their
+sequences; ``places`` (T,) where their keys and values go, page * 16 + row; ``page_starts`` (B + 1,): from which place of
+``pages_used`` on each sequence's pages are listed there; ``last_page_lengths`` (B,): rows of the last page that are in
+use, with the new tokens; ``first_positions`` (B,) of the sequences, zeros; and for more than one token a sequence
+``starts`` (B + 1,): with which token each sequence begins."""
+_EMBED, _COUNT = "embed", "num_input"
+_SYMBOL = "global_symbol"
+_READ = {
+    "decode": ("query", "pages", *PLANNED[2:6], "positions"),
+    "paged": ("query", "starts", "pages", *PLANNED[2:6], "positions"),
+    "ragged": ("query", "starts", "key", "value", "starts", "positions", "first_positions"),
+}
+"""What the kernels of attention read, in their order."""
+
+
+def with_steps(mod: IRModule) -> IRModule:
+    """``mod`` with functions on tensors beside those that take a cache, see above; as it is where it makes none, or one
+    whose attention needs more than that. Functions that do more with the cache than attention have no step."""
+    kernels = cache_kernels(mod)
+    if kernels is None:
+        return mod
+    builder = relax.BlockBuilder(mod)
+    called = _Called(mod, kernels, builder)
+    for variable, function in mod.functions.items():
+        for suffix, way in _ways(function).items():
+            name = f"{variable.name_hint}{suffix}"
+            step = _StepWriter(function, called, way).step(mod, name)
+            if step is not None:
+                builder.add_func(step, name)
+    return builder.get()
+
+
+def _ways(function: BaseFunc) -> Mapping[str, str]:
+    """By suffix, which kernel of attention the steps of a function have; none unless it takes a cache."""
+    if not isinstance(function, relax.Function) or not attention_calls(function):
+        return {}
+    first = shape_of(function.params[0])
+    one = first is not None and len(first) > 1 and integer(first[1]) == 1
+    return {"_step": "decode"} if one else {"_step": "paged", "_first_step": "ragged"}
+
+
+class _Called:
+    """The kernels of a cache as functions of tensors alone, which the module of ``builder`` has then."""
+
+    def __init__(self, mod: IRModule, kernels: CacheKernels, builder: BlockBuilder) -> None:
+        self._mod, self._kernels, self._builder = mod, kernels, builder
+        self._made: dict[tuple[str, tuple[float, ...]], GlobalVar] = {}
+        self.layers = kernels.layers
+        pages = buffer_kind(parameters(mod[kernels.append])[0])
+        self.page, self.dtype = [*map(int, pages.shape[1:])], str(pages.dtype)
+        self.heads = [int(buffer_kind(each).shape[1]) for each in parameters(mod[kernels.split])[2:]]
+
+    def split(self) -> GlobalVar:
+        """Of queries, keys and values from each other; positions are applied."""
+        return self._with(self._kernels.split, int(self._kernels.rotates))
+
+    def append(self) -> GlobalVar:
+        """Of keys and values to pages."""
+        return self._with(self._kernels.append)
+
+    def attention(self, way: str, scale: float) -> GlobalVar:
+        """Of a way: ``decode``, ``paged`` or ``ragged``."""
+        causal = () if way == "decode" else (1,)
+        return self._with(getattr(self._kernels, way), *causal, *self._kernels.rotary, scale)
+
+    def _with(self, name: str, *scalars: float) -> GlobalVar:
+        """The kernel ``name`` with its last parameters, numbers, set."""
+        if (name, scalars) not in self._made:
+            function = self._mod[name]
+            free = function.params[len(function.params) - len(scalars) :]
+            values = {p: tirx.const(value, element_type(p)) for p, value in zip(free, scalars, strict=True)}
+            own = f"{name}_of_step_{len(self._made)}"
+            made = (function.specialize(values) if values else function).with_attr(_SYMBOL, own)
+            self._made[name, scalars] = self._builder.add_func(made, own)
+        return self._made[name, scalars]
+
+
+class _Parameters:
+    """Of a step that computes what ``function`` does, which takes its cache behind ``inputs`` tensors."""
+
+    def __init__(self, function: Function, cache: Var, called: _Called, way: str) -> None:
+        at = [parameter.same_as(cache) for parameter in function.params].index(True)
+        counted = (function.attrs or {}).get(_COUNT)
+        inputs = len(function.params) if counted is None else int(counted)
+        self.inputs = [each for place, each in enumerate(function.params[:inputs]) if place != at]
+        self.weights = list(function.params[inputs:])
+        first = shape_of(self.inputs[0])
+        assert first is not None
+        tokens, sequences = first[0] * first[1], first[0] if way == "decode" else tirx.Var("sequences", "int64")
+        used = tirx.Var("pages_used", "int64")
+        extents = (tokens, tokens, sequences + 1, used, sequences, sequences, sequences + 1)
+        planned = dict(zip(PLANNED, extents, strict=True))
+        if way == "decode":
+            del planned["starts"]
+        tensor = tensor_class()
+        self.planned = {name: relax.Var(name, tensor((extent,), "int32")) for name, extent in planned.items()}
+        layer = tensor((tirx.Var("pages", "int64"), *called.page), called.dtype)
+        self.pages = relax.Var("pages", relax.TupleType([layer] * called.layers))
+
+    @property
+    def all(self) -> list[Var]:
+        """In their order."""
+        return [*self.inputs, *self.planned.values(), self.pages, *self.weights]
+
+
+@mutator
+class _StepWriter(PyExprMutator):  # type: ignore[misc]
+    def __init__(self, function: Function, called: _Called, way: str) -> None:
+        super().__init__()
+        self._function = relax.utils.copy_with_new_vars(function)
+        self._cache = attention_calls(self._function)[0].cache
+        self._called, self._way = called, way
+        self._parameters = _Parameters(self._function, self._cache, called, way)
+
+    def step(self, mod: IRModule, name: str) -> Function | None:
+        """The function ``name``; None where the cache is left in it. ``mod``: where ``embed`` may be."""
+        inputs = 0 if self._way == "decode" else len(self._parameters.inputs) + len(self._parameters.planned)
+        attributes = {**dict((self._function.attrs or {}).items()), _COUNT: inputs, _SYMBOL: name}
+        plain = relax.Function(self._parameters.all, self._function.body, attrs=tvm.ir.make_node("ir.DictAttrs", **attributes))
+        written = self.visit_expr(_of_tokens(plain, self._parameters, mod))
+        return None if relax.analysis.free_vars(written) else written
+
+    def visit_call_(self, call: Call) -> Expr:
+        found = attention_call(call)
+        if found is None or not found.cache.same_as(self._cache):
+            return super().visit_call_(call)
+        return self._attention(found, self.visit_expr(found.qkv))
+
+    def visit_tuple_(self, values: Expr) -> Expr:
+        kept = [field for field in values.fields if not field.same_as(self._cache)]
+        if len(kept) == len(values.fields):
+            return super().visit_tuple_(values)
+        return self.visit_expr(kept[0] if len(kept) == 1 else relax.Tuple(kept))
+
+    def _attention(self, call: AttentionCall, qkv: Expr) -> Expr:
+        """Its result; the keys and values of the step's tokens go to the layer's pages before."""
+        emit, planned, tensor = self.builder_.emit, self._parameters.planned, tensor_class()
+        tokens, _, width = shape_of(qkv) or ()
+        own = [tensor((tokens, heads, width), self._called.dtype) for heads in self._called.heads]
+        parts = emit(relax.call_tir(self._called.split(), [qkv, planned["positions"]], own))
+        query, key, value = (emit(relax.TupleGetItem(parts, part)) for part in range(3))
+        pages = emit(relax.TupleGetItem(self._parameters.pages, call.layer))
+        appended = [pages, key, value, planned["places"]]
+        pages = emit(relax.op.call_tir_inplace(self._called.append(), appended, [0], [tensor_type(pages)]))
+        read = {"query": query, "key": key, "value": value, "pages": pages, **planned}
+        operands = [read[name] for name in _READ[self._way]]
+        written = [own[0], tensor((tokens, self._called.heads[0]), "float32")]
+        both = emit(relax.call_tir(self._called.attention(self._way, call.scale), operands, written))
+        return relax.TupleGetItem(both, 0)
+
+
+def _of_tokens(step: Function, given: _Parameters, mod: IRModule) -> Function:
+    """``step`` of tokens in place of their embeddings, where the module has a function of these and the weights."""
+    embed = next((f for v, f in mod.functions.items() if str(v.name_hint) == _EMBED), None)
+    if embed is None or len(given.inputs) != 1 or len(embed.params) != 1 + len(given.weights):
+        return step
+    embeddings, *others = step.params
+    shape = shape_of(embeddings) or ()
+    tokens = relax.Var("input_ids", tensor_class()((shape[0] * shape[1],), "int32"))
+    builder = relax.BlockBuilder()
+    embedding = builder.add_func(embed, _EMBED)
+    with builder.function("whole", [tokens, *given.weights]):
+        with builder.dataflow():
+            embedded = builder.emit(relax.Call(embedding, [tokens, *given.weights]))
+            whole = builder.emit_output(relax.op.reshape(embedded, shape))
+        builder.emit_func_output(whole)
+    before = builder.get()["whole"].inline_functions({embedding: embed}).body
+    blocks = [*before.blocks, relax.BindingBlock([relax.VarBinding(embeddings, before.body)]), *step.body.blocks]
+    whole = relax.DataflowBlock([binding for block in blocks for binding in block.bindings])
+    body = relax.SeqExpr([whole], step.body.body)
+    return relax.Function([tokens, *others], body, tensor_type(step.body), attrs=step.attrs)
