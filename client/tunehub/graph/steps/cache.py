@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tunehub.tir.nodes import calls_in, operator_of, parameters
+from tunehub.graph.steps.planned import PAGE
+from tunehub.tir.nodes import buffer_kind, calls_in, integer, operator_of, parameters
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Call, Expr, Function
-    from tunehub.tir.types import IRModule, PrimFunc
+    from tunehub.graph.types import Expr, Function
+    from tunehub.tir.types import IRModule
 
 _CREATE = "vm.builtin.paged_attention_kv_cache_create"
 _ATTENTION = "vm.builtin.attention_kv_cache_attention_with_fused_qkv"
@@ -52,20 +53,21 @@ class AttentionCall:
 
 def cache_kernels(mod: IRModule) -> CacheKernels | None:
     """Of the one cache that ``mod`` makes; None where there is none, or one whose kernels need more than a table of
-    pages: with sliding windows, factors of positions as a tensor, latent attention, or kernels of libraries."""
+    pages: with sliding windows that the module itself asks for, factors of positions as a tensor, latent attention, or
+    kernels of libraries."""
     made = [call for call in calls_in(mod) if _packed(call) == _CREATE]
     if len(made) != 1 or len(made[0].args) - 1 not in _ARGUMENTS:
         return None
     arguments = list(made[0].args[1:])
-    kinds, numbers = arguments[6].values, list(map(_number, arguments[8:12]))
-    names = dict(zip(_KERNELS, map(_kernel, (arguments[at] for at in _KERNELS.values())), strict=True))
-    if None in names.values() or None in numbers or any(map(_number, (arguments[0].values[4], numbers[3]))):
+    windows, kinds, (mode, scale, theta, factors) = arguments[0].values[4], arguments[6].values, arguments[8:12]
+    names = {kind: name for kind, at in _KERNELS.items() if (name := _kernel(arguments[at])) is not None}
+    rotary = [number for each in (scale, theta) if (number := _number(each)) is not None]
+    if len(rotary) != 2 or _number(factors) != 0 or _number(windows) or not _are_as_known(mod, names):
         return None
-    if any(_number(kind) != _MULTI_HEAD for kind in kinds) or not _are_as_known(mod, names):
+    if any(_number(kind) != _MULTI_HEAD for kind in kinds):
         return None
-    mode, scale, theta, _ = numbers
-    rotary = (int(mode == _INLINE), float(scale), float(theta))
-    return CacheKernels(layers=len(kinds), rotates=mode == _NORMAL, rotary=rotary, **names)
+    told = (int(_number(mode) == _INLINE), rotary[0], rotary[1])
+    return CacheKernels(layers=len(kinds), rotates=_number(mode) == _NORMAL, rotary=told, **names)
 
 
 def attention_call(call: Expr) -> AttentionCall | None:
@@ -73,7 +75,10 @@ def attention_call(call: Expr) -> AttentionCall | None:
     if _packed(call) != _ATTENTION:
         return None
     cache, layer, scale, qkv = call.args[1].fields
-    return AttentionCall(cache=cache, layer=int(_number(layer)), scale=float(_number(scale)), qkv=qkv)
+    numbers = _number(layer), _number(scale)
+    if numbers[0] is None or numbers[1] is None:
+        return None
+    return AttentionCall(cache=cache, layer=int(numbers[0]), scale=numbers[1], qkv=qkv)
 
 
 def attention_calls(function: Function) -> list[AttentionCall]:
@@ -100,13 +105,18 @@ def _kernel(argument: Expr) -> str | None:
     return str(argument.name_hint) if type(argument).__name__ == "GlobalVar" else None
 
 
-def _number(argument: Any) -> Any:
+def _number(argument: Expr) -> float | None:
     """The number that an argument is; None for others."""
-    value = getattr(argument, "value", argument)
-    value = getattr(value, "value", value)
-    return value if isinstance(value, (int, float)) else None
+    value = getattr(argument, "value", None)
+    value = getattr(value, "value", value)  # of PrimValue, which 0.25 has
+    return float(value) if isinstance(value, (int, float)) else None
 
 
 def _are_as_known(mod: IRModule, names: Mapping[str, str]) -> bool:
-    """Whether the kernels take as many tensors, and as much in all, as those of TVM 0.27."""
-    return all((len(parameters(mod[names[kind]])), len(mod[names[kind]].params)) == _TAKE[kind] for kind in _TAKE)
+    """Whether all kernels are there, and take as many tensors, and as much in all, as those of TVM 0.27; pages are of
+    the size that is planned for."""
+    if len(names) < len(_TAKE):
+        return False
+    found = {kind: mod[name] for kind, name in names.items()}
+    counts = {kind: (len(parameters(each)), len(each.params)) for kind, each in found.items()}
+    return counts == _TAKE and integer(buffer_kind(parameters(found["append"])[0]).shape[3]) == PAGE

@@ -4,40 +4,35 @@ A function of a module as MLC-LLM writes it takes a cache, an object of TVM's ru
 host for each layer: a CUDA graph ends before it and another one begins behind it. Beside such a function stands here
 one that takes what the object plans as tensors, the same for all layers, and calls the cache's kernels on them. All its
 parameters keep their places in memory from step to step (``num_input`` is 0), so that TVM captures the whole step as
-one CUDA graph, one for each size of the batch; all but the kernels that write what it returns.
+one CUDA graph, one for each size of the batch; all but the kernel that writes what it returns.
 
-``NAME_step`` takes, in this order: what NAME takes before the cache, tokens instead of their embeddings where the module
-has the function ``embed``; the tensors of :data:`PLANNED`; the pages of each layer as one tuple; the weights. It returns
-what NAME returns, but the cache. For functions of more than one token a sequence, ``NAME_first_step`` is for sequences
-that have no tokens in the cache, which attend to none there.
+``NAME_step`` takes, in this order: what NAME takes before the cache, tokens instead of their embeddings where the
+module has the function ``embed``; the tensors of :mod:`tunehub.graph.steps.planned`; the pages of each layer as one
+tuple; the weights. It returns what NAME returns, but the cache. Of functions of more than one token a sequence only the
+last two keep their places, and ``NAME_first_step`` is for sequences that have no tokens in the cache: it reads none
+there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax, s_tir, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.steps.cache import AttentionCall, CacheKernels, attention_call, attention_calls, cache_kernels
+from tunehub.graph.steps.planned import PLANNED
 from tunehub.tir.nodes import buffer_kind, element_type, integer, parameters, shape_of, tensor_class, tensor_type
 from tunehub.tir.symbols import symbol_name, variables_in
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Expr, Function, Var
-    from tunehub.tir.types import GlobalVar, Index, IRModule, PrimFunc
+    from tunehub.graph.types import BaseFunc, BlockBuilder, Call, Expr, Function, Var
+    from tunehub.tir.types import GlobalVar, IRModule
 
-PLANNED = ("positions", "places", "page_starts", "pages_used", "last_page_lengths", "first_positions", "starts")
-"""Tensors of int32 that are planned for a step, of T tokens in B sequences: ``positions`` (T,) of the tokens in their
-sequences; ``places`` (T,) where their keys and values go, page * 16 + row; ``page_starts`` (B + 1,): from which place of
-``pages_used`` on each sequence's pages are listed there; ``last_page_lengths`` (B,): rows of the last page that are in
-use, with the new tokens; ``first_positions`` (B,) of the sequences, zeros; and for more than one token a sequence
-``starts`` (B + 1,): with which token each sequence begins."""
 _EMBED, _COUNT = "embed", "num_input"
-_SYMBOL = "global_symbol"
+_SYMBOL, _MOST = "global_symbol", "tir_var_upper_bound"
 _READ = {
     "decode": ("query", "pages", *PLANNED[2:6], "positions"),
     "paged": ("query", "starts", "pages", *PLANNED[2:6], "positions"),
@@ -46,9 +41,13 @@ _READ = {
 """What the kernels of attention read, in their order."""
 
 
-def with_steps(mod: IRModule) -> IRModule:
+def with_steps(mod: IRModule, most_sequences: int | None = None) -> IRModule:
     """``mod`` with functions on tensors beside those that take a cache, see above; as it is where it makes none, or one
-    whose attention needs more than that. Functions that do more with the cache than attention have no step."""
+    whose attention needs more than that. Functions that do more with the cache than attention have no step.
+
+    ``most_sequences``: of a step of one token each. TVM plans the memory of all sizes of a batch with it; where it is
+    known neither by this nor by the module (``tir_var_upper_bound``), functions of any size are captured in no graph.
+    """
     kernels = cache_kernels(mod)
     if kernels is None:
         return mod
@@ -58,6 +57,8 @@ def with_steps(mod: IRModule) -> IRModule:
         for suffix, way in _ways(function).items():
             name = f"{variable.name_hint}{suffix}"
             step = _StepWriter(function, called, way).step(mod, name)
+            if step is not None and most_sequences is not None and way == "decode":
+                step = _bounded(step, most_sequences)
             if step is not None:
                 builder.add_func(step, name)
     return builder.get()
@@ -70,6 +71,13 @@ def _ways(function: BaseFunc) -> Mapping[str, str]:
     first = shape_of(function.params[0])
     one = first is not None and len(first) > 1 and integer(first[1]) == 1
     return {"_step": "decode"} if one else {"_step": "paged", "_first_step": "ragged"}
+
+
+def _bounded(step: Function, most: int) -> Function:
+    """``step`` with the most sequences that it is for, unless it says so."""
+    symbols = variables_in(shape_of(step.params[0]) or ())
+    known = dict((step.attrs.get(_MOST) or {}).items())
+    return step.with_attr(_MOST, {**{symbol_name(each): most for each in symbols}, **known}) if symbols else step
 
 
 class _Called:
@@ -103,7 +111,7 @@ class _Called:
             free = function.params[len(function.params) - len(scalars) :]
             values = {p: tirx.const(value, element_type(p)) for p, value in zip(free, scalars, strict=True)}
             own = f"{name}_of_step_{len(self._made)}"
-            made = (function.specialize(values) if values else function).with_attr(_SYMBOL, own)
+            made = s_tir.renew_defs(function.specialize(values)).with_attr(_SYMBOL, own)
             self._made[name, scalars] = self._builder.add_func(made, own)
         return self._made[name, scalars]
 
@@ -149,7 +157,9 @@ class _StepWriter(PyExprMutator):  # type: ignore[misc]
         """The function ``name``; None where the cache is left in it. ``mod``: where ``embed`` may be."""
         inputs = 0 if self._way == "decode" else len(self._parameters.inputs) + len(self._parameters.planned)
         attributes = {**dict((self._function.attrs or {}).items()), _COUNT: inputs, _SYMBOL: name}
-        plain = relax.Function(self._parameters.all, self._function.body, attrs=tvm.ir.make_node("ir.DictAttrs", **attributes))
+        plain = relax.Function(
+            self._parameters.all, self._function.body, attrs=tvm.ir.make_node("ir.DictAttrs", **attributes)
+        )
         written = self.visit_expr(_of_tokens(plain, self._parameters, mod))
         return None if relax.analysis.free_vars(written) else written
 
@@ -185,7 +195,7 @@ class _StepWriter(PyExprMutator):  # type: ignore[misc]
 def _of_tokens(step: Function, given: _Parameters, mod: IRModule) -> Function:
     """``step`` of tokens in place of their embeddings, where the module has a function of these and the weights."""
     embed = next((f for v, f in mod.functions.items() if str(v.name_hint) == _EMBED), None)
-    if embed is None or len(given.inputs) != 1 or len(embed.params) != 1 + len(given.weights):
+    if embed is None or len(embed.params) != 1 + len(given.weights):
         return step
     embeddings, *others = step.params
     shape = shape_of(embeddings) or ()
