@@ -27,3 +27,7 @@ LLAMA = ModelConfig(
 def small(config: ModelConfig = LLAMA, **changes: Any) -> ModelConfig:
     """That model with other fields."""
     return msgspec.structs.replace(config, **changes)
+
+
+TINY = small(hidden=64, intermediate=96, heads=4, head_dim=16, vocabulary=200)
+"""So small that numpy computes it in no time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tvm import te
+from tvm import te, tirx
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tunehub.models.config import ModelConfig
     from tunehub.models.quantization import Quantization
     from tunehub.models.types import KVCache, NNModule, Tensor, TETensor
+    from tunehub.tir.types import PrimExpr
 
 
 class FeedForward(nn.Module):  # type: ignore[misc]
@@ -103,6 +104,10 @@ class Decoder(nn.Module):  # type: ignore[misc]
     def batch_decode(self, input_embeds: Tensor, paged_kv_cache: KVCache) -> tuple[Tensor, KVCache]:
         return self._logits(self.model(input_embeds, paged_kv_cache)), paged_kv_cache
 
+    def greedy(self, logits: Tensor) -> Tensor:
+        """The likeliest words, int32 ``[batch_size]``; not one of MLC-LLM's functions."""
+        return op.tensor_expr_op(_likeliest, name_hint="greedy", args=[logits])
+
     def _logits(self, hidden: Tensor) -> Tensor:
         return self.model.embed_tokens.lm_head_forward(hidden) if self.lm_head is None else self.lm_head(hidden)
 
@@ -119,3 +124,17 @@ def _last(hidden: Tensor) -> Tensor:
         return te.compute((batch, 1, features), lambda i, _, k: x[i, length - 1, k], name="index")
 
     return op.tensor_expr_op(index, name_hint="index", args=[hidden])
+
+
+def _likeliest(logits: TETensor) -> TETensor:
+    """As two plain reductions, which schedules know: the largest value, and the first place that has it."""
+    batch, words = logits.shape
+    word, place = te.reduce_axis((0, words)), te.reduce_axis((0, words))
+    most = te.compute((batch,), lambda i: te.max(logits[i, word], axis=word), name="most")
+    last = tirx.const(int(words) - 1, "int32")  # also of logits that are no numbers
+
+    def first(i: PrimExpr) -> PrimExpr:
+        here = tirx.Select(logits[i, place] == most[i], place.astype("int32"), last)
+        return te.min(here, axis=place)
+
+    return te.compute((batch,), first, name="first")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tunehub.tir.types import IRModule
 
 CREATE_CACHE = "create_tir_paged_kv_cache"
-FUNCTIONS = ("embed", "prefill", "decode", "batch_prefill", "batch_decode")
+FUNCTIONS = ("embed", "prefill", "decode", "batch_prefill", "batch_decode", "greedy")
 _CACHE_SIZES = ("max_batch_size", "max_total_seq_len", "prefill_chunk_size", "page_size", "support_sliding_window")
 
 
@@ -58,7 +58,8 @@ def export(
     ``functions``: which of ``FUNCTIONS``. Shapes, with hidden features ``h`` and words ``v``: ``embed`` int32
     ``[seq_len]`` → ``[seq_len, h]``; ``prefill`` ``[1, seq_len, h]``, ``decode`` ``[1, 1, h]``, ``batch_decode``
     ``[batch_size, 1, h]`` → float32 ``[batch, 1, v]``; ``batch_prefill`` ``[1, seq_len, h]`` with int32
-    ``logit_positions`` ``[batch_size]`` → ``[1, batch_size, v]``. Raises UsageError.
+    ``logit_positions`` ``[batch_size]`` → ``[1, batch_size, v]``; ``greedy`` float32 ``[batch_size, v]`` → int32
+    ``[batch_size]``, the likeliest, without weights. Raises UsageError.
     """
     kind, tvm_target = quantization(quantization_name), as_tvm_target(target)
     model = Decoder(config, kind)
@@ -89,7 +90,9 @@ def _specs(config: ModelConfig, kind: Quantization, functions: Sequence[str]) ->
         },
         "batch_decode": {"input_embeds": tensor("batch_size", 1), **cache},
     }
-    chosen = {name: {**specs[name], "$": {"param_mode": "packed", "effect_mode": "none"}} for name in functions}
+    specs["greedy"] = {"logits": nn.spec.Tensor(["batch_size", config.vocabulary], "float32")}
+    modes = {name: "none" if name == "greedy" else "packed" for name in functions}
+    chosen = {name: {**specs[name], "$": {"param_mode": mode, "effect_mode": "none"}} for name, mode in modes.items()}
     create = {**dict.fromkeys(_CACHE_SIZES, int), "$": {"param_mode": "none", "effect_mode": "none"}}
     return {**chosen, CREATE_CACHE: create}
 

@@ -27,7 +27,7 @@ CUDA = {
 @pytest.mark.parametrize("target", [{"kind": "llvm"}, CUDA])
 def test_every_function_takes_the_weights_as_one_tuple(target: dict[str, object]) -> None:
     exported = export(LLAMA, target, "q4f16_1")
-    for name in FUNCTIONS:
+    for name in set(FUNCTIONS) - {"greedy"}:
         assert len(exported.module[name].params[-1].ty.fields) == len(exported.parameters)
     assert "create_tir_paged_kv_cache" in {str(each.name_hint) for each in exported.module.functions}
 

@@ -1,0 +1,155 @@
+"""A compiled language model at work: sequences in its cache, prompts in chunks, steps of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm import relax
+
+from tunehub.exceptions import UsageError
+from tunehub.models.export import CREATE_CACHE
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import Executable
+    from tunehub.models.types import Device, DeviceTensor
+
+PAGE = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheSizes:
+    """What a cache is made for: sequences at once, tokens of all of them together, tokens of a prompt at once and of
+    a page; `sliding`: sequences may have windows."""
+
+    sequences: int
+    tokens: int
+    chunk: int = 2048
+    page: int = PAGE
+    sliding: bool = False
+
+    def shapes(self) -> tuple[object, ...]:
+        """As the function that makes it takes them."""
+        sizes = (self.sequences, self.tokens, self.chunk, self.page, int(self.sliding))
+        return tuple(tvm.runtime.ShapeTuple([each]) for each in sizes)
+
+
+class Session:
+    """A model with its weights and a cache on one device. Sequences are numbers that `open` gives."""
+
+    def __init__(
+        self,
+        executable: Executable,
+        weights: Iterable[DeviceTensor],
+        device: Device,
+        sizes: CacheSizes,
+        window: int = 0,
+    ) -> None:
+        """`weights`: tensors on the device in the module's order; `window`: tokens that attention sees, 0 for all."""
+        self.sizes, self.device, self.window = sizes, device, window
+        self._weights = list(weights)
+        self._machine = relax.VirtualMachine(executable, device)
+        self._cache = self._machine[CREATE_CACHE](*sizes.shapes())
+        self._functions: dict[str, Any] = {}
+        self._next = 0
+
+    def open(self) -> int:
+        """A new, empty sequence."""
+        _state("add_sequence")(self._cache, self._next)
+        if self.window:
+            tvm.get_global_func("vm.builtin.attention_kv_cache_enable_sliding_window_for_seq")(
+                self._cache, self._next, self.window, 0
+            )
+        self._next += 1
+        return self._next - 1
+
+    def close(self, sequence: int) -> None:
+        """Forget a sequence and free its pages."""
+        _state("remove_sequence")(self._cache, sequence)
+
+    def prefill(self, sequence: int, tokens: Sequence[int]) -> DeviceTensor:
+        """Append a prompt, in chunks where it is longer than one; logits float32 `[1, 1, words]` of its last place."""
+        if not len(tokens):
+            raise UsageError(tokens, "has no token", place="prompt", remedy="give at least one")
+        logits = None
+        for begin in range(0, len(tokens), self.sizes.chunk):
+            part = tokens[begin : begin + self.sizes.chunk]
+            self._begin([sequence], [len(part)])
+            logits = self._call("prefill", self._embedded(self.tokens(part), 1, len(part)))
+        return logits
+
+    def prefill_ragged(self, prompts: dict[int, Sequence[int]]) -> DeviceTensor:
+        """Append a prompt of its own length to each sequence at once: `[1, sequences, words]`. All fit in a chunk."""
+        lengths = [len(each) for each in prompts.values()]
+        if not lengths or min(lengths) == 0 or sum(lengths) > self.sizes.chunk:
+            remedy = f"give 1 to {self.sizes.chunk} tokens, at least one for each sequence"
+            raise UsageError(lengths, "are lengths that do not fit in a chunk", place="prompts", remedy=remedy)
+        self._begin(list(prompts), lengths)
+        tokens = self.tokens([token for each in prompts.values() for token in each])
+        last = tvm.runtime.tensor((np.cumsum(lengths) - 1).astype("int32"), self.device)
+        return self._call("batch_prefill", self._embedded(tokens, 1, sum(lengths)), last)
+
+    def decode(self, sequences: Sequence[int], tokens: DeviceTensor) -> DeviceTensor:
+        """Append a token, int32 `[sequences]` on the device, to each sequence: logits `[sequences, 1, words]`."""
+        self._begin(sequences, [1] * len(sequences))
+        name = "decode" if len(sequences) == 1 and self._has("decode") else "batch_decode"
+        return self._call(name, self._embedded(tokens, len(sequences), 1))
+
+    def greedy(self, logits: DeviceTensor) -> DeviceTensor:
+        """The likeliest tokens, int32 `[places]`, of logits float32 `[…, words]`, on the device."""
+        places = int(np.prod(logits.shape[:-1]))
+        return self._function("greedy")(logits._create_view((places, logits.shape[-1])))
+
+    def tokens(self, numbers: Sequence[int]) -> DeviceTensor:
+        """Tokens on the device, int32."""
+        return tvm.runtime.tensor(np.asarray(numbers, "int32"), self.device)
+
+    def _begin(self, sequences: Sequence[int], lengths: Sequence[int]) -> None:
+        shape = tvm.runtime.ShapeTuple
+        _state("begin_forward")(self._cache, shape(list(sequences)), shape(list(lengths)))
+
+    def _embedded(self, tokens: DeviceTensor, batch: int, length: int) -> DeviceTensor:
+        rows = self._function("embed")(tokens, self._weights)
+        return rows._create_view((batch, length, rows.shape[-1]))
+
+    def _call(self, name: str, *inputs: DeviceTensor) -> DeviceTensor:
+        logits = self._function(name)(*inputs, self._cache, self._weights)[0]
+        _state("end_forward")(self._cache)
+        return logits
+
+    def _function(self, name: str) -> Any:
+        if name not in self._functions:
+            self._functions[name] = self._machine[name]
+        return self._functions[name]
+
+    def _has(self, name: str) -> bool:
+        try:
+            self._function(name)
+        except (AttributeError, KeyError, ValueError, RuntimeError):
+            return False
+        return True
+
+
+def greedy_tokens(session: Session, prompts: Sequence[Sequence[int]], count: int) -> npt.NDArray[np.int32]:
+    """The `count` likeliest tokens behind each prompt, `[prompts, count]`; all prompts are decoded as one batch."""
+    sequences = [session.open() for _ in prompts]
+    firsts = [
+        session.greedy(session.prefill(each, prompt)).numpy()[0]
+        for each, prompt in zip(sequences, prompts, strict=True)
+    ]
+    tokens, found = session.tokens(firsts), [np.asarray(firsts, "int32")]
+    for _ in range(count - 1):
+        tokens = session.greedy(session.decode(sequences, tokens))
+        found.append(tokens.numpy())
+    for each in sequences:
+        session.close(each)
+    return np.stack(found, 1)
+
+
+def _state(name: str) -> Any:
+    """A function of TVM's runtime that changes a cache."""
+    return tvm.get_global_func(f"vm.builtin.kv_state_{name}")

@@ -1,0 +1,158 @@
+"""Weights of a folder's `*.safetensors`, as a model's parameters: read, joined and quantised one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes  # noqa: F401 - numpy knows bfloat16 by it
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tunehub.exceptions import ModelError
+from tunehub.models.config import Experts
+from tunehub.models.quantization import GROUP, Quantization
+
+if TYPE_CHECKING:
+    from tunehub.models.export import ExportedModel, ModelParameter
+
+Array = npt.NDArray[Any]
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_MOST_BYTES = 64 << 20
+_ROWS = 4096  # quantised at once
+_LEAST_SCALE = 1e-7
+
+
+class _Index(msgspec.Struct, frozen=True):
+    weight_map: dict[str, str]
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether weights lie in the folder."""
+    return (folder / SINGLE).is_file() or (folder / INDEX).is_file()
+
+
+class Checkpoint:
+    """The tensors of a folder by Hugging Face's names. Raises ModelError."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: dict[str, Any] = {}
+        self._places = _places(folder)
+
+    def tensor(self, name: str) -> Array:
+        """One, in its own type."""
+        place = self._places.get(name, SINGLE)
+        try:
+            return np.asarray(self._opened(place).get_tensor(name))
+        except Exception as error:  # safetensors has a class of its own that is no OSError
+            remedy = "give the whole checkpoint, as transformers saves it"
+            raise ModelError(name, f"cannot be read: {error}", place=str(self.folder / place), remedy=remedy) from None
+
+    def _opened(self, place: str) -> Any:
+        if place not in self._files:
+            from safetensors import safe_open
+
+            self._files[place] = safe_open(str(self.folder / place), framework="np")
+        return self._files[place]
+
+
+def _places(folder: Path) -> Mapping[str, str]:
+    """The file of each tensor; none where there is one file."""
+    path = folder / INDEX
+    if not path.is_file():
+        return {}
+    remedy = "give the checkpoint's own index"
+    if path.stat().st_size > _MOST_BYTES:
+        raise ModelError(path, "is larger than 64 MB", place="model", remedy=remedy)
+    try:
+        places = msgspec.json.decode(path.read_bytes(), type=_Index).weight_map
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OSError) as error:
+        raise ModelError(path, str(error), place="model", remedy=remedy) from None
+    for name in set(places.values()):
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise ModelError(name, "is no file beside the index", place=str(path), remedy=remedy)
+    return places
+
+
+def arrays(exported: ExportedModel, folder: Path) -> Iterator[Array]:
+    """The parameters of a module in their order. Raises ModelError for a weight that is missing or of another shape."""
+    checkpoint, last = Checkpoint(folder), ("", (np.empty(0), np.empty(0)))
+    for parameter in exported.parameters:
+        base, _, part = parameter.name.rpartition(".")
+        if part not in ("q_weight", "q_scale"):
+            yield _checked(_joined(checkpoint, parameter.name, exported), parameter, folder)
+            continue
+        if last[0] != base:
+            last = (base, quantized(_joined(checkpoint, f"{base}.weight", exported), exported.quantization))
+        yield _checked(last[1][part == "q_scale"], parameter, folder)
+
+
+def _checked(array: Array, parameter: ModelParameter, folder: Path) -> Array:
+    if array.shape != parameter.shape:
+        reason = f"has the shape {array.shape}, and config.json says {parameter.shape}"
+        raise ModelError(
+            parameter.name, reason, place=str(folder), remedy="give weights and configuration of one model"
+        )
+    return array.astype(parameter.dtype, copy=False)
+
+
+def _joined(checkpoint: Checkpoint, name: str, exported: ExportedModel) -> Array:
+    """What a parameter is made of, put together."""
+    found = [checkpoint.tensor(each) for each in sources(name, exported.config.family, exported.config.experts)]
+    if ".moe.e" not in name:
+        return found[0] if len(found) == 1 else np.concatenate(found)
+    each = len(found) // exported.config.experts.count  # type: ignore[union-attr]
+    return np.stack([np.concatenate(found[at : at + each]) for at in range(0, len(found), each)])
+
+
+def sources(name: str, family: str, experts: Experts | None = None) -> Sequence[str]:
+    """Hugging Face's names of what is joined, row upon row, to the parameter ``name``; of experts, expert by expert."""
+    base, _, part = name.rpartition(".")
+    parent, _, leaf = base.rpartition(".")
+    if leaf == "qkv_proj" and family != "phi3":
+        return [f"{parent}.{each}_proj.{part}" for each in "qkv"]
+    if leaf == "gate_up_proj" and family != "phi3":
+        return [f"{parent}.{each}_proj.{part}" for each in ("gate", "up")]
+    if experts is None or ".moe" not in name:
+        return [name]
+    inside = parent.replace(".moe", ".block_sparse_moe" if family == "mixtral" else ".mlp")
+    if leaf in ("e1_e3", "e2"):
+        first, second = (("w1", "w3"), ("w2",)) if family == "mixtral" else (("gate_proj", "up_proj"), ("down_proj",))
+        leaves = first if leaf == "e1_e3" else second
+        return [f"{inside}.experts.{number}.{each}.weight" for number in range(experts.count) for each in leaves]
+    return [f"{inside}.{leaf}.{part}"]
+
+
+def quantized(weight: Array, kind: Quantization) -> tuple[Array, Array]:
+    """Words and scales of a weight ``[…, K]``, as MLC-LLM's group quantisation makes them."""
+    rows = weight.reshape(-1, weight.shape[-1])
+    words = np.empty((len(rows), kind.words(rows.shape[1])), "uint32")
+    scales = np.empty((len(rows), kind.groups(rows.shape[1])), kind.dtype)
+    for at in range(0, len(rows), _ROWS):
+        words[at : at + _ROWS], scales[at : at + _ROWS] = _quantized(rows[at : at + _ROWS], kind)
+    return words.reshape(*weight.shape[:-1], -1), scales.reshape(*weight.shape[:-1], -1)
+
+
+def _quantized(rows: Array, kind: Quantization) -> tuple[Array, Array]:
+    padded = np.zeros((len(rows), kind.groups(rows.shape[1]) * GROUP), "float32")
+    padded[:, : rows.shape[1]] = rows
+    groups = padded.reshape(len(rows), -1, GROUP)
+    scales = (np.maximum(np.abs(groups).max(-1), _LEAST_SCALE * kind.zero) / kind.zero).astype(kind.dtype)
+    steps = np.rint(groups / scales.astype("float32")[..., None] + np.float32(kind.zero))
+    values = np.clip(steps, 0, 2 * kind.zero).astype("uint32").reshape(len(rows), -1, kind.per_word)
+    shifts = np.arange(kind.per_word, dtype="uint32") * np.uint32(kind.bits)
+    return np.bitwise_or.reduce(values << shifts, axis=-1), scales
+
+
+def dequantized_rows(words: Array, scales: Array, features: int, kind: Quantization) -> Array:
+    """The floats ``[…, features]``, float32, that words and scales stand for."""
+    shifts = np.arange(kind.per_word, dtype="uint32") * np.uint32(kind.bits)
+    values = (words[..., None] >> shifts) & np.uint32((1 << kind.bits) - 1)
+    groups = values.reshape(*scales.shape, GROUP).astype("float32") - np.float32(kind.zero)
+    weight: Array = (groups * scales.astype("float32")[..., None]).reshape(*scales.shape[:-1], -1)
+    return weight[..., :features]

@@ -1,0 +1,132 @@
+"""Weights of folders as parameters: joined, quantised, and what is said of a checkpoint that is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+pytest.importorskip("safetensors", reason="reads safetensors")
+
+from safetensors.numpy import save_file
+
+from tunehub.exceptions import ModelError
+from tunehub.models.config import Experts
+from tunehub.models.export import export
+from tunehub.models.quantization import QUANTIZATIONS, quantization
+from tunehub.models.weights import arrays, dequantized_rows, has_weights, quantized, sources
+
+from ...small_models import small
+
+pytestmark = pytest.mark.fast
+
+TINY = small(hidden=32, intermediate=64, heads=2, kv_heads=1, head_dim=16, layers=1, vocabulary=50)
+SHAPES = {
+    "model.embed_tokens.weight": (50, 32),
+    "model.layers.0.self_attn.q_proj.weight": (32, 32),
+    "model.layers.0.self_attn.k_proj.weight": (16, 32),
+    "model.layers.0.self_attn.v_proj.weight": (16, 32),
+    "model.layers.0.self_attn.o_proj.weight": (32, 32),
+    "model.layers.0.mlp.gate_proj.weight": (64, 32),
+    "model.layers.0.mlp.up_proj.weight": (64, 32),
+    "model.layers.0.mlp.down_proj.weight": (32, 64),
+    "model.layers.0.input_layernorm.weight": (32,),
+    "model.layers.0.post_attention_layernorm.weight": (32,),
+    "model.norm.weight": (32,),
+    "lm_head.weight": (50, 32),
+}
+
+
+def _tensors() -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    return {name: rng.standard_normal(shape, dtype="float32") for name, shape in SHAPES.items()}
+
+
+def _saved(folder: Path, tensors: dict[str, Any]) -> Path:
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def test_projections_are_joined_row_upon_row(tmp_path: Path) -> None:
+    tensors, exported = _tensors(), export(TINY, "llvm", "q0f32", functions=("embed",))
+    names = [each.name for each in exported.parameters]
+    found = dict(zip(names, arrays(exported, _saved(tmp_path, tensors)), strict=True))
+    parts = [tensors[f"model.layers.0.self_attn.{each}_proj.weight"] for each in "qkv"]
+    np.testing.assert_array_equal(found["model.layers.0.self_attn.qkv_proj.weight"], np.concatenate(parts))
+
+
+@pytest.mark.parametrize("name", sorted(QUANTIZATIONS))
+def test_parameters_have_the_shapes_and_types_of_the_module(tmp_path: Path, name: str) -> None:
+    exported = export(TINY, "llvm", name, functions=("embed",))
+    for parameter, array in zip(exported.parameters, arrays(exported, _saved(tmp_path, _tensors())), strict=True):
+        assert (array.shape, str(array.dtype)) == (parameter.shape, parameter.dtype)
+
+
+def test_files_are_found_by_the_index(tmp_path: Path) -> None:
+    tensors = _tensors()
+    halves = [dict(list(tensors.items())[:6]), dict(list(tensors.items())[6:])]
+    for number, half in enumerate(halves):
+        save_file(half, tmp_path / f"part-{number}.safetensors")
+    places = {name: f"part-{number}.safetensors" for number, half in enumerate(halves) for name in half}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    assert has_weights(tmp_path)
+    assert len(list(arrays(export(TINY, "llvm", "q0f32", functions=("embed",)), tmp_path))) == 9
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_quantised_weights_are_near_and_packed_from_the_lowest_bits(bits: int) -> None:
+    kind = quantization(f"q{bits}f32_1")
+    weight = np.random.default_rng(1).standard_normal((3, 70), dtype="float32")
+    words, scales = quantized(weight, kind)
+    assert (words.shape, scales.shape) == ((3, 96 * bits // 32), (3, 3))
+    back = dequantized_rows(words, scales, 70, kind)
+    assert np.abs(back - weight).max() <= 0.51 * scales.max()
+    first = int(words[0, 0]) & ((1 << bits) - 1)
+    assert back[0, 0] == np.float32(first - kind.zero) * scales[0, 0]
+
+
+def test_groups_of_zeros_have_a_scale() -> None:
+    words, scales = quantized(np.zeros((2, 32), "float32"), quantization("q4f16_1"))
+    assert np.isfinite(scales).all()
+    assert not dequantized_rows(words, scales, 32, quantization("q4f16_1")).any()
+
+
+def test_experts_are_named_one_after_another() -> None:
+    two = Experts(count=2, chosen=1, intermediate=8)
+    assert sources("model.layers.0.moe.e1_e3.weight", "mixtral", two)[:3] == [
+        "model.layers.0.block_sparse_moe.experts.0.w1.weight",
+        "model.layers.0.block_sparse_moe.experts.0.w3.weight",
+        "model.layers.0.block_sparse_moe.experts.1.w1.weight",
+    ]
+    assert sources("model.layers.0.moe.gate.weight", "qwen2_moe", two) == ["model.layers.0.mlp.gate.weight"]
+
+
+def test_a_missing_weight_is_named(tmp_path: Path) -> None:
+    tensors = _tensors()
+    del tensors["model.norm.weight"]
+    with pytest.raises(ModelError, match=r"model\.norm\.weight"):
+        list(arrays(export(TINY, "llvm", "q0f32", functions=("embed",)), _saved(tmp_path, tensors)))
+
+
+def test_a_weight_of_another_model_is_named(tmp_path: Path) -> None:
+    exported = export(small(TINY, vocabulary=60), "llvm", "q0f32", functions=("embed",))
+    with pytest.raises(ModelError, match=r"embed_tokens.*config\.json says \(60, 32\)"):
+        list(arrays(exported, _saved(tmp_path, _tensors())))
+
+
+@pytest.mark.parametrize("place", ["../part.safetensors", "/etc/passwd", "sub/x.safetensors", "part.bin"])
+def test_an_index_names_only_files_beside_it(tmp_path: Path, place: str) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"model.norm.weight": place}}))
+    with pytest.raises(ModelError, match="beside the index"):
+        list(arrays(export(TINY, "llvm", "q0f32", functions=("embed",)), tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 64, b"\x10\x00\x00\x00\x00\x00\x00\x00{}"])
+def test_a_file_that_is_no_safetensors_is_an_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(ModelError, match=r"model\.safetensors"):
+        list(arrays(export(TINY, "llvm", "q0f32", functions=("embed",)), tmp_path))
