@@ -36,7 +36,7 @@ def has_weights(folder: Path) -> bool:
     return (folder / SINGLE).is_file() or (folder / INDEX).is_file()
 
 
-class Checkpoint:
+class ModelWeights:
     """The tensors of a folder by Hugging Face's names. Raises ModelError."""
 
     def __init__(self, folder: Path) -> None:
@@ -81,7 +81,7 @@ def _places(folder: Path) -> Mapping[str, str]:
 
 def arrays(exported: ExportedModel, folder: Path) -> Iterator[Array]:
     """The parameters of a module in their order. Raises ModelError for a weight that is missing or of another shape."""
-    checkpoint, last = Checkpoint(folder), ("", (np.empty(0), np.empty(0)))
+    checkpoint, last = ModelWeights(folder), ("", (np.empty(0), np.empty(0)))
     for parameter in exported.parameters:
         base, _, part = parameter.name.rpartition(".")
         if part not in ("q_weight", "q_scale"):
@@ -101,7 +101,7 @@ def _checked(array: Array, parameter: ModelParameter, folder: Path) -> Array:
     return array.astype(parameter.dtype, copy=False)
 
 
-def _joined(checkpoint: Checkpoint, name: str, exported: ExportedModel) -> Array:
+def _joined(checkpoint: ModelWeights, name: str, exported: ExportedModel) -> Array:
     """What a parameter is made of, put together."""
     found = [checkpoint.tensor(each) for each in sources(name, exported.config.family, exported.config.experts)]
     if ".moe.e" not in name:
