@@ -8,8 +8,9 @@
   (MLC-LLM's `packed_params`), TVM transposes it at each call, in a kernel of its own that takes longer than the product
   when this has few rows (3 to 17 times on an H200). Here it is read as it lies. Constants are transposed once, when
   TVM folds them.
-* Quantised weights [N, K] that are made float16 before a product of few rows become part of it, so that memory gives a
-  quarter or a half of the bytes (:mod:`tunehub.kernels.cuda.low_batch`).
+* Quantised weights [N, K] that are made float16 before a product of few or of an open number of rows become part of it,
+  so that memory gives a quarter or a half of the bytes (:mod:`tunehub.kernels.cuda.low_batch`). Before one of many rows
+  they are made, and read as they lie.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tunehub.graph.quantised.dequantisation import Dequantised, dequantised_from
 from tunehub.kernels.cuda.gemm.hopper.kernel import ROUNDED
 from tunehub.kernels.cuda.gemm.hopper.rule import serves
 from tunehub.kernels.cuda.gemm.hopper.tf32 import rounded
-from tunehub.kernels.cuda.low_batch.product import MOST_ROWS
+from tunehub.kernels.cuda.low_batch.product import MOST_ROWS, has_low_batch
 from tunehub.kernels.cuda.low_batch.weights import Format, dequantised
 from tunehub.tir.nodes import (
     bound_value,
@@ -75,6 +76,7 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         self._kernels = Kernels(self.builder_)
         target = tvm.target.Target.current(allow_none=True)
         self._half = _NARROW if target is not None and serves(target) else _HALF
+        self._packed = target is None or has_low_batch(target)
         self._made: dict[Any, Dequantised | None] = {}
 
     def visit_call_(self, call: Call) -> Expr:
@@ -87,13 +89,16 @@ class _Products(PyExprMutator):  # type: ignore[misc]
             return call
         (own,) = types
         half, result = own in self._half, str(tensor_type(call).dtype)
-        few = name == "relax.matmul" and _has_few_rows(call)
+        rows = _rows(call) if name == "relax.matmul" else MOST_ROWS + 1
+        few = rows is not None and rows <= MOST_ROWS
         if own in _NARROW and not half and not few:
             return call
         weight, kernel = self._transposed(call) if name == "relax.matmul" else None, _NAME
         if weight is None and self._turning and name == "relax.matmul" and own == _SUM:
             weight, kernel = self._turned(call), ROUNDED
-        made = self._dequantised(call) if few and half else None
+        made = self._dequantised(call) if half and name == "relax.matmul" else None
+        if made is not None and not few and (rows is not None or not self._packed):
+            weight, kernel, made = self._untransposed(call), _NAME, None
         if made is not None and result in (own, _SUM):
             wide = self._kernels.call(
                 partial(_dequantised_matmul, form=made.format),
@@ -178,9 +183,12 @@ def _terms(call: Call) -> int:
     return 0 if weights is None else math.prod(weights) // weights[results]
 
 
-def _has_few_rows(call: Call) -> bool:
-    shape = static_shape(call.args[0])
-    return shape is not None and len(shape) > 1 and math.prod(shape[:-1]) <= MOST_ROWS
+def _rows(call: Call) -> int | None:
+    """Of the first operand of a matmul, None where their number is open; a vector counts as many."""
+    shape = shape_of(call.args[0]) or (0,)
+    if len(shape) < 2:
+        return MOST_ROWS + 1
+    return math.prod(shape[:-1]) if all(isinstance(extent, int) for extent in shape[:-1]) else None
 
 
 def _dequantised_matmul(data: Tensor, weights: Tensor, scales: Tensor, form: Format) -> Tensor:

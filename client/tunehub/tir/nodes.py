@@ -72,6 +72,18 @@ def with_parameter(function: PrimFunc, buffer: Buffer) -> PrimFunc:
     return PrimFunc([*function.params, handle], function.body, function.ret_type, buffers, function.attrs)
 
 
+def with_parameters(function: PrimFunc, buffers: Sequence[Buffer]) -> PrimFunc:
+    """``function`` with these buffers as its parameters, in front of those of its parameters that are none."""
+    from tvm.tirx import PrimFunc, Var
+
+    if not hasattr(function, "buffer_map"):
+        plain = [each for each in function.params if not hasattr(getattr(each, "ty", None), "shape")]
+        return PrimFunc([*buffers, *plain], function.body, function.ret_type, function.attrs)
+    plain = [each for each in function.params if each not in function.buffer_map]
+    own = {Var(str(buffer.name), "handle"): buffer for buffer in buffers}
+    return PrimFunc([*own, *plain], function.body, function.ret_type, own, function.attrs)
+
+
 def buffer_of(access: BufferLoad | BufferStore | BufferRegion) -> Buffer:
     """The buffer of a region, load or store; 0.27 calls that of regions and loads their source."""
     return access.buffer if hasattr(access, "buffer") else access.source

@@ -77,9 +77,10 @@ def separate_axes(function: PrimFunc) -> OpenAxes | None:
     return axes if axes is not None and axes.is_contiguous(function, [1] * len(axes.extents)) else None
 
 
-def open_axes(function: PrimFunc) -> OpenAxes | None:
+def open_axes(function: PrimFunc, *, shared: bool = False) -> OpenAxes | None:
     """The open axes of ``function``, not scheduled; None unless each part of what it computes along them depends on the
-    same part of its operands, and on nothing else that is open.
+    same part of its operands, and on nothing else that is open. ``shared``: it may also compute what all parts read,
+    such as weights of quantised ones, in memory of its own.
 
     Indices are judged by trying them: at random places, for two extents of each symbol.
     """
@@ -92,9 +93,10 @@ def open_axes(function: PrimFunc) -> OpenAxes | None:
             return None
         places: _Places = {hash(buffer): _places(buffer, extents) for buffer in _buffers(function)}
         probes = [dict(zip(map(hash, symbols), values, strict=False)) for values in _PROBES]
+        common = {hash(buffer) for buffer in function.body.block.alloc_buffers} if shared else set()
         for block in [_described(block, extents, probes) for block in realizations(function.body.block.body)]:
             for store in block.stores:
-                _check_store(store, block, places)
+                _check_store(store, block, places, common)
     except (NotSeparateError, AttributeError):
         return None
     own = tuple(places[hash(buffer)] for buffer in parameters(function))
@@ -203,8 +205,10 @@ def stores_in(body: Stmt) -> Iterator[Any]:
         raise NotSeparateError
 
 
-def _check_store(store: BufferStore, block: _Block, places: _Places) -> None:
-    if None in places.get(hash(buffer_of(store)), (None,)):  # what all pieces share, each would write again
+def _check_store(store: BufferStore, block: _Block, places: _Places, common: set[int]) -> None:
+    """``common``: the buffers that each piece may write for itself."""
+    buffer = hash(buffer_of(store))
+    if None in places.get(buffer, (None,)) and buffer not in common:  # all pieces share it, each would write it again
         raise NotSeparateError
     _check_access(store, block, places)
     _check_value(store.value, block, places)

@@ -38,8 +38,9 @@ class OpenFunction:
         return over_pieces(self.function, self.axes, piece, self.sizes(length), blocks)
 
 
-def open_function(function: PrimFunc) -> OpenFunction | None:
-    """``function`` with its open axes, None unless its pieces lie in one piece in its parameters."""
-    axes = open_axes(function)
+def open_function(function: PrimFunc, *, shared: bool = False) -> OpenFunction | None:
+    """``function`` with its open axes, None unless its pieces lie in one piece in its parameters; ``shared``: see
+    :func:`tunehub.tir.open_axes.open_axes`."""
+    axes = open_axes(function, shared=shared)
     whole = None if axes is None else OpenFunction(function=function, axes=axes)
     return whole if whole is not None and whole.axes.is_contiguous(function, whole.sizes(2)) else None

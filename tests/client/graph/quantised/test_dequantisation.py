@@ -52,7 +52,7 @@ def _by_operators(builder: Any, words: Any, scales: Any, bits: int, offset: int)
     return emit(op.reshape(emit(op.multiply(centred, emit(op.expand_dims(scales, [2])))), (COLUMNS, DEPTH)))
 
 
-def _model(rows: int, bits: int, dequantise: Dequantise, offset: int | None = None) -> Any:
+def _model(rows: Any, bits: int, dequantise: Dequantise, offset: int | None = None) -> Any:
     kind = tensor_class()
     x = relax.Var("x", kind((1, rows, DEPTH), "float16"))
     words = relax.Var("w", kind((COLUMNS, DEPTH * bits // 32), "uint32"))
@@ -90,6 +90,13 @@ def test_what_computes_something_else_stays(dequantise: Dequantise) -> None:
 
 
 def test_many_rows_have_weights_made_once() -> None:
-    """Each block of a large product would make them anew."""
-    names = _kernels(_model(65, 4, _by_kernels))
-    assert "dequantize" in names and not any(name.startswith("dequantize_") for name in names)
+    """Each block of a large product would make them anew. What is made is not transposed."""
+    assert _kernels(_model(65, 4, _by_kernels)) == ["NT_matmul", "cast", "dequantize"]
+
+
+def test_an_open_number_of_rows_has_one_product() -> None:
+    """Which may be few: its schedule makes the weights for many."""
+    assert _kernels(_model(tirx.Var("n", "int64"), 4, _by_kernels)) == ["cast", "dequantize_NT_matmul"]
+    with tvm.target.Target({"kind": "cuda", "arch": "sm_75", "max_threads_per_block": 1024}):
+        names = _kernels(_model(tirx.Var("n", "int64"), 4, _by_kernels))
+    assert names == ["NT_matmul", "cast", "dequantize"]

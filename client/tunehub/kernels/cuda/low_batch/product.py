@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cuda.low_batch.weights import Format, format_of, quantised
+from tunehub.tir.guard import GuardError, check_features
 from tunehub.tir.nodes import buffer_kind, buffer_of, integer, is_reduction, parameters
 from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
+    from tunehub.target.types import Target
     from tunehub.tir.types import Buffer, IRModule, PrimExpr, SBlock
 
 MOST_ROWS = 64
@@ -41,6 +43,15 @@ class LowBatchProduct:
     weights: Any
     scales: Any | None
     made_by: tuple[str, ...]
+
+
+def has_low_batch(target: Target) -> bool:
+    """Whether ``target`` has what the kernels need."""
+    try:
+        check_features(NEEDED, target)
+    except GuardError:
+        return False
+    return True
 
 
 def find_product(mod: IRModule) -> LowBatchProduct | None:

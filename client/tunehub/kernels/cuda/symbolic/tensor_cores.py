@@ -25,7 +25,7 @@ from tunehub.kernels.cuda.gemm.tensor_core import rule
 from tunehub.kernels.cuda.gemm.tensor_core.cost import seconds as tensor_core_s
 from tunehub.kernels.cuda.gemm.tensor_core.rule import check_headers, checked, ranked
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, matmul_of
-from tunehub.kernels.cuda.low_batch.open_rows import few_rows
+from tunehub.kernels.cuda.low_batch.open_rows import few_rows, quantised_apart
 from tunehub.kernels.cuda.open_function import OpenFunction, open_function
 from tunehub.kernels.cuda.pieces import RowBlocks
 from tunehub.kernels.cuda.symbolic.schedule import SizedFunction
@@ -68,17 +68,25 @@ def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunct
     Raises NoTileError where TVM's own schedule is to be used, GuardError for what would be wrong or cannot be launched,
     and what TVM raises.
     """
-    function = mod["main"]
-    whole = open_function(function)
-    matmul = None if whole is None else open_matmul(whole, warpgroups.matmul_in)
+    whole, apart = open_function(mod["main"]), None
+    if whole is None:
+        whole = open_function(mod["main"], shared=True)
+        apart = None if whole is None else quantised_apart(whole)
+        whole = None if apart is None else whole
     few = [] if whole is None else few_rows(whole, target)
-    if whole is None or (matmul is None and not few):
+    many = whole if apart is None else open_function(apart.product)
+    matmul = None if many is None else open_matmul(many, warpgroups.matmul_in)
+    if whole is None or many is None or (matmul is None and not few):
         return None
-    chosen, made = _more_rows(whole, matmul, target, few)
+    chosen, made = _more_rows(many, matmul, target, few)
     if None in {tile for tile, _ in chosen}:
-        made[None] = default_schedule(function, target)
-    branches = [*few, *(SizeBranch(up_to=up_to, function=made[tile]) for tile, up_to in chosen)]
-    found = joined(function, product(wide(whole.axes.extents)), branches)
+        made[None] = default_schedule(many.function, target)
+    branches = [SizeBranch(up_to=up_to, function=made[tile]) for tile, up_to in chosen]
+    size = product(wide(whole.axes.extents))
+    if apart is not None:
+        found = apart.together(joined(apart.product, size, branches), target)
+        branches = [SizeBranch(up_to=None, function=found)]
+    found = joined(whole.function, size, [*few, *branches])
     if any(isinstance(tile, WarpgroupTile) for tile, _ in chosen):
         found = warpgroups.for_own_target(found, target)
     return SizedFunction(mod=main_module(found))

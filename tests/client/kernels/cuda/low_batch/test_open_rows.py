@@ -14,17 +14,24 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 import tvm
 from tvm import te, tirx
 
-from tunehub.kernels.cuda.low_batch.open_rows import few_rows
+from tunehub.kernels.cuda.default import default_schedule
+from tunehub.kernels.cuda.low_batch.open_rows import few_rows, quantised_apart
+from tunehub.kernels.cuda.low_batch.weights import QUANTISED, WORD_BITS, Format, dequantised
 from tunehub.kernels.cuda.open_function import open_function
 from tunehub.kernels.cuda.symbolic import tensor_cores as open_tensor_cores
 from tunehub.tir.cuda.nvrtc import source_of
+from tunehub.tir.guard import check_function
 from tunehub.tir.nodes import main_module
-from tunehub.tir.symbols import probes
+from tunehub.tir.symbols import instance, probes
 
+from .....threads_as_loops import UNOPTIMISED
+from ....compiler.outputs import one_after_the_other
 from ..scheduled import H200
 from .on_cpu import run, weights
 
 pytestmark = pytest.mark.slow
+
+A100 = tvm.target.Target({**dict(H200.attrs.items()), "kind": "cuda", "arch": "sm_80", "model": "a100"})
 
 
 def _linear(columns: int, depth: int, dtype: str = "float16", lead: tuple[int, ...] = ()) -> Any:
@@ -73,3 +80,51 @@ def test_no_row_beyond_the_end_is_read_or_written(rows: int, tmp_path: Path) -> 
     expected = (guarded[:rows].astype(np.float32) @ wide.T).astype(np.float16) + bias
     np.testing.assert_allclose(out[:rows], expected, rtol=2e-3, atol=2e-2)
     assert (out[rows:] == 7).all()
+
+
+def _quantised(form: Format, columns: int, depth: int) -> Any:
+    """A product with weights in ``form`` and a residual addition."""
+    rows, k = tirx.Var("n", "int64"), te.reduce_axis((0, depth), name="k")
+    x = te.placeholder((1, rows, depth), "float16", name="x")
+    words = te.placeholder((columns, depth * form.bits // WORD_BITS), "uint32", name="w")
+    scales = te.placeholder((columns, depth // form.group), "float16", name="s")
+    more, wide = te.placeholder((1, rows, columns), "float16", name="r"), dequantised(words, scales, form)
+
+    def product(*at: Any) -> Any:
+        return te.sum(x[(*at[:-1], k)].astype("float32") * wide[at[-1], k].astype("float32"), axis=k)
+
+    y = te.compute((1, rows, columns), product, name="product")
+    z = te.compute(y.shape, lambda *at: y(*at).astype("float16") + more(*at), name="out")
+    return main_module(te.create_prim_func([x, words, scales, more, z], index_dtype_override="int64"))
+
+
+@pytest.mark.parametrize("form", QUANTISED, ids=["q4f16", "q8f16"])
+@pytest.mark.parametrize("target", [H200, A100], ids=["sm_90", "sm_80"])
+def test_quantised_weights_are_read_packed_by_up_to_64_rows_and_made_once_for_more(form: Format, target: Any) -> None:
+    mod = _quantised(form, 128, 256)
+    found = open_tensor_cores.open_sizes(mod, target)
+    assert found is not None
+    assert {(8,), (9,), (32,), (33,), (64,), (65,)} <= set(probes(found.mod["main"]))
+    check_function(found.mod["main"], mod["main"], target)
+    assert tvm.tirx.build(found.mod, target=target) is not None
+    whole = open_function(mod["main"], shared=True)
+    assert whole is not None
+    assert [branch.up_to for branch in few_rows(whole, target)] == [8, 16, 32, 64]
+
+
+@pytest.mark.parametrize("form", QUANTISED, ids=["q4f16", "q8f16"])
+def test_the_weights_that_are_made_for_many_rows_are_the_right_ones(form: Format) -> None:
+    mod = _quantised(form, 24, 64)
+    whole = open_function(mod["main"], shared=True)
+    assert whole is not None
+    apart = quantised_apart(whole)
+    assert apart is not None
+    made = apart.together(default_schedule(apart.product, H200), H200)
+    chance = np.random.default_rng(5)
+    (words, scales), wide = weights(form.bits, 24, 64, seed=6)
+    x, more = (chance.standard_normal(shape).astype(np.float16) for shape in ((1, 70, 64), (1, 70, 24)))
+    buffers = [tvm.runtime.tensor(each) for each in (x, words, scales, more, np.zeros_like(more))]
+    looped = one_after_the_other(main_module(instance(made, [70])))
+    tvm.tirx.build(looped, target=tvm.target.Target(UNOPTIMISED))["main"](*buffers)
+    expected = (x[0].astype(np.float32) @ wide.T).astype(np.float16) + more
+    np.testing.assert_allclose(buffers[-1].numpy(), expected, rtol=2e-3, atol=2e-2)
