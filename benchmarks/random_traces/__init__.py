@@ -2,13 +2,15 @@
 
 Random traces and knobs over eighteen kinds of functions; each is made, checked, and run in forks with limits. Counted
 is what must not be (a crash, a wrong output, a write beyond an output, a failed compile), which check refused how many,
-and how many of the refused were right. For targets that do not run here schedules are checked and compiled. The file
-OUT has a line of JSON for each; a run that is stopped goes on where it was.
+and how many of a tenth of the refused were right. For targets that do not run here schedules are checked and compiled.
+The file OUT has a line of JSON for each; a run that is stopped goes on where it was.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -18,6 +20,7 @@ from typing import Any
 import click
 import msgspec
 
+from benchmarks.random_traces.forks import keep_pages
 from benchmarks.shared.table import Row
 
 OPTIONS = (
@@ -25,16 +28,19 @@ OPTIONS = (
     click.Option(["--seed"], type=int, default=1, show_default=True),
     click.Option(["--processes"], type=click.IntRange(min=1), default=1, show_default=True),
     click.Option(["--targets"], default="host", show_default=True, help="host, or names of `schedules`, by commas."),
+    click.Option(["--seconds"], type=click.IntRange(min=1), help="Begin nothing after that; the same command goes on."),
     click.Option(["-o", "out"], type=click.Path(dir_okay=False, path_type=Path), required=True, help="Lines of JSON."),
 )
 _SAID = 20  # bad cases that are printed
 _THREADS = "4"  # of TVM's pool: schedules that race show it
 
 
-def run(count: int, seed: int, processes: int, targets: str, out: Path) -> list[Row]:
+def run(count: int, seed: int, processes: int, targets: str, seconds: int | None, out: Path) -> list[Row]:
     """Try what is not yet in ``out``, and count all that is."""
-    os.environ["TVM_NUM_THREADS"] = _THREADS
+    end = math.inf if seconds is None else time.monotonic() + seconds
+    os.environ.update(TVM_NUM_THREADS=_THREADS, TVM_THREAD_POOL_SPIN_COUNT="0")  # waiting threads leave others the CPU
     _import()
+    keep_pages()
     known = {(case.target, case.kind, case.seed) for case in _read(out)}
     running: set[int] = set()
     for place in _places(count, seed, [each.strip() for each in targets.split(",")]):
@@ -42,6 +48,8 @@ def run(count: int, seed: int, processes: int, targets: str, out: Path) -> list[
             continue
         while len(running) >= processes:
             running.discard(os.wait()[0])
+        if time.monotonic() > end:
+            break
         running.add(_forked(partial(_append, out, *place)))
     for process in running:
         os.waitpid(process, 0)
@@ -50,6 +58,8 @@ def run(count: int, seed: int, processes: int, targets: str, out: Path) -> list[
 
 def rows(cases: list[Any]) -> list[Row]:
     """The counts, and on stderr the first bad cases."""
+    from benchmarks.random_traces.cases import RUN_OF_REFUSED
+
     bad = [case for case in cases if case.bad is not None]
     for case in bad[:_SAID]:
         text = f"{case.target} {case.kind} {case.seed} {case.number} by {case.form}: {case.bad}"
@@ -60,7 +70,7 @@ def rows(cases: list[Any]) -> list[Row]:
     found += [Row(name="served_right", value=counted["right"], unit="count")]
     for check in sorted({case.refused for case in cases if case.refused}):
         tried = [case.right for case in cases if case.refused == check and case.right is not None]
-        note = f"{sum(tried)} of {len(tried)} that were run are right" if tried else ""
+        note = f"{sum(tried)} of {len(tried)} that were run ({RUN_OF_REFUSED:.0%}) are right" if tried else ""
         found.append(Row(name=f"refused_by_{check.replace(' ', '_')}", value=counted[check], unit="count", note=note))
     return found
 
@@ -118,8 +128,15 @@ def _read(out: Path) -> list[Any]:
 
 def _import() -> None:
     """What forks share: once imported here, not in each."""
+    import numpy.random  # noqa: F401
     import tvm.s_tir
     import tvm.topi  # noqa: F401
 
     import benchmarks.random_traces.cases
     import benchmarks.schedules.lines  # noqa: F401
+    import tunehub.kernels.cuda.rules
+    import tunehub.tir.cuda.check  # noqa: F401
+    from tunehub.kernels.cpu import NAMES, template
+
+    for name in NAMES:
+        template(name)

@@ -4,44 +4,46 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeAlias
+from unittest.mock import patch
 
 import msgspec
-import numpy as np
 
-from benchmarks.random_traces.forks import LOST, Send, in_fork
+from benchmarks.random_traces.forks import Send, in_fork, limit_cpu
 from benchmarks.random_traces.functions import random_function
+from benchmarks.random_traces.runs import Runs, agrees
 from benchmarks.random_traces.traces import random_knobs, random_trace
 from tunehub.compiler.schedule import ladder
 from tunehub.compiler.schedule.apply import apply_candidate, apply_exact
-from tunehub.compiler.verify.inputs import apart, arrays_for, random_numbers, unwritten, written
 from tunehub.compiler.verify.limits import VerifyLimits
-from tunehub.compiler.verify.session import VerifySession
 from tunehub.exceptions import last_line, typed_last_line
 from tunehub.kernels.cpu import KnobError
 from tunehub.kernels.template_fit import TemplateFit, machine_for, with_short_indices
 from tunehub.records.lookup import Candidate, EmptyLookup
-from tunehub.tir.guard import FaultFoundError, GuardError
+from tunehub.report.ladder import StepRejected
+from tunehub.tir.guard import GuardError
 from tunehub.tir.keys import workload_key
-from tunehub.tir.nodes import buffer_shapes, main_module
+from tunehub.tir.nodes import main_module
 from tunehub.tir.traces import import_trace
-from tunehub.tir.workload import workload_text
 from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.template_record import TemplateRecord
 
 CASES = 20  # of one function
 _KNOBS = 0.2  # of the cases, where a template is for the function
+RUN_OF_REFUSED = 0.1  # of the refused ones, to see how many are right
 _WAYS = (("exact", False), ("exact", False), ("exact", False), ("anchor", True), ("transfer", False))
-_GUARD_BYTES = 1 << 16  # on both sides of an output
-_ALIGNMENT = 64
+_CPU_SECONDS, _UNCHECKED_CPU_SECONDS = 100, 10
+_DONE = "done"
+Made: TypeAlias = "tuple[str, tuple[Any, bool], Any]"  # form; rung and whether by its anchor; trace or knobs
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A record and what came of it. ``refused``: by which check, for which ``reason``; ``right``: whether a refused
-    schedule computes the same without the checks, None where it was not run. ``bad``: what must not happen."""
+    schedule computes the same without the checks, None where that was not tried. ``bad``: what must not happen."""
 
     target: str
     kind: str
@@ -77,33 +79,59 @@ class Unit:
         return TemplateFit(self.mod, self.target)
 
     @cached_property
-    def plain(self) -> Any:
-        """What TVM makes of it as it is."""
-        return _build(self.mod["main"], self.target)
+    def beside(self) -> Runs | None:
+        """What runs schedules beside the plain loops; None where code for the target does not run here."""
+        return Runs(self.mod["main"], self.target) if self.runs else None
 
     def cases(self) -> Iterator[Case]:
-        """All of them, each tried in a fork."""
-        session = VerifySession(str(self.target))
-        if self.runs:
-            session.warm_up()
-            session.refer(workload_text(self.mod["main"]))
-            _ = self.plain  # which all forks have
-        for number in range(CASES):
-            yield self._case(number, session)
+        """All of them. A fork tries one after the other; what ends it costs the case at hand, and the next fork goes
+        on behind that."""
+        _ = self.beside, self.fit.match  # which all forks have
+        first = 0
+        while first < CASES:
+            sent = in_fork(partial(self._try_from, first))
+            while _DONE in sent.of.get(first, {}):
+                yield self._case(first, sent.of[first], None)
+                first += 1
+            if first < CASES:
+                yield self._case(first, sent.of.get(first, {}), sent.lost or "it ended early")
+                first += 1
 
-    def _case(self, number: int, session: VerifySession) -> Case:
-        case = Case(target=self.name, kind=self.kind, seed=self.seed, number=number)
-        made = in_fork(lambda send: send("made", self._record(number)))
-        if "made" not in made:  # TVM ends while steps are tried at random: what a record of them does is not known
-            return msgspec.structs.replace(case, refused="not made", reason=str(made.get(LOST)))
-        form, (rung, anchored), content = made["made"]
-        case = msgspec.structs.replace(case, form=form, rung=rung)
-        sent = in_fork(lambda send: self._try(_candidate(self, form, rung, anchored, content), session, send))
-        return _judged(case, sent, content)
+    def _try_from(self, first: int, send: Send) -> None:
+        for number in range(first, CASES):
+            limit_cpu(_CPU_SECONDS)
+            self._try(number, partial(send, number))
+            send(number, _DONE, None)
 
-    def _record(self, number: int) -> tuple[str, tuple[str, bool], Any]:
+    def _try(self, number: int, send: Callable[[str, Any], None]) -> None:
+        made = self._record(number)
+        send("made", made)
+        with _noted_errors() as errors:
+            found = ladder.schedule_module(self.mod, self.target, _Lookup(_candidate(self, *made)))
+        if found.served is None:
+            send("refused", _why_refused(found.rejected, errors))
+            return
+        scheduled = found.served.schedule.mod["main"]
+        if self.beside is None:
+            send("serves", None)
+            _build(scheduled, self.target)
+            send("served", None)
+            return
+        send("verifying", None)
+        began = time.process_time()
+        result = self.beside.verified(scheduled)
+        took = time.process_time() - began
+        if took > VerifyLimits().run_s:
+            send("refused", ("run", f"it took {took:.0f} s"))
+        elif not agrees(result):
+            send("refused", ("run", result.error or f"differs by {result.difference}"))
+        else:
+            send("serves", None)
+            send("served", self.beside.what_is_wrong(result.tolerance))
+
+    def _record(self, number: int) -> Made:
         """The form of a record, how it is found, and what it says."""
-        rng = random.Random(f"{self.kind} {self.seed} {number}")
+        rng = self._random(number)
         match = self.fit.match if rng.random() < _KNOBS else None
         if match is not None:
             own = match.template.default_knobs(match.workload, machine_for(self.target))
@@ -111,31 +139,33 @@ class Unit:
             return "knobs", ("exact", False), (match.template.NAME, match.template.VERSION, knobs)
         return "trace", rng.choice(_WAYS), random_trace(self.mod, rng, cuda=self.target.kind.name == "cuda")
 
-    def _try(self, candidate: Candidate, session: VerifySession, send: Send) -> None:
-        found = ladder.schedule_module(self.mod, self.target, _Lookup(candidate))
-        if found.served is None:
-            send("refused", _why_refused(self, candidate))
-            if self.runs and (scheduled := _unchecked(self, candidate)) is not None:
-                send("right", _is_right(session, scheduled))
-            return
-        scheduled = found.served.schedule.mod["main"]
-        if not self.runs:
-            send("serves", None)
-            _build(scheduled, self.target)
-            send("served", None)
-            return
-        send("verifying", None)
-        began = time.process_time()
-        result = session.judge(workload_text(scheduled))
-        took = time.process_time() - began
-        if took > VerifyLimits().run_s:
-            send("refused", ("run", f"it took {took:.0f} s"))
-            return
-        if result.error is not None or not (result.difference or 0.0) <= result.tolerance:
-            send("refused", ("run", result.error or f"differs by {result.difference}"))
-            return
-        send("serves", None)
-        send("served", _what_is_wrong(self, scheduled, result.tolerance))
+    def _random(self, *of: Any) -> random.Random:
+        return random.Random(" ".join(map(str, (self.kind, self.seed, *of))))
+
+    def _case(self, number: int, sent: dict[str, Any], lost: str | None) -> Case:
+        """What a fork ``sent`` of a case, and, of some that were refused, whether they are right."""
+        case = Case(target=self.name, kind=self.kind, seed=self.seed, number=number)
+        if "made" not in sent:  # TVM ends while steps are tried at random: what a record of them does is not known
+            return msgspec.structs.replace(case, refused="not made", reason=lost)
+        form, (rung, _), _content = made = sent["made"]
+        case = _judged(msgspec.structs.replace(case, form=form, rung=rung), sent, lost)
+        if case.refused in (None, "run") or self._random(number, "refused").random() >= RUN_OF_REFUSED:
+            return case
+        return msgspec.structs.replace(case, right=self._is_right(_candidate(self, *made)))
+
+    def _is_right(self, candidate: Candidate) -> bool | None:
+        """Whether a refused schedule computes the same; None where it does not run here, or there is none. In a fork of
+        its own: nobody promised that it leaves memory alone."""
+        if self.beside is None:
+            return None
+        found = in_fork(partial(self._try_unchecked, candidate))
+        return found.of.get(0, {}).get("right", None if found.lost is None else False)
+
+    def _try_unchecked(self, candidate: Candidate, send: Send) -> None:
+        limit_cpu(_UNCHECKED_CPU_SECONDS)
+        scheduled = _unchecked(self, candidate)
+        if scheduled is not None and self.beside is not None:
+            send(0, "right", self.beside.is_right(scheduled))
 
 
 class _Lookup(EmptyLookup):
@@ -146,7 +176,8 @@ class _Lookup(EmptyLookup):
         return self._candidate
 
 
-def _candidate(unit: Unit, form: str, rung: Any, anchored: bool, content: Any) -> Candidate:
+def _candidate(unit: Unit, form: str, way: tuple[Any, bool], content: Any) -> Candidate:
+    rung, anchored = way
     common: dict[str, Any] = {
         "exact": workload_key(unit.mod), "op": unit.kind, "run_s": (1e-9,), "default_s": 1.0, "source": "random"
     }  # fmt: skip
@@ -157,38 +188,45 @@ def _candidate(unit: Unit, form: str, rung: Any, anchored: bool, content: Any) -
     return Candidate(record=record, rung=rung, package="r 1")
 
 
-def _judged(case: Case, sent: dict[str, Any], content: Any) -> Case:
-    """``case`` with what its fork sent."""
-    lost, bad = sent.get(LOST), None
+def _judged(case: Case, sent: dict[str, Any], lost: str | None) -> Case:
+    """``case`` with what its fork sent; ``lost``: how that ended."""
     if "refused" in sent:
         check, reason = sent["refused"]
-        right = sent.get("right", False if lost is not None else None)
-        return msgspec.structs.replace(case, refused=check, reason=reason, right=right)
+        return msgspec.structs.replace(case, refused=check, reason=reason, right=False if check == "run" else None)
     if "verifying" in sent and "serves" not in sent:
         return msgspec.structs.replace(case, refused="run", reason=lost, right=False)
+    bad = sent.get("served")
     if lost is not None:
         bad = f"{'serving' if 'serves' in sent else 'checking'} ended: {lost}"
-    bad = bad or sent["served"]
-    return msgspec.structs.replace(case, bad=bad, record=None if bad is None else content)
+    return msgspec.structs.replace(case, bad=bad, record=None if bad is None else sent["made"][2])
 
 
-def _why_refused(unit: Unit, candidate: Candidate) -> tuple[str, str]:
+@contextmanager
+def _noted_errors() -> Iterator[list[Exception]]:
+    """What applying records raises inside the block: the ladder keeps texts alone."""
+    errors: list[Exception] = []
+
+    def noted(*arguments: Any) -> Any:
+        try:
+            return apply_candidate(*arguments)
+        except Exception as error:
+            errors.append(error)
+            raise
+
+    with patch.object(ladder, "apply_candidate", noted):
+        yield errors
+
+
+def _why_refused(rejected: Sequence[StepRejected], errors: list[Exception]) -> tuple[str, str]:
     """By which check, and what it says."""
-    from tunehub.tir.cpu_check import check_proven
-
-    try:
-        schedule = apply_candidate(unit.mod, candidate, unit.target, unit.fit)
-        if unit.target.kind.name == "llvm":
-            check_proven(schedule.mod["main"], unit.target)
-    except FaultFoundError as error:
-        return "static", last_line(error)
-    except GuardError as error:
-        return "guard", last_line(error)
-    except KnobError as error:
-        return "knobs", last_line(error)
-    except Exception as error:
-        return "TVM", typed_last_line(error)[:160]
-    return "ladder", "not by its schedule"
+    for each in rejected:
+        if each.refusal is not None:
+            return "static", each.refusal.reason or ""
+    for error in errors:
+        if isinstance(error, GuardError):
+            return "guard", last_line(error)
+        return ("knobs", last_line(error)) if isinstance(error, KnobError) else ("TVM", typed_last_line(error)[:160])
+    return "ladder", "; ".join(each.reason for each in rejected)
 
 
 def _unchecked(unit: Unit, candidate: Candidate) -> Any | None:
@@ -209,58 +247,7 @@ def _unchecked(unit: Unit, candidate: Candidate) -> Any | None:
         return None
 
 
-def _is_right(session: VerifySession, scheduled: Any) -> bool:
-    result = session.judge(workload_text(scheduled))
-    return result.error is None and (result.difference or 0.0) <= result.tolerance
-
-
 def _build(scheduled: Any, target: Any) -> Any:
     import tvm
 
     return tvm.tirx.build(main_module(scheduled), target=target)
-
-
-def _what_is_wrong(unit: Unit, scheduled: Any, most: float) -> str | None:
-    """Of a schedule that serves, on other inputs than it was verified on, with memory around its outputs that must
-    stay as it is."""
-    original = unit.mod["main"]
-    try:
-        library = _build(scheduled, unit.target)
-    except Exception as error:
-        return f"it does not compile: {typed_last_line(error)}"
-    inputs = arrays_for(original, "signed")
-    fresh = [None if given is None else _other(given, number) for number, given in enumerate(inputs)]
-    plain, found = (_outputs(each, original, fresh) for each in (unit.plain, library))
-    if found is None or plain is None:
-        return "it writes beyond its output"
-    difference = apart(found, plain)
-    return None if difference <= most else f"it differs by {difference}"
-
-
-def _other(given: Any, number: int) -> Any:
-    if given.dtype.kind in "iub":
-        return given
-    return random_numbers(given.shape, str(given.dtype), "signed", 1000 + number) * np.abs(given).max() / 4
-
-
-def _outputs(library: Any, function: Any, inputs: list[Any]) -> list[Any] | None:
-    """What a function writes; None where it writes beyond it."""
-    import tvm
-
-    tensors, guarded = [], []
-    for (shape, dtype), given, output in zip(buffer_shapes(function), inputs, written(function), strict=True):
-        if not output:
-            tensors.append(tvm.runtime.tensor(given.astype(dtype)))
-            continue
-        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        memory = np.full(size + 2 * _GUARD_BYTES + _ALIGNMENT, 0x5A, np.uint8)
-        start = _GUARD_BYTES + -(memory.ctypes.data + _GUARD_BYTES) % _ALIGNMENT
-        own = memory[start : start + size].view(dtype).reshape(shape)
-        own[...] = unwritten(shape, dtype)
-        guarded.append((memory, start, size, own))
-        tensors.append(tvm.runtime.from_dlpack(own))
-    library["main"](*tensors)
-    for memory, start, size, _ in guarded:
-        if (memory[:start] != 0x5A).any() or (memory[start + size :] != 0x5A).any():
-            return None
-    return [own.copy() for *_, own in guarded]
