@@ -37,9 +37,9 @@ class HubOptions(TypedDict, total=False):
     compiling measures on this machine for each workload without a record of its own; the fastest are kept among your
     own records (CPUs, on TVM 0.25 and newer). `verify`: which schedules are run beside the plain schedule before they
     serve: on GPUs those that nobody has measured on this kind of device, on CPUs those by records of packages that are
-    neither yours nor tunehub's (`auto`), all of them and the whole network (`always`), or none (`never`; TVM 0.25 and
-    newer). `winograd`: convolutions of 3×3 by Winograd's
-    algorithm where that should be faster (float32, TVM 0.25 and newer, on CPUs with layouts `auto`; the default);
+    neither yours nor tunehub's, if no rule chooses the same (`auto`), all of them and the whole network (`always`), or
+    none (`never`; TVM 0.25 and newer). `winograd`: convolutions of 3×3 by Winograd's algorithm where that should be
+    faster (float32, TVM 0.25 and newer, on CPUs with layouts `auto`; the default);
     off, results round as those of direct convolutions. `precision`: `tf32` lets products and convolutions in float32
     round their operands to TF32, of 11 bits, where tensor cores take these (sm_90, TVM 0.27 and newer); `bf16` to
     bfloat16, of 8 bits, where a CPU multiplies pairs of these (AVX512_BF16, AMX, layouts `auto`, TVM 0.27 and newer);

@@ -104,6 +104,14 @@ class TemplateFit:
         """The choices of the template's knobs that are worth measuring, its own first."""
         return match.template.knob_space(match.workload, machine_for(self._target))
 
+    def has_default(self, named: NamedKnobs) -> bool:
+        """Whether given knobs are the template's own choice: then the schedule is that of `by_default`."""
+        match = self.match
+        if match is None or (named.template, named.version) != (match.template.NAME, match.template.VERSION):
+            return False
+        knobs = templates.read_knobs(match.template.KNOBS, named.knobs)
+        return bool(knobs == match.template.default_knobs(match.workload, machine_for(self._target)))
+
     def by_default(self, match: Match) -> Schedule:
         """The schedule by the template's own choice of knobs. Raises as `by_knobs`."""
         knobs = match.template.default_knobs(match.workload, machine_for(self._target))

@@ -55,7 +55,8 @@ class Served:
     ``run_s`` and ``default_s`` are the record's. On the rung ``transfer`` nobody has measured the schedule: ``source``
     is the workload that the record was tuned for, ``predicted_s`` what its time is expected to be here. In seconds.
     ``sizes`` says which sizes of a symbolic function what serves; the times are then those at typical ones.
-    ``embedded``: the record is of a package that comes with tunehub.
+    ``embedded``: the record is of a package that comes with tunehub. ``by_rule``: its knobs are what the template's own
+    rule chooses, so that the function would have this schedule without a record, too.
     """
 
     step: Step
@@ -70,6 +71,7 @@ class Served:
     record: AnyRecord | LadderRecord | None = None
     sizes: str | None = None
     embedded: bool = False
+    by_rule: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -611,7 +613,8 @@ def _tried(
     record, moved = candidate.record, step == "transfer"
     against = None if moved else against_record(record, borrowed=candidate.anchored)
     apply = partial(apply_candidate, request.mod, candidate, request.target, request.fit)
-    applied = _applied(step, request, candidate, against, apply)
+    by_rule = isinstance(record, TemplateRecord) and _is_by_rule(request, record)
+    applied = _applied(step, request, candidate, against, apply, proven=by_rule)
     if isinstance(applied, StepRejected):
         return applied
     return Served(
@@ -626,20 +629,35 @@ def _tried(
         predicted_s=expected_s,
         record=record,
         embedded=candidate.embedded,
+        by_rule=by_rule,
     )
 
 
+def _is_by_rule(request: Request, record: TemplateRecord) -> bool:
+    """Whether the knobs of a record are what the template's own rule chooses."""
+    try:
+        return request.fit.has_default(record)
+    except Exception:  # they do not fit, which is said when they are applied
+        return False
+
+
 def _applied(
-    step: Step, request: Request, found: Candidate | FoundLadder, against: str | None, apply: Callable[[], Any]
+    step: Step,
+    request: Request,
+    found: Candidate | FoundLadder,
+    against: str | None,
+    apply: Callable[[], Any],
+    *,
+    proven: bool = False,
 ) -> Any:
     """The schedule by a record that ``apply`` gives, or what speaks against it, a StepRejected. Those of embedded
-    packages were proven before they were embedded."""
+    packages were proven before they were embedded; ``proven``: the schedule is one that needs no record."""
     record = found.record
     try:
         with made_of(content_of(record)):
             if against is None:
                 schedule = apply()
-                if request.target.kind.name == "llvm" and not found.embedded:
+                if request.target.kind.name == "llvm" and not (found.embedded or proven):
                     check_proven(schedule.mod["main"], request.target)
                 return schedule
     except FaultFoundError as error:

@@ -1,7 +1,8 @@
 """What a worker process does to verify schedules: it builds and runs them beside the plain schedule.
 
-The plain schedule of a function for a CPU is none at all: what TVM makes of loops as they are written. For CUDA it has
-a kernel for each block, with nothing inlined (:mod:`tunehub.kernels.cuda.plain`).
+The plain schedule of a function for a CPU is none at all: what TVM makes of loops as they are written, or what serves
+without records (:mod:`tunehub.compiler.verify.building`). For CUDA it has a kernel for each block, with nothing inlined
+(:mod:`tunehub.kernels.cuda.plain`).
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tunehub.comparison.difference import tolerance
+from tunehub.compiler.verify.building import built, built_reference, lower_as_compiles_do
 from tunehub.compiler.verify.inputs import Kind, apart, arrays_for, comparable, longest_sum, unwritten, written
 from tunehub.exceptions import last_line
-from tunehub.tir.nodes import buffer_kind, buffer_shapes, main_module, parameters
+from tunehub.tir.nodes import buffer_kind, buffer_shapes, is_static, main_module, parameters
 from tunehub.tir.precision import precisions
 from tunehub.tir.symbols import PROBES, elements_at, first_probes, instance, probes, scalars, symbol_name, symbols_of
 
@@ -92,6 +94,7 @@ class VerifySession:
         if self._is_cuda():
             _use_nvrtc(str(self._target().attrs["arch"]))
         else:
+            lower_as_compiles_do()
             _fill_new_memory()
 
     def refer(self, original: str) -> None:
@@ -99,7 +102,7 @@ class VerifySession:
         function = _function(original)
         if not any(written(function)):
             raise ValueError("what it writes is not known")
-        library = self._built(self._plain(function))
+        library = self._plain(function)
         self._reference, sizes = None, _tried(function)
         static = [instance(function, values) for values in sizes]
         dtypes = [str(buffer_kind(buffer).dtype) for buffer in parameters(function)]
@@ -161,6 +164,7 @@ class VerifySession:
         most = reference.tolerance
         try:
             function = _function(scheduled)
+            _check_parameters(function, reference.function)
             library, sizes = self._built(function), self._sizes_of(reference, function)
             cases = [case for values in sizes for case in reference.cases[values]]
             found = max(self._apart(library, case) for case in cases for _ in range(_RUNS))
@@ -182,16 +186,18 @@ class VerifySession:
         library["main"](*tensors, *case.scalars)
         return [tensor.numpy() if given is None else None for tensor, (given, _, _) in zip(tensors, rows, strict=True)]
 
-    def _plain(self, function: PrimFunc) -> PrimFunc:
+    def _plain(self, function: PrimFunc) -> Module:
         if not self._is_cuda():
-            return function
+            return built_reference(function, self._target())
         from tunehub.kernels.cuda.plain import plain_schedule
 
-        return plain_schedule(function)
+        return self._built(plain_schedule(function))
 
     def _built(self, function: PrimFunc) -> Module:
         import tvm
 
+        if not self._is_cuda():
+            return built(function, self._target())
         return tvm.tirx.build(main_module(function), target=self._target())
 
     def _tensor(self, array: Array) -> DeviceTensor:
@@ -230,7 +236,7 @@ class BuildSession:
 
     def warm_up(self) -> None:
         """Import TVM."""
-        import tvm  # noqa: F401
+        lower_as_compiles_do()
 
     def refer(self, original: str) -> None:
         """Nothing is run."""
@@ -240,7 +246,7 @@ class BuildSession:
         import tvm
 
         try:
-            library = tvm.tirx.build(main_module(_function(scheduled)), target=tvm.target.Target(self._text))
+            library = built(_function(scheduled), tvm.target.Target(self._text))
             library.inspect_source("asm")  # LLVM makes code when it is asked for some
         except Exception as error:  # TVM raises many kinds for what does not compile
             return RunResult(tolerance=0.0, error=last_line(error))
@@ -251,6 +257,12 @@ def _tried(function: PrimFunc) -> list[tuple[int, ...]]:
     """The probes without the largest, but with the first; a schedule itself names sizes at which other code runs."""
     found = probes(function)
     return [values for values in found if values == found[0] or elements_at(function, values) <= _MOST_ELEMENTS]
+
+
+def _check_parameters(scheduled: PrimFunc, function: PrimFunc) -> None:
+    """Raise ValueError where a schedule of a static function takes other buffers: it is not checked what it gets."""
+    if is_static(function) and not (is_static(scheduled) and buffer_shapes(scheduled) == buffer_shapes(function)):
+        raise ValueError("its parameters are not those of the function")
 
 
 def lacks_memory(error: str) -> bool:

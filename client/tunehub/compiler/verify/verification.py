@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # opening a hub needs none of it
     from tunehub.target.types import Target
     from tunehub.tir.types import IRModule
 
-VERIFY_VERSION = 3
+VERIFY_VERSION = 4
 """Changes whenever running a schedule could give another verdict than before."""
 MOST_WORKERS = 8  # processes; each has TVM in memory, and on a GPU a context of its own
 _EXPLAINED = "explaining runs nothing"
@@ -79,7 +79,8 @@ class Verification:
         if self.mode == "always" or served.rung == "measured":
             return self.mode == "always"
         if self._host.kind == "llvm":
-            return served.record is not None and served.rung != "user" and not served.embedded
+            foreign = served.record is not None and served.rung != "user" and not served.embedded
+            return foreign and not served.by_rule
         known = served.rung == "exact" and served.package == self._measured_package and served.embedded
         return not (known and self.device.model in (None, self._host.model))
 

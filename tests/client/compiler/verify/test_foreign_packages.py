@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import tvm
@@ -16,12 +17,16 @@ from tunehub.compiler.hub import Hub, open_hub
 from tunehub.compiler.pipeline import compile_module
 from tunehub.compiler.schedule import ladder
 from tunehub.compiler.verify import verification, workers
+from tunehub.kernels.cpu import KnobError
+from tunehub.kernels.template_fit import TemplateFit
 from tunehub.records import package_records
 from tunehub.registries import embedded
 from tunehub.report.model import WorkloadReport
 from tunehub.target.descriptors import descriptor_of
+from tunehub.tir.keys import anchor_key, workload_key
 from tunehub.tir.nodes import main_module
 from tunehub_registry.record import encode_record
+from tunehub_registry.template_record import TemplateRecord, encode_template_record
 
 from ...conftest import RegistryFolder
 from .conftest import of_matmul, spoilt
@@ -50,10 +55,10 @@ def hub(
     monkeypatch.setattr(verification, "MOST_WORKERS", 1)
     hubs: list[Hub] = []
 
-    def opened(verify: Any = "auto") -> Hub:
+    def opened(verify: Any = "auto", registry: str = str(folder.root)) -> Hub:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            hubs.append(open_hub(target, registry=str(folder.root), verify=verify, layout="keep"))
+            hubs.append(open_hub(target, registry=registry, verify=verify, layout="keep"))
         return hubs[-1]
 
     yield opened
@@ -102,6 +107,46 @@ class _Schedule:
 
     def __init__(self, mod: Any) -> None:
         self.mod = mod
+
+
+def knob_record(mod: Any, target: Any, number: int) -> TemplateRecord:
+    """A record of one of the choices of knobs for ``mod``: 0 is the rule's own."""
+    fit = TemplateFit(mod, target)
+    assert fit.match is not None
+    own = fit.match.template
+    knobs = msgspec.to_builtins(fit.knob_space(fit.match)[number])
+    return TemplateRecord(
+        exact=workload_key(mod), anchor=anchor_key(mod), op="matmul", template=own.NAME, version=own.VERSION,
+        knobs=knobs, run_s=(1e-6,), default_s=1e-3, source="template",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("number", "verified", "checked"), [(0, None, 0), (-1, "run", 1)])
+def test_knobs_that_the_rule_itself_chooses_are_not_run(
+    net: Any, target: Any, hub: Any, tmp_path: Path, tasks_of: Any, monkeypatch: pytest.MonkeyPatch,
+    number: int, verified: str | None, checked: int,
+) -> None:  # fmt: skip
+    (task,) = (each for each in tasks_of(net) if "matmul" in each.name)
+    made = RegistryFolder(tmp_path / "knobs")
+    data = encode_template_record(knob_record(task.mod, target, number))
+    made.publish(descriptor_of(target), data=data, tuner="template")
+    proven: list[Any] = []
+    check = ladder.check_proven
+    monkeypatch.setattr(ladder, "check_proven", lambda *arguments: proven.append(check(*arguments)))
+    found = compiled(net, target, hub(registry=str(made.root)))
+    assert (found.rung, found.verified, len(proven)) == ("exact", verified, checked)
+
+
+def test_knobs_of_another_version_of_the_template_or_out_of_bounds_are_none_that_the_rule_chooses(
+    net: Any, target: Any, tasks_of: Any
+) -> None:
+    (task,) = (each for each in tasks_of(net) if "matmul" in each.name)
+    fit, own = TemplateFit(task.mod, target), knob_record(task.mod, target, 0)
+    assert fit.has_default(own)
+    assert not fit.has_default(msgspec.structs.replace(own, version=own.version + 1))
+    assert not fit.has_default(msgspec.structs.replace(own, template="pooling"))
+    with pytest.raises(KnobError):
+        fit.has_default(msgspec.structs.replace(own, knobs={}))
 
 
 def test_nothing_is_run_where_the_user_says_never(net: Any, target: Any, hub: Any, no_processes: Any) -> None:

@@ -22,7 +22,7 @@ from tunehub.tir.nodes import tensor_class
 from tunehub.tir.symbols import PROBES
 from tunehub.tir.workload import workload_text
 
-from .conftest import KINDS, asked, fault_of_spoilt
+from .conftest import KINDS, asked, fault_of_spoilt, matmul, spoilt
 
 pytestmark = pytest.mark.slow
 
@@ -119,6 +119,27 @@ def open_rows(most: int | None = None) -> Any:
         return te.sum(value if most is None else tirx.if_then_else(i < most, value, 0.0), axis=k)
 
     return te.create_prim_func([a, b, te.compute((rows, 8), product, name="c")])
+
+
+def product(extent: int) -> Any:
+    """A product of two square matrices."""
+    return te.create_prim_func(matmul(extent))
+
+
+@pytest.mark.parametrize("size", [8, 256])  # few steps: the loops as they are written; many: those of the template
+def test_a_static_schedule_is_compared_with_what_needs_no_record(target: Any, size: int) -> None:
+    session = VerifySession(str(target))
+    session.refer(workload_text(product(size)))
+    for scheduled, right in ((product(size), True), (spoilt(product(size)), False)):
+        found = session.judge(workload_text(scheduled))
+        assert found.error is None and found.difference is not None
+        assert (found.difference <= found.tolerance) == right
+
+
+def test_a_schedule_with_other_parameters_is_refused_before_it_runs(target: Any) -> None:
+    session = VerifySession(str(target))
+    session.refer(workload_text(product(8)))
+    assert session.judge(workload_text(product(16))).error == "its parameters are not those of the function"
 
 
 @pytest.mark.parametrize(("most", "right"), [(None, True), (64, False), (2, False), (128, True)])
