@@ -50,13 +50,18 @@ def name_of(extents: LowBatchExtents, tile: AnyTile) -> str:
 def source(extents: LowBatchExtents, tile: AnyTile) -> str:
     """CUDA code of the function :func:`name_of`."""
     defined = "".join(f"constexpr int {name} = {value};\n" for name, value in constants(extents, tile).items())
-    body = _file("instructions.cuh")
+    body = instructions()
     if not isinstance(tile, DirectTile):
         body += _file("quantised.cuh") + _file("slices.cuh")
     if isinstance(tile, WgmmaTile):
         kind = KINDS["bfloat16" if extents.weights.bfloat else "float16"]
         body += _file("warpgroup_instructions.cuh") + from_registers(kind, _ACCUMULATORS * row_tiles(extents))
     return f"namespace {_namespace(extents, tile)} {{\n{defined}{body}{_file(_KERNELS[type(tile)])}}}\n"
+
+
+def instructions() -> str:
+    """What kernels ask of the GPU, from sm_80 on. A constant ``BFLOAT`` stands before it."""
+    return _file("instructions.cuh")
 
 
 def _namespace(extents: LowBatchExtents, tile: AnyTile) -> str:

@@ -13,8 +13,8 @@ import numpy as np
 
 from tunehub.kernels.cuda import low_batch
 
-_HEADER = (Path(__file__).parent / "threads.hpp").read_text()
-_INSTRUCTIONS = (Path(low_batch.__file__).parent / "instructions.cuh").read_text()
+HEADER = (Path(__file__).parent / "threads.hpp").read_text()
+INSTRUCTIONS = (Path(low_batch.__file__).parent / "instructions.cuh").read_text()
 
 # Instructions of warpgroups alone, and what is made for a number of rows.
 _OF_WARPGROUPS = re.compile(r"// What the kernel for warpgroups asks.*?(?=// A block's part of y)", re.DOTALL)
@@ -25,13 +25,17 @@ _DYNAMIC = (227 << 10) // 4  # floats of shared memory that a kernel may ask for
 def run(source: str, arrays: Mapping[str, Any], grid: tuple[int, int], folder: Path) -> None:
     """Run the only kernel of ``source``, launched with ``grid`` blocks; ``arrays``: its parameters by name."""
     code = source[source.index("namespace tunehub_skinny") :]
-    assert _INSTRUCTIONS in code
-    code = _OF_WARPGROUPS.sub("", code.replace(_INSTRUCTIONS, ""))
-    signature = re.search(r"void __launch_bounds__\((\d+)(?:, 1)?\) main_kernel\((.*?)\)( \{|;)", code, re.DOTALL)
+    assert INSTRUCTIONS in code
+    run_code(HEADER, _OF_WARPGROUPS.sub("", code.replace(INSTRUCTIONS, "")), arrays, grid, folder)
+
+
+def run_code(header: str, code: str, arrays: Mapping[str, Any], grid: tuple[int, int], folder: Path) -> None:
+    """Run the only kernel of ``code``, whose instructions ``header`` has; the rest as in :func:`run`."""
+    signature = re.search(r"void __launch_bounds__\((\d+)(?:, \d)?\) main_kernel\((.*?)\)( \{|;)", code, re.DOTALL)
     assert signature is not None
     threads, parameters = int(signature[1]), [each.rsplit(" ", 1) for each in signature[2].split(", ")]
     code = code.replace('extern "C" __global__ ', "static ").replace("__shared__ alignas(64)", "alignas(64) __shared__")
-    code = re.sub(r"__launch_bounds__\(\d+(?:, 1)?\)", "", code)
+    code = re.sub(r"__launch_bounds__\(\d+(?:, \d)?\)", "", code)
     code = re.sub(
         r"extern __shared__ __align__\(64\) float (\w+)\[\]", rf"alignas(64) static float \1[{_DYNAMIC}]", code
     )
@@ -47,9 +51,10 @@ extern "C" void launch(void** arrays, int x, int y) {{
     for (int j = 0; j < y; ++j) threads::run({threads}, {{i, j}}, thread);
 }}
 """
-    library = _built(_HEADER + code, folder)
+    library = _built(header + code, folder)
     given = [arrays[name.removesuffix("_ptr")] for _, name in parameters]
-    held = [np.array(each, np.int64) if isinstance(each, int) else each for each in given]
+    kinds = {int: np.int64, float: np.float32}
+    held = [np.array(each, kinds[type(each)]) if type(each) in kinds else each for each in given]
     pointers = [each.ctypes.data for each in held]
     library.launch((ctypes.c_void_p * len(pointers))(*pointers), *grid)
 

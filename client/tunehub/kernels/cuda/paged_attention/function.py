@@ -1,0 +1,145 @@
+"""Our kernel with the parameters of TVM's own. Positions are not rotated in it (``RopeMode.INLINE``): TVM's is kept for
+caches that ask for that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tunehub.kernels.cuda.attention.kernel import LOG2_E
+from tunehub.kernels.cuda.paged_attention.source import COUNTERS, name_of, source
+from tunehub.kernels.cuda.paged_attention.spec import DecodeTile, Kind, PagedAttention, PrefillTile, Tile
+from tunehub.tir.nodes import buffer_kind, parameters
+from tunehub.tir.statements import address, allocate, block_of, const, f32, marked, run, sequence, threads, with_root
+
+if TYPE_CHECKING:
+    from tunehub.kernels.devices.device import GpuDevice
+    from tunehub.tir.types import Buffer, PrimExpr, PrimFunc, Stmt
+
+_ROW_BLOCK = 16  # rows of a block of decode at most
+_FEWEST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
+_MORE = 4  # row_max and row_sum behind a part's row, in float32
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameters:
+    """Of TVM's kernel, by what they are."""
+
+    buffers: dict[str, Buffer]
+    numbers: dict[str, PrimExpr]
+
+    def extent(self, name: str) -> PrimExpr:
+        """Of the first axis of a buffer, in 32 bits."""
+        return buffer_kind(self.buffers[name]).shape[0].astype("int32")
+
+    def at(self, name: str) -> PrimExpr:
+        """Where a buffer begins."""
+        buffer = self.buffers[name]
+        return address(buffer, *(const(0) for _ in buffer_kind(buffer).shape))
+
+
+_PAGES = ("pages", "table", "values", "lengths")
+_ROTATION, _RESULTS = ("key_offset", "positions"), ("output", "lse")
+BUFFERS = {
+    Kind.DECODE: ("queries", *_PAGES, *_ROTATION, *_RESULTS),
+    Kind.PREFILL: ("queries", "starts", *_PAGES, *_ROTATION, *_RESULTS),
+    Kind.RAGGED: ("queries", "starts", "keys", "own_values", "table", *reversed(_ROTATION), *_RESULTS),
+}
+_ROTARY = ("rotary_mode", "rope_scale", "rope_theta", "sm_scale")
+NUMBERS = {Kind.DECODE: _ROTARY, Kind.PREFILL: ("causal", *_ROTARY), Kind.RAGGED: ("causal", *_ROTARY)}
+
+
+def with_kernel(attention: PagedAttention, tile: Tile, device: GpuDevice) -> PrimFunc:
+    """The function of ``attention`` by ``tile`` for ``device``, already scheduled."""
+    function = attention.function
+    given = _given(attention)
+    own = _decode(attention, tile, given, device) if isinstance(tile, DecodeTile) else _prefill(attention, tile, given)
+    return function.with_body(with_root(function.body, [own], []))
+
+
+def _given(attention: PagedAttention) -> _Parameters:
+    names, buffers = BUFFERS[attention.kind], parameters(attention.function)
+    named = dict(zip(names, buffers, strict=True))
+    if attention.scale is not None:
+        return _Parameters(named, {"causal": const(attention.causal), "sm_scale": f32(attention.scale)})
+    numbers = list(attention.function.params)[len(buffers) :]
+    return _Parameters(named, dict(zip(NUMBERS[attention.kind], numbers, strict=True)))
+
+
+def _decode(attention: PagedAttention, tile: DecodeTile, given: _Parameters, device: GpuDevice) -> Stmt:
+    from tvm import tirx
+
+    batch = given.extent("key_offset")
+    row_blocks = -(-attention.group // _ROW_BLOCK)
+    heads = attention.key_heads * row_blocks
+    each = pages_of_block(given.extent("values"), batch, heads, tile, device)
+    slots = tirx.floordiv(given.extent("values"), each) + batch
+    elements = slots.astype("int64") * (attention.heads * (attention.depth + _MORE))
+    parts = tirx.decl_buffer((elements,), "float32", "parts", layout=None)
+    arguments = [given.at(name) for name in ("queries", *_PAGES, *_RESULTS)]
+
+    def kernel(block: PrimExpr, pool: list[PrimExpr]) -> list[PrimExpr]:
+        more = [batch, each, _scale(given), block]
+        return [*arguments, address(parts, const(0, "int64")), *pool, *more]
+
+    launched = _launched(attention, tile, slots * heads, kernel, tile.blocks)
+    return sequence(allocate(parts), launched)
+
+
+def pages_of_block(pages: PrimExpr, batch: PrimExpr, heads: int, tile: DecodeTile, device: GpuDevice) -> PrimExpr:
+    """So many that the ``pages`` of all sequences fill the GPU, and that each warp has as many; all where there are too
+    many sequences for blocks that are counted."""
+    from tvm import tirx
+
+    wanted = tile.blocks * device.multiprocessors
+    step = wanted * tile.warps
+    pages_of_warp = tirx.floordiv(pages * heads + (step - 1), step)
+    each = tirx.max(pages_of_warp, const(1)) * tile.warps
+    return tirx.Select(batch * heads <= COUNTERS, each, pages + 1)
+
+
+def _prefill(attention: PagedAttention, tile: PrefillTile, given: _Parameters) -> Stmt:
+    from tvm import tirx
+
+    rows = given.extent("queries") * attention.group
+    blocks = (tirx.floordiv(rows, tile.rows) + given.extent("key_offset")) * attention.key_heads
+    kernel_arguments = _keys(attention, given)
+
+    def kernel(block: PrimExpr, pool: list[PrimExpr]) -> list[PrimExpr]:
+        more = [given.extent("key_offset"), given.numbers["causal"], _scale(given), block, blocks]
+        return [*kernel_arguments, *pool, *more]
+
+    return _launched(attention, tile, blocks, kernel, 0)
+
+
+def _keys(attention: PagedAttention, given: _Parameters) -> list[PrimExpr]:
+    """Queries, keys, values, and where those of a sequence are."""
+    first = [given.at("queries"), given.at("starts")]
+    table, results = given.at("table"), [given.at(name) for name in _RESULTS]
+    if attention.kind is Kind.RAGGED:
+        unused = [table, table]
+        return [*first, given.at("keys"), given.at("own_values"), table, *unused, *results]
+    values = address(given.buffers["pages"], *(const(index) for index in (0, 1, 0, 0, 0)))
+    return [*first, given.at("pages"), values, table, given.at("values"), given.at("lengths"), *results]
+
+
+def _scale(given: _Parameters) -> PrimExpr:
+    """What scores are multiplied with, as exponents of 2."""
+    return given.numbers["sm_scale"] * f32(LOG2_E)
+
+
+def _launched(attention: PagedAttention, tile: Tile, blocks: PrimExpr, arguments: object, fewest: int) -> Stmt:
+    from tvm import tirx
+    from tvm.backend.cuda.op import cuda_func_call
+
+    size = tile.shared_bytes(attention) // 4
+    pool = tirx.decl_buffer((size,), "float32", "pool", scope="shared.dyn", layout=None)
+
+    def block(at: PrimExpr) -> Stmt:
+        ends = [address(pool, const(place)) for place in (0, size - 1)]
+        given = arguments(at, ends)  # type: ignore[operator]
+        call = run(cuda_func_call(name_of(attention, tile), *given, source_code=source(attention, tile)))
+        call = marked(_FEWEST_BLOCKS, fewest, call) if fewest else call
+        return threads("threadIdx.x", tile.threads, block_of(attention.function.body, call, "attention", [pool]))
+
+    return threads("blockIdx.x", blocks, block)

@@ -1,0 +1,76 @@
+"""Attention over a paged cache by our kernels: which functions, and the tile that should take least.
+
+Not among :mod:`tunehub.kernels.cuda.rules`: these functions arrive scheduled, and take lengths from memory, by which
+alone seconds could be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tunehub.kernels.cuda.kernel_rule import KernelCandidate
+from tunehub.kernels.cuda.paged_attention.function import with_kernel
+from tunehub.kernels.cuda.paged_attention.matching import paged_attention_of
+from tunehub.kernels.cuda.paged_attention.spec import DecodeTile, Kind, PagedAttention, PrefillTile, Tile
+from tunehub.kernels.devices.known import device_of
+
+if TYPE_CHECKING:
+    from tunehub.kernels.devices.device import GpuDevice
+    from tunehub.target.types import Target
+    from tunehub.tir.types import PrimFunc
+
+NAME = "paged_attention"
+_FIRST_ARCHITECTURE = 80  # with copies that are not waited for, and products of 16 × 8 × 16
+_TYPES = ("float16", "bfloat16")
+_WIDTH, _LARGEST = 16, 256  # of which depths are multiples; depth that a warp keeps in registers
+_TWICE = 128  # depth up to which a warp keeps twice as many rows
+_RESERVED = 1 << 10  # bytes of shared memory that CUDA takes of each block
+# Of a multiprocessor as many blocks as hide what others wait for.
+_DECODE = tuple(
+    DecodeTile(warps=warps, stages=stages, blocks=blocks)
+    for warps, stages, blocks in ((4, 3, 2), (4, 2, 2), (4, 3, 1), (4, 2, 1), (2, 2, 1))
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PagedWorkload:
+    """``attention`` for ``device``."""
+
+    attention: PagedAttention
+    device: GpuDevice
+
+
+def serves(target: Target) -> bool:
+    """Whether kernels can be made for ``target``."""
+    arch = str(target.attrs.get("arch", "")).removeprefix("sm_").rstrip("af")
+    return target.kind.name == "cuda" and arch.isdigit() and int(arch) >= _FIRST_ARCHITECTURE
+
+
+def match(function: PrimFunc, target: Target, cross: Iterable[int] = ()) -> PagedWorkload | None:
+    """The workload of a function that came scheduled; None for others, and where there is no kernel of ours."""
+    found = paged_attention_of(function, target, cross) if serves(target) else None
+    if found is None or found.dtype not in _TYPES or found.depth % _WIDTH or found.depth > _LARGEST:
+        return None
+    return PagedWorkload(attention=found, device=device_of(target))
+
+
+def candidates(workload: PagedWorkload) -> Iterator[KernelCandidate]:
+    """Tiles, the likeliest first."""
+    attention, device = workload.attention, workload.device
+    for tile in _DECODE if attention.kind is Kind.DECODE else _prefill(attention):
+        blocks = tile.blocks if isinstance(tile, DecodeTile) else 1
+        whole = (tile.shared_bytes(attention) + _RESERVED) * blocks
+        if whole <= device.shared_memory and tile.shared_bytes(attention) <= device.block_shared_memory:
+            yield KernelCandidate(tile=tile, seconds=None)
+
+
+def _prefill(attention: PagedAttention) -> list[PrefillTile]:
+    tall = 2 if attention.depth <= _TWICE else 1
+    return [PrefillTile(warps=4, tall=tall, keys=keys) for keys in ((64, 32) if tall == 2 else (32, 16))]
+
+
+def build(workload: PagedWorkload, tile: Tile) -> PrimFunc:
+    """The function by ``tile``, scheduled."""
+    return with_kernel(workload.attention, tile, workload.device)

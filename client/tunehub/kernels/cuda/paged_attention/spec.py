@@ -1,0 +1,101 @@
+"""Which attention a kernel of the cache computes, and the tiles of ours in its place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from tunehub.target.gpu_architectures import WARP
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import PrimFunc
+
+PAGE = 16  # tokens
+_BYTES = 2  # of an element
+_FILLER = 16  # bytes behind a row in shared memory
+
+
+class Kind(Enum):
+    """What is called when: ``DECODE`` with one query of each sequence, ``PREFILL`` with several and keys in pages,
+    ``RAGGED`` with several and their own keys, which are no pages yet."""
+
+    DECODE = "decode"
+    PREFILL = "prefill"
+    RAGGED = "ragged"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PagedAttention:
+    """``heads`` of queries share ``key_heads`` of keys with ``depth`` elements, of type ``dtype``.
+
+    ``window``: positions behind a sink are left out (``length_info`` has three rows); ``cross``: as many positions,
+    one's own among them, are seen of what lies before the queries, 0 for all. ``causal`` and ``scale``, of scores:
+    where they are no parameters of ``function``, which is TVM's own.
+    """
+
+    kind: Kind
+    heads: int
+    key_heads: int
+    depth: int
+    dtype: str
+    window: bool
+    function: PrimFunc
+    cross: int = 0
+    causal: int = 0
+    scale: float | None = None
+
+    @property
+    def group(self) -> int:
+        """Heads of queries that share keys."""
+        return self.heads // self.key_heads
+
+    @property
+    def row_bytes(self) -> int:
+        """Of keys or values in shared memory."""
+        return self.depth * _BYTES + _FILLER
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecodeTile:
+    """``warps`` of a block, which take 16 keys at a time each, in ``stages`` of shared memory of their own. The keys of
+    all sequences are divided among ``blocks`` of a multiprocessor."""
+
+    warps: int
+    stages: int
+    blocks: int
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return WARP * self.warps
+
+    def shared_bytes(self, attention: PagedAttention) -> int:
+        """Of keys and values; in the end of the warps' outputs, which are fewer."""
+        return self.warps * self.stages * 2 * PAGE * attention.row_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrefillTile:
+    """``warps`` of a block, with ``tall`` times 16 rows each; ``keys`` at a time."""
+
+    warps: int
+    tall: int
+    keys: int
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return WARP * self.warps
+
+    @property
+    def rows(self) -> int:
+        """Of a block: queries of a head."""
+        return 16 * self.tall * self.warps
+
+    def shared_bytes(self, attention: PagedAttention) -> int:
+        """Of queries, and of two steps' keys and values."""
+        return (self.rows + 2 * 2 * self.keys) * attention.row_bytes
+
+
+Tile = DecodeTile | PrefillTile

@@ -1,0 +1,51 @@
+// What attention over pages asks of a GPU beside threads.hpp, for threads that take turns. Blocks run one after the other.
+#include <cmath>
+
+using nv_bfloat16 = uint16_t;
+
+namespace threads {
+// What all lanes of the warp have given, once all have.
+template <class T> const T* all_lanes(T value) {
+  static T given[32][2][32];
+  const int number = current / 32;
+  Meeting& warp = warps[number];
+  T* const words = given[number][warp.phase % 2];
+  words[current % 32] = value;
+  meet(warp);
+  return words;
+}
+}  // namespace threads
+
+static void load_transposed(unsigned (&found)[4], unsigned from) {
+  const int lane = threadIdx.x % 32;
+  const unsigned* rows = threads::all_lanes(from);
+  for (int i = 0; i < 4; ++i) {
+    uint16_t two[2];
+    for (int k = 0; k < 2; ++k) std::memcpy(&two[k], at(rows[i * 8 + lane % 4 * 2 + k]) + lane / 4 * 2, 2);
+    found[i] = two[0] | (unsigned)two[1] << 16;
+  }
+}
+static float exponential(float x) { return std::exp2(x); }
+static unsigned as_bfloat(float wide) {
+  unsigned bits;
+  std::memcpy(&bits, &wide, 4);
+  return (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+}
+static unsigned packed_as(float low, float high, bool bfloat) {
+  return bfloat ? as_bfloat(low) | as_bfloat(high) << 16 : as_half(low) | as_half(high) << 16;
+}
+#define packed(low, high) packed_as(low, high, BFLOAT)
+static float of_lane(float value, int mask) { return threads::all_lanes(value)[threadIdx.x % 32 ^ mask]; }
+static int from_lane(int value, int lane) { return threads::all_lanes(value)[lane]; }
+static int lanes_where(bool holds) {
+  const bool* all = threads::all_lanes(holds);
+  return (int)std::count(all, all + 32, true);
+}
+static float4 load_part(const float* from) { float4 found; std::memcpy(&found, from, 16); return found; }
+static void store_word(unsigned to, unsigned value) { store_one(to, value); }
+static void __threadfence() {}
+static bool ends_last(unsigned* counter, unsigned last) {
+  const unsigned before = *counter;
+  *counter = before >= last ? 0 : before + 1;
+  return before == last;
+}
