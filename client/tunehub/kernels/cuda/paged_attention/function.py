@@ -22,7 +22,7 @@ _MORE = 4  # row_max and row_sum behind a part's row, in float32
 
 
 @dataclass(frozen=True, slots=True)
-class _Parameters:
+class _KernelParameters:
     """Of TVM's kernel, by what they are."""
 
     buffers: dict[str, Buffer]
@@ -57,16 +57,16 @@ def with_kernel(attention: PagedAttention, tile: Tile, device: GpuDevice) -> Pri
     return function.with_body(with_root(function.body, [own], []))
 
 
-def _given(attention: PagedAttention) -> _Parameters:
+def _given(attention: PagedAttention) -> _KernelParameters:
     names, buffers = BUFFERS[attention.kind], parameters(attention.function)
     named = dict(zip(names, buffers, strict=True))
     if attention.scale is not None:
-        return _Parameters(named, {"causal": const(attention.causal), "sm_scale": f32(attention.scale)})
+        return _KernelParameters(named, {"causal": const(attention.causal), "sm_scale": f32(attention.scale)})
     numbers = list(attention.function.params)[len(buffers) :]
-    return _Parameters(named, dict(zip(NUMBERS[attention.kind], numbers, strict=True)))
+    return _KernelParameters(named, dict(zip(NUMBERS[attention.kind], numbers, strict=True)))
 
 
-def _decode(attention: PagedAttention, tile: DecodeTile, given: _Parameters, device: GpuDevice) -> Stmt:
+def _decode(attention: PagedAttention, tile: DecodeTile, given: _KernelParameters, device: GpuDevice) -> Stmt:
     from tvm import tirx
 
     batch = given.extent("key_offset")
@@ -98,7 +98,7 @@ def pages_of_block(pages: PrimExpr, batch: PrimExpr, heads: int, tile: DecodeTil
     return tirx.Select(batch * heads <= COUNTERS, each, pages + 1)
 
 
-def _prefill(attention: PagedAttention, tile: PrefillTile, given: _Parameters) -> Stmt:
+def _prefill(attention: PagedAttention, tile: PrefillTile, given: _KernelParameters) -> Stmt:
     from tvm import tirx
 
     rows = given.extent("queries") * attention.group
@@ -112,7 +112,7 @@ def _prefill(attention: PagedAttention, tile: PrefillTile, given: _Parameters) -
     return _launched(attention, tile, blocks, kernel, 0)
 
 
-def _keys(attention: PagedAttention, given: _Parameters) -> list[PrimExpr]:
+def _keys(attention: PagedAttention, given: _KernelParameters) -> list[PrimExpr]:
     """Queries, keys, values, and where those of a sequence are."""
     first = [given.at("queries"), given.at("starts")]
     table, results = given.at("table"), [given.at(name) for name in _RESULTS]
@@ -123,7 +123,7 @@ def _keys(attention: PagedAttention, given: _Parameters) -> list[PrimExpr]:
     return [*first, given.at("pages"), values, table, given.at("values"), given.at("lengths"), *results]
 
 
-def _scale(given: _Parameters) -> PrimExpr:
+def _scale(given: _KernelParameters) -> PrimExpr:
     """What scores are multiplied with, as exponents of 2."""
     return given.numbers["sm_scale"] * f32(LOG2_E)
 
