@@ -13,10 +13,10 @@ from benchmarks.shared.table import Row, machine, print_json, print_table
 from tunehub.target.host import physical_cores
 
 NAMES = (
-    *("client", "documents", "dynamic", "gpu", "gpu_default", "gpu_fit", "gpu_fuzz", "gpu_served", "gpu_tiles"),
-    *("layers", "legacy", "low_batch", "networks", "open_fuzz", "precision", "pt2e", "pytorch", "quantised"),
-    *("random_traces", "registry", "relay_gpu", "relay_trials", "schedules", "templates", "transfer", "tuning"),
-    *("warm_start", "zoo"),
+    *("client", "compile_time", "documents", "dynamic", "gpu", "gpu_default", "gpu_fit", "gpu_fuzz", "gpu_served"),
+    *("gpu_tiles", "layers", "legacy", "low_batch", "networks", "open_fuzz", "precision", "pt2e", "pytorch"),
+    *("quantised", "random_traces", "registry", "relay_gpu", "relay_trials", "schedules", "templates", "transfer"),
+    *("tuning", "warm_start", "zoo"),
 )
 
 

@@ -43,6 +43,13 @@ def client() -> list[Row]:
 
 
 @smoke
+def compile_time() -> list[Row]:
+    from benchmarks.compile_time import run
+
+    return run("squeezenet", BENCHMARKS.parent, 1, 1, foreign=False)
+
+
+@smoke
 def dynamic() -> list[Row]:
     from .tiny_dynamic import smallest
 
