@@ -1,7 +1,8 @@
-"""Reshapes of open shapes are views, as those of known shapes are.
+"""Reshapes of open shapes are views, as those of known shapes are, and so are several after each other.
 
 TVM makes a view of a kernel that it proves to be a reshape. It proves little of extents such as ``n // 5 - 1``, which
-might be negative: deep networks of sounds are full of them, and each reshape is a copy then.
+might be negative: deep networks of sounds are full of them, and each reshape is a copy then. Nor is it one to TVM that
+fusion made of two, as in front of a language model's attention.
 """
 
 from __future__ import annotations
@@ -24,7 +25,17 @@ from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Call, Expr
-    from tunehub.tir.types import Array, BufferStore, IRModule, IterVar, PassContext, PrimExpr, PrimFunc
+    from tunehub.tir.types import (
+        Array,
+        Buffer,
+        BufferStore,
+        IRModule,
+        IterVar,
+        PassContext,
+        PrimExpr,
+        PrimFunc,
+        SBlockRealize,
+    )
 
 _PROBES = ((61, 127, 31, 251), (1021, 509, 97, 2039), (40961, 30011, 20011, 50021))  # values of the symbols
 _SAMPLES = 64
@@ -33,12 +44,12 @@ _CALL_TIR = "relax.call_tir"
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.reshapes_are_views")  # type: ignore[untyped-decorator]
 def reshapes_are_views(mod: IRModule, _context: PassContext) -> IRModule:
-    """Module pass: call ``reshape``, which TVM's VM does without a copy, in place of kernels of open shapes that copy
-    their input as it lies in memory. For fused modules."""
+    """Module pass: call ``reshape``, which TVM's VM does without a copy, in place of kernels of open shapes, or of
+    several steps, that copy their input as it lies in memory. For fused modules."""
     names = {
         variable
         for variable, function in mod.functions.items()
-        if isinstance(function, tvm.tirx.PrimFunc) and is_symbolic(function) and is_reshape(function)
+        if isinstance(function, tvm.tirx.PrimFunc) and not _is_seen_by_tvm(function) and is_reshape(function)
     }
     if not names:
         return mod
@@ -63,31 +74,54 @@ class _ReshapeWriter(PyExprMutator):  # type: ignore[misc]
         return relax.op.reshape(call.args[1].fields[0], result.shape)
 
 
+def _is_seen_by_tvm(function: PrimFunc) -> bool:
+    return not is_symbolic(function) and type(function.body.block.body).__name__ != "SeqStmt"
+
+
 def is_reshape(function: PrimFunc) -> bool:
-    """Whether ``function`` copies its only input element by element, as it lies in memory; tried at random places."""
+    """Whether ``function`` copies its only input element by element, as it lies in memory, in one step or several;
+    tried at random places."""
     buffers = parameters(function)
-    if len(buffers) != 2 or len({str(buffer_kind(buffer).dtype) for buffer in buffers}) != 1:
+    if len(buffers) != 2:
         return False
     try:
-        (realize,) = realizations(function.body.block.body)
-        (store,) = stores_in(realize.block.body)
-        if type(store.value).__name__ not in LOADS or integer(realize.predicate) != 1:
-            return False
-        if not buffer_of(store.value).same_as(buffers[0]) or not buffer_of(store).same_as(buffers[1]):
-            return False
-        extents = [axis.dom.extent for axis in realize.block.iter_vars]
-        if not same_extents(extents, list(buffer_kind(buffers[1]).shape)):
-            return False
-        tried = [_agrees(function, store, realize.block.iter_vars, values) for values in _PROBES]
+        source = buffers[0]
+        for realize in realizations(function.body.block.body):
+            (store,) = stores_in(realize.block.body)
+            if not _copies(function, realize, source, store):
+                return False
+            source = buffer_of(store)
     except (NotSeparateError, AttributeError, KeyError, ValueError):
         return False
+    return bool(source.same_as(buffers[1]))
+
+
+def _copies(function: PrimFunc, realize: SBlockRealize, source: Buffer, store: BufferStore) -> bool:
+    """Whether a block writes all of ``source`` as it lies in memory."""
+    written, axes = buffer_of(store), realize.block.iter_vars
+    if type(store.value).__name__ not in LOADS or integer(realize.predicate) != 1:
+        return False
+    kinds = [buffer_kind(buffer) for buffer in (source, written)]
+    if not buffer_of(store.value).same_as(source) or len({str(kind.dtype) for kind in kinds}) != 1:
+        return False
+    if not same_extents([axis.dom.extent for axis in axes], list(kinds[1].shape)):
+        return False
+    shapes = [list(kind.shape) for kind in kinds]
+    tried = [_agrees(function, store, axes, shapes, values) for values in _PROBES]
     return True in tried and False not in tried
 
 
-def _agrees(function: PrimFunc, store: BufferStore, axes: Sequence[IterVar], probe: Sequence[int]) -> bool | None:
-    """Whether input and output are read and written at the same places in memory; None where there are no elements."""
+def _agrees(
+    function: PrimFunc,
+    store: BufferStore,
+    axes: Sequence[IterVar],
+    extents: Sequence[Sequence[PrimExpr]],
+    probe: Sequence[int],
+) -> bool | None:
+    """Whether input and output, with these ``extents``, are read and written at the same places in memory; None where
+    there are no elements."""
     known = dict(zip(map(hash, symbols_of(function)), probe, strict=False))
-    shapes = [[extent_at(extent, known) for extent in buffer_kind(each).shape] for each in parameters(function)]
+    shapes = [[extent_at(extent, known) for extent in each] for each in extents]
     if min(map(min, shapes)) <= 0:
         return None
     if math.prod(shapes[0]) != math.prod(shapes[1]):

@@ -14,6 +14,9 @@ from tvm import relax, te, tirx, topi  # noqa: E402
 from tunehub.compiler.pipeline import compile_module  # noqa: E402
 from tunehub.compiler.preparing import prepare  # noqa: E402
 from tunehub.graph.shapes.reshapes import is_reshape  # noqa: E402
+from tunehub.graph.workloads import workloads  # noqa: E402
+
+from ....relax_nets import net  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -35,6 +38,7 @@ def function(make: Callable[[Any], Any], *shape: Any, dtype: str = "float32") ->
         (lambda x: topi.reshape(x, (N, 4, 8)), (N, 32)),
         (lambda x: topi.expand_dims(x, 1), (1, (N - 400) // 320 + 1)),
         (lambda x: topi.transpose(x, (1, 0, 2)), (1, N, 8)),
+        (lambda x: topi.reshape(topi.reshape(x, (1, 1, 48, 128)), (1, 48, 128)), (1, 1, 6144)),
     ],
 )
 def test_copies_of_all_elements_in_their_order_are_reshapes(make: Any, shape: tuple[Any, ...]) -> None:
@@ -52,6 +56,8 @@ def test_copies_of_all_elements_in_their_order_are_reshapes(make: Any, shape: tu
         (lambda x: topi.cast(x, "int32"), (N, 8)),
         (lambda x: topi.concatenate([x, x], axis=0), (N, 8)),
         (lambda x: topi.reshape(topi.add(x, x), (8, N)), (N, 8)),
+        (lambda x: topi.reshape(topi.transpose(x, (1, 0)), (4, 16)), (8, 8)),
+        (lambda x: topi.transpose(topi.reshape(x, (8, 8)), (1, 0)), (4, 16)),
     ],
 )
 def test_other_kernels_are_none(make: Any, shape: tuple[Any, ...]) -> None:
@@ -77,3 +83,16 @@ def test_a_reshape_whose_extents_might_be_negative_is_a_view(nets: Any, target: 
         windows = np.stack([data[0, 0, at : at + 10] for at in range(0, size - 9, 5)])
         parts = np.exp((weight[:, 0] @ windows.T).reshape(1, 2, 2, -1))
         np.testing.assert_allclose(run(executable, data), parts / parts.sum(1, keepdims=True), rtol=1e-4, atol=1e-5)
+
+
+def test_two_reshapes_after_each_other_are_a_view() -> None:
+    """As in front of a language model's attention: TVM fuses them, and sees no reshape in what that makes."""
+
+    def make(builder: Any, x: Any) -> Any:
+        y = builder.emit(relax.op.nn.softmax(x))
+        y = builder.emit(relax.op.reshape(builder.emit(relax.op.reshape(y, (1, 1, 4, 8))), (1, 4, 8)))
+        return builder.emit(relax.op.nn.softmax(y))
+
+    prepared = prepare(net(make, (1, 1, 32)), tvm.target.Target({"kind": "cuda", "arch": "sm_90"}))
+    kernels = [str(variable.name_hint) for variable, _ in workloads(prepared)]
+    assert kernels and all(name.startswith("softmax") for name in kernels)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tunehub.kernels.cuda.gemm.matmul import (
@@ -335,11 +336,15 @@ def _written(schedule: Schedule, stored: BlockRV, matmul: Matmul) -> None:
 
 def _tiles(matmul: Matmul, runs: tuple[int, int]) -> Iterator[TensorTile]:
     """Every tile with vectors of at most ``runs``."""
-    for plain in _plain(matmul):
-        for groups in GROUPS:
-            tile = _vectorised(matmul, replace(plain, groups=groups), runs)
-            if tile is not None and _suits(tile, *matmul.extents[1:]):
-                yield tile
+    kind = replace(matmul, name="", batch=(), rows=(), columns=(), k=(), result_run=0)
+    return (tile for tile in _of_kind(kind, runs) if _suits(tile, *matmul.extents[1:]))
+
+
+@lru_cache(maxsize=256)  # products of a language model differ in their extents alone
+def _of_kind(kind: Matmul, runs: tuple[int, int]) -> tuple[TensorTile, ...]:
+    """The tiles of products of any extents; ``kind``: one without."""
+    plain = (replace(each, groups=groups) for each in _plain(kind) for groups in GROUPS)
+    return tuple(tile for each in plain if (tile := _vectorised(kind, each, runs)) is not None)
 
 
 def _plain(matmul: Matmul) -> Iterator[TensorTile]:
