@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import tvm
+import tvm_ffi
 from tvm import relax
 
 from tunehub.exceptions import UsageError
@@ -38,88 +39,78 @@ class CacheSizes:
         return tuple(tvm.runtime.ShapeTuple([each]) for each in sizes)
 
 
-class Session:
-    """A model with its weights and a cache on one device. Sequences are numbers that `open` gives."""
+class LanguageSession(Protocol):
+    """A model at work. Sequences are numbers that `open` gives."""
 
-    def __init__(
-        self,
-        executable: Executable,
-        weights: Iterable[DeviceTensor],
-        device: Device,
-        sizes: CacheSizes,
-        window: int = 0,
-    ) -> None:
-        """`weights`: tensors on the device in the module's order; `window`: tokens that attention sees, 0 for all."""
-        self.sizes, self.device, self.window = sizes, device, window
-        self._weights = list(weights)
-        self._machine = relax.VirtualMachine(executable, device)
-        self._cache = self._machine[CREATE_CACHE](*sizes.shapes())
-        self._functions: dict[str, Any] = {}
-        self._next = 0
+    @property
+    def sizes(self) -> CacheSizes:
+        """What its cache is made for."""
 
     def open(self) -> int:
         """A new, empty sequence."""
-        _state("add_sequence")(self._cache, self._next)
-        if self.window:
-            tvm.get_global_func("vm.builtin.attention_kv_cache_enable_sliding_window_for_seq")(
-                self._cache, self._next, self.window, 0
-            )
-        self._next += 1
-        return self._next - 1
 
     def close(self, sequence: int) -> None:
         """Forget a sequence and free its pages."""
-        _state("remove_sequence")(self._cache, sequence)
+
+    def skip(self, sequence: int, count: int) -> None:
+        """Append places whose keys and values nobody has computed: a step's time goes by their number alone."""
 
     def prefill(self, sequence: int, tokens: Sequence[int]) -> DeviceTensor:
         """Append a prompt, in chunks where it is longer than one; logits float32 `[1, 1, words]` of its last place."""
-        if not len(tokens):
-            raise UsageError(tokens, "has no token", place="prompt", remedy="give at least one")
-        logits = None
-        for begin in range(0, len(tokens), self.sizes.chunk):
-            part = tokens[begin : begin + self.sizes.chunk]
-            self._begin([sequence], [len(part)])
-            logits = self._call("prefill", self._embedded(self.tokens(part), 1, len(part)))
-        return logits
 
-    def prefill_ragged(self, prompts: dict[int, Sequence[int]]) -> DeviceTensor:
+    def prefill_ragged(self, prompts: Mapping[int, Sequence[int]]) -> DeviceTensor:
         """Append a prompt of its own length to each sequence at once: `[1, sequences, words]`. All fit in a chunk."""
-        lengths = [len(each) for each in prompts.values()]
-        if not lengths or min(lengths) == 0 or sum(lengths) > self.sizes.chunk:
-            remedy = f"give 1 to {self.sizes.chunk} tokens, at least one for each sequence"
-            raise UsageError(lengths, "are lengths that do not fit in a chunk", place="prompts", remedy=remedy)
-        self._begin(list(prompts), lengths)
-        tokens = self.tokens([token for each in prompts.values() for token in each])
-        last = tvm.runtime.tensor((np.cumsum(lengths) - 1).astype("int32"), self.device)
-        return self._call("batch_prefill", self._embedded(tokens, 1, sum(lengths)), last)
 
     def decode(self, sequences: Sequence[int], tokens: DeviceTensor) -> DeviceTensor:
         """Append a token, int32 `[sequences]` on the device, to each sequence: logits `[sequences, 1, words]`."""
-        self._begin(sequences, [1] * len(sequences))
-        name = "decode" if len(sequences) == 1 and self._has("decode") else "batch_decode"
-        return self._call(name, self._embedded(tokens, len(sequences), 1))
 
     def greedy(self, logits: DeviceTensor) -> DeviceTensor:
         """The likeliest tokens, int32 `[places]`, of logits float32 `[…, words]`, on the device."""
+
+    def tokens(self, numbers: Sequence[int]) -> DeviceTensor:
+        """Tokens on the device, int32."""
+
+
+class CompiledFunctions:
+    """The functions of a compiled model on a device, and what both kinds of session do alike."""
+
+    def __init__(
+        self, executable: Executable, weights: Iterable[DeviceTensor], device: Device, sizes: CacheSizes
+    ) -> None:
+        """`weights`: tensors on the device in the module's order."""
+        self.sizes, self.device = sizes, device
+        self._weights = tvm_ffi.convert(list(weights))  # once: of a list, each call makes an array
+        self._machine = relax.VirtualMachine(executable, device)
+        self._functions: dict[str, Any] = {}
+        self._next = 0
+
+    def greedy(self, logits: DeviceTensor) -> DeviceTensor:
+        """See :class:`LanguageSession`."""
         places = int(np.prod(logits.shape[:-1]))
         return self._function("greedy")(logits._create_view((places, logits.shape[-1])))
 
     def tokens(self, numbers: Sequence[int]) -> DeviceTensor:
-        """Tokens on the device, int32."""
+        """See :class:`LanguageSession`."""
         return tvm.runtime.tensor(np.asarray(numbers, "int32"), self.device)
 
-    def _begin(self, sequences: Sequence[int], lengths: Sequence[int]) -> None:
-        shape = tvm.runtime.ShapeTuple
-        _state("begin_forward")(self._cache, shape(list(sequences)), shape(list(lengths)))
+    def _new(self) -> int:
+        self._next += 1
+        return self._next - 1
 
-    def _embedded(self, tokens: DeviceTensor, batch: int, length: int) -> DeviceTensor:
-        rows = self._function("embed")(tokens, self._weights)
-        return rows._create_view((batch, length, rows.shape[-1]))
+    def _chunks(self, tokens: Sequence[int]) -> Iterator[Sequence[int]]:
+        """A prompt in parts. Raises UsageError for an empty one."""
+        if not len(tokens):
+            raise UsageError(tokens, "has no token", place="prompt", remedy="give at least one")
+        for begin in range(0, len(tokens), self.sizes.chunk):
+            yield tokens[begin : begin + self.sizes.chunk]
 
-    def _call(self, name: str, *inputs: DeviceTensor) -> DeviceTensor:
-        logits = self._function(name)(*inputs, self._cache, self._weights)[0]
-        _state("end_forward")(self._cache)
-        return logits
+    def _lengths(self, prompts: Mapping[int, Sequence[int]]) -> list[int]:
+        """Of prompts that are read at once. Raises UsageError."""
+        lengths = [len(each) for each in prompts.values()]
+        if not lengths or min(lengths) == 0 or sum(lengths) > self.sizes.chunk:
+            remedy = f"give 1 to {self.sizes.chunk} tokens, at least one for each sequence"
+            raise UsageError(lengths, "are lengths that do not fit in a chunk", place="prompts", remedy=remedy)
+        return lengths
 
     def _function(self, name: str) -> Any:
         if name not in self._functions:
@@ -134,7 +125,78 @@ class Session:
         return True
 
 
-def greedy_tokens(session: Session, prompts: Sequence[Sequence[int]], count: int) -> npt.NDArray[np.int32]:
+class CacheSession(CompiledFunctions):
+    """A model with its weights and a cache of TVM's runtime on one device. Sequences are numbers that `open` gives."""
+
+    def __init__(
+        self,
+        executable: Executable,
+        weights: Iterable[DeviceTensor],
+        device: Device,
+        sizes: CacheSizes,
+        window: int = 0,
+    ) -> None:
+        """`weights`: tensors on the device in the module's order; `window`: tokens that attention sees, 0 for all."""
+        super().__init__(executable, weights, device, sizes)
+        self.window = window
+        self._cache = self._function(CREATE_CACHE)(*sizes.shapes())
+
+    def skip(self, sequence: int, count: int) -> None:
+        """See :class:`LanguageSession`."""
+        for begin in range(0, count, self.sizes.chunk):
+            self._begin([sequence], [min(self.sizes.chunk, count - begin)])
+            _state("end_forward")(self._cache)
+
+    def open(self) -> int:
+        """See :class:`LanguageSession`."""
+        sequence = self._new()
+        _state("add_sequence")(self._cache, sequence)
+        if self.window:
+            slide = tvm.get_global_func("vm.builtin.attention_kv_cache_enable_sliding_window_for_seq")
+            slide(self._cache, sequence, self.window, 0)
+        return sequence
+
+    def close(self, sequence: int) -> None:
+        """See :class:`LanguageSession`."""
+        _state("remove_sequence")(self._cache, sequence)
+
+    def prefill(self, sequence: int, tokens: Sequence[int]) -> DeviceTensor:
+        """See :class:`LanguageSession`."""
+        logits = None
+        for part in self._chunks(tokens):
+            self._begin([sequence], [len(part)])
+            logits = self._call("prefill", self._embedded(self.tokens(part), 1, len(part)))
+        return logits
+
+    def prefill_ragged(self, prompts: Mapping[int, Sequence[int]]) -> DeviceTensor:
+        """See :class:`LanguageSession`."""
+        lengths = self._lengths(prompts)
+        self._begin(list(prompts), lengths)
+        tokens = self.tokens([token for each in prompts.values() for token in each])
+        last = tvm.runtime.tensor((np.cumsum(lengths) - 1).astype("int32"), self.device)
+        return self._call("batch_prefill", self._embedded(tokens, 1, sum(lengths)), last)
+
+    def decode(self, sequences: Sequence[int], tokens: DeviceTensor) -> DeviceTensor:
+        """See :class:`LanguageSession`."""
+        self._begin(sequences, [1] * len(sequences))
+        name = "decode" if len(sequences) == 1 and self._has("decode") else "batch_decode"
+        return self._call(name, self._embedded(tokens, len(sequences), 1))
+
+    def _begin(self, sequences: Sequence[int], lengths: Sequence[int]) -> None:
+        shape = tvm.runtime.ShapeTuple
+        _state("begin_forward")(self._cache, shape(list(sequences)), shape(list(lengths)))
+
+    def _embedded(self, tokens: DeviceTensor, batch: int, length: int) -> DeviceTensor:
+        rows = self._function("embed")(tokens, self._weights)
+        return rows._create_view((batch, length, rows.shape[-1]))
+
+    def _call(self, name: str, *inputs: DeviceTensor) -> DeviceTensor:
+        logits = self._function(name)(*inputs, self._cache, self._weights)[0]
+        _state("end_forward")(self._cache)
+        return logits
+
+
+def greedy_tokens(session: LanguageSession, prompts: Sequence[Sequence[int]], count: int) -> npt.NDArray[np.int32]:
     """The `count` likeliest tokens behind each prompt, `[prompts, count]`; all prompts are decoded as one batch."""
     sequences = [session.open() for _ in prompts]
     firsts = [

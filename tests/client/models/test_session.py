@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +11,11 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
 import tvm
 
-import tunehub
 from tunehub.exceptions import UsageError
+from tunehub.models.compiling import CompiledModel, compile_model
 from tunehub.models.config import ModelConfig
-from tunehub.models.export import export
-from tunehub.models.random_weights import random_array
-from tunehub.models.session import CacheSizes, Session, greedy_tokens
+from tunehub.models.random_weights import random_array, random_tensors
+from tunehub.models.session import CacheSizes, LanguageSession, greedy_tokens
 
 from ...numpy_decoder import NumpyDecoder
 from ...small_models import TINY, small
@@ -31,42 +28,44 @@ CHUNK = 8  # shorter than the longest prompt
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compiled:
+class Both:
     """A model twice: compiled through tunehub, and in numpy."""
 
-    executable: Any
-    arrays: Sequence[Any]
+    compiled: CompiledModel
     numpy: NumpyDecoder
 
-    def session(self, **sizes: int) -> Session:
+    def session(self, **sizes: int) -> LanguageSession:
         """With a cache for three sequences."""
-        weights = [tvm.runtime.tensor(each) for each in self.arrays]
-        chosen = CacheSizes(**{"sequences": 3, "tokens": 512, "chunk": CHUNK, **sizes})
-        return Session(self.executable, weights, tvm.cpu(), chosen)
+        weights = random_tensors(self.compiled.exported.parameters, self._bits, tvm.cpu())
+        return self.compiled.session(
+            weights, tvm.cpu(), CacheSizes(**{"sequences": 3, "tokens": 512, "chunk": CHUNK, **sizes})
+        )
+
+    @property
+    def _bits(self) -> int:
+        return self.compiled.exported.quantization.bits
 
 
-def _compiled(config: ModelConfig, quantization: str) -> Compiled:
-    target = tunehub.host_target()
-    exported = export(config, target, quantization)
+def _both(config: ModelConfig, quantization: str, *, steps: bool = False) -> Both:
+    compiled = compile_model(config, quantization, steps=steps)
+    exported = compiled.exported
     arrays = [random_array(each, exported.quantization.bits) for each in exported.parameters]
-    with tunehub.context(target):
-        executable = tvm.compile(exported.module, target)
-    return Compiled(executable=executable, arrays=arrays, numpy=NumpyDecoder(exported, arrays))
+    return Both(compiled=compiled, numpy=NumpyDecoder(exported, arrays))
 
 
-@pytest.fixture(scope="module")
-def plain() -> Compiled:
-    return _compiled(TINY, "q0f32")
+@pytest.fixture(scope="module", params=[False, True], ids=["cache", "steps"])
+def plain(request: pytest.FixtureRequest) -> Both:
+    return _both(TINY, "q0f32", steps=request.param)
 
 
-def test_64_greedy_tokens_are_those_of_numpy_alone_and_in_a_batch(plain: Compiled) -> None:
+def test_64_greedy_tokens_are_those_of_numpy_alone_and_in_a_batch(plain: Both) -> None:
     found = greedy_tokens(plain.session(), PROMPTS, COUNT).tolist()
     assert found == [plain.numpy.greedy_after(*each) for each in zip(PROMPTS, found, strict=True)]
     assert greedy_tokens(plain.session(), PROMPTS[:1], COUNT).tolist() == found[:1]
     assert len(set(found[0])) > COUNT // 4
 
 
-def test_prompts_of_several_lengths_are_read_at_once(plain: Compiled) -> None:
+def test_prompts_of_several_lengths_are_read_at_once(plain: Both) -> None:
     session = plain.session(chunk=64)
     prompts = {session.open(): each for each in PROMPTS}
     found = session.prefill_ragged(prompts).numpy()[0]
@@ -74,7 +73,7 @@ def test_prompts_of_several_lengths_are_read_at_once(plain: Compiled) -> None:
         np.testing.assert_allclose(row, plain.numpy.logits(prompt)[-1], rtol=0, atol=1e-5)
 
 
-def test_pages_of_a_closed_sequence_are_used_again(plain: Compiled) -> None:
+def test_pages_of_a_closed_sequence_are_used_again(plain: Both) -> None:
     session = plain.session(sequences=1, tokens=64)
     for _ in range(20):
         sequence = session.open()
@@ -82,18 +81,27 @@ def test_pages_of_a_closed_sequence_are_used_again(plain: Compiled) -> None:
         session.close(sequence)
 
 
-def test_what_does_not_fit_in_a_chunk_is_an_error(plain: Compiled) -> None:
+def test_what_does_not_fit_in_a_chunk_is_an_error(plain: Both) -> None:
     session = plain.session()
     with pytest.raises(UsageError, match="chunk"):
         session.prefill_ragged({session.open(): [1] * CHUNK, session.open(): [2]})
     with pytest.raises(UsageError, match="no token"):
-        session.prefill(0, [])
+        session.prefill(session.open(), [])
+
+
+def test_skipped_places_count_as_tokens(plain: Both) -> None:
+    session = plain.session(sequences=1, tokens=64)
+    sequence = session.open()
+    session.skip(sequence, 60)
+    assert session.decode([sequence], session.tokens([1])).shape == (1, 1, TINY.vocabulary)
+    with pytest.raises(Exception, match=r"pages|page"):
+        session.skip(sequence, 64)
 
 
 @pytest.mark.parametrize("quantization", ["q4f32_1", "q8f32_1"])
 def test_quantised_models_give_numpys_logits(quantization: str) -> None:
-    compiled = _compiled(small(TINY, layers=1), quantization)
-    session = compiled.session()
+    both = _both(small(TINY, layers=1), quantization)
+    session = both.session()
     found = session.prefill(session.open(), PROMPTS[0]).numpy()[0, 0]
-    wanted = compiled.numpy.logits(PROMPTS[0])[-1]
+    wanted = both.numpy.logits(PROMPTS[0])[-1]
     np.testing.assert_allclose(found, wanted, rtol=0, atol=3e-5 * np.abs(wanted).max())

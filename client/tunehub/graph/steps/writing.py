@@ -184,7 +184,10 @@ class _StepWriter(PyExprMutator):  # type: ignore[misc]
         query, key, value = (emit(relax.TupleGetItem(parts, part)) for part in range(3))
         pages = emit(relax.TupleGetItem(self._parameters.pages, call.layer))
         appended = [pages, key, value, planned["places"]]
-        pages = emit(relax.op.call_tir_inplace(self._called.append(), appended, [0], [tensor_type(pages)]))
+        # The key is given back as it is: attention that reads no pages needs it, and so nobody takes this call away.
+        kept = [tensor_type(pages), tensor_type(key)]
+        both = emit(relax.op.call_tir_inplace(self._called.append(), appended, [0, 1], kept))
+        pages, key = (emit(relax.TupleGetItem(both, part)) for part in range(2))
         read = {"query": query, "key": key, "value": value, "pages": pages, **planned}
         operands = [read[name] for name in _READ[self._way]]
         written = [own[0], tensor((tokens, self._called.heads[0]), "float32")]

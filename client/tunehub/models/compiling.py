@@ -1,0 +1,94 @@
+"""A language model compiled with records: for TVM's cache, or for steps on tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import tvm
+
+from tunehub import api
+from tunehub.compiler.hub import open_hub
+from tunehub.graph.steps.writing import with_steps
+from tunehub.models.export import FUNCTIONS, export
+from tunehub.models.session import CacheSession
+from tunehub.models.step_session import StepSession
+from tunehub.target.descriptors import as_tvm_target
+from tunehub.tir.nodes import calls_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from typing_extensions import Unpack
+
+    from tunehub.graph.types import BaseFunc, Executable
+    from tunehub.models.config import ModelConfig
+    from tunehub.models.export import ExportedModel
+    from tunehub.models.session import CacheSizes, LanguageSession
+    from tunehub.models.types import Device, DeviceTensor
+    from tunehub.options import HubOptions
+    from tunehub.report.report import Report
+    from tunehub.target.types import TargetLike
+    from tunehub.tir.types import GlobalVar, IRModule
+
+GRAPHS = {"relax.backend.use_cuda_graph": True}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompiledModel:
+    """`steps`: its functions take pages as tensors, not TVM's cache."""
+
+    executable: Executable
+    exported: ExportedModel
+    report: Report
+    steps: bool
+
+    def session(self, weights: Iterable[DeviceTensor], device: Device, sizes: CacheSizes) -> LanguageSession:
+        """It at work, with its weights on the device in the module's order."""
+        config, dtype = self.exported.config, self.exported.quantization.dtype
+        if self.steps:
+            return StepSession(self.executable, weights, device, sizes, config, dtype)
+        return CacheSession(self.executable, weights, device, sizes, config.window)
+
+
+def compile_model(
+    config: ModelConfig,
+    quantization: str,
+    target: TargetLike | None = None,
+    *,
+    most_sequences: int = 64,
+    steps: bool | None = None,
+    functions: Sequence[str] = FUNCTIONS,
+    **options: Unpack[HubOptions],
+) -> CompiledModel:
+    """Compile a model with records, for at most so many sequences at once.
+
+    ``steps``: as functions on tensors, whose step is one CUDA graph on a GPU, in place of those that take TVM's cache;
+    None: on GPUs, unless attention has windows. Raises as `tunehub.compile`, and UsageError.
+    """
+    tvm_target = as_tvm_target(target)
+    exported = export(config, tvm_target, quantization, functions)
+    steps = tvm_target.kind.name == "cuda" and not config.window if steps is None else steps
+    module = _steps_alone(exported.module, most_sequences) if steps else exported.module
+    with tvm.transform.PassContext(opt_level=3, config=GRAPHS if steps and tvm_target.kind.name == "cuda" else {}):
+        hub = open_hub(tvm_target, **options)
+        executable = api.compile(module, tvm_target, hub=hub)
+    report = hub.report()
+    hub.close()
+    return CompiledModel(executable=executable, exported=exported, report=report, steps=steps)
+
+
+def _steps_alone(module: IRModule, most_sequences: int) -> IRModule:
+    """The functions on tensors and their kernels, without those that they were made of. TVM's DeadCodeElimination takes
+    away the writing of pages that the same function does not read."""
+    written = with_steps(module, most_sequences)
+    waiting = [each for each in written.functions if str(each.name_hint).endswith(("_step", "greedy"))]
+    kept: dict[GlobalVar, BaseFunc] = {}
+    while waiting:
+        name = waiting.pop()
+        kept[name] = written[name]
+        calls = calls_in(tvm.IRModule({name: written[name]}))
+        called = {arg for call in calls for arg in (call.op, *call.args) if isinstance(arg, tvm.ir.GlobalVar)}
+        waiting += [each for each in called if each not in kept]
+    return tvm.IRModule(kept, attrs=written.attrs)
