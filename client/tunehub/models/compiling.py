@@ -36,7 +36,7 @@ GRAPHS = {"relax.backend.use_cuda_graph": True}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CompiledModel:
+class CompiledLanguageModel:
     """`steps`: its functions take pages as tensors, not TVM's cache."""
 
     executable: Executable
@@ -61,7 +61,7 @@ def compile_model(
     steps: bool | None = None,
     functions: Sequence[str] = FUNCTIONS,
     **options: Unpack[HubOptions],
-) -> CompiledModel:
+) -> CompiledLanguageModel:
     """Compile a model with records, for at most so many sequences at once.
 
     ``steps``: as functions on tensors, whose step is one CUDA graph on a GPU, in place of those that take TVM's cache;
@@ -76,7 +76,7 @@ def compile_model(
         executable = api.compile(module, tvm_target, hub=hub)
     report = hub.report()
     hub.close()
-    return CompiledModel(executable=executable, exported=exported, report=report, steps=steps)
+    return CompiledLanguageModel(executable=executable, exported=exported, report=report, steps=steps)
 
 
 def _steps_alone(module: IRModule, most_sequences: int) -> IRModule:

@@ -12,7 +12,7 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 import tvm
 
 from tunehub.exceptions import UsageError
-from tunehub.models.compiling import CompiledModel, compile_model
+from tunehub.models.compiling import CompiledLanguageModel, compile_model
 from tunehub.models.config import ModelConfig
 from tunehub.models.random_weights import random_array, random_tensors
 from tunehub.models.session import CacheSizes, LanguageSession, greedy_tokens
@@ -31,7 +31,7 @@ CHUNK = 8  # shorter than the longest prompt
 class Both:
     """A model twice: compiled through tunehub, and in numpy."""
 
-    compiled: CompiledModel
+    compiled: CompiledLanguageModel
     numpy: NumpyDecoder
 
     def session(self, **sizes: int) -> LanguageSession:
