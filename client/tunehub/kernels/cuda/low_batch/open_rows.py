@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.low_batch.choice import chosen
 from tunehub.kernels.cuda.low_batch.product import MOST_ROWS, find_product, has_low_batch
+from tunehub.kernels.cuda.low_batch.rule import by_warpgroups
 from tunehub.kernels.cuda.low_batch.schedule import apply
 from tunehub.kernels.cuda.low_batch.taken_apart import TakenApart, taken_apart
 from tunehub.kernels.cuda.open_function import OpenFunction
@@ -43,7 +44,8 @@ def few_rows(whole: OpenFunction, target: Target) -> list[SizeBranch]:
     for length in (*_LENGTHS, *(_MORE_OF_QUANTISED if first.extents.weights.group else ())):
         piece = whole.piece(length)
         product = find_product(piece)
-        assert product is not None
+        if product is None or by_warpgroups(piece, product.extents, target):
+            break
         try:
             made = whole.over(apply(piece, product, chosen(product.extents, asked, device))["main"], length)
             check_function(made, whole.function, target)

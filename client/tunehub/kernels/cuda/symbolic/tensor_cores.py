@@ -15,6 +15,7 @@ from tunehub.kernels.cuda.default import default_schedule
 from tunehub.kernels.cuda.gemm.half_default import default_s
 from tunehub.kernels.cuda.gemm.hopper import cost as warpgroup_cost
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
+from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import FEWEST_ROWS, BulkTile
 from tunehub.kernels.cuda.gemm.hopper.open_rows import over_rows
 from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile, suits
 from tunehub.kernels.cuda.gemm.matmul import Matmul
@@ -54,11 +55,14 @@ class SizeGrid(NamedTuple):
     kernels: int
 
 
-_ROWS = SizeGrid((16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048), (16, 64, 256, 1024), 4)
+_ROWS = SizeGrid((16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096), (16, 64, 256, 1024), 6)
 _IMAGES = SizeGrid((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64), (1, 3, 8, 16), 2)
 _PADDED = 65  # rows from which TVM's rule takes tensor cores; of an open number it always does
 
-_Tile: TypeAlias = "TensorTile | WarpgroupTile"
+_HALF_OF_BULK = FEWEST_ROWS // 2
+_NEVER_S = 1e3  # seconds of what is not to be taken
+
+_Tile: TypeAlias = "TensorTile | WarpgroupTile | BulkTile"
 _Range: TypeAlias = "tuple[_Tile | None, int | None]"  # what serves sizes, None: TVM's own, up to which; None: all
 
 
@@ -87,7 +91,7 @@ def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunct
         found = apart.together(joined(apart.product, size, branches), target)
         branches = [SizeBranch(up_to=None, function=found)]
     found = joined(whole.function, size, [*few, *branches])
-    if any(isinstance(tile, WarpgroupTile) for tile, _ in chosen):
+    if any(isinstance(tile, WarpgroupTile | BulkTile) for tile, _ in chosen):
         found = warpgroups.for_own_target(found, target)
     return SizedFunction(mod=main_module(found))
 
@@ -114,7 +118,7 @@ def _pieces(whole: OpenFunction, matmul: OpenMatmul, target: Target) -> tuple[li
     failure = "TVM's own schedule should take as little at all sizes"
     made: dict[_Tile | None, Any] = {}
     while True:
-        chosen = _chosen(matmul, tiles, device_of(target))
+        chosen = _within_reach(whole, matmul, tiles, device_of(target))
         wanted = {tile for tile, _ in chosen if tile is not None}
         if not wanted:
             raise NoTileError(failure)
@@ -135,12 +139,18 @@ def _likely(whole: OpenFunction, matmul: OpenMatmul, target: Target) -> dict[_Ti
     grid, device = grid_of(matmul), device_of(target)
     if warpgroups.serves(target) and suits(matmul.two):
         found = {tile: None for size in grid.sizes for tile in warpgroups.ranked(matmul.at(size), 1, device)}
+        found |= {tile: None for size in grid.sizes for tile in _bulk_ranked(whole, matmul.at(size), device)}
     if found and missing_for_tensor_cores() is not None:
         return found
     check_headers()
     if matmul_of(whole.piece(2)) is not None:
         found |= {tile: None for size in grid.tried for tile in ranked(matmul.at(size), 1, device)}
-    return {tile: None for tile in found if matmul.length(tile.block[0]) <= _MOST_LENGTH}
+    return {tile: None for tile in found if isinstance(tile, BulkTile) or matmul.length(tile.block[0]) <= _MOST_LENGTH}
+
+
+def _bulk_ranked(whole: OpenFunction, matmul: Matmul, device: GpuDevice) -> list[BulkTile]:
+    """The best tile of kernels with TMA loads; none where they are not for as many rows."""
+    return warpgroups.bulk_ranked(matmul, 1, device) if whole.axes.are_one else []
 
 
 def grid_of(matmul: OpenMatmul) -> SizeGrid:
@@ -150,7 +160,12 @@ def grid_of(matmul: OpenMatmul) -> SizeGrid:
 
 def _tiled(whole: OpenFunction, tile: _Tile, target: Target) -> PrimFunc:
     """The function in pieces of as many rows as a block of ``tile`` has, checked, as TVM's own is where it is made."""
-    made = over_rows(whole, tile) if isinstance(tile, WarpgroupTile) else _over_pieces(whole, tile)
+    if isinstance(tile, BulkTile):
+        from tunehub.kernels.cuda.gemm.hopper.open_bulk import over_all_rows
+
+        made = over_all_rows(whole, tile, device_of(target))
+    else:
+        made = over_rows(whole, tile) if isinstance(tile, WarpgroupTile) else _over_pieces(whole, tile)
     check_function(made, whole.function, target)
     return made
 
@@ -170,6 +185,20 @@ def _over_pieces(whole: OpenFunction, tile: TensorTile) -> PrimFunc:
     return whole.over(checked(piece, matmul, tile).mod["main"], length, blocks)
 
 
+def _within_reach(whole: OpenFunction, matmul: OpenMatmul, tiles: Sequence[_Tile], device: GpuDevice) -> list[_Range]:
+    """As :func:`_chosen`; sizes beyond what places of 32 bits reach have another kind of kernel."""
+    chosen = _chosen(matmul, tiles, device)
+    last, _ = chosen[-1]
+    if not isinstance(last, BulkTile):
+        return chosen
+    from tunehub.kernels.cuda.gemm.hopper.open_bulk import most_length
+
+    plain = [each for each in tiles if not isinstance(each, BulkTile)]
+    served = {tile for tile, _ in chosen}  # no kernel more where it does not matter
+    others = [each for each in plain if each in served] or plain
+    return [*chosen[:-1], (last, most_length(whole)), (_chosen(matmul, others, device)[-1][0], None)]
+
+
 def _chosen(matmul: OpenMatmul, tiles: Sequence[_Tile], device: GpuDevice) -> list[_Range]:
     """What should take least in each range of sizes; images are not left to TVM."""
     sizes, _, kernels = grid_of(matmul)
@@ -187,6 +216,9 @@ def _chosen(matmul: OpenMatmul, tiles: Sequence[_Tile], device: GpuDevice) -> li
 
 
 def _seconds(matmul: Matmul, tile: _Tile, device: GpuDevice) -> float:
+    if isinstance(tile, BulkTile):
+        few = matmul.extents[1] <= _HALF_OF_BULK  # above, they take no longer than for all
+        return _NEVER_S if few else warpgroup_cost.bulk_seconds(matmul, tile, device) / warpgroups.MARGIN
     if isinstance(tile, WarpgroupTile):
         return warpgroup_cost.seconds(matmul, tile, device)
     return tensor_core_s(matmul, tile, device)

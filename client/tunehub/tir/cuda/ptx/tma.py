@@ -12,7 +12,7 @@ from tunehub.tir.nodes import buffer_kind
 from tunehub.tir.statements import address, bind, const, run
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import Buffer, BufferLoad, PrimExpr, Var
+    from tunehub.tir.types import Buffer, BufferLoad, Index, PrimExpr, Var
 
 _BOX = "cp.async.bulk.tensor.{dimensions}d.shared::cluster.global.mbarrier::complete_tx::bytes"
 _SWIZZLED_128_BYTES, _LINES_OF_128_BYTES = 3, 2  # of CUtensorMapSwizzle and CUtensorMapL2promotion
@@ -27,11 +27,12 @@ def tensor_map(name: str) -> PrimExpr:
 
 
 def tensor_map_encode(
-    variable: Var, buffer: Buffer, dtype: str, *, extents: Sequence[int], apart: Sequence[int], box: Sequence[int]
+    variable: Var, buffer: Buffer, dtype: str, *, extents: Sequence[Index], apart: Sequence[int], box: Sequence[int]
 ) -> list[Any]:
     """``variable`` says of ``buffer`` how many numbers it has along each dimension, the innermost first, and how many
     they are ``apart`` along all but that, and how many a ``box`` has of each. Boxes are swizzled; beyond the end is
     zero."""
+    from tvm import tirx
     from tvm.tirx.op import tensormap_encode_tiled, tvm_stack_alloca
 
     first = address(buffer, *[const(0)] * len(buffer_kind(buffer).shape))
@@ -40,7 +41,7 @@ def tensor_map_encode(
     encoded = tensormap_encode_tiled(
         variable,
         first,
-        *(const(number, "int64") for number in numbers),
+        *(const(each, "int64") if isinstance(each, int) else tirx.Cast("int64", each) for each in numbers),
         descriptor_dtype=dtype,
         rank=len(extents),
         swizzle=_SWIZZLED_128_BYTES,

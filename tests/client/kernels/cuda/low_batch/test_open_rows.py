@@ -52,10 +52,15 @@ def test_few_rows_have_kernels_of_their_own(lead: tuple[int, ...]) -> None:
     mod = _linear(64, 128, lead=lead)
     whole = open_function(mod["main"])
     assert whole is not None
-    assert [branch.up_to for branch in few_rows(whole, H200)] == [8, 16, 32]
-    found = open_tensor_cores.open_sizes(mod, H200)
+    assert [branch.up_to for branch in few_rows(whole, A100)] == [8, 16, 32]
+    found = open_tensor_cores.open_sizes(mod, A100)
     assert found is not None
     assert {(8,), (9,), (32,), (33,)} <= set(probes(found.mod["main"]))
+
+
+def test_warpgroups_are_as_fast_from_nine_rows_on() -> None:
+    whole = open_function(_linear(64, 128)["main"])
+    assert whole is not None and [branch.up_to for branch in few_rows(whole, H200)] == [8]
 
 
 def test_others_have_none() -> None:

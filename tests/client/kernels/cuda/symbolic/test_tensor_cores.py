@@ -13,18 +13,22 @@ import tvm
 from tvm import te, tirx, topi
 
 from tunehub.compiler.schedule.ladder import schedule_function
+from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
+from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
 from tunehub.kernels.cuda.gemm.matmul import Axis, Matmul
-from tunehub.kernels.cuda.gemm.open_rows import OpenMatmul
+from tunehub.kernels.cuda.gemm.open_rows import OpenMatmul, open_matmul
 from tunehub.kernels.cuda.gemm.tensor_core import rule as tensor_core_rule
 from tunehub.kernels.cuda.gemm.tensor_core import sketch as tensor_core
 from tunehub.kernels.cuda.gemm.tensor_core.rule import ranked
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile
+from tunehub.kernels.cuda.open_function import open_function
 from tunehub.kernels.cuda.pieces import NotPiecesError, _Masking
 from tunehub.kernels.cuda.symbolic import tensor_cores as open_tensor_cores
 from tunehub.kernels.cuda.symbolic.tensor_cores import _ROWS, open_sizes
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.kernels.devices.known import default_device
 from tunehub.records.lookup import EmptyLookup
+from tunehub.tir.cuda import nvrtc
 from tunehub.tir.nodes import main_module
 from tunehub.tir.symbols import probes
 
@@ -33,6 +37,7 @@ from ..scheduled import H200
 from .open_functions import open_linear
 
 pytestmark = pytest.mark.slow
+needs_warpgroups = pytest.mark.skipif(not warpgroups.has_functions(), reason="needs TVM 0.27 or newer")
 DEVICE = default_device()
 
 
@@ -50,6 +55,7 @@ def test_all_rows_are_computed(lead: tuple[int, ...], monkeypatch: pytest.Monkey
     def plain(matmul: Matmul, count: int, device: GpuDevice) -> list[TensorTile]:
         return [each for each in ranked(matmul, 400, device) if not each.pipelined][:count]
 
+    monkeypatch.setattr(open_tensor_cores.warpgroups, "serves", lambda _: False)
     monkeypatch.setattr(tensor_core, "_tensorize", lambda *_: None)
     monkeypatch.setattr(open_tensor_cores, "ranked", plain)
     monkeypatch.setattr(open_tensor_cores, "_ROWS", _ROWS._replace(tried=(16, 64)))
@@ -121,6 +127,29 @@ def test_each_range_of_sizes_has_the_tile_that_should_take_least() -> None:
     chosen = open_tensor_cores._chosen(OpenMatmul(_llm(2)), tiles, DEVICE)
     assert chosen[0][0] == tiles[0]
     assert chosen[-1] == (None, None)  # dlight's tile for large products along K is the better one there
+
+
+@needs_warpgroups
+def test_many_rows_of_a_large_product_have_kernels_with_tma_loads_as_a_known_number_of_rows_has() -> None:
+    whole = open_function(open_linear(6144, 4096)["main"])
+    assert whole is not None
+    matmul = open_matmul(whole, warpgroups.matmul_in)
+    assert matmul is not None
+    tiles = list(open_tensor_cores._likely(whole, matmul, H200))
+    chosen = open_tensor_cores._within_reach(whole, matmul, tiles, DEVICE)
+    for rows in (64, 128, 256, 512, 1024, 4096):
+        tile = next(each for each, up_to in chosen if up_to is None or rows <= up_to)
+        assert tile == warpgroups.best(matmul.at(rows), DEVICE)[0][1]
+    (*_, (_, reach), (last, beyond)) = chosen
+    assert reach == 349525 and beyond is None and not isinstance(last, BulkTile)
+
+
+@needs_warpgroups
+def test_a_function_of_all_sizes_has_a_range_for_each_kind_of_kernel() -> None:
+    _, function = schedule_function(open_linear(4096, 4096)["main"], H200, EmptyLookup())
+    assert function is not None
+    source = nvrtc.source_of(tvm.tirx.build(main_module(function), target=H200))
+    assert "cp.async.bulk.tensor" in source and "cp.async.cg.shared" in source
 
 
 def test_a_tile_that_makes_no_piece_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,9 @@ from tunehub.tir.statements import (
 from tunehub.tir.versions import UNROLLED
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import Index, PrimExpr, Stmt, Var
+    from tunehub.tir.types import Buffer, Index, PrimExpr, Stmt, Var
+
+    Element = Callable[[PrimExpr, PrimExpr, PrimExpr], PrimExpr]
 
 _VECTOR = 4
 _TOGETHER = 8  # vectors of a thread that are loaded before the first is written
@@ -68,8 +70,7 @@ class _BulkWriter(_KernelWriter):
 
     def statement(self) -> Stmt:
         tile = self.tile
-        self.high, self.wide = tile.over(*self.extents[:2])
-        self.clusters = tile.started(self.high * self.wide, self.device)
+        self._count_tiles()
         self.rank = self.whole % tile.blocks
         self.part = self.rank % tile.cluster
         self.first_rank = self.rank - self.part
@@ -93,6 +94,11 @@ class _BulkWriter(_KernelWriter):
         ]
         grid = self._grid(sequence(body), (self.batch, 1), (self.whole, self.clusters * tile.blocks))
         return sequence([*self._tensor_maps(), grid])
+
+    def _count_tiles(self) -> None:
+        """Clusters along rows and columns, and how many are started."""
+        self.high, self.wide = self.tile.over(*self.extents[:2])
+        self.clusters = self.tile.started(self.high * self.wide, self.device)
 
     def _specialized(self, producer: Any, consumers: Any) -> Stmt:
         """What the producer does, and what the consumers, with registers moved from the one to the others."""
@@ -119,23 +125,30 @@ class _BulkWriter(_KernelWriter):
         """What tells the copy engine where operands lie."""
         tile, found, k = self.tile, [], self.extents[2]
         for at, (element, extent) in enumerate(((self.product.a, self.extents[0]), (self.product.b, self.extents[1]))):
-            box, buffer = (DEPTH, tile.block[at] // tile.shared[1 - at]), _matrix(element, (extent, k))
+            box, buffer = (DEPTH, tile.block[at] // tile.shared[1 - at]), self._operand(element, extent)
             found += tensor_map_encode(
                 self.maps[at], buffer, self.product.dtype, extents=(k, extent), apart=(k,), box=box
             )
         return found
 
+    def _operand(self, element: Element, extent: Index) -> Buffer:
+        """The matrix in memory, of so many rows, whose elements these are. Raises ValueError where it is none."""
+        return _matrix(element, (extent, self.extents[2]))
+
     # -- tiles, one after the other
 
-    def _next_number(self) -> None:
-        """A variable for the number of a cluster's tile, and its place: rows first, in bands."""
-        tile, number = self.tile, tirx.Var("number", INDEX)
-        band = tile.band(self.high)
+    def _place_of(self, number: Var) -> tuple[Any, Any]:
+        """The row and the column of a cluster's tile: rows first, in bands."""
+        band = self.tile.band(self.high)
         if band == self.high:
-            row, column = number % self.high, number // self.high
-        else:
-            inside = number % (band * self.wide)
-            row, column = number // (band * self.wide) * band + inside % band, inside // band
+            return number % self.high, number // self.high
+        inside = number % (band * self.wide)
+        return number // (band * self.wide) * band + inside % band, inside // band
+
+    def _next_number(self) -> None:
+        """A variable for the number of a cluster's tile, and its place."""
+        tile, number = self.tile, tirx.Var("number", INDEX)
+        row, column = self._place_of(number)
         row, column = row * tile.shared[0] + self.own_row, column * tile.shared[1] + self.own_column
         self.number, self.first_row, self.first_column = number, row * tile.block[0], column * tile.block[1]
 
@@ -145,11 +158,15 @@ class _BulkWriter(_KernelWriter):
         if self.tile.cluster > 1:
             return body(const(0))
         self._next_number()
-        if self.clusters == self.high * self.wide:
+        if self._is_one_tile_each():
             return sequence([bind(self.number, own), body(const(0))])
         turn = tirx.Var("turn", INDEX)
         each = sequence([bind(self.number, own + turn * self.clusters), body(turn)])
         return loop(turn, self._turns(), each)
+
+    def _is_one_tile_each(self) -> bool:
+        """Whether a cluster has a single tile."""
+        return bool(self.clusters == self.high * self.wide)
 
     def _turns(self) -> Any:
         """Tiles of a cluster."""
@@ -352,7 +369,7 @@ class _BulkWriter(_KernelWriter):
         return loop("i", count // threads // together, some)
 
 
-def _matrix(element: Callable[[PrimExpr, PrimExpr, PrimExpr], PrimExpr], extents: tuple[int, int]) -> Any:
+def _matrix(element: Element, extents: tuple[Index, Index]) -> Any:
     """The buffer of an operand that is a matrix of these ``extents``. Raises ValueError where its rows do not lie
     behind each other in memory, or where it is padded."""
     import tvm

@@ -17,7 +17,7 @@ from tunehub.tir.cuda.ptx.wgmma import ROWS, WARPGROUP
 WARP = 32
 PIECE = 32  # columns of results that go through shared memory at a time
 STAGED = PIECE + SKEW  # accumulators of a row of them
-_FEWEST_ROWS, _FEWEST_COLUMNS, _FEWEST_K = 256, 512, 2048  # of products; what is smaller gained nothing
+FEWEST_ROWS, _FEWEST_COLUMNS, _FEWEST_K = 256, 512, 2048  # of products; what is smaller gained nothing
 _WIDE = 128 * WARPGROUP  # accumulators of a warpgroup that leave all threads as many registers
 _BAND = 2048  # rows whose tiles are computed before those below, so that what they share stays in the cache
 _PATTERN_ROWS = 8  # of the swizzling, at whose multiples boxes begin
@@ -86,14 +86,18 @@ class BulkTile(WarpgroupBlock):
 
     def band(self, high: int) -> int:
         """Of ``high`` clusters along the rows, how many are computed before those below: as many as divide them."""
-        most = max(1, _BAND // (self.block[0] * self.shared[0]))
-        return max(each for each in range(1, min(high, most) + 1) if high % each == 0)
+        return max(each for each in range(1, min(high, self.most_in_band) + 1) if high % each == 0)
+
+    @property
+    def most_in_band(self) -> int:
+        """Clusters along the rows that are computed before those below, at most."""
+        return max(1, _BAND // (self.block[0] * self.shared[0]))
 
 
 def suits(matmul: Matmul) -> bool:
     """Whether operands are matrices that the copy engine can take, and large enough."""
     _, rows, columns, k = matmul.extents
-    large = rows >= _FEWEST_ROWS and columns >= _FEWEST_COLUMNS and k >= _FEWEST_K
+    large = rows >= FEWEST_ROWS and columns >= _FEWEST_COLUMNS and k >= _FEWEST_K
     plain = not (matmul.batch or matmul.rows_first or matmul.columns_first) and matmul.k_last and matmul.window == 1
     return large and plain and all(run % COPIED == 0 and run % k == 0 for run in matmul.runs)  # else a convolution
 

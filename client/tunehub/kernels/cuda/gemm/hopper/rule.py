@@ -38,7 +38,7 @@ TEMPLATES = {WARPGROUPS: WarpgroupTile, BULK: BulkTile}
 ByWarpgroups = WarpgroupTile | BulkTile
 _MEASURED = 8  # tiles
 # Of what other kernels should take, what those by the copy engine must promise: costs of these are newer.
-_MARGIN = 0.95
+MARGIN = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def best(matmul: Matmul, device: GpuDevice) -> tuple[tuple[float, ByWarpgroups],
         (bulk_seconds(matmul, tile, device), tile) for tile in bulk_ranked(matmul, 1, device)
     ]
     plain = [(seconds(matmul, tile, device), tile) for tile in ranked(matmul, 1, device)]
-    both = sorted([*bulk, *plain], key=lambda each: each[0] * (1.0 if isinstance(each[1], BulkTile) else _MARGIN))
+    both = sorted([*bulk, *plain], key=lambda each: each[0] * (1.0 if isinstance(each[1], BulkTile) else MARGIN))
     return tuple(both)
 
 

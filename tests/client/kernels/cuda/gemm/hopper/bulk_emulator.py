@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tunehub.tir.nodes import parameters
-
-from .emulator import _BASE, _Block
+from .emulator import _BASE, _Block, laid_out
 
 _MOST_TURNS = 1_000_000
 _MOST_AHEAD = 40  # steps of a block, of which the others do none
@@ -47,31 +45,35 @@ class _Barrier:
 
 
 def run_bulk(function: Any, *arrays: Any, seed: int = 0) -> None:
-    """Run ``function`` on ``arrays``, the last of which it writes."""
-    named = {hash(buffer): array for buffer, array in zip(parameters(function), arrays, strict=True)}
-    *host, grid = function.body.seq
-    maps: dict[int, _Map] = {}
+    """Run ``function`` on ``arrays``, the last of which it writes; symbols are extents of these."""
+    with laid_out(function, *arrays) as (symbols, named, memory):
+        _run_bulk(function, symbols, named, memory, Random(seed))
+
+
+def _run_bulk(
+    function: Any, symbols: dict[int, Any], named: dict[int, Any], memory: dict[int, Any], rng: Random
+) -> None:
+    body = function.body
+    *host, grid = (body.block.body if type(body).__name__ == "SBlockRealize" else body).seq
+    on_host, maps = _Block(symbols, {}, {}, 1), dict[int, _Map]()
     for statement in host:
         if type(statement).__name__ == "Evaluate":
-            args = statement.value.args
-            rank = 2
-            sizes = [int(a.value) for a in args[2:]]
-            array = named[hash(args[1].args[0].source)]
-            matrix = array.reshape(sizes[1], sizes[0])
-            assert sizes[rank] == sizes[0] * array.itemsize and sizes[3] * array.itemsize == 128, sizes
-            maps[hash(args[0])] = _Map(matrix, sizes[4], sizes[3])
+            maps[hash(statement.value.args[0])] = _encoded(statement.value.args, named, on_host)
+        elif type(statement.value).__name__ != "Call":
+            on_host.values[hash(statement.var)] = int(on_host.value(statement.value))
     order, body = {}, grid
     while type(body).__name__ == "For" and body.thread_binding is not None:
-        order[str(body.thread_binding.thread_tag)] = (hash(body.loop_var), int(body.extent.value))
+        extent = int(on_host.value(body.extent))
+        order[str(body.thread_binding.thread_tag)] = (hash(body.loop_var), extent)
         body = body.body
     thread, threads = order["threadIdx.x"]
     ranks = order.get("clusterCtaIdx.x", (0, 1))
-    rng = Random(seed)
     for first in range(0, order["blockIdx.x"][1], ranks[1]):
         blocks = []
         for rank in range(ranks[1]):
             values = {thread: np.arange(threads), order["blockIdx.x"][0]: first + rank, ranks[0]: rank}
-            blocks.append(_BulkBlock(rank, values, dict(named), {}, threads, maps, rng))
+            values = on_host.values | values
+            blocks.append(_BulkBlock(rank, values, dict(named), memory, threads, maps, rng))
         for block in blocks:
             block.cluster = blocks
         running = {block.rank: block.run(body) for block in blocks}
@@ -88,6 +90,15 @@ def run_bulk(function: Any, *arrays: Any, seed: int = 0) -> None:
         assert all(not barrier.coming for block in blocks for barrier in block.barriers.values()), (
             "copies are under way"
         )
+
+
+def _encoded(args: Any, named: dict[int, Any], on_host: _Block) -> _Map:
+    """What the copy engine is told of a matrix."""
+    sizes = [int(on_host.value(each)) for each in args[2:]]
+    array = named[hash(args[1].args[0].source)]
+    matrix = array.reshape(sizes[1], sizes[0])
+    assert sizes[2] == sizes[0] * array.itemsize and sizes[3] * array.itemsize == 128, sizes
+    return _Map(matrix, sizes[4], sizes[3])
 
 
 class _BulkBlock(_Block):

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,14 @@ _BEHIND = 1 << 18
 def run(function: Any, *arrays: Any) -> None:
     """Run ``function`` on ``arrays``, the last of which it writes. Symbols are extents of these; behind each is more
     memory, in which nothing may be read or written."""
+    with laid_out(function, *arrays) as (symbols, named, memory):
+        _run(function, symbols, named, memory)
+
+
+@contextmanager
+def laid_out(function: Any, *arrays: Any) -> Iterator[tuple[dict[int, Any], dict[int, Any], dict[int, Any]]]:
+    """The values of symbols, what is in each parameter, and all memory from there on, by hashes; afterwards the last of
+    ``arrays`` is what was written."""
     symbols = {
         hash(extent): size
         for buffer, array in zip(parameters(function), arrays, strict=True)
@@ -36,7 +46,7 @@ def run(function: Any, *arrays: Any) -> None:
         hash(buffer): flat[: array.size].reshape(array.shape)
         for buffer, flat, array in zip(parameters(function), memory, arrays, strict=True)
     }
-    _run(function, symbols, named, dict(zip(named, memory, strict=True)))
+    yield symbols, named, dict(zip(named, memory, strict=True))
     assert np.isnan(memory[-1][arrays[-1].size :]).all(), "something is written behind the result"
     arrays[-1][...] = named[hash(parameters(function)[-1])]
 
@@ -107,13 +117,17 @@ class _Block:
             raise NotImplementedError(kind)
 
     def declare(self, part: Any, whole: Any) -> None:
-        """``part`` begins at ``whole``, an element of a buffer or all of one, and may go beyond its end."""
+        """``part`` begins at ``whole``, an element of a buffer or all of one, and may go beyond its end, and beyond the
+        end of memory."""
         source, indices = (whole.source, whole.indices) if hasattr(whole, "indices") else (whole, ())
         start = 0
         for index, extent in zip(indices, self.buffers[hash(source)].shape if indices else (), strict=True):
             start = start * extent + int(self.value(index))
         shape = [int(extent.value) for extent in buffer_kind(part).shape]
-        self.buffers[hash(part)] = self.memory[hash(source)][start : start + math.prod(shape)].reshape(shape)
+        behind = self.memory[hash(source)][start:]
+        outer = next((axis for axis, extent in enumerate(shape) if extent > 1), 0)
+        shape[outer] = min(shape[outer], behind.size // math.prod(shape[outer + 1 :]))
+        self.buffers[hash(part)] = behind[: math.prod(shape)].reshape(shape)
 
     def store(self, node: Any, mask: Any) -> None:
         held = np.broadcast_to(mask, self.threads)
