@@ -134,8 +134,7 @@ def _import() -> None:
 
     import benchmarks.random_traces.cases
     import benchmarks.schedules.lines  # noqa: F401
-    import tunehub.kernels.cuda.rules
-    import tunehub.tir.cuda.check  # noqa: F401
+    import tunehub.kernels.cuda.rules  # noqa: F401
     from tunehub.kernels.cpu import NAMES, template
 
     for name in NAMES:

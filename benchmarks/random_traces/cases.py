@@ -20,11 +20,14 @@ from benchmarks.random_traces.traces import random_knobs, random_trace
 from tunehub.compiler.schedule import ladder
 from tunehub.compiler.schedule.apply import apply_candidate, apply_exact
 from tunehub.compiler.verify.limits import VerifyLimits
+from tunehub.compiler.verify.port import ScheduledFunction
+from tunehub.compiler.verify.static import StaticVerifier
 from tunehub.exceptions import last_line, typed_last_line
 from tunehub.kernels.cpu import KnobError
 from tunehub.kernels.template_fit import TemplateFit, machine_for, with_short_indices
 from tunehub.records.lookup import Candidate, EmptyLookup
 from tunehub.report.ladder import StepRejected
+from tunehub.tir.cuda.check import fault
 from tunehub.tir.guard import GuardError
 from tunehub.tir.keys import workload_key
 from tunehub.tir.nodes import main_module
@@ -113,6 +116,9 @@ class Unit:
             return
         scheduled = found.served.schedule.mod["main"]
         if self.beside is None:
+            if (unproven := self._unproven(scheduled)) is not None:
+                send("refused", ("simulation", unproven))
+                return
             send("serves", None)
             _build(scheduled, self.target)
             send("served", None)
@@ -128,6 +134,14 @@ class Unit:
         else:
             send("serves", None)
             send("served", self.beside.what_is_wrong(result.tolerance))
+
+    def _unproven(self, scheduled: Any) -> str | None:
+        """Why a GPU's schedule does not serve where it cannot be run."""
+        if self.target.kind.name != "cuda":
+            return None
+        asked = ScheduledFunction(exact="", original=self.mod["main"], scheduled=scheduled, foreign=True)
+        refusal = StaticVerifier(self.target, fault, "it is for no device here").verdict(asked).refusal
+        return None if refusal is None else refusal.reason
 
     def _record(self, number: int) -> Made:
         """The form of a record, how it is found, and what it says."""

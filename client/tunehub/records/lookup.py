@@ -35,7 +35,8 @@ class Candidate:
     `rung` is `user` for the user's own records, `measured` for what this process has measured; `anchored` says that the
     record was found by its anchor key, so that it was made for another function with the same anchor block. On the rung
     `transfer` it was found by its operator class: made for other shapes, it has to be adapted. `package` is name and
-    version (`llvm-znver5 0.1.0`), or the path of the user's file; `embedded`: it is a package that comes with tunehub.
+    version (`llvm-znver5 0.1.0`), or the path of the user's file; `embedded`: it is a package that comes with tunehub;
+    `foreign`: it is neither that nor the user's own.
     """
 
     record: AnyRecord
@@ -43,6 +44,7 @@ class Candidate:
     package: str
     anchored: bool = False
     embedded: bool = False
+    foreign: bool = False
 
 
 def content_of(record: AnyRecord | LadderRecord) -> bytes:
@@ -79,7 +81,8 @@ LadderBy = Literal["exact", "anchor", "instance"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundLadder:
-    """A ladder of a symbolic workload, and how it was found; `rung`, `package` and `embedded` are as a candidate's.
+    """A ladder of a symbolic workload, and how it was found; `rung`, `package`, `embedded` and `foreign` are a
+    candidate's.
 
     On the rung `transfer` it is for a static workload that has one of the sizes that it was measured at.
     """
@@ -88,6 +91,7 @@ class FoundLadder:
     rung: Rung
     package: str
     embedded: bool = False
+    foreign: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -265,7 +269,14 @@ class IndexLookup:
             return None
         if self._is_masked(META_SCHEDULE if isinstance(record, ScheduleRecord) else TEMPLATE, record.exact):
             return None
-        return Candidate(record=record, rung=rung, package=self._package, anchored=anchored, embedded=self._embedded)
+        return Candidate(
+            record=record,
+            rung=rung,
+            package=self._package,
+            anchored=anchored,
+            embedded=self._embedded,
+            foreign=self.is_foreign,
+        )
 
     def _ladder(self, line: bytes, key: str, rung: Rung) -> FoundLadder | None:
         from tunehub_registry.ladder_record import parse_ladder_record
@@ -281,7 +292,9 @@ class IndexLookup:
             return None
         if self._is_masked(LADDER, record.exact):
             return None
-        return FoundLadder(record=record, rung=rung, package=self._package, embedded=self._embedded)
+        return FoundLadder(
+            record=record, rung=rung, package=self._package, embedded=self._embedded, foreign=self.is_foreign
+        )
 
     def _first_current(self, candidates: Iterable[Candidate]) -> Candidate | None:
         """The first, but one for another version of its template only when there is none for this: files of users

@@ -98,6 +98,18 @@ def check_function(
     return None if target.kind.name == "llvm" else _found_right(scheduled, target)
 
 
+def check_simulated(scheduled: PrimFunc, target: Target) -> None:
+    """Raise FaultFoundError unless the simulation of ``scheduled``, which is for a GPU, ended and found nothing."""
+    unknown = _found_right(scheduled, target)
+    if unknown is not None:
+        raise FaultFoundError(unproven_text(unknown, "it becomes a part of another function"))
+
+
+def unproven_text(unknown: NotSimulated, not_run: str) -> str:
+    """Why somebody else's schedule does not serve; ``not_run``: why it is not run first."""
+    return f"neither simulated ({unknown.reason}) nor run ({not_run}), and the record is somebody else's"
+
+
 def check_statements(scheduled: PrimFunc, original: PrimFunc, target: Target) -> None:
     """The part of :func:`check_function` that looks at the schedule itself."""
     _check_statements(scheduled, original, target)

@@ -25,7 +25,7 @@ from tunehub.registries.key_scheme import LADDER, META_SCHEDULE, TEMPLATE
 from tunehub.report.ladder import LadderWalk, Refusal, Step, StepRejected, walk
 from tunehub.tir.cpu_check import check_proven
 from tunehub.tir.cuda.known_faults import made_of
-from tunehub.tir.guard import FaultFoundError, check_function
+from tunehub.tir.guard import FaultFoundError, check_function, check_simulated
 from tunehub.tir.keys import anchor_key, workload_key
 from tunehub.tir.nodes import main_module
 from tunehub.tir.operator_class import anchor_class_of, class_of
@@ -55,8 +55,9 @@ class Served:
     ``run_s`` and ``default_s`` are the record's. On the rung ``transfer`` nobody has measured the schedule: ``source``
     is the workload that the record was tuned for, ``predicted_s`` what its time is expected to be here. In seconds.
     ``sizes`` says which sizes of a symbolic function what serves; the times are then those at typical ones.
-    ``embedded``: the record is of a package that comes with tunehub. ``by_rule``: its knobs are what the template's own
-    rule chooses, so that the function would have this schedule without a record, too.
+    ``embedded``: the record is of a package that comes with tunehub; ``foreign``: neither of one nor the user's own.
+    ``by_rule``: its knobs are what the template's own rule chooses, so that the function would have this schedule
+    without a record, too.
     """
 
     step: Step
@@ -72,6 +73,7 @@ class Served:
     sizes: str | None = None
     embedded: bool = False
     by_rule: bool = False
+    foreign: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,13 +106,15 @@ class Scheduled:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a schedule is wanted for: ``mod``, an IRModule with one PrimFunc ``main``, and where records come from."""
+    """What a schedule is wanted for: ``mod``, an IRModule with one PrimFunc ``main``, and where records come from.
+    ``piece``: it becomes a part of another function, and is not run by itself before that serves."""
 
     mod: IRModule
     target: Target
     lookup: RecordLookup
     transfers: Transfers = DEFAULT_TRANSFERS
     precision: Precision = "float32"
+    piece: bool = False
 
     @cached_property
     def fit(self) -> TemplateFit:
@@ -254,6 +258,7 @@ def _laddered(step: Literal["exact", "anchor"], request: Request, key: str | Non
             record=record,
             sizes=ladder_text(record, request.symbols),
             embedded=found.embedded,
+            foreign=found.foreign,
         )
 
 
@@ -272,7 +277,9 @@ def _instance(request: Request) -> _Outcomes:
         if against is not None:
             yield StepRejected(step="transfer", reason=against, package=found.package, record=record.op)
             continue
-        candidate = Candidate(record=record, rung=found.rung, package=found.package, embedded=found.embedded)
+        candidate = Candidate(
+            record=record, rung=found.rung, package=found.package, embedded=found.embedded, foreign=found.foreign
+        )
         yield _tried("transfer", request, candidate, record.mean_s)
 
 
@@ -351,7 +358,7 @@ def _by_rules(request: Request) -> _Outcomes:
     from tunehub.kernels.cuda.rules import OPEN_RULES
 
     if request.is_symbolic:
-        found = choose_open(OPEN_RULES, request.mod, request.target, _Pieces(request))
+        found = choose_open(OPEN_RULES, request.mod, request.target, _Pieces(replace(request, piece=True)))
     else:
         found = choose(request.offers, request.check)
     for outcome in map(_of_rule, found):
@@ -398,7 +405,7 @@ class _Pieces:
 
     def scheduled(self, piece: PrimFunc) -> Any | None:
         own = self.request
-        return Scheduling(piece, own.target, own.lookup, transfers=own.transfers).function
+        return Scheduling(piece, own.target, own.lookup, transfers=own.transfers, piece=True).function
 
     def recorded(self, piece: PrimFunc) -> tuple[Any, float] | None:
         served, _ = walk(RECORD_STEPS, replace(self.request, mod=main_module(piece)))
@@ -513,11 +520,17 @@ class Scheduling:
         *,
         transfers: Transfers = DEFAULT_TRANSFERS,
         precision: Precision = "float32",
+        piece: bool = False,
     ) -> None:
-        """Schedules it by the first thing that serves."""
+        """Schedules it by the first thing that serves; ``piece`` as of a :class:`Request`."""
         self.original = function
         self.request = Request(
-            mod=main_module(function), target=target, lookup=lookup, transfers=transfers, precision=precision
+            mod=main_module(function),
+            target=target,
+            lookup=lookup,
+            transfers=transfers,
+            precision=precision,
+            piece=piece,
         )
         steps = CUDA_STEPS if target.kind.name == "cuda" else CPU_STEPS
         self._walk: LadderWalk[Served] = LadderWalk(steps, self.request)
@@ -630,6 +643,7 @@ def _tried(
         record=record,
         embedded=candidate.embedded,
         by_rule=by_rule,
+        foreign=candidate.foreign,
     )
 
 
@@ -659,6 +673,8 @@ def _applied(
                 schedule = apply()
                 if request.target.kind.name == "llvm" and not (found.embedded or proven):
                     check_proven(schedule.mod["main"], request.target)
+                elif request.piece and found.foreign:
+                    check_simulated(schedule.mod["main"], request.target)
                 return schedule
     except FaultFoundError as error:
         refusal = Refusal(check="static", reason=_reason(error))

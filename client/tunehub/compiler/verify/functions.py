@@ -59,7 +59,11 @@ def _submit(item: VerifiedScheduling, verifier: ScheduleVerifier, wants: Callabl
         return
     scheduled = served.schedule.mod["main"]
     item.asked = ScheduledFunction(
-        exact=request.exact, original=request.mod["main"], scheduled=scheduled, record=served.record
+        exact=request.exact,
+        original=request.mod["main"],
+        scheduled=scheduled,
+        record=served.record,
+        foreign=served.foreign,
     )
     verifier.submit(item.asked)
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduledFunction:
-    """A schedule to verify: the PrimFunc ``original``, the same ``scheduled``, and the ``record`` that it was made by.
+    """A schedule to verify: the PrimFunc ``original``, the same ``scheduled``, and the ``record`` that it was made by;
+    ``foreign``: that is of a package that is neither the user's own nor came with tunehub.
 
     ``exact`` is the key of the original; ``key`` is that of the whole, for a target that is known.
     """
@@ -28,6 +29,7 @@ class ScheduledFunction:
     original: PrimFunc
     scheduled: PrimFunc
     record: AnyRecord | LadderRecord | None = None
+    foreign: bool = False
 
     @cached_property
     def key(self) -> str:
@@ -38,7 +40,8 @@ class ScheduledFunction:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelVerdict:
-    """What verifying a schedule gave: the last ``check`` that was made (None for none), and what spoke against it.
+    """What verifying a schedule gave: the last ``check`` that was made (None for none), and what spoke against it: of
+    one that somebody else's record made also that no check could be made.
 
     ``not_run`` says why it was not run on the device, or at some sizes, where it should have been.
     """

@@ -10,6 +10,7 @@ from tunehub.records.lookup import content_of
 from tunehub.report.ladder import Refusal
 from tunehub.tir.cuda.fault import Fault, NotSimulated
 from tunehub.tir.cuda.known_faults import made_of
+from tunehub.tir.guard import unproven_text
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
@@ -19,10 +20,12 @@ FindFault = Callable[[Any, Any], Fault | NotSimulated | None]
 
 class StaticVerifier:
     """Says what ``find_fault`` finds, the check that is made of every schedule for a GPU, and of records' for a CPU.
-    ``not_run`` is why schedules are not run, too."""
+    ``not_run`` is why schedules are not run, too; ``run_later``: a compile will run them. Where none does, somebody
+    else's schedule of which the check says nothing is refused."""
 
-    def __init__(self, target: Target, find_fault: FindFault, not_run: str) -> None:
-        self._target, self._find_fault, self._not_run = target, find_fault, not_run
+    def __init__(self, target: Target, find_fault: FindFault, not_run: str, *, run_later: bool = False) -> None:
+        self._target, self._find_fault = target, find_fault
+        self._not_run, self._run_later = not_run, run_later
 
     def begin(self) -> None:
         """As the port says."""
@@ -35,7 +38,9 @@ class StaticVerifier:
         with made_of(content_of(asked.record) if asked.record is not None else b""):
             found = self._find_fault(asked.scheduled, self._target)
         if isinstance(found, NotSimulated):
-            return KernelVerdict(not_run=f"{self._not_run}; {found}")
+            refused = asked.foreign and not self._run_later
+            unproven = Refusal(check="static", reason=unproven_text(found, self._not_run)) if refused else None
+            return KernelVerdict(refusal=unproven, not_run=f"{self._not_run}; {found}")
         refusal = None if found is None else Refusal(check="static", reason=str(found))
         return KernelVerdict(check="static", refusal=refusal, not_run=self._not_run)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # opening a hub needs none of it
 VERIFY_VERSION = 4
 """Changes whenever running a schedule could give another verdict than before."""
 MOST_WORKERS = 8  # processes; each has TVM in memory, and on a GPU a context of its own
-_EXPLAINED = "explaining runs nothing"
+_EXPLAINED, _NEVER, _FAILED = "explaining runs nothing", "verify=never", "running it failed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,6 +76,8 @@ class Verification:
 
     def wants(self, served: Served) -> bool:
         """Whether a schedule that serves is to be verified."""
+        if self.mode == "never":
+            return served.foreign and self._host.kind == "cuda"  # simulated alone
         if self.mode == "always" or served.rung == "measured":
             return self.mode == "always"
         if self._host.kind == "llvm":
@@ -137,12 +139,14 @@ class Verification:
         from tunehub.compiler.verify.workers import WorkerVerifier
 
         kind = str(target.kind.name)
-        idle = self.mode == "auto" and kind == "llvm" and not self._foreign
-        if self.mode == "never" or kind not in ("llvm", "cuda") or idle:
+        never = self.mode == "never"
+        idle = kind == "llvm" and (never or (self.mode == "auto" and not self._foreign))
+        if kind not in ("llvm", "cuda") or idle or (never and not self._foreign):
             return TrustingVerifier()
-        runs = self.device.name is not None and not explaining
-        reason = _EXPLAINED if explaining else self.device.reason
-        inner: ScheduleVerifier = StaticVerifier(target, _find_fault(kind), reason)
+        there = self.device.name is not None and not never
+        runs = there and not explaining
+        reason = _NEVER if never else _EXPLAINED if there and explaining else self.device.reason or _FAILED
+        inner: ScheduleVerifier = StaticVerifier(target, _find_fault(kind), reason, run_later=there and explaining)
         if runs or (kind == "llvm" and not explaining):
             workers = max(1, min(MOST_WORKERS, physical_cores() or 1))
             inner = WorkerVerifier(str(target), inner, workers=workers, limits=self.limits, builds=not runs)
