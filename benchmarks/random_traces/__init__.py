@@ -70,7 +70,8 @@ def rows(cases: list[Any]) -> list[Row]:
     found += [Row(name="served_right", value=counted["right"], unit="count")]
     for check in sorted({case.refused for case in cases if case.refused}):
         tried = [case.right for case in cases if case.refused == check and case.right is not None]
-        note = f"{sum(tried)} of {len(tried)} that were run ({RUN_OF_REFUSED:.0%}) are right" if tried else ""
+        share = 1 if check == "run" else RUN_OF_REFUSED
+        note = f"{sum(tried)} of {len(tried)} that were run ({share:.0%}) are right" if tried else ""
         found.append(Row(name=f"refused_by_{check.replace(' ', '_')}", value=counted[check], unit="count", note=note))
     return found
 
