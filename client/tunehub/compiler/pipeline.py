@@ -51,6 +51,7 @@ def build_pipeline(target: Target, hub: Hub, specialize: Sizes | None = None) ->
         try:
             with heeding(), published_rates(hub.published_profile), _verifying(hub, target) as verifier:
                 hub.step("graph")
+                mod = _with_own_attention(mod, target, hub)
                 known: dict[str, Scheduling] = {}
                 prepared = _prepare_for(hub, mod, target, known)
                 _measure(prepared, target, hub, known)
@@ -90,6 +91,7 @@ def explain_module(
     try:
         with heeding(), published_rates(hub.published_profile), _verifying(hub, target, explaining=True) as verifier:
             known: dict[str, Scheduling] = {}
+            bound = _with_own_attention(bound, target, hub)
             apply_records(_prepare_for(hub, bound, target, known), target, hub, verifier, known)
         hub.leaves_wrong(wrong_operators(calls_in(bound), target))
     except Exception as error:
@@ -126,6 +128,15 @@ def _specialized(mod: IRModule, sizes: Sizes | None, hub: Hub) -> IRModule:
     except Exception as error:
         hub.failed("making functions for chosen sizes", error)
         return mod
+
+
+def _with_own_attention(mod: IRModule, target: Target, hub: Hub) -> IRModule:
+    """``mod`` with our kernels of attention over a paged cache, on CUDA."""
+    if target.kind.name != "cuda":
+        return mod
+    from tunehub.graph.attention.cuda.paged_cache import with_own_attention
+
+    return with_own_attention(mod, target, hub.note)
 
 
 def _note_weights(finished: IRModule, hub: Hub) -> None:
