@@ -3,21 +3,27 @@
 Everything is written so that a reader finds the registry valid at each moment. A key of a top-level role is replaced in
 three steps: a root with the old and the new key, the role's metadata signed by the new one, a root with the new key
 only (TUF specification 6.1 has the chain of roots).
+
+Without the online key, roots are written, and the rest waits for the signing job
+(:mod:`tunehub_registry.publishing.waiting_delegations`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Literal, TypeVar
 
 from securesystemslib.signer import Signer
 from tuf.api.metadata import Root, Targets
 
 from tunehub_registry.publishing.ledger import DEFAULT_RETRY, RetryPolicy, persist
+from tunehub_registry.publishing.proposals import what_waits
 from tunehub_registry.publishing.signed import Draft, MetadataWriter
+from tunehub_registry.publishing.waiting_delegations import WaitingDelegations, check_publisher, delegations_waiting
 from tunehub_registry.stores.port import IfAbsent
 from tunehub_registry.trust import metadata as rules
 from tunehub_registry.trust.catalogue import encode_catalogue
@@ -56,13 +62,13 @@ class Administration:
         """
 
         def attempt() -> None:
-            state = self._read()
-            known = rules.publishers_of(state.targets)
+            state, before = self._read()
+            known = rules.publishers_of(before.head)
             if known.get(publisher.name) == publisher:
                 return
             rules.check_no_overlap(known.values(), publisher)
-            self._check_metadata(state, publisher, known)
-            self._commit_publishers(state, {**known, publisher.name: publisher}, targets_keys)
+            self._check_metadata(state, before.head, publisher)
+            self._commit_publishers(state, before, {**known, publisher.name: publisher}, targets_keys)
 
         self._persist(attempt)
 
@@ -71,23 +77,23 @@ class Administration:
 
         Raises RoleError when there is no such publisher.
         """
-        removed: list[str] = []
+        tried: list[list[str]] = []
 
         def attempt() -> None:
-            state = self._read()
-            known = rules.publishers_of(state.targets)
+            state, before = self._read()
+            known = rules.publishers_of(before.head)
             if name not in known:
-                if removed:
+                if tried:
                     return  # the answer to our own commit was lost
                 raise _no_publisher(name, known)
-            role = self._reader.role(state, name)
-            removed[:] = [] if role is None else sorted(role.targets)
+            role = self._reader.role(state, name) if name in rules.publishers_of(state.targets) else None
+            tried[:] = [[] if role is None else sorted(role.targets)]
             left = {other: publisher for other, publisher in known.items() if other != name}
-            catalogue = {other: target for other, target in state.catalogue.items() if other not in removed}
-            self._commit_publishers(state, left, targets_keys, catalogue=encode_catalogue(catalogue))
+            catalogue = {other: target for other, target in state.catalogue.items() if other not in tried[0]}
+            self._commit_publishers(state, before, left, targets_keys, catalogue=encode_catalogue(catalogue))
 
         self._persist(attempt)
-        return tuple(removed)
+        return tuple(tried[0])
 
     def rotate_publisher(
         self, name: str, new_keys: Sequence[Signer], targets_keys: Sequence[Signer], *, threshold: int = 1
@@ -99,13 +105,13 @@ class Administration:
         grant = Grant(keys=tuple(signer.public_key for signer in new_keys), threshold=threshold)
 
         def attempt() -> None:
-            state = self._read()
-            known = rules.publishers_of(state.targets)
+            state, before = self._read()
+            known = rules.publishers_of(before.head)
             if name not in known:
                 raise _no_publisher(name, known)
             if known[name].grant != grant:
                 changed = {**known, name: replace(known[name], grant=grant)}
-                self._commit_publishers(state, changed, targets_keys, resigned=(name, new_keys))
+                self._commit_publishers(state, before, changed, targets_keys, resigned=(name, new_keys))
 
         self._persist(attempt)
 
@@ -125,10 +131,12 @@ class Administration:
 
         return self._persist(attempt)
 
-    def rotate(self, role: RotatedRole, new_key: Signer, root_keys: Sequence[Signer]) -> int:
-        """Replace the targets key, or the online key; returns the version of the last root.
+    def rotate(self, role: RotatedRole, new_key: Signer, root_keys: Sequence[Signer]) -> bool:
+        """Replace the targets key, or the online key; returns whether it is done.
 
         For the online key the writer has to have the new one. A rotation that was cut off goes on when it is run again.
+        Without the online key that of the targets key takes two runs, and the signing job between them: until then old
+        metadata counts, which the old key has signed.
         """
         new = Grant(keys=(new_key.public_key,))
         names = _ROLES[role]
@@ -140,24 +148,38 @@ class Administration:
                 if any(grants[name] != both[name] for name in names):
                     self._put_root({**grants, **both}, root_keys)
 
-        def resign() -> None:
+        def resign() -> bool:
             state = self._writer.read(excused=_ALL, former=True)
+            if self._proposes:
+                return self._targets_by(state, new_key)
             self._writer.commit(state, [self._renewal(state, [new_key])] if role == "targets" else [])
+            return True
 
-        def expel() -> int:
-            root = self._reader.renew_root()
-            grants = rules.grants_of(root)
-            if all(grants[name] == new for name in names):
-                return root.version
-            return self._put_root({**grants, **dict.fromkeys(names, new)}, root_keys)
+        def expel() -> None:
+            grants = rules.grants_of(self._reader.renew_root())
+            if any(grants[name] != new for name in names):
+                self._put_root({**grants, **dict.fromkeys(names, new)}, root_keys)
 
         self._persist(admit)
-        self._persist(resign)
-        version = self._persist(expel)
+        if not self._persist(resign):
+            return False
+        self._persist(expel)
         # Once more: a publisher that did not know of the last root may have signed with the old key meanwhile. Whoever
-        # reads this timestamp knows of that root, and who read an earlier one can no longer commit.
-        self._persist(resign)
-        return version
+        # reads this timestamp knows of that root, and who read an earlier one can no longer commit. The signing job
+        # does the same: it looks for the root that a timestamp names.
+        return self._persist(resign)
+
+    def _targets_by(self, state: SignedState, new_key: Signer) -> bool:
+        """Whether the published targets are signed by a new key. If not, they are proposed so, unless that waits."""
+        grants = {**rules.grants_of(state.root), rules.TARGETS: Grant(keys=(new_key.public_key,))}
+        wanted = rules.make_root(state.root.version, grants, self._reader.now())
+        if self._reader.is_signed(rules.TARGETS, state.targets.version, wanted):
+            return True
+        before = delegations_waiting(self._reader, state)
+        waits = before.adopted is not None and self._reader.is_signed(rules.TARGETS, before.head.version, wanted)
+        if not waits:
+            self._propose(self._renewal(state, [new_key], before.head), before.free)
+        return False
 
     def refresh(
         self,
@@ -167,6 +189,7 @@ class Administration:
         publisher_keys: Sequence[Signer] = (),
     ) -> tuple[NearExpiry, ...]:
         """Write a new timestamp, and a new snapshot when that is near its end; renew the roles whose keys are given.
+        Without the online key only these.
 
         Returns the other roles that are near their end.
         """
@@ -176,6 +199,9 @@ class Administration:
 
         def attempt() -> SignedState:
             state = self._writer.read(excused=_ALL)
+            if self._proposes:
+                renewed.update(self._propose_renewals(state, targets_keys, publisher_keys))
+                return state
             drafts = [self._renewal(state, targets_keys)] if targets_keys else []
             drafts += self._publisher_renewals(state, publisher_keys)
             if drafts or rules.near_expiry(state.snapshot, rules.SNAPSHOT, self._reader.now()):
@@ -184,7 +210,8 @@ class Administration:
                 self._writer.commit_timestamp(state)
             return self._writer.read(excused=_ALL)
 
-        return self.near_expiry(self._persist(attempt))
+        renewed: set[str] = set()
+        return tuple(item for item in self.near_expiry(self._persist(attempt)) if item.role not in renewed)
 
     def near_expiry(self, state: SignedState) -> tuple[NearExpiry, ...]:
         """The roles near their end whose keys are not online."""
@@ -200,12 +227,39 @@ class Administration:
             if rules.near_expiry(signed, name, now)
         )
 
-    def _renewal(self, state: SignedState, targets_keys: Sequence[Signer]) -> Draft[Targets]:
+    def _propose_renewals(
+        self, state: SignedState, targets_keys: Sequence[Signer], publisher_keys: Sequence[Signer]
+    ) -> Iterator[str]:
+        """Propose new dates for the roles whose keys are given, and name them."""
+        if targets_keys:
+            before = delegations_waiting(self._reader, state)
+            self._propose(self._renewal(state, targets_keys, before.head), before.free)
+            yield rules.TARGETS
+        for draft in self._publisher_renewals(state, publisher_keys):
+            waiting = what_waits(self._reader, state, draft.role)
+            assert waiting.head is not None  # its draft renews it
+            make = partial(rules.renewed_targets, waiting.head, draft.role, now=self._reader.now())
+            self._propose(replace(draft, make=make), waiting.free)
+            yield draft.role
+
+    def _propose(self, draft: Draft[Targets], version: int) -> None:
+        make = draft.make
+        self._writer.put_proposal(replace(draft, make=lambda number: rules.as_proposal(make(number))), version)
+
+    @property
+    def _proposes(self) -> bool:
+        return self._writer.online is None
+
+    def _renewal(
+        self, state: SignedState, targets_keys: Sequence[Signer], before: Targets | None = None
+    ) -> Draft[Targets]:
+        """The top-level targets with a new date: those of the state, or what waits."""
         grant = rules.grants_of(state.root)[rules.TARGETS]
+        head = state.targets if before is None else before
         return Draft(
             role=rules.TARGETS,
             base=state.targets.version,
-            make=lambda version: rules.renewed_targets(state.targets, rules.TARGETS, version, self._reader.now()),
+            make=lambda version: rules.renewed_targets(head, rules.TARGETS, version, self._reader.now()),
             signers=rules.signers_for("the targets role", grant, targets_keys, "--targets-key"),
             delegator=state.root,
         )
@@ -237,6 +291,7 @@ class Administration:
     def _commit_publishers(
         self,
         state: SignedState,
+        before: WaitingDelegations,
         publishers: Mapping[str, Publisher],
         targets_keys: Sequence[Signer],
         *,
@@ -244,37 +299,36 @@ class Administration:
         resigned: tuple[str, Sequence[Signer]] | None = None,
     ) -> None:
         def make(version: int) -> Targets:
-            return rules.with_publishers(state.targets, publishers.values(), version, self._reader.now())
+            return rules.with_publishers(before.head, publishers.values(), version, self._reader.now())
 
         draft = replace(self._renewal(state, targets_keys), make=make)
-        drafts = [draft]
+        drafts: list[Draft[Targets]] = []
         if resigned is not None:
             name, signers = resigned
-            drafts += filter(None, [self._role_draft(state, name, signers, make(draft.base + 1))])
-        self._writer.commit(state, drafts, catalogue=catalogue)
-
-    def _check_metadata(self, state: SignedState, publisher: Publisher, known: Mapping[str, Publisher]) -> None:
-        """Refuse what would make a publisher's present metadata invalid, or hide names that are in it."""
-        if f"{publisher.name}.json" not in state.snapshot.meta:
+            drafts += filter(None, [self._role_draft(state, name, signers, make(before.free))])
+        if not self._proposes:
+            self._writer.commit(state, [draft, *drafts], catalogue=catalogue)
             return
-        if publisher.name not in known:
-            reason = f"a publisher called {publisher.name} was removed here"
-            raise RoleError(reason, remedy="choose another name: metadata under this one exists already")
-        role = self._reader.role(state, publisher.name)
-        own = rules.with_publishers(state.targets, [publisher], 1, self._reader.now())
-        left_out = [name for name in (role.targets if role else ()) if rules.publisher_for(own, name) is None]
-        if left_out:
-            reason = f"{publisher.name} has published {', '.join(sorted(left_out)[:5])}, which no pattern matches"
-            raise RoleError(reason, remedy="keep patterns for these names, or remove the publisher")
-        before, after = known[publisher.name].grant, publisher.grant
-        if not set(before.key_ids) <= set(after.key_ids) or after.threshold > before.threshold:
+        for each in drafts:
+            self._propose(each, what_waits(self._reader, state, each.role, make(before.free)).free)
+        self._propose(draft, before.free)
+
+    def _check_metadata(self, state: SignedState, before: Targets, publisher: Publisher) -> None:
+        """Refuse what would make a publisher's present metadata invalid, or hide names that are in it."""
+        check_publisher(self._reader, state, before, publisher)
+        published = f"{publisher.name}.json" in state.snapshot.meta
+        if published and not publisher.grant.admits(rules.publishers_of(before)[publisher.name].grant):
             reason = f"what {publisher.name} has published is signed with its old keys"
             remedy = "use `tunehub rotate`, which signs it anew; here keys can only be added"
             raise RoleError(reason, remedy=remedy)
 
-    def _read(self) -> SignedState:
+    def _read(self) -> tuple[SignedState, WaitingDelegations]:
+        """The state, and what changes are made from: without the online key, with what waits."""
         self._reader.renew_root()
-        return self._writer.read(excused=frozenset({"targets"}))
+        state = self._writer.read(excused=frozenset({"targets"}))
+        if self._proposes:
+            return state, delegations_waiting(self._reader, state)
+        return state, WaitingDelegations(head=state.targets, free=state.targets.version + 1)
 
     def _put_root(self, grants: Mapping[str, Grant], signers: Sequence[Signer]) -> int:
         """Write the next root. Raises ConflictError when another was first, RoleError when signers are missing."""

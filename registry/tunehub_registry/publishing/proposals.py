@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from msgspec import UNSET, structs
-from tuf.api.metadata import MetaFile, Targets
+from tuf.api.metadata import MetaFile, Root, Targets
 
 from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.index import Shard, ShardEntry
@@ -55,24 +55,36 @@ class Waiting:
     refused: tuple[RefusedProposal, ...] = ()
 
 
-def what_waits(reader: StateReader, state: SignedState, role: str) -> Waiting:
-    """Read and verify what a publisher has proposed since the state, in order. Raises what stores raise."""
-    meta = state.snapshot.meta.get(f"{role}.json")
-    base = 0 if meta is None else meta.version
-    found = Waiting(role=role, head=reader.role(state, role), free=base + 1, targets={})
+def proposals(
+    reader: StateReader, delegator: Root | Targets, role: str, base: int
+) -> Iterator[tuple[int, tuple[Targets, MetaFile] | RegistryError | None]]:
+    """The numbers of a role's metadata behind `base` that are taken: each with the proposal that has it, what is wrong
+    with that, or None for what is none. Raises what stores raise."""
     for version in range(base + 1, base + 1 + MAX_WAITING):
         try:
-            proposal = reader.proposal(state.targets, role, version)
+            yield version, reader.proposal(delegator, role, version)
         except (FileMissingError, AccessDeniedError):  # the latter is S3's answer to those who may not list
-            break
+            return
         except UnreachableError:
             raise
         except RegistryError as error:
-            found = _refuse(found, version, str(error))
+            yield version, error
+
+
+def what_waits(reader: StateReader, state: SignedState, role: str, targets: Targets | None = None) -> Waiting:
+    """Read and verify what a publisher has proposed since the state, in order; `targets` are those whose keys and
+    patterns count, if not the state's. Raises what stores raise."""
+    delegator = state.targets if targets is None else targets
+    meta = state.snapshot.meta.get(f"{role}.json")
+    base = 0 if meta is None else meta.version
+    found = Waiting(role=role, head=reader.role(state, role), free=base + 1, targets={})
+    for version, proposal in proposals(reader, delegator, role, base):
+        if isinstance(proposal, RegistryError):
+            found = _refuse(found, version, str(proposal))
             continue
         found = replace(found, free=version + 1)
         if proposal is not None:
-            found = _with_proposal(reader, state, found, *proposal)
+            found = _with_proposal(reader, delegator, found, *proposal)
     return found
 
 
@@ -121,11 +133,11 @@ class ProposalLedger(SignedLedger):
         return self._waiting[role]
 
 
-def _with_proposal(reader: StateReader, state: SignedState, before: Waiting, after: Targets, meta: MetaFile) -> Waiting:
+def _with_proposal(reader: StateReader, delegator: Targets, before: Waiting, after: Targets, meta: MetaFile) -> Waiting:
     """What waits, with one more proposal, or with why it does not hold."""
     try:
         _check_bounds(reader, before, after)
-        targets = {name: _target_of(state, before.role, after, name) for name in _changed(before.head, after)}
+        targets = {name: _target_of(delegator, before.role, after, name) for name in _changed(before.head, after)}
         changes: list[str] = []
         for name in targets:
             was, now = reader.shard(before.head, name), reader.shard(after, name)
@@ -160,9 +172,9 @@ def _changed(before: Targets | None, after: Targets) -> list[str]:
     return [name for name, file in after.targets.items() if name not in known or known[name].hashes != file.hashes]
 
 
-def _target_of(state: SignedState, role: str, after: Targets, name: str) -> TargetDescriptor:
+def _target_of(delegator: Targets, role: str, after: Targets, name: str) -> TargetDescriptor:
     """What a changed name is for. Raises ValueError for another's name, or without a target of that name."""
-    if rules.publisher_for(state.targets, name) != role:
+    if rules.publisher_for(delegator, name) != role:
         raise ValueError(f"{name} is not delegated to {role}")
     target = rules.proposed_target(after.targets[name])
     if target is None or target.name != name:

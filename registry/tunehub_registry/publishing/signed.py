@@ -182,7 +182,7 @@ class MetadataWriter:
 
     def _check_not_proposed(self, draft: Draft[T], version: int) -> None:
         """Raise RoleError where the number belongs to a proposal: the next one would leave out what that brings."""
-        if not isinstance(draft.delegator, Targets):
+        if draft.role == rules.SNAPSHOT:
             return
         with suppress(UntrustedError):
             if self.reader.proposal(draft.delegator, draft.role, version) is not None:

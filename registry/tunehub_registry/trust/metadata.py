@@ -80,6 +80,10 @@ class Grant:
         """The ids of the keys."""
         return tuple(key.keyid for key in self.keys)
 
+    def admits(self, before: Grant) -> bool:
+        """Whether whatever enough keys of `before` have signed is signed by enough of these."""
+        return set(before.key_ids) <= set(self.key_ids) and self.threshold <= before.threshold
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Publisher:
@@ -211,13 +215,23 @@ def proposed(
     for name, (target, data) in shards.items():
         new[name] = target_of(name, data)
         new[name].unrecognized_fields["custom"] = {PROPOSED_TARGET: msgspec.to_builtins(target)}
-    signed = _with_files(targets, new, version, now)
-    signed.unrecognized_fields[PROPOSED_FIELD] = True
-    return signed
+    return as_proposal(_with_files(targets, new, version, now))
+
+
+def as_proposal(targets: Targets) -> Targets:
+    """Metadata of the top-level targets or of a publisher, marked as made for the signing job."""
+    fields = {**targets.unrecognized_fields, PROPOSED_FIELD: True}
+    return Targets(
+        version=targets.version,
+        expires=targets.expires,
+        targets=targets.targets,
+        delegations=targets.delegations,
+        unrecognized_fields=fields,
+    )
 
 
 def is_proposed(targets: Targets) -> bool:
-    """Whether a publisher's metadata was made for the signing job."""
+    """Whether metadata was made for the signing job."""
     return targets.unrecognized_fields.get(PROPOSED_FIELD) is True
 
 

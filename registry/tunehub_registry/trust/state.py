@@ -8,7 +8,7 @@ while the object lives, by its hash: after a lost race only what changed is read
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Generic, Literal, cast
@@ -206,8 +206,16 @@ class StateReader:
         above."""
         return self._load(name, meta, Targets, [targets], MAX_TARGETS_BYTES)
 
-    def proposal(self, delegator: Targets, role: str, version: int) -> tuple[Targets, MetaFile] | None:
-        """A version of a publisher's metadata that no snapshot need have, if it was made for the signing job.
+    def is_signed(self, role: str, version: int, delegator: Root) -> bool:
+        """Whether a version of the metadata of a top-level role is signed by the keys that a root names. Raises as
+        above."""
+        path = versioned_path(role, version)
+        metadata = self._parse(self._get(path, MAX_TARGETS_BYTES).data, Targets, path)
+        return bool(delegator.get_verification_result(role, metadata.signed_bytes, metadata.signatures))
+
+    def proposal(self, delegator: Root | Targets, role: str, version: int) -> tuple[Targets, MetaFile] | None:
+        """A version of the metadata of a publisher, or of the top-level targets, that no snapshot need have, if it was
+        made for the signing job.
 
         Raises UntrustedError when it is not signed by enough keys of the role, and what stores raise.
         """
@@ -300,7 +308,7 @@ class StateReader:
         self.remember(role, data, cast("Snapshot | Targets", metadata.signed), by)
         return metadata.signed
 
-    def _check_signed(self, role: str, metadata: Metadata[T], delegators: list[Root] | list[Targets], path: str) -> int:
+    def _check_signed(self, role: str, metadata: Metadata[T], delegators: Sequence[Root | Targets], path: str) -> int:
         """The version of the delegator whose keys signed."""
         payload = metadata.signed_bytes
         for delegator in delegators:
