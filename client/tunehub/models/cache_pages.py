@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Plan = Mapping[str, npt.NDArray[np.int32]]
 """By the names of ``PLANNED``."""
 _PAGES_USED = PLANNED[3]
+_ALIGNMENT = 64  # bytes, of tensors
 _ALIGNED = 4  # numbers: vectors of 16 bytes
 
 
@@ -107,6 +108,13 @@ def _numbers(values: Any) -> npt.NDArray[np.int32]:
     return np.asarray(values, dtype=np.int32)
 
 
+def _aligned(count: int) -> npt.NDArray[np.int32]:
+    """So many zeros where TVM takes an array's memory as a tensor's."""
+    whole = np.zeros(count + _ALIGNMENT // 4, np.int32)
+    first = -whole.ctypes.data % _ALIGNMENT // 4
+    return whole[first : first + count]
+
+
 class StepTensors:
     """The planned tensors of steps of so many tokens of so many sequences, which keep their places on ``device``:
     parts of one tensor, written by one copy."""
@@ -120,7 +128,10 @@ class StepTensors:
         sizes = dict(zip(names, extents, strict=False))
         starts = np.cumsum([0, *(-(-size // _ALIGNED) * _ALIGNED for size in sizes.values())])
         self._places = {name: slice(at, at + size) for (name, size), at in zip(sizes.items(), starts, strict=False)}
-        self._host = np.zeros(int(starts[-1]), np.int32)
+        self._host = _aligned(int(starts[-1]))
+        self._shared = tvm.runtime.from_dlpack(
+            self._host
+        )  # copies of tensors, unlike those of arrays, are not waited for
         self._whole = tvm.runtime.empty(self._host.shape, "int32", device)
         self.arguments: list[DeviceTensor] = [
             self._whole._create_view((each.stop - each.start,), "int32", each.start * self._host.itemsize)
@@ -135,4 +146,4 @@ class StepTensors:
             if len(values) > most or (len(values) < most and name != _PAGES_USED):
                 raise ValueError(f"{name}: {len(values)} numbers of a plan for {most}")
             self._host[place.start : place.start + len(values)] = values
-        self._whole.copyfrom(self._host)
+        self._whole.copyfrom(self._shared)

@@ -17,7 +17,7 @@ from tunehub.compiler.finishing import lowering_passes
 from tunehub.graph.steps.cache import cache_kernels
 from tunehub.graph.steps.writing import with_steps
 from tunehub.models.cache_pages import CachePages, StepTensors
-from tunehub.models.export import export
+from tunehub.models.export import CREATE_CACHE, export
 from tunehub.tir.nodes import calls_in
 
 from ....small_models import LLAMA, small
@@ -63,7 +63,9 @@ class _Cached:
 def model() -> tuple[Any, Any]:
     """A machine with all functions, and the weights."""
     exported = export(LLAMA, "llvm", "q0f32", functions=("embed", "prefill", "batch_decode"))
-    executable = tvm.compile(with_steps(exported.module), "llvm")
+    names = [f"{name}_step" for name in ("prefill", "prefill_first", "batch_decode")]
+    kept = relax.transform.DeadCodeElimination([*names, "embed", "prefill", "batch_decode", CREATE_CACHE])
+    executable = tvm.compile(kept(with_steps(exported.module)), "llvm")
     random = np.random.default_rng(0)
     arrays = [random.standard_normal(each.shape, "float32") * each.shape[-1] ** -0.5 for each in exported.parameters]
     return relax.VirtualMachine(executable, tvm.cpu()), [tvm.runtime.tensor(each) for each in arrays]
@@ -89,11 +91,12 @@ def test_prefills_whole_and_in_parts_and_batches_give_the_logits_of_the_cache(mo
         cached.add(sequence)
         planned.add(sequence)
         expected = cached.logits("prefill", tokens, (sequence,), (1, length))
-        np.testing.assert_allclose(stepped("prefill_first_step", tokens, (sequence,)), expected, atol=2e-5)
-        planned.remove(sequence)
-        planned.add(sequence)
         stepped("prefill_step", tokens[:3], (sequence,))
         np.testing.assert_allclose(stepped("prefill_step", tokens[3:], (sequence,)), expected, atol=2e-5)
+        if sequence > 0:  # the last way is what batches read
+            planned.remove(sequence)
+            planned.add(sequence)
+            np.testing.assert_allclose(stepped("prefill_first_step", tokens, (sequence,)), expected, atol=2e-5)
     for number in range(2):
         tokens = _tokens(3, 10 + number)
         expected = cached.logits("batch_decode", tokens, (0, 1, 2), (3, 1))
