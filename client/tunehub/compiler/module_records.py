@@ -12,8 +12,12 @@ from tunehub.compiler.schedule.ladder import Scheduled, Scheduling
 from tunehub.compiler.verify.functions import VerifiedFunctions, VerifiedScheduling
 from tunehub.compiler.verify.port import ScheduleVerifier
 from tunehub.exceptions import CompileStepError
+from tunehub.graph.weight_work import weight_work
 from tunehub.graph.workloads import call_counts, workloads
 from tunehub.interrupts import raise_if_asked
+from tunehub.kernels.cuda.low_batch.product import MOST_ROWS
+from tunehub.kernels.cuda.low_batch.taken_apart import WEIGHTS_MADE
+from tunehub.kernels.devices.known import device_of
 from tunehub.kernels.template_fit import machine_for
 from tunehub.report.ladder import StepRejected
 from tunehub.report.model import WorkloadReport
@@ -87,6 +91,7 @@ class ModuleRecords:
         self._tell_of_unscheduled_integers()
         self._tell_of_precision()
         self._tell_of_profile()
+        self._tell_of_weights()
 
     def _tell_of_precision(self) -> None:
         """What a precision other than float32 did."""
@@ -113,6 +118,19 @@ class ModuleRecords:
         source = machine_for(self._target).profile if self._target.kind.name == "llvm" else None
         if source is not None:
             self._hub.note(f"where there is no record, rules go by {source}")
+
+    def _tell_of_weights(self) -> None:
+        """What is done to weights at every call, that could be done once."""
+        for work in weight_work(self._mod):
+            bandwidth = device_of(self._target).bandwidth if self._target.kind.name == "cuda" else 0.0
+            least = f", {1e3 * work.moved / bandwidth:.1f} ms at least" if bandwidth else ""
+            does = " and ".join(work.what)
+            self._hub.note(f"{work.function}: weights are {does} at every call: {work.moved / 1e6:.0f} MB moved{least}")
+        scheduled = (item.scheduling.function for item in self.verified.items)
+        count = sum(WEIGHTS_MADE in (each.attrs or {}) for each in scheduled if each is not None)
+        if count:
+            rows = f"with more than {MOST_ROWS} rows"
+            self._hub.note(f"{count} products {rows} dequantise their weights as a whole at every call")
 
     def _why_not_paired(self) -> str:
         from tunehub.graph.layout.narrowing import doubt  # few ask for it

@@ -263,9 +263,9 @@ def _calls(expression: Expr) -> Iterator[Any]:
 def _parts_of_calls(expression: Expr, kind: str) -> Sequence[Any]:
     """What of an expression of this ``kind`` may be a call, or have some."""
     if kind == "Call":
-        return expression.args
+        return list(expression.args)
     if kind == "Tuple":
-        return expression.fields
+        return list(expression.fields)
     if kind == "TupleGetItem":
         return (expression.tuple_value,)
     if kind == "If":

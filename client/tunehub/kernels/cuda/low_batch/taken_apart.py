@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, PrimFunc, Stmt
 
 
+WEIGHTS_MADE = "tunehub_weights_made"  # marks functions that make their weights as a whole, for some sizes
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TakenApart:
     """``function`` as ``made``, a PrimFunc of its quantised weights that writes ``weights``, and ``product``, of these

@@ -27,6 +27,7 @@ from tunehub.kernels.cuda.gemm.tensor_core.cost import seconds as tensor_core_s
 from tunehub.kernels.cuda.gemm.tensor_core.rule import check_headers, checked, ranked
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, matmul_of
 from tunehub.kernels.cuda.low_batch.open_rows import few_rows, quantised_apart
+from tunehub.kernels.cuda.low_batch.taken_apart import WEIGHTS_MADE
 from tunehub.kernels.cuda.open_function import OpenFunction, open_function
 from tunehub.kernels.cuda.pieces import RowBlocks
 from tunehub.kernels.cuda.symbolic.schedule import SizedFunction
@@ -91,6 +92,7 @@ def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunct
         found = apart.together(joined(apart.product, size, branches), target)
         branches = [SizeBranch(up_to=None, function=found)]
     found = joined(whole.function, size, [*few, *branches])
+    found = found if apart is None else found.with_attr(WEIGHTS_MADE, True)
     if any(isinstance(tile, WarpgroupTile | BulkTile) for tile, _ in chosen):
         found = warpgroups.for_own_target(found, target)
     return SizedFunction(mod=main_module(found))
