@@ -30,7 +30,7 @@ from tunehub.kernels.devices.known import device_of
 from tunehub.tir.nodes import buffer_shapes
 
 if TYPE_CHECKING:
-    from tunehub.kernels.cuda.gemm.tiles import Sums
+    from tunehub.kernels.cuda.gemm.tiles import ReductionBlock
 
 H200 = {
     "kind": "cuda", "arch": "sm_90", "model": "h200", "max_threads_per_block": 1024, "max_num_threads": 1024,
@@ -199,11 +199,11 @@ def _schedules(mod: Any, target: Any, lookup: Any, rng: random.Random) -> Iterat
                 name = f"transfer {found.package} {found.record.op}"
                 trace = import_trace(found.record.trace)
                 yield name, partial(apply_transfer, mod, trace, target, anchored=found.anchored)
-    sums = tiles.sums_of(mod)
-    if sums is not None:
-        yield "rule", partial(_by_rule, mod, sums, target)
-        if sums.einsum:
-            yield "rule, beyond the ends", partial(_by_rule, mod, sums, target, covering=True)
+    reducing = tiles.reduction_block_of(mod)
+    if reducing is not None:
+        yield "rule", partial(_by_rule, mod, reducing, target)
+        if reducing.einsum:
+            yield "rule, beyond the ends", partial(_by_rule, mod, reducing, target, covering=True)
 
 
 def _served(mod: Any, target: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -217,18 +217,18 @@ def _served(mod: Any, target: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
         yield f"{_SERVED} {own.served.template or own.served.rung}", lambda: schedule
 
 
-def _by_rule(mod: Any, sums: Sums, target: Any, *, covering: bool = False) -> Any:
+def _by_rule(mod: Any, reducing: ReductionBlock, target: Any, *, covering: bool = False) -> Any:
     """By the rule's tile, also where the rule would leave the function to TVM."""
     from tunehub.kernels.cuda.gemm import tiles
     from tunehub.kernels.cuda.gemm.rule import ranked
     from tunehub.tir.cuda.limits import limits_of
 
-    if sums.problem is None:
-        return tiles.one_thread_each(mod, sums)
+    if reducing.problem is None:
+        return tiles.one_thread_each(mod, reducing)
     limits = limits_of(target)
     bounds = {"shared_memory": limits.shared_memory, "threads": limits.threads, "count": 1}
-    (tile,) = ranked(sums.problem, device_of(target), **bounds, covering=covering)
-    return tiles.tiled(mod, sums, tile)
+    (tile,) = ranked(reducing.problem, device_of(target), **bounds, covering=covering)
+    return tiles.tiled(mod, reducing, tile)
 
 
 class _Runner:

@@ -100,12 +100,12 @@ def _default_s(mod: Any, target: Any) -> float | None:
     from tunehub.kernels.cuda.gemm.cost import default_s
     from tunehub.kernels.cuda.gemm.half_default import default_s as half_default_s
     from tunehub.kernels.cuda.gemm.tensor_core.sketch import matmul_of
-    from tunehub.kernels.cuda.gemm.tiles import sums_of
+    from tunehub.kernels.cuda.gemm.tiles import reduction_block_of
 
-    matmul, sums = matmul_of(mod), sums_of(mod)
+    matmul, reducing = matmul_of(mod), reduction_block_of(mod)
     if matmul is not None:
         return half_default_s(matmul, device_of(target))
-    return None if sums is None or sums.problem is None else default_s(sums.problem, device_of(target))
+    return None if reducing is None or reducing.problem is None else default_s(reducing.problem, device_of(target))
 
 
 def _by_rules(mod: Any, target: Any) -> Iterator[tuple[str, _Made]]:
@@ -116,9 +116,13 @@ def _by_rules(mod: Any, target: Any) -> Iterator[tuple[str, _Made]]:
     from tunehub.kernels.cuda.gemm.split_k import sketch as split_k
     from tunehub.kernels.cuda.gemm.tensor_core import sketch as tensor_core
 
-    sums, matmul, wide = tiles.sums_of(mod, narrow=True), tensor_core.matmul_of(mod), split_k.matmul_of(mod)
-    if sums is not None and sums.problem is not None:
-        yield "cuda_tiles", partial(_plain_tile, mod, target, sums)
+    reducing, matmul, wide = (
+        tiles.reduction_block_of(mod, narrow=True),
+        tensor_core.matmul_of(mod),
+        split_k.matmul_of(mod),
+    )
+    if reducing is not None and reducing.problem is not None:
+        yield "cuda_tiles", partial(_plain_tile, mod, target, reducing)
     if wide is not None:
         yield "split_k", partial(_divided, mod, wide)
     if matmul is not None:
@@ -130,15 +134,15 @@ def _by_rules(mod: Any, target: Any) -> Iterator[tuple[str, _Made]]:
         yield "warpgroups", partial(_by_warpgroups, mod, target, half)
 
 
-def _plain_tile(mod: Any, target: Any, sums: Any) -> tuple[Any, float | None]:
+def _plain_tile(mod: Any, target: Any, reducing: Any) -> tuple[Any, float | None]:
     from tunehub.kernels.cuda.gemm.rule import ranked
     from tunehub.kernels.cuda.gemm.tiles import checked_tiles
     from tunehub.tir.cuda.limits import limits_of
 
     limits = limits_of(target)
     bounds = {"shared_memory": limits.shared_memory, "threads": limits.threads, "count": 1}
-    tile, *_ = ranked(sums.problem, device_of(target), **bounds, covering=sums.einsum)
-    return checked_tiles(mod, sums, tile).mod["main"], tile.expected_s
+    tile, *_ = ranked(reducing.problem, device_of(target), **bounds, covering=reducing.einsum)
+    return checked_tiles(mod, reducing, tile).mod["main"], tile.expected_s
 
 
 def _divided(mod: Any, target: Any, matmul: Any) -> tuple[Any, float | None]:

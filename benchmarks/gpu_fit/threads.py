@@ -19,7 +19,7 @@ def of_work(path: Path) -> Iterator[MeasuredTiles]:
     """The workloads of a work directory that the rule serves, and the trials in its form."""
     import tvm
 
-    from tunehub.kernels.cuda.gemm.tiles import sums_of
+    from tunehub.kernels.cuda.gemm.tiles import reduction_block_of
     from tunehub_builder.tuning.journal import Journal
     from tunehub_builder.tuning.scheduler.cuda import default_journal
     from tunehub_builder.tuning.work_directory import WorkDirectory
@@ -30,14 +30,14 @@ def of_work(path: Path) -> Iterator[MeasuredTiles]:
         if trial.run_s:
             trials[trial.task].append(trial)
     for task in WorkDirectory(path).tasks():
-        sums = sums_of(tvm.ir.load_json(task.module)) if trials[task.exact] else None
-        if sums is None or sums.problem is None:
+        reducing = reduction_block_of(tvm.ir.load_json(task.module)) if trials[task.exact] else None
+        if reducing is None or reducing.problem is None:
             continue
-        pairs = [(_tile(trial.trace, sums.problem), trial.mean_s) for trial in trials[task.exact]]
+        pairs = [(_tile(trial.trace, reducing.problem), trial.mean_s) for trial in trials[task.exact]]
         known = [(tile, run_s) for tile, run_s in pairs if tile is not None]
         if known:
             tiles, run_s = zip(*known, strict=True)
-            yield _measured(task.name, task.counts, sums.problem, tiles, run_s, defaults.get(task.exact))
+            yield _measured(task.name, task.counts, reducing.problem, tiles, run_s, defaults.get(task.exact))
 
 
 def of_line(item: Any) -> MeasuredTiles:

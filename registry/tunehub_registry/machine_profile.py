@@ -5,39 +5,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 from msgspec import Meta
 
-from tunehub_registry import _fields, _json
-from tunehub_registry.exceptions import FieldError
+from tunehub_registry import profiles
+from tunehub_registry.profiles import MAX_PROFILE_BYTES
 
 if TYPE_CHECKING:
     from tunehub_registry.package import Package
 
 PROFILE = "machine_profile.json"
-MAX_PROFILE_BYTES = 16 << 10
-_VERSION = 1
 
 _Seconds = Annotated[float, Meta(ge=1e-13, le=1.0)]
 _BytesASecond = Annotated[float, Meta(ge=1e6, le=1e14)]
 _Feature = Annotated[str, Meta(pattern=r"^[+-][a-z0-9._-]{1,63}\Z")]
 
 
-class MachineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MachineProfile(profiles.Profile, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``multiply_add_s``: of one vector of float32 on one core, where many are independent, ``dependent_s``: where each
     waits for the one before. ``memory_bytes``: that one core reads from memory in a second. ``region_s``: what a
     parallel region of all ``cores`` takes that does nothing.
 
     None where the CPU has no such instruction: ``pairs_s``: of one vector of pairs of bfloat16, twice as many
     multiply-adds; ``tiles_s``: as that, by instructions that multiply matrices; ``byte_tiles_s``: the same of groups of
-    four bytes, four times as many. ``cpu`` and ``mattr`` are those of the target that it is for; ``measured`` is the
-    day.
+    four bytes, four times as many. ``cpu`` and ``mattr`` are those of the target that it is for.
     """
 
     cpu: Annotated[str, Meta(min_length=1, max_length=64)]
     mattr: Annotated[tuple[_Feature, ...], Meta(max_length=256)]
     cores: Annotated[int, Meta(ge=1, le=1 << 16)]
-    measured: str
     multiply_add_s: _Seconds
     dependent_s: _Seconds
     memory_bytes: _BytesASecond
@@ -45,24 +40,16 @@ class MachineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     pairs_s: _Seconds | None = None
     tiles_s: _Seconds | None = None
     byte_tiles_s: _Seconds | None = None
-    version: int = _VERSION
-
-    def __post_init__(self) -> None:
-        _fields.check_date("measured", self.measured)
-        if self.version != _VERSION:
-            raise FieldError("version", f"is {self.version}, known is {_VERSION}")
 
 
 def parse_profile(data: bytes, source: str) -> MachineProfile:
     """Read a profile; ``source`` names it in messages. Raises FormatError for anything that is wrong."""
-    return _json.convert(_json.decode(data, source, max_bytes=MAX_PROFILE_BYTES), MachineProfile, source)
+    return profiles.parse(data, MachineProfile, source)
 
 
 def encode_profile(profile: MachineProfile) -> bytes:
     """Write a profile, indented, keys sorted. Raises FormatError if it could not be read again."""
-    data = _json.encode(profile, indent=2)
-    parse_profile(data, f"profile of {profile.cpu}")
-    return data
+    return profiles.encode(profile, profile.cpu)
 
 
 def profile_in(package: Package) -> bytes | None:

@@ -5,7 +5,7 @@ import pytest
 
 from tunehub_registry.exceptions import FieldError, FormatError
 from tunehub_registry.gpu_profile import GpuProfile, encode_gpu_profile, parse_gpu_profile
-from tunehub_registry.machine_profile import MAX_PROFILE_BYTES
+from tunehub_registry.profiles import MAX_PROFILE_BYTES
 
 pytestmark = pytest.mark.fast
 H200 = GpuProfile(

@@ -6,12 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunehub_registry.exceptions import FieldError, FormatError
-from tunehub_registry.machine_profile import (
-    MAX_PROFILE_BYTES,
-    MachineProfile,
-    encode_profile,
-    parse_profile,
-)
+from tunehub_registry.machine_profile import MachineProfile, encode_profile, parse_profile
+from tunehub_registry.profiles import MAX_PROFILE_BYTES
 
 pytestmark = pytest.mark.fast
 XEON = MachineProfile(

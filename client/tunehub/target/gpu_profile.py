@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tunehub._files.atomic import open_regular, write_file
-from tunehub.target.machine_profile import FOLDER, MachineProfileError
-from tunehub_registry.exceptions import FormatError
+from tunehub._files.atomic import write_file
+from tunehub.target.machine_profile import FOLDER, MachineProfileError, profile_in_file
 from tunehub_registry.gpu_profile import GpuProfile, encode_gpu_profile, parse_gpu_profile
-from tunehub_registry.machine_profile import MAX_PROFILE_BYTES
 
 _ARCHITECTURE = re.compile(r"sm_[0-9]{2,3}")
 
@@ -33,13 +31,9 @@ def read_gpu_profile(cache: Path, architecture: str, model: str | None = None) -
     if found is None:
         return None
     path = gpu_profile_path(cache, found[0])
-    try:
-        with open_regular(path) as stream:
-            profile = parse_gpu_profile(stream.read(MAX_PROFILE_BYTES + 1), str(path))
-    except FileNotFoundError:
+    profile = profile_in_file(path, parse_gpu_profile, "profile of a GPU")
+    if profile is None:
         return None
-    except (OSError, FormatError) as error:
-        raise MachineProfileError(f"{path} is no profile of a GPU: {error}") from error
     if profile.architecture != found[0]:
         raise MachineProfileError(f"{path} is of another architecture: {profile.architecture}")
     return profile if model in (None, profile.gpu) else None

@@ -4,15 +4,18 @@ of a package for such a machine."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from tunehub._files.atomic import open_regular, write_file
 from tunehub_registry.exceptions import FormatError
-from tunehub_registry.machine_profile import MAX_PROFILE_BYTES, MachineProfile, encode_profile, parse_profile
+from tunehub_registry.machine_profile import MachineProfile, encode_profile, parse_profile
+from tunehub_registry.profiles import MAX_PROFILE_BYTES
 
 FOLDER = "profiles"
+P = TypeVar("P")
 
 
 class MachineProfileError(ValueError):
@@ -44,17 +47,25 @@ def write_profile(cache: Path, profile: MachineProfile) -> Path:
     return path
 
 
+def profile_in_file(path: Path, parse: Callable[[bytes, str], P], kind: str) -> P | None:
+    """What ``parse`` makes of the file at ``path``, None without one. Raises MachineProfileError for a file that is no
+    ``kind``."""
+    try:
+        with open_regular(path) as stream:
+            return parse(stream.read(MAX_PROFILE_BYTES + 1), str(path))
+    except FileNotFoundError:
+        return None
+    except (OSError, FormatError) as error:
+        raise MachineProfileError(f"{path} is no {kind}: {error}") from error
+
+
 def read_profile(cache: Path, cpu: str, mattr: Sequence[str], cores: int) -> MachineProfile | None:
     """The profile for such a target, None without one. Raises MachineProfileError for a file that holds none, or the
     one of another."""
     path = profile_path(cache, cpu, mattr, cores)
-    try:
-        with open_regular(path) as stream:
-            profile = parse_profile(stream.read(MAX_PROFILE_BYTES + 1), str(path))
-    except FileNotFoundError:
+    profile = profile_in_file(path, parse_profile, "profile")
+    if profile is None:
         return None
-    except (OSError, FormatError) as error:
-        raise MachineProfileError(f"{path} is no profile: {error}") from error
     if (profile.cpu, sorted(profile.mattr), profile.cores) != (cpu, sorted(mattr), cores):
         raise MachineProfileError(f"{path} is for another machine: {profile.cpu} with {profile.cores} cores")
     return profile

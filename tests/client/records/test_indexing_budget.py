@@ -11,8 +11,9 @@ from tunehub.exceptions import HubWarning
 from tunehub.records import index_building, indexing_budget, package_records
 from tunehub.records.indexing_budget import IndexingBudget, Meter, TooExpensiveError
 from tunehub.registries.blob_cache import BlobCache
-from tunehub_registry.machine_profile import MAX_PROFILE_BYTES, PROFILE, profile_in
+from tunehub_registry.machine_profile import PROFILE, profile_in
 from tunehub_registry.package import open_package
+from tunehub_registry.profiles import MAX_PROFILE_BYTES
 
 from ..conftest import SKYLAKE, ZNVER5, RegistryFolder, key, lines, make_package, make_record
 

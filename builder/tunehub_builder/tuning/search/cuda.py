@@ -20,7 +20,7 @@ from typing import Any
 from tunehub.kernels.cuda.gemm.rule import ranked
 from tunehub.kernels.cuda.gemm.split_k.sketch import SplitTile, tile_of
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import matmul_of
-from tunehub.kernels.cuda.gemm.tiles import sums_of
+from tunehub.kernels.cuda.gemm.tiles import reduction_block_of
 from tunehub.kernels.devices.known import device_of
 from tunehub.tir.cuda.limits import limits_of
 from tunehub.tir.guard import check_statements
@@ -123,12 +123,12 @@ class CudaSearch:
     def _by_rule(self) -> dict[str, Any]:
         """Untried schedules with tiles that the client's rule finds good, by the text of their traces; none for other
         kinds."""
-        sums = sums_of(self._mod)
-        if sums is None or sums.problem is None:
+        reducing = reduction_block_of(self._mod)
+        if reducing is None or reducing.problem is None:
             return {}
         limits, device = limits_of(self._target), device_of(self._target)
         memory, threads = limits.shared_memory, limits.threads
-        tiles = ranked(sums.problem, device, shared_memory=memory, threads=threads, count=_OF_RULE)
+        tiles = ranked(reducing.problem, device, shared_memory=memory, threads=threads, count=_OF_RULE)
         traces = [ruled(trace, tile) for tile in tiles[::_RULE_STEP] for trace in self._designs[:1]]
         made = [self._schedule(trace) for trace in traces if trace is not None]
         found = {trace_id(export_trace(schedule.trace)): schedule for schedule in made if schedule is not None}

@@ -20,7 +20,7 @@ _SPATIAL, _REDUCTION = 5, 3
 _FEWEST_THREADS, _MOST_THREADS = 32, SM_80.threads
 _DRAWN_THREADS = 512  # at most, of what is not varied
 _MOST_VIRTUAL = 8
-_MOST_SUMS = 128  # of one thread: they lie in its registers
+_MOST_ACCUMULATORS = 128  # of one thread: they lie in its registers
 _MOST_STEPS = 64  # of reductions between two loads into shared memory
 _WEIGHTS = {_SPATIAL: (0.4, 0.06, 0.36, 0.08, 0.1), _REDUCTION: (0.5, 0.3, 0.2)}
 _TRIES = 60
@@ -93,7 +93,7 @@ def within_bounds(tiles: Iterable[Sequence[int]], most_threads: int = _MOST_THRE
     return (
         fewest <= threads <= most_threads
         and math.prod(tile[_VIRTUAL] for tile in spatial) <= _MOST_VIRTUAL
-        and sums <= _MOST_SUMS
+        and sums <= _MOST_ACCUMULATORS
         and math.prod(math.prod(tile[1:]) for tile in steps) <= _MOST_STEPS
     )
 

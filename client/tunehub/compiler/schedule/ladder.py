@@ -139,9 +139,8 @@ class Request:
         return without_record_s(self.mod, self.target)
 
     @cached_property
-    def divided(self) -> float | None:
-        """The seconds that the function should take on a CUDA GPU with its long sums divided by rule, where it is made
-        so."""
+    def split_k_s(self) -> float | None:
+        """The seconds that the function should take on a CUDA GPU with split-K by rule, where it is made so."""
         if self.target.kind.name != "cuda" or self.is_symbolic:
             return None
         from tunehub.kernels.cuda.choose import likeliest  # CPUs need none of it
@@ -204,7 +203,7 @@ def _exact(request: Request) -> _Outcomes:
     """The record of this very function, or its ladder."""
     candidate = request.lookup.by_exact(request.exact)
     if candidate is not None:
-        yield _unless_sums_are_divided("exact", request, candidate)
+        yield _unless_split_k_is_faster("exact", request, candidate)
     yield from _laddered("exact", request, request.exact)
 
 
@@ -216,14 +215,14 @@ def _anchor(request: Request) -> _Outcomes:
         if against is not None:
             yield StepRejected(step="anchor", reason=against)
         else:
-            yield _unless_sums_are_divided("anchor", request, candidate)
+            yield _unless_split_k_is_faster("anchor", request, candidate)
     yield from _laddered("anchor", request, request.anchor)
 
 
-def _unless_sums_are_divided(step: Step, request: Request, candidate: Candidate) -> Served | StepRejected:
-    """What a record gives, rejected where long sums divided by rule promise less than it took for its publisher:
-    MetaSchedule has no such tiles. A user's own records, and what was measured here, stay."""
-    promised = None if candidate.rung in ("user", "measured") else request.divided
+def _unless_split_k_is_faster(step: Step, request: Request, candidate: Candidate) -> Served | StepRejected:
+    """What a record gives, rejected where split-K by rule promises less than it took for its publisher: MetaSchedule
+    has no such tiles. A user's own records, and what was measured here, stay."""
+    promised = None if candidate.rung in ("user", "measured") else request.split_k_s
     against = None if promised is None else against_promise(candidate.record.mean_s, promised)
     if against is None:
         return _tried(step, request, candidate)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tunehub.tir.types import BlockRV, IRModule, LoopRV, Schedule
 
 NAME = "attention"  # in reports
-_MOST_SUMS = 16  # vectors of them in registers
+_MOST_ACCUMULATORS = 16  # vectors of them in registers
 _GROUPED_SCORES = {**NARROW_SCORES, WORDS[4]: ATTENTION_WORDS}
 
 
@@ -134,7 +134,7 @@ def _by_groups(schedule: Schedule, scores: BlockRV, by: MatrixProduct) -> None:
     multiply_matrices(schedule, schedule.blockize(row), group, by, rows=(-2, -3), step=-3)
     row, output, group, step, item = schedule.get_loops(schedule.get_sblock(WEIGHTED))[-5:]
     extent = int(schedule.get(output).extent)
-    vectors = 2 if extent % (2 * LANES) == 0 and 2 * int(schedule.get(row).extent) <= _MOST_SUMS else 1
+    vectors = 2 if extent % (2 * LANES) == 0 and 2 * int(schedule.get(row).extent) <= _MOST_ACCUMULATORS else 1
     part, lanes = schedule.split(output, [None, vectors * LANES])
     schedule.reorder(part, row, lanes, group, step, item)
     multiply_matrices(schedule, schedule.blockize(row), part, by, rows=(-3, -2), step=-3)

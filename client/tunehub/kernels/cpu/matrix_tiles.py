@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tunehub.tir.types import BlockRV, BufferRegion, IRModule, PrimExpr, SBlock, Schedule
 
 _SUM_BYTES = 4
-_MOST_SUMS = 1 << 14  # of a task: 64 KiB, what the second level of the cache has room for beside operands
+_MOST_ACCUMULATORS = 1 << 14  # of a task: 64 KiB, what the second level of the cache has room for beside operands
 _TASKS_A_CORE = 4  # so that cores that begin late do not keep others waiting
 _IMAGE_AXES, _REDUCTIONS = 5, 6  # of the data of a convolution, and loops of its reduction
 _FEW_WEIGHTS = 2  # bytes of them for each byte of data, up to which cores rather share weights than data
@@ -222,7 +222,9 @@ def _check(workload: TileWorkload, knobs: MatrixTileKnobs) -> None:
     require(workload.reduction[0] % knobs.parts == 0, f"parts: {knobs.parts} do not divide {workload.reduction[0]}")
     sums = knobs.rows * workload.columns * knobs.blocks * lanes
     smallest = knobs.rows == 1 and knobs.blocks == 1
-    require(sums <= _MOST_SUMS or smallest, f"rows, blocks: {sums} sums in a task, at most {_MOST_SUMS}")
+    require(
+        sums <= _MOST_ACCUMULATORS or smallest, f"rows, blocks: {sums} sums in a task, at most {_MOST_ACCUMULATORS}"
+    )
     require(lanes % TILE == 0, f"vectors of {TILE} do not divide {lanes}")
     require(not workload.around.operands, "instructions read operands that are in memory")
 
@@ -326,7 +328,7 @@ def _choices(workload: TileWorkload, machine: Machine) -> list[tuple[int, int]]:
         (rows, blocks)
         for rows in divisors(workload.rows, workload.rows)
         for blocks in divisors(outer, min(outer, 256))
-        if rows * workload.columns * blocks * lanes <= _MOST_SUMS
+        if rows * workload.columns * blocks * lanes <= _MOST_ACCUMULATORS
     ]
     return sorted(found, key=lambda choice: _cost(workload, choice, machine)) or [(1, 1)]
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.gemm.cost import Problem, as_tiles, seconds
-from tunehub.kernels.cuda.gemm.tiles import sums_of
+from tunehub.kernels.cuda.gemm.tiles import reduction_block_of
 from tunehub.kernels.devices.device import GpuDevice
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ def adapted_s(mod: IRModule, trace: Trace, device: GpuDevice) -> float | None:
     """Seconds that ``mod``, an IRModule with one PrimFunc ``main``, should take on ``device`` by ``trace`` (a
     ``tvm.s_tir.Trace`` with its extents); None for what the costs do not know: a function that does not add up
     products, a trace without MetaSchedule's tiles."""
-    sums = sums_of(mod)
-    if sums is None or sums.problem is None:
+    reducing = reduction_block_of(mod)
+    if reducing is None or reducing.problem is None:
         return None
     decided = dict(trace.decisions)
     parts = [decided[each] for each in trace.insts if each.kind.name == "SamplePerfectTile" and each in decided]
-    row = tile_row([[int(part) for part in tile] for tile in parts], sums.problem)
-    return None if row is None else float(seconds(sums.problem, as_tiles([row]), device)[0])
+    row = tile_row([[int(part) for part in tile] for tile in parts], reducing.problem)
+    return None if row is None else float(seconds(reducing.problem, as_tiles([row]), device)[0])
 
 
 def tile_row(tiles: Sequence[Sequence[int]], problem: Problem) -> TileRow | None:

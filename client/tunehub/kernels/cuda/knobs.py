@@ -24,7 +24,7 @@ from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile, suits, tiles
 from tunehub.kernels.cuda.gemm.open_rows import OpenMatmul, open_matmul
 from tunehub.kernels.cuda.gemm.sizes import candidates
 from tunehub.kernels.cuda.gemm.split_k import rule as split_k
-from tunehub.kernels.cuda.gemm.split_k.open_rows import divided_rows, row_blocks
+from tunehub.kernels.cuda.gemm.split_k.open_rows import row_blocks, split_k_rows
 from tunehub.kernels.cuda.gemm.tensor_core import rule as tensor_core
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import matmul_of
 from tunehub.kernels.cuda.gemm.tiles import NAME as CUDA_TILES
@@ -149,7 +149,7 @@ def _open_space(whole: OpenFunction, target: Target) -> list[TileChoice]:
     loop = None if found is None else found[0].open_loop
     if found is not None and loop is not None:
         plain = candidates(found[0], limits_of(target), device, covering=found[1].einsum)
-        own = divided_rows(whole, found[0].grid.tried, device)
+        own = split_k_rows(whole, found[0].grid.tried, device)
         return [
             *(_choice(tile, tile.lengths[loop]) for tile in plain),
             *(_choice(each.tile, each.length) for each in own),

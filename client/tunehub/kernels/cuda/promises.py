@@ -15,7 +15,7 @@ from tunehub.kernels.cuda.gemm.split_k import rule as split_k
 from tunehub.kernels.cuda.gemm.tensor_core import rule as tensor_core
 from tunehub.kernels.cuda.gemm.tensor_core.cost import seconds
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import matmul_of
-from tunehub.kernels.cuda.gemm.tiles import Sums, best_tile, is_narrow, sums_of
+from tunehub.kernels.cuda.gemm.tiles import ReductionBlock, best_tile, is_narrow, reduction_block_of
 from tunehub.kernels.devices.known import device_of
 from tunehub.tir.cuda.limits import limits_of
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 def without_record_s(mod: IRModule, target: Target) -> float | None:
-    """Seconds that ``mod``, one PrimFunc ``main``, should take: by a tile or by TVM's own schedule, or with divided
-    sums; None for a function that does not add up products in float32, or groups of them."""
-    sums, device = sums_of(mod), device_of(target)
-    if sums is None or sums.problem is None:
+    """Seconds that ``mod``, one PrimFunc ``main``, should take: by a tile, by TVM's own schedule, or with
+    split-K; None for a function without a product in float32, or groups of them."""
+    reducing, device = reduction_block_of(mod), device_of(target)
+    if reducing is None or reducing.problem is None:
         return None
-    tile_s = _tile_s(sums, target)
-    known = (tile_s if tile_s is not None else default_s(sums.problem, device), split_k.promised_s(mod, device))
+    tile_s = _tile_s(reducing, target)
+    known = (tile_s if tile_s is not None else default_s(reducing.problem, device), split_k.promised_s(mod, device))
     return min((each for each in known if each is not None), default=None)
 
 
@@ -48,15 +48,15 @@ def half_product_s(mod: IRModule, target: Target) -> float | None:
     if matmul_of(mod) is not None and not (has_windows and own_s is not None):
         known += [seconds(matmul, tile, device) for tile in tensor_core.ranked(matmul, 1, device)]
     if own_s is None or is_narrow(columns, k):
-        known.append(_tile_s(sums_of(mod, narrow=True), target))
+        known.append(_tile_s(reduction_block_of(mod, narrow=True), target))
     return min((each for each in known if each is not None), default=None)
 
 
-def _tile_s(sums: Sums | None, target: Target) -> float | None:
+def _tile_s(reducing: ReductionBlock | None, target: Target) -> float | None:
     """By the rule's tile; None where the rule leaves it to TVM."""
-    if sums is None or sums.problem is None:
+    if reducing is None or reducing.problem is None:
         return None
     try:
-        return best_tile(sums, limits_of(target), device_of(target)).expected_s
+        return best_tile(reducing, limits_of(target), device_of(target)).expected_s
     except NoTileError:
         return None

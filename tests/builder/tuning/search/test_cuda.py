@@ -16,7 +16,7 @@ from tvm import te, topi
 
 from tunehub.kernels.cpu import KnobError
 from tunehub.kernels.cuda.gemm.rule import ranked
-from tunehub.kernels.cuda.gemm.tiles import sums_of
+from tunehub.kernels.cuda.gemm.tiles import reduction_block_of
 from tunehub.kernels.devices.known import device_of
 from tunehub.records.lookup import Candidate
 from tunehub.tir.cuda.thread_extents import thread_tag
@@ -57,7 +57,7 @@ def convolution(channels: int, filters: int) -> TuningTask:
 
 def test_the_first_candidates_are_of_the_rule_and_by_chance() -> None:
     mod = convolution(64, 64).mod
-    found = sums_of(mod)
+    found = reduction_block_of(mod)
     assert found is not None and found.problem is not None
     best = ranked(found.problem, device_of(TARGET), shared_memory=49152, threads=1024, count=1)[0]
     proposed = CudaSearch(mod, TARGET, seed=0, threads=1).propose([], 32)

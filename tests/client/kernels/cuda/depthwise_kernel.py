@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from tunehub.kernels.cuda.gemm.matmul import inline_consumers, inline_producers, own_loops
 from tunehub.kernels.cuda.gemm.rule import NoTileError
-from tunehub.kernels.cuda.gemm.tiles import sums_of
+from tunehub.kernels.cuda.gemm.tiles import reduction_block_of
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.target.gpu_architectures import WARP
@@ -68,20 +68,20 @@ TEMPLATES = {NAME: DepthwiseTile}
 
 def match(mod: Any, _target: Any) -> DepthwiseWorkload | None:
     """A convolution of each channel with weights of its own."""
-    sums = sums_of(mod)
-    if sums is None or sums.problem is None or len(sums.spatial) != 4 or len(sums.reduction) != 3:
+    reducing = reduction_block_of(mod)
+    if reducing is None or reducing.problem is None or len(reducing.spatial) != 4 or len(reducing.reduction) != 3:
         return None
-    data, weight = ([{term.loop for term in terms} for terms in each.index] for each in sums.problem.operands)
-    if data[1:] != [{1}, {2, 5}, {3, 6}] or weight != [{1}, set(), {5}, {6}] or math.prod(sums.reduction) > _WINDOW:
+    data, weight = ([{term.loop for term in terms} for terms in each.index] for each in reducing.problem.operands)
+    if data[1:] != [{1}, {2, 5}, {3, 6}] or weight != [{1}, set(), {5}, {6}] or math.prod(reducing.reduction) > _WINDOW:
         return None
-    batch, channels, rows, columns = sums.spatial
+    batch, channels, rows, columns = reducing.spatial
     return DepthwiseWorkload(
         mod=mod,
-        name=sums.name,
+        name=reducing.name,
         images=batch * channels,
         rows=rows,
         columns=columns,
-        window=math.prod(sums.reduction),
+        window=math.prod(reducing.reduction),
         moved=sum(math.prod(shape) * _BYTES.get(dtype, 4) for shape, dtype in buffer_shapes(mod["main"])),
     )
 

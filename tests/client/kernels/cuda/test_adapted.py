@@ -18,7 +18,7 @@ from tunehub.kernels.cuda.gemm import tiles
 from tunehub.kernels.cuda.gemm.cost import as_tiles, seconds
 from tunehub.kernels.cuda.gemm.rule import tile_for
 from tunehub.kernels.cuda.gemm.split_k import rule as split_k_rule
-from tunehub.kernels.cuda.gemm.tiles import sums_of
+from tunehub.kernels.cuda.gemm.tiles import reduction_block_of
 from tunehub.kernels.cuda.promises import without_record_s
 from tunehub.kernels.devices.known import default_device
 from tunehub.tir.nodes import main_module
@@ -77,7 +77,7 @@ def test_a_tile_that_suits_serves_with_the_time_that_it_should_take(
 
 def test_the_time_is_that_of_the_tile_of_the_adapted_trace() -> None:
     mod = main_module(convolution(64, 28, batch=1))
-    problem = sums_of(mod).problem  # type: ignore[union-attr]
+    problem = reduction_block_of(mod).problem  # type: ignore[union-attr]
     assert problem is not None
     tile = tile_for(problem, DEVICE, shared_memory=49152, threads=1024)
     parts = zip(problem.spatial, tile.virtual, tile.threads, tile.inner, strict=True)
@@ -116,5 +116,5 @@ def test_a_published_record_gives_way_to_divided_sums_that_promise_much_less_and
     against = [str(item.reason) for item in outcome.rejected if item.step in ("exact", "anchor")]
     assert any("µs are promised without a record" in each for each in against)
     assert schedule_function(function, H200, _Own(lookup))[0].rung == "user"
-    monkeypatch.setattr(Request, "divided", None)
+    monkeypatch.setattr(Request, "split_k_s", None)
     assert schedule_function(function, H200, lookup)[0].rung in ("exact", "anchor")

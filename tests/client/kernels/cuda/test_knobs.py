@@ -62,13 +62,13 @@ def record_of(mod: Any, choice: TileChoice, **changes: Any) -> TemplateRecord:
 
 def test_the_first_tile_of_the_space_is_the_rules() -> None:
     mod = main_module(convolution(64, 14, batch=1))
-    sums = tiles.sums_of(mod)
-    assert sums is not None and sums.problem is not None
+    reducing = tiles.reduction_block_of(mod)
+    assert reducing is not None and reducing.problem is not None
     space = knob_space(mod, TARGET)
-    rule = tile_for(sums.problem, device_of(TARGET), shared_memory=49152, threads=1024)
+    rule = tile_for(reducing.problem, device_of(TARGET), shared_memory=49152, threads=1024)
     assert (space[0].knobs["threads"], space[0].knobs["step"]) == (list(rule.threads), list(rule.step))
     assert len({str(choice.knobs) for choice in space}) == len(space) == 16
-    own = tiles.checked_tiles(mod, sums, rule)
+    own = tiles.checked_tiles(mod, reducing, rule)
     assert structural_equal(by_knobs(mod, TARGET, space[0]).mod["main"], own.mod["main"], map_free_vars=True)
 
 

@@ -34,10 +34,10 @@ def _divided(make: Callable[[], Any], **tile: Any) -> Any:
 
 
 def _tiled() -> Any:
-    sums = tiles.sums_of(conv(64, 14, 64))
-    assert sums is not None and sums.problem is not None
-    (tile,) = rule.ranked(sums.problem, device_of(TARGET), shared_memory=49152, threads=1024, count=1)
-    return tiles.checked_tiles(conv(64, 14, 64), sums, tile).mod["main"]
+    reducing = tiles.reduction_block_of(conv(64, 14, 64))
+    assert reducing is not None and reducing.problem is not None
+    (tile,) = rule.ranked(reducing.problem, device_of(TARGET), shared_memory=49152, threads=1024, count=1)
+    return tiles.checked_tiles(conv(64, 14, 64), reducing, tile).mod["main"]
 
 
 CASES: dict[str, Scheduled] = {

@@ -19,7 +19,7 @@ _QUERIES = 6  # of one task: with two vectors of keys, twelve sums in registers
 MANY_KEYS = 256  # from which one kernel in float32 takes less than several, all extents known
 _FEWEST_QUERIES = 4 * _QUERIES  # for which it does
 _OPEN = (12, 1)  # queries and vectors of keys by pairs, where their numbers are not known
-_MOST_SUMS = 15  # vectors, so that operands find registers, too
+_MOST_ACCUMULATORS = 15  # vectors, so that operands find registers, too
 _LATENCY = 6  # sums of pairs that start while one waits for that before
 _FEWEST_USED = 0.5  # of the scores in integers; by float32 they take four times as long
 _MOST_SUMMED = 2**15  # products of two bytes, whose sums fit 32 bits
@@ -62,7 +62,9 @@ def chosen_in_integers(lengths: Lengths) -> Scores | None:
         return None
     if lengths.queries is None or lengths.keys is None:
         return Scores(_OPEN[0], _OPEN[1] * LANES, WORDS[4])
-    sizes = [(rows, count * LANES) for count in (1, 2) for rows in range(_LATENCY // count, _MOST_SUMS // count)]
+    sizes = [
+        (rows, count * LANES) for count in (1, 2) for rows in range(_LATENCY // count, _MOST_ACCUMULATORS // count)
+    ]
     found = [(Scores(*size, WORDS[4]), _used(lengths.queries, lengths.keys, Scores(*size))) for size in sizes]
     scores, used = max(found, key=lambda each: each[1] * each[0].queries / (each[0].queries + 1))
     return scores if used >= _FEWEST_USED else None
@@ -77,7 +79,9 @@ def _narrow(queries: int | None, keys: int | None, vector: int, by: Groups) -> S
     sizes = [(rows, TILES.depth) for rows in _ROWS]
     if by != TILES:
         sizes = [
-            (rows, count * vector) for count in (1, 2) for rows in range(_LATENCY // count, _MOST_SUMS // count + 1)
+            (rows, count * vector)
+            for count in (1, 2)
+            for rows in range(_LATENCY // count, _MOST_ACCUMULATORS // count + 1)
         ]
     found = [Scores(*size, by) for size in sizes]
     return max(found, key=lambda each: (_used(queries, keys, each), each.queries * each.keys))

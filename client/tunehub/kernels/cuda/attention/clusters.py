@@ -37,7 +37,7 @@ class ClusterKernel(AttentionKernel):
 
     def merge(self) -> Stmt:
         count, rows, outputs, blocks = self.t.warps[1], self.t.queries, self.a.outputs, self.t.cluster
-        sums, tops = self.merge_memory((count, rows, outputs + 4), (count, rows, 2))
+        partial, row_stats = self.merge_memory((count, rows, outputs + 4), (count, rows, 2))
         wide = 4 // self.engine.bytes  # TVM gives pointers into shared memory of one type
         whole = self.shared("joined", (rows, wide * (outputs + 4)), self.a.dtype)
         ends = self.shared("ends", (rows, wide * 4), self.a.dtype)
@@ -46,7 +46,7 @@ class ClusterKernel(AttentionKernel):
 
         def joined(own: PrimExpr, column: PrimExpr) -> Stmt:
             return sequence(
-                self.added_up(count, *self.part_of_warp(sums, tops, own, column)),
+                self.added_up(count, *self.part_of_warp(partial, row_stats, own, column)),
                 store(end, [0], load(self.top, 0)),
                 store(end, [1], load(self.one[2], 0)),
                 # Functions write: TVM would set a barrier between what it sees read and written, under a condition.
@@ -66,7 +66,7 @@ class ClusterKernel(AttentionKernel):
 
         return sequence(
             cp_async_wait_all()(),
-            self.kept(sums, tops),
+            self.kept(partial, row_stats),
             self.by_fours(joined),
             cluster_sync()(),
             self.by_fours(of_all, lambda at: at % blocks == self.rank),

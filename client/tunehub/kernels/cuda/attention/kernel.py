@@ -418,25 +418,25 @@ class AttentionKernel:
     def merge(self) -> Stmt:
         """Parts of different keys are added, each weighted by what its maximum is less than the largest."""
         count, rows = self.t.warps[1], self.t.queries
-        sums, tops = self.merge_memory((count, rows, self.a.outputs + 4), (count, rows, 2))
+        partial, row_stats = self.merge_memory((count, rows, self.a.outputs + 4), (count, rows, 2))
 
         def joined(own: PrimExpr, column: PrimExpr) -> Stmt:
-            part = self.part_of_warp(sums, tops, own, column)
+            part = self.part_of_warp(partial, row_stats, own, column)
             return sequence(self.added_up(count, *part), self.write_four(own, column))
 
-        return sequence(self.kept(sums, tops), self.by_fours(joined))
+        return sequence(self.kept(partial, row_stats), self.by_fours(joined))
 
     def part_of_warp(
-        self, sums: Buffer | SharedTile, tops: Buffer | SharedTile, own: PrimExpr, column: PrimExpr
+        self, partial: Buffer | SharedTile, row_stats: Buffer | SharedTile, own: PrimExpr, column: PrimExpr
     ) -> tuple[Body, Body, Callable[[Any, Any], Any]]:
         """Row maximum, row sum and output of one warp's part."""
         return (
-            lambda w: load(tops, w, own, 0),
-            lambda w: load(tops, w, own, 1),
-            lambda w, x: load(sums, w, own, column + x),
+            lambda w: load(row_stats, w, own, 0),
+            lambda w: load(row_stats, w, own, 1),
+            lambda w, x: load(partial, w, own, column + x),
         )
 
-    def kept(self, sums: Buffer | SharedTile, tops: Buffer | SharedTile) -> Stmt:
+    def kept(self, partial: Buffer | SharedTile, row_stats: Buffer | SharedTile) -> Stmt:
         """What each warp has of its keys, in shared memory."""
         e = self.engine
 
@@ -444,12 +444,12 @@ class AttentionKernel:
             own = self.row_warp * (16 * self.t.rows) + e.row(h)
 
             def part(u: PrimExpr) -> Stmt:
-                return store(sums, [self.key_warp, own, e.output_column(u)], load(e.acc_o, *e.output_at(h, u)))
+                return store(partial, [self.key_warp, own, e.output_column(u)], load(e.acc_o, *e.output_at(h, u)))
 
             return sequence(
                 nest("u", [e.outputs], part),
-                store(tops, [self.key_warp, own, 0], load(self.row_max, h)),
-                store(tops, [self.key_warp, own, 1], load(self.row_sum, h)),
+                store(row_stats, [self.key_warp, own, 0], load(self.row_max, h)),
+                store(row_stats, [self.key_warp, own, 1], load(self.row_sum, h)),
             )
 
         return sequence(barrier("shared"), nest("h", [e.rows], keep), barrier("shared"))

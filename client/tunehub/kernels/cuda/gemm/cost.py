@@ -1,4 +1,4 @@
-"""What a tile of a sum of products costs on a CUDA GPU, and what TVM's own schedule takes: rules without TVM.
+"""What a tile of a product costs on a CUDA GPU, and what TVM's own schedule takes: rules without TVM.
 
 A block of threads computes a tile of the result. In each step it loads a part of both operands into shared memory, and
 every thread adds the products for its own elements, which lie in registers. The time is a sum of things that can be
@@ -27,9 +27,7 @@ _OTHER_REGISTERS = 28  # of a thread: addresses and counters
 _FLOAT = 4  # bytes
 
 _DEFAULT_TILE, _DEFAULT_STEP = 32, 16  # of TVM's own rule for matmuls
-SHORT_SUM = (
-    16  # products: with so few TVM's own schedule for products with a vector has next to nothing for its threads
-)
+SHORT_K = 16  # up to which TVM's own schedule for products with a vector has next to nothing for its threads
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +54,7 @@ class Operand:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """Products of elements of two ``operands``, added up: extents of the loops over results and over what is added."""
+    """Products of elements of two ``operands``, reduced: extents of the loops over results and over the reduction."""
 
     spatial: tuple[int, ...]
     reduction: tuple[int, ...]
@@ -111,11 +109,11 @@ def counts(problem: Problem, tiles: Tiles, device: GpuDevice, *, conflicts: bool
 
     ``products``, ``shared_reads``, ``bank_conflicts`` (each of a warp) and ``sectors`` (of 32 bytes) keep units of the
     multiprocessor busy. ``steps``, ``loads`` and ``chain`` (of one thread) are waited for, once for all blocks that are
-    there at the same time. ``spilled`` are registers that a thread lacks, in each step of the sums.
+    there at the same time. ``spilled`` are registers that a thread lacks, in each step of K.
     """
     of_thread = tiles.virtual * tiles.inner
     of_block = of_thread * tiles.threads
-    sums, threads = _product(of_thread), _product(tiles.threads)
+    accumulators, threads = _product(of_thread), _product(tiles.threads)
     warps = np.ceil(threads / WARP)
     grid = _product(np.ceil(np.array(problem.spatial) / of_block))
     steps = _product(np.ceil(np.array(problem.reduction) / tiles.step))
@@ -124,7 +122,7 @@ def counts(problem: Problem, tiles: Tiles, device: GpuDevice, *, conflicts: bool
     once = np.ones_like(tiles.step)
     reads = [_product(_extents(each, np.hstack([of_thread, once]))) for each in problem.operands]
     loads = sum(np.ceil(_product(part) / threads) for part in parts)
-    needed = sums + sum(reads) + _OTHER_REGISTERS
+    needed = accumulators + sum(reads) + _OTHER_REGISTERS
     blocks = np.ceil(grid / device.multiprocessors)
     rounds = np.ceil(blocks / np.minimum(blocks, _resident(device, warps, needed, shared_bytes(problem, tiles))))
     busy = blocks * warps * summands
@@ -133,13 +131,13 @@ def counts(problem: Problem, tiles: Tiles, device: GpuDevice, *, conflicts: bool
     ]
     return {
         "launch": np.ones(len(tiles)),
-        "products": busy * sums,
+        "products": busy * accumulators,
         "shared_reads": busy * sum(reads),
         "bank_conflicts": busy * sum(read * (ways - 1.0) for read, ways in zip(reads, degrees, strict=True)),
         "sectors": blocks * steps * sum(_sectors(e, part) for e, part in zip(problem.operands, parts, strict=True)),
         "steps": rounds * steps,
         "loads": rounds * steps * loads,
-        "chain": rounds * summands * sums,
+        "chain": rounds * summands * accumulators,
         "bytes": np.full(len(tiles), float(problem.bytes)),
         "spilled": rounds * summands * np.maximum(0.0, needed - _available(device, warps)),
     }
@@ -159,7 +157,7 @@ def default_s(problem: Problem, device: GpuDevice) -> float | None:
     """
     shape = matrix_shape(problem)
     if shape is None:
-        vectors = _is_batch_of_vectors(problem) and problem.summands > SHORT_SUM
+        vectors = _is_batch_of_vectors(problem) and problem.summands > SHORT_K
         of_vectors = device.costs.vectors_default
         return of_vectors["launch"] + problem.bytes * of_vectors["bytes"] if vectors else None
     found = default_counts(problem, shape, device)

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 SIDE = 16  # of a fragment of tensor cores
 AT_ONCE = 8  # elements of 16 bits that a thread loads
-_SUM = "float32"
+_ACCUMULATOR = "float32"
 LOCAL_STAGE = "tirx.manifest_shared_memory_local_stage"  # the annotation of a load that waits in registers
-# What a block multiplies, by the type of its operands: these are converted to the sum's type where that is another.
+# What a block multiplies, by the type of its operands, which are converted to that of accumulators if it is another.
 _OPERANDS = {
     "float16": ("Cast",),
     "bfloat16": ("Cast",),
@@ -81,15 +81,15 @@ class Matmul:
         return batch, rows, columns, k
 
     @property
-    def is_batch_by_sums(self) -> bool:
-        """Whether it is a batch of products whose operands both have the sum's axis outermost, as Winograd's algorithm
-        has them: what tiles without divided sums cost by count is up to half of what they take (ADR 44)."""
+    def is_batch_with_outer_k(self) -> bool:
+        """Whether it is a batch of products whose operands both have K outermost, as Winograd's algorithm has
+        them: what tiles without split-K cost by count is up to half of what they take (ADR 44)."""
         return bool(self.batch) and self.rows_first and not self.k_last and self.window == 1
 
 
 def find_matmul(mod: IRModule, dtype: str) -> Matmul | None:
-    """The anchor block of ``mod`` (one PrimFunc ``main``) as a matmul of operands of type ``dtype`` with sums in
-    float32, or None."""
+    """The anchor block of ``mod`` (one PrimFunc ``main``) as a matmul of operands of type ``dtype`` with
+    accumulators in float32, or None."""
     from tvm.s_tir import Schedule, analysis
 
     from tunehub.tir.nodes import buffer_kind, buffer_of
@@ -103,7 +103,7 @@ def find_matmul(mod: IRModule, dtype: str) -> Matmul | None:
     if len(reads) != 2 or len(block.writes) != 1:
         return None
     types = [str(buffer_kind(buffer_of(region)).dtype) for region in (*reads, *block.writes)]
-    if types != [dtype, dtype, _SUM] or not _multiplies(block, dtype):
+    if types != [dtype, dtype, _ACCUMULATOR] or not _multiplies(block, dtype):
         return None
     return _matmul(block, [*reads, block.writes[0]])
 
@@ -157,7 +157,7 @@ def inline_consumers(schedule: Schedule, block: BlockRV) -> None:
             schedule.compute_inline(consumer)
 
 
-# -- sums that are divided: blocks that add up parts, and one that adds these
+# -- split-K: a block with partial sums, and one that reduces these
 
 
 def cut_results(schedule: Schedule, result: BlockRV, block: Sequence[int]) -> tuple[LoopRV, LoopRV, LoopRV]:
@@ -174,10 +174,10 @@ def cut_results(schedule: Schedule, result: BlockRV, block: Sequence[int]) -> tu
     return grid, inner_slow, inner_fast
 
 
-def add_parts(
+def reduce_partials(
     schedule: Schedule, total: BlockRV, loops: Sequence[LoopRV], row: int, vector: int, threads: Sequence[int]
 ) -> None:
-    """Let ``total`` add up parts where results are written, in straight code.
+    """Let ``total`` reduce partial sums where results are written, in straight code.
 
     ``loops`` over the results of a block, slow and fast, go to ``threads`` (threadIdx.y, threadIdx.x), ``vector``
     neighbours of a ``row`` to each.
@@ -224,8 +224,8 @@ def is_pipelined(trace: PortableTrace) -> bool:
 
 
 def _multiplies(block: SBlock, dtype: str) -> bool:
-    """True when the block adds the product of its two reads to what it writes, converted to the sum's type if need
-    be."""
+    """True when the block adds the product of its two reads to what it writes, converted to the accumulator's type if
+    need be."""
     value = getattr(block.body, "value", None)
     multiplication = getattr(value, "b", None)
     operands = [getattr(multiplication, side, None) for side in "ab"]

@@ -48,7 +48,7 @@ def open_matmul(
     """The product that ``find`` sees in pieces of ``whole``, if the open axis is the first of its rows; ``batched``:
     also a batch of products as Winograd's algorithm has them. Raises NotPiecesError."""
     first, second = (find(whole.piece(length)) for length in _LENGTHS)
-    if first is None or (first.batch and not (batched and first.is_batch_by_sums)):
+    if first is None or (first.batch and not (batched and first.is_batch_with_outer_k)):
         return None
     found = OpenMatmul(first)
     return found if (first, second) == tuple(map(found.at, _LENGTHS)) else None

@@ -1,4 +1,4 @@
-"""Which tile a sum of products gets on a CUDA GPU when nobody has measured one: the one that should cost least."""
+"""Which tile a product gets on a CUDA GPU when nobody has measured one: the one that should cost least."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from tunehub.comparison.guess import GUESS_MARGIN, against_guess
 from tunehub.kernels.cuda.gemm.cost import (
-    SHORT_SUM,
+    SHORT_K,
     Array,
     Problem,
     Tiles,
@@ -30,7 +30,7 @@ FURTHER = 40  # tiles among which some are worth measuring
 _BEST, _APART = 10, 5  # the best ones, and every fifth of those behind them
 UNROLLED = 512  # steps of loops in one another that become straight code
 _FEWEST_THREADS, _MOST_THREADS = 32, 512
-_MOST_OF_THREAD, _MOST_SUMS = 16, 64  # elements of a thread: along one loop, and of all
+_MOST_OF_THREAD, _MOST_ACCUMULATORS = 16, 64  # elements of a thread: along one loop, and of all
 _MOST_VIRTUAL = 4
 _MOST_STEP = 64  # products of an element between two loads
 _FIRST_STEP = 24  # with which tiles of the result are compared first
@@ -70,10 +70,10 @@ def tile_for(problem: Problem, device: GpuDevice, *, shared_memory: int, threads
 
     ``covering``: tiles may go beyond the ends of loops, where this promises more, by the margin of every guess, than
     those that divide them. Raises NoTileError when TVM's own schedule should take as little, within that margin, when
-    no tile is within bounds, and for matmuls with a vector, which TVM does well unless sums are short.
+    no tile is within bounds, and for matmuls with a vector, which TVM does well unless K is short.
     """
     shape = matrix_shape(problem)
-    if shape is not None and min(shape[1:]) == 1 and problem.summands > SHORT_SUM:
+    if shape is not None and min(shape[1:]) == 1 and problem.summands > SHORT_K:
         raise NoTileError("TVM's own schedule serves matmuls with a vector")
     best = next(iter(ranked(problem, device, shared_memory=shared_memory, threads=threads, count=1)), None)
     if covering and _is_uneven(problem):
@@ -125,7 +125,7 @@ def is_within(problem: Problem, tile: Tile, *, shared_memory: int, threads: int)
     row = as_tiles([(tile.virtual, tile.threads, tile.inner, tile.step)])
     return (
         math.prod(tile.threads) <= min(threads, _MOST_THREADS)
-        and of_thread <= _MOST_SUMS
+        and of_thread <= _MOST_ACCUMULATORS
         and math.prod(tile.virtual) <= _MOST_VIRTUAL
         and math.prod(tile.step) <= _MOST_STEP
         and int(shared_bytes(problem, row)[0]) <= shared_memory
@@ -173,7 +173,7 @@ def _plain(problem: Problem, threads: int, covering: bool, open_loop: int | None
         cuts = [(count, own) for count, own in cuts if _keeps_groups(problem, loop, count * own)]
         choices = np.array(cuts, dtype=np.int64)
         found = np.concatenate([np.repeat(found, len(choices), axis=0), np.tile(choices, (len(found), 1))[:, None]], 1)
-        found = found[(found[:, :, 0].prod(1) <= threads) & (found[:, :, 1].prod(1) <= _MOST_SUMS)]
+        found = found[(found[:, :, 0].prod(1) <= threads) & (found[:, :, 1].prod(1) <= _MOST_ACCUMULATORS)]
     fewest = min(_FEWEST_THREADS, problem.results)
     found = found[found[:, :, 0].prod(1) >= fewest]
     step = min(_steps(problem.reduction, covering), key=lambda each: abs(math.prod(each) - _FIRST_STEP))

@@ -1,4 +1,4 @@
-"""Which tiles a sum of products gets on a CUDA GPU whose results are an unknown number along one loop: a tile for each
+"""Which tiles a product gets on a CUDA GPU whose results are an unknown number along one loop: a tile for each
 range of sizes, where the rule's costs cross."""
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _WORTH_OF_IMAGES = math.log(2.0)  # of one more convolution, which takes long to
 
 
 class Grid(NamedTuple):
-    """``sizes`` at which tiles are compared, those for which the best ones are ``tried`` (with divided sums, and
+    """``sizes`` at which tiles are compared, those for which the best ones are ``tried`` (with split-K, and
     ``plain`` ones), how many ``ranges`` may be, those that records are often for (``recorded``), and those at which
     records for other shapes are adapted (``moved``). ``weights``: of some sizes, that of others is 1; ``worth``: what a
-    range more must gain where sums are divided."""
+    range more must gain with split-K."""
 
     sizes: tuple[int, ...]
     tried: tuple[int, ...]
@@ -63,12 +63,12 @@ _OF_WINOGRAD = _IMAGES._replace(ranges=3, worth=_WORTH)  # products that many co
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenProblem:
-    """Products of unknown extents: ``two`` and ``three`` are the problems of size two and three. ``divided``: those
-    of Winograd's algorithm with an open batch, for which tiles with divided sums are taken, whatever others cost."""
+    """Products of unknown extents: ``two`` and ``three`` are the problems of size two and three. ``split_k``: those
+    of Winograd's algorithm with an open batch, for which tiles with split-K are taken, whatever others cost."""
 
     two: Problem
     three: Problem
-    divided: bool = False
+    split_k: bool = False
 
     @property
     def loops(self) -> tuple[int, ...]:
@@ -86,7 +86,7 @@ class OpenProblem:
     @property
     def grid(self) -> Grid:
         """Of rows of a matrix, or of images."""
-        if self.divided:
+        if self.split_k:
             return _OF_WINOGRAD
         return _IMAGES if len(self.two.reduction) > 1 else _ROWS
 
@@ -161,7 +161,7 @@ def tiles_by_size(
     """The tiles for sizes larger than ``above``, in rising order, or what else is ``known``, which should take least;
     ``covering``: tiles may go beyond the ends of all loops. One that serves several ranges is the same object in all.
     Raises NoTileError when none is within bounds."""
-    tiles = () if problem.divided and known else candidates(problem, limits, device, covering=covering)
+    tiles = () if problem.split_k and known else candidates(problem, limits, device, covering=covering)
     choices: list[Tile | SizedPiece] = [*tiles, *known]
     sizes = [size for size in problem.grid.sizes if size > above]
     times = [[each.seconds_at(size) for size in sizes] for each in known]

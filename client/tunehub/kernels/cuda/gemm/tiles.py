@@ -1,8 +1,8 @@
 """Schedules of current TVM (0.25 and newer) for CUDA without a record: convolutions, matmuls, mean windows.
 
 The form is that of MetaSchedule's tiles for CUDA (``meta_schedule/schedule_rule/multi_level_tiling.cc``), for which
-the costs of :mod:`tunehub.kernels.cuda.gemm.cost` were measured. What is fused before the sums is computed where their
-operands are loaded, what is fused behind is computed where the results are written.
+the costs of :mod:`tunehub.kernels.cuda.gemm.cost` were measured. Producers of the
+reduction are inlined where its operands are loaded, its epilogue where results are written.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ FEWEST_WINDOWS = 4096  # with fewer, several threads for each are better
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sums:
-    """The block ``name`` that adds up, and its two loads if they are multiplied, with the place of each among the
-    regions that the block reads. ``einsum``: each index of theirs is one loop's, as TVM's ``pad_einsum`` wants them.
-    ``is_compared``: with what other kernels promise."""
+class ReductionBlock:
+    """The reduction block ``name``, with extents of its ``spatial`` and ``reduction`` loops, and ``problem`` if it
+    multiplies two operands: ``places`` are theirs among the regions that the block reads, ``einsum`` says that each of
+    their indices is one loop's, as TVM's ``pad_einsum`` wants them. ``is_compared``: with other kernels' promises."""
 
     name: str
     problem: Problem | None
@@ -58,45 +58,45 @@ class Sums:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SumsWorkload:
-    """``mod`` that adds up ``sums``, and what the GPU can launch."""
+class ReductionWorkload:
+    """``mod`` with the reduction block ``reducing``, and what the GPU can launch."""
 
     mod: IRModule
-    sums: Sums
+    reducing: ReductionBlock
     limits: LaunchLimits
 
 
-def match(mod: IRModule, target: Target) -> SumsWorkload | None:
-    """What adds up once, in floats."""
-    sums = sums_of(mod, narrow=True)
-    return None if sums is None else SumsWorkload(mod=mod, sums=sums, limits=limits_of(target))
+def match(mod: IRModule, target: Target) -> ReductionWorkload | None:
+    """A function with one reduction, in floats."""
+    reducing = reduction_block_of(mod, narrow=True)
+    return None if reducing is None else ReductionWorkload(mod=mod, reducing=reducing, limits=limits_of(target))
 
 
-def candidates(workload: SumsWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
+def candidates(workload: ReductionWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
     """The tile that should cost least; a thread for each result (no tile) where windows are small and many. Raises
     NoTileError when TVM's own schedule should be as good."""
-    sums, limits = workload.sums, workload.limits
-    if sums.problem is not None:
-        tile = best_tile(sums, limits, device)
-        yield KernelCandidate(tile=tile, seconds=tile.expected_s, compared_s=None if sums.is_compared else math.inf)
-    elif math.prod(sums.reduction) <= WINDOW and math.prod(sums.spatial) >= FEWEST_WINDOWS:
+    reducing, limits = workload.reducing, workload.limits
+    if reducing.problem is not None:
+        tile = best_tile(reducing, limits, device)
+        yield KernelCandidate(tile=tile, seconds=tile.expected_s, compared_s=None if reducing.is_compared else math.inf)
+    elif math.prod(reducing.reduction) <= WINDOW and math.prod(reducing.spatial) >= FEWEST_WINDOWS:
         yield KernelCandidate(tile=None, seconds=None)
     else:
         raise NoTileError("several threads for each result are better, as TVM has them")
 
 
-def takes(workload: SumsWorkload, tile: Tile) -> bool:
+def takes(workload: ReductionWorkload, tile: Tile) -> bool:
     """Whether it keeps the bounds of the rule's own."""
-    problem, limits = workload.sums.problem, workload.limits
+    problem, limits = workload.reducing.problem, workload.limits
     return problem is not None and is_within(problem, tile, shared_memory=limits.shared_memory, threads=limits.threads)
 
 
-def space(workload: SumsWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
+def space(workload: ReductionWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
     """The best tiles, and some behind them; none of products in half precision."""
-    sums, limits = sums_of(workload.mod), workload.limits
-    if sums is None or sums.problem is None:
+    reducing, limits = reduction_block_of(workload.mod), workload.limits
+    if reducing is None or reducing.problem is None:
         return
-    problem, covering = sums.problem, (False, True) if sums.einsum else (False,)
+    problem, covering = reducing.problem, (False, True) if reducing.einsum else (False,)
     bounds = {"shared_memory": limits.shared_memory, "threads": limits.threads, "count": FURTHER}
     found = [tile for each in covering for tile in ranked(problem, device, covering=each, **bounds)]
     by_loops = {(tile.virtual, tile.threads, tile.inner, tile.step): tile for tile in found}
@@ -104,20 +104,20 @@ def space(workload: SumsWorkload, device: GpuDevice) -> Iterator[KernelCandidate
         yield KernelCandidate(tile=tile, seconds=tile.expected_s)
 
 
-def build(workload: SumsWorkload, tile: Tile | None) -> Any:
+def build(workload: ReductionWorkload, tile: Tile | None) -> Any:
     """The schedule. Raises GuardError when a tile writes what other tiles write, and what TVM raises."""
     if tile is not None:
-        return checked_tiles(workload.mod, workload.sums, tile)
-    schedule = one_thread_each(workload.mod, workload.sums)
+        return checked_tiles(workload.mod, workload.reducing, tile)
+    schedule = one_thread_each(workload.mod, workload.reducing)
     check_exact(schedule.mod["main"])
     return schedule
 
 
-def best_tile(sums: Sums, limits: LaunchLimits, device: GpuDevice) -> Tile:
-    """The tile of ``sums`` that multiply that should cost least. Raises NoTileError as :func:`tile_for`."""
-    assert sums.problem is not None
+def best_tile(reducing: ReductionBlock, limits: LaunchLimits, device: GpuDevice) -> Tile:
+    """The tile that should cost least, of a ``problem``. Raises NoTileError as :func:`tile_for`."""
+    assert reducing.problem is not None
     bounds = {"shared_memory": limits.shared_memory, "threads": limits.threads}
-    return tile_for(sums.problem, device, **bounds, covering=sums.einsum)
+    return tile_for(reducing.problem, device, **bounds, covering=reducing.einsum)
 
 
 def is_narrow(columns: int, k: int) -> bool:
@@ -125,8 +125,8 @@ def is_narrow(columns: int, k: int) -> bool:
     return columns < SIDE or (columns <= _FEW_COLUMNS and k % AT_ONCE != 0)
 
 
-def sums_of(mod: IRModule, *, narrow: bool = False) -> Sums | None:
-    """Describe a function that adds up once, in floats, and computes elements on their own before and after that.
+def reduction_block_of(mod: IRModule, *, narrow: bool = False) -> ReductionBlock | None:
+    """Describe a function with one reduction, in floats, and elementwise blocks before and after it.
     ``narrow``: also products in half precision that are :func:`is_narrow`, and in bfloat16 with few results, for
     which the sketch for tensor cores has nothing."""
     schedule = open_schedule(mod)
@@ -144,68 +144,74 @@ def sums_of(mod: IRModule, *, narrow: bool = False) -> Sums | None:
         return None
     spatial = tuple(int(e or 0) for e, is_sum in zip(extents, kinds, strict=True) if not is_sum)
     reduction = tuple(int(e or 0) for e, is_sum in zip(extents, kinds, strict=True) if is_sum)
-    found = Sums(name=names[at], problem=None, places=(0, 0), spatial=spatial, reduction=reduction, einsum=False)
+    found = ReductionBlock(
+        name=names[at], problem=None, places=(0, 0), spatial=spatial, reduction=reduction, einsum=False
+    )
     if type(summand).__name__ in LOADS:
         return found
     return _with_problem(found, block, summand, narrow=narrow)
 
 
-def checked_tiles(mod: IRModule, sums: Sums, tile: Tile) -> Schedule:
+def checked_tiles(mod: IRModule, reducing: ReductionBlock, tile: Tile) -> Schedule:
     """:func:`tiled`. Raises GuardError when a tile writes what other tiles write."""
-    schedule = tiled(mod, sums, tile)
-    (check_tiles if _goes_beyond(tile, sums) else check_exact)(schedule.mod["main"])
+    schedule = tiled(mod, reducing, tile)
+    (check_tiles if _goes_beyond(tile, reducing) else check_exact)(schedule.mod["main"])
     return schedule
 
 
-def tiled(mod: IRModule, sums: Sums, tile: Tile, *, symbolic: bool = False) -> Schedule:
-    """The schedule by ``tile``: blocks, virtual threads, threads, steps of shared memory, and sums in registers.
+def tiled(mod: IRModule, reducing: ReductionBlock, tile: Tile, *, symbolic: bool = False) -> Schedule:
+    """The schedule by ``tile``: blocks, virtual threads, threads; operands in shared memory, accumulators in registers.
 
-    ``symbolic``: loops of ``mod`` have unknown extents, and ``sums`` describes an instance.
+    ``symbolic``: loops of ``mod`` have unknown extents, and ``reducing`` describes an instance.
     """
+    # Step 1. Extents that tiles divide: rows and columns beyond the ends are zeros.
     schedule = open_schedule(mod)
-    anchor = schedule.get_sblock(sums.name)
-    if symbolic or _goes_beyond(tile, sums):  # zeros are added up there, for results that are not written
+    anchor = schedule.get_sblock(reducing.name)
+    if symbolic or _goes_beyond(tile, reducing):
         schedule.pad_einsum(anchor, list(tile.lengths))
-    before, after = _around(schedule, sums)
+    before, after = _around(schedule, reducing)
     result = _result(schedule, anchor, after)
+    # Step 2. Spatial loops: (block, virtual thread, thread, inner); reduction loops: (step, inside of it).
     loops = schedule.get_loops(anchor)
-    count = len(sums.spatial)
+    count = len(reducing.spatial)
     cut = [
         schedule.split(loop, [None if symbolic else -(-extent // math.prod(sizes)), *sizes], preserve_unit_iters=True)
         for loop, extent, *sizes in zip(
-            loops[:count], sums.spatial, tile.virtual, tile.threads, tile.inner, strict=True
+            loops[:count], reducing.spatial, tile.virtual, tile.threads, tile.inner, strict=True
         )
     ]
     steps = [
         schedule.split(loop, [None if symbolic else -(-extent // step), step], preserve_unit_iters=True)
-        for loop, extent, step in zip(loops[count:], sums.reduction, tile.step, strict=True)
+        for loop, extent, step in zip(loops[count:], reducing.reduction, tile.step, strict=True)
     ]
     blocks, virtual, threads, inner = (list(level) for level in zip(*cut, strict=True))
     outer, inside = (list(level) for level in zip(*steps, strict=True))
     if symbolic:
         blocks.sort(key=lambda loop: integer(schedule.get(loop).extent) is None)
     schedule.reorder(*blocks, *virtual, *threads, *outer, *inside, *inner)
+    # Step 3. Accumulators are a thread's own; operands of a step go through shared memory, loaded by all threads.
     bound = _bind(schedule, [] if symbolic else blocks, virtual, threads)
     if symbolic:
         _bind_open(schedule, blocks)
     schedule.reverse_compute_at(result, bound, preserve_unit_loops=True)
-    for place in sums.places:
+    for place in reducing.places:
         _stage(schedule, anchor, place, outer[-1], math.prod(tile.threads))
+    # Step 4. Producers into the loads, straight code, accumulators zeroed before the first step.
     _inline(schedule, before)
     _unroll(schedule, anchor)
     schedule.decompose_reduction(anchor, outer[0])
     return schedule
 
 
-def one_thread_each(mod: IRModule, sums: Sums) -> Schedule:
-    """The schedule with a thread for each result, which adds up all of it. Raises NoTileError when blocks of threads
+def one_thread_each(mod: IRModule, reducing: ReductionBlock) -> Schedule:
+    """The schedule with a thread for each result, which reduces all of it. Raises NoTileError when blocks of threads
     would leave a remainder."""
-    count = _threads_without_remainder(sums.spatial)
+    count = _threads_without_remainder(reducing.spatial)
     schedule = open_schedule(mod)
-    anchor = schedule.get_sblock(sums.name)
-    before, after = _around(schedule, sums)
+    anchor = schedule.get_sblock(reducing.name)
+    before, after = _around(schedule, reducing)
     result = _result(schedule, anchor, after)
-    loops = schedule.get_loops(anchor)[: len(sums.spatial)]
+    loops = schedule.get_loops(anchor)[: len(reducing.spatial)]
     blocks, threads = schedule.split(schedule.fuse(*loops), [None, count])
     schedule.bind(blocks, "blockIdx.x")
     schedule.bind(threads, "threadIdx.x")
@@ -218,7 +224,7 @@ def one_thread_each(mod: IRModule, sums: Sums) -> Schedule:
 
 def _threads_without_remainder(spatial: Sequence[int]) -> int:
     """The number of threads that fills warps best. Not one that makes blocks of whole rows or planes: for these TVM
-    divides by zero when it lowers what follows the sums (0.25 to 0.27)."""
+    divides by zero when it lowers the epilogue (0.25 to 0.27)."""
     fewest, most = _WINDOW_THREADS
     results = math.prod(spatial)
     whole = {math.prod(spatial[axis:]) for axis in range(len(spatial))}
@@ -228,21 +234,21 @@ def _threads_without_remainder(spatial: Sequence[int]) -> int:
     return max(found, key=lambda count: (count / -(-count // fewest), count))
 
 
-def _goes_beyond(tile: Tile, sums: Sums) -> bool:
+def _goes_beyond(tile: Tile, reducing: ReductionBlock) -> bool:
     """Whether the last tile of some loop goes beyond its end."""
-    extents = (*sums.spatial, *sums.reduction)
+    extents = (*reducing.spatial, *reducing.reduction)
     return any(extent % length for extent, length in zip(extents, tile.lengths, strict=True))
 
 
-def _around(schedule: Schedule, sums: Sums) -> tuple[list[Any], list[Any]]:
-    """The blocks before the one that adds up, and those after it."""
+def _around(schedule: Schedule, reducing: ReductionBlock) -> tuple[list[Any], list[Any]]:
+    """The blocks before the reduction, and those after it."""
     blocks = list(schedule.get_child_blocks(schedule.get_sblock("root")))
-    at = [str(schedule.get(block).name_hint) for block in blocks].index(sums.name)
+    at = [str(schedule.get(block).name_hint) for block in blocks].index(reducing.name)
     return blocks[:at], blocks[at + 1 :]
 
 
 def _result(schedule: Schedule, anchor: BlockRV, after: Sequence[BlockRV]) -> BlockRV:
-    """The block that writes the results from the sums in a thread's registers."""
+    """The block that writes the results from a thread's accumulators."""
     if not after:
         return schedule.cache_write(anchor, 0, "local")
     *between, last = after
@@ -329,10 +335,10 @@ def _summand(block: SBlock) -> PrimExpr | None:
     return store.value.b if [str(index) for index in store.indices] == spatial else None
 
 
-def _with_problem(sums: Sums, block: SBlock, summand: PrimExpr, *, narrow: bool) -> Sums | None:
-    """``sums`` with the two operands that it multiplies; None when these are not read in a simple way.
+def _with_problem(reducing: ReductionBlock, block: SBlock, summand: PrimExpr, *, narrow: bool) -> ReductionBlock | None:
+    """``reducing`` with the two operands that it multiplies; None when these are not read in a simple way.
 
-    Operands in half precision may be added up in float32 where they are no matrices, which tensor cores take, or
+    Operands in half precision may have accumulators in float32 where they are no matrices, which tensor cores take, or
     ``narrow`` ones and small ones in bfloat16.
     """
     factors = [summand.a, summand.b] if type(summand).__name__ == "Mul" else []
@@ -351,14 +357,14 @@ def _with_problem(sums: Sums, block: SBlock, summand: PrimExpr, *, narrow: bool)
         return None
     first, second = operands
     assert first is not None and second is not None
-    problem = Problem(spatial=sums.spatial, reduction=sums.reduction, operands=(first, second))
+    problem = Problem(spatial=reducing.spatial, reduction=reducing.reduction, operands=(first, second))
     shape = None if types == {"float32"} else matrix_shape(problem)
     if shape is not None and not (narrow and wide and _suits(types, shape, problem)):
         return None
     einsum = all(type(index).__name__ in ("Var", "IntImm") for load in loads for index in load.indices)
     # No product in bfloat16 that is not narrow was measured beside kernels for warpgroups, which then come first.
     compared = shape is None or is_narrow(shape[-1], problem.summands)
-    return replace(sums, problem=problem, places=(places[0], places[1]), einsum=einsum, is_compared=compared)
+    return replace(reducing, problem=problem, places=(places[0], places[1]), einsum=einsum, is_compared=compared)
 
 
 def _suits(types: set[str], shape: tuple[int, int, int], problem: Problem) -> bool:

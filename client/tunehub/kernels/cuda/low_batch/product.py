@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MOST_ROWS = 64
 NEEDED = frozenset({"sm_80"})  # of a GPU
 _VECTOR = 8  # elements of 16 bits that are loaded at once
-_SUM = "float32"
+_ACCUMULATOR = "float32"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +70,7 @@ def find_product(mod: IRModule) -> LowBatchProduct | None:
         return None
     own = [buffer_of(factor) for factor in factors]
     result = buffer_of(block.writes[0])
-    if not _is_plain(block, factors) or str(buffer_kind(result).dtype) != _SUM:
+    if not _is_plain(block, factors) or str(buffer_kind(result).dtype) != _ACCUMULATOR:
         return None
     function = mod["main"]
     given = _same(own[1], parameters(function))

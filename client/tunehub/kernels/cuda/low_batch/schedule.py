@@ -1,5 +1,5 @@
 """The schedule of a product with few rows: blocks of threads along its columns, in each of them the kernel's source in
-place of the anchor block, and what is fused behind where results are written."""
+place of the anchor block, and the epilogue where results are written."""
 
 from __future__ import annotations
 
@@ -41,18 +41,22 @@ def apply(mod: IRModule, product: LowBatchProduct, tile: AnyTile) -> IRModule:
 
     schedule = Schedule(mod, debug_mask="none", error_render_level="none")
     main = schedule.get_sblock(product.name, "main")
+    # Step 1. Weights are dequantised by the kernel; results are kept in shared memory before the epilogue.
     for name in product.made_by:
         schedule.compute_inline(schedule.get_sblock(name, "main"))
     result = schedule.cache_write(main, 0, "shared")
     if product.extents.rows > 1:
         schedule.storage_align(main, 0, -2, _BANKS, stride(tile) % _BANKS)
+    # Step 2. Blocks of threads along columns.
     *rows, columns = schedule.get_loops(result)
     blocks, inside = schedule.split(columns, [None, tile.columns])
     schedule.reorder(blocks, *rows, inside)
     schedule.bind(blocks, "blockIdx.x")
     schedule.compute_at(main, blocks, preserve_unit_loops=True)
+    # Step 3. Epilogue, by all threads, in vectors.
     inline_consumers(schedule, result)
     _written(schedule, result, product, tile)
+    # Step 4. The kernel's source (kernel.cuh, staged.cuh or warpgroups.cuh) in place of the reduction.
     _replaced(schedule, main, blocks, product, tile)
     if isinstance(tile, WgmmaTile) and tile.cluster > 1:
         _clustered(schedule, blocks, tile.cluster)

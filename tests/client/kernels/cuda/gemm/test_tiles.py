@@ -17,7 +17,7 @@ from tunehub.kernels.cuda.choose import by_one
 from tunehub.kernels.cuda.gemm import tiles as cuda_tiles
 from tunehub.kernels.cuda.gemm.cost import Term
 from tunehub.kernels.cuda.gemm.rule import NoTileError, Tile, ranked
-from tunehub.kernels.cuda.gemm.tiles import one_thread_each, sums_of, tiled
+from tunehub.kernels.cuda.gemm.tiles import one_thread_each, reduction_block_of, tiled
 from tunehub.kernels.devices.known import default_device
 from tunehub.records.lookup import EmptyLookup, Measured
 from tunehub.report.ladder import StepRejected
@@ -112,11 +112,11 @@ CASES = {
 def test_tiles_compute_what_the_function_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_tiles, "UNROLLED", 1)  # LLVM takes seconds for long straight code
     mod = CASES[name]()
-    sums = sums_of(mod, narrow=True)
-    assert sums is not None and sums.problem is not None
-    tiles = ranked(sums.problem, DEVICE, count=200, **LIMITS)
+    reducing = reduction_block_of(mod, narrow=True)
+    assert reducing is not None and reducing.problem is not None
+    tiles = ranked(reducing.problem, DEVICE, count=200, **LIMITS)
     for tile in (tiles[0], tiles[len(tiles) // 2]):
-        scheduled = tiled(mod, sums, tile).mod
+        scheduled = tiled(mod, reducing, tile).mod
         check_exact(scheduled["main"])
         check_function(scheduled["main"], mod["main"], TARGET)
         assert difference(one_after_the_other(scheduled), mod) < 1e-4
@@ -138,13 +138,13 @@ def test_tiles_that_go_beyond_the_ends_compute_what_the_function_does(
 ) -> None:
     monkeypatch.setattr(cuda_tiles, "UNROLLED", 1)
     mod = COVERED[name]()
-    sums = sums_of(mod)
-    assert sums is not None and sums.problem is not None and sums.einsum
-    tiles = ranked(sums.problem, DEVICE, count=200, covering=True, **LIMITS)
-    extents = (*sums.spatial, *sums.reduction)
+    reducing = reduction_block_of(mod)
+    assert reducing is not None and reducing.problem is not None and reducing.einsum
+    tiles = ranked(reducing.problem, DEVICE, count=200, covering=True, **LIMITS)
+    extents = (*reducing.spatial, *reducing.reduction)
     uneven = [tile for tile in tiles if any(e % c for e, c in zip(extents, tile.lengths, strict=True))]
     for tile in (uneven[0], uneven[len(uneven) // 2]):
-        scheduled = tiled(mod, sums, tile).mod
+        scheduled = tiled(mod, reducing, tile).mod
         check_tiles(scheduled["main"])
         check_function(scheduled["main"], mod["main"], TARGET)
         assert difference(one_after_the_other(scheduled), mod) < 1e-4
@@ -158,19 +158,19 @@ def test_a_product_of_prime_rows_gets_a_tile() -> None:
 
 def test_virtual_threads_and_several_elements_of_a_thread() -> None:
     mod = _product(64, 32, 64, "none")
-    sums = sums_of(mod)
-    assert sums is not None and sums.problem is not None
+    reducing = reduction_block_of(mod)
+    assert reducing is not None and reducing.problem is not None
     tile = Tile(virtual=(1, 2), threads=(8, 4), inner=(4, 2), step=(8,), expected_s=0.0)
-    scheduled = tiled(mod, sums, tile).mod
+    scheduled = tiled(mod, reducing, tile).mod
     check_function(scheduled["main"], mod["main"], TARGET)
     assert difference(one_after_the_other(scheduled), mod) < 1e-4
 
 
 def test_a_mean_of_windows_gets_a_thread_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     mod = _pool(3, 11, 3)
-    sums = sums_of(mod)
-    assert sums is not None and sums.problem is None
-    scheduled = one_thread_each(mod, sums).mod
+    reducing = reduction_block_of(mod)
+    assert reducing is not None and reducing.problem is None
+    scheduled = one_thread_each(mod, reducing).mod
     check_function(scheduled["main"], mod["main"], TARGET)
     assert difference(one_after_the_other(scheduled), mod) < 1e-5
     with pytest.raises(NoTileError, match="several threads for each result"):
@@ -194,9 +194,9 @@ def test_primes_of_windows_are_left_to_tvm() -> None:
 
 
 def test_indices_are_read_as_terms() -> None:
-    sums = sums_of(_conv(24, 7, 36, 3, groups=3, stride=2))
-    assert sums is not None and sums.problem is not None
-    data, weight = sums.problem.operands
+    reducing = reduction_block_of(_conv(24, 7, 36, 3, groups=3, stride=2))
+    assert reducing is not None and reducing.problem is not None
+    data, weight = reducing.problem.operands
     assert data.index == (
         (),  # one image
         (Term(loop=1, scale=8, divisor=12), Term(loop=4, scale=1)),
@@ -204,7 +204,7 @@ def test_indices_are_read_as_terms() -> None:
         (Term(loop=3, scale=2), Term(loop=6, scale=1)),
     )
     assert [len(terms) for terms in weight.index] == [1, 1, 1, 1]
-    assert not sums.einsum  # the second index of the image is a sum of two loops
+    assert not reducing.einsum  # the second index of the image is a sum of two loops
 
 
 def _functions_of_other_kinds() -> Sequence[Any]:
@@ -228,8 +228,8 @@ def test_other_functions_are_left_to_tvm(number: int) -> None:
 
 
 def test_in_half_precision_tensor_cores_serve_all_but_groups_and_few_outputs() -> None:
-    assert sums_of(_conv(64, 14, 64, 3, dtype="float16"), narrow=True) is None
-    assert sums_of(narrow_conv()) is None and sums_of(narrow_conv(), narrow=True) is not None
+    assert reduction_block_of(_conv(64, 14, 64, 3, dtype="float16"), narrow=True) is None
+    assert reduction_block_of(narrow_conv()) is None and reduction_block_of(narrow_conv(), narrow=True) is not None
     found = by_one(cuda_tiles, _conv(64, 14, 64, 3, groups=64, dtype="float16"), TARGET)
     assert found is not None and found[1] is not None
 

@@ -52,12 +52,12 @@ class _Pieces:
         return self._found(piece, self._moved)
 
     def _found(self, piece: Any, length: int | None) -> tuple[Any, float] | None:
-        sums = tiles.sums_of(main_module(piece))
-        assert sums is not None and sums.problem is not None
-        if sums.spatial[0] != length:
+        reducing = tiles.reduction_block_of(main_module(piece))
+        assert reducing is not None and reducing.problem is not None
+        if reducing.spatial[0] != length:
             return None
-        (tile,) = ranked(sums.problem, default_device(), shared_memory=49152, threads=1024, count=1)
-        return tiles.checked_tiles(main_module(piece), sums, tile).mod["main"], 1e-7
+        (tile,) = ranked(reducing.problem, default_device(), shared_memory=49152, threads=1024, count=1)
+        return tiles.checked_tiles(main_module(piece), reducing, tile).mod["main"], 1e-7
 
 
 NO_RECORDS = _Pieces()
@@ -187,16 +187,16 @@ def test_what_is_known_of_128_rows_serves_other_numbers_of_rows(
 
 def test_other_tiles_serve_where_sums_cannot_be_divided_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
     function, _ = open_rows(512, 64)
-    divided, none = by_size(function, TARGET, NO_RECORDS), by_size(function, TARGET, NO_RECORDS, divides=False)
+    split_k, none = by_size(function, TARGET, NO_RECORDS), by_size(function, TARGET, NO_RECORDS, splits_k=False)
     monkeypatch.setattr(open_sizes, "over_rows", lambda *_: (_ for _ in ()).throw(NotPiecesError("of another kind")))
     failed = by_size(function, TARGET, NO_RECORDS)
-    assert divided is not None and failed is not None and none is not None and divided.divided
+    assert split_k is not None and failed is not None and none is not None and split_k.split_k
     tvm.ir.assert_structural_equal(failed.mod, none.mod)
 
 
 def test_other_tiles_serve_where_divided_sums_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     function, _ = open_rows(512, 64)
-    none = by_size(function, TARGET, NO_RECORDS, divides=False)
+    none = by_size(function, TARGET, NO_RECORDS, splits_k=False)
 
     def refused(scheduled: Any, original: Any, target: Any, values: Any) -> None:
         if none is None or not tvm_ffi.structural_equal(scheduled, none.mod["main"], map_free_vars=True):
@@ -204,7 +204,7 @@ def test_other_tiles_serve_where_divided_sums_would_be_wrong(monkeypatch: pytest
 
     monkeypatch.setattr(open_sizes, "check_function", refused)
     found = by_size(function, TARGET, NO_RECORDS)
-    assert found is not None and not found.divided
+    assert found is not None and not found.split_k
     monkeypatch.setattr(open_sizes, "check_function", lambda *_: (_ for _ in ()).throw(GuardError("a race")))
     with pytest.raises(GuardError):
         by_size(function, TARGET, NO_RECORDS)

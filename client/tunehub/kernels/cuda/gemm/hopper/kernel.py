@@ -97,9 +97,9 @@ def product_of(mod: IRModule, matmul: Matmul) -> Product:
     mod = tirx.transform.ForceNarrowIndexToInt32()(mod)
     schedule = Schedule(mod, debug_mask="none", error_render_level="none")
     main = schedule.get_sblock(matmul.name, "main")
-    sums = schedule.cache_write(main, 0, "local")
+    accumulators = schedule.cache_write(main, 0, "local")
     inline_producers(schedule, main)
-    inline_consumers(schedule, sums)
+    inline_consumers(schedule, accumulators)
     found = [node for node, _ in _realized(schedule.mod["main"].body, ()) if node.block.iter_vars]
     if len(found) != 2 or any(integer(node.predicate) != 1 for node in found):
         raise ValueError("more is computed than a product and what follows")

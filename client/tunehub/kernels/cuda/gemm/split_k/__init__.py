@@ -1,1 +1,1 @@
-"""Long sums divided in a block of threads, in float32."""
+"""Split-K within a block of threads, in float32."""

@@ -39,20 +39,20 @@ def counts(matmul: Matmul, tiles: SplitTiles, device: GpuDevice) -> dict[str, Ar
     blocks = _ceil(grid, device.multiprocessors)
     rounds = _ceil(blocks, np.minimum(blocks, resident(matmul, tiles, device)))
     warps = tiles.block_threads / WARP
-    sums = tiles.sums[0] * tiles.sums[1]
+    accumulators = tiles.sums[0] * tiles.sums[1]
     parts = (slow * depth, fast * depth)
     loads = sum(_loads(side, part, vector) for side, part, vector in zip(both, parts, tiles.vectors, strict=True))
     reads = sum(_reads(side.along, own, tiles.depth) for side, own in zip(both, tiles.sums, strict=True))
     busy, waited = blocks * steps, rounds * steps
     return {
         "launch": np.ones(len(tiles)),
-        "products": busy * warps * tiles.depth * sums,
+        "products": busy * warps * tiles.depth * accumulators,
         "shared_reads": busy * warps * reads,
         "loads": busy * loads / WARP,
         "sectors": busy * (parts[0] + parts[1]) * (_FLOAT / _SECTOR),
         "steps": waited * ~tiles.pipelined,
         "pipelined_steps": waited * tiles.pipelined,
-        "chain": waited * tiles.depth * sums,
+        "chain": waited * tiles.depth * accumulators,
         "parts": blocks * tiles.groups * slow * fast,
         "results": blocks * slow * fast,
     }

@@ -1,4 +1,4 @@
-"""Long sums divided in a block (:mod:`tunehub.kernels.cuda.gemm.split_k.sketch`) for any number of rows or images."""
+"""Split-K within a block (:mod:`tunehub.kernels.cuda.gemm.split_k.sketch`) for any number of rows or images."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _CANDIDATES = 2  # tiles of a size
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DividedRows:
-    """A ``tile`` with divided sums for any number of rows, whose times are those on ``device``."""
+class SplitKRows:
+    """A ``tile`` with split-K for any number of rows, whose times are those on ``device``."""
 
     product: OpenMatmul
     tile: SplitTile
@@ -53,7 +53,7 @@ class DividedRows:
         return float(seconds(self.product.at(size), _as_tiles(self.tile), self.device)[0])
 
 
-def divided_rows(whole: OpenFunction, sizes: Sequence[int], device: GpuDevice) -> tuple[DividedRows, ...]:
+def split_k_rows(whole: OpenFunction, sizes: Sequence[int], device: GpuDevice) -> tuple[SplitKRows, ...]:
     """The likeliest tiles at each of ``sizes`` on ``device``; none where ``whole`` is no such product. Raises
     NotPiecesError."""
     product = open_matmul(whole, matmul_of, batched=True)
@@ -65,11 +65,11 @@ def row_blocks(whole: OpenFunction, tile: SplitTile, length: int, device: GpuDev
     product = open_matmul(whole, matmul_of)
     if product is None:
         return None
-    found = DividedRows(product=product, tile=tile, device=device)
+    found = SplitKRows(product=product, tile=tile, device=device)
     return None if length % found.length else found.blocks
 
 
-def over_rows(whole: OpenFunction, found: DividedRows) -> PrimFunc:
+def over_rows(whole: OpenFunction, found: SplitKRows) -> PrimFunc:
     """``whole`` by a tile, not checked as a whole. Raises NoTileError where a piece is of another kind, GuardError when
     a tile writes what others write, NotPiecesError, and what TVM raises."""
     piece = whole.piece(found.length)
@@ -82,9 +82,9 @@ def over_rows(whole: OpenFunction, found: DividedRows) -> PrimFunc:
 
 
 @lru_cache(maxsize=256)  # functions differ in what follows only
-def _likely(product: OpenMatmul, sizes: tuple[int, ...], device: GpuDevice) -> tuple[DividedRows, ...]:
+def _likely(product: OpenMatmul, sizes: tuple[int, ...], device: GpuDevice) -> tuple[SplitKRows, ...]:
     tiles = {tile: None for size in sizes for tile, _ in likeliest(product.at(size), _CANDIDATES, device)}
-    found = (DividedRows(product=product, tile=tile, device=device) for tile in tiles)
+    found = (SplitKRows(product=product, tile=tile, device=device) for tile in tiles)
     return tuple(each for each in found if each.length <= _MOST_LENGTH)
 
 

@@ -1,4 +1,4 @@
-"""Schedules of current TVM for long sums in float32 on CUDA GPUs without a record: by the sketch of
+"""Schedules of current TVM for products in float32 with a long K on CUDA GPUs without a record: by the sketch of
 :mod:`tunehub.kernels.cuda.gemm.split_k.sketch` with the tile that should cost least, where that promises more than any
 other form."""
 
@@ -16,7 +16,7 @@ from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.gemm.split_k.cost import seconds
 from tunehub.kernels.cuda.gemm.split_k.sketch import SplitTile, all_tiles, apply, is_among, matmul_of
-from tunehub.kernels.cuda.gemm.tiles import sums_of
+from tunehub.kernels.cuda.gemm.tiles import reduction_block_of
 from tunehub.kernels.cuda.gemm.workload import ProductWorkload
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.devices.device import GpuDevice
@@ -33,7 +33,7 @@ _FEW_COLUMNS = 3  # with so few other tiles took 0.44 and 0.78 times as long, wh
 
 
 def match(mod: IRModule, target: Target) -> ProductWorkload | None:
-    """A product in float32 with a long sum for its number of results."""
+    """A product in float32 with a long K for its number of results."""
     matmul = matmul_of(mod)
     return None if matmul is None else ProductWorkload(mod=mod, target=target, matmul=matmul)
 
@@ -41,11 +41,11 @@ def match(mod: IRModule, target: Target) -> ProductWorkload | None:
 def candidates(workload: ProductWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
     """The likeliest tiles. Raises NoTileError when none is within bounds, or when TVM's own schedule should take as
     little, within the margin of every guess."""
-    matmul, sums = workload.matmul, sums_of(workload.mod)
+    matmul, reducing = workload.matmul, reduction_block_of(workload.mod)
     found = likeliest(matmul, _ATTEMPTS, device)
     if not found:
         raise NoTileError(f"no tile of {matmul.extents} is within bounds")
-    other_s = None if sums is None or sums.problem is None else default_s(sums.problem, device)
+    other_s = None if reducing is None or reducing.problem is None else default_s(reducing.problem, device)
     for tile, expected_s in found:
         against = None if other_s is None else against_guess(expected_s, other_s, launches_s=device.launches.threads)
         if against is not None:
@@ -54,7 +54,7 @@ def candidates(workload: ProductWorkload, device: GpuDevice) -> Iterator[KernelC
 
 
 def _compared_s(matmul: Matmul, expected_s: float) -> float:
-    if matmul.is_batch_by_sums:  # other tiles took 0.96 to 2.5 times as long for 18 of these (ADR 44)
+    if matmul.is_batch_with_outer_k:  # other tiles took 0.96 to 2.5 times as long for 18 of these (ADR 44)
         return 0.0
     return expected_s * (GUESS_MARGIN if matmul.extents[2] <= _FEW_COLUMNS else 1.0)
 

@@ -1,11 +1,12 @@
 """Split-K within a block, a sketch for GPUs in float32: matmuls, and convolutions as implicit GEMM.
 
 A matmul of few results has too few threads to wait for memory where each has its own results: 128 × 768 results, 16 of
-a thread, are 192 warps for 132 multiprocessors. Here a block's threads are in groups, each of which adds up its part of
-every step, so that there are as many times the warps. Partial sums go through shared memory at the end (``rfactor``)
-and are added by all threads, which then compute what follows: one kernel, no workspace, no atomic additions.
+a thread, are 192 warps for 132 multiprocessors. Here a block's threads are in groups, each of which accumulates its
+part of every step, so that there are as many times the warps (CUTLASS calls it sliced-K). Partial sums go through
+shared memory at the end (``rfactor``) and are reduced by all threads, which then compute the epilogue: one kernel, no
+workspace and no atomic additions, as split-K among blocks has them (Osama et al., "Stream-K", 2023).
 
-Operands lie in shared memory in the order in which memory has them, so that loads meet neighbouring addresses and
+Operands lie in shared memory in the order in which memory has them, so that loads are coalesced and
 become vectors, or, where a convolution has windows, whole windows of one thread, whose places are constants in the
 kernel (computing each element's place takes longer than all multiplications). An operand along K has longer rows, so
 that threads that read different rows meet different banks; along the other operand a thread has its results in vectors
@@ -29,7 +30,6 @@ from tunehub.kernels.cuda.gemm.matmul import (
     LOCAL_STAGE,
     Axis,
     Matmul,
-    add_parts,
     as_matmul,
     cut_results,
     find_matmul,
@@ -38,6 +38,7 @@ from tunehub.kernels.cuda.gemm.matmul import (
     is_pipelined,
     own_loops,
     pad_to,
+    reduce_partials,
     splits_of,
 )
 from tunehub.target.gpu_architectures import BANKS, REGISTERS, REGISTERS_OF_A_THREAD, SM_80, WARP
@@ -49,7 +50,7 @@ GROUPS = (2, 4, 8, 16)
 DEPTHS = (4, 8, 16, 32)  # K of a group between two loads
 WINDOWS = (1, 2, 4)  # the same in windows, where an operand has any
 FEWEST_THREADS, MOST_THREADS = 128, SM_80.threads  # of a block
-MOST_SUMS, FEWEST_SUMS = 64, 4  # of a thread
+MOST_ACCUMULATORS, FEWEST_ACCUMULATORS = 64, 4  # of a thread
 _OTHER_REGISTERS = 32  # of a thread: addresses and counters
 _VECTOR = 4  # elements that are read and written at once
 _FLOAT = 4  # bytes
@@ -101,9 +102,9 @@ class SplitTile(_BlockShape[int]):
     """The choices of a sketch, (slow, fast) where there are two: along the results whose neighbours are far apart in
     memory, and along those whose neighbours are neighbours.
 
-    A block has ``groups`` of ``threads``, each of which holds ``sums``; ``depth`` of K of each group are loaded at a
-    time; a thread loads ``vectors`` of neighbours at once: one vector, or the places of whole windows.
-    ``pipelined``: the next load is under way while the last is multiplied.
+    A block has ``groups`` of ``threads``, each of which holds so many accumulators (``sums``, as records call them);
+    ``depth`` of K of each group are loaded at a time; a thread loads ``vectors`` of neighbours at once: one vector, or
+    the places of whole windows. ``pipelined``: the next load is under way while the last is multiplied.
     """
 
     groups: int
@@ -174,7 +175,7 @@ def all_tiles(matmul: Matmul) -> SplitTiles:
     """Every tile that may suit ``matmul``: padding is little, and shared memory and registers suffice."""
     both = sides(matmul)
     slow, fast = (list(_cuts(side.extent)) for side in both)
-    cuts = [(a, b, c, d) for a, c in slow for b, d in fast if FEWEST_SUMS <= c * d <= MOST_SUMS]
+    cuts = [(a, b, c, d) for a, c in slow for b, d in fast if FEWEST_ACCUMULATORS <= c * d <= MOST_ACCUMULATORS]
     rows = [(g, depth, later) for g in GROUPS for depth in _depths(both) for later in (0, 1)]
     if not cuts:
         rows = []
@@ -190,7 +191,7 @@ def all_tiles(matmul: Matmul) -> SplitTiles:
         pipelined=own[:, 2].astype(bool),
     )
     count = found.block_threads
-    even = (each[:, 2] * each[:, 3]) % found.groups == 0  # every thread adds up as many partial sums
+    even = (each[:, 2] * each[:, 3]) % found.groups == 0  # every thread reduces as many partial sums
     found = found.at((count % WARP == 0) & (count >= FEWEST_THREADS) & (count <= MOST_THREADS) & even)
     found = _vectorised(both, found)
     return found.at(_suit(found, matmul))
@@ -208,17 +209,21 @@ def apply(mod: IRModule, matmul: Matmul, tile: SplitTile) -> Schedule:
 
     schedule = Schedule(mod, debug_mask="none", error_render_level="none")
     both = sides(matmul)
+    # Step 1. An implicit GEMM whose extents tiles divide; padding is zero.
     total = _as_matmul(schedule, matmul, both)
     pad_to(schedule, total, (both[0].extent, both[1].extent, matmul.extents[3]), tile.block)
+    # Step 2. Split K among groups of threads; their partial sums meet in shared memory, in the same kernel.
     partial = _split_k(schedule, total, tile)
     result, kept = _placed(schedule, total, partial, matmul, tile)
     _shared(schedule, kept, both, tile)
-    depth = _summed(schedule, partial, both, tile)
+    # Step 3. Mainloop: accumulators in registers, operands through shared memory, loads by vectors.
+    depth = _accumulated(schedule, partial, both, tile)
     for side, vector in zip(both, tile.vectors, strict=True):
         _loaded(schedule, partial, depth, side, tile, vector)
     start = schedule.decompose_reduction(partial, depth)
     for loop in schedule.get_loops(start)[-4:]:
         schedule.unroll(loop)
+    # Step 4. Epilogue.
     inline_consumers(schedule, result)
     schedule.vectorize(schedule.get_loops(result)[-1])
     return schedule
@@ -249,8 +254,8 @@ def shared_memory(matmul: Matmul, tile: Any) -> Any:
     one, other = (
         extent * _row(k) if side.along else k * extent for side, extent in zip(sides(matmul), (slow, fast), strict=True)
     )
-    sums = tile.groups * slow * fast
-    return _FLOAT * (np.maximum(np.maximum(one, other), sums) + np.minimum(one, other))
+    partial = tile.groups * slow * fast
+    return _FLOAT * (np.maximum(np.maximum(one, other), partial) + np.minimum(one, other))
 
 
 def registers(matmul: Matmul, tile: Any) -> Any:
@@ -285,7 +290,7 @@ def _as_matmul(schedule: Schedule, matmul: Matmul, both: tuple[Side, Side]) -> B
 
 
 def _split_k(schedule: Schedule, total: BlockRV, tile: SplitTile) -> BlockRV:
-    """The block that makes the groups' partial sums; ``total`` adds these from now on."""
+    """The block with the groups' partial sums; ``total`` reduces these from now on."""
     k = schedule.get_loops(total)[-1]
     straight = _straight(tile)
     _, group, _, _ = schedule.split(k, [None, tile.groups, tile.depth // straight, straight])
@@ -305,7 +310,7 @@ def _placed(
     schedule.compute_at(kept, grid, preserve_unit_loops=True)
     schedule.compute_at(partial, grid, preserve_unit_loops=True)
     threads = (tile.groups, math.prod(tile.threads))
-    add_parts(schedule, total, loops, tile.block[1], _result_vector(matmul, tile), threads)
+    reduce_partials(schedule, total, loops, tile.block[1], _result_vector(matmul, tile), threads)
     return result, kept
 
 
@@ -335,8 +340,8 @@ def _shared(schedule: Schedule, kept: BlockRV, both: Sequence[Side], tile: Split
     schedule.vectorize(fast_own)
 
 
-def _summed(schedule: Schedule, partial: BlockRV, both: Sequence[Side], tile: SplitTile) -> LoopRV:
-    """Add up in registers; the loop over loads."""
+def _accumulated(schedule: Schedule, partial: BlockRV, both: Sequence[Side], tile: SplitTile) -> LoopRV:
+    """Accumulate in registers; the loop over loads."""
     group, *_, slow, fast, depth, part, step = own_loops(schedule, partial)
     (slow, slow_thread, slow_own), (fast, fast_thread, fast_own) = _spread(schedule, (slow, fast), both, tile)
     own = (slow, slow_own, fast, fast_own)
@@ -405,7 +410,7 @@ def _whole(run: int, axes: Sequence[Axis], spatial: bool) -> int:
 
 
 def _cuts(extent: int) -> Iterator[tuple[int, int]]:
-    """Pairs (threads, sums of a thread) along a side of ``extent`` results, with little padding."""
+    """Pairs (threads, accumulators of a thread) along a side of ``extent`` results, with little padding."""
     for threads in range(1, WARP + 1):
         for own in (1, 2, 4, 7, 8):
             size = threads * own

@@ -14,7 +14,7 @@ from tunehub.kernels.devices.device import GpuDevice
 from tunehub.target.gpu_architectures import RESERVED_BYTES, WARP
 
 _SECTOR = 32  # bytes that are loaded at once
-_OF_SUMS, _OF_OPERAND, _OTHER_REGISTERS = 8, 8, 48  # registers of a thread: for a fragment, and addresses
+_OF_ACCUMULATORS, _OF_OPERAND, _OTHER_REGISTERS = 8, 8, 48  # registers of a thread: for a fragment, and addresses
 
 
 def seconds(matmul: Matmul, tile: TensorTile, device: GpuDevice) -> float:
@@ -64,7 +64,7 @@ def counts(matmul: Matmul, tile: TensorTile, device: GpuDevice) -> dict[str, flo
 def _resident(tile: TensorTile, device: GpuDevice) -> int:
     """How many blocks fit on a multiprocessor at a time."""
     waiting = sum(tile.block[:2]) * tile.block[2] / tile.threads / 2 if tile.pipelined else 0.0
-    own = math.prod(tile.fragments) * _OF_SUMS + sum(tile.fragments) * _OF_OPERAND
+    own = math.prod(tile.fragments) * _OF_ACCUMULATORS + sum(tile.fragments) * _OF_OPERAND
     registers = min(255.0, own + waiting + _OTHER_REGISTERS)
     limits = (
         device.warps / tile.all_warps,

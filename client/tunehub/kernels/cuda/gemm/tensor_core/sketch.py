@@ -1,9 +1,9 @@
 """A sketch for the tensor cores of NVIDIA GPUs: matmuls, and convolutions as implicit GEMM, in half precision.
 
 The structure is that of TVM's own rule for matrix products (``s_tir/dlight/gpu/matmul.py``, ``MatmulTensorization``):
-operands go through shared memory into fragments of 16 × 16 (WMMA), warps hold tiles of sums in float32, and the sums
-go through shared memory into whatever follows. Unlike there, tiles are free, so that small matmuls fill a large GPU;
-an operand lies in shared memory in the order in which memory has it, so that loads meet neighbouring addresses; and a
+operands go through shared memory into fragments of 16 × 16 (WMMA), warps hold tiles of accumulators in float32, which
+go through shared memory into the epilogue. Unlike there, tiles are free, so that small matmuls fill a large GPU;
+an operand lies in shared memory in the order in which memory has it, so that loads are coalesced; and a
 convolution's channels and places become rows, columns and K without being copied first. To compute where each
 element of a window lies takes several times as long as all multiplications (a 3 × 3 convolution of 512 channels 101 µs
 on an H200); so a thread may load whole windows, each at a constant distance from the last (28 µs). K may be split among
@@ -25,7 +25,6 @@ from tunehub.kernels.cuda.gemm.matmul import (
     LOCAL_STAGE,
     SIDE,
     Matmul,
-    add_parts,
     as_matmul,
     cut_results,
     find_matmul,
@@ -34,6 +33,7 @@ from tunehub.kernels.cuda.gemm.matmul import (
     is_pipelined,
     own_loops,
     pad_to,
+    reduce_partials,
     splits_of,
 )
 from tunehub.target.gpu_architectures import ASKED_SHARED_BYTES, FEWEST_ASKED_BYTES, SM_80, WARP
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tunehub.tir.types import BlockRV, IRModule, LoopRV, PortableTrace, Schedule
 
 # TVM's StorageRewrite would put accumulators where operands were, then refuse the pointer for its type; not of these.
-_OPERANDS, _SUMS = "shared", "shared.dyn"
+_OPERANDS, _ACCUMULATORS = "shared", "shared.dyn"
 _SKEW = 8  # elements that a row is longer, so that rows start at different banks
 GROUPS = (1, 2, 4)
 MOST_WARPS = 16
@@ -54,7 +54,7 @@ _WINDOWS = (1, 2, 4)  # fragments along each place of a window that are whole_wi
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class TensorTile:
     """The choices of a sketch. A block has ``warps`` (along rows and columns), each of which holds ``fragments`` of
-    sums; ``k_fragments`` along K are loaded at a time, ``vectors`` elements of A and of B by a thread at once.
+    accumulators; ``k_fragments`` along K are loaded at a time, ``vectors`` elements of A and of B by a thread at once.
     ``pipelined``: the next load is under way while the last is multiplied. ``whole_windows``: a thread loads whole
     windows of one row of A, so that their places are constants in the kernel; otherwise it computes each element's.
     There are ``groups`` of so many warps, each of which adds up ``k_fragments`` of its own of what is loaded at a time.
@@ -115,18 +115,23 @@ def apply(mod: IRModule, matmul: Matmul, tile: TensorTile) -> Schedule:
     from tvm.s_tir import Schedule
 
     schedule = Schedule(mod, debug_mask="none", error_render_level="none")
+    # Step 1. An implicit GEMM whose extents tiles divide; padding is zero.
     last = ("columns", "k") if matmul.k_last else ("k", "columns")
     dimensions = (("batch", "rows", "k"), ("batch", *last), ("batch", "rows", "columns"))
     main = as_matmul(schedule, matmul, dimensions, ("batch", "rows", "columns", "k"))
     pad_to(schedule, main, matmul.extents[1:], tile.block)
+    # Step 2. Blocks of threads, warps, fragments; K split among groups of warps where the tile has some.
     blocks, result = _split_k(schedule, main, matmul, tile) if tile.groups > 1 else (_tiled(schedule, main, tile), None)
+    # Step 3. Operands through shared memory into fragments, accumulators back through it.
     loads = [_loaded(schedule, blocks, matmul, tile, number) for number in (0, 1)]
     for load in loads:
         inline_producers(schedule, load)
     fragments = [_fragments(schedule, blocks, number) for number in (0, 1)]
     stored, store = _stored(schedule, blocks) if result is None else (result, _kept(schedule, blocks))
+    # Step 4. WMMA, accumulators zeroed before the mainloop.
     start = schedule.decompose_reduction(blocks.outer, blocks.depth)
     _tensorize(schedule, blocks, matmul, fragments, store, start)
+    # Step 5. Epilogue.
     inline_consumers(schedule, stored)
     if result is None:
         _written(schedule, stored, matmul)
@@ -192,12 +197,12 @@ def _tiled(schedule: Schedule, main: BlockRV, tile: TensorTile) -> _Blocks:
 
 
 def _split_k(schedule: Schedule, total: BlockRV, matmul: Matmul, tile: TensorTile) -> tuple[_Blocks, Any]:
-    """As :func:`_tiled`, for a block that makes the accumulators of each group of warps; ``total`` adds these from now
-    on, in front of the other block that is returned, which writes results."""
+    """As :func:`_tiled`, for a block that makes the accumulators of each group of warps; ``total`` reduces these from
+    now on, in front of the other block that is returned, which writes results."""
     *_, k = schedule.get_loops(total)
     _, group, _ = schedule.split(k, [None, tile.groups, SIDE * tile.k_fragments])
     partial = schedule.rfactor(group, 0)
-    schedule.set_scope(partial, 0, _SUMS)
+    schedule.set_scope(partial, 0, _ACCUMULATORS)
     result = schedule.cache_write(total, 0, "local")
     grid, *loops = cut_results(schedule, result, tile.block)
     for block in (total, partial):
@@ -207,7 +212,7 @@ def _split_k(schedule: Schedule, total: BlockRV, matmul: Matmul, tile: TensorTil
         schedule.reorder(*loops)
     rows, columns, _ = tile.block
     row, vector = (rows, 1) if matmul.columns_first else (columns, math.gcd(4, rows * columns // tile.threads))
-    add_parts(schedule, total, loops, row, vector, (tile.all_warps, WARP))
+    reduce_partials(schedule, total, loops, row, vector, (tile.all_warps, WARP))
     return _tiled_group(schedule, partial, tile), result
 
 
@@ -288,7 +293,7 @@ def _kept(schedule: Schedule, blocks: _Blocks) -> BlockRV:
 
 def _stored(schedule: Schedule, blocks: _Blocks) -> tuple[BlockRV, BlockRV]:
     """The blocks that take accumulators from fragments into shared memory, and from there on."""
-    stored = schedule.cache_write(blocks.outer, 0, _SUMS)
+    stored = schedule.cache_write(blocks.outer, 0, _ACCUMULATORS)
     schedule.storage_align(stored, 0, -2, SIDE, _SKEW // 2)
     store = _kept(schedule, blocks)
     schedule.reverse_compute_at(stored, blocks.warp)
@@ -316,7 +321,7 @@ def _tensorize(
         schedule.tensorize(_cut(schedule, block), name)
     (first,) = schedule.get_child_blocks(start)
     schedule.tensorize(schedule.get_loops(first)[-2], f"wmma_fill_{kind}_f32")
-    schedule.tensorize(schedule.get_loops(store)[-2], f"wmma_store_{kind}_f32_{_SUMS.replace('.', '_')}")
+    schedule.tensorize(schedule.get_loops(store)[-2], f"wmma_store_{kind}_f32_{_ACCUMULATORS.replace('.', '_')}")
     schedule.tensorize(schedule.get_loops(blocks.inner)[-3], f"wmma_sync_{kind}_f16f16f32{transposed}")
 
 
@@ -393,8 +398,8 @@ def _suits(tile: TensorTile, rows: int, columns: int, k: int) -> bool:
         return False
     if tile.pipelined and (tile.block[2] >= k or _waiting(tile) > _MOST_WAITING):
         return False  # there is no next load, or it takes too many registers
-    sums, total = _sum_bytes(tile), shared_memory(tile)
-    return total <= SM_80.shared_memory or (sums >= FEWEST_ASKED_BYTES and total <= ASKED_SHARED_BYTES)
+    accumulators, total = _accumulator_bytes(tile), shared_memory(tile)
+    return total <= SM_80.shared_memory or (accumulators >= FEWEST_ASKED_BYTES and total <= ASKED_SHARED_BYTES)
 
 
 def _waiting(tile: TensorTile) -> int:
@@ -407,10 +412,10 @@ def shared_memory(tile: TensorTile) -> int:
     """Bytes of shared memory that a block of ``tile`` takes at most."""
     rows, columns, depth = tile.block
     operands = 2 * (rows * (depth + _SKEW) + max(columns * (depth + _SKEW), depth * (columns + _SKEW)))
-    return operands * (2 if tile.pipelined else 1) + _sum_bytes(tile)
+    return operands * (2 if tile.pipelined else 1) + _accumulator_bytes(tile)
 
 
-def _sum_bytes(tile: TensorTile) -> int:
+def _accumulator_bytes(tile: TensorTile) -> int:
     """Of dynamic shared memory, which accumulators are in."""
     rows, columns, _ = tile.block
     return 4 * tile.groups * rows * columns

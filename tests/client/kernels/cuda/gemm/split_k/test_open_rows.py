@@ -14,7 +14,7 @@ import tvm
 from tvm import te, tirx, topi
 
 from tunehub.kernels.cuda.gemm.matmul import Matmul
-from tunehub.kernels.cuda.gemm.split_k.open_rows import DividedRows, divided_rows, over_rows
+from tunehub.kernels.cuda.gemm.split_k.open_rows import SplitKRows, over_rows, split_k_rows
 from tunehub.kernels.cuda.gemm.split_k.rule import likeliest
 from tunehub.kernels.cuda.open_function import OpenFunction, open_function
 from tunehub.kernels.cuda.pieces import NotPiecesError, RowBlocks
@@ -89,7 +89,7 @@ CASES = {
 }
 
 
-def _apart(whole: OpenFunction, found: DividedRows, shapes: Any, expected: Any) -> dict[int, float]:
+def _apart(whole: OpenFunction, found: SplitKRows, shapes: Any, expected: Any) -> dict[int, float]:
     looped = one_after_the_other(main_module(over_rows(whole, found)))
     library = tvm.tirx.build(looped, target=tvm.target.Target({"kind": "llvm", "opt-level": 0}))
     apart = {}
@@ -103,9 +103,9 @@ def _apart(whole: OpenFunction, found: DividedRows, shapes: Any, expected: Any) 
     return apart
 
 
-def _some(whole: OpenFunction) -> list[DividedRows]:
+def _some(whole: OpenFunction) -> list[SplitKRows]:
     """Tiles whose blocks end within images and those that do not, the shortest pieces first."""
-    found = {each.length: each for each in reversed(divided_rows(whole, (1, 3, 8, 33), DEVICE))}
+    found = {each.length: each for each in reversed(split_k_rows(whole, (1, 3, 8, 33), DEVICE))}
     lengths = sorted(found)
     return [found[length] for length in {*lengths[:1], *lengths[-1:]}]
 
@@ -150,7 +150,7 @@ def _grid(loop: Any) -> list[Any]:
 
 def test_what_a_tile_should_take_is_what_it_takes_as_a_static_function() -> None:
     whole, _ = _images(1, channels_last=False)
-    (found, *_) = divided_rows(whole, (8,), DEVICE)
+    (found, *_) = split_k_rows(whole, (8,), DEVICE)
     static: Matmul = found.product.at(8)
     assert (found.tile, pytest.approx(found.seconds_at(8))) in likeliest(static, 2, DEVICE)
 
@@ -164,12 +164,12 @@ def test_a_piece_ends_where_a_block_does() -> None:
 
 def test_blocks_that_are_not_those_of_the_piece_are_refused() -> None:
     whole, _ = _rows()
-    (found, *_) = divided_rows(whole, (33,), DEVICE)
+    (found, *_) = split_k_rows(whole, (33,), DEVICE)
     with pytest.raises(NotPiecesError, match="blocks"):
         whole.over(_static(whole, found), found.length, replace(found.blocks, beside=found.blocks.beside + 1))
 
 
-def _static(whole: OpenFunction, found: DividedRows) -> Any:
+def _static(whole: OpenFunction, found: SplitKRows) -> Any:
     from tunehub.kernels.cuda.gemm.split_k.sketch import apply, matmul_of
 
     piece = whole.piece(found.length)
@@ -180,4 +180,4 @@ def _static(whole: OpenFunction, found: DividedRows) -> Any:
 
 def test_what_is_no_product_has_no_such_tiles() -> None:
     data = te.placeholder((tirx.Var("rows", "int64"), 8), name="data")
-    assert divided_rows(_whole(data, topi.nn.relu(data)), (1, 8), DEVICE) == ()
+    assert split_k_rows(_whole(data, topi.nn.relu(data)), (1, 8), DEVICE) == ()

@@ -63,7 +63,7 @@ def test_what_is_served_is_checked_and_promises_more(mod: Any, monkeypatch: pyte
     assert 1e-6 < expected_s < 1e-3
     assert any(each.kind.name == "RFactor" for each in schedule.trace.insts)
     request = Request(mod=mod, target=H200, lookup=EmptyLookup())
-    assert request.divided in (expected_s, None)  # other tiles promise more
+    assert request.split_k_s in (expected_s, None)  # other tiles promise more
 
 
 def test_others_serve_where_they_should_be_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_others_serve_where_they_should_be_as_fast(monkeypatch: pytest.MonkeyPat
 def test_costs_of_other_tiles_do_not_count_for_batches_by_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_tiles, "candidates", lambda *_: iter([KernelCandidate(tile=None, seconds=1e-9)]))
     divided = [
-        Request(mod=mod, target=H200, lookup=EmptyLookup()).divided for mod in (batched(16, 64, 98, 64), scores())
+        Request(mod=mod, target=H200, lookup=EmptyLookup()).split_k_s for mod in (batched(16, 64, 98, 64), scores())
     ]
     assert divided[0] is not None and divided[1] is None
 

@@ -169,7 +169,7 @@ def test_few_outputs_are_for_plain_tiles() -> None:
     assert re.fullmatch(r"another kernel should take 3\.\d+ µs, this one \d\.\d+", rejected)
     wide = half_conv(28, 64, 64, 3, 1)
     found = by_one(tensor_core_rule, wide, H200)
-    assert found is not None and cuda_tiles.sums_of(wide, narrow=True) is None
+    assert found is not None and cuda_tiles.reduction_block_of(wide, narrow=True) is None
 
 
 def test_loads_in_pieces_cost_what_they_take() -> None:
