@@ -12,7 +12,7 @@ from tunehub_registry.target import Model
 _Rate = Annotated[float, Meta(ge=1e6, le=1e18)]
 
 
-class GpuProfile(profiles.Profile, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GpuProfile(profiles.DeviceProfile, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What kernels reached: ``bandwidth`` in bytes a second of memory, ``l2_bandwidth`` of what is in its cache,
     ``flops`` in float32 and ``tensor_flops`` of tensor cores in float16, two operations for a multiply-add, and the
     ``clock`` of multiprocessors in Hz. ``launch_s``: a kernel behind others that does nothing. ``tensor_flops`` is None

@@ -20,7 +20,7 @@ _BytesASecond = Annotated[float, Meta(ge=1e6, le=1e14)]
 _Feature = Annotated[str, Meta(pattern=r"^[+-][a-z0-9._-]{1,63}\Z")]
 
 
-class MachineProfile(profiles.Profile, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MachineProfile(profiles.DeviceProfile, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``multiply_add_s``: of one vector of float32 on one core, where many are independent, ``dependent_s``: where each
     waits for the one before. ``memory_bytes``: that one core reads from memory in a second. ``region_s``: what a
     parallel region of all ``cores`` takes that does nothing.

@@ -13,7 +13,7 @@ MAX_PROFILE_BYTES = 16 << 10
 _VERSION = 1
 
 
-class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``measured`` is the day."""
 
     measured: str
@@ -25,7 +25,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise FieldError("version", f"is {self.version}, known is {_VERSION}")
 
 
-P = TypeVar("P", bound=Profile)
+P = TypeVar("P", bound=DeviceProfile)
 
 
 def parse(data: bytes, kind: type[P], source: str) -> P:
@@ -33,7 +33,7 @@ def parse(data: bytes, kind: type[P], source: str) -> P:
     return _json.convert(_json.decode(data, source, max_bytes=MAX_PROFILE_BYTES), kind, source)
 
 
-def encode(profile: Profile, device: str) -> bytes:
+def encode(profile: DeviceProfile, device: str) -> bytes:
     """Write the profile of ``device``, indented, keys sorted. Raises FormatError if it could not be read again."""
     data = _json.encode(profile, indent=2)
     parse(data, type(profile), f"profile of {device}")
