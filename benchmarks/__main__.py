@@ -14,7 +14,18 @@ from tunehub.target.host import physical_cores
 
 NAMES = (
     *("client", "compile_time", "documents", "dynamic", "gpu", "gpu_default", "gpu_fit", "gpu_fuzz", "gpu_served"),
-    *("gpu_tiles", "layers", "legacy", "low_batch", "networks", "open_fuzz", "precision", "pt2e", "pytorch"),
+    *(
+        "gpu_tiles",
+        "language_models",
+        "layers",
+        "legacy",
+        "low_batch",
+        "networks",
+        "open_fuzz",
+        "precision",
+        "pt2e",
+        "pytorch",
+    ),
     *("quantised", "random_traces", "registry", "relay_gpu", "relay_trials", "schedules", "templates", "transfer"),
     *("tuning", "warm_start", "zoo"),
 )

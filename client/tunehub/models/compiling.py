@@ -37,11 +37,11 @@ GRAPHS = {"relax.backend.use_cuda_graph": True}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompiledLanguageModel:
-    """`steps`: its functions take pages as tensors, not TVM's cache."""
+    """`steps`: its functions take pages as tensors, not TVM's cache. `report`: of a compile through tunehub."""
 
     executable: Executable
     exported: ExportedModel
-    report: Report
+    report: Report | None
     steps: bool
 
     def session(self, weights: Iterable[DeviceTensor], device: Device, sizes: CacheSizes) -> LanguageSession:

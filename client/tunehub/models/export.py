@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tunehub.graph.types import Expr
     from tunehub.models.config import ModelConfig
     from tunehub.models.quantization import Quantization
-    from tunehub.models.types import KVCache, SizeVar
+    from tunehub.models.types import KVCache, SizeVar, Tensor
     from tunehub.target.types import Target, TargetLike
     from tunehub.tir.types import IRModule
 
@@ -66,11 +66,19 @@ def export(
     model.create_tir_paged_kv_cache = _cache_creator(config, kind, tvm_target)
     with tvm_target:
         module, named = model.export_tvm(spec=nn.spec.ModuleSpec.from_raw(_specs(config, kind, functions), model))
-    parameters = tuple(
+    return ExportedModel(module=module, parameters=_parameters(named), config=config, quantization=kind)
+
+
+def parameters_of(config: ModelConfig, kind: Quantization) -> tuple[ModelParameter, ...]:
+    """Those of the module, without exporting it."""
+    return _parameters(Decoder(config, kind).named_parameters())
+
+
+def _parameters(named: Iterable[tuple[str, Tensor]]) -> tuple[ModelParameter, ...]:
+    return tuple(
         ModelParameter(name=name, shape=tuple(int(each) for each in value.shape), dtype=str(value.dtype))
         for name, value in named
     )
-    return ExportedModel(module=module, parameters=parameters, config=config, quantization=kind)
 
 
 def _specs(config: ModelConfig, kind: Quantization, functions: Sequence[str]) -> dict[str, dict[str, Any]]:

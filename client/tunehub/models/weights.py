@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tunehub.exceptions import ModelError
-from tunehub.models.config import Experts
+from tunehub.models.config import Experts, ModelConfig
 from tunehub.models.quantization import GROUP, Quantization
 
 if TYPE_CHECKING:
-    from tunehub.models.export import ExportedModel, ModelParameter
+    from tunehub.models.export import ModelParameter
 
 Array = npt.NDArray[Any]
 
@@ -79,16 +79,18 @@ def _places(folder: Path) -> Mapping[str, str]:
     return places
 
 
-def arrays(exported: ExportedModel, folder: Path) -> Iterator[Array]:
+def arrays(
+    parameters: Sequence[ModelParameter], config: ModelConfig, kind: Quantization, folder: Path
+) -> Iterator[Array]:
     """The parameters of a module in their order. Raises ModelError for a weight that is missing or of another shape."""
     checkpoint, last = ModelWeights(folder), ("", (np.empty(0), np.empty(0)))
-    for parameter in exported.parameters:
+    for parameter in parameters:
         base, _, part = parameter.name.rpartition(".")
         if part not in ("q_weight", "q_scale"):
-            yield _checked(_joined(checkpoint, parameter.name, exported), parameter, folder)
+            yield _checked(_joined(checkpoint, parameter.name, config), parameter, folder)
             continue
         if last[0] != base:
-            last = (base, quantized(_joined(checkpoint, f"{base}.weight", exported), exported.quantization))
+            last = (base, quantized(_joined(checkpoint, f"{base}.weight", config), kind))
         yield _checked(last[1][part == "q_scale"], parameter, folder)
 
 
@@ -101,12 +103,12 @@ def _checked(array: Array, parameter: ModelParameter, folder: Path) -> Array:
     return array.astype(parameter.dtype, copy=False)
 
 
-def _joined(checkpoint: ModelWeights, name: str, exported: ExportedModel) -> Array:
+def _joined(checkpoint: ModelWeights, name: str, config: ModelConfig) -> Array:
     """What a parameter is made of, put together."""
-    found = [checkpoint.tensor(each) for each in sources(name, exported.config.family, exported.config.experts)]
-    if ".moe.e" not in name:
+    found = [checkpoint.tensor(each) for each in sources(name, config.family, config.experts)]
+    if config.experts is None or not name.endswith(("e1_e3.weight", "e2.weight")):
         return found[0] if len(found) == 1 else np.concatenate(found)
-    each = len(found) // exported.config.experts.count  # type: ignore[union-attr]
+    each = len(found) // config.experts.count
     return np.stack([np.concatenate(found[at : at + each]) for at in range(0, len(found), each)])
 
 

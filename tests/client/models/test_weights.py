@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from safetensors.numpy import save_file
 
 from tunehub.exceptions import ModelError
 from tunehub.models.config import Experts
-from tunehub.models.export import export
+from tunehub.models.export import ExportedModel, export, parameters_of
 from tunehub.models.quantization import QUANTIZATIONS, quantization
 from tunehub.models.weights import arrays, dequantized_rows, has_weights, quantized, sources
 
@@ -51,10 +52,19 @@ def _saved(folder: Path, tensors: dict[str, Any]) -> Path:
     return folder
 
 
+def _arrays(exported: ExportedModel, folder: Path) -> Iterator[Any]:
+    return arrays(exported.parameters, exported.config, exported.quantization, folder)
+
+
+def test_parameters_are_known_without_an_export() -> None:
+    exported = export(TINY, "llvm", "q4f16_1", functions=("embed",))
+    assert parameters_of(TINY, exported.quantization) == exported.parameters
+
+
 def test_projections_are_joined_row_upon_row(tmp_path: Path) -> None:
     tensors, exported = _tensors(), export(TINY, "llvm", "q0f32", functions=("embed",))
     names = [each.name for each in exported.parameters]
-    found = dict(zip(names, arrays(exported, _saved(tmp_path, tensors)), strict=True))
+    found = dict(zip(names, _arrays(exported, _saved(tmp_path, tensors)), strict=True))
     parts = [tensors[f"model.layers.0.self_attn.{each}_proj.weight"] for each in "qkv"]
     np.testing.assert_array_equal(found["model.layers.0.self_attn.qkv_proj.weight"], np.concatenate(parts))
 
@@ -62,7 +72,7 @@ def test_projections_are_joined_row_upon_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(QUANTIZATIONS))
 def test_parameters_have_the_shapes_and_types_of_the_module(tmp_path: Path, name: str) -> None:
     exported = export(TINY, "llvm", name, functions=("embed",))
-    for parameter, array in zip(exported.parameters, arrays(exported, _saved(tmp_path, _tensors())), strict=True):
+    for parameter, array in zip(exported.parameters, _arrays(exported, _saved(tmp_path, _tensors())), strict=True):
         assert (array.shape, str(array.dtype)) == (parameter.shape, parameter.dtype)
 
 
@@ -74,7 +84,7 @@ def test_files_are_found_by_the_index(tmp_path: Path) -> None:
     places = {name: f"part-{number}.safetensors" for number, half in enumerate(halves) for name in half}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     assert has_weights(tmp_path)
-    assert len(list(arrays(export(TINY, "llvm", "q0f32", functions=("embed",)), tmp_path))) == 9
+    assert len(list(_arrays(export(TINY, "llvm", "q0f32", functions=("embed",)), tmp_path))) == 9
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -109,24 +119,24 @@ def test_a_missing_weight_is_named(tmp_path: Path) -> None:
     tensors = _tensors()
     del tensors["model.norm.weight"]
     with pytest.raises(ModelError, match=r"model\.norm\.weight"):
-        list(arrays(export(TINY, "llvm", "q0f32", functions=("embed",)), _saved(tmp_path, tensors)))
+        list(_arrays(export(TINY, "llvm", "q0f32", functions=("embed",)), _saved(tmp_path, tensors)))
 
 
 def test_a_weight_of_another_model_is_named(tmp_path: Path) -> None:
     exported = export(small(TINY, vocabulary=60), "llvm", "q0f32", functions=("embed",))
     with pytest.raises(ModelError, match=r"embed_tokens.*config\.json says \(60, 32\)"):
-        list(arrays(exported, _saved(tmp_path, _tensors())))
+        list(_arrays(exported, _saved(tmp_path, _tensors())))
 
 
 @pytest.mark.parametrize("place", ["../part.safetensors", "/etc/passwd", "sub/x.safetensors", "part.bin"])
 def test_an_index_names_only_files_beside_it(tmp_path: Path, place: str) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"model.norm.weight": place}}))
     with pytest.raises(ModelError, match="beside the index"):
-        list(arrays(export(TINY, "llvm", "q0f32", functions=("embed",)), tmp_path))
+        list(_arrays(export(TINY, "llvm", "q0f32", functions=("embed",)), tmp_path))
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 64, b"\x10\x00\x00\x00\x00\x00\x00\x00{}"])
 def test_a_file_that_is_no_safetensors_is_an_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(ModelError, match=r"model\.safetensors"):
-        list(arrays(export(TINY, "llvm", "q0f32", functions=("embed",)), tmp_path))
+        list(_arrays(export(TINY, "llvm", "q0f32", functions=("embed",)), tmp_path))

@@ -1,0 +1,198 @@
+"""Language models of known shapes with random weights: tokens a second beside PyTorch, with CUDA graphs on both sides.
+
+``python -m benchmarks language_models --device cuda --models llama-3-8b --quantizations q0f16,q4f16_1 --batches 1,8,32
+--contexts 512,8192 --against torch,torch_compiled --out FILE.jsonl`` compiles each model once and measures, in turns,
+steps of every batch at every context and prompts of the lengths ``--prompts``; each runtime has a process of its own.
+``--device cpu`` does so on this CPU, with PyTorch eager and compiled. A line of JSON for each figure goes to FILE while
+it is measured; logits are compared with PyTorch's, which computes a quantised model with the floats of its words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.shared.table import Row
+from tunehub.models.config import ModelConfig
+from tunehub.target.host import physical_cores
+from tunehub_builder.bench.language_models.case import LanguageCase
+from tunehub_builder.bench.language_models.measuring import (
+    OURS,
+    Asked,
+    LanguageComparison,
+    LanguageRow,
+    compare_language,
+)
+
+MODELS: Mapping[str, ModelConfig] = {
+    "llama-3-8b": ModelConfig(
+        family="llama",
+        hidden=4096,
+        intermediate=14336,
+        layers=32,
+        heads=32,
+        kv_heads=8,
+        head_dim=128,
+        vocabulary=128256,
+        context=8192,
+        epsilon=1e-5,
+        rope_theta=500000.0,
+    ),
+    "qwen2.5-0.5b": ModelConfig(
+        family="qwen2",
+        hidden=896,
+        intermediate=4864,
+        layers=24,
+        heads=14,
+        kv_heads=2,
+        head_dim=64,
+        vocabulary=151936,
+        context=32768,
+        epsilon=1e-6,
+        rope_theta=1000000.0,
+        qkv_bias=True,
+        tied=True,
+    ),
+    "tiny": ModelConfig(
+        family="llama",
+        hidden=64,
+        intermediate=96,
+        layers=2,
+        heads=4,
+        kv_heads=2,
+        head_dim=16,
+        vocabulary=200,
+        context=512,
+        epsilon=1e-5,
+        rope_theta=10000.0,
+    ),
+}
+"""Shapes by name; ``tiny`` is for trying this out."""
+
+
+def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(each) for each in value.split(",") if each)
+    except ValueError:
+        raise click.BadParameter(f"{value!r}: give numbers separated by commas, as 1,8,32") from None
+
+
+def _names(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[str, ...]:
+    return tuple(each for each in value.split(",") if each)
+
+
+OPTIONS = (
+    click.Option(["--device"], type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True),
+    click.Option(["--models"], default="llama-3-8b", show_default=True, callback=_names, help="By name, with commas."),
+    click.Option(["--quantizations"], default="q0f16", show_default=True, callback=_names, help="MLC-LLM's names."),
+    click.Option(["--batches"], default="1,8,32", show_default=True, callback=_numbers),
+    click.Option(["--contexts"], default="512", show_default=True, callback=_numbers),
+    click.Option(["--prompts"], default="512", show_default=True, callback=_numbers, help="Lengths that are read."),
+    click.Option(
+        ["--ours"], default=OURS, show_default=True, callback=_names, help="And tunehub_cache, tunehub_steps."
+    ),
+    click.Option(
+        ["--against"], default="torch", show_default=True, callback=_names, help="default,torch,torch_compiled"
+    ),
+    click.Option(["--layers"], type=int, help="Only so many layers, to try things out."),
+    click.Option(["--steps"], type=int, default=32, show_default=True, help="Of a sample."),
+    click.Option(["--rounds"], type=int, default=3, show_default=True),
+    click.Option(["--threads"], type=int, default=0, help="Of each runtime on a CPU.  [physical cores]"),
+    click.Option(["--out"], type=click.Path(path_type=Path), help="Lines of JSON are appended."),
+)
+
+
+def run(
+    *,
+    device: str,
+    models: Sequence[str],
+    quantizations: Sequence[str],
+    batches: Sequence[int],
+    contexts: Sequence[int],
+    prompts: Sequence[int],
+    ours: Sequence[str],
+    against: Sequence[str],
+    layers: int | None,
+    steps: int,
+    rounds: int,
+    threads: int,
+    out: Path | None,
+) -> list[Row]:
+    """Measure every model in every quantization. Raises ClickException for a model that is not known."""
+    unknown = sorted(set(models) - set(MODELS))
+    if unknown:
+        raise click.ClickException(f"--models {unknown[0]}: take some of {', '.join(MODELS)}")
+    asked = Asked(prompts=prompts, batches=batches, contexts=contexts, steps=steps, rounds=rounds)
+    rows = []
+    for model in models:
+        for quantization in quantizations:
+            case = _case(model, quantization, device, asked, layers)
+            log = _Log(out, {"model": model, "quantization": quantization, "device": device, "layers": layers})
+            found = compare_language(case, [*ours, *against], asked, threads=threads or physical_cores(), told=log.row)
+            log.comparison(found)
+            rows += _rows(f"{model}_{quantization}", found)
+    return rows
+
+
+def _case(model: str, quantization: str, device: str, asked: Asked, layers: int | None) -> LanguageCase:
+    import msgspec
+
+    config = MODELS[model] if layers is None else msgspec.structs.replace(MODELS[model], layers=layers)
+    longest = max(*asked.prompts, *asked.contexts)
+    return LanguageCase(
+        config=config,
+        quantization=quantization,
+        device=device,
+        sequences=max(asked.batches),
+        tokens=longest + asked.steps,
+        prompt=max(asked.prompts),
+    )
+
+
+class _Log:
+    """Lines of JSON, each written at once: a run that is cut short leaves what it has."""
+
+    def __init__(self, path: Path | None, about: Mapping[str, Any]) -> None:
+        self._path, self._about = path, about
+
+    def row(self, row: LanguageRow) -> None:
+        """A figure."""
+        self._line(**asdict(row), tokens_per_s=row.tokens_per_s, bytes_per_s=row.bytes_per_s)
+        result = row.error or f"{1e3 * row.seconds:.3f} ms, {row.tokens_per_s:.1f} tokens/s"
+        click.echo(f"{row.runtime} {row.kind} batch {row.batch} length {row.length}: {result}", err=True)
+
+    def comparison(self, found: LanguageComparison) -> None:
+        """What was said before."""
+        facts = {name: asdict(each) for name, each in found.facts.items()}
+        self._line(facts=facts, errors=dict(found.errors), apart=dict(found.apart))
+
+    def _line(self, **fields: Any) -> None:
+        if self._path is not None:
+            with self._path.open("a") as lines:
+                lines.write(json.dumps({**self._about, **fields}) + "\n")
+
+
+def _rows(name: str, found: LanguageComparison) -> list[Row]:
+    rows = [
+        Row(name=f"{name}_{runtime}_compile", value=facts.compile_s, unit="s", note=f"served by {facts.served}")
+        for runtime, facts in found.facts.items()
+    ]
+    rows += [
+        Row(name=f"{name}_{runtime}_apart", value=value, unit="ratio", note="logits, of the largest")
+        for runtime, value in found.apart.items()
+    ]
+    for row in found.rows:
+        unit, value = ("ms", 1e3 * row.seconds) if row.kind == "prefill" else ("per s", row.tokens_per_s)
+        note = row.error or (f"{row.bytes_per_s / 1e12:.3f} TB/s" if row.bytes else f"{row.tokens_per_s:.0f} per s")
+        rows.append(
+            Row(name=f"{name}_{row.runtime}_{row.kind}_{row.length}_x{row.batch}", value=value, unit=unit, note=note)
+        )
+    return [
+        *rows,
+        *(Row(name=f"{name}_{key}", value=float("nan"), unit="s", note=e) for key, e in found.errors.items()),
+    ]

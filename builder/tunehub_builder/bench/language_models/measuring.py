@@ -1,0 +1,170 @@
+"""Runtimes of a language model in turns: seconds of prompts and steps, and how far logits are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from tunehub.comparison.difference import difference
+from tunehub_builder.bench.comparison import processes
+from tunehub_builder.bench.language_models.case import LanguageCase, LanguageFacts, step_bytes
+from tunehub_builder.bench.language_models.torch_runtime import TorchLanguageModel
+from tunehub_builder.bench.language_models.tvm_runtime import TvmLanguageModel
+from tunehub_builder.exceptions import BenchError
+
+if TYPE_CHECKING:
+    from tunehub.compiler.workers.process import WorkerProcess
+
+OURS = "tunehub"
+_LIMIT_S = 1200.0
+_RAGGED = 7  # how much shorter each prompt is than the one before, of those whose logits are compared
+_COMPARED = 4  # sequences of them
+
+RUNTIMES: Mapping[str, Callable[[LanguageCase, int], Any]] = {
+    OURS: lambda case, _threads: TvmLanguageModel(case),
+    "tunehub_cache": lambda case, _threads: TvmLanguageModel(case, steps=False),
+    "tunehub_steps": lambda case, _threads: TvmLanguageModel(case, steps=True),
+    "default": lambda case, _threads: TvmLanguageModel(case, default=True),
+    "torch": lambda case, threads: TorchLanguageModel(case, threads=threads),
+    "torch_compiled": lambda case, threads: TorchLanguageModel(case, compiled=True, threads=threads),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """`batches` at each of `contexts`; prompts of the lengths `prompts`; `steps` of a sample, `rounds` of samples."""
+
+    prompts: Sequence[int]
+    batches: Sequence[int]
+    contexts: Sequence[int]
+    steps: int = 32
+    rounds: int = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LanguageRow:
+    """One figure of a runtime: `kind` is prefill or decode; `samples_s`: seconds of a prompt or a step in each round;
+    `error`: why there are none; `bytes`: what a step reads at least."""
+
+    runtime: str
+    kind: str
+    batch: int
+    length: int
+    samples_s: Sequence[float] = ()
+    error: str | None = None
+    bytes: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """The median. NaN without samples."""
+        return median(self.samples_s) if self.samples_s else float("nan")
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Words read or written."""
+        return (self.length if self.kind == "prefill" else self.batch) / self.seconds
+
+    @property
+    def bytes_per_s(self) -> float:
+        """What a step reads at least, by its time."""
+        return self.bytes / self.seconds
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LanguageComparison:
+    """`facts` by runtime, and `errors` of those that were not ready; `apart`: how far logits are from the first
+    reference's, PyTorch's, where there is one, relative to the largest."""
+
+    facts: Mapping[str, LanguageFacts]
+    errors: Mapping[str, str]
+    rows: Sequence[LanguageRow]
+    apart: Mapping[str, float]
+
+
+def compare_language(
+    case: LanguageCase,
+    names: Sequence[str],
+    asked: Asked,
+    *,
+    threads: int,
+    told: Callable[[LanguageRow], None] = lambda _row: None,
+) -> LanguageComparison:
+    """Measure runtimes, each in a process of its own; `told` of each row when it is there. Raises BenchError for a name
+    that is no runtime."""
+    unknown = sorted(set(names) - set(RUNTIMES))
+    if unknown:
+        raise BenchError(f"{unknown[0]} is no runtime of language models: take some of {', '.join(RUNTIMES)}")
+    sessions = {name: partial(_made, name, case, threads) for name in names}
+    with processes(sessions, threads=threads) as workers:
+        facts, errors = _ready(workers)
+        ready = {name: worker for name, worker in workers.items() if name in facts}
+        apart = _apart(ready, case, asked)
+        rows = []
+        for row in _rows(ready, case, asked):
+            told(row)
+            rows.append(row)
+    return LanguageComparison(facts=facts, errors=errors, rows=rows, apart=apart)
+
+
+def _made(name: str, case: LanguageCase, threads: int) -> Any:
+    """In the worker: what answers."""
+    return RUNTIMES[name](case, threads)
+
+
+def _ready(workers: Mapping[str, WorkerProcess]) -> tuple[dict[str, LanguageFacts], dict[str, str]]:
+    facts, errors = {}, {}
+    for name, worker in workers.items():
+        kind, value = worker.ask(("preparation",), _LIMIT_S)
+        if kind == "ok":
+            facts[name] = value
+        else:
+            errors[name] = value
+    return facts, errors
+
+
+def _rows(workers: Mapping[str, WorkerProcess], case: LanguageCase, asked: Asked) -> Iterator[LanguageRow]:
+    for length in asked.prompts:
+        yield from _in_turns(workers, asked.rounds, ("prefill_s", length), kind="prefill", batch=1, length=length)
+    for context in asked.contexts:
+        for batch in asked.batches:
+            request = ("decode_s", batch, context, asked.steps)
+            shape = {"kind": "decode", "batch": batch, "length": context, "bytes": step_bytes(case, batch, context)}
+            yield from _in_turns(workers, asked.rounds, request, **shape)
+
+
+def _in_turns(
+    workers: Mapping[str, WorkerProcess], rounds: int, request: tuple[Any, ...], **shape: Any
+) -> Iterator[LanguageRow]:
+    """A sample of each runtime after another, again and again; one that fails has no further turn."""
+    samples: dict[str, list[float]] = {name: [] for name in workers}
+    errors: dict[str, str] = {}
+    for _ in range(rounds):
+        for name, worker in workers.items():
+            if name in errors or not worker.alive:
+                continue
+            kind, value = worker.ask(request, _LIMIT_S)
+            if kind == "ok":
+                samples[name].append(value)
+            else:
+                errors[name] = str(value)
+    for name in workers:
+        error = errors.get(name) or (None if samples[name] else "its process has ended")
+        yield LanguageRow(runtime=name, samples_s=samples[name] if not error else (), error=error, **shape)
+
+
+def _apart(workers: Mapping[str, WorkerProcess], case: LanguageCase, asked: Asked) -> dict[str, float]:
+    """How far logits are apart, of prompts of several lengths and of a step of all of them."""
+    longest = min(asked.prompts)
+    lengths = [max(1, longest - _RAGGED * each) for each in range(min(_COMPARED, case.sequences))]
+    found = {}
+    for name, worker in workers.items():
+        kind, value = worker.ask(("logits", lengths), _LIMIT_S)
+        if kind == "ok":
+            found[name] = value
+    reference = next((name for name in ("torch", "default", OURS) if name in found), None)
+    if reference is None:
+        return {}
+    return {name: difference([value], [found[reference]]) for name, value in found.items() if name != reference}

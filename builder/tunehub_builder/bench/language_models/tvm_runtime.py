@@ -1,0 +1,121 @@
+"""A language model by TVM, through tunehub or as TVM alone compiles it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tunehub_builder.bench.language_models.case import LanguageCase, LanguageFacts, Logits, as_logits
+
+if TYPE_CHECKING:
+    from tunehub.models.session import LanguageSession
+
+_WARM_UP = 3
+
+
+class TvmLanguageModel:
+    """See :class:`~tunehub_builder.bench.language_models.case.LanguageRuntime`. `default`: TVM without tunehub, with
+    its own cache; `steps`: on tensors, None for what `compile_model` takes."""
+
+    def __init__(self, case: LanguageCase, *, default: bool = False, steps: bool | None = None) -> None:
+        self._case, self._default, self._steps = case, default, steps
+        self._made: Any = None
+        self._weights: list[Any] = []
+
+    def preparation(self) -> LanguageFacts:
+        """See :class:`LanguageRuntime`."""
+        began = time.perf_counter()
+        self._made = self._compiled()
+        compiled = time.perf_counter()
+        self._weights = list(self._loaded())
+        self._device.sync()
+        report = self._made.report
+        served = {} if report is None else {name: count for name, count in report.rung_counts().items() if count}
+        notes = () if report is None else tuple(report.notes)
+        load_s = time.perf_counter() - compiled
+        return LanguageFacts(compile_s=compiled - began, load_s=load_s, served=served, notes=notes)
+
+    def prefill_s(self, count: int) -> float:
+        """See :class:`LanguageRuntime`."""
+        session, words = self._session(1, count, count), self._case.words(count)
+        for _attempt in range(2):  # the first one warms up
+            sequence = session.open()
+            self._device.sync()
+            began = time.perf_counter()
+            session.prefill(sequence, words)
+            self._device.sync()
+            taken = time.perf_counter() - began
+            session.close(sequence)
+        return taken
+
+    def decode_s(self, batch: int, context: int, steps: int) -> float:
+        """See :class:`LanguageRuntime`."""
+        session = self._session(batch, context + steps + _WARM_UP, min(context, self._case.chunk))
+        sequences = [session.open() for _ in range(batch)]
+        for each in sequences:
+            session.skip(each, context)
+        tokens = session.tokens(self._case.words(batch))
+        for step in range(_WARM_UP + steps):
+            if step == _WARM_UP:
+                self._device.sync()
+                began = time.perf_counter()
+            tokens = session.greedy(session.decode(sequences, tokens))
+        self._device.sync()
+        return (time.perf_counter() - began) / steps
+
+    def logits(self, lengths: Sequence[int]) -> Logits:
+        """See :class:`LanguageRuntime`."""
+        session = self._session(len(lengths), max(lengths) + 1, max(lengths))
+        sequences = [session.open() for _ in lengths]
+        found = [
+            session.prefill(each, self._case.words(count, count)).numpy()
+            for each, count in zip(sequences, lengths, strict=True)
+        ]
+        after = session.decode(sequences, session.tokens(self._case.words(len(lengths)))).numpy()
+        return as_logits([*found, *after])
+
+    @property
+    def _device(self) -> Any:
+        import tvm
+
+        return tvm.cuda(0) if self._case.device == "cuda" else tvm.cpu()
+
+    def _session(self, sequences: int, tokens: int, chunk: int) -> LanguageSession:
+        from tunehub.models.session import PAGE, CacheSizes
+
+        whole = sequences * (-(-tokens // PAGE) * PAGE)
+        sizes = CacheSizes(sequences=sequences, tokens=whole, chunk=max(chunk, 1))
+        session: LanguageSession = self._made.session(self._weights, self._device, sizes)
+        return session
+
+    def _compiled(self) -> Any:
+        import tvm
+
+        from tunehub.models.compiling import CompiledLanguageModel, compile_model
+        from tunehub.models.export import export
+        from tunehub.target.host import host_target
+
+        target = host_target(self._case.device) if self._case.device == "cuda" else host_target()
+        if not self._default:
+            most = self._case.sequences
+            return compile_model(
+                self._case.config, self._case.quantization, target, most_sequences=most, steps=self._steps
+            )
+        exported = export(self._case.config, target, self._case.quantization)
+        return CompiledLanguageModel(
+            executable=tvm.compile(exported.module, target), exported=exported, report=None, steps=False
+        )
+
+    def _loaded(self) -> Iterator[Any]:
+        from tunehub.models.device_tensors import on_device
+        from tunehub.models.random_weights import random_tensors
+        from tunehub.models.weights import arrays
+
+        exported = self._made.exported
+        if self._case.folder is None:
+            return random_tensors(exported.parameters, exported.quantization.bits, self._device)
+        return (
+            on_device(each, self._device)
+            for each in arrays(exported.parameters, exported.config, exported.quantization, self._case.folder)
+        )
