@@ -132,7 +132,7 @@ def run(
     for model in models:
         for quantization in quantizations:
             case = _case(model, quantization, device, asked, layers)
-            log = _Log(out, {"model": model, "quantization": quantization, "device": device, "layers": layers})
+            log = _FigureLog(out, {"model": model, "quantization": quantization, "device": device, "layers": layers})
             found = compare_language(case, [*ours, *against], asked, threads=threads or physical_cores(), told=log.row)
             log.comparison(found)
             rows += _rows(f"{model}_{quantization}", found)
@@ -154,7 +154,7 @@ def _case(model: str, quantization: str, device: str, asked: Asked, layers: int 
     )
 
 
-class _Log:
+class _FigureLog:
     """Lines of JSON, each written at once: a run that is cut short leaves what it has."""
 
     def __init__(self, path: Path | None, about: Mapping[str, Any]) -> None:
