@@ -13,7 +13,9 @@ from tunehub.cli.options import json_option
 from tunehub.cli.output import print_json, say
 from tunehub.cli.writing import (
     ONLINE_KEY_VARIABLE,
+    has_online_key,
     key_option,
+    online_key_if_any,
     online_key_option,
     open_destination,
     private_key,
@@ -65,22 +67,26 @@ def delegate(
 ) -> None:
     """Let a publisher publish package names that match patterns ('llvm-znver*'), which no other publisher may have.
 
-    For a publisher that is there already, the keys and patterns given take the place of the old ones.
+    For a publisher that is there already, the keys and patterns given take the place of the old ones. Without the
+    online key the registry's signing job publishes it.
     """
     if remove == bool(keys or names):
         raise click.UsageError("give --key and --names, or --remove alone")
     with registry_errors():
-        administration = _administration(store, root_file, private_key(online_key, "--online-key", ONLINE_KEY_VARIABLE))
         signers = private_keys([targets_key] if targets_key else [], "--targets-key")
+        online = online_key_if_any(online_key)
+        administration = _administration(store, root_file, online)
         if remove:
             lost = administration.remove(publisher, signers)
-            text = f"{publisher} removed; {', '.join(lost) or 'no name'} disappeared"
+            end = "disappeared" if online else "will disappear"
+            text = f"{publisher} removed; {', '.join(lost) or 'no name'} {end}"
         else:
             lost = ()
             _delegate(administration, publisher, keys, threshold, names, signers, reviewed=reviewed)
-            text = f"{publisher} may publish {', '.join(names)}"
+            text = f"{publisher} may publish {', '.join(names)}{'' if online else ' once the signing job has run'}"
     if as_json:
-        print_json({"publisher": publisher, "names": list(names), "removed": remove, "disappeared": list(lost)})
+        found = {"publisher": publisher, "names": list(names), "removed": remove, "disappeared": list(lost)}
+        print_json({**found, "proposed": online is None})
     else:
         say(text)
 
@@ -129,19 +135,24 @@ def rotate(
 ) -> None:
     """Replace the keys of a role; clients follow by themselves, and can read the registry at each moment.
 
-    root, targets and online need the root keys (enough of the present ones); targets needs the online key too; a
-    publisher needs the targets key and the online key. What was cut off is simply run again.
+    root, targets and online need the root keys (enough of the present ones), a publisher needs the targets key. What
+    was cut off is simply run again. Without the online key the registry's signing job publishes the new metadata of a
+    publisher; targets takes two runs then, and the signing job between them.
     """
     if role in ("targets", "online") and (len(new_keys) > 1 or threshold is not None):
         raise click.UsageError(f"{role} has one key: give --new-key once, and no --threshold")
     with registry_errors():
         new = private_keys(new_keys, "--new-key")
-        _rotate(store, role, new, threshold, root_keys, targets_key, online_key, root_file)
+        done = _rotate(store, role, new, threshold, root_keys, targets_key, online_key, root_file)
     keyids = [signer.public_key.keyid for signer in new]
+    proposed = role not in ("root", "online") and not has_online_key(online_key)
     if as_json:
-        print_json({"role": role, "keyids": keyids})
+        print_json({"role": role, "keyids": keyids, "proposed": proposed, "done": done})
+    elif done:
+        when = "once the signing job has run" if proposed and role != "targets" else "from now on"
+        say(f"{role} is signed with {', '.join(keyids)} {when}; destroy the old key")
     else:
-        say(f"{role} is signed with {', '.join(keyids)} from now on; destroy the old key")
+        say(f"{role} waits, signed with {', '.join(keyids)}: when the signing job has run, run this again")
 
 
 def _rotate(
@@ -153,19 +164,21 @@ def _rotate(
     targets_key: str | None,
     online_key: str | None,
     root_file: Path | None,
-) -> None:
+) -> bool:
+    """Returns whether nothing is left to do but for the signing job."""
     if role == "root":
         administration = _administration(store, root_file, None)
         administration.rotate_root(private_keys(root_keys, "--root-key"), new, threshold=threshold or len(new) // 2 + 1)
-    elif role == "online":
-        _administration(store, root_file, new[0]).rotate("online", new[0], private_keys(root_keys, "--root-key"))
-    else:
-        administration = _administration(store, root_file, private_key(online_key, "--online-key", ONLINE_KEY_VARIABLE))
-        if role == "targets":
-            administration.rotate("targets", new[0], private_keys(root_keys, "--root-key"))
-        else:
-            signer = private_key(targets_key, "--targets-key")
-            administration.rotate_publisher(role, new, [signer], threshold=threshold or 1)
+        return True
+    if role in ("targets", "online"):
+        signers = private_keys(root_keys, "--root-key")
+        online = new[0] if role == "online" else online_key_if_any(online_key)
+        administration = _administration(store, root_file, online)
+        return administration.rotate("online" if role == "online" else "targets", new[0], signers)
+    signer = private_key(targets_key, "--targets-key")
+    administration = _administration(store, root_file, online_key_if_any(online_key))
+    administration.rotate_publisher(role, new, [signer], threshold=threshold or 1)
+    return True
 
 
 @click.command()
@@ -188,10 +201,12 @@ def refresh(
     """Write a new timestamp, which is valid for seven days; for a daily job, with the online key alone.
 
     The snapshot is renewed when it is near its end, and so are the roles whose keys are given: --root-key,
-    --targets-key, --key for a publisher. Other roles that are near their end are named.
+    --targets-key, --key for a publisher. Other roles that are near their end are named. Without the online key only
+    these roles are renewed: a root at once, the others by the registry's signing job.
     """
     with registry_errors():
-        administration = _administration(store, root_file, private_key(online_key, "--online-key", ONLINE_KEY_VARIABLE))
+        online = _online_for_refresh(online_key, root_keys=root_keys, others=[*keys, *filter(None, [targets_key])])
+        administration = _administration(store, root_file, online)
         near = administration.refresh(
             root_keys=[private_key(uri, "--root-key") for uri in root_keys],
             targets_keys=[private_key(targets_key, "--targets-key")] if targets_key else [],
@@ -200,12 +215,22 @@ def refresh(
     if as_json:
         print_json({"near_expiry": [{"role": item.role, "expires": item.expires.isoformat()} for item in near]})
         return
-    say(f"{store}: the timestamp is new")
+    without = "the signing job renews it" if targets_key or keys else "the root is new"
+    say(f"{store}: {'the timestamp is new' if online else without}")
     for item in near:
         verb = "expires" if item.expires > datetime.now(timezone.utc) else "expired"
         option = {"root": "--root-key", "targets": "--targets-key"}.get(item.role, "--key")
         text = f"Warning: {item.role} {verb} on {item.expires:%Y-%m-%d}: its owner renews it with `refresh {option}`"
         say(text, err=True)
+
+
+def _online_for_refresh(uri: str | None, *, root_keys: Sequence[str], others: Sequence[str]) -> Signer | None:
+    """The online key, or None where keys of other roles are given. Raises UsageError without any key."""
+    if others:
+        return online_key_if_any(uri)
+    if root_keys and not has_online_key(uri):
+        return None
+    return private_key(uri, "--online-key", ONLINE_KEY_VARIABLE)
 
 
 def _administration(store: str, root_file: Path | None, online: Signer | None) -> Administration:

@@ -42,7 +42,7 @@ DEFAULT_DAYS = 7
 def timestamp(
     store: str, online_key: str | None, root_file: Path | None, days: int, begins_log: bool, as_json: bool
 ) -> None:
-    """Publish what publishers without the online key have proposed, and keep the timestamp young.
+    """Publish what publishers and administrators without the online key proposed, and keep the timestamp young.
 
     The signing job of a registry, run every few minutes: it verifies each proposal before it signs (its signatures,
     names and files, and that no published version changes), and writes nothing when nothing is to be done. Exits with

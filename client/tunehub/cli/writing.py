@@ -162,17 +162,29 @@ def open_ledger(address: str, access: LedgerAccess, *, role: str | None = None, 
 
     root = trusted_root(address, access.root_file)
     keys = private_keys(access.keys, "--key", KEY_VARIABLE)
-    if proposes(access):
-        text = "Note: without an online key this is a proposal: the registry's signing job (`tunehub timestamp`) "
-        say(f"{text}publishes it", err=True)
+    online = online_key_if_any(access.online_key)
+    if online is None:
         return ProposalLedger(store, root, keys=keys, online=None, role=role, reviewed=reviewed)
-    online = private_key(access.online_key, "--online-key", ONLINE_KEY_VARIABLE)
     return SignedLedger(store, root, keys=keys, online=online, role=role, reviewed=reviewed)
 
 
 def proposes(access: LedgerAccess) -> bool:
     """Whether what is written waits for the signing job: there is no online key."""
-    return not access.unsigned and not access.online_key and not os.environ.get(ONLINE_KEY_VARIABLE)
+    return not access.unsigned and not has_online_key(access.online_key)
+
+
+def has_online_key(uri: str | None) -> bool:
+    """Whether an online key is given, by an option or the environment."""
+    return bool(uri or os.environ.get(ONLINE_KEY_VARIABLE))
+
+
+def online_key_if_any(uri: str | None) -> Signer | None:
+    """The online key; None without one, and what that means is said: what is written is a proposal."""
+    if has_online_key(uri):
+        return private_key(uri, "--online-key", ONLINE_KEY_VARIABLE)
+    text = "Note: without an online key this is a proposal: the registry's signing job (`tunehub timestamp`) "
+    say(f"{text}publishes it", err=True)
+    return None
 
 
 def warn_unsigned(address: str) -> None:

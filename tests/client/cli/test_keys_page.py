@@ -52,11 +52,13 @@ class Drill:
         assert result.exit_code == code, (line, result.output, result.exception)
         return result
 
-    def section(self, title: str, **words: str) -> None:
+    def section(self, title: str, first_job: int = 0, **words: str) -> None:
+        """`first_job` is the exit code of the first run of the signing job."""
+        codes = {"tunehub timestamp": first_job}
         for line in commands(title):
             for name, value in words.items():
                 line = line.replace(name, value)
-            self.run(line)
+            self.run(line, codes.pop(" ".join(line.split()[:2]), 0))
 
     def publish(self, version: str, key: str = "acme.pem", online: str | None = "online.pem", code: int = 0) -> Result:
         file = self.folder / f"{NAME}-{version}.tunepkg"
@@ -145,9 +147,8 @@ def online_key(drill: Drill, title: str) -> None:
 def publishers_key(drill: Drill, title: str) -> None:
     drill.publish("6.6.6")
     drill.publish("6.6.7", online=None)  # waits for the signing job
-    drill.section(title)
+    drill.section(title, first_job=3)
     assert drill.versions() == [("0.1.0", False), ("6.6.6", True)]
-    drill.run("tunehub timestamp s3://tunehub-registry --online-key online.pem --root root.json")
     assert "--key" in drill.publish("6.6.8", code=1).output
     check_goes_on(drill, key="acme2.pem", before=2)
 

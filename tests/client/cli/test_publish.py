@@ -233,6 +233,40 @@ def test_rotating_and_refreshing(registry: Run, tmp_path: Path, monkeypatch: pyt
     )
 
 
+def test_administrators_without_the_online_key_and_the_signing_job(
+    registry: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("targets2", "acme2", "nv"):
+        registry("key", "new", f"{name}.pem", "--no-passphrase")
+    registry("publish", "reg", write_package(tmp_path / "a.tunepkg"))
+    monkeypatch.delenv("TUNEHUB_ONLINE_KEY")
+    job = ("timestamp", "reg", "--online-key", "online.pem")
+    given = ("delegate", "reg", "nv", "--key", "nv.pem.pub", "--names", "cuda-*", *_keys("targets"))
+    said = registry(*given)
+    assert "once the signing job has run" in said.stdout and "`tunehub timestamp`" in said.stderr
+    assert json.loads(registry(*given, "--json").stdout)["proposed"] is True
+    assert "targets (version 3): nv may publish cuda-*" in registry(*job).output
+    said = registry("delegate", "reg", "nv", "--remove", *_keys("targets"))
+    assert "nv removed; no name will disappear" in said.stdout
+    said = registry("rotate", "reg", "acme", *_keys("targets"), "--new-key", "acme2.pem")
+    assert "once the signing job has run" in said.stdout
+    said = registry(*job).output
+    assert "acme (version 2): signed anew" in said and "nv is removed, acme has other keys" in said
+    rotating = ("rotate", "reg", "targets", *_keys("root"), "--new-key", "targets2.pem")
+    assert "when the signing job has run, run this again" in registry(*rotating).stdout
+    assert json.loads(registry(*rotating, "--json").stdout)["done"] is False
+    registry(*job)
+    assert "from now on; destroy the old key" in registry(*rotating).stdout
+    assert "give --online-key" in registry("refresh", "reg", code=2).output
+    assert "the root is new" in registry("refresh", "reg", *_keys("root")).stdout
+    renewing = ("refresh", "reg", "--targets-key", "targets2.pem", "--key", "acme2.pem")
+    assert "the signing job renews it" in registry(*renewing).stdout
+    said = registry(*job).output
+    assert "targets (version 7): signed anew" in said and "acme (version 3): signed anew" in said
+    registry("publish", "reg", write_package(tmp_path / "b.tunepkg", "0.2.0"), "--key", "acme2.pem")
+    assert "llvm-znver5 0.2.0" in registry(*job).output
+
+
 def test_users_of_a_deprecated_version_are_told_what_to_use(
     registry: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
