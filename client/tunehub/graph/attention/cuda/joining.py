@@ -53,6 +53,8 @@ class _Joiner(PyExprMutator):  # type: ignore[misc]
             return self._transposed(call)
         if name == "relax.reshape":
             return self._with_heads(call)
+        if name == "relax.astype":
+            return self._cast(call)
         found = found_attention(self, call)
         if found is None or not _serves(found):
             return call
@@ -65,7 +67,7 @@ class _Joiner(PyExprMutator):  # type: ignore[misc]
         def compute(*tensors: Tensor) -> Tensor:
             return _function(found, tensors, order)
 
-        how = (*found.identity, tuple(order))
+        how = (*found.identity, tuple(order), found.dtype)
         call = self._kernels.call(compute, *found.tensors, name="attention", how=how)
         self.found.append((call, found, order))
         return call
@@ -83,6 +85,14 @@ class _Joiner(PyExprMutator):  # type: ignore[misc]
         if not same_extents((queries, outputs), (found.queries, found.outputs)):
             return call
         return self._called(_split(found, lead), list(range(len(shape))))
+
+    def _cast(self, call: Call) -> Expr:
+        """Results that are narrowed: they are computed in float32, and rounded once."""
+        of, dtype = self._of(call.args[0]), str(call.attrs.dtype)
+        if of is None or of[0].dtype != "float32" or dtype not in _TYPES:
+            return call
+        found, order = of
+        return self._called(replace(found, dtype=dtype), order)
 
     def _transposed(self, call: Call) -> Expr:
         """Heads behind queries, as the layer that follows takes them, or the rows of that layer's results."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,16 @@ from tvm_ffi import structural_equal
 
 from tunehub.compiler.preparing import prepare
 from tunehub.graph.attention.cuda.joining import join_attention
+from tunehub.kernels.cuda import choose
+from tunehub.kernels.cuda.attention import rule
 from tunehub.kernels.cuda.attention.rule import serves
 from tunehub.kernels.cuda.attention.spec import attention_of
-from tunehub.tir.nodes import buffer_shapes
+from tunehub.tir.nodes import buffer_shapes, main_module
 
 from .....threads_as_loops import UNOPTIMISED
-from ....kernels.cuda.attention.graphs import DEPTH, GRAPHS, HEADS, LENGTH, Graph, inputs, module, run
+from ....kernels.cuda.attention.cases import H200
+from ....kernels.cuda.attention.graphs import DEPTH, GRAPHS, HEADS, LENGTH, WIDTH, Graph, inputs, module, run
+from ....kernels.cuda.attention.lockstep import run as run_in_lockstep
 
 pytestmark = pytest.mark.slow
 
@@ -75,6 +80,57 @@ def test_heads_are_read_where_a_linear_layer_wrote_them() -> None:
         (LENGTH, 1, 3 * HEADS * DEPTH),
         (LENGTH, 1, HEADS, DEPTH),
     ]
+
+
+def _rounded(to: str = "float16") -> Callable[[Graph], Any]:
+    """As a network in half precision is once its products add up in float32: what these give is rounded ``to`` that."""
+
+    def make(g: Graph) -> Any:
+        q, k, v = (g.parameter(1, LENGTH, WIDTH) for _ in range(3))
+        scores = g(op.matmul(g.heads(q, 0, 2, 1, 3), g.heads(k, 0, 2, 3, 1), out_dtype="float32"))
+        scores = g(op.multiply(g(op.astype(scores, g.dtype)), g.number(DEPTH**-0.5)))
+        context = g(op.matmul(g(op.nn.softmax(scores, axis=-1)), g.heads(v, 0, 2, 1, 3), out_dtype="float32"))
+        return g.merged(g(op.astype(context, to)))
+
+    return make
+
+
+def test_a_cast_becomes_the_functions_own_and_so_does_what_is_behind_it() -> None:
+    mod = module(_rounded(), "float16")
+    joined = join_attention(mod)
+    (function,) = kernels(joined)
+    assert sorted(set(operators(joined))) == ["call_tir", "reshape"]
+    assert buffer_shapes(function)[-1] == ((1, LENGTH, HEADS, DEPTH), "float16")
+    given, target = inputs(mod), tvm.target.Target(UNOPTIMISED)
+    np.testing.assert_allclose(run(joined, given, target), run(mod, given, target), rtol=2e-3, atol=2e-3)
+
+
+def test_results_in_float32_and_in_float16_are_of_two_functions() -> None:
+    def both(g: Graph) -> Any:
+        whole = _rounded("float32")(g)
+        return relax.Tuple([whole, _rounded()(g)])
+
+    found = kernels(join_attention(module(both, "float16")))
+    assert sorted(buffer_shapes(each)[-1][1] for each in found) == ["float16", "float32"]
+
+
+def test_what_is_rounded_to_integers_or_was_rounded_before_stays_a_cast() -> None:
+    assert "astype" in operators(join_attention(module(_rounded("int8"), "float16")))
+    wider = join_attention(module(lambda g: g(op.astype(GRAPHS["eager"](g), "float32")), "float16"))
+    assert "astype" in operators(wider)
+
+
+@pytest.mark.skipif(not serves(tvm.target.Target({"kind": "cuda", "arch": "sm_90"})), reason="needs TVM 0.27")
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_the_kernel_writes_rounded_heads_where_the_next_layer_reads_them(arch: str) -> None:
+    mod, target = module(_rounded(), "float16"), tvm.target.Target({**H200, "arch": arch})
+    (function,) = kernels(join_attention(mod))
+    found = choose.by_one(rule, main_module(function), target)
+    assert found is not None
+    given, out = inputs(mod), np.full((1, LENGTH, HEADS, DEPTH), np.nan, "float16")
+    run_in_lockstep(found[0].mod["main"], *given, out)
+    want = run(mod, given, tvm.target.Target(UNOPTIMISED))
+    np.testing.assert_allclose(out.reshape(want.shape), want, rtol=2e-3, atol=2e-3)
 
 
 def _other_weights(g: Graph) -> Any:
