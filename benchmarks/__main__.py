@@ -22,6 +22,7 @@ NAMES = (
         "low_batch",
         "networks",
         "open_fuzz",
+        "paged_attention",
         "precision",
         "pt2e",
         "pytorch",

@@ -9,15 +9,16 @@ with float32. Needs PyTorch.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from statistics import geometric_mean, median
+from statistics import geometric_mean
 from typing import Any
 
 import click
 
 from benchmarks.processes.gpu_network import alone, this_gpu
+from benchmarks.shared.graph_times import graph_us
 from benchmarks.shared.table import Row
 from benchmarks.shared.torch_reference import wide_weights
 from tunehub.compiler.hub import open_hub
@@ -52,7 +53,7 @@ OPTIONS = (
     click.Option(["--lock"], default=None, help="A file: several processes time their kernels one after the other."),
 )
 _COPIES_BYTES = 300_000_000  # of weights: six times the cache of an H200
-_LAUNCHES, _REPEATS = 24, 7
+_LAUNCHES = 24
 _MOST_APART = 2e-3  # of the largest value: two units in the last place of float16
 
 
@@ -113,7 +114,7 @@ def _timed(
         return _launches(weights)
 
     with _alone(lock):
-        run_us = _graph_us(launch)
+        run_us = graph_us(launch)
     last = weights[(_launches(weights) - 1) % len(weights)]
     expected = x.float()[0] @ _wide(last, form).t()
     apart = float((out[0].float() - expected).abs().max() / expected.abs().max())
@@ -134,7 +135,7 @@ def _torch_us(rows: int, columns: int, depth: int, lock: str | None) -> float:
         return _launches(weights)
 
     with _alone(lock):
-        return _graph_us(launch)
+        return graph_us(launch)
 
 
 def _launches(weights: list[Any]) -> int:
@@ -143,31 +144,6 @@ def _launches(weights: list[Any]) -> int:
 
 def _alone(lock: str | None) -> Any:
     return nullcontext() if lock is None else alone(lock)
-
-
-def _graph_us(launch: Callable[[], int]) -> float:
-    """The median time of a launch in a CUDA graph of some, in microseconds."""
-    import torch
-    import tvm_ffi
-
-    side = torch.cuda.Stream()
-    with tvm_ffi.use_torch_stream(torch.cuda.stream(side)):
-        launch()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with tvm_ffi.use_torch_stream(torch.cuda.graph(graph)):
-        count = launch()
-    graph.replay()
-    torch.cuda.synchronize()
-    times = []
-    for _ in range(_REPEATS):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3 / count)
-    return median(times)
 
 
 def _weights(columns: int, depth: int, form: Format) -> Iterator[list[Any]]:

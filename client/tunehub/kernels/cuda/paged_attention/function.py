@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _ROW_BLOCK = 16  # rows of a block of decode at most
 _FEWEST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
+_RESIDENT = 2  # blocks of decode for which the compiler leaves registers
 _MORE = 4  # row_max and row_sum behind a part's row, in float32
 
 
@@ -82,7 +83,7 @@ def _decode(attention: PagedAttention, tile: DecodeTile, given: _KernelParameter
         more = [batch, each, _scale(given), block]
         return [*arguments, address(parts, const(0, "int64")), *pool, *more]
 
-    launched = _launched(attention, tile, slots * heads, kernel, tile.blocks)
+    launched = _launched(attention, tile, slots * heads, kernel, min(tile.blocks, _RESIDENT))
     return sequence(allocate(parts), launched)
 
 

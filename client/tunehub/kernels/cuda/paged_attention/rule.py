@@ -58,12 +58,19 @@ def match(function: PrimFunc, target: Target, cross: Iterable[int] = ()) -> Page
 
 def candidates(workload: PagedWorkload) -> Iterator[KernelCandidate]:
     """Tiles, the likeliest first."""
-    attention, device = workload.attention, workload.device
-    for tile in _DECODE if attention.kind is Kind.DECODE else _prefill(attention):
+    for tile in _DECODE if workload.attention.kind is Kind.DECODE else _prefill(workload.attention):
         blocks = tile.blocks if isinstance(tile, DecodeTile) else 1
-        whole = (tile.shared_bytes(attention) + _RESERVED) * blocks
-        if whole <= device.shared_memory and tile.shared_bytes(attention) <= device.block_shared_memory:
+        if fits(workload, tile) and blocks * _taken(workload, tile) <= workload.device.shared_memory:
             yield KernelCandidate(tile=tile, seconds=None)
+
+
+def fits(workload: PagedWorkload, tile: Tile) -> bool:
+    """Whether a block has enough shared memory."""
+    return tile.shared_bytes(workload.attention) <= workload.device.block_shared_memory
+
+
+def _taken(workload: PagedWorkload, tile: Tile) -> int:
+    return tile.shared_bytes(workload.attention) + _RESERVED
 
 
 def _prefill(attention: PagedAttention) -> list[PrefillTile]:
