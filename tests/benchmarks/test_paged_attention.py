@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
 from benchmarks.paged_attention import HEADS, Case
+
 from tunehub.kernels.cuda.paged_attention.spec import Kind
 
 pytestmark = pytest.mark.fast
