@@ -60,7 +60,7 @@ def run(
     for name, kind, length in product(names, map(Kind, kinds.split(",")), map(int, tokens.split(","))):
         for batch in map(int, batches.split(",")) if kind is Kind.DECODE else [1]:
             lengths = _lengths(batch, length, ragged=ragged and kind is Kind.DECODE)
-            case = Case(kind, HEADS[name], lengths, "bfloat16" if bfloat16 else "float16")
+            case = PagedCase(kind, HEADS[name], lengths, "bfloat16" if bfloat16 else "float16")
             found += _rows(f"{name} {kind.value}, batch {batch}, {length} tokens", case, tiles=tiles)
     return found
 
@@ -72,7 +72,7 @@ def _lengths(batch: int, most: int, *, ragged: bool) -> list[int]:
     return [chance.randint(1, most) if ragged else most for _ in range(batch)]
 
 
-def _rows(label: str, case: Case, *, tiles: bool) -> Iterator[Row]:
+def _rows(label: str, case: PagedCase, *, tiles: bool) -> Iterator[Row]:
     torch_us = graph_us(case.torch_launch, _FEW)
     yield _row(f"{label}, torch", case, torch_us)
     given = _workload(case)
@@ -110,7 +110,7 @@ def _text(tile: Tile) -> str:
     return f"{tile.warps}x{tile.tall}x{tile.keys}"
 
 
-def _row(name: str, case: Case, us: float, torch_us: float | None = None) -> Row:
+def _row(name: str, case: PagedCase, us: float, torch_us: float | None = None) -> Row:
     rate = (
         f"{case.bytes / us / 1e3:.0f} GB/s" if case.kind is Kind.DECODE else f"{case.operations / us / 1e6:.1f} TFLOP/s"
     )
@@ -118,7 +118,7 @@ def _row(name: str, case: Case, us: float, torch_us: float | None = None) -> Row
     return Row(name=name, value=us / 1e3, unit="ms", note=f"{rate}{ratio}")
 
 
-def _workload(case: Case) -> PagedWorkload:
+def _workload(case: PagedCase) -> PagedWorkload:
     import tvm
     from tvm.relax.frontend.nn.llm import kv_cache
 
@@ -136,7 +136,7 @@ def _workload(case: Case) -> PagedWorkload:
 
 
 @dataclass(frozen=True)
-class Case:
+class PagedCase:
     """Sequences with these ``lengths`` of keys; of DECODE each has one query, of RAGGED as many as keys, of PREFILL
     some behind all keys, none of which are theirs."""
 
