@@ -73,6 +73,7 @@ MODELS: Mapping[str, ModelConfig] = {
     ),
 }
 """Shapes by name; ``tiny`` is for trying this out."""
+_KERNELS_SHOWN = 14
 
 
 def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
@@ -102,6 +103,7 @@ OPTIONS = (
     click.Option(["--layers"], type=int, help="Only so many layers, to try things out."),
     click.Option(["--steps"], type=int, default=32, show_default=True, help="Of a sample."),
     click.Option(["--rounds"], type=int, default=3, show_default=True),
+    click.Option(["--profile"], is_flag=True, help="Which kernels a step has, by PyTorch's profiler."),
     click.Option(["--threads"], type=int, default=0, help="Of each runtime on a CPU.  [physical cores]"),
     click.Option(["--out"], type=click.Path(path_type=Path), help="Lines of JSON are appended."),
 )
@@ -120,6 +122,7 @@ def run(
     layers: int | None,
     steps: int,
     rounds: int,
+    profile: bool,
     threads: int,
     out: Path | None,
 ) -> list[Row]:
@@ -133,7 +136,9 @@ def run(
         for quantization in quantizations:
             case = _case(model, quantization, device, asked, layers)
             log = _FigureLog(out, {"model": model, "quantization": quantization, "device": device, "layers": layers})
-            found = compare_language(case, [*ours, *against], asked, threads=threads or physical_cores(), told=log.row)
+            chosen, profiled = [*ours, *against], log.kernels if profile else None
+            count = threads or physical_cores()
+            found = compare_language(case, chosen, asked, threads=count, told=log.row, profiled=profiled)
             log.comparison(found)
             rows += _rows(f"{model}_{quantization}", found)
     return rows
@@ -165,6 +170,13 @@ class _FigureLog:
         self._line(**asdict(row), tokens_per_s=row.tokens_per_s, bytes_per_s=row.bytes_per_s)
         result = row.error or f"{1e3 * row.seconds:.3f} ms, {row.tokens_per_s:.1f} tokens/s"
         click.echo(f"{row.runtime} {row.kind} batch {row.batch} length {row.length}: {result}", err=True)
+
+    def kernels(self, runtime: str, batch: int, context: int, found: Sequence[tuple[str, int, float]]) -> None:
+        """Those of a step, the longest first."""
+        self._line(runtime=runtime, batch=batch, length=context, kernels=found)
+        click.echo(f"{runtime} batch {batch} length {context}: {1e6 * sum(each[2] for each in found):.0f} us", err=True)
+        for name, count, seconds in found[:_KERNELS_SHOWN]:
+            click.echo(f"  {1e6 * seconds:9.1f} us x{count:4} {name[:100]}", err=True)
 
     def comparison(self, found: LanguageComparison) -> None:
         """What was said before."""

@@ -60,7 +60,16 @@ def dynamic() -> list[Row]:
 def language_models() -> list[Row]:
     from benchmarks.language_models import run
 
-    sizes = {"batches": (2,), "contexts": (20,), "prompts": (8,), "steps": 2, "rounds": 1, "layers": 1, "threads": 1}
+    sizes = {
+        "batches": (2,),
+        "contexts": (20,),
+        "prompts": (8,),
+        "steps": 2,
+        "rounds": 1,
+        "layers": 1,
+        "threads": 1,
+        "profile": False,
+    }
     runtimes = {"ours": ("tunehub",), "against": (), "models": ("tiny",), "quantizations": ("q0f32",)}
     return run(device="cpu", out=None, **sizes, **runtimes)
 

@@ -91,9 +91,10 @@ def compare_language(
     *,
     threads: int,
     told: Callable[[LanguageRow], None] = lambda _row: None,
+    profiled: Callable[[str, int, int, Sequence[tuple[str, int, float]]], None] | None = None,
 ) -> LanguageComparison:
-    """Measure runtimes, each in a process of its own; `told` of each row when it is there. Raises BenchError for a name
-    that is no runtime."""
+    """Measure runtimes, each in a process of its own; `told` of each row when it is there, `profiled` of the kernels of
+    each step of TVM's, after that. Raises BenchError for a name that is no runtime."""
     unknown = sorted(set(names) - set(RUNTIMES))
     if unknown:
         raise BenchError(f"{unknown[0]} is no runtime of language models: take some of {', '.join(RUNTIMES)}")
@@ -106,7 +107,22 @@ def compare_language(
         for row in _rows(ready, case, asked):
             told(row)
             rows.append(row)
+        if profiled is not None:
+            _profile(ready, asked, profiled)
     return LanguageComparison(facts=facts, errors=errors, rows=rows, apart=apart)
+
+
+def _profile(
+    workers: Mapping[str, WorkerProcess],
+    asked: Asked,
+    profiled: Callable[[str, int, int, Sequence[tuple[str, int, float]]], None],
+) -> None:
+    """Of TVM's runtimes: which kernels a step has."""
+    for name, worker in workers.items():
+        for context in asked.contexts if not name.startswith("torch") else ():
+            for batch in asked.batches:
+                kind, value = worker.ask(("kernels", batch, context), _LIMIT_S)
+                profiled(name, batch, context, value if kind == "ok" else [(str(value), 0, 0.0)])
 
 
 def _made(name: str, case: LanguageCase, threads: int) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tunehub_builder.bench.language_models.case import LanguageCase, LanguageFacts, Logits, as_logits
@@ -51,18 +51,39 @@ class TvmLanguageModel:
 
     def decode_s(self, batch: int, context: int, steps: int) -> float:
         """See :class:`LanguageRuntime`."""
-        session = self._session(batch, context + steps + _WARM_UP, min(context, self._case.chunk))
+        run = self._stepping(batch, context, _WARM_UP + steps)
+        run(_WARM_UP)
+        began = time.perf_counter()
+        run(steps)
+        return (time.perf_counter() - began) / steps
+
+    def kernels(self, batch: int, context: int, steps: int = 4) -> list[tuple[str, int, float]]:
+        """Of a step on a GPU: each kernel's name, how often it runs, and its seconds together, by PyTorch's profiler.
+        Raises ImportError without PyTorch."""
+        from torch.profiler import ProfilerActivity, profile
+
+        run = self._stepping(batch, context, _WARM_UP + steps)
+        run(_WARM_UP)
+        with profile(activities=[ProfilerActivity.CUDA]) as found:
+            run(steps)
+        times = [(each.key, each.count // steps, each.device_time_total / steps / 1e6) for each in found.key_averages()]
+        return sorted(times, key=lambda each: -each[2])
+
+    def _stepping(self, batch: int, context: int, most: int) -> Callable[[int], None]:
+        """What runs so many steps, one after the other, and waits; ``most`` in all."""
+        session = self._session(batch, context + most, min(context, self._case.chunk))
         sequences = [session.open() for _ in range(batch)]
         for each in sequences:
             session.skip(each, context)
         tokens = session.tokens(self._case.words(batch))
-        for step in range(_WARM_UP + steps):
-            if step == _WARM_UP:
-                self._device.sync()
-                began = time.perf_counter()
-            tokens = session.greedy(session.decode(sequences, tokens))
-        self._device.sync()
-        return (time.perf_counter() - began) / steps
+
+        def run(steps: int) -> None:
+            nonlocal tokens
+            for _ in range(steps):
+                tokens = session.greedy(session.decode(sequences, tokens))
+            self._device.sync()
+
+        return run
 
     def logits(self, lengths: Sequence[int]) -> Logits:
         """See :class:`LanguageRuntime`."""
