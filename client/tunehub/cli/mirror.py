@@ -19,10 +19,11 @@ from tunehub.cli.writing import (
     open_destination,
     open_ledger,
     registry_errors,
+    user_trust,
 )
 from tunehub.exceptions import RequirementError
 from tunehub.registries.requirement import parse_versions
-from tunehub_registry.stores.open import is_folder, open_store, split_unsigned
+from tunehub_registry.stores.open import is_folder, normalise_address, open_store, split_unsigned
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -39,6 +40,8 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.argument("requirements", nargs=-1, metavar="[NAME[SPECIFIER]]...")
 @click.option("--source-root", type=_FILE, metavar="FILE", help="A trusted root of SRC (default: what `tunehub trust "
               "add` stored for it).")  # fmt: skip
+@click.option("--witness", "witnesses", multiple=True, metavar="FILE.pub", help="The public key of a witness of SRC's "
+              "log whose note is copied (default: those of `tunehub trust witness`); may be repeated.")  # fmt: skip
 @ledger_options
 @json_option
 def mirror(
@@ -46,6 +49,7 @@ def mirror(
     destination: str,
     requirements: Sequence[str],
     source_root: Path | None,
+    witnesses: Sequence[str],
     access: LedgerAccess,
     as_json: bool,
 ) -> None:
@@ -62,7 +66,10 @@ def mirror(
         if not known and not verbatim:
             raise click.UsageError(f"no root is trusted for {source}: give --source-root to publish what is in it anew")
         with TransferBar("mirroring") as bar:
-            done = _copy(found, destination, bar) if verbatim else _republish(found, destination, wanted, access, bar)
+            if verbatim:
+                done = _copy(found, destination, _witnesses(source, witnesses), bar)
+            else:
+                done = _republish(found, destination, wanted, access, bar)
     if as_json:
         print_json({"verbatim": verbatim, "copied": done.copied, "versions": done.total, "size": done.size})
     else:
@@ -114,12 +121,25 @@ def _is_signed(source: SignedSource | UnsignedSource) -> bool:
     return isinstance(source, SignedSource)
 
 
-def _copy(source: SignedSource | UnsignedSource, destination: str, bar: TransferBar) -> Mirrored:
+def _witnesses(source: str, given: Sequence[str]) -> list[str]:
+    """The key ids of witnesses: those that are given, or those that the user trusts. Raises KeyUnusableError,
+    TrustError."""
+    from tunehub_registry.trust.keys import decode_public_key, load_public_key
+
+    if given:
+        return [load_public_key(place).keyid for place in given]
+    known = user_trust().witnesses(normalise_address(source)).keys
+    return [decode_public_key(text.encode(), source).keyid for text in known]
+
+
+def _copy(
+    source: SignedSource | UnsignedSource, destination: str, witnesses: Sequence[str], bar: TransferBar
+) -> Mirrored:
     from tunehub_registry.publishing.mirror import copy_registry
     from tunehub_registry.publishing.source import SignedSource
 
     assert isinstance(source, SignedSource)
-    return copy_registry(source, open_destination(destination), on_bytes=bar)
+    return copy_registry(source, open_destination(destination), witnesses=witnesses, on_bytes=bar)
 
 
 def _republish(

@@ -7,7 +7,7 @@ run copies only what is new. It never replaces a timestamp by an older one.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -42,9 +42,11 @@ from tunehub_registry.stores.port import (
     IfAbsent,
     IfMatch,
     OnBytes,
+    Store,
     WritableStore,
 )
 from tunehub_registry.trust import metadata as rules
+from tunehub_registry.trust.checkpoint import MAX_NOTE_BYTES, Checkpoint, parse_checkpoint
 from tunehub_registry.trust.layout import (
     MAX_ROOT_BYTES,
     MAX_SNAPSHOT_BYTES,
@@ -53,7 +55,7 @@ from tunehub_registry.trust.layout import (
     TIMESTAMP_PATH,
     versioned_path,
 )
-from tunehub_registry.trust.log import MAX_ENTRIES_BYTES, head_of, log_files
+from tunehub_registry.trust.log import MAX_ENTRIES_BYTES, head_of, log_files, witness_path
 from tunehub_registry.trust.state import StateReader
 
 _MAX_BYTES = {rules.SNAPSHOT: MAX_SNAPSHOT_BYTES}
@@ -72,15 +74,17 @@ def copy_registry(
     source: SignedSource,
     destination: WritableStore,
     *,
+    witnesses: Collection[str] = (),
     retry: RetryPolicy = DEFAULT_RETRY,
     on_bytes: OnBytes | None = None,
 ) -> Mirrored:
-    """Copy a signed registry as it is; clients verify the copy with the original's root.
+    """Copy a signed registry as it is; clients verify the copy with the original's root. `witnesses` are the ids of the
+    keys whose cosigned heads are copied, too: a store does not list what is in it.
 
     Raises AlreadyInitialisedError when another registry is in the destination, PublishError for a damaged source, and
     what stores raise.
     """
-    copy = _Copy(source, destination, on_bytes)
+    copy = _Copy(source, destination, on_bytes, witnesses)
     return persist(copy.run, address=destination.address, retry=retry)
 
 
@@ -181,15 +185,23 @@ def _fetch_verified(
 class _Copy:
     """One verbatim copy. `run` can be called again after an error, and goes on."""
 
-    def __init__(self, source: SignedSource, destination: WritableStore, on_bytes: OnBytes | None) -> None:
+    def __init__(
+        self, source: SignedSource, destination: WritableStore, on_bytes: OnBytes | None, witnesses: Collection[str]
+    ) -> None:
         self._source = source
         self._destination = destination
         self._on_bytes = on_bytes
+        self._witnesses = tuple(witnesses)
         self._state = source.present
         self._uploads = Uploads(destination)
         self._copied = self._total = self._size = 0
 
     def run(self) -> Mirrored:
+        done = self._copy()
+        self._copy_notes()
+        return done
+
+    def _copy(self) -> Mirrored:
         self._copied = self._total = self._size = 0
         self._check_same_registry()
         before = self._timestamp()
@@ -326,6 +338,23 @@ class _Copy:
                     data = fetch_small(self._source.store, path, max_bytes=MAX_ENTRIES_BYTES)
                     _put_if_absent(self._destination, path, data)
 
+    def _copy_notes(self) -> None:
+        """The heads that witnesses cosigned. Not those beyond the head of the copy, which clients would take for a
+        fork, nor in place of a later one."""
+        present = self._timestamp() if self._witnesses else None
+        if present is None:
+            return
+        fields = Metadata[Timestamp].from_bytes(present.data).signed.unrecognized_fields
+        head = head_of(fields, self._destination.address)
+        for path in map(witness_path, self._witnesses):
+            new, old = _note(self._source.store, path), _note(self._destination, path)
+            if head is None or new is None or new.head is None or head.origin != new.head.origin:
+                continue
+            is_later = old is None or old.head is None or old.head.size <= new.head.size
+            if new.head.size <= head.size and is_later and (old is None or old.content.data != new.content.data):
+                condition = IfAbsent() if old is None else IfMatch(etag=old.content.etag)
+                self._destination.put(path, new.content.data, condition)
+
     def _commit(self, before: Content | None) -> None:
         condition = IfAbsent() if before is None else IfMatch(etag=before.etag)
         self._destination.put(TIMESTAMP_PATH, self._state.timestamp_data, condition)
@@ -368,6 +397,25 @@ def _signed_files(
     path = versioned_path(rules.TARGETS, snapshot.signed.meta["targets.json"].version)
     targets = Metadata[Targets].from_bytes(fetch_small(store, path, max_bytes=MAX_TARGETS_BYTES))
     return {rules.TIMESTAMP: first, rules.SNAPSHOT: snapshot, rules.TARGETS: targets}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Note:
+    """A file of a witness, and the head in it; None for what is no note."""
+
+    content: Content
+    head: Checkpoint | None
+
+
+def _note(store: Store, path: str) -> _Note | None:
+    try:
+        content = store.get(path, max_bytes=MAX_NOTE_BYTES)
+    except (FileMissingError, AccessDeniedError):
+        return None
+    assert content is not None  # no tag was given
+    with suppress(ValueError):
+        return _Note(content=content, head=parse_checkpoint(content.data.decode()))
+    return _Note(content=content, head=None)
 
 
 def _put_if_absent(store: WritableStore, path: str, data: bytes) -> None:

@@ -352,6 +352,21 @@ def test_mirrors(registry: Run, tmp_path: Path) -> None:
     assert "names no package" in str(registry("mirror", "reg", "plain", ">9", code=1).exception)
 
 
+def test_a_mirror_has_the_notes_of_witnesses_that_are_named_or_trusted(registry: Run, tmp_path: Path) -> None:
+    for name in ("w", "v"):
+        registry("key", "new", f"{name}.pem", "--no-passphrase")
+        registry("audit", "reg", "--witness", f"{name}.pem")
+    w, v = (json.loads(registry("key", "show", f"{name}.pem.pub", "--json").output)["keyid"] for name in "wv")
+    notes = tmp_path / "copy" / "log" / "witness"
+    registry("mirror", "reg", "copy")
+    assert not notes.exists()
+    registry("mirror", "reg", "copy", "--witness", "w.pem.pub")
+    assert {path.name for path in notes.iterdir()} == {w}
+    registry("trust", "witness", "add", str(tmp_path / "reg"), "v.pem.pub")
+    registry("mirror", "reg", "copy")
+    assert {path.name for path in notes.iterdir()} == {v, w}
+
+
 def test_a_key_from_the_environment_and_a_wrong_passphrase(registry: Run, tmp_path: Path) -> None:
     package = write_package(tmp_path / "a.tunepkg")
     pem = (tmp_path / "acme.pem").read_text()

@@ -11,11 +11,13 @@ from securesystemslib.signer import CryptoSigner
 
 from tunehub_registry.exceptions import NotFoundError
 from tunehub_registry.index import Successor
+from tunehub_registry.publishing.audit import audit, put_cosignature
 from tunehub_registry.publishing.exceptions import AlreadyInitialisedError, PublishError
 from tunehub_registry.publishing.mirror import copy_registry, republish
 from tunehub_registry.publishing.packages import attach, deprecate, publish, read_package, yank
 from tunehub_registry.publishing.source import SignedSource, UnsignedSource, open_source
 from tunehub_registry.trust.exceptions import UntrustedError
+from tunehub_registry.trust.log import witness_path
 
 from .fakes import (
     FAULTS,
@@ -107,6 +109,52 @@ def test_a_mirror_cut_off_anywhere(filled: Signed, fault: Fault) -> None:
         copy_registry(source(filled), store, retry=QUICK)
         assert store.files == probe.files
         assert versions(store, filled.root) == ["1.0", "2.0", "3.0"]
+
+
+def cosigned(registry: Signed, key: CryptoSigner) -> bytes:
+    """Have a witness cosign the present head; returns its note."""
+    seen = audit(registry.store, registry.root, now=registry.clock)
+    put_cosignature(registry.store, seen.head, key, "w.example", registry.clock())
+    return bytes(registry.store.files[witness_path(key.public_key.keyid)])
+
+
+def test_notes_of_witnesses_are_copied_as_far_as_the_copy_goes(filled: Signed) -> None:
+    key, mirror = CryptoSigner.generate_ed25519(), MemoryStore()
+    keyid, path = key.public_key.keyid, witness_path(key.public_key.keyid)
+
+    def copy(registry: SignedSource) -> None:
+        copy_registry(registry, mirror, witnesses=[keyid, "0" * 64], retry=QUICK)
+
+    copy(source(filled))
+    assert path not in mirror.files
+    first = cosigned(filled, key)
+    copy(source(filled))  # nothing else is new
+    assert mirror.files[path] == first
+    old = source(filled)
+    add(filled, "3.0")
+    second = cosigned(filled, key)
+    copy(old)  # the witness has seen more than the copy has
+    assert mirror.files[path] == first
+    copy(source(filled))
+    assert mirror.files[path] == second
+    filled.store.files[path] = first
+    copy(source(filled))
+    assert mirror.files[path] == second
+    filled.store.files[path] = b"no note"
+    copy(source(filled))
+    assert mirror.files[path] == second
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_copying_a_note_can_be_cut_off(filled: Signed, fault: Fault) -> None:
+    key = CryptoSigner.generate_ed25519()
+    note, mirror = cosigned(filled, key), MemoryStore()
+    copy_registry(source(filled), mirror, retry=QUICK)
+    store = FaultyStore(mirror.files, 1, fault)
+    for _ in range(2):
+        with suppress(Killed):
+            copy_registry(source(filled), store, witnesses=[key.public_key.keyid], retry=QUICK)
+    assert store.files == {**mirror.files, witness_path(key.public_key.keyid): note}
 
 
 def test_a_mirror_of_another_registry_is_refused(filled: Signed) -> None:
