@@ -166,6 +166,8 @@ def with_children(node: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
         return tirx.For(node.loop_var, node.min, node.extent, int(node.kind), change(node.body), **more)
     if kind == "SBlockRealize":
         return type(node)(node.iter_values, node.predicate, change(node.block))
+    if kind == "AttrStmt":
+        return tirx.AttrStmt(node.node, node.attr_key, node.value, change(node.body))
     return with_block_body(node, change(node.body)) if kind == "SBlock" else node
 
 

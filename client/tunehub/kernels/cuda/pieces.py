@@ -201,7 +201,7 @@ class _Masking:
         from tvm.tirx.analysis import undefined_vars
 
         kind = type(node).__name__
-        if kind in ("For", "SeqStmt"):
+        if kind in ("For", "SeqStmt", "AttrStmt"):
             return with_children(node, self.statement)
         if kind == "SBlockRealize":
             return type(node)(node.iter_values, node.predicate, self.block(node.block))

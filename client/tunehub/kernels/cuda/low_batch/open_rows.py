@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.low_batch.choice import chosen
-from tunehub.kernels.cuda.low_batch.product import MOST_ROWS, find_product, has_low_batch
+from tunehub.kernels.cuda.low_batch.product import MOST_ROWS, LowBatchExtents, find_product, has_low_batch
 from tunehub.kernels.cuda.low_batch.rule import by_warpgroups
 from tunehub.kernels.cuda.low_batch.schedule import apply
 from tunehub.kernels.cuda.low_batch.taken_apart import TakenApart, taken_apart
+from tunehub.kernels.cuda.low_batch.tile import AnyTile, WgmmaTile
 from tunehub.kernels.cuda.open_function import OpenFunction
-from tunehub.kernels.cuda.pieces import NotPiecesError
+from tunehub.kernels.cuda.pieces import NotPiecesError, RowBlocks
 from tunehub.kernels.devices.known import device_of
 from tunehub.tir.branches import SizeBranch
 from tunehub.tir.cuda.limits import limits_of
@@ -41,15 +43,27 @@ def few_rows(whole: OpenFunction, target: Target) -> list[SizeBranch]:
     if first is None or second is None or (first.extents.rows, second.extents.rows) != _LENGTHS[:2]:
         return []
     branches, asked, device = [], limits_of(target).asked_shared_memory, device_of(target)
+    has_warpgroups = warpgroups.serves(target)
     for length in (*_LENGTHS, *(_MORE_OF_QUANTISED if first.extents.weights.group else ())):
         piece = whole.piece(length)
         product = find_product(piece)
         if product is None or by_warpgroups(piece, product.extents, target):
             break
+        tile = chosen(product.extents, asked, device, has_warpgroups)
         try:
-            made = whole.over(apply(piece, product, chosen(product.extents, asked, device))["main"], length)
+            made = whole.over(apply(piece, product, tile)["main"], length, _clusters(product.extents, tile))
             check_function(made, whole.function, target)
         except (GuardError, NotPiecesError):
             break
+        if isinstance(tile, WgmmaTile):
+            made = warpgroups.for_own_target(made, target)
         branches.append(SizeBranch(up_to=length, function=made))
     return branches
+
+
+def _clusters(extents: LowBatchExtents, tile: AnyTile) -> RowBlocks | None:
+    """What blocks compute that are neighbours in the grid, as those of a cluster have to be."""
+    if not isinstance(tile, WgmmaTile):
+        return None
+    beside = -(-extents.columns // tile.columns)
+    return RowBlocks(rows=extents.rows, of_one=1, beside=beside, outer=True)

@@ -93,7 +93,8 @@ def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunct
         branches = [SizeBranch(up_to=None, function=found)]
     found = joined(whole.function, size, [*few, *branches])
     found = found if apart is None else found.with_attr(WEIGHTS_MADE, True)
-    if any(isinstance(tile, WarpgroupTile | BulkTile) for tile, _ in chosen):
+    by_groups = any(isinstance(tile, WarpgroupTile | BulkTile) for tile, _ in chosen)
+    if by_groups or any("target" in (branch.function.attrs or {}) for branch in few):
         found = warpgroups.for_own_target(found, target)
     return SizedFunction(mod=main_module(found))
 

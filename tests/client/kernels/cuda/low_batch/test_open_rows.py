@@ -15,7 +15,10 @@ import tvm
 from tvm import te, tirx
 
 from tunehub.kernels.cuda.default import default_schedule
+from tunehub.kernels.cuda.gemm.hopper.rule import for_own_target, has_functions
+from tunehub.kernels.cuda.low_batch import open_rows
 from tunehub.kernels.cuda.low_batch.open_rows import few_rows, quantised_apart
+from tunehub.kernels.cuda.low_batch.tile import StagedTile, WgmmaTile
 from tunehub.kernels.cuda.low_batch.weights import QUANTISED, WORD_BITS, Format, dequantised
 from tunehub.kernels.cuda.open_function import open_function
 from tunehub.kernels.cuda.symbolic import tensor_cores as open_tensor_cores
@@ -58,6 +61,7 @@ def test_few_rows_have_kernels_of_their_own(lead: tuple[int, ...]) -> None:
     assert {(8,), (9,), (32,), (33,)} <= set(probes(found.mod["main"]))
 
 
+@pytest.mark.skipif(not has_functions(), reason="needs TVM 0.27 or newer")
 def test_warpgroups_are_as_fast_from_nine_rows_on() -> None:
     whole = open_function(_linear(64, 128)["main"])
     assert whole is not None and [branch.up_to for branch in few_rows(whole, H200)] == [8]
@@ -133,3 +137,49 @@ def test_the_weights_that_are_made_for_many_rows_are_the_right_ones(form: Format
     tvm.tirx.build(looped, target=tvm.target.Target(UNOPTIMISED))["main"](*buffers)
     expected = (x[0].astype(np.float32) @ wide.T).astype(np.float16) + more
     np.testing.assert_allclose(buffers[-1].numpy(), expected, rtol=2e-3, atol=2e-2)
+
+
+OPEN_TILES = {
+    "warpgroups": WgmmaTile(groups=1, cluster=1, stages=3, depth=128),
+    "x in registers": StagedTile(tiles=2, warps=(2, 2), stages=1, depth=256, held=True),
+}
+
+
+needs_warpgroups = pytest.mark.skipif(not has_functions(), reason="needs TVM 0.27 or newer")
+
+
+@needs_warpgroups
+@pytest.mark.no_cover
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize("tile", OPEN_TILES)
+def test_tiles_of_many_columns_read_and_write_no_row_beyond_the_end(
+    tile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_rows, "chosen", lambda *_: OPEN_TILES[tile])
+    rows, columns, depth = 11, 100, 512
+    whole = open_function(_quantised(QUANTISED[0], columns, depth)["main"], shared=True)
+    assert whole is not None
+    branch = few_rows(whole, H200)[1]
+    assert branch.up_to == 16 and ("target" in (branch.function.attrs or {})) == (tile == "warpgroups")
+    source = source_of(tvm.tirx.build(main_module(for_own_target(branch.function, H200)), target=H200))
+    (words, scales), wide = weights(4, columns, depth, seed=7)
+    chance = np.random.default_rng(8)
+    x, more = (chance.standard_normal((1, 32, size)).astype(np.float16) for size in (depth, columns))
+    x[:, rows:] = np.nan
+    out = np.full((1, 32, columns), 7, np.float16)
+    blocks = -(-columns // OPEN_TILES[tile].columns)
+    grid = (blocks, 1) if tile == "warpgroups" else (1, blocks)
+    run(source, {"x": x, "w": words, "s": scales, "r": more, "out": out, "n": rows}, grid, tmp_path)
+    expected = (x[0, :rows].astype(np.float32) @ wide.T).astype(np.float16) + more[0, :rows]
+    np.testing.assert_allclose(out[0, :rows], expected, rtol=2e-3, atol=2e-2)
+    assert (out[:, rows:] == 7).all()
+
+
+@needs_warpgroups
+@pytest.mark.parametrize("columns", [6144, 28672], ids=["clusters", "x in registers"])
+def test_quantised_weights_have_the_tiles_of_known_numbers_of_rows(columns: int) -> None:
+    whole = open_function(_quantised(QUANTISED[0], columns, 4096)["main"], shared=True)
+    assert whole is not None
+    branches = few_rows(whole, H200)
+    assert [branch.up_to for branch in branches] == [8, 16, 32, 64]
+    assert "wgmma" in branches[-1].function.script()
