@@ -75,8 +75,8 @@ __device__ __forceinline__ void join_parts(const float* parts, int count, char* 
 
 // `each`: pages of a block at most. Blocks with the same keys' head and rows follow each other by slots.
 __device__ __forceinline__ void attention(const void* queries, const void* pages, const int* table, const int* values,
-                                          const int* lengths, void* output, float* lse, float* parts, void* pool,
-                                          const void*, int batch, int each, float scale, int block) {
+                                          const int* lengths, void* output, float* lse, float* parts,
+                                          const float*, void* pool, const void*, int batch, int each, float scale, int block) {
   const int slot = block / (H * ROW_BLOCKS), head = block / ROW_BLOCKS % H, row_block = block % ROW_BLOCKS;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int number = sequence_of(table, batch, 1, each, slot);

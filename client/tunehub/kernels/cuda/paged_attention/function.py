@@ -81,7 +81,8 @@ def _decode(attention: PagedAttention, tile: DecodeTile, given: _KernelParameter
 
     def kernel(block: PrimExpr, pool: list[PrimExpr]) -> list[PrimExpr]:
         more = [batch, each, _scale(given), block]
-        return [*arguments, address(parts, const(0, "int64")), *pool, *more]
+        ends = [address(parts, const(0, "int64")), address(parts, elements - 1)]  # all of it is used, TVM is to see
+        return [*arguments, *ends, *pool, *more]
 
     launched = _launched(attention, tile, slots * heads, kernel, min(tile.blocks, _RESIDENT))
     return sequence(allocate(parts), launched)

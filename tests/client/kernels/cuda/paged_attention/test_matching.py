@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -94,3 +95,12 @@ def test_the_likeliest_tile_becomes_a_kernel(kind: str, depth: int, arch: str) -
 def test_older_gpus_keep_the_kernels_of_tvm() -> None:
     target = tvm.target.Target({**dict(H200.attrs), "kind": "cuda", "model": "unknown", "arch": "sm_75"})
     assert match(of_tvm("decode", 8, 32, 128), target) is None
+
+
+def test_memory_for_parts_is_as_large_as_the_batch_wants() -> None:
+    target = tvm.target.Target({**dict(H200.attrs), "kind": "cuda", "model": "unknown", "arch": "sm_90"}, host="llvm")
+    workload = match(of_tvm("decode", 8, 32, 128), target)
+    assert workload is not None
+    own = build(workload, next(candidates(workload)).tile).with_attr("global_symbol", "main")
+    host = tvm.tirx.build(tvm.IRModule({"main": own}), target=target).inspect_source("ll")
+    assert re.search(r"= call ptr %\d+\(i32 2, i32 %\w+, i64 %", host)  # TVMBackendAllocWorkspace
