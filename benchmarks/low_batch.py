@@ -1,7 +1,7 @@
 """Low-batch GEMMs of language models on a GPU, weights [N, K] in float16 and quantised as MLC-LLM has them.
 
 Each kernel is what a function without a record gets, or one with ``--records``, beside PyTorch's for float16; more rows
-than a few may be asked for, too. Both are recorded in a CUDA graph
+than a few may be asked for, too; ``--open``: one kernel for any number of them. Both are recorded in a CUDA graph
 with copies of the weights that are larger than the GPU's cache, so that each comes from memory. Outputs are compared
 with float32. Needs PyTorch.
 """
@@ -50,6 +50,7 @@ OPTIONS = (
     click.Option(["--rows"], default="1,2,4,8,16,32,64", show_default=True, help="Numbers of rows."),
     click.Option(["--formats"], default="float16,q4f16,q8f16", show_default=True, help="Of weights."),
     click.Option(["--records"], is_flag=True, help="What the package for this GPU gives."),
+    click.Option(["--open", "is_open"], is_flag=True, help="The number of rows is not known when kernels are made."),
     click.Option(["--lock"], default=None, help="A file: several processes time their kernels one after the other."),
 )
 _COPIES_BYTES = 300_000_000  # of weights: six times the cache of an H200
@@ -66,17 +67,22 @@ class TimedProduct:
     apart: float
 
 
-def run(only: str, rows: str, formats: str, lock: str | None, *, records: bool = False) -> list[Row]:
+def run(
+    only: str, rows: str, formats: str, lock: str | None, *, records: bool = False, is_open: bool = False
+) -> list[Row]:
     """Times in ms, ratios of PyTorch's time in float16. Raises RuntimeError for a wrong result."""
     wanted = [name for name in PRODUCTS if any(fnmatch.fnmatch(name, each.strip()) for each in only.split(","))]
     found: list[Row] = []
+    labels = formats.split(",")
     ratios: dict[str, list[float]] = {}
     for name in wanted:
+        opened = {label: _built(None, *PRODUCTS[name], FORMATS[label], records=records) for label in labels if is_open}
         for count in map(int, rows.split(",")):
             torch_us = _torch_us(count, *PRODUCTS[name], lock)
             found.append(Row(name=f"{name}, {count} rows, torch float16", value=torch_us / 1e3, unit="ms"))
-            for label in formats.split(","):
-                timed = _timed(count, *PRODUCTS[name], FORMATS[label], lock, records=records)
+            for label in labels:
+                made = opened.get(label) or _built(count, *PRODUCTS[name], FORMATS[label], records=records)
+                timed = _timed(made, count, *PRODUCTS[name], FORMATS[label], lock)
                 ratio = timed.run_us / torch_us
                 ratios.setdefault(label, []).append(ratio)
                 note = f"{timed.served}: {ratio:.3f} of torch's, apart {timed.apart:.1e}"
@@ -87,11 +93,16 @@ def run(only: str, rows: str, formats: str, lock: str | None, *, records: bool =
     return found
 
 
-def _timed(
-    rows: int, columns: int, depth: int, form: Format, lock: str | None, *, records: bool = False
-) -> TimedProduct:
-    """Of what a function without a record gets, or with the package's."""
-    import torch
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuiltProduct:
+    """A function that runs, and what serves it."""
+
+    main: Any
+    served: str
+
+
+def _built(rows: int | None, columns: int, depth: int, form: Format, *, records: bool = False) -> BuiltProduct:
+    """What a function without a record gets, or with the package's; ``rows``: None of any number."""
     import tvm
 
     target = tvm.target.Target(this_gpu().tvm_config())
@@ -103,6 +114,15 @@ def _timed(
         made = default_schedule(function, target) if made is None else made
         main = tvm.tirx.build(tvm.IRModule({"main": made.with_attr("global_symbol", "main")}), target=target)["main"]
     served = "dlight" if scheduled.served is None else f"{scheduled.served.template} ({scheduled.served.rung})"
+    return BuiltProduct(main=main, served=str(served))
+
+
+def _timed(made: BuiltProduct, rows: int, columns: int, depth: int, form: Format, lock: str | None) -> TimedProduct:
+    """With so many rows. Raises RuntimeError for a wrong result."""
+    import torch
+    import tvm
+
+    main, served = made.main, made.served
     x = torch.randn(1, rows, depth, device="cuda").half()
     weights = list(_weights(columns, depth, form))
     out = torch.empty(1, rows, columns, device="cuda", dtype=torch.float16)
@@ -120,7 +140,7 @@ def _timed(
     apart = float((out[0].float() - expected).abs().max() / expected.abs().max())
     if not apart <= _MOST_APART:
         raise RuntimeError(f"{rows} x {columns} x {depth} of {form.bits} bits by {served}: {apart} apart from float32")
-    return TimedProduct(run_us=run_us, served=str(served), apart=apart)
+    return TimedProduct(run_us=run_us, served=served, apart=apart)
 
 
 def _torch_us(rows: int, columns: int, depth: int, lock: str | None) -> float:
@@ -163,12 +183,12 @@ def _wide(own: list[Any], form: Format) -> Any:
     return wide_weights(own[0], own[1], form) if form.group else own[0].float()
 
 
-def _module(rows: int, columns: int, depth: int, form: Format) -> Any:
+def _module(rows: int | None, columns: int, depth: int, form: Format) -> Any:
     """x · Wᵀ as a model has it."""
-    from tvm import relax
+    from tvm import relax, tirx
 
     kind = tensor_class()
-    x = relax.Var("x", kind((1, rows, depth), "float16"))
+    x = relax.Var("x", kind((1, tirx.Var("rows", "int64") if rows is None else rows, depth), "float16"))
     builder = relax.BlockBuilder()
     if form.group:
         given = [

@@ -23,8 +23,10 @@ pytestmark = pytest.mark.slow
     (9, "float16", "tensor_cores"),
     (1, "q4f16", "low_batch"),
     (64, "q8f16", "low_batch"),
+    (None, "float16", "tensor_cores"),
+    (None, "q4f16", "tensor_cores"),
 ])  # fmt: skip
-def test_each_product_is_one_kernel(rows: int, label: str, served: str | None) -> None:
+def test_each_product_is_one_kernel(rows: int | None, label: str, served: str | None) -> None:
     with H200:
         function = low_batch.only_function(prepare(low_batch._module(rows, 512, 256, low_batch.FORMATS[label]), H200))
         scheduled, _ = schedule_function(function, H200, EmptyLookup())
