@@ -9,6 +9,7 @@ from tvm import te, tirx
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 
+from tunehub.models.experts import MixtureOfExperts
 from tunehub.models.quantization import embedding, linear
 
 if TYPE_CHECKING:
@@ -54,13 +55,19 @@ class DecoderLayer(nn.Module):  # type: ignore[misc]
     def __init__(self, config: ModelConfig, kind: Quantization) -> None:
         super().__init__()
         self.self_attn = CachedAttention(config, kind)
-        self.mlp = FeedForward(config.hidden, config.intermediate, kind)
+        experts = config.experts
+        if experts is None:
+            self.mlp = FeedForward(config.hidden, config.intermediate, kind)
+        else:
+            shared = FeedForward(config.hidden, experts.shared, kind) if experts.shared else None
+            self.moe = MixtureOfExperts(config, experts, kind, shared)
         self.input_layernorm = _norm(config, kind)
         self.post_attention_layernorm = _norm(config, kind)
 
     def forward(self, x: Tensor, cache: KVCache, layer: int) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), cache, layer)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        feed_forward = self.moe if hasattr(self, "moe") else self.mlp
+        return x + feed_forward(self.post_attention_layernorm(x))
 
 
 class DecoderLayers(nn.Module):  # type: ignore[misc]

@@ -6,6 +6,7 @@ a value is ``(bits − (2^(bits−1) − 1)) · scale``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -96,19 +97,21 @@ def dequantized(words: Tensor, scales: Tensor, shape: tuple[int, ...], kind: Qua
     """The weight of ``shape`` in floats; groups lie along its last axis."""
 
     def kernel(q_weight: TETensor, q_scale: TETensor) -> TETensor:
-        def stored(*at: PrimExpr) -> PrimExpr:
-            shift = (at[-1] % kind.per_word * kind.bits).astype(STORAGE)
-            word = q_weight(*at[:-1], at[-1] // kind.per_word)
-            return tirx.bitwise_and(tirx.shift_right(word, shift), mask).astype(kind.dtype)
-
-        unpacked = te.compute(extents, stored)
+        unpacked = te.compute(extents, lambda *at: stored_value(q_weight, at, kind))
         return te.compute(
             extents, lambda *at: (unpacked(*at) - zero) * q_scale(*at[:-1], at[-1] // GROUP), name="dequantize"
         )
 
     extents = [tirx.IntImm("int64", each) for each in shape]
-    mask, zero = tirx.const((1 << kind.bits) - 1, STORAGE), tirx.const(kind.zero, kind.dtype)
+    zero = tirx.const(kind.zero, kind.dtype)
     return op.tensor_expr_op(kernel, name_hint="dequantize", args=[words, scales])
+
+
+def stored_value(words: TETensor, at: Sequence[PrimExpr], kind: Quantization) -> PrimExpr:
+    """What is stored for a weight, in the type of activations."""
+    shift = (at[-1] % kind.per_word * kind.bits).astype(STORAGE)
+    word = words(*at[:-1], at[-1] // kind.per_word)
+    return tirx.bitwise_and(tirx.shift_right(word, shift), tirx.const((1 << kind.bits) - 1, STORAGE)).astype(kind.dtype)
 
 
 class GroupLinear(nn.Module):  # type: ignore[misc]

@@ -114,20 +114,17 @@ def _joined(checkpoint: ModelWeights, name: str, config: ModelConfig) -> Array:
 
 def sources(name: str, family: str, experts: Experts | None = None) -> Sequence[str]:
     """Hugging Face's names of what is joined, row upon row, to the parameter ``name``; of experts, expert by expert."""
-    base, _, part = name.rpartition(".")
+    base, _, part = name.replace(".moe.", ".block_sparse_moe." if family == "mixtral" else ".mlp.").rpartition(".")
     parent, _, leaf = base.rpartition(".")
     if leaf == "qkv_proj" and family != "phi3":
         return [f"{parent}.{each}_proj.{part}" for each in "qkv"]
     if leaf == "gate_up_proj" and family != "phi3":
         return [f"{parent}.{each}_proj.{part}" for each in ("gate", "up")]
-    if experts is None or ".moe" not in name:
-        return [name]
-    inside = parent.replace(".moe", ".block_sparse_moe" if family == "mixtral" else ".mlp")
-    if leaf in ("e1_e3", "e2"):
+    if experts is not None and leaf in ("e1_e3", "e2"):
         first, second = (("w1", "w3"), ("w2",)) if family == "mixtral" else (("gate_proj", "up_proj"), ("down_proj",))
         leaves = first if leaf == "e1_e3" else second
-        return [f"{inside}.experts.{number}.{each}.weight" for number in range(experts.count) for each in leaves]
-    return [f"{inside}.{leaf}.{part}"]
+        return [f"{parent}.experts.{number}.{each}.weight" for number in range(experts.count) for each in leaves]
+    return [f"{base}.{part}"]
 
 
 def quantized(weight: Array, kind: Quantization) -> tuple[Array, Array]:

@@ -1,0 +1,107 @@
+"""Families: what makes each of them another model than Llama, held against numpy and, where it is installed, against
+checkpoints that transformers saves and PyTorch computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+
+import tvm
+
+from tunehub.models.compiling import compile_model
+from tunehub.models.config import Experts, ModelConfig, read_config
+from tunehub.models.random_weights import random_array
+from tunehub.models.session import CacheSizes, greedy_tokens
+from tunehub.models.weights import arrays
+
+from ...numpy_decoder import NumpyDecoder
+from ...small_models import TINY, small
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:no package serves")]
+
+ONE_LAYER = small(TINY, layers=1)
+FAMILIES = {
+    "biases and tied embeddings": small(ONE_LAYER, family="qwen2", qkv_bias=True, tied=True),
+    "experts": small(ONE_LAYER, family="mixtral", experts=Experts(count=4, chosen=2, intermediate=32)),
+    "experts and a shared one": small(
+        ONE_LAYER, family="qwen2_moe", experts=Experts(count=5, chosen=3, intermediate=32, shared=64, normalised=False)
+    ),
+}
+PROMPTS = ([3, 1, 4, 1, 5, 9, 2, 6, 5], [2, 7])
+COUNT = 64
+SAVED = ("Llama", "Qwen2", "Phi3", "Mixtral", "Qwen2Moe")
+
+
+@pytest.mark.parametrize("config", FAMILIES.values(), ids=FAMILIES)
+def test_prompts_and_steps_give_numpys_logits(config: ModelConfig) -> None:
+    compiled = compile_model(config, "q0f32", functions=("embed", "prefill", "batch_decode", "greedy"))
+    values = [random_array(each) for each in compiled.exported.parameters]
+    numpy = NumpyDecoder(compiled.exported, values)
+    session = compiled.session(map(tvm.runtime.tensor, values), tvm.cpu(), CacheSizes(sequences=2, tokens=64, chunk=32))
+    sequences = [session.open() for _ in PROMPTS]
+    found = [session.prefill(*each).numpy()[0, 0] for each in zip(sequences, PROMPTS, strict=True)]
+    after = session.decode(sequences, session.tokens([5, 6])).numpy()[:, 0]
+    whole = [[*prompt, word] for prompt, word in zip(PROMPTS, (5, 6), strict=True)]
+    wanted = [numpy.logits(each)[-1] for each in (*PROMPTS, *whole)]
+    np.testing.assert_allclose([*found, *after], wanted, rtol=0, atol=3e-6 * np.abs(wanted).max())
+
+
+def test_a_quantised_mixture_gives_numpys_tokens() -> None:
+    compiled = compile_model(FAMILIES["experts"], "q4f32_1")
+    values = [random_array(each, 4) for each in compiled.exported.parameters]
+    session = compiled.session(map(tvm.runtime.tensor, values), tvm.cpu(), CacheSizes(sequences=2, tokens=64, chunk=32))
+    found = greedy_tokens(session, PROMPTS, 8).tolist()
+    numpy = NumpyDecoder(compiled.exported, values)
+    assert found == [numpy.greedy_after(*each) for each in zip(PROMPTS, found, strict=True)]
+
+
+def _saved(family: str, folder: Path) -> Any:
+    """A small model of transformers', which lies in the folder then."""
+    torch = pytest.importorskip("torch", reason="compares with PyTorch")
+    transformers = pytest.importorskip("transformers", reason="saves a checkpoint")
+    torch.manual_seed(0)
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 200,
+        "max_position_embeddings": 256,
+        "initializer_range": 0.2,
+        "pad_token_id": 0,
+        "tie_word_embeddings": family == "Qwen2",
+    }
+    mixed = (
+        {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2} if "Mo" in family or "Mi" in family else {}
+    )
+    own = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64} if family == "Qwen2Moe" else {}
+    config = getattr(transformers, f"{family}Config")(**sizes, **mixed, **own, attn_implementation="eager")
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    model.save_pretrained(folder, max_shard_size="100KB")
+    return model
+
+
+@pytest.mark.filterwarnings("default")  # of transformers
+@pytest.mark.parametrize("family", SAVED)
+def test_64_greedy_tokens_of_a_checkpoint_are_pytorchs(family: str, tmp_path: Path) -> None:
+    model = _saved(family, tmp_path)
+    import torch
+
+    compiled = compile_model(read_config(tmp_path), "q0f32")
+    exported = compiled.exported
+    weights = [
+        tvm.runtime.tensor(each)
+        for each in arrays(exported.parameters, exported.config, exported.quantization, tmp_path)
+    ]
+    session = compiled.session(weights, tvm.cpu(), CacheSizes(sequences=2, tokens=256, chunk=4))
+    found = greedy_tokens(session, PROMPTS, COUNT).tolist()
+    for prompt, own in zip(PROMPTS, found, strict=True):
+        with torch.no_grad():
+            logits = model(torch.tensor([[*prompt, *own[:-1]]])).logits[0, len(prompt) - 1 :]
+        assert own == logits.argmax(-1).tolist()
