@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -21,7 +21,7 @@ from benchmarks.shared.table import Row
 from tunehub.compiler.hub import open_hub
 from tunehub.compiler.pipeline import activate
 from tunehub.kernels.cuda.paged_attention.rule import PagedWorkload, build, candidates, fits, match
-from tunehub.kernels.cuda.paged_attention.spec import PAGE, DecodeTile, Kind, PrefillTile, Tile
+from tunehub.kernels.cuda.paged_attention.spec import PAGE, DecodeTile, Kind, PagedWarpgroupTile, PrefillTile, Tile
 
 HEADS = {  # of queries, of keys, elements
     "llama-3-8b": (32, 8, 128),
@@ -79,35 +79,25 @@ def _rows(label: str, case: PagedCase, *, tiles: bool) -> Iterator[Row]:
     if not tiles:
         yield _row(f"{label}, TVM", case, case.timed(given.attention.function, long=True), torch_us)
     likeliest = next(candidates(given)).tile
-    for tile in filter(lambda each: fits(given, each), _TILES[type(likeliest)]) if tiles else [likeliest]:
+    for tile in filter(lambda each: fits(given, each), _TILES[case.kind is Kind.DECODE]) if tiles else [likeliest]:
         yield _row(f"{label}, tunehub {_text(tile)}", case, case.timed(build(given, tile)), torch_us)
 
 
-_TILES: dict[type[Tile], list[Any]] = {
-    DecodeTile: [
-        DecodeTile(warps=warps, stages=stages, blocks=blocks)
-        for warps, stages, blocks in (
-            (4, 3, 2),
-            (4, 2, 2),
-            (4, 2, 3),
-            (4, 3, 4),
-            (8, 3, 1),
-            (2, 3, 4),
-            (2, 4, 2),
-            (4, 5, 1),
-        )
-    ],
-    PrefillTile: [
-        PrefillTile(warps=warps, tall=tall, keys=keys)
-        for warps, tall, keys in ((4, 2, 64), (4, 2, 32), (4, 1, 64), (8, 1, 64), (8, 1, 128), (8, 2, 64), (4, 1, 128))
+_DECODE = ((4, 3, 2), (4, 2, 2), (4, 2, 3), (4, 3, 4), (8, 3, 1), (2, 3, 4), (2, 4, 2), (4, 5, 1))
+_PREFILL = ((4, 2, 64), (4, 2, 32), (4, 1, 64), (8, 1, 64), (8, 2, 64))
+_WARPGROUPS = ((2, 128), (2, 64), (3, 64), (1, 128))
+_TILES: dict[bool, list[Any]] = {
+    True: [DecodeTile(warps=warps, stages=stages, blocks=blocks) for warps, stages, blocks in _DECODE],
+    False: [
+        *(PrefillTile(warps=warps, tall=tall, keys=keys) for warps, tall, keys in _PREFILL),
+        *(PagedWarpgroupTile(groups=groups, keys=keys) for groups, keys in _WARPGROUPS),
     ],
 }
+"""Of decode, and of others."""
 
 
 def _text(tile: Tile) -> str:
-    if isinstance(tile, DecodeTile):
-        return f"{tile.warps}x{tile.stages}/{tile.blocks}"
-    return f"{tile.warps}x{tile.tall}x{tile.keys}"
+    return type(tile).__name__.removesuffix("Tile") + " " + " x ".join(f"{value}" for value in astuple(tile))
 
 
 def _row(name: str, case: PagedCase, us: float, torch_us: float | None = None) -> Row:

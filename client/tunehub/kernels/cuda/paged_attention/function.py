@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.attention.kernel import LOG2_E
 from tunehub.kernels.cuda.paged_attention.source import COUNTERS, name_of, source
-from tunehub.kernels.cuda.paged_attention.spec import DecodeTile, Kind, PagedAttention, PrefillTile, Tile
+from tunehub.kernels.cuda.paged_attention.spec import (
+    DecodeTile,
+    Kind,
+    PagedAttention,
+    PagedWarpgroupTile,
+    PrefillTile,
+    Tile,
+)
 from tunehub.tir.nodes import buffer_kind, parameters
 from tunehub.tir.statements import address, allocate, block_of, const, f32, marked, run, sequence, threads, with_root
 
@@ -100,7 +107,7 @@ def pages_of_block(pages: PrimExpr, batch: PrimExpr, heads: int, tile: DecodeTil
     return tirx.Select(batch * heads <= COUNTERS, each, pages + 1)
 
 
-def _prefill(attention: PagedAttention, tile: PrefillTile, given: _KernelParameters) -> Stmt:
+def _prefill(attention: PagedAttention, tile: PrefillTile | PagedWarpgroupTile, given: _KernelParameters) -> Stmt:
     from tvm import tirx
 
     rows = given.extent("queries") * attention.group

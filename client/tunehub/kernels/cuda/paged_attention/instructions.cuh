@@ -45,3 +45,6 @@ __device__ __forceinline__ bool ends_last(unsigned* counter, unsigned last) {
   asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
   return before == last;
 }
+
+// What this thread has copied is there for products of warpgroups (sm_90) once all threads have met.
+__device__ __forceinline__ void seen_by_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

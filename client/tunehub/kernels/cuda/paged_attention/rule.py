@@ -10,10 +10,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tunehub.kernels.cuda.gemm.hopper.rule import for_own_target
+from tunehub.kernels.cuda.gemm.hopper.rule import serves as has_warpgroups
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.cuda.paged_attention.function import with_kernel
 from tunehub.kernels.cuda.paged_attention.matching import paged_attention_of
-from tunehub.kernels.cuda.paged_attention.spec import DecodeTile, Kind, PagedAttention, PrefillTile, Tile
+from tunehub.kernels.cuda.paged_attention.spec import (
+    DecodeTile,
+    Kind,
+    PagedAttention,
+    PagedWarpgroupTile,
+    PrefillTile,
+    Tile,
+)
 from tunehub.kernels.devices.known import device_of
 
 if TYPE_CHECKING:
@@ -26,6 +35,7 @@ _FIRST_ARCHITECTURE = 80  # with copies that are not waited for, and products of
 _TYPES = ("float16", "bfloat16")
 _WIDTH, _LARGEST = 16, 256  # of which depths are multiples; depth that a warp keeps in registers
 _TWICE = 128  # depth up to which a warp keeps twice as many rows
+_PART = 64  # of which depths are multiples for warpgroups
 _RESERVED = 1 << 10  # bytes of shared memory that CUDA takes of each block
 # Of a multiprocessor as many blocks as hide what others wait for.
 _DECODE = tuple(
@@ -36,10 +46,11 @@ _DECODE = tuple(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PagedWorkload:
-    """``attention`` for ``device``."""
+    """``attention`` for ``target``, and the ``device`` that this is."""
 
     attention: PagedAttention
     device: GpuDevice
+    target: Target
 
 
 def serves(target: Target) -> bool:
@@ -53,7 +64,7 @@ def match(function: PrimFunc, target: Target, cross: Iterable[int] = ()) -> Page
     found = paged_attention_of(function, target, cross) if serves(target) else None
     if found is None or found.dtype not in _TYPES or found.depth % _WIDTH or found.depth > _LARGEST:
         return None
-    return PagedWorkload(attention=found, device=device_of(target))
+    return PagedWorkload(attention=found, device=device_of(target), target=target)
 
 
 def candidates(workload: PagedWorkload) -> Iterator[KernelCandidate]:
@@ -65,7 +76,11 @@ def candidates(workload: PagedWorkload) -> Iterator[KernelCandidate]:
 
 
 def fits(workload: PagedWorkload, tile: Tile) -> bool:
-    """Whether a block has enough shared memory."""
+    """Whether a block has enough shared memory, and the GPU its instructions."""
+    if isinstance(tile, PagedWarpgroupTile) and (
+        workload.attention.depth % _PART or not has_warpgroups(workload.target)
+    ):
+        return False
     return tile.shared_bytes(workload.attention) <= workload.device.block_shared_memory
 
 
@@ -80,4 +95,5 @@ def _prefill(attention: PagedAttention) -> list[PrefillTile]:
 
 def build(workload: PagedWorkload, tile: Tile) -> PrimFunc:
     """The function by ``tile``, scheduled."""
-    return with_kernel(workload.attention, tile, workload.device)
+    made = with_kernel(workload.attention, tile, workload.device)
+    return for_own_target(made, workload.target) if isinstance(tile, PagedWarpgroupTile) else made

@@ -6,15 +6,37 @@ from functools import cache
 from pathlib import Path
 
 from tunehub.kernels.cuda.low_batch.source import instructions
-from tunehub.kernels.cuda.paged_attention.spec import DecodeTile, Kind, PagedAttention, Tile
+from tunehub.kernels.cuda.paged_attention.spec import (
+    DecodeTile,
+    Kind,
+    PagedAttention,
+    PagedWarpgroupTile,
+    PrefillTile,
+    Tile,
+)
+from tunehub.tir.cuda.ptx.wgmma import (
+    ARCHITECTURE,
+    KINDS,
+    ROW_BYTES,
+    WARPGROUPS,
+    wgmma_fresh,
+    wgmma_from_registers,
+    wgmma_wait_for,
+    wgmma_wait_for_registers,
+)
 
 PREFIX = "tunehub_paged_"  # of the names of all such functions
 COUNTERS = 1 << 14  # sequences and heads whose blocks can be counted
+_KERNELS: dict[type, str] = {
+    DecodeTile: "decode.cuh",
+    PrefillTile: "prefill.cuh",
+    PagedWarpgroupTile: "warpgroups.cuh",
+}
 _FOLDER = Path(__file__).parent
 
 
 def constants(attention: PagedAttention, tile: Tile) -> dict[str, int]:
-    """What the source is compiled for, by the names that ``tiles.cuh``, ``decode.cuh`` and ``prefill.cuh`` explain."""
+    """What the source is compiled for, by the names that the files of this folder explain."""
     common = {
         "D": attention.depth,
         "G": attention.group,
@@ -22,11 +44,11 @@ def constants(attention: PagedAttention, tile: Tile) -> dict[str, int]:
         "BFLOAT": int(attention.dtype == "bfloat16"),
         "PAGED": int(attention.kind is not Kind.RAGGED),
         "WINDOW": int(attention.window),
-        "WARPS": tile.warps,
     }
     if isinstance(tile, DecodeTile):
-        return {**common, "STAGES": tile.stages, "COUNTERS": COUNTERS}
-    return {**common, "TALL": tile.tall, "KEYS": tile.keys, "CROSS": attention.cross}
+        return {**common, "WARPS": tile.warps, "STAGES": tile.stages, "COUNTERS": COUNTERS}
+    rows = {"BLOCK_ROWS": tile.rows, "THREADS": tile.threads, "KEYS": tile.keys, "CROSS": attention.cross}
+    return {**common, **rows, **({"TALL": tile.tall} if isinstance(tile, PrefillTile) else {})}
 
 
 def name_of(attention: PagedAttention, tile: Tile) -> str:
@@ -37,13 +59,31 @@ def name_of(attention: PagedAttention, tile: Tile) -> str:
 def source(attention: PagedAttention, tile: Tile) -> str:
     """CUDA code of the function :func:`name_of`."""
     defined = "".join(f"constexpr int {name} = {value};\n" for name, value in constants(attention, tile).items())
-    kernel = "decode.cuh" if isinstance(tile, DecodeTile) else "prefill.cuh"
-    body = instructions() + _file("instructions.cuh") + _file("tiles.cuh") + _file(kernel)
-    return f"namespace {_namespace(attention, tile)} {{\n{defined}{body}}}\n"
+    body = instructions() + _file("instructions.cuh") + _file("tiles.cuh")
+    if not isinstance(tile, DecodeTile):
+        body += _file("rows.cuh")
+    if isinstance(tile, PagedWarpgroupTile):
+        body += products(attention, tile)
+    return f"namespace {_namespace(attention, tile)} {{\n{defined}{body}{_file(_KERNELS[type(tile)])}}}\n"
+
+
+def products(attention: PagedAttention, tile: PagedWarpgroupTile) -> str:
+    """The functions that ``warpgroups.cuh`` calls for products."""
+    kind, scores, outputs = KINDS[attention.dtype], tile.keys // 2, attention.depth // 2
+    apart = tile.rows * ROW_BYTES, tile.keys * ROW_BYTES
+    functions = {
+        "multiply_scores": wgmma_fresh(kind, tile.keys, attention.depth, *apart),
+        "multiply_weights": wgmma_from_registers(kind, attention.depth, tile.keys, apart[1]),
+        "have_scores": wgmma_wait_for(1, scores),
+        "have_scores_alone": wgmma_wait_for(0, scores),
+        "have_outputs": wgmma_wait_for_registers(0, outputs, tile.keys // 4),
+    }
+    named = "".join(function.source.replace(function.name, name) for name, function in functions.items())
+    return f"// {WARPGROUPS}: instructions of {ARCHITECTURE}\n{named}"
 
 
 def _namespace(attention: PagedAttention, tile: Tile) -> str:
-    kind = "decode_" if isinstance(tile, DecodeTile) else "prefill_"
+    kind = _KERNELS[type(tile)].removesuffix("cuh").replace(".", "_")
     return PREFIX + kind + "_".join(str(value) for value in constants(attention, tile).values())
 
 

@@ -98,4 +98,27 @@ class PrefillTile:
         return (self.rows + 2 * 2 * self.keys) * attention.row_bytes
 
 
-Tile = DecodeTile | PrefillTile
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PagedWarpgroupTile:
+    """For sm_90: ``groups`` of four warps with 64 rows each; ``keys`` at a time."""
+
+    groups: int
+    keys: int
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return 4 * WARP * self.groups
+
+    @property
+    def rows(self) -> int:
+        """Of a block: queries of a head."""
+        return 64 * self.groups
+
+    def shared_bytes(self, attention: PagedAttention) -> int:
+        """Of queries, and of two steps' keys and values; outputs are put there in the end."""
+        operands = (self.rows + 2 * 2 * self.keys) * attention.depth * _BYTES
+        return max(operands, self.rows * attention.row_bytes)
+
+
+Tile = DecodeTile | PrefillTile | PagedWarpgroupTile

@@ -13,8 +13,8 @@ from tvm.relax.frontend.nn.llm import kv_cache
 from tunehub.kernels.cuda import paged_attention
 from tunehub.kernels.cuda.paged_attention.function import BUFFERS, with_kernel
 from tunehub.kernels.cuda.paged_attention.matching import paged_attention_of
-from tunehub.kernels.cuda.paged_attention.source import PREFIX
-from tunehub.kernels.cuda.paged_attention.spec import PagedAttention, Tile
+from tunehub.kernels.cuda.paged_attention.source import PREFIX, products
+from tunehub.kernels.cuda.paged_attention.spec import PagedAttention, PagedWarpgroupTile, Tile
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.tir.cuda.nvrtc import source_of
 from tunehub.tir.nodes import parameters
@@ -69,6 +69,8 @@ def run(
     assert INSTRUCTIONS in code
     assert _OWN_INSTRUCTIONS in code
     code = code.replace(INSTRUCTIONS, "").replace(_OWN_INSTRUCTIONS, "")
+    if isinstance(tile, PagedWarpgroupTile):
+        code = code.replace(products(attention, tile), "")
     buffers = {
         str(b.name): arrays.get(name) for name, b in zip(BUFFERS[attention.kind], parameters(function), strict=True)
     }

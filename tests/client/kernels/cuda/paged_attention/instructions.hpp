@@ -49,3 +49,38 @@ static bool ends_last(unsigned* counter, unsigned last) {
   *counter = before >= last ? 0 : before + 1;
   return before == last;
 }
+
+// Products of warpgroups happen where they are started. Operands have rows of 128 bytes, swizzled, in parts of 64
+// elements that are ROWS rows apart.
+template <int ROWS> static float element(unsigned from, int row, int column, bool bfloat) {
+  const unsigned place = column / 64 * ROWS * 128 + row * 128 + (column % 64 / 8 ^ row % 8) * 16 + column % 8 * 2;
+  uint16_t bits;
+  std::memcpy(&bits, at(from + place), 2);
+  return as_float(bits, bfloat);
+}
+template <int ROWS, int KEYS, int D> static void scores_of(float* d, unsigned q, unsigned k, bool bfloat) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  for (int i = 0; i < KEYS / 2; ++i) {
+    const int row = warp * 16 + lane / 4 + i % 4 / 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    d[i] = 0;
+    for (int e = 0; e < D; ++e) d[i] += element<ROWS>(q, row, e, bfloat) * element<KEYS>(k, column, e, bfloat);
+  }
+}
+template <int KEYS, int D> static void weighted_of(float* d, const unsigned* w, unsigned v, bool bfloat) {
+  const int lane = threadIdx.x % 32;
+  for (int step = 0; step < KEYS / 16; ++step) {
+    struct Four { unsigned words[4]; } own;
+    std::memcpy(own.words, w + 4 * step, sizeof own);
+    const Four* all = threads::all_lanes(own);
+    for (int i = 0; i < D / 2; ++i)
+      for (int k = 0; k < 16; ++k) {
+        const unsigned pair = all[lane / 4 * 4 + k % 8 / 2].words[i % 4 / 2 + k / 8 * 2];
+        d[i] += as_float(pair >> k % 2 * 16 & 0xffff, bfloat) * element<KEYS>(v, step * 16 + k, i / 4 * 8 + lane % 4 * 2 + i % 2, bfloat);
+      }
+  }
+}
+#define multiply_scores(d, q, k) scores_of<BLOCK_ROWS, KEYS, D>(d, q, k, BFLOAT)
+#define multiply_weights(d, w, v) weighted_of<KEYS, D>(d, w, v, BFLOAT)
+static void have_scores(float*) {}
+static void have_scores_alone(float*) {}
+static void have_outputs(float*, unsigned*) {}

@@ -21,7 +21,7 @@ if shutil.which("g++") is None:
 import msgspec
 
 from tunehub.kernels.cuda.paged_attention.function import pages_of_block
-from tunehub.kernels.cuda.paged_attention.spec import DecodeTile, PrefillTile
+from tunehub.kernels.cuda.paged_attention.spec import DecodeTile, PagedWarpgroupTile, PrefillTile
 from tunehub.kernels.devices.known import device_of
 from tunehub.tir.nodes import integer, symbolic
 from tunehub.tir.statements import const
@@ -123,7 +123,7 @@ class Prefilling(NamedTuple):
     causal: bool = True
     windows: tuple[tuple[int, int], ...] | None = None
     cross: int = 0
-    tile: PrefillTile = TALL
+    tile: PrefillTile | PagedWarpgroupTile = TALL
     paged: bool = True
 
 
@@ -134,6 +134,10 @@ PREFILLING = [
     Prefilling((140, 3), (300, 60), 2, 1, 64, windows=((37, 4), (0, 0))),
     Prefilling((150, 1, 20), (150, 1, 20), 1, 4, 128, paged=False),
     Prefilling((70, 9), (100, 9), 2, 1, 64, dtype="bfloat16", paged=False),
+    Prefilling((70, 0, 30), (100, 0, 300), 1, 4, 64, tile=PagedWarpgroupTile(groups=2, keys=128)),
+    Prefilling(
+        (40, 9), (0, 150), 1, 7, 128, causal=False, dtype="bfloat16", tile=PagedWarpgroupTile(groups=1, keys=64)
+    ),
     *([Prefilling((20, 9), (100, 60), 1, 4, 64, windows=((37, 4), (0, 0)), cross=30)] if LIMITED else []),
 ]
 
@@ -147,12 +151,16 @@ def _random_prefillings(count: int) -> list[Prefilling]:
         queries, paged = tuple(pair[0] for pair in pairs), chance.random() < 0.6
         causal = chance.random() < 0.6
         keys = tuple(pair[1] + (pair[0] if causal else 0) for pair in pairs)
-        tile = PrefillTile(warps=chance.choice([2, 4]), tall=chance.choice([1, 2]), keys=chance.choice([32, 64]))
+        tile: PrefillTile | PagedWarpgroupTile = PrefillTile(
+            warps=chance.choice([2, 4]), tall=chance.choice([1, 2]), keys=chance.choice([32, 64])
+        )
         windows = None
         if paged and not causal and chance.random() < 0.5:
             begins = [chance.randint(0, max(length - 1, 0)) for length in keys]
             windows = tuple((begin, chance.randint(0, begin)) for begin in begins)
         sizes = chance.choice([1, 2]), chance.choice([1, 3, 4, 7, 8]), chance.choice([64, 96, 128])
+        if sizes[2] != 96 and chance.random() < 0.3:
+            tile = PagedWarpgroupTile(groups=chance.choice([1, 2]), keys=chance.choice([64, 128]))
         made.append(
             Prefilling(queries, keys, *sizes, chance.choice(["float16", "bfloat16"]), causal, windows, 0, tile, paged)
         )
