@@ -27,7 +27,8 @@ class Runs(VerifySession):
         self._original = function
         given = enumerate(arrays_for(function, "signed"))
         self._inputs = [None if array is None else _other(array, number) for number, array in given]
-        expected = _outputs(self._library, function, self._inputs)
+        assert self._reference is not None
+        expected = _outputs(self._reference.library, function, self._inputs)
         if expected is None:
             raise ValueError("the plain loops write beyond their output")
         self._expected = expected
