@@ -15,21 +15,22 @@ there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax, s_tir, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tunehub.graph.steps.appending import split_and_append
 from tunehub.graph.steps.cache import AttentionCall, CacheKernels, attention_call, attention_calls, cache_kernels
 from tunehub.graph.steps.planned import PLANNED
 from tunehub.tir.nodes import buffer_kind, element_type, integer, parameters, shape_of, tensor_class, tensor_type
 from tunehub.tir.symbols import symbol_name, variables_in
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import BaseFunc, BlockBuilder, Call, Expr, Function, Var
-    from tunehub.tir.types import GlobalVar, IRModule
+    from tunehub.graph.types import BaseFunc, BlockBuilder, Call, Expr, Function, TensorType, Var
+    from tunehub.tir.types import GlobalVar, IRModule, PrimFunc
 
 _EMBED, _COUNT = "embed", "num_input"
 _SYMBOL, _MOST = "global_symbol", "tir_var_upper_bound"
@@ -86,6 +87,8 @@ class _Called:
     def __init__(self, mod: IRModule, kernels: CacheKernels, builder: BlockBuilder) -> None:
         self._mod, self._kernels, self._builder = mod, kernels, builder
         self._made: dict[tuple[str, tuple[float, ...]], GlobalVar] = {}
+        self._one: tuple[GlobalVar, ...] | None = None
+        self._count = 0
         self.layers = kernels.layers
         pages = buffer_kind(parameters(mod[kernels.append])[0])
         self.page, self.dtype = [*map(int, pages.shape[1:])], str(pages.dtype)
@@ -99,6 +102,14 @@ class _Called:
         """Of keys and values to pages."""
         return self._with(self._kernels.append)
 
+    def both(self) -> GlobalVar | None:
+        """Both at once; None where the kernels are not those that are known."""
+        if self._one is None:
+            kernels, rotates = self._kernels, int(self._kernels.rotates)
+            made = split_and_append(self._set(kernels.split, rotates), self._mod[kernels.append])
+            self._one = () if made is None else (self._added(made, f"{kernels.split}_and_append"),)
+        return self._one[0] if self._one else None
+
     def attention(self, way: str, scale: float) -> GlobalVar:
         """Of a way: ``decode``, ``paged`` or ``ragged``."""
         causal = () if way == "decode" else (1,)
@@ -107,13 +118,19 @@ class _Called:
     def _with(self, name: str, *scalars: float) -> GlobalVar:
         """The kernel ``name`` with its last parameters, numbers, set."""
         if (name, scalars) not in self._made:
-            function = self._mod[name]
-            free = function.params[len(function.params) - len(scalars) :]
-            values = {p: tirx.const(value, element_type(p)) for p, value in zip(free, scalars, strict=True)}
-            own = f"{name}_of_step_{len(self._made)}"
-            made = s_tir.renew_defs(function.specialize(values)).with_attr(_SYMBOL, own)
-            self._made[name, scalars] = self._builder.add_func(made, own)
+            self._made[name, scalars] = self._added(self._set(name, *scalars), name)
         return self._made[name, scalars]
+
+    def _set(self, name: str, *scalars: float) -> PrimFunc:
+        function = self._mod[name]
+        free = function.params[len(function.params) - len(scalars) :]
+        values = {p: tirx.const(value, element_type(p)) for p, value in zip(free, scalars, strict=True)}
+        return function.specialize(values)
+
+    def _added(self, function: PrimFunc, name: str) -> GlobalVar:
+        self._count += 1
+        own = f"{name}_of_step_{self._count}"
+        return self._builder.add_func(s_tir.renew_defs(function).with_attr(_SYMBOL, own), own)
 
 
 class _Parameters:
@@ -180,19 +197,31 @@ class _StepWriter(PyExprMutator):  # type: ignore[misc]
         emit, planned, tensor = self.builder_.emit, self._parameters.planned, tensor_class()
         tokens, _, width = shape_of(qkv) or ()
         own = [tensor((tokens, heads, width), self._called.dtype) for heads in self._called.heads]
-        parts = emit(relax.call_tir(self._called.split(), [qkv, planned["positions"]], own))
-        query, key, value = (emit(relax.TupleGetItem(parts, part)) for part in range(3))
         pages = emit(relax.TupleGetItem(self._parameters.pages, call.layer))
-        appended = [pages, key, value, planned["places"]]
-        # The key is given back as it is: attention that reads no pages needs it, and so nobody takes this call away.
-        kept = [tensor_type(pages), tensor_type(key)]
-        both = emit(relax.op.call_tir_inplace(self._called.append(), appended, [0, 1], kept))
-        pages, key = (emit(relax.TupleGetItem(both, part)) for part in range(2))
+        query, key, value, pages = self._appended(qkv, pages, own)
         read = {"query": query, "key": key, "value": value, "pages": pages, **planned}
         operands = [read[name] for name in _READ[self._way]]
         written = [own[0], tensor((tokens, self._called.heads[0]), "float32")]
         both = emit(relax.call_tir(self._called.attention(self._way, call.scale), operands, written))
         return relax.TupleGetItem(both, 0)
+
+    def _appended(self, qkv: Expr, pages: Expr, own: Sequence[TensorType]) -> tuple[Expr, ...]:
+        """Queries, keys, values and pages once the step's keys and values are there; keys and values are of ``qkv``
+        where attention reads them beside pages."""
+        emit, planned, both = self.builder_.emit, self._parameters.planned, self._called.both()
+        if both is not None and self._way != "ragged":
+            given = [pages, qkv, planned["positions"], planned["places"]]
+            found = emit(relax.op.call_tir_inplace(both, given, [0, -1], [tensor_type(pages), own[0]]))
+            pages, query = (emit(relax.TupleGetItem(found, part)) for part in range(2))
+            return query, None, None, pages
+        parts = emit(relax.call_tir(self._called.split(), [qkv, planned["positions"]], own))
+        query, key, value = (emit(relax.TupleGetItem(parts, part)) for part in range(3))
+        appended = [pages, key, value, planned["places"]]
+        # The key is given back as it is: attention that reads no pages needs it, and so nobody takes this call away.
+        kept = [tensor_type(pages), tensor_type(key)]
+        found = emit(relax.op.call_tir_inplace(self._called.append(), appended, [0, 1], kept))
+        pages, key = (emit(relax.TupleGetItem(found, part)) for part in range(2))
+        return query, key, value, pages
 
 
 def _of_tokens(step: Function, given: _Parameters, mod: IRModule) -> Function:

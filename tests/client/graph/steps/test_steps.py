@@ -126,7 +126,20 @@ def test_a_step_is_one_graph_with_the_attention_of_all_layers() -> None:
         captured = lowered[f"{name}_step_cuda_graph_capture"]
         called = [str(getattr(each.op, "name_hint", "")) for each in calls_in(tvm.IRModule({"main": captured}))]
         assert sum("batch_decode_paged_kv" in each for each in called) == 3
+        assert sum("_and_append_" in each for each in called) == 3
+        assert not any("transpose_append" in each for each in called)
     assert _packed(lowered, "decode").count(CAPTURE) > 1
+
+
+def test_an_unknown_kernel_that_appends_stays_one_of_its_own() -> None:
+    mod = export(LLAMA, "llvm", "q0f32", functions=("embed", "batch_decode")).module
+    names = cache_kernels(mod)
+    assert names is not None
+    append = mod[names.append]
+    mod.update_func(mod.get_global_var(names.append), append.with_body(mod[names.split].body))
+    called = [str(each.name_hint) for each in with_steps(mod).functions]
+    assert any("transpose_append_of_step" in each for each in called)
+    assert not any("_and_append_" in each for each in called)
 
 
 def test_a_module_without_a_cache_stays_as_it_is() -> None:

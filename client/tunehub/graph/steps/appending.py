@@ -1,0 +1,97 @@
+"""The kernel that splits queries, keys and values with positions applied, and the one that appends keys and values to
+pages, as one: keys and values go to their pages from registers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tunehub.tir.nodes import (
+    buffer_kind,
+    buffer_of,
+    element_type,
+    parameters,
+    statements_in,
+    with_children,
+    with_parameters,
+)
+from tunehub.tir.statements import const, load, store, when
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tunehub.tir.types import Buffer, BufferRegion, PrimFunc, SBlock, Stmt
+
+_NOWHERE = -1  # the place of a token that is not to be kept
+_MOVED = ("For", "SeqStmt", "SBlockRealize", "IfThenElse", "BufferStore")
+
+
+def split_and_append(split: PrimFunc, append: PrimFunc) -> PrimFunc | None:
+    """Both kernels as one, of pages, queries with keys and values, positions and places; it writes pages in place, and
+    the queries. None unless they are what TVM writes. ``split``: whose scalars are set."""
+    from tvm import s_tir
+
+    if not _is_known(append):
+        return None
+    split, append = s_tir.renew_defs(split), s_tir.renew_defs(append)
+    both, positions, queries, keys, values = parameters(split)
+    pages, _, _, places = parameters(append)
+    if {type(each).__name__ for each in statements_in(split.body)} - {*_MOVED, "SBlock"}:
+        return None
+    moved = _Moved(pages, places, {hash(keys): 0, hash(values): 1})
+    function = with_parameters(split, [pages, both, positions, places, queries])
+    return function.with_body(moved.statement(split.body))
+
+
+def _is_known(append: PrimFunc) -> bool:
+    """Whether ``append`` is what this TVM writes for such pages."""
+    from tvm.relax.frontend.nn.llm import kv_cache
+    from tvm_ffi import structural_equal
+
+    pages = buffer_kind(parameters(append)[0])
+    _, _, heads, page, size = pages.shape
+    written = kv_cache._kv_cache_transpose_append(int(heads), int(size), str(pages.dtype), int(page))
+    return bool(structural_equal(append.without_attr("global_symbol"), written.without_attr("global_symbol")))
+
+
+class _Moved:
+    """Statements whose stores into one of ``own``, by hash, go to the first or second half of a page."""
+
+    def __init__(self, pages: Buffer, places: Buffer, own: Mapping[int, int]) -> None:
+        self._pages, self._places, self._own = pages, places, own
+
+    def statement(self, node: Stmt) -> Stmt:
+        kind = type(node).__name__
+        if kind == "SBlockRealize":
+            return type(node)(node.iter_values, node.predicate, self._block(node.block))
+        if kind == "IfThenElse":
+            other = None if node.else_case is None else self.statement(node.else_case)
+            return type(node)(node.condition, self.statement(node.then_case), other)
+        return self._store(node) if kind == "BufferStore" else with_children(node, self.statement)
+
+    def _block(self, block: SBlock) -> SBlock:
+        from tvm import ir, tirx
+
+        def whole(buffer: Buffer) -> BufferRegion:
+            extents = buffer_kind(buffer).shape
+            zeros = [const(0, element_type(extent)) for extent in extents]
+            return tirx.BufferRegion(buffer, list(map(ir.Range.from_min_extent, zeros, extents)))
+
+        kept = [region for region in block.writes if hash(buffer_of(region)) not in self._own]
+        moves = len(kept) < len(block.writes)
+        reads = [*block.reads, *([whole(self._places)] if moves else [])]
+        writes = [*kept, *([whole(self._pages)] if moves else [])]
+        body = self.statement(block.body)
+        own = (block.alloc_buffers, block.match_buffers, block.annotations)
+        return type(block)(block.iter_vars, reads, writes, block.name_hint, body, block.init, *own)
+
+    def _store(self, node: Stmt) -> Stmt:
+        half = self._own.get(hash(node.buffer))
+        if half is None:
+            return node
+        from tvm import tirx
+
+        token, head, inside = node.indices
+        place, page = load(self._places, token), int(buffer_kind(self._pages).shape[3])
+        of_page = tirx.Cast("int64", place // page)
+        kept = store(self._pages, [of_page, const(half), head, place % page, inside], node.value)
+        return when(tirx.NE(place, const(_NOWHERE)), kept)
