@@ -44,6 +44,8 @@ class HubOptions(TypedDict, total=False):
     round their operands to TF32, of 11 bits, where tensor cores take these (sm_90, TVM 0.27 and newer); `bf16` to
     bfloat16, of 8 bits, where a CPU multiplies pairs of these (AVX512_BF16, AMX, layouts `auto`, TVM 0.27 and newer);
     `auto` is `bf16` on CPUs that are known to be faster by it (AMX, or a machine profile says so), else `float32`.
+    With both, products with weights of 4 or 8 bits in groups round activations to 8 bits where a CPU multiplies these
+    (AVX512-VNNI, AVX-VNNI).
     """
 
     registry: Address | Sequence[Address] | None

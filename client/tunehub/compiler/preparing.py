@@ -61,6 +61,7 @@ def prepare(
         *_attention_passes(target),
         *_turning_passes(turned=turned),
         *_accuracy_passes(target, precision),
+        *(_packed_passes(target, precision, note) if planning else []),
         *planning,
         *relax.pipeline.library_dispatch_passes(target),
         *_legalizing_passes(target),
@@ -109,6 +110,21 @@ def _quantised_passes(target: Target, note: Callable[[str], None] | None) -> lis
         return in_integers(mod, dot_product_of(target), note)
 
     return [relax.transform.CanonicalizeBindings(), quantised]
+
+
+def _packed_passes(target: Target, precision: Precision, note: Callable[[str], None] | None) -> list[Pass]:
+    """Products with weights in groups of 4 or 8 bits as they lie, on CPUs."""
+    import tvm
+
+    if target.kind.name != "llvm":
+        return []
+    from tunehub.graph.quantised.packed_products import with_packed_products
+
+    @tvm.transform.module_pass(opt_level=0, name="tunehub.packed_products")  # type: ignore[untyped-decorator]
+    def packed(mod: IRModule, _context: PassContext) -> IRModule:
+        return with_packed_products(mod, target, narrow=precision in NARROW_PRECISIONS, note=note)
+
+    return [packed]
 
 
 def _legalizing_passes(target: Target) -> list[Pass]:

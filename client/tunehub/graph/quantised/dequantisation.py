@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes  # noqa: F401 - numpy knows bfloat16 by it
 import numpy as np
 
 from tunehub.kernels.cuda.low_batch.weights import QUANTISED, WORD_BITS, Format
@@ -54,18 +55,20 @@ class _NotEvaluatedError(Exception):
     """Something that is not evaluated here."""
 
 
-def dequantised_from(weights: Expr, bound: Callable[[Expr], Expr], mod: IRModule) -> Dequantised | None:
-    """What the variable ``weights`` [N, K] of Relax is made of, if it is of quantised weights; ``bound``: the call that
-    a variable is bound to, None for parameters. ``mod`` has the functions that are called."""
-    shape = static_shape(weights)
-    if shape is None or len(shape) != 2 or str(tensor_type(weights).dtype) != "float16":
+def dequantised_from(
+    weights: Expr, bound: Callable[[Expr], Expr], mod: IRModule, types: Sequence[str] = ("float16",)
+) -> Dequantised | None:
+    """What the variable ``weights`` [N, K] of Relax, of one of ``types``, is made of, if it is of quantised weights;
+    ``bound``: the call that a variable is bound to, None for parameters. ``mod`` has the functions that are called."""
+    shape, dtype = static_shape(weights), str(tensor_type(weights).dtype)
+    if shape is None or len(shape) != 2 or dtype not in types:
         return None
     leaves: list[Expr] = []
     calls = _cone(weights, bound, leaves)
     kinds = {str(tensor_type(leaf).dtype): leaf for leaf in leaves}
-    if calls is None or len(leaves) != 2 or set(kinds) != {"uint32", "float16"}:
+    if calls is None or len(leaves) != 2 or set(kinds) != {"uint32", dtype}:
         return None
-    words, scales = kinds["uint32"], kinds["float16"]
+    words, scales = kinds["uint32"], kinds[dtype]
     for form in QUANTISED:
         fitting = (shape[0], shape[1] * form.bits // WORD_BITS), (shape[0], shape[1] // form.group)
         if shape[1] % form.group or (static_shape(words), static_shape(scales)) != fitting:
@@ -105,15 +108,15 @@ def _variables(arguments: Sequence[Expr]) -> Iterator[Any]:
 
 def _computes(calls: dict[Expr, Call], result: Expr, leaves: Sequence[Expr], form: Format, mod: IRModule) -> bool:
     """Whether ``calls`` make ``result`` of ``leaves`` as ``form`` says, at some rows."""
-    words = _numbers(static_shape(leaves[0]))
-    given = words, _halves(_numbers(static_shape(leaves[1])))
+    words, kind = _numbers(static_shape(leaves[0])), np.dtype(str(tensor_type(result).dtype))
+    given = words, _around_one(_numbers(static_shape(leaves[1])), kind)
     count, depth = static_shape(result) or (0, 0)
     rows = np.unique([0, count - 1, *np.random.default_rng(form.bits).integers(0, count, _ROWS)]).reshape(-1, 1)
     k = np.arange(depth).reshape(1, -1)
     in_word = WORD_BITS // form.bits
     shifted = words((rows, k // in_word)) >> (k % in_word * form.bits).astype(np.uint32)
-    numbers = (shifted & np.uint32(2**form.bits - 1)).astype(np.float16)
-    wanted = (numbers - np.float16(form.offset)) * given[1]((rows, k // form.group))
+    numbers = (shifted & np.uint32(2**form.bits - 1)).astype(kind)
+    wanted = (numbers - kind.type(form.offset)) * given[1]((rows, k // form.group))
     try:
         with np.errstate(all="ignore"):
             found = _graph(calls, dict(zip(leaves, given, strict=True)), mod)[result]((rows, k))
@@ -139,9 +142,9 @@ def _numbers(shape: tuple[int, ...] | None) -> _Elements:
     return elements
 
 
-def _halves(numbers: _Elements) -> _Elements:
-    """Numbers in half precision from 0.5 to 1.5."""
-    return lambda indices: (numbers(indices) % np.uint32(1 << 10) / 1024 + 0.5).astype(np.float16)
+def _around_one(numbers: _Elements, kind: np.dtype[Any]) -> _Elements:
+    """Numbers of a floating-point type from 0.5 to 1.5."""
+    return lambda indices: (numbers(indices) % np.uint32(1 << 10) / 1024 + 0.5).astype(kind)
 
 
 def _graph(calls: dict[Expr, Call], leaves: dict[Expr, _Elements], mod: IRModule) -> dict[Expr, _Elements]:

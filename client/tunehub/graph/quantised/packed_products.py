@@ -1,0 +1,145 @@
+"""Products with weights that a graph makes of quantised ones, on CPUs: one function each, which reads these as they
+lie. Else all weights of a layer are made floats, and transposed, at every call. Rows of a quantised table likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tunehub.graph.kernel_calls import Kernels, rewritten
+from tunehub.graph.quantised.dequantisation import Dequantised, dequantised_from
+from tunehub.kernels.cpu.dot_product import dot_product_of
+from tunehub.kernels.cpu.packed_products import product_function
+from tunehub.kernels.cpu.packed_weights import PackedProduct, lanes_of
+from tunehub.kernels.cuda.low_batch.weights import WORD_BITS
+from tunehub.tir.nodes import bound_value, operator_of, shape_of, static_shape, tensor_class, tensor_type
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import Call, Expr
+    from tunehub.kernels.cuda.low_batch.weights import Format
+    from tunehub.target.types import Target
+    from tunehub.tir.types import GlobalVar, IRModule, PrimExpr, Tensor
+
+_FLOATS = ("float32", "float16", "bfloat16")
+_NAME, _ROWS = "packed_matmul", "packed_rows"
+
+
+def with_packed_products(
+    mod: IRModule, target: Target, *, narrow: bool = False, note: Callable[[str], None] | None = None
+) -> IRModule:
+    """``mod`` for ``target``, a CPU, with products of that kind as functions of their own, which arrive scheduled;
+    ``note`` is told how many. ``narrow``: activations may be rounded to 8 bits, where products of these are faster."""
+    rewriter = _PackedProducts(mod, target, narrow=narrow)
+    written = rewritten(rewriter, mod)
+    if not rewriter.count:
+        return mod
+    if note is not None:
+        how = "activations rounded to 8 bits" if rewriter.rounds else "activations in floats"
+        note(f"{rewriter.count} products read weights of 4 or 8 bits as they lie, {how}")
+    return relax.transform.DeadCodeElimination()(written)
+
+
+@mutator
+class _PackedProducts(PyExprMutator):  # type: ignore[misc]
+    def __init__(self, mod: IRModule, target: Target, *, narrow: bool) -> None:
+        super().__init__(mod)
+        self._mod = mod
+        self._widest = _widest(target)
+        dot = dot_product_of(target) if narrow else None
+        self._dot_lanes = dot.lanes if dot is not None and dot.group == 4 else 0
+        self._made: dict[Any, Dequantised | None] = {}
+        self._functions: dict[Any, Any] = {}
+        self._kernels = Kernels(self.builder_)
+        self.count, self.rounds = 0, False
+
+    def visit_call_(self, call: Call) -> Expr:
+        call = super().visit_call_(call)
+        if operator_of(call) == "relax.take":
+            return self._taken(call)
+        if operator_of(call) != "relax.matmul":
+            return call
+        made, shape = self._dequantised(call), shape_of(call.args[0])
+        types = [str(tensor_type(each).dtype) for each in (call.args[0], call)]
+        if made is None or shape is None or len(shape) < 2 or not set(types) <= set(_FLOATS):
+            return call
+        rows, depth = static_shape(made.weights)[0], int(shape[-1])  # type: ignore[index]
+        extents = list(tensor_type(call.args[0]).shape)
+        function = self._function(self._product(made, rows, depth), extents, str(tensor_type(made.scales).dtype), types)
+        result = tensor_class()([*extents[:-1], rows], types[1])
+        self.count += 1
+        return relax.call_tir(function, relax.Tuple([call.args[0], made.weights, made.scales]), result)
+
+    def _function(self, product: PackedProduct, extents: list[Any], scales: str, types: list[str]) -> GlobalVar:
+        key = (product, *map(_extent, extents), scales, *types)
+        if key not in self._functions:
+            made = product_function(product, extents, types[0], scales, types[1])
+            self._functions[key] = self.builder_.add_func(made, _NAME)
+        self.rounds |= product.integers
+        return self._functions[key]
+
+    def _taken(self, call: Call) -> Expr:
+        """Rows of a quantised table, without the others."""
+        axis, made = call.attrs.axis, self._quantised(call.args[0])
+        if made is None or axis is None or int(axis) != 0:
+            return call
+        dtype = str(tensor_type(call).dtype)
+        arguments = (call.args[1], made.weights, made.scales)
+        how = (made.format, dtype)
+        return self._kernels.call(partial(_rows, form=made.format, dtype=dtype), *arguments, name=_ROWS, how=how)
+
+    def _product(self, made: Dequantised, rows: int, depth: int) -> PackedProduct:
+        bits = made.format.bits
+        lanes = lanes_of(depth, bits, self._widest)
+        integers = lanes == self._dot_lanes
+        return PackedProduct(rows=rows, depth=depth, bits=bits, lanes=lanes, integers=integers)
+
+    def _dequantised(self, call: Call) -> Dequantised | None:
+        """What the second operand of a matmul is the transpose of, where it is made of quantised weights."""
+        permuted = bound_value(self, call.args[1])
+        if operator_of(permuted) != "relax.permute_dims":
+            return None
+        source, axes = permuted.args[0], permuted.attrs.axes
+        if axes is not None and [int(axis) % 2 for axis in axes] != [1, 0]:
+            return None
+        return self._quantised(source)
+
+    def _quantised(self, source: Expr) -> Dequantised | None:
+        if not isinstance(source, relax.Var) or self.lookup_binding(source) is None:
+            return None
+        if source not in self._made:
+            self._made[source] = dequantised_from(source, self.lookup_binding, self._mod, _FLOATS)
+        return self._made[source]
+
+
+def _rows(indices: Tensor, words: Tensor, scales: Tensor, *, form: Format, dtype: str) -> Tensor:
+    """Rows of a table [N, K], as floats [..., K]."""
+    from tvm import te, tirx
+
+    in_word = WORD_BITS // form.bits
+
+    def element(*at: PrimExpr) -> PrimExpr:
+        row, k = indices(*at[:-1]), at[-1]
+        number = (words[row, k // in_word] >> (k % in_word * form.bits).astype("uint32")) & tirx.const(
+            2**form.bits - 1, "uint32"
+        )
+        return (number.astype(dtype) - tirx.const(form.offset, dtype)) * scales[row, k // form.group]
+
+    return te.compute((*indices.shape, words.shape[1] * in_word), element, name=_ROWS)
+
+
+def _widest(target: Target) -> int:
+    """Lanes of vectors of which elements can be permuted."""
+    from tvm.target import codegen
+
+    if codegen.target_has_features(["avx512f"], target):
+        return 16
+    return 8 if codegen.target_has_features(["avx2"], target) else 4
+
+
+def _extent(extent: Any) -> Any:
+    return int(extent) if type(extent).__name__ == "IntImm" else ("symbol", hash(extent))

@@ -1,0 +1,177 @@
+"""Activations as products with packed weights read them: in the order of the numbers of words, in float32 or in 8 bits.
+
+Of 8 bits, each group of 32 has a factor by its largest number, as llama.cpp's Q8_0 has: half a percent of noise, an
+eighteenth of what weights of 4 bits have themselves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tunehub.kernels.cpu.packed_weights import PackedProduct, Rows
+from tunehub.kernels.cpu.vectors import Vectors
+from tunehub.tir.nodes import buffer_kind
+from tunehub.tir.statements import block_of, const, load, parallel, sequence, serial, store
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, PrimExpr, SBlockRealize, Stmt
+
+_LARGEST = 127.0
+_SMALLEST = 1e-30  # that the largest of a group is taken to be
+_ROUNDING, _ROUNDING_BITS = 12582912.0, 0x4B400000  # 1.5 · 2²³, and its bits: a float added to it is rounded in these
+_BYTE = 0xFF
+
+
+class Activations:
+    """Memory for them, and the statements that fill it. ``data`` as it is given; ``root``: the block of the function,
+    for the classes of blocks."""
+
+    def __init__(self, product: PackedProduct, data: Buffer, rows: Rows, root: SBlockRealize) -> None:
+        self.product, self.data, self.rows, self.root = product, data, rows, root
+        self.vectors = Vectors(product.lanes)
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """That hold them."""
+        raise NotImplementedError
+
+    def arranged(self) -> Stmt:
+        """All rows, by one thread where there is one."""
+
+        def row(at: PrimExpr) -> Stmt:
+            return serial("chunk", self.product.chunks, lambda chunk: self._chunk(at, chunk))
+
+        return row(const(0)) if self.rows.are_one else parallel("row", self.rows.count, row)
+
+    def _chunk(self, row: PrimExpr, chunk: PrimExpr) -> Stmt:
+        raise NotImplementedError
+
+    def _given(self, row: PrimExpr, chunk: PrimExpr, number: int) -> PrimExpr:
+        """Number ``number`` of each word of a chunk."""
+        in_word = self.product.in_word
+        first = chunk * (self.product.lanes * in_word) + number
+        return self.vectors.cast(load(self.data, *self.rows.place(row), self.vectors.ramp(first, in_word)))
+
+    def _memory(self, name: str, in_word: int, dtype: str) -> Buffer:
+        """For so many elements for each word of a row."""
+        from tvm import tirx
+
+        return tirx.decl_buffer((self.rows.count * self.product.words * in_word,), dtype, name)
+
+    def _place(self, row: PrimExpr, chunk: PrimExpr, of_chunk: int = 1, vector: int = 0) -> PrimExpr:
+        """Where a vector of a chunk lies among ``of_chunk`` of them."""
+        first = (row * self.product.chunks + chunk) * (of_chunk * self.product.lanes)
+        return self.vectors.ramp(first + vector * self.product.lanes)
+
+
+class Floats(Activations):
+    """In float32."""
+
+    def __init__(self, product: PackedProduct, data: Buffer, rows: Rows, root: SBlockRealize) -> None:
+        super().__init__(product, data, rows, root)
+        self._numbers = self._memory("numbers", product.in_word, "float32")
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        return [self._numbers]
+
+    def number(self, row: PrimExpr, chunk: PrimExpr, number: int) -> PrimExpr:
+        """Number ``number`` of each word."""
+        return load(self._numbers, self._place(row, chunk, self.product.in_word, number))
+
+    def _chunk(self, row: PrimExpr, chunk: PrimExpr) -> Stmt:
+        count = self.product.in_word
+        places = [self._place(row, chunk, count, number) for number in range(count)]
+        return sequence(
+            [store(self._numbers, [at], self._given(row, chunk, number)) for number, at in enumerate(places)]
+        )
+
+
+class Integers(Activations):
+    """In 8 bits. ``factors``: by lane, what sums are multiplied with; ``begins``: what they begin with, so that what is
+    stored for 0 counts nothing."""
+
+    def __init__(self, product: PackedProduct, data: Buffer, rows: Rows, root: SBlockRealize) -> None:
+        super().__init__(product, data, rows, root)
+        self._bytes = self._memory("bytes", len(product.byte_vectors), "int32")
+        self._factors = self._memory("factors", 1, "float32")
+        self._begins = self._memory("begins", 1, "int32")
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        return [self._bytes, self._factors, self._begins]
+
+    def bytes(self, row: PrimExpr, chunk: PrimExpr, vector: int) -> PrimExpr:
+        """A vector of bytes."""
+        loaded = load(self._bytes, self._place(row, chunk, len(self.product.byte_vectors), vector))
+        return self.vectors.bits_as(loaded, "int8", 4)
+
+    def factor(self, row: PrimExpr, chunk: PrimExpr) -> PrimExpr:
+        """By lane."""
+        return load(self._factors, self._place(row, chunk))
+
+    def begin(self, row: PrimExpr, chunk: PrimExpr) -> PrimExpr:
+        """By lane."""
+        return load(self._begins, self._place(row, chunk))
+
+    def _chunk(self, row: PrimExpr, chunk: PrimExpr) -> Stmt:
+        vectors, count = self.vectors, self.product.in_word
+        numbers = [vectors.buffer(f"number_{at}") for at in range(count)]
+        rounded = [vectors.buffer(f"rounded_{at}", "int32") for at in range(count)]
+        largest = vectors.buffer("largest")
+        inverse = vectors.all(_LARGEST) / vectors.get(largest)
+        statements = [vectors.set(each, self._given(row, chunk, at)) for at, each in enumerate(numbers)]
+        statements += [*self._largest(numbers, largest)]
+        statements += [
+            vectors.set(one, self._rounded(vectors.get(each) * inverse))
+            for each, one in zip(numbers, rounded, strict=True)
+        ]
+        total = sum((vectors.get(each) for each in rounded[1:]), vectors.get(rounded[0]))
+        place = self._place(row, chunk)
+        statements += [
+            store(self._factors, [place], vectors.get(largest) * vectors.all(1 / _LARGEST)),
+            store(self._begins, [place], total * vectors.all(-self.product.zero, "int32")),
+            *self._stored(row, chunk, rounded),
+        ]
+        return block_of(self.root, sequence(statements), "quantise", [*numbers, *rounded, largest])
+
+    def _largest(self, numbers: list[Buffer], largest: Buffer) -> list[Stmt]:
+        """The largest absolute number of each group, in all of its lanes."""
+        from tvm import tirx
+
+        vectors = self.vectors
+        value = vectors.all(_SMALLEST)
+        for each in numbers:
+            one = vectors.get(each)
+            value = tirx.max(value, tirx.max(one, vectors.all(0.0) - one))
+        statements, step = [vectors.set(largest, value)], 1
+        while step < self.product.words_of_group:
+            lanes = tirx.bitwise_xor(vectors.ramp(0), vectors.all(step, "int32"))
+            other = vectors.permuted(vectors.get(largest), lanes)
+            statements.append(vectors.set(largest, tirx.max(vectors.get(largest), other)))
+            step *= 2
+        return statements
+
+    def _rounded(self, value: PrimExpr) -> PrimExpr:
+        """To the nearest integer, of numbers up to ``_LARGEST``."""
+        moved = self.vectors.bits_as(value + self.vectors.all(_ROUNDING), "int32")
+        return moved - self.vectors.all(_ROUNDING_BITS, "int32")
+
+    def _stored(self, row: PrimExpr, chunk: PrimExpr, rounded: list[Buffer]) -> list[Stmt]:
+        """The lowest bytes of numbers, four of them in a word."""
+        from tvm import tirx
+
+        vectors, chosen = self.vectors, self.product.byte_vectors
+        statements = []
+        for vector, members in enumerate(chosen):
+            word = vectors.all(0, "int32")
+            for byte, number in enumerate(members):
+                low = tirx.bitwise_and(vectors.get(rounded[number]), vectors.all(_BYTE, "int32"))
+                word = tirx.bitwise_or(word, low << vectors.all(8 * byte, "int32"))
+            statements.append(store(self._bytes, [self._place(row, chunk, len(chosen), vector)], word))
+        return statements
+
+
+def in_buffer(buffer: Buffer) -> Rows:
+    """The rows of a buffer [..., K]."""
+    return Rows([each.astype("int32") for each in list(buffer_kind(buffer).shape)[:-1]])

@@ -1,0 +1,269 @@
+"""Products of activations with weights of 4 or 8 bits in groups, as functions for CPUs that arrive scheduled: each
+weight is read from memory as it lies, and becomes a number in registers.
+
+* In float32, numbers are taken from words by shifts and, where a vector has 16 lanes and numbers 4 bits, by a table.
+* In integers, by ``vpdpbusd``, with activations in 8 bits; sums of a group are exact.
+
+Threads share rows of weights; a block of ``_ROWS`` of these is multiplied with as many rows of activations at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tunehub.kernels.cpu.packed_activations import Floats, Integers, in_buffer
+from tunehub.kernels.cpu.packed_weights import GROUP, WORD, PackedProduct
+from tunehub.kernels.cpu.vectors import Vectors
+from tunehub.tir.nodes import buffer_kind, parameters
+from tunehub.tir.statements import block_of, const, f32, load, parallel, sequence, serial, store, with_root
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, Index, PrimExpr, PrimFunc, Stmt, Tensor
+
+_ROWS = 4  # of weights, and of activations, whose sums are kept in registers
+_TABLE_LANES = 16
+_TOGETHER = 8  # blocks of rows of weights that are multiplied with a block of activations, one after the other
+_LOW_BITS = 0x0F0F0F0F
+_OPAQUE = 8  # TVM's OpPatternKind
+_DOT = {16: "llvm.x86.avx512.vpdpbusd.512", 8: "llvm.x86.avx512.vpdpbusd.256"}
+
+
+def product_function(product: PackedProduct, shape: Sequence[Index], data: str, scales: str, result: str) -> PrimFunc:
+    """The function of data ``shape`` [..., K], words uint32 [N, K * bits / 32], scales [N, K / 32] and the result
+    [..., N], with these types; extents of the shape but for the last may be open."""
+    from tvm import te
+
+    given = (
+        te.placeholder(shape, data, name="data"),
+        te.placeholder((product.rows, product.words), "uint32", name="words"),
+        te.placeholder((product.rows, product.groups), scales, name="scales"),
+    )
+    function = te.create_prim_func([*given, _computed(product, *given, result)])
+    writer = _ByteProducts if product.integers else _FloatProducts
+    function = function.with_body(writer(product, function).body()).without_attr("global_symbol")
+    return function.with_attr({"tirx.is_scheduled": True, "tirx.noalias": True, "op_pattern": _OPAQUE})
+
+
+def _computed(product: PackedProduct, data: Tensor, words: Tensor, scales: Tensor, dtype: str) -> Tensor:
+    """What the function computes, as a tensor expression."""
+    from tvm import te, tirx
+
+    k = te.reduce_axis((0, product.depth), name="k")
+
+    def weight(row: PrimExpr) -> PrimExpr:
+        shift = (k % product.in_word * product.bits).astype("uint32")
+        number = (words[row, k // product.in_word] >> shift) & tirx.const(2**product.bits - 1, "uint32")
+        return (number.astype("float32") - f32(product.zero)) * scales[row, k // GROUP].astype("float32")
+
+    def element(*at: PrimExpr) -> PrimExpr:
+        return te.sum(data(*at[:-1], k).astype("float32") * weight(at[-1]), axis=k)
+
+    wide = te.compute((*data.shape[:-1], product.rows), element, name="packed_product")
+    return wide if dtype == "float32" else te.compute(wide.shape, lambda *at: wide(*at).astype(dtype), name="rounded")
+
+
+class _ProductWriter:
+    """Writes the statements of a function."""
+
+    def __init__(self, product: PackedProduct, function: PrimFunc) -> None:
+        self.product, self.root = product, function.body
+        self.data, self.words, self.scales, self.result = parameters(function)
+        self.vectors, self.rows = Vectors(product.lanes), in_buffer(self.data)
+
+    @property
+    def activations(self) -> Floats | Integers:
+        raise NotImplementedError
+
+    def body(self) -> Stmt:
+        """All of them."""
+        statements = [self.activations.arranged(), self._products()]
+        return with_root(self.root, statements, self.activations.buffers)
+
+    def _products(self) -> Stmt:
+        from tvm import tirx
+
+        height = _divisor(self.product.rows, _ROWS)
+        blocks = self.product.rows // height
+        together = 1 if self.rows.are_one else _divisor(blocks, _TOGETHER)
+
+        def tiles(part: PrimExpr, row: PrimExpr, wide: int) -> Stmt:
+            return serial("block", together, lambda at: self._tile((part * together + at) * height, row, height, wide))
+
+        def part(at: PrimExpr) -> Stmt:
+            if self.rows.are_one:
+                return tiles(at, const(0), 1)
+            whole = tirx.floordiv(self.rows.count, _ROWS)
+            rest = tirx.floormod(self.rows.count, _ROWS)
+            return sequence(
+                serial("rows", whole, lambda row: tiles(at, row * _ROWS, _ROWS)),
+                serial("rest", rest, lambda row: tiles(at, whole * _ROWS + row, 1)),
+            )
+
+        return parallel("part", blocks // together, part)
+
+    def _tile(self, first: PrimExpr, row: PrimExpr, height: int, wide: int) -> Stmt:
+        """``height`` rows of weights from ``first`` on, times ``wide`` rows of activations from ``row`` on."""
+        sums = {(m, n): self.vectors.buffer(f"sum_{m}_{n}") for m in range(wide) for n in range(height)}
+        own: dict[str, Buffer] = {}
+        body = serial("chunk", self.product.chunks, lambda chunk: self._chunk(sums, first, row, chunk, own))
+        dtype = str(buffer_kind(self.result).dtype)
+        results = [
+            store(self.result, [*self.rows.place(row + m), first + n], self.vectors.total(each).astype(dtype))
+            for (m, n), each in sums.items()
+        ]
+        statements = sequence([*self.vectors.clear(list(sums.values())), body, *results])
+        return block_of(self.root, statements, "products", [*sums.values(), *own.values()])
+
+    def _chunk(
+        self,
+        sums: Mapping[tuple[int, int], Buffer],
+        first: PrimExpr,
+        row: PrimExpr,
+        chunk: PrimExpr,
+        own: dict[str, Buffer],
+    ) -> Stmt:
+        """The products of a chunk added to ``sums``; vectors of its own are put into ``own``, by name."""
+        raise NotImplementedError
+
+    def _own(self, own: dict[str, Buffer], name: str, count: int, dtype: str = "float32") -> list[Buffer]:
+        return [own.setdefault(f"{name}_{n}", self.vectors.buffer(f"{name}_{n}", dtype)) for n in range(count)]
+
+    def _chunk_words(self, row: PrimExpr, chunk: PrimExpr) -> PrimExpr:
+        return load(self.words, row, self.vectors.ramp(chunk * self.product.lanes))
+
+    def _scale(self, row: PrimExpr, chunk: PrimExpr) -> PrimExpr:
+        """Of the words of a chunk, by lane."""
+        from tvm import tirx
+
+        product, vectors = self.product, self.vectors
+        lanes, of_group = product.lanes, product.words_of_group
+        if lanes <= of_group:
+            place = tirx.floordiv(chunk * lanes, const(of_group))
+            return vectors.all(tirx.Cast("float32", load(self.scales, row, place)))
+        first = chunk * (lanes // of_group)
+        within = tirx.floordiv(vectors.ramp(0), vectors.all(of_group, "int32"))
+        if product.groups < lanes:
+            return vectors.cast(load(self.scales, row, within + vectors.all(first)))
+        begin = tirx.min(first, const(product.groups - lanes))
+        loaded = vectors.cast(load(self.scales, row, vectors.ramp(begin)))
+        return vectors.permuted(loaded, within + vectors.all(first - begin))
+
+
+class _FloatProducts(_ProductWriter):
+    """With activations in float32."""
+
+    def __init__(self, product: PackedProduct, function: PrimFunc) -> None:
+        super().__init__(product, function)
+        self._activations = Floats(product, self.data, self.rows, self.root)
+
+    @property
+    def activations(self) -> Floats:
+        return self._activations
+
+    def _chunk(
+        self,
+        sums: Mapping[tuple[int, int], Buffer],
+        first: PrimExpr,
+        row: PrimExpr,
+        chunk: PrimExpr,
+        own: dict[str, Buffer],
+    ) -> Stmt:
+        wide, height = (1 + max(each) for each in zip(*sums, strict=True))
+        vectors = self.vectors
+        words, scales = self._own(own, "words", height, "uint32"), self._own(own, "scale", height)
+        statements = [vectors.set(words[n], self._chunk_words(first + n, chunk)) for n in range(height)]
+        statements += [vectors.set(scales[n], self._scale(first + n, chunk)) for n in range(height)]
+        data = [
+            [self.activations.number(row + m, chunk, at) for at in range(self.product.in_word)] for m in range(wide)
+        ]
+        if wide == 1:
+            parts = self._own(own, "part", height)
+            statements += vectors.clear(parts)
+            for at, x in enumerate(data[0]):
+                statements += [vectors.add(parts[n], self._number(words[n], at) * x) for n in range(height)]
+            scaled = [vectors.get(parts[n]) * vectors.get(scales[n]) for n in range(height)]
+            return sequence([*statements, *(vectors.add(sums[0, n], each) for n, each in enumerate(scaled))])
+        (weight,) = self._own(own, "weight", 1)
+        for at in range(self.product.in_word):
+            for n in range(height):
+                statements.append(vectors.set(weight, self._number(words[n], at) * vectors.get(scales[n])))
+                statements += [vectors.add(sums[m, n], vectors.get(weight) * data[m][at]) for m in range(wide)]
+        return sequence(statements)
+
+    def _number(self, words: Buffer, at: int) -> PrimExpr:
+        """Of each word the one at ``at``."""
+        from tvm import tirx
+
+        product, vectors = self.product, self.vectors
+        shifted = vectors.get(words) >> vectors.all(at * product.bits, "uint32") if at else vectors.get(words)
+        if product.bits == 4 and product.lanes == _TABLE_LANES:
+            table = vectors.cast(vectors.ramp(-product.zero))
+            return vectors.permuted(table, vectors.bits_as(shifted, "int32"))
+        if (at + 1) * product.bits < WORD:
+            shifted = tirx.bitwise_and(shifted, vectors.all(2**product.bits - 1, "uint32"))
+        return vectors.cast(vectors.bits_as(shifted, "int32") - vectors.all(product.zero, "int32"))
+
+
+class _ByteProducts(_ProductWriter):
+    """With activations in 8 bits."""
+
+    def __init__(self, product: PackedProduct, function: PrimFunc) -> None:
+        super().__init__(product, function)
+        self._activations = Integers(product, self.data, self.rows, self.root)
+
+    @property
+    def activations(self) -> Integers:
+        return self._activations
+
+    def _chunk(
+        self,
+        sums: Mapping[tuple[int, int], Buffer],
+        first: PrimExpr,
+        row: PrimExpr,
+        chunk: PrimExpr,
+        own: dict[str, Buffer],
+    ) -> Stmt:
+        height = 1 + max(n for _, n in sums)
+        vectors, statements = self.vectors, []
+        scales = self._own(own, "scale", height)
+        weights = [self._own(own, f"bytes_{n}", len(self.product.byte_vectors), "uint32") for n in range(height)]
+        for n in range(height):
+            statements += self._bytes(weights[n], self._chunk_words(first + n, chunk))
+            statements.append(vectors.set(scales[n], self._scale(first + n, chunk)))
+        for (m, n), each in sums.items():
+            value = self.activations.begin(row + m, chunk)
+            for vector, weight in enumerate(weights[n]):
+                value = self._dot(value, vectors.get(weight), self.activations.bytes(row + m, chunk, vector))
+            factor = vectors.get(scales[n]) * self.activations.factor(row + m, chunk)
+            statements.append(vectors.add(each, vectors.cast(value) * factor))
+        return sequence(statements)
+
+    def _bytes(self, weights: Sequence[Buffer], words: PrimExpr) -> list[Stmt]:
+        """Numbers as bytes."""
+        from tvm import tirx
+
+        vectors = self.vectors
+        if len(weights) == 1:
+            return [vectors.set(weights[0], words)]
+        low, high = weights
+        mask = vectors.all(_LOW_BITS, "uint32")
+        shifted = vectors.get(high) >> vectors.all(4, "uint32")
+        return [
+            vectors.set(high, words),
+            vectors.set(low, tirx.bitwise_and(vectors.get(high), mask)),
+            vectors.set(high, tirx.bitwise_and(shifted, mask)),
+        ]
+
+    def _dot(self, sums: PrimExpr, weights: PrimExpr, data: PrimExpr) -> PrimExpr:
+        from tvm import tirx
+
+        numbers = self.vectors.bits_as(weights, "uint8", 4)
+        return tirx.call_llvm_pure_intrin(f"int32x{self.product.lanes}", _DOT[self.product.lanes], sums, numbers, data)
+
+
+def _divisor(count: int, most: int) -> int:
+    """The largest power of 2 up to ``most``, one itself, that divides ``count``."""
+    while count % most:
+        most //= 2
+    return most

@@ -1,0 +1,111 @@
+"""Weights of 4 or 8 bits in groups along K, in MLC-LLM's layout of rows, as products on CPUs read them.
+
+A vector of words holds ``lanes`` words of a row, a chunk of K. Number ``i`` of each of its words is multiplied with
+number ``i`` of as many words of activations, which are arranged so before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tunehub.tir.nodes import integer
+from tunehub.tir.statements import const
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import PrimExpr
+
+GROUP = 32  # weights that share a scale
+WORD = 32  # bits
+_WIDEST = (16, 8, 4)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackedProduct:
+    """A product with ``rows`` of ``depth`` numbers of ``bits``, by vectors of ``lanes`` words. ``integers``:
+    activations are rounded to 8 bits."""
+
+    rows: int
+    depth: int
+    bits: int
+    lanes: int
+    integers: bool
+
+    @property
+    def in_word(self) -> int:
+        """Numbers of a word."""
+        return WORD // self.bits
+
+    @property
+    def zero(self) -> int:
+        """What is stored for 0."""
+        return int(2 ** (self.bits - 1)) - 1
+
+    @property
+    def words(self) -> int:
+        """Of a row."""
+        return self.depth // self.in_word
+
+    @property
+    def chunks(self) -> int:
+        """Vectors of words of a row."""
+        return self.words // self.lanes
+
+    @property
+    def groups(self) -> int:
+        """Of a row."""
+        return self.depth // GROUP
+
+    @property
+    def words_of_group(self) -> int:
+        """That share a scale."""
+        return GROUP // self.in_word
+
+    @property
+    def byte_vectors(self) -> tuple[tuple[int, ...], ...]:
+        """Which numbers of words are multiplied as bytes of a vector, for each vector."""
+        return ((0, 2, 4, 6), (1, 3, 5, 7)) if self.bits == 4 else ((0, 1, 2, 3),)
+
+
+def lanes_of(depth: int, bits: int, widest: int) -> int:
+    """Of the widest vectors of words that fill a row of ``depth`` numbers, a multiple of ``GROUP``; ``widest``: those
+    that a target has."""
+    words = depth * bits // WORD
+    return next(lanes for lanes in _WIDEST if lanes <= max(widest, _WIDEST[-1]) and words % lanes == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of activations or results by their number, whatever shape they lie in; ``extents``: of it but for the
+    last."""
+
+    extents: Sequence[PrimExpr]
+
+    @property
+    def count(self) -> PrimExpr:
+        """Of all rows."""
+        count = const(1)
+        for extent in self.extents:
+            count = count * extent
+        return count
+
+    @property
+    def are_one(self) -> bool:
+        """Whether there is one."""
+        return all(integer(each) == 1 for each in self.extents)
+
+    def place(self, row: PrimExpr) -> list[PrimExpr]:
+        """The indices of a row."""
+        from tvm import tirx
+
+        found: list[PrimExpr] = []
+        for at, extent in reversed(list(enumerate(self.extents))):
+            if integer(extent) == 1:
+                found.insert(0, const(0))
+            elif all(integer(each) == 1 for each in self.extents[:at]):
+                found.insert(0, row)
+            else:
+                found.insert(0, tirx.floormod(row, extent))
+                row = tirx.floordiv(row, extent)
+        return found

@@ -1,0 +1,84 @@
+"""Language models with quantised weights on CPUs: no weight is made floats, and none is transposed, at a call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+
+import tvm
+
+from tunehub.compiler.preparing import prepare
+from tunehub.models.compiling import compile_model
+from tunehub.models.export import export
+from tunehub.models.random_weights import random_array
+from tunehub.models.session import CacheSizes
+from tunehub.tir.nodes import calls_in, operator_of
+
+from ....cpu_features import AVX2, AVX512_VNNI, cpu, needs, needs_tvm
+from ....numpy_decoder import NumpyDecoder
+from ....small_models import LLAMA, small
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:no package serves")]
+PRODUCTS = 4 * LLAMA.layers + 1
+STEPS = ("embed", "decode", "batch_decode", "prefill")
+
+
+def prepared(kind: str, model: str, precision: Any = "float32") -> tuple[Any, list[str]]:
+    """A model's module as a compile for such a CPU has it, and what that notes."""
+    target, notes = cpu(model), []
+    module = export(small(), target, kind, STEPS).module
+    return prepare(module, target, layout="auto", precision=precision, note=notes.append), notes
+
+
+def kernels(module: Any) -> list[str]:
+    """Names of the functions that graphs call."""
+    called = [call for call in calls_in(module) if operator_of(call) == "relax.call_tir"]
+    return [str(call.args[0].name_hint) for call in called]
+
+
+@pytest.mark.parametrize("kind", ["q4f16_1", "q4f32_1", "q8f16_1"])
+def test_no_step_makes_floats_of_weights(kind: str) -> None:
+    module, notes = prepared(kind, AVX2)
+    names = kernels(module)
+    assert sum(name.startswith("packed_matmul") for name in names) == 3 * PRODUCTS
+    assert not [name for name in names if "dequantize" in name or "transpose" in name]
+    assert any(f"{3 * PRODUCTS} products read weights" in note and "in floats" in note for note in notes)
+
+
+def test_an_embedding_takes_its_rows_alone() -> None:
+    module, _ = prepared("q4f16_1", AVX2)
+    assert sum("packed_rows" in name for name in kernels(module)) == 1
+
+
+@needs_tvm
+def test_activations_are_rounded_only_where_that_is_allowed_and_faster() -> None:
+    assert any("rounded to 8 bits" in note for note in prepared("q4f16_1", AVX512_VNNI, "bf16")[1])
+    assert any("in floats" in note for note in prepared("q4f16_1", AVX512_VNNI, "float32")[1])
+    assert any("in floats" in note for note in prepared("q4f16_1", AVX2, "bf16")[1])
+
+
+@needs_tvm
+@needs(AVX512_VNNI)
+@pytest.mark.parametrize(
+    ("kind", "precision", "largest"),
+    [("q4f32_1", "float32", 1e-5), ("q4f16_1", "bf16", 2e-2), ("q8f32_1", "bf16", 2e-2)],
+)
+def test_steps_give_numpys_logits(kind: str, precision: Any, largest: float) -> None:
+    compiled = compile_model(
+        small(tied=True, qkv_bias=True), kind, cpu(AVX512_VNNI), precision=precision, functions=STEPS
+    )
+    arrays = [random_array(each, compiled.exported.quantization.bits) for each in compiled.exported.parameters]
+    weights = [tvm.runtime.tensor(each) for each in arrays]
+    session = compiled.session(weights, tvm.cpu(), CacheSizes(sequences=2, tokens=128, chunk=32))
+    reference = NumpyDecoder(compiled.exported, arrays)
+    first, second = session.open(), session.open()
+    found = [session.prefill(first, [3, 1, 4, 1, 5]).numpy()[0]]
+    session.prefill(second, [2, 7])
+    found.append(session.decode([first], session.tokens([9])).numpy()[0])
+    found.append(session.decode([first, second], session.tokens([2, 6])).numpy()[1])
+    wanted = [reference.logits(each)[-1:] for each in ([3, 1, 4, 1, 5], [3, 1, 4, 1, 5, 9], [2, 7, 6])]
+    for one, other in zip(found, wanted, strict=True):
+        assert abs(one - other).max() < largest * abs(other).max()

@@ -1,0 +1,126 @@
+"""Products with weights of 4 and 8 bits are numpy's, at every number of rows and by vectors of every width."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+
+import tvm
+from tvm import tirx
+
+from tunehub.kernels.cpu.packed_products import product_function
+from tunehub.kernels.cpu.packed_weights import PackedProduct, lanes_of
+
+from ....cpu_features import AVX2, AVX512, AVX512_VNNI, cpu, here, needs, needs_tvm
+
+pytestmark = pytest.mark.slow
+
+Array = npt.NDArray[Any]
+LANES = {AVX512: 16, AVX512_VNNI: 16, AVX2: 8, "x86-64": 4}
+EXACT, ROUNDED = 1e-6, 1.5e-2  # of the largest result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operands:
+    """Random ones of ``product``, and what they are as numbers."""
+
+    data: Array
+    words: Array
+    scales: Array
+    weights: Array
+
+
+def operands(
+    product: PackedProduct, shape: tuple[int, ...], data: str = "float32", scales: str = "float16"
+) -> Operands:
+    rng = np.random.default_rng(product.depth)
+    words = rng.integers(0, 1 << 32, (product.rows, product.words), dtype=np.uint32)
+    factors = rng.uniform(0.01, 0.03, (product.rows, product.groups)).astype(scales)
+    numbers = [(words >> (product.bits * at)) & (2**product.bits - 1) for at in range(product.in_word)]
+    whole = np.stack(numbers, -1).reshape(product.rows, product.depth).astype("float64") - product.zero
+    return Operands(
+        data=rng.standard_normal(shape).astype(data),
+        words=words,
+        scales=factors,
+        weights=whole * np.repeat(factors.astype("float64"), 32, 1),
+    )
+
+
+def error(
+    product: PackedProduct, given: Operands, model: str, *, result: str = "float32", open_rows: bool = True
+) -> float:
+    """Of the function for ``model``, by its largest result."""
+    shape = given.data.shape
+    extents = [tirx.Var("rows", "int64") if open_rows else shape[0], *shape[1:]]
+    function = product_function(product, extents, str(given.data.dtype), str(given.scales.dtype), result)
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    output = tvm.runtime.tensor(np.full((*shape[:-1], product.rows), np.nan, result))
+    arrays = [tvm.runtime.tensor(each) for each in (given.data, given.words, given.scales)]
+    tvm.compile(module, target=cpu(model))["main"](*arrays, output)
+    wanted = given.data.astype("float64") @ given.weights.T
+    return float(abs(output.numpy().astype("float64") - wanted).max() / abs(wanted).max())
+
+
+def product_of(model: str, bits: int, *, rows: int = 24, depth: int = 896, integers: bool = False) -> PackedProduct:
+    lanes = lanes_of(depth, bits, LANES[model])
+    return PackedProduct(rows=rows, depth=depth, bits=bits, lanes=lanes, integers=integers)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("model", here(AVX512, AVX2, "x86-64"))
+@pytest.mark.parametrize("rows", [1, 4, 7])
+def test_products_in_floats_are_exact(model: str, bits: int, rows: int) -> None:
+    product = product_of(model, bits)
+    assert error(product, operands(product, (rows, 896)), model) < EXACT
+
+
+@needs_tvm
+@needs(AVX512_VNNI)
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("rows", [1, 4, 7])
+def test_products_in_integers_are_as_exact_as_activations_of_8_bits(bits: int, rows: int) -> None:
+    product = product_of(AVX512_VNNI, bits, integers=True)
+    found = error(product, operands(product, (rows, 896)), AVX512_VNNI)
+    assert EXACT < found < ROUNDED
+
+
+@needs_tvm
+@needs(AVX512_VNNI)
+def test_activations_that_8_bits_hold_lose_nothing() -> None:
+    product = product_of(AVX512_VNNI, 4, integers=True)
+    given = operands(product, (3, 896))
+    given.data[:] = np.random.default_rng(1).integers(-127, 128, given.data.shape)
+    given.data[:, ::32] = 127
+    given.data[1] = 0
+    assert error(product, given, AVX512_VNNI) < EXACT
+
+
+@needs(AVX512)
+@pytest.mark.parametrize(("rows", "depth"), [(1, 32), (6, 64), (7, 128), (40, 192), (96, 4864), (8, 544)])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_any_number_of_weights_and_of_groups_has_a_product(rows: int, depth: int, bits: int) -> None:
+    product = product_of(AVX512, bits, rows=rows, depth=depth)
+    assert error(product, operands(product, (5, depth)), AVX512) < EXACT
+
+
+@needs(AVX512)
+@pytest.mark.parametrize("shape", [(1, 896), (1, 1, 896), (3, 1, 896), (1, 6, 896), (2, 3, 896)])
+def test_activations_may_have_any_rank(shape: tuple[int, ...]) -> None:
+    product = product_of(AVX512, 4)
+    assert error(product, operands(product, shape), AVX512, open_rows=False) < EXACT
+
+
+@needs_tvm
+@needs(AVX512)
+@pytest.mark.parametrize(("kind", "largest"), [("float16", 1e-3), ("bfloat16", 1e-2)])
+def test_activations_scales_and_results_may_have_16_bits(kind: str, largest: float) -> None:
+    product = product_of(AVX512, 4)
+    given = operands(product, (5, 896), kind, kind)
+    assert error(product, given, AVX512, result=kind) < largest
+    assert error(product, given, AVX512, result="float32") < EXACT
