@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tunehub.graph.types import BlockBuilder, Call, Expr, TensorType
     from tunehub.tir.types import IRModule, Mutator, Tensor
 
-_OPAQUE = 8  # TVM's OpPatternKind
+_OPAQUE, _OUT_FUSIBLE = 8, 4  # TVM's OpPatternKind
 
 
 def rewritten(rewriter: Mutator, mod: IRModule) -> IRModule:
@@ -43,15 +43,18 @@ class Kernels:
         name: str,
         how: tuple[Hashable, ...] = (),
         alone: bool = False,
+        product: bool = False,
     ) -> Expr:
         """The call of ``compute`` on tensors; ``name`` and ``how`` say all that ``compute`` does beside their types.
-        ``alone``: TVM fuses nothing with it."""
+        ``alone``: TVM fuses nothing with it. ``product``: it fuses what follows element by element, also where it would
+        not see by itself that it is a product, of several reductions."""
         kinds = [(_extents(each), str(tensor_type(each).dtype)) for each in arguments]
         key = (name, how, *kinds)
         made = self._made.get(key)
         if made is not None:
             return relax.call_tir(made.args[0], relax.Tuple(arguments), result_types(made))
-        attributes = {"primfunc_attrs": {"op_pattern": _OPAQUE}} if alone else {}
+        pattern = _OPAQUE if alone else _OUT_FUSIBLE if product else None
+        attributes = {} if pattern is None else {"primfunc_attrs": {"op_pattern": pattern}}
         call = self._builder.call_te(compute, *arguments, primfunc_name_hint=name, **attributes)
         is_plain = len(call.args) == 2 and len(call.args[1].fields) == len(arguments)  # no symbols are handed over
         if is_plain and all(extents is not None for extents, _ in kinds):

@@ -2,11 +2,15 @@
 
 ``matmul(x, W)``, or ``matmul(x, permute_dims(W))``, becomes :func:`tunehub.kernels.te.blocked.dense_blocked`, whose
 inputs and outputs are plain. So there is nothing to plan: a product is packed wherever its outputs fill a block.
+
+Where ``W`` is an input, or a part of one, it cannot be packed; its transpose is not written at each call either: it is
+read as it lies (:mod:`tunehub.kernels.te.nt_dense`).
 """
 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tvm import relax
@@ -17,12 +21,14 @@ from tunehub.graph.layout.narrowing import Narrowing
 from tunehub.kernels.cpu.dot_product import DotProduct
 from tunehub.kernels.te import blocked, grouped
 from tunehub.kernels.te.grouped import PAIRS, TILES, TILES_INT8, WORDS, Groups
+from tunehub.kernels.te.nt_dense import nt_dense
 from tunehub.kernels.te.weights import Array, pack_dense_weight
 from tunehub.tir.nodes import (
     bound_value,
     constant_array,
     constant_like,
     is_constant,
+    is_given,
     operator_of,
     shape_of,
     static_shape,
@@ -51,7 +57,7 @@ def pack_dense(
     packer = _DensePacker(mod)
     packer.block, packer.dot, packer.narrowing = block, dot, narrowing
     written = rewritten(packer, mod)
-    return relax.transform.DeadCodeElimination()(written) if packer.packed else mod
+    return relax.transform.DeadCodeElimination()(written) if packer.packed or packer.lying else mod
 
 
 @mutator
@@ -65,6 +71,7 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
         self._kernels = Kernels(self.builder_)
         self.packed: dict[Any, Any] = {}  # (constant, transposed, groups) -> packed: each weight is held once
         self._rounded: dict[Any, Any] = {}  # variable -> its value in bfloat16
+        self.lying = 0  # products whose weights are read as they lie
 
     def visit_dataflow_block_(self, block: BindingBlock) -> BindingBlock:
         self._rounded = {}  # what is written in one block of dataflow is not known in the next
@@ -100,13 +107,25 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
         groups = self._groups(data)
         weight = self._weight(call.args[1], groups) if _is_float32(data, call) else None
         if weight is None:
-            return call
+            return self._as_it_lies(call) if _is_float32(data, call) else call
         constant, outputs = weight
         if groups is not None:
             return self._grouped(groups, self._narrow(data), constant, outputs)
         return self._kernels.call(
             lambda x, w: blocked.dense_blocked(x, w, outputs=outputs), data, constant, name="dense", how=(outputs,)
         )
+
+    def _as_it_lies(self, call: Call) -> Expr:
+        """The product with an input [N, K] that would be transposed; ``call`` where it is another."""
+        value = bound_value(self, call.args[1])
+        if operator_of(value) != "relax.permute_dims" or not is_given(self, value.args[0]):
+            return call
+        source, shape = value.args[0], static_shape(value.args[0])
+        if shape is None or len(shape) != 2 or shape[1] % self.block or not _is_float32(source):
+            return call
+        self.lying += 1
+        lying = partial(nt_dense, lanes=self.block)
+        return self._kernels.call(lying, call.args[0], source, name="nt_dense", how=(self.block,), product=True)
 
     def _grouped(self, groups: Groups, data: Expr, constant: Constant, outputs: int) -> Expr:
         return self._kernels.call(

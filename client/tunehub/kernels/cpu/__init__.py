@@ -54,7 +54,10 @@ __all__ = [
 ]
 
 # in the order in which they are asked
-NAMES = ("matrix_tiles", "conv2d", "winograd", "depthwise", "dense", "pooling", "last_axis", "elementwise", "loops")
+NAMES = (
+    *("matrix_tiles", "conv2d", "winograd", "depthwise", "dense", "nt_dense"),
+    *("pooling", "last_axis", "elementwise", "loops"),
+)
 
 
 _LITTLE = 1024  # steps of all loops, that take less than a microsecond however they are written

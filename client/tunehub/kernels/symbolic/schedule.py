@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cpu import Machine, winograd
 from tunehub.kernels.cpu import dense as dense_template
+from tunehub.kernels.cpu import nt_dense as nt_template
 from tunehub.kernels.cpu.attention import is_attention, lacks, schedule_attention
 from tunehub.kernels.cpu.base import CAUTIOUS_BYTES, FLOAT_BYTES, blocks_of, size_of
 from tunehub.kernels.symbolic.divisors import with_positive_divisors
 from tunehub.kernels.symbolic.images import by_images
 from tunehub.kernels.symbolic.loops import over_pieces
 from tunehub.kernels.symbolic.maps import schedule_maps
+from tunehub.kernels.symbolic.nt_rows import by_nt_rows
 from tunehub.kernels.symbolic.pieces import piece_of, without_shared_blocks
 from tunehub.kernels.symbolic.reductions import schedule_reductions
 from tunehub.kernels.symbolic.rows import by_rows
@@ -67,6 +69,9 @@ def by_tiles(function: PrimFunc, target: Target, schedule: Inner) -> TiledFuncti
     rows = by_rows(function, axes, target)
     if rows is not None:
         return TiledFunction(mod=main_module(rows), tile=None, template=dense_template.NAME)
+    products = by_nt_rows(function, axes, machine)
+    if products is not None:
+        return TiledFunction(mod=main_module(products), tile=None, template=nt_template.NAME)
     images = by_images(function, axes, machine)
     if images is not None:
         return TiledFunction(mod=main_module(images), tile=None, template=winograd.NAME)

@@ -66,6 +66,29 @@ def test_a_transposed_weight_is_packed_without_a_transpose(nets: Nets, target: A
     np.testing.assert_allclose(run(packed, target, (5, 24)), run(mod, target, (5, 24)), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("rows", [1, 5, tvm.tirx.Var("n", "int64")], ids=["row", "rows", "open"])
+def test_a_transposed_input_is_read_as_it_lies_in_one_kernel_with_what_follows(
+    nets: Nets, target: Any, rows: Any
+) -> None:
+    def make(b: Any, x: Any, weight: Any) -> Any:
+        y = b.emit(op.matmul(x, b.emit(op.permute_dims(weight))))
+        return b.emit(op.nn.relu(b.emit(op.add(y, nets.const(12)))))
+
+    mod = nets.build(make, (1, rows, 32), (12, 32))
+    packed = pack_dense(mod, 8)
+    assert len(call_counts(prepare(packed, target))) == 1
+    shapes = (1, rows if isinstance(rows, int) else 7, 32), (12, 32)
+    np.testing.assert_allclose(run(packed, target, *shapes), run(mod, target, *shapes), rtol=1e-5, atol=1e-5)
+
+
+def test_a_transposed_activation_stays(nets: Nets) -> None:
+    def make(b: Any, x: Any, y: Any) -> Any:
+        return b.emit(op.matmul(x, b.emit(op.permute_dims(b.emit(op.nn.relu(y))))))
+
+    mod = nets.build(make, (5, 32), (12, 32))
+    assert pack_dense(mod, 8) is mod
+
+
 @pytest.mark.parametrize("shape", [(1, 24), (5, 24), (2, 3, 24)])
 def test_the_product_and_what_follows_are_one_kernel_of_the_template(
     nets: Nets, target: Any, shape: tuple[int, ...]

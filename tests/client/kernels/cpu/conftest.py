@@ -18,6 +18,7 @@ import tunehub  # noqa: E402
 from tunehub.graph.numerics import fast_math as relax_fast_math  # noqa: E402
 from tunehub.kernels.cpu import amx, machine_of  # noqa: E402
 from tunehub.kernels.te import blocked, weights  # noqa: E402
+from tunehub.kernels.te.nt_dense import nt_dense  # noqa: E402
 
 from ....amx_emulation import emulated, emulation  # noqa: E402, F401
 from ....cpu_features import AVX512, lacking_here, skip_unless_runs  # noqa: E402
@@ -173,6 +174,17 @@ def random_dense(rng: random.Random, block: int) -> Case:
     return case(f"dense {data} {outputs} {kind}", make, data, weight, (outputs,))
 
 
+def random_nt_dense(rng: random.Random, block: int) -> Case:
+    lead, rows = rng.choice(((), (1,), (3,), (2, 3))), rng.choice((1, 2, 5, 8, 12, 33))
+    depth, outputs, kind = block * rng.choice((1, 2, 5)), rng.choice((1, 3, 8, 17, 36)), rng.choice(EPILOGUES)
+    data, weight = (*lead, rows, depth), (outputs, depth)
+
+    def make(x: Any, w: Any, b: Any) -> Any:
+        return epilogue(kind, nt_dense(x, w, lanes=block), b)
+
+    return case(f"nt_dense {data} {outputs} {kind}", make, data, weight, (outputs,))
+
+
 def random_matmul(rng: random.Random, block: int) -> Case:
     lead = rng.choice(((1,), (3,), (2, 2)))
     rows = rng.choice((_extent(rng), 32, 64, 77, 96, 128))
@@ -252,6 +264,7 @@ MAKERS: dict[str, Callable[[random.Random, int], Case]] = {
     "conv2d": random_conv2d,
     "depthwise": random_depthwise,
     "dense": random_dense,
+    "nt_dense": random_nt_dense,
     "matmul": random_matmul,
     "pooling": random_pooling,
     "last_axis": random_last_axis,

@@ -127,3 +127,9 @@ def test_a_task_whose_last_tile_writes_rows_of_the_next_is_refused(support: Any)
     schedule.reverse_compute_at(last, tile, preserve_unit_loops=True)
     with pytest.raises(GuardError, match="beyond its end"):
         check_tiles(schedule.mod["main"])
+
+
+@pytest.mark.parametrize("seed", swept(range(4), range(4, 24)))
+def test_products_with_weights_as_they_lie_by_every_choice(cpu: Any, seed: int, support: Any) -> None:
+    _, target, machine = cpu
+    check_every_choice(support.random_nt_dense(random.Random(seed), machine.vector), target, machine, support, 1)

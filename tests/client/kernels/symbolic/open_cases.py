@@ -7,6 +7,7 @@ from typing import Any
 from tvm import topi
 
 from tunehub.kernels.te import blocked
+from tunehub.kernels.te.nt_dense import nt_dense
 from tunehub.kernels.te.winograd import conv2d_winograd
 
 
@@ -39,6 +40,10 @@ def _cut_dense(x: Any, w: Any) -> Any:
     return blocked.dense_blocked(x, w, outputs=37)
 
 
+def _nt_dense(x: Any, w: Any, b: Any) -> Any:
+    return topi.nn.relu(topi.add(nt_dense(x, w, lanes=16), b))
+
+
 def _layer_norm(x: Any, g: Any, b: Any) -> Any:
     return topi.nn.layer_norm(x, g, b, axis=[2], epsilon=1e-5)
 
@@ -64,6 +69,9 @@ CASES = {
     "dense of sequences": (dense, (1, "s0", 64), (4, 64, 16), (64,)),
     "dense of batches of sequences": (dense, ("s0", "s1", 64), (4, 64, 16), (64,)),
     "dense, outputs cut off": (_cut_dense, (1, "s0", 32), (3, 32, 16)),
+    "weights as they lie": (_nt_dense, ("s0", 32), (13, 32), (13,)),
+    "weights as they lie, sequences": (_nt_dense, (1, "s0", 64), (36, 64), (36,)),
+    "weights as they lie, tokens": (_nt_dense, ("s0", 1, 64), (36, 64), (36,)),
     "layer norm": (_layer_norm, (1, "s0", 96), (96,), (96,)),
     "elementwise": (lambda x, y: topi.nn.relu(topi.add(x, y)), ("s0", 4, 6, 6, 16), ("s0", 4, 6, 6, 16)),
     "gather": (_gathered, (1, "s0"), (5, 64)),
