@@ -49,6 +49,10 @@ class Runs(VerifySession):
         difference = apart(found, self._expected)
         return None if difference <= most else f"it differs by {difference}"
 
+    def _plain(self, function: Any) -> Any:
+        self._library = super()._plain(function)
+        return self._library
+
     def _built(self, function: Any) -> Any:
         self._library = super()._built(function)
         return self._library

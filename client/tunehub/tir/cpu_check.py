@@ -17,6 +17,7 @@ from tunehub.tir.cuda.known_faults import remembered
 from tunehub.tir.cuda.reductions import impure_reduction
 from tunehub.tir.flattening import flattening, with_opaque_blocks
 from tunehub.tir.guard import FaultFoundError, GuardError, check_size, check_tiles
+from tunehub.tir.lanes import shared_by_lanes
 from tunehub.tir.nodes import (
     blocks_in,
     buffer_kind,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from tunehub.target.types import Target
     from tunehub.tir.types import Buffer, PrimFunc, Stmt
 
-CPU_CHECK_VERSION = 3
+CPU_CHECK_VERSION = 4
 """Changes whenever a schedule could be judged otherwise than before."""
 
 _STRIDES_FACTOR, _STRIDES_FREE = 16, 1 << 20  # elements: at most 16 × those of the buffer, and 2^20
@@ -88,9 +89,13 @@ def _fault_of_instance(scheduled: PrimFunc) -> Fault | None:
     except GuardError as error:
         return Fault("code_size", str(error))
     try:
-        lowered = flattening(with_opaque_blocks(main_module(scheduled))).before["main"]
+        opaque = with_opaque_blocks(main_module(scheduled))
+        lowered = flattening(opaque).before["main"]
     except Exception as error:  # TVM raises many kinds
         return Fault("lowering", last_line(error))
+    shared = shared_by_lanes(opaque["main"])
+    if shared is not None:
+        return Fault("lanes", shared)
     accesses = accesses_in(lowered)
     strided, left = _strided(accesses), unproven(accesses)
     if strided is not None:

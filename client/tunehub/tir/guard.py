@@ -19,6 +19,7 @@ from tunehub.tir.cuda.thread_extents import thread_tag
 from tunehub.tir.flattened_indices import misread_buffer
 from tunehub.tir.index_expressions import parts_of
 from tunehub.tir.nodes import (
+    blocks_in,
     buffer_kind,
     buffer_of,
     children,
@@ -214,6 +215,19 @@ def _check_tiles(scheduled: PrimFunc) -> None:
         written = any(buffer_of(region).same_as(own_buffer) for region in node.block.writes for own_buffer in own)
         if loops and written and not reduces(node.block) and not _writes_once(node, loops):
             raise GuardError("a tile writes beyond its end, where other threads write")
+
+
+def check_order(scheduled: PrimFunc) -> None:
+    """Raise GuardError when a block changes a buffer that another one has read before, as they stand: a copy that was
+    put between a sum's initial value and its update has the former alone."""
+    blocks = [block for block in blocks_in(scheduled.body) if not any(blocks_in(block.body))]
+    own = {hash(buffer) for block in blocks_in(scheduled.body) for buffer in block.alloc_buffers}
+    read: set[int] = set()
+    for block in blocks:
+        writes = {hash(buffer_of(region)): buffer_of(region) for region in block.writes}
+        for buffer in (buffer for key, buffer in writes.items() if key in read & own):
+            raise GuardError(f"a buffer is changed after it was read ({buffer.name})")
+        read |= {hash(buffer_of(region)) for region in block.reads} - set(writes)
 
 
 def check_rows(scheduled: PrimFunc) -> None:

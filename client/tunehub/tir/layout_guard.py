@@ -1,4 +1,4 @@
-"""Layouts that a trace changes, checked before TVM applies them.
+"""Layouts that a trace changes, and padding that it adds, checked before TVM applies them.
 
 TVM applies an index map that is not a bijection on the buffer's shape, or that changes the layout of a parameter, and
 the results are wrong.
@@ -15,6 +15,7 @@ import numpy as np
 from tunehub.tir.guard import GuardError, static_extents
 from tunehub.tir.index_expressions import evaluate
 from tunehub.tir.nodes import buffer_of, parameters
+from tunehub.tir.padding_guard import check_padding
 from tunehub.tir.traces import export_index_map
 
 if TYPE_CHECKING:
@@ -26,20 +27,28 @@ MAX_TRIED = 1 << 20  # elements of a buffer whose layout is tried one by one
 def layout_provider(
     schedule: Schedule,
 ) -> Callable[[Instruction, Sequence[Operand], Sequence[Operand], Decision], Decision]:
-    """Return a decision provider for ``Trace.apply_to_schedule`` that checks every ``TransformLayout`` beforehand."""
+    """Return a decision provider for ``Trace.apply_to_schedule`` that checks every ``TransformLayout`` and every
+    ``PadEinsum`` beforehand."""
 
     def provide(
         instruction: Instruction, inputs: Sequence[Operand], attrs: Sequence[Operand], decision: Decision
     ) -> Decision:
         if instruction.kind.name == "TransformLayout":
             _check_layout(schedule, schedule.get(inputs[0]), inputs[1], int(attrs[0]), int(attrs[1]))
+        if instruction.kind.name == "PadEinsum":
+            check_padding(schedule.get(inputs[0]), [int(size) for size in attrs[0]])
         return decision
 
     return provide
 
 
-def changes_layout(trace: Trace) -> bool:
+def needs_provider(trace: Trace) -> bool:
     """True when ``trace`` has an instruction that :func:`layout_provider` checks."""
+    return any(instruction.kind.name in ("TransformLayout", "PadEinsum") for instruction in trace.insts)
+
+
+def changes_layout(trace: Trace) -> bool:
+    """True when ``trace`` changes the layout of a buffer."""
     return any(instruction.kind.name == "TransformLayout" for instruction in trace.insts)
 
 

@@ -15,7 +15,7 @@ from tvm import te, topi  # noqa: E402
 
 from tunehub.compiler.schedule.apply import apply_exact  # noqa: E402
 from tunehub.tir.cpu_check import check_proven, fault  # noqa: E402
-from tunehub.tir.guard import FaultFoundError, GuardError, check_function  # noqa: E402
+from tunehub.tir.guard import FaultFoundError, GuardError, check_function, check_order  # noqa: E402
 from tunehub.tir.nodes import main_module  # noqa: E402
 from tunehub.tir.traces import export_trace, import_trace  # noqa: E402
 
@@ -41,6 +41,28 @@ def pooling() -> Any:
 def softmax() -> Any:
     data = te.placeholder((16, 7), name="data")
     return _module(data, topi.nn.softmax(data))
+
+
+def variance() -> Any:
+    """Sums of squares of how far numbers are from a mean."""
+    data, mean = te.placeholder((16, 7), name="data"), te.placeholder((16,), name="mean")
+    k = te.reduce_axis((0, 7), "k")
+
+    def square(i: Any) -> Any:
+        return te.sum((data[i, k] - mean[i]) * (data[i, k] - mean[i]), axis=k)
+
+    return _module(data, mean, te.compute((16,), square, "variance"))
+
+
+def argmax() -> Any:
+    data = te.placeholder((16, 7), name="data")
+    return _module(data, topi.argmax(data, axis=1))
+
+
+def elementwise() -> Any:
+    data = te.placeholder((16, 8), name="data")
+    first = te.compute(data.shape, lambda i, j: data[i, j] * 2.0, "first")
+    return _module(data, te.compute(data.shape, lambda i, j: first[i, j] + 1.0, "last"))
 
 
 def gather() -> Any:
@@ -97,6 +119,43 @@ def maximum_behind_its_readers(schedule: Any) -> None:
     schedule.reverse_compute_at(maximum, _loops(schedule, "T_softmax_norm")[0], preserve_unit_loops=True)
 
 
+def squares_of_zeros(schedule: Any) -> None:
+    schedule.pad_einsum(schedule.get_sblock("variance"), [1, 8])
+
+
+def an_index_beyond_the_end(schedule: Any) -> None:
+    schedule.pad_einsum(schedule.get_sblock("data_red_temp"), [1, 8])
+
+
+def sums_of_zeros(schedule: Any) -> None:
+    schedule.pad_einsum(schedule.get_sblock("T_softmax_expsum"), [1, 8])
+
+
+def products_of_zeros(schedule: Any) -> None:
+    schedule.pad_einsum(schedule.get_sblock("c"), [1, 16, 32])
+
+
+def copied_between_its_parts(schedule: Any) -> None:
+    """The copy, in front of all loops, has the initial value alone."""
+    rows, columns = _loops(schedule, "d")
+    schedule.compute_at(schedule.get_sblock("c"), columns)
+    schedule.decompose_reduction(schedule.get_sblock("c"), rows)
+    schedule.reindex(schedule.get_sblock("d"), ("read", 0))
+
+
+def of_each_lane(schedule: Any) -> None:
+    """What a lane computes for itself: TVM's vectors have one element for all lanes."""
+    columns = _loops(schedule, "last")[1]
+    schedule.compute_at(schedule.get_sblock("first"), columns)
+    schedule.vectorize(columns)
+
+
+def of_a_row(schedule: Any) -> None:
+    rows, columns = _loops(schedule, "last")
+    schedule.compute_at(schedule.get_sblock("first"), rows)
+    schedule.vectorize(columns)
+
+
 def far_apart(schedule: Any) -> None:
     schedule.storage_align(schedule.get_sblock("c"), 0, 0, 1 << 20, 0)
 
@@ -134,6 +193,7 @@ def _has(schedule: Any, name: str) -> bool:
         (product, tiles_across_rows, "a tile writes elements of other tiles"),
         (product, parts_of_sums_beyond_the_end, "a buffer is read before it is written (c.rf)"),
         (softmax, maximum_behind_its_readers, "a buffer is read before it is written (T_softmax_maxelem)"),
+        (elementwise, of_each_lane, "the lanes of a vector share a buffer that each should have of its own (first)"),
         (product, far_apart, "strides take far more memory than their elements (c)"),
         (product, many_statements, "compiling it would take minutes"),
     ],
@@ -146,8 +206,24 @@ def test_what_would_be_wrong_is_refused(make: Callable[[], Any], steps: Steps, s
 
 
 @pytest.mark.parametrize(
+    ("make", "steps", "says"),
+    [
+        (variance, squares_of_zeros, "the block variance would reduce zeros"),
+        (argmax, an_index_beyond_the_end, "the block data_red_temp would reduce zeros"),
+        (product, copied_between_its_parts, "a buffer is changed after it was read"),
+    ],
+)
+def test_the_guard_refuses_what_would_be_wrong(make: Callable[[], Any], steps: Steps, says: str) -> None:
+    with pytest.raises((GuardError, RuntimeError), match=says):  # what is raised while TVM replays is TVM's error
+        check_order(scheduled(make(), steps))
+
+
+@pytest.mark.parametrize(
     ("make", "steps"),
     [
+        (softmax, sums_of_zeros),
+        (product, products_of_zeros),
+        (elementwise, of_a_row),
         (product, rows_end_in_tiles),
         (product, a_little_apart),
         (product, remainders),

@@ -12,10 +12,11 @@ from tunehub.tir.guard import (
     check_function,
     check_headers,
     check_operations,
+    check_order,
     check_rows,
     check_tiles,
 )
-from tunehub.tir.layout_guard import anchor_writes_parameter, changes_layout, layout_provider
+from tunehub.tir.layout_guard import anchor_writes_parameter, changes_layout, layout_provider, needs_provider
 from tunehub.tir.postprocess import postprocess
 from tunehub.tir.traces import import_trace
 from tunehub_registry.template_record import TemplateRecord
@@ -40,6 +41,7 @@ def apply_candidate(mod: IRModule, candidate: Candidate, target: Target, fit: Te
         check_features(features, target)
         check_headers(features)
         schedule = _by_trace(mod, candidate, import_trace(record.trace), target)
+        check_order(schedule.mod["main"])
     check_function(schedule.mod["main"], mod["main"], target)
     return schedule
 
@@ -47,12 +49,12 @@ def apply_candidate(mod: IRModule, candidate: Candidate, target: Target, fit: Te
 def apply_exact(mod: IRModule, trace: Trace) -> Schedule:
     """Return the schedule of ``mod`` after ``trace`` (a ``tvm.s_tir.Trace``); TVM raises when it does not fit.
 
-    Raises GuardError when the trace changes a layout in a way that gives wrong results.
+    Raises GuardError when the trace changes a layout, or pads a reduction, in a way that gives wrong results.
     """
     from tvm.s_tir import Schedule
 
     schedule = Schedule(mod, debug_mask="none", error_render_level="fast")
-    provider = layout_provider(schedule) if changes_layout(trace) else None
+    provider = layout_provider(schedule) if needs_provider(trace) else None
     trace.apply_to_schedule(schedule, remove_postproc=False, decision_provider=provider)
     return schedule
 
@@ -133,8 +135,8 @@ def _apply_design(
 
 
 def _replayed(mod: IRModule, schedule: Schedule) -> Schedule:
-    """``schedule`` again with the checks of :func:`apply_exact`, if it changes layouts at all."""
-    return apply_exact(mod, schedule.trace) if changes_layout(schedule.trace) else schedule
+    """``schedule`` again with the checks of :func:`apply_exact`, if there are any for its steps."""
+    return apply_exact(mod, schedule.trace) if needs_provider(schedule.trace) else schedule
 
 
 def _by_trace(mod: IRModule, candidate: Candidate, trace: Trace, target: Target) -> Schedule:

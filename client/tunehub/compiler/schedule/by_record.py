@@ -13,7 +13,7 @@ from tunehub.kernels.symbolic.pieces import piece_of, without_shared_blocks
 from tunehub.kernels.symbolic.schedule import fewest_for_threads, rewrites_layouts
 from tunehub.kernels.template_fit import TemplateFit, machine_for
 from tunehub.tir.cpu_check import check_proven
-from tunehub.tir.guard import check_features, check_function
+from tunehub.tir.guard import check_features, check_function, check_order
 from tunehub.tir.nodes import main_module
 from tunehub.tir.open_axes import OpenAxes, separate_axes
 from tunehub.tir.traces import import_trace
@@ -48,7 +48,9 @@ def by_trace(function: PrimFunc, target: Target, trace: Any) -> PrimFunc:
     function, axes = _separate(function)
     piece = _piece(function, axes)
     check_features(required_features(trace), target)
-    return _over(function, axes, piece, apply_exact(main_module(piece), import_trace(trace)), target)
+    schedule = apply_exact(main_module(piece), import_trace(trace))
+    check_order(schedule.mod["main"])
+    return _over(function, axes, piece, schedule, target)
 
 
 def knob_space(function: PrimFunc, target: Target) -> list[tuple[str, int, Knobs]]:

@@ -23,6 +23,7 @@ from tunehub.tir.cuda.thread_extents import uneven_tag
 from tunehub.tir.cuda.ungenerated import ungenerated
 from tunehub.tir.flattened_indices import may_misread, misread_in
 from tunehub.tir.flattening import flattening
+from tunehub.tir.lanes import shared_by_lanes
 from tunehub.tir.nodes import is_static
 from tunehub.tir.symbols import PROBES, branches_at, elements_at, instance, probes
 
@@ -34,7 +35,7 @@ Verdict: TypeAlias = Fault | NotSimulated | None
 
 _MOST_ELEMENTS = 1 << 20  # of all parameters of an instance
 
-CHECK_VERSION = 10
+CHECK_VERSION = 11
 """Changes whenever a schedule could be judged otherwise than before."""
 
 
@@ -87,6 +88,9 @@ def _fault_of_instance(scheduled: PrimFunc, target: Target) -> Fault | NotSimula
     refused = _judged(lambda: _ungenerated(function))
     if isinstance(refused, Fault):
         return refused
+    shared = shared_by_lanes(opaque["main"])
+    if shared is not None:
+        return Fault("lanes", shared)
     misread = _judged(lambda: _misread(scheduled, opaque))
     return misread if isinstance(misread, Fault) else kernel_fault(function, target) or misread or found
 

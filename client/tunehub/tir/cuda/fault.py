@@ -27,6 +27,7 @@ Rule: TypeAlias = Literal[
     "strides",
     "code_size",
     "unwritten",
+    "lanes",
 ]
 
 _SAYS: dict[Rule, str] = {
@@ -49,6 +50,7 @@ _SAYS: dict[Rule, str] = {
     "beyond_tile": "a tile writes elements of other tiles",
     "unproven": "an access is not proven to lie inside its buffer",
     "unwritten": "a buffer is read before it is written",
+    "lanes": "the lanes of a vector share a buffer that each should have of its own",
     "code_size": "compiling it would take minutes",
     "strides": "buffers with strides take far more memory than their elements",
 }
