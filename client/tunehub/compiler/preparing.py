@@ -48,6 +48,7 @@ def prepare(
     from tvm import relax
 
     from tunehub.graph.effects import keep_effects, plain_casts
+    from tunehub.graph.quantised.taken_rows import quantised_rows
     from tunehub.graph.shapes.bounds import within_bounds
     from tunehub.graph.shapes.reshapes import reshapes_are_views
 
@@ -58,6 +59,7 @@ def prepare(
         keep_effects,
         *(_quantised_passes(target, note) if planning else []),
         *simplify,
+        quantised_rows,
         *_attention_passes(target),
         *_turning_passes(turned=turned),
         *_accuracy_passes(target, precision),

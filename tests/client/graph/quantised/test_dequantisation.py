@@ -15,6 +15,7 @@ from tvm import relax, te, tirx
 from tvm.relax import op
 
 from tunehub.graph.products import gpu_products
+from tunehub.graph.quantised.taken_rows import quantised_rows
 from tunehub.tir.nodes import tensor_class
 
 from ...kernels.cuda.low_batch.on_cpu import weights
@@ -100,3 +101,26 @@ def test_an_open_number_of_rows_has_one_product() -> None:
     with tvm.target.Target({"kind": "cuda", "arch": "sm_75", "max_threads_per_block": 1024}):
         names = _kernels(_model(tirx.Var("n", "int64"), 4, _by_kernels))
     assert names == ["NT_matmul", "cast", "dequantize"]
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("dequantise", [_by_kernels, _by_operators])
+def test_rows_of_a_quantised_table_are_made_where_they_are_taken(bits: int, dequantise: Dequantise) -> None:
+    """As the embedding of a language model whose head has the same weights."""
+    kind = tensor_class()
+    ids = relax.Var("ids", kind((2, 3), "int32"))
+    words = relax.Var("w", kind((COLUMNS, DEPTH * bits // 32), "uint32"))
+    scales = relax.Var("s", kind((COLUMNS, DEPTH // 32), "float16"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [ids, words, scales]):
+        with builder.dataflow():
+            table = dequantise(builder, words, scales, bits, 2 ** (bits - 1) - 1)
+            result = builder.emit_output(op.take(table, ids, axis=0))
+        builder.emit_func_output(result)
+    mod = quantised_rows(builder.get())
+    assert [str(name.name_hint) for name in mod.functions if str(name.name_hint) != "main"] == ["take_dequantized"]
+    given, wide = weights(bits, COLUMNS, DEPTH, seed=bits)
+    places = np.array([[0, COLUMNS - 1, 3], [7, 7, 1]], np.int32)
+    machine = relax.VirtualMachine(tvm.compile(mod, tvm.target.Target("llvm")), tvm.cpu())
+    found = machine["main"](*map(tvm.runtime.tensor, (places, *given))).numpy()
+    np.testing.assert_array_equal(found, wide[places].astype(np.float16))

@@ -59,21 +59,22 @@ def format_of(dtype: str) -> Format | None:
 
 
 def dequantised(weights: Tensor, scales: Tensor, form: Format) -> Tensor:
-    """The tensor expression of weights [N, K] in float16, of ``weights`` [N, K * bits / 32] and ``scales`` [N, K / 32]
+    """The tensor expression of weights [N, K] in the type of ``scales`` [N, K / 32], of ``weights`` [N, K * bits / 32]
     as TVM's tensors."""
-    from tvm import te, tirx
+    from tvm import te
 
-    in_word, word = WORD_BITS // form.bits, str(weights.dtype)
-    shape = (weights.shape[0], weights.shape[1] * in_word)
+    shape = (weights.shape[0], weights.shape[1] * (WORD_BITS // form.bits))
+    return te.compute(shape, lambda row, k: weight_at(weights, scales, form, row, k), name="dequantize")
 
-    def weight(row: PrimExpr, k: PrimExpr) -> PrimExpr:
-        shift = (k % in_word * form.bits).astype(word)
-        number = tirx.bitwise_and(
-            tirx.shift_right(weights[row, k // in_word], shift), tirx.const(2**form.bits - 1, word)
-        )
-        return (number.astype(_HALF) - tirx.const(form.offset, _HALF)) * scales[row, k // form.group]
 
-    return te.compute(shape, weight, name="dequantize")
+def weight_at(weights: Tensor, scales: Tensor, form: Format, row: PrimExpr, k: PrimExpr) -> PrimExpr:
+    """One of them."""
+    from tvm import tirx
+
+    in_word, word, dtype = WORD_BITS // form.bits, str(weights.dtype), str(scales.dtype)
+    shift = (k % in_word * form.bits).astype(word)
+    number = tirx.bitwise_and(tirx.shift_right(weights[row, k // in_word], shift), tirx.const(2**form.bits - 1, word))
+    return (number.astype(dtype) - tirx.const(form.offset, dtype)) * scales[row, k // form.group]
 
 
 def quantised(function: PrimFunc, buffer: Buffer) -> Quantised | None:
