@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tunehub.models.compiling import CompiledLanguageModel
 from tunehub.models.config import ModelConfig
 from tunehub.models.export import ExportedModel
 from tunehub.models.weights import dequantized_rows
@@ -18,9 +19,9 @@ Array = npt.NDArray[Any]
 class NumpyDecoder:
     """A model by its parameters, under their names in the module."""
 
-    def __init__(self, exported: ExportedModel, arrays: Sequence[Array]) -> None:
-        self.config: ModelConfig = exported.config
-        self._weights = _floats(exported, arrays)
+    def __init__(self, model: ExportedModel | CompiledLanguageModel, arrays: Sequence[Array]) -> None:
+        self.config: ModelConfig = model.config
+        self._weights = _floats(model, arrays)
 
     def logits(self, tokens: Sequence[int]) -> Array:
         """Of every place: ``[tokens, words]``."""
@@ -88,18 +89,18 @@ class NumpyDecoder:
         return x * np.cos(angles) + np.concatenate([-second, first], -1) * np.sin(angles)
 
 
-def _floats(exported: ExportedModel, arrays: Sequence[Array]) -> Mapping[str, Array]:
+def _floats(model: ExportedModel | CompiledLanguageModel, arrays: Sequence[Array]) -> Mapping[str, Array]:
     """Every weight in float64, by its module's name; biases end in ``.bias``."""
     found: dict[str, Array] = {}
     words: Array | None = None
-    for parameter, array in zip(exported.parameters, arrays, strict=True):
+    for parameter, array in zip(model.parameters, arrays, strict=True):
         base, _, part = parameter.name.rpartition(".")
         if part == "q_weight":
             words = array
         elif part == "q_scale":
             assert words is not None
             features = array.shape[-1] * 32
-            found[base] = dequantized_rows(words, array, features, exported.quantization).astype("float64")
+            found[base] = dequantized_rows(words, array, features, model.quantization).astype("float64")
         else:
             found[parameter.name if part == "bias" else base] = array.astype("float64")
     return found

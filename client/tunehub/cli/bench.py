@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 import click
 
@@ -20,6 +20,7 @@ from tunehub.cli.compile import (
     started,
     step_display,
 )
+from tunehub.cli.language_models import LanguageRequest, bench_folder, needing_packages, quantization_option
 from tunehub.cli.model_files import dim_option, imported, named_sizes, opened, require_relax_for, shape_option
 from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import print_json, print_table, say
@@ -35,7 +36,7 @@ _REMEDY = "install what benchmarks need: pip install 'tunehub[bench]'"
 
 
 @click.command()
-@click.argument("model", metavar="MODEL|MODEL.so", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("model", metavar="MODEL|MODEL.so|FOLDER", type=click.Path(path_type=Path))
 @click.option("--against", metavar="NAMES", help="Of default,onnxruntime,openvino,torch; '' for none.  [all installed]")
 @click.option("--output", "-o", type=click.Path(path_type=Path), metavar="FILE.so", help="Keep the library of MODEL.")
 @click.option("--model", "source", type=click.Path(path_type=Path), metavar="FILE", help="The model of MODEL.so.")
@@ -47,6 +48,11 @@ _REMEDY = "install what benchmarks need: pip install 'tunehub[bench]'"
 @click.option(
     "--tolerance", type=click.FloatRange(min=0), help="How far outputs may differ, of the largest.  [by type]"
 )
+@quantization_option
+@click.option("--prompt", type=click.IntRange(min=1), default=512, help="Words that a language model reads.  [512]")
+@click.option("--generate", type=click.IntRange(min=1), default=128, help="Steps of a sample behind them.  [128]")
+@click.option("--batch", default="1", metavar="1,8,32", help="Sequences of a step.  [1]")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="Of a language model.  [cpu]")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw bars: .svg, .png or .pdf.")
 @registry_option
 @json_option
@@ -64,13 +70,30 @@ def bench(
     plot: Path | None,
     registry: Sequence[str],
     as_json: bool,
+    quantization: str | None,
+    prompt: int,
+    generate: int,
+    batch: str,
+    device: str,
 ) -> None:
-    """Compile MODEL, or take a library, and time it beside other runtimes on this CPU.
+    """Compile MODEL, or take a library, and time it beside other runtimes on this CPU; or a language model's FOLDER.
 
     Each has a process of its own and as many threads; they take turns. Outputs are compared. Exits with 1
     when a runtime fails, or gives something else than tunehub.
     """
     asked = None if against is None else [name.strip() for name in against.split(",") if name.strip()]
+    if model.is_dir():
+        request = LanguageRequest(
+            quantization=quantization,
+            device=device,
+            prompt=prompt,
+            generate=generate,
+            batches=_batches(batch),
+            against=asked,
+            threads=threads or _cores(),
+            repeat=repeat,
+        )
+        _bench_folder(model, request, plot, as_json)
     wanted = Comparison(
         peers=asked, threads=threads or _cores(), repeat=repeat, precision=precision, tolerance=tolerance
     )
@@ -92,6 +115,30 @@ def bench(
     if plot is not None:
         _draw(compared.rows, plot, f"{model.name} on {compared.machine}, {wanted.threads} threads each")
     sys.exit(1 if any(row.error for row in compared.rows) else 0)
+
+
+def _bench_folder(folder: Path, request: LanguageRequest, plot: Path | None, as_json: bool) -> NoReturn:
+    """A language model's."""
+    require_relax_for("bench")
+    with needing_packages("bench"), _builders_errors(), ending_cleanly():
+        if plot is not None:
+            from tunehub_builder.bench.picture import check_picture
+
+            check_picture(plot)
+            check_output(plot, "--plot")
+        good = bench_folder(folder, request, plot=plot, as_json=as_json)
+    sys.exit(0 if good else 1)
+
+
+def _batches(text: str) -> tuple[int, ...]:
+    """Raises UsageError for what is no list of numbers."""
+    try:
+        found = tuple(map(int, text.split(",")))
+    except ValueError:
+        found = (0,)
+    if min(found) < 1:
+        raise click.UsageError(f"--batch: expected numbers as 1,8,32, got {text!r}")
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

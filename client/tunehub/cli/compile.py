@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from tunehub.cli.language_models import compile_folder, needing_packages, quantization_option
 from tunehub.cli.model_files import (
     dim_option,
     imported,
@@ -43,7 +44,7 @@ _STEPS = {
 
 
 @click.command("compile")
-@click.argument("model", metavar="MODEL", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("model", metavar="MODEL|FOLDER", type=click.Path(path_type=Path))
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path), metavar="FILE.so", help="The library.  [the model's name, here]"
 )
@@ -57,6 +58,8 @@ _STEPS = {
     "--verify", type=click.Choice(get_args(Verify)), help="Which schedules are run before they serve.  [auto]"
 )
 @click.option("--measure", type=click.IntRange(min=0), metavar="N", help="Candidates to measure without a record.  [0]")
+@quantization_option
+@click.option("--most-sequences", type=click.IntRange(min=1), default=64, help="A language model's, at once.  [64]")
 @require_option
 @click.option("--strict", is_flag=True, help="Problems with records are errors.")
 @click.option(
@@ -75,19 +78,32 @@ def compile_model(
     registry: Sequence[str],
     strict: bool,
     as_json: bool,
+    quantization: str | None,
+    most_sequences: int,
     **options: Any,
 ) -> None:
-    """Compile MODEL (.onnx, .pt2, .json) with records into a shared library.
+    """Compile MODEL (.onnx, .pt2, .json), or the language model in FOLDER, with records into a shared library.
 
     It needs TVM's runtime to load, not tunehub (docs/deploy.md), and says what it takes: see `tunehub run`.
     """
-    path = output or Path(f"{model.stem}{SUFFIX}")
+    path = output or Path(f"{model.resolve().name if model.is_dir() else model.stem}{SUFFIX}")
     chosen = {"registry": registry or None, "strict": strict or None, **options}
     sizes = named_numbers("--specialize", specialize, "NAME=1,8")
     check_output(path, "--output", SUFFIX)
     if report is not None:
         check_output(report, "--report")
     require_relax_for("compile")
+    if model.is_dir():
+        if shapes or dims or sizes:
+            raise click.UsageError(
+                "--input-shape, --dim and --specialize go with a file; language models have open sizes"
+            )
+        with needing_packages("compile"), ending_cleanly():
+            chosen["quantization"] = quantization
+            compile_folder(model, path, report=report, as_json=as_json, most_sequences=most_sequences, **chosen)
+        return
+    if quantization is not None:
+        raise click.UsageError("--quantization goes with the folder of a language model")
     with ending_cleanly(), step_display() as show:
         clock = started(show)
         read = imported(opened(model, shapes, dims))

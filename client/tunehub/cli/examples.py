@@ -11,6 +11,7 @@ tunehub attach s3://bucket/hub compat.json --key publisher --online-key online
 tunehub audit s3://bucket/hub
 tunehub audit s3://bucket/hub --witness env:WITNESS_PEM --witness-name example.org/witness
 tunehub bench model.onnx --dim batch=1 --plot bench.svg
+tunehub bench Llama-3.2-1B/ --prompt 512 --generate 128 --batch 1,8 --against default,torch
 tunehub bench model.so --against onnxruntime --json
 tunehub cache clear
 tunehub cache ls
@@ -24,6 +25,7 @@ tunehub check work/resnet --end-to-end
 tunehub compile model.onnx
 tunehub compile model.onnx --dim batch=1 -o model.so --report report.json
 tunehub compile model.pt2 --specialize s77=1,8
+tunehub compile Llama-3.2-1B/ --quantization q4f16_1 -o llama.so
 tunehub delegate s3://bucket/hub alice --key alice.pub --names 'llvm-znver*' --targets-key targets --online-key online
 tunehub demo --network squeezenet
 tunehub deprecate s3://bucket/hub llvm-znver5==0.1.0 --successor 'llvm-znver5>=0.2' --reason 'made for TVM 0.25'
@@ -34,6 +36,8 @@ tunehub export metaschedule database/ --model model.onnx --target llvm-znver5
 tunehub export metaschedule database/ --model model.onnx --dim batch=1 --prepare tvm --tvm 0.26
 tunehub export tophub tophub/ --target llvm-znver5
 tunehub fetch llvm-znver5==0.1.0
+tunehub generate Llama-3.2-1B/ 'The capital of France is' --library llama.so
+tunehub generate Llama-3.2-1B/ 'Once upon a time' --temperature 0.8 --top-p 0.95 --tokens 200
 tunehub import cuda_v0.10.log -o registry/
 tunehub init s3://bucket/hub --root-key root1 --root-key root2 --targets-key targets --online-key online
 tunehub key new publisher

@@ -30,6 +30,7 @@ COMMANDS = {
     "explain": "tunehub.cli.explain:explain",
     "export": "tunehub.cli.export:export",
     "fetch": "tunehub.cli.fetch:fetch",
+    "generate": "tunehub.cli.generate:generate",
     "init": "tunehub.cli.init:init",
     "key": "tunehub.cli.keys:key",
     "list": "tunehub.cli.listing:list_packages",

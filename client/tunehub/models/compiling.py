@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tvm
@@ -11,7 +12,9 @@ import tvm
 from tunehub import api
 from tunehub.compiler.hub import open_hub
 from tunehub.graph.steps.writing import with_steps
-from tunehub.models.export import FUNCTIONS, export
+from tunehub.models.description import ModelDescription, load_described, with_description
+from tunehub.models.export import FUNCTIONS, export, parameters_of
+from tunehub.models.quantization import quantization
 from tunehub.models.session import CacheSession
 from tunehub.models.step_session import StepSession
 from tunehub.target.descriptors import as_tvm_target
@@ -24,7 +27,8 @@ if TYPE_CHECKING:
 
     from tunehub.graph.types import BaseFunc, Executable
     from tunehub.models.config import ModelConfig
-    from tunehub.models.export import ExportedModel
+    from tunehub.models.export import ModelParameter
+    from tunehub.models.quantization import Quantization
     from tunehub.models.session import CacheSizes, LanguageSession
     from tunehub.models.types import Device, DeviceTensor
     from tunehub.options import HubOptions
@@ -40,21 +44,26 @@ class CompiledLanguageModel:
     """`steps`: its functions take pages as tensors, not TVM's cache. `report`: of a compile through tunehub."""
 
     executable: Executable
-    exported: ExportedModel
+    config: ModelConfig
+    quantization: Quantization
     report: Report | None
     steps: bool
 
+    @property
+    def parameters(self) -> tuple[ModelParameter, ...]:
+        """Its weights, in the order in which a session takes them."""
+        return parameters_of(self.config, self.quantization)
+
     def session(self, weights: Iterable[DeviceTensor], device: Device, sizes: CacheSizes) -> LanguageSession:
         """It at work, with its weights on the device in the module's order."""
-        config, dtype = self.exported.config, self.exported.quantization.dtype
         if self.steps:
-            return StepSession(self.executable, weights, device, sizes, config, dtype)
-        return CacheSession(self.executable, weights, device, sizes, config.window)
+            return StepSession(self.executable, weights, device, sizes, self.config, self.quantization.dtype)
+        return CacheSession(self.executable, weights, device, sizes, self.config.window)
 
 
 def compile_model(
     config: ModelConfig,
-    quantization: str,
+    quantization_name: str,
     target: TargetLike | None = None,
     *,
     most_sequences: int = 64,
@@ -68,15 +77,29 @@ def compile_model(
     None: on GPUs, unless attention has windows. Raises as `tunehub.compile`, and UsageError.
     """
     tvm_target = as_tvm_target(target)
-    exported = export(config, tvm_target, quantization, functions)
+    exported = export(config, tvm_target, quantization_name, functions)
     steps = tvm_target.kind.name == "cuda" and not config.window if steps is None else steps
+    kind = tvm_target.kind.name
+    described = ModelDescription(config=config, quantization=quantization_name, steps=steps, device=kind)
     module = _steps_alone(exported.module, most_sequences) if steps else exported.module
     with tvm.transform.PassContext(opt_level=3, config=GRAPHS if steps and tvm_target.kind.name == "cuda" else {}):
         hub = open_hub(tvm_target, **options)
-        executable = api.compile(module, tvm_target, hub=hub)
+        executable = api.compile(with_description(module, described), tvm_target, hub=hub)
     report = hub.report()
     hub.close()
-    return CompiledLanguageModel(executable=executable, exported=exported, report=report, steps=steps)
+    return CompiledLanguageModel(
+        executable=executable, config=config, quantization=exported.quantization, report=report, steps=steps
+    )
+
+
+def load_model(path: Path) -> tuple[CompiledLanguageModel, str]:
+    """The library of a model, and the kind of device that it is for. Loading one runs its code. Raises LibraryError."""
+    executable, said = load_described(path)
+    kind = quantization(said.quantization)
+    made = CompiledLanguageModel(
+        executable=executable, config=said.config, quantization=kind, report=None, steps=said.steps
+    )
+    return made, said.device
 
 
 def _steps_alone(module: IRModule, most_sequences: int) -> IRModule:

@@ -40,8 +40,8 @@ SAVED = ("Llama", "Qwen2", "Phi3", "Mixtral", "Qwen2Moe")
 @pytest.mark.parametrize("config", FAMILIES.values(), ids=FAMILIES)
 def test_prompts_and_steps_give_numpys_logits(config: ModelConfig) -> None:
     compiled = compile_model(config, "q0f32", functions=("embed", "prefill", "batch_decode", "greedy"))
-    values = [random_array(each) for each in compiled.exported.parameters]
-    numpy = NumpyDecoder(compiled.exported, values)
+    values = [random_array(each) for each in compiled.parameters]
+    numpy = NumpyDecoder(compiled, values)
     session = compiled.session(map(tvm.runtime.tensor, values), tvm.cpu(), CacheSizes(sequences=2, tokens=64, chunk=32))
     sequences = [session.open() for _ in PROMPTS]
     found = [session.prefill(*each).numpy()[0, 0] for each in zip(sequences, PROMPTS, strict=True)]
@@ -53,10 +53,10 @@ def test_prompts_and_steps_give_numpys_logits(config: ModelConfig) -> None:
 
 def test_a_quantised_mixture_gives_numpys_tokens() -> None:
     compiled = compile_model(FAMILIES["experts"], "q4f32_1")
-    values = [random_array(each, 4) for each in compiled.exported.parameters]
+    values = [random_array(each, 4) for each in compiled.parameters]
     session = compiled.session(map(tvm.runtime.tensor, values), tvm.cpu(), CacheSizes(sequences=2, tokens=64, chunk=32))
     found = greedy_tokens(session, PROMPTS, 8).tolist()
-    numpy = NumpyDecoder(compiled.exported, values)
+    numpy = NumpyDecoder(compiled, values)
     assert found == [numpy.greedy_after(*each) for each in zip(PROMPTS, found, strict=True)]
 
 
@@ -94,10 +94,9 @@ def test_64_greedy_tokens_of_a_checkpoint_are_pytorchs(family: str, tmp_path: Pa
     import torch
 
     compiled = compile_model(read_config(tmp_path), "q0f32")
-    exported = compiled.exported
     weights = [
         tvm.runtime.tensor(each)
-        for each in arrays(exported.parameters, exported.config, exported.quantization, tmp_path)
+        for each in arrays(compiled.parameters, compiled.config, compiled.quantization, tmp_path)
     ]
     session = compiled.session(weights, tvm.cpu(), CacheSizes(sequences=2, tokens=256, chunk=4))
     found = greedy_tokens(session, PROMPTS, COUNT).tolist()

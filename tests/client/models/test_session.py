@@ -36,21 +36,20 @@ class Both:
 
     def session(self, **sizes: int) -> LanguageSession:
         """With a cache for three sequences."""
-        weights = random_tensors(self.compiled.exported.parameters, self._bits, tvm.cpu())
+        weights = random_tensors(self.compiled.parameters, self._bits, tvm.cpu())
         return self.compiled.session(
             weights, tvm.cpu(), CacheSizes(**{"sequences": 3, "tokens": 512, "chunk": CHUNK, **sizes})
         )
 
     @property
     def _bits(self) -> int:
-        return self.compiled.exported.quantization.bits
+        return self.compiled.quantization.bits
 
 
 def _both(config: ModelConfig, quantization: str, *, steps: bool = False) -> Both:
     compiled = compile_model(config, quantization, steps=steps)
-    exported = compiled.exported
-    arrays = [random_array(each, exported.quantization.bits) for each in exported.parameters]
-    return Both(compiled=compiled, numpy=NumpyDecoder(exported, arrays))
+    arrays = [random_array(each, compiled.quantization.bits) for each in compiled.parameters]
+    return Both(compiled=compiled, numpy=NumpyDecoder(compiled, arrays))
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["cache", "steps"])

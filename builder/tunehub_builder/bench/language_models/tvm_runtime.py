@@ -125,7 +125,11 @@ class TvmLanguageModel:
             )
         exported = export(self._case.config, target, self._case.quantization)
         return CompiledLanguageModel(
-            executable=tvm.compile(exported.module, target), exported=exported, report=None, steps=False
+            executable=tvm.compile(exported.module, target),
+            config=exported.config,
+            quantization=exported.quantization,
+            report=None,
+            steps=False,
         )
 
     def _loaded(self) -> Iterator[Any]:
@@ -133,10 +137,10 @@ class TvmLanguageModel:
         from tunehub.models.random_weights import random_tensors
         from tunehub.models.weights import arrays
 
-        exported = self._made.exported
+        made = self._made
         if self._case.folder is None:
-            return random_tensors(exported.parameters, exported.quantization.bits, self._device)
+            return random_tensors(made.parameters, made.quantization.bits, self._device)
         return (
             on_device(each, self._device)
-            for each in arrays(exported.parameters, exported.config, exported.quantization, self._case.folder)
+            for each in arrays(made.parameters, made.config, made.quantization, self._case.folder)
         )

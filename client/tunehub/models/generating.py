@@ -1,0 +1,79 @@
+"""Text behind a prompt, piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tunehub.exceptions import ModelError
+
+if TYPE_CHECKING:
+    from tunehub.models.sampling import Sampling
+    from tunehub.models.session import LanguageSession
+
+TOKENIZER = "tokenizer.json"
+_UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # of a letter whose last bytes are another token
+
+
+class ModelTokenizer:
+    """The tokenizer of a folder. Raises ModelError."""
+
+    def __init__(self, folder: Path) -> None:
+        path, remedy = folder / TOKENIZER, "give a folder with the tokenizer that transformers saves"
+        try:
+            from tokenizers import Tokenizer
+        except ModuleNotFoundError:
+            install = "install it: pip install 'tunehub[llm]'"
+            raise ModelError(path, "needs the package tokenizers", place="tokenizer", remedy=install) from None
+        if not path.is_file():
+            raise ModelError(path, "is not there", place="tokenizer", remedy=remedy)
+        try:
+            self._tokenizer: Any = Tokenizer.from_file(str(path))
+        except Exception as error:  # tokenizers raises Exception itself
+            raise ModelError(path, f"cannot be read: {error}", place="tokenizer", remedy=remedy) from None
+
+    def tokens(self, text: str) -> list[int]:
+        """Of a text, with those that its model wants before it."""
+        return list(self._tokenizer.encode(text).ids)
+
+    def pieces(self, tokens: Iterator[int]) -> Iterator[str]:
+        """The text of tokens as they come; a letter of several tokens when it is whole."""
+        found: list[int] = []
+        said = ""
+        for token in tokens:
+            found.append(token)
+            text = self._tokenizer.decode(found)
+            if not text.endswith(_UNFINISHED):
+                yield text[len(said) :]
+                said = text
+        yield self._tokenizer.decode(found)[len(said) :] if found else ""
+
+
+def generated(
+    session: LanguageSession,
+    prompt: Sequence[int],
+    count: int,
+    *,
+    sampling: Sampling,
+    seed: int,
+    ends: Sequence[int] = (),
+) -> Iterator[int]:
+    """At most ``count`` tokens behind a prompt, which end before one of ``ends``."""
+    rng, sequence = np.random.default_rng(seed), session.open()
+    logits = session.prefill(sequence, prompt)
+    try:
+        for number in range(count):
+            if sampling.temperature == 0:
+                token = int(session.greedy(logits).numpy()[0])
+            else:
+                token = sampling.token(logits.numpy().reshape(-1), rng)
+            if token in ends:
+                return
+            yield token
+            if number + 1 < count:
+                logits = session.decode([sequence], session.tokens([token]))
+    finally:
+        session.close(sequence)

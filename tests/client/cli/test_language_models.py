@@ -1,0 +1,116 @@
+"""`tunehub compile`, `bench` and `generate` of a folder with a language model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+pytest.importorskip("safetensors", reason="the extra llm")
+pytest.importorskip("tokenizers", reason="the extra llm")
+
+import numpy as np
+import tokenizers
+from safetensors.numpy import save_file
+
+from tunehub.models.config import read_config
+from tunehub.models.export import parameters_of
+from tunehub.models.quantization import quantization
+from tunehub.models.random_weights import random_array
+from tunehub.models.weights import sources
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::tunehub.HubWarning")]
+
+WORDS = ["<unk>", *(f"word{number}" for number in range(59))]
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": len(WORDS),
+    "max_position_embeddings": 128,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model with random weights and a tokenizer of sixty words."""
+    made = tmp_path / "small"
+    made.mkdir()
+    (made / "config.json").write_text(json.dumps(CONFIG))
+    _save_weights(made)
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: at for at, word in enumerate(WORDS)}, unk_token="<unk>")
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(made / "tokenizer.json"))
+    monkeypatch.chdir(tmp_path)
+    return Path("small")
+
+
+def _save_weights(folder: Path) -> None:
+    tensors = {}
+    for parameter in parameters_of(read_config(folder), quantization("q0f32")):
+        names, array = sources(parameter.name, "llama"), random_array(parameter)
+        splits = {3: [64, 96], 2: [96], 1: []}[len(names)]
+        tensors.update(zip(names, map(np.ascontiguousarray, np.split(array, splits)), strict=True))
+    save_file(tensors, folder / "model.safetensors")
+
+
+def test_a_folder_becomes_a_library_that_writes(run: Any, folder: Path) -> None:
+    made = run("compile", folder, "--quantization", "q4f32_1", "-o", "small.so", "--json")
+    assert made.code == 0, made.err
+    assert made.json["quantization"] == "q4f32_1"
+    assert made.json["weight_bytes"] > 0
+    call = ("generate", folder, "word1 word2", "--library", "small.so", "--tokens", 5)
+    found = run(*call)
+    assert found.code == 0, found.err
+    words = found.out.split()
+    assert len(words) == 5 and set(words) <= set(WORDS)
+    assert run(*call).out == found.out
+    drawn = [run(*call, "--temperature", 5, "--seed", seed).out for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_runtimes_are_timed_and_drawn(run: Any, folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("onnx")  # the builder's
+    sizes = ("--prompt", 8, "--generate", 2, "--batch", "1,2", "--repeat", 1, "--threads", 1)
+    made = run("bench", folder, *sizes, "--against", "default", "--plot", "bench.svg", "--json")
+    assert made.code == 0, made.err
+    assert {(row["runtime"], row["kind"], row["batch"]) for row in made.json["rows"]} == {
+        (name, *shape) for name in ("tunehub", "default") for shape in (("prefill", 1), ("decode", 1), ("decode", 2))
+    }
+    assert all(row["tokens_per_s"] > 0 for row in made.json["rows"])
+    assert made.json["apart"]["tunehub"] < 1e-4
+    assert "step of 2" in Path("bench.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("compile", "small", "--quantization", "q3f16_0"), "q4f16_1"),
+        (("compile", "small", "--dim", "batch=1"), "--dim"),
+        (("compile", "small.onnx", "--quantization", "q0f32"), "folder"),
+        (("bench", "small", "--batch", "1,x"), "--batch"),
+        (("bench", "small", "--against", "llama"), "no runtime of language models"),
+        (("generate", "small", "word1", "--library", "none.so"), "none.so"),
+    ],
+)
+def test_what_is_wrong_is_named(run: Any, folder: Path, arguments: tuple[str, ...], said: str) -> None:
+    Path("small.onnx").touch()
+    found = run(*arguments)
+    assert found.code != 0
+    assert said in found.err
+
+
+def test_a_folder_without_a_tokenizer_says_so(run: Any, folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    assert "tokenizer.json" in run("generate", folder, "word1").err
+    (folder / "tokenizer.json").write_text("{}")
+    assert "cannot be read" in run("generate", folder, "word1").err
