@@ -13,8 +13,7 @@ from tunehub.cli.compile import ending_cleanly, step_display
 from tunehub.cli.language_models import needing_packages, quantization_option
 from tunehub.cli.model_files import require_relax_for, target_option
 from tunehub.cli.options import registry_option
-from tunehub.cli.output import say
-from tunehub_registry.printable import plain
+from tunehub.cli.output import say, stream
 
 if TYPE_CHECKING:
     from tunehub.models.session import LanguageSession
@@ -66,7 +65,7 @@ def generate(
         began = time.perf_counter()
         found = generated(session, prompt, tokens, sampling=sampling, seed=seed, ends=config.end_tokens)
         counted = _CountedTokens(found)
-        _print(tokenizer.pieces(counted))
+        stream(tokenizer.pieces(counted))
         say(f"{counted.count} tokens, {counted.count / (time.perf_counter() - began):.1f} a second", err=True)
 
 
@@ -83,13 +82,6 @@ class _CountedTokens:
         token = next(self._tokens)
         self.count += 1
         return token
-
-
-def _print(pieces: Iterator[str]) -> None:
-    """Each at once; what does not print is left out, but the ends of lines."""
-    for piece in pieces:
-        click.echo("\n".join(map(plain, piece.split("\n"))), nl=False)
-    click.echo()
 
 
 def _session(folder: Path, library: Path | None, tokens: int, show: Any, **options: Any) -> LanguageSession:

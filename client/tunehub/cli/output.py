@@ -16,6 +16,13 @@ def say(*lines: str, err: bool = False) -> None:
         click.echo(plain(line), err=err)
 
 
+def stream(pieces: Iterable[str]) -> None:
+    """Print pieces of a text as they come, and end its line. It may be a text of others; lines in it end where they do."""
+    for piece in pieces:
+        click.echo("\n".join(map(plain, piece.split("\n"))), nl=False)
+    click.echo()
+
+
 def print_json(value: object) -> None:
     """Print one JSON document."""
     click.echo(json.dumps(value, indent=2))  # ASCII: what does not print is escaped
