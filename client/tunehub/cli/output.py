@@ -17,7 +17,7 @@ def say(*lines: str, err: bool = False) -> None:
 
 
 def stream(pieces: Iterable[str]) -> None:
-    """Print pieces of a text as they come, and end its line. It may be a text of others; lines in it end where they do."""
+    """Print pieces of a text as they come, and end its line. They may be texts of others."""
     for piece in pieces:
         click.echo("\n".join(map(plain, piece.split("\n"))), nl=False)
     click.echo()
