@@ -131,10 +131,12 @@ def _with_numbers(function: PrimFunc, kind: Kind, numbers: Mapping[str, float]) 
 
 
 def _plain(function: PrimFunc) -> PrimFunc:
-    """Simplified, and without attributes, such as its name."""
+    """Simplified, with variables of its own, and without attributes, such as its name."""
     import tvm
+    from tvm import s_tir
 
-    simplified = tvm.tirx.transform.StmtSimplify()(tvm.IRModule({"main": function}))["main"]
+    own = s_tir.renew_defs(function)
+    simplified = tvm.tirx.transform.StmtSimplify()(tvm.IRModule({"main": own}))["main"]
     for name in list(simplified.attrs.keys()):
         simplified = simplified.without_attr(name)
     return simplified
