@@ -8,14 +8,16 @@ each, and the epilogue is then applied in every step (TVM 0.27, ``s_tir/dlight/g
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from tunehub.tir.nodes import children, main_module
-from tunehub.tir.versions import DATA_PAR, THREAD_BINDING
+from tunehub.tir.index_expressions import parts_of
+from tunehub.tir.nodes import buffer_of, children, main_module
+from tunehub.tir.versions import DATA_PAR, LOADS, THREAD_BINDING
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import BlockRV, LoopRV, PrimFunc, Schedule, Stmt
+    from tunehub.tir.types import BlockRV, BufferLoad, LoopRV, PrimExpr, PrimFunc, SBlockRealize, Schedule, Stmt
 
 _LAUNCHES = ("thread_extent", "virtual_thread")
 _THREADS = 256  # of a block: any GPU launches as many
@@ -69,15 +71,45 @@ def _give_threads(schedule: Schedule, block: BlockRV, loops: list[LoopRV]) -> No
 
 
 def _parallel(schedule: Schedule, loops: list[LoopRV]) -> list[LoopRV]:
-    """Those of ``loops`` that are an axis of the block inside along which elements do not depend on each other; none
+    """Those of ``loops`` that are an axis of the blocks inside along which elements do not depend on each other; none
     where other statements stand in the loops, too."""
     if not loops:
         return []
     nest = [schedule.get(loop) for loop in loops]
-    realize = nest[-1].body
-    alone = all(outer.body.same_as(inner) for outer, inner in pairwise(nest))
-    if not alone or type(realize).__name__ != "SBlockRealize":
+    inside = _realized(nest[-1].body)
+    if inside is None or not all(outer.body.same_as(inner) for outer, inner in pairwise(nest)):
         return []
-    kinds = zip(realize.iter_values, realize.block.iter_vars, strict=True)
-    free = {hash(value) for value, axis in kinds if int(axis.iter_type) == DATA_PAR}
+    free = set[int].intersection(*map(_independent, inside))
     return [loop for loop, node in zip(loops, nest, strict=True) if hash(node.loop_var) in free]
+
+
+def _independent(realize: SBlockRealize) -> set[int]:
+    """Values of the axes along which elements of a block do not depend on each other."""
+    kinds = zip(realize.iter_values, realize.block.iter_vars, strict=True)
+    return {hash(value) for value, axis in kinds if int(axis.iter_type) == DATA_PAR}
+
+
+def _realized(statement: Stmt) -> list[SBlockRealize] | None:
+    """The blocks of a loop's body: one, or some under a condition that write what none of them reads, as where keys and
+    values are appended to a cache. None for other statements."""
+    kind = type(statement).__name__
+    if kind == "SBlockRealize":
+        return [statement]
+    if kind != "IfThenElse" or statement.else_case is not None:
+        return None
+    body = statement.then_case
+    found = list(body.seq) if type(body).__name__ == "SeqStmt" else [body]
+    if any(type(each).__name__ != "SBlockRealize" for each in found):
+        return None
+    blocks = [each.block for each in found]
+    written = {hash(buffer_of(region)) for block in blocks for region in block.writes}
+    read = {hash(buffer_of(region)) for block in blocks for region in block.reads}
+    read |= {hash(buffer_of(load)) for load in _loads(statement.condition)}
+    return None if written & read else found
+
+
+def _loads(expression: PrimExpr) -> Iterator[BufferLoad]:
+    if type(expression).__name__ in LOADS:
+        yield expression
+    for part in parts_of(expression):
+        yield from _loads(part)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
@@ -12,6 +13,7 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 import tvm
 from tvm import relax, tirx
 from tvm.relax import op
+from tvm.relax.frontend.nn.llm import kv_cache
 from tvm.s_tir import dlight
 
 from tunehub.compiler.preparing import prepare
@@ -89,6 +91,21 @@ def test_plain_schedules_compute_what_the_function_does(name: str) -> None:
         assert scheduled.attrs.get("global_symbol") == function.attrs.get("global_symbol")
         check_function(scheduled, function, TARGET)
         assert difference(one_after_the_other(main_module(scheduled)), main_module(function)) < 1e-5
+
+
+def test_what_appends_to_the_pages_of_a_cache_has_threads_for_all_elements() -> None:
+    scheduled = plain_schedule(kv_cache._kv_cache_transpose_append(2, 8, "float32", 16))
+    assert scheduled.script().count("thread_binding") == 2
+    library = tvm.compile(one_after_the_other(main_module(scheduled)), target="llvm")
+    rng, places = np.random.default_rng(1), np.array([17, -1, 3, 40], "int32")
+    pages = np.zeros((3, 2, 2, 16, 8), "float32")
+    key, value = rng.random((4, 2, 8), "float32"), rng.random((4, 2, 8), "float32")
+    written = tvm.runtime.tensor(pages)
+    library["main"](written, *map(tvm.runtime.tensor, (key, value, places)))
+    for number, place in enumerate(places):
+        if place >= 0:
+            pages[place // 16, :, :, place % 16] = key[number], value[number]
+    np.testing.assert_array_equal(written.numpy(), pages)
 
 
 def test_nothing_is_inlined_or_shared() -> None:

@@ -137,7 +137,18 @@ def _softmax() -> tuple[Any, Callable[..., Any]]:
     return function_of(scores, topi.nn.softmax(scores, axis=-1)), lambda n: ([(3, n, n), (3, n, n)], expected)
 
 
+def _largest() -> tuple[Any, Callable[..., Any]]:
+    """The first place of each row that has its largest value: two reductions of a row."""
+    (rows,) = variables("rows")
+    scores, k, place = tensor("scores", rows, 3000), te.reduce_axis((0, 3000)), te.reduce_axis((0, 3000))
+    most = te.compute((rows,), lambda i: te.max(scores[i, k], axis=k), name="most")
+    here = lambda i: tirx.Select(scores[i, place] == most[i], place.astype("float32"), 2999.0)  # noqa: E731
+    first = te.compute((rows,), lambda i: te.min(here(i), axis=place), name="first")
+    return function_of(scores, first), lambda n: ([(n, 3000), (n,)], lambda x: x.argmax(axis=1).astype("float32"))
+
+
 CASES = {
+    "largest of a row": (_largest, [(1,), (2,), (33,)]),
     "softmax": (_softmax, [(1,), (2,), (16,), (33,), (61,), (97,), (130,)]),
     "scores": (_scores, [(1,), (2,), (16,), (33,), (61,), (97,), (130,)]),
     "context": (_context, [(1,), (2,), (16,), (33,), (61,), (97,), (130,)]),
