@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from tunehub.graph.steps.planned import PAGE, PLANNED
 if TYPE_CHECKING:
     from tunehub.tir.types import DeviceTensor
 
+_Counts = npt.NDArray[np.int64]
 Plan = Mapping[str, npt.NDArray[np.int32]]
 """By the names of ``PLANNED``."""
 _PAGES_USED = PLANNED[3]
@@ -65,19 +67,17 @@ class CachePages:
         that was not added or more tokens than fit, and nothing has changed then."""
         known = [self._known(each) for each in sequences]
         needed = [-(-(each.length + count) // PAGE) for each, count in zip(known, counts, strict=True)]
-        missing = [max(0, pages - len(each.pages)) for each, pages in zip(known, needed, strict=True)]
+        missing = [pages - len(each.pages) for each, pages in zip(known, needed, strict=True)]
         if sum(missing) > len(self._free):
             reason = f"tokens need {sum(missing)} pages, {len(self._free)} of {self._count} are free"
             raise UsageError(sum(counts), reason, place="counts", remedy="remove a sequence, or make the cache larger")
-        for each, pages in zip(known, missing, strict=True):
+        lengths = np.array([each.length for each in known])
+        for each, count, pages in zip(known, counts, missing, strict=True):
             each.pages += [self._free.pop() for _ in range(pages)]
-        positions = [np.arange(each.length, each.length + count) for each, count in zip(known, counts, strict=True)]
-        places = [
-            np.asarray(each.pages)[at // PAGE] * PAGE + at % PAGE for each, at in zip(known, positions, strict=True)
-        ]
-        for each, count in zip(known, counts, strict=True):
             each.length += count
-        return dict(zip(PLANNED, map(_numbers, _planned(known, needed, counts, positions, places)), strict=True))
+        used = np.fromiter(chain.from_iterable(each.pages for each in known), np.int64, sum(needed))
+        planned = _planned(lengths, np.array(counts), np.array(needed), used)
+        return {name: values.astype(np.int32) for name, values in zip(PLANNED, planned, strict=True)}
 
     def _known(self, sequence: int) -> _Sequence:
         if sequence not in self._sequences:
@@ -85,27 +85,14 @@ class CachePages:
         return self._sequences[sequence]
 
 
-def _planned(
-    known: Sequence[_Sequence],
-    needed: Sequence[int],
-    counts: Sequence[int],
-    positions: Sequence[npt.NDArray[Any]],
-    places: Sequence[npt.NDArray[Any]],
-) -> tuple[Any, ...]:
-    """What a plan has, in the order of its names."""
-    return (
-        np.concatenate(positions),
-        np.concatenate(places),
-        np.cumsum([0, *needed]),
-        [page for each, pages in zip(known, needed, strict=True) for page in each.pages[:pages]],
-        [(each.length - 1) % PAGE + 1 for each in known],
-        np.zeros(len(known)),
-        np.cumsum([0, *counts]),
-    )
-
-
-def _numbers(values: Any) -> npt.NDArray[np.int32]:
-    return np.asarray(values, dtype=np.int32)
+def _planned(lengths: _Counts, counts: _Counts, needed: _Counts, used: _Counts) -> tuple[_Counts, ...]:
+    """What a plan has, in the order of its names: of sequences of such ``lengths``, to which so many tokens come, the
+    pages that each needs then, and these one after the other."""
+    starts, page_starts = (np.concatenate([[0], np.cumsum(each)]) for each in (counts, needed))
+    positions = np.arange(starts[-1]) + np.repeat(lengths - starts[:-1], counts)
+    places = used[positions // PAGE + np.repeat(page_starts[:-1], counts)] * PAGE + positions % PAGE
+    last = (lengths + counts - 1) % PAGE + 1
+    return positions, places, page_starts, used, last, np.zeros_like(lengths), starts
 
 
 def _aligned(count: int) -> npt.NDArray[np.int32]:
