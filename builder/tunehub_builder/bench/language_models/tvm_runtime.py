@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tunehub.models.session import LanguageSession
 
 _WARM_UP = 3
+_FUNCTIONS = ("embed", "prefill", "decode", "batch_decode", "greedy")  # what is timed
 
 
 class TvmLanguageModel:
@@ -119,11 +120,9 @@ class TvmLanguageModel:
 
         target = host_target(self._case.device) if self._case.device == "cuda" else host_target()
         if not self._default:
-            most = self._case.sequences
-            return compile_model(
-                self._case.config, self._case.quantization, target, most_sequences=most, steps=self._steps
-            )
-        exported = export(self._case.config, target, self._case.quantization)
+            chosen: Any = {"functions": _FUNCTIONS, "most_sequences": self._case.sequences, "steps": self._steps}
+            return compile_model(self._case.config, self._case.quantization, target, **chosen)
+        exported = export(self._case.config, target, self._case.quantization, _FUNCTIONS)
         return CompiledLanguageModel(
             executable=tvm.compile(exported.module, target),
             config=exported.config,
