@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tunehub.target.types import Target
     from tunehub.tir.types import Module, PrimFunc
 
-_FEW_STEPS = 4 << 20  # of all loops: some 20 ms without optimising, what optimising takes
+_FEW_STEPS = 24 << 20  # of all loops: some 80 ms without optimising, what a schedule takes to be made and built
 _FAST, _BRIEF = 3, 0  # levels of LLVM
 
 

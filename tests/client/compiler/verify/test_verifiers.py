@@ -126,7 +126,7 @@ def product(extent: int) -> Any:
     return te.create_prim_func(matmul(extent))
 
 
-@pytest.mark.parametrize("size", [8, 256])  # few steps: the loops as they are written; many: those of the template
+@pytest.mark.parametrize("size", [8, 320])  # few steps: the loops as they are written; many: those of the template
 def test_a_static_schedule_is_compared_with_what_needs_no_record(target: Any, size: int) -> None:
     session = VerifySession(str(target))
     session.refer(workload_text(product(size)))
