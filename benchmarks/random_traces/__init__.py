@@ -2,8 +2,9 @@
 
 Random traces and knobs over eighteen kinds of functions; each is made, checked, and run in forks with limits. Counted
 is what must not be (a crash, a wrong output, a write beyond an output, a failed compile), which check refused how many,
-and how many of a tenth of the refused were right. For targets that do not run here schedules are checked and compiled.
-The file OUT has a line of JSON for each; a run that is stopped goes on where it was.
+and how many of a tenth of the refused were right. For CPUs that are not this one schedules are checked and compiled.
+For GPUs code is generated, and what a schedule does is computed here, with loops in place of threads. The file OUT has
+a line of JSON for each; a run that is stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ def rows(cases: list[Any]) -> list[Row]:
     counted = Counter(case.refused or ("bad" if case.bad else "right") for case in cases)
     found = [Row(name="records", value=len(cases), unit="count")]
     found += [Row(name="bad", value=len(bad), unit="count", note="crashes, wrong outputs, failed compiles")]
-    found += [Row(name="served_right", value=counted["right"], unit="count")]
+    looped = sum(case.right is True for case in cases if case.refused is None and case.bad is None)
+    note = f"{looped} of them run, with loops in place of a GPU's threads" if looped else ""
+    found += [Row(name="served_right", value=counted["right"], unit="count", note=note)]
     for check in sorted({case.refused for case in cases if case.refused}):
         tried = [case.right for case in cases if case.refused == check and case.right is not None]
         share = 1 if check == "run" else RUN_OF_REFUSED

@@ -17,6 +17,7 @@ from benchmarks.random_traces.forks import Send, in_fork, limit_cpu
 from benchmarks.random_traces.functions import random_function
 from benchmarks.random_traces.runs import Runs, agrees
 from benchmarks.random_traces.traces import random_knobs, random_trace
+from benchmarks.shared.threads_as_loops import threads_as_loops
 from tunehub.compiler.schedule import ladder
 from tunehub.compiler.schedule.apply import apply_candidate, apply_exact
 from tunehub.compiler.verify.limits import VerifyLimits
@@ -41,12 +42,14 @@ RUN_OF_REFUSED = 0.1  # of the refused ones, to see how many are right
 _WAYS = (("exact", False), ("exact", False), ("exact", False), ("anchor", True), ("transfer", False))
 _CPU_SECONDS, _UNCHECKED_CPU_SECONDS = 100, 10
 _DONE = "done"
+_SCOPES = r"local|shared.*|warp|wmma.*|m16n8k8.*"
 Made: TypeAlias = "tuple[str, tuple[Any, bool], Any]"  # form; rung and whether by its anchor; trace or knobs
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A record and what came of it. ``refused``: by which check, for which ``reason``; ``right``: whether a refused
-    schedule computes the same without the checks, None where that was not tried. ``bad``: what must not happen."""
+    schedule computes the same without the checks, or one that serves on a GPU with loops in place of threads; None
+    where that was not tried, or failed for a ``reason``. ``bad``: what must not happen."""
 
     target: str
     kind: str
@@ -83,8 +86,11 @@ class Unit:
 
     @cached_property
     def beside(self) -> Runs | None:
-        """What runs schedules beside the plain loops; None where code for the target does not run here."""
-        return Runs(self.mod["main"], self.target) if self.runs else None
+        """What runs schedules beside the plain loops, those for GPUs with loops in place of threads; None where code
+        for the target does not run here."""
+        if self.runs:
+            return Runs(self.mod["main"], self.target)
+        return Runs(self.mod["main"], _emulator()) if self._is_cuda else None
 
     def cases(self) -> Iterator[Case]:
         """All of them. A fork tries one after the other; what ends it costs the case at hand, and the next fork goes
@@ -115,14 +121,17 @@ class Unit:
             send("refused", _why_refused(found.rejected, errors))
             return
         scheduled = found.served.schedule.mod["main"]
-        if self.beside is None:
+        if not self.runs:
             if (unproven := self._unproven(scheduled)) is not None:
                 send("refused", ("simulation", unproven))
                 return
             send("serves", None)
             _build(scheduled, self.target)
+            if self._is_cuda:
+                self._try_as_loops(scheduled, send)
             send("served", None)
             return
+        assert self.beside is not None
         send("verifying", None)
         began = time.process_time()
         result = self.beside.verified(scheduled)
@@ -135,9 +144,25 @@ class Unit:
             send("serves", None)
             send("served", self.beside.what_is_wrong(result.tolerance))
 
+    def _try_as_loops(self, scheduled: Any, send: Callable[[str, Any], None]) -> None:
+        """Compute what a GPU's schedule does, one thread after the other."""
+        assert self.beside is not None
+        result = self.beside.verified(threads_as_loops(main_module(scheduled), scopes=_SCOPES)["main"])
+        if result.error is not None:
+            send("not run", result.error)
+        elif not agrees(result):
+            send("wrong", f"its threads, one after the other, differ by {result.difference}")
+        else:
+            wrong = self.beside.what_is_wrong(result.tolerance)
+            send("right" if wrong is None else "wrong", True if wrong is None else wrong)
+
+    @property
+    def _is_cuda(self) -> bool:
+        return str(self.target.kind.name) == "cuda"
+
     def _unproven(self, scheduled: Any) -> str | None:
         """Why a GPU's schedule does not serve where it cannot be run."""
-        if self.target.kind.name != "cuda":
+        if not self._is_cuda:
             return None
         asked = ScheduledFunction(exact="", original=self.mod["main"], scheduled=scheduled, foreign=True)
         refusal = StaticVerifier(self.target, fault, "it is for no device here").verdict(asked).refusal
@@ -151,7 +176,7 @@ class Unit:
             own = match.template.default_knobs(match.workload, machine_for(self.target))
             knobs = random_knobs(msgspec.to_builtins(own), rng)
             return "knobs", ("exact", False), (match.template.NAME, match.template.VERSION, knobs)
-        return "trace", rng.choice(_WAYS), random_trace(self.mod, rng, cuda=self.target.kind.name == "cuda")
+        return "trace", rng.choice(_WAYS), random_trace(self.mod, rng, cuda=self._is_cuda)
 
     def _random(self, *of: Any) -> random.Random:
         return random.Random(" ".join(map(str, (self.kind, self.seed, *of))))
@@ -170,7 +195,7 @@ class Unit:
     def _is_right(self, candidate: Candidate) -> bool | None:
         """Whether a refused schedule computes the same; None where it does not run here, or there is none. In a fork of
         its own: nobody promised that it leaves memory alone."""
-        if self.beside is None:
+        if not self.runs:
             return None
         found = in_fork(partial(self._try_unchecked, candidate))
         return found.of.get(0, {}).get("right", None if found.lost is None else False)
@@ -188,6 +213,13 @@ class _Lookup(EmptyLookup):
 
     def by_exact(self, _key: str) -> Candidate:
         return self._candidate
+
+
+def _emulator() -> Any:
+    """The CPU whose loops stand for threads."""
+    import tvm
+
+    return tvm.target.Target({"kind": "llvm", "num-cores": 2})
 
 
 def _candidate(unit: Unit, form: str, way: tuple[Any, bool], content: Any) -> Candidate:
@@ -209,10 +241,11 @@ def _judged(case: Case, sent: dict[str, Any], lost: str | None) -> Case:
         return msgspec.structs.replace(case, refused=check, reason=reason, right=False if check == "run" else None)
     if "verifying" in sent and "serves" not in sent:
         return msgspec.structs.replace(case, refused="run", reason=lost, right=False)
-    bad = sent.get("served")
+    bad = sent.get("served") or sent.get("wrong")
     if lost is not None:
         bad = f"{'serving' if 'serves' in sent else 'checking'} ended: {lost}"
-    return msgspec.structs.replace(case, bad=bad, record=None if bad is None else sent["made"][2])
+    record = None if bad is None else sent["made"][2]
+    return msgspec.structs.replace(case, bad=bad, record=record, right=sent.get("right"), reason=sent.get("not run"))
 
 
 @contextmanager

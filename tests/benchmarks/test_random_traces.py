@@ -6,9 +6,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from benchmarks.random_traces.cases import CASES
+import tvm
+from benchmarks.random_traces.cases import CASES, Unit
+from benchmarks.schedules.lines import TARGETS
+
+from tunehub.kernels.cuda.plain import plain_schedule
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -19,6 +24,19 @@ def _counts(out: Path, count: int, targets: str) -> dict[str, float]:
     found = subprocess.run([*command, "--targets", targets, "-o", out, "--json"], cwd=ROOT, capture_output=True)
     assert found.returncode == 0, found.stderr.decode()
     return {row["name"]: row["value"] for row in json.loads(found.stdout)["rows"]}
+
+
+@pytest.mark.parametrize(("first", "said"), [("0.0", "right"), ("1.0", "wrong")])
+def test_what_a_gpus_schedule_computes_is_compared_with_the_plain_loops(first: str, said: str) -> None:
+    """Sums begin with that number."""
+    unit, found = Unit("sm_90", tvm.target.Target(dict(TARGETS["sm_90"])), "dense", 1, runs=False), dict[str, Any]()
+    schedule = tvm.s_tir.Schedule(plain_schedule(unit.mod["main"]))
+    graph = json.loads(tvm.ir.save_json(schedule.mod))
+    for node in graph["nodes"]:
+        if node["type"] == "ir.FloatImm" and node["data"]["value"] == 0.0:
+            node["data"]["value"] = float(first)
+    unit._try_as_loops(tvm.ir.load_json(json.dumps(graph))["main"], found.__setitem__)
+    assert [*found] == [said]
 
 
 @pytest.mark.timeout(600)

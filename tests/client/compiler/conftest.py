@@ -21,7 +21,7 @@ from tunehub_registry.ladder_record import LadderRecord  # noqa: E402
 from tunehub_registry.record import ScheduleRecord  # noqa: E402
 
 from ...relax_nets import net  # noqa: E402
-from ...threads_as_loops import UNOPTIMISED  # noqa: E402
+from ...unoptimised import UNOPTIMISED  # noqa: E402
 
 Array = np.ndarray[Any, Any]
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import tvm
+from benchmarks.shared.threads_as_loops import threads_as_loops
 
 from tunehub.tir.nodes import buffer_shapes
 
-from ...threads_as_loops import UNOPTIMISED, threads_as_loops
+from ...unoptimised import UNOPTIMISED
 
 
 def difference(first: Any, second: Any) -> float:

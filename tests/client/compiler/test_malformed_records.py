@@ -31,7 +31,7 @@ from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.record import encode_record
 
 from ...sweeps import swept
-from ...threads_as_loops import UNOPTIMISED
+from ...unoptimised import UNOPTIMISED
 
 pytestmark = pytest.mark.slow
 

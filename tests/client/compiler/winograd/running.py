@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tvm
+from benchmarks.shared.threads_as_loops import threads_as_loops
 from tvm import relax
 
 from tunehub.kernels.cuda.choose import by_one
@@ -14,7 +15,7 @@ from tunehub.kernels.cuda.winograd import transforms
 from tunehub.tir.nodes import main_module
 from tunehub.tir.symbols import is_symbolic
 
-from ....threads_as_loops import UNOPTIMISED, threads_as_loops
+from ....unoptimised import UNOPTIMISED
 from ...kernels.cuda.scheduled import H200
 
 Array = np.ndarray[Any, Any]

@@ -16,7 +16,7 @@ import tunehub  # noqa: E402
 from tunehub.graph.numerics.accurate_math import accurate_math  # noqa: E402
 from tunehub.tir.nodes import tensor_class  # noqa: E402
 
-from ....threads_as_loops import UNOPTIMISED  # noqa: E402
+from ....unoptimised import UNOPTIMISED  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from tunehub.kernels.cpu.base import blocks_of  # noqa: E402
 from tunehub.tir.guard import GuardError, check_function, check_tiles  # noqa: E402
 
 from ....sweeps import swept  # noqa: E402
-from ....threads_as_loops import UNOPTIMISED  # noqa: E402
+from ....unoptimised import UNOPTIMISED  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

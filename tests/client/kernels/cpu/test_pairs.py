@@ -20,7 +20,7 @@ from tunehub.tir.nodes import constant_array, parameters  # noqa: E402
 
 from ....cpu_features import AVX2, AVX512_BF16, cpu, needs_tvm, runs_here  # noqa: E402
 from ....sweeps import swept  # noqa: E402
-from ....threads_as_loops import UNOPTIMISED  # noqa: E402
+from ....unoptimised import UNOPTIMISED  # noqa: E402
 
 COOPERLAKE = cpu(AVX512_BF16)
 pytestmark = [pytest.mark.slow, needs_tvm]

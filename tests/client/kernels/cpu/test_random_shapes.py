@@ -15,7 +15,7 @@ from tunehub.kernels import cpu as templates  # noqa: E402
 from tunehub.tir.guard import GuardError, check_function, check_tiles  # noqa: E402
 
 from ....sweeps import swept  # noqa: E402
-from ....threads_as_loops import UNOPTIMISED  # noqa: E402
+from ....unoptimised import UNOPTIMISED  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

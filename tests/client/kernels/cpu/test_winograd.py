@@ -21,7 +21,7 @@ from tunehub.tir.guard import check_function, check_tiles  # noqa: E402
 from tunehub.tir.nodes import main_module  # noqa: E402
 
 from ....sweeps import swept  # noqa: E402
-from ....threads_as_loops import UNOPTIMISED  # noqa: E402
+from ....unoptimised import UNOPTIMISED  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

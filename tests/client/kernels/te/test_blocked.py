@@ -13,7 +13,7 @@ from tvm import te, topi  # noqa: E402
 
 from tunehub.kernels.te import blocked, weights  # noqa: E402
 
-from ....threads_as_loops import UNOPTIMISED  # noqa: E402
+from ....unoptimised import UNOPTIMISED  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

@@ -23,7 +23,7 @@ from tunehub_registry.template_record import TemplateRecord
 from tunehub_registry.trace_rules import validate_trace
 
 from ....sweeps import swept
-from ....threads_as_loops import UNOPTIMISED
+from ....unoptimised import UNOPTIMISED
 from .traces import conv2d, record_of, searched_trace, sketched_trace
 from .transfer_cases import KINDS, Case, case, outputs
 

@@ -23,7 +23,7 @@ from tunehub.kernels.cuda.attention.rule import serves
 from tunehub.kernels.cuda.attention.spec import attention_of
 from tunehub.tir.nodes import buffer_shapes, main_module
 
-from .....threads_as_loops import UNOPTIMISED
+from .....unoptimised import UNOPTIMISED
 from ....kernels.cuda.attention.cases import H200
 from ....kernels.cuda.attention.graphs import DEPTH, GRAPHS, HEADS, LENGTH, WIDTH, Graph, inputs, module, run
 from ....kernels.cuda.attention.lockstep import run as run_in_lockstep

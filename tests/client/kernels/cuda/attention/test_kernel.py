@@ -27,7 +27,7 @@ from tunehub.tir.nodes import blocks_in, buffer_shapes, main_module, statements_
 from tunehub.tir.versions import LOADS, VECTORIZED
 
 from .....sweeps import swept
-from .....threads_as_loops import UNOPTIMISED
+from .....unoptimised import UNOPTIMISED
 from .cases import H200, Case, expected, function_of
 from .graphs import GRAPHS, module
 from .lockstep import run as run_in_lockstep

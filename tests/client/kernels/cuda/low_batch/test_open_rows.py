@@ -27,7 +27,7 @@ from tunehub.tir.guard import check_function
 from tunehub.tir.nodes import main_module
 from tunehub.tir.symbols import instance, probes
 
-from .....threads_as_loops import UNOPTIMISED
+from .....unoptimised import UNOPTIMISED
 from ....compiler.outputs import one_after_the_other
 from ..scheduled import H200
 from .on_cpu import run, weights

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
 import tvm
+from benchmarks.shared.threads_as_loops import threads_as_loops
 from tvm import te, tirx, topi
 
 from tunehub.compiler.schedule.ladder import schedule_function
@@ -32,7 +33,6 @@ from tunehub.tir.cuda import nvrtc
 from tunehub.tir.nodes import main_module
 from tunehub.tir.symbols import probes
 
-from .....threads_as_loops import threads_as_loops
 from ..scheduled import H200
 from .open_functions import open_linear
 

@@ -12,6 +12,8 @@ import pytest
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
+from benchmarks.shared.threads_as_loops import threads_as_loops
+
 from tunehub.kernels.cuda.gemm.split_k import sketch as split_k
 from tunehub.kernels.cuda.gemm.split_k.sketch import Side, SplitTile, all_tiles, apply, matmul_of, sides, tile_of
 from tunehub.kernels.cuda.gemm.tensor_core import sketch as tensor_core
@@ -23,7 +25,7 @@ from tunehub_builder.tuning.search.strategy import trace_id
 from tunehub_registry.trace_rules import required_features
 
 from ......sweeps import swept
-from ......threads_as_loops import UNOPTIMISED, threads_as_loops
+from ......unoptimised import UNOPTIMISED
 from .products import CASES, TARGET, batched, conv, dense, strided
 
 pytestmark = pytest.mark.slow

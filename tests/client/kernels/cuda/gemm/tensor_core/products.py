@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ......threads_as_loops import UNOPTIMISED
+from ......unoptimised import UNOPTIMISED
 
 TARGET = {"kind": "cuda", "arch": "sm_90"}
 

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
 import tvm
+from benchmarks.shared.threads_as_loops import threads_as_loops
 
 from tunehub.compiler.schedule.ladder import schedule_function
 from tunehub.kernels.cuda.choose import by_one
@@ -33,7 +34,6 @@ from tunehub.tir.intrinsics import import_intrinsics
 from tunehub.tir.traces import export_trace
 
 from ......sweeps import swept
-from ......threads_as_loops import threads_as_loops
 from ...scheduled import H200
 from ..half_products import half_conv, half_nhwc_conv, half_product
 from .products import CASES, dense, narrow_conv, run

@@ -12,6 +12,8 @@ import pytest
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
+from benchmarks.shared.threads_as_loops import threads_as_loops
+
 from tunehub.kernels.cuda.gemm.matmul import Axis
 from tunehub.kernels.cuda.gemm.tensor_core import sketch as tensor_core
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, apply, is_among, matmul_of, tile_of, tiles
@@ -19,7 +21,6 @@ from tunehub.tir.intrinsics import import_intrinsics
 from tunehub_registry.trace_rules import required_features
 
 from ......sweeps import swept
-from ......threads_as_loops import threads_as_loops
 from .products import CASES, TARGET, conv, dense, narrow_conv, run, scores
 
 pytestmark = pytest.mark.slow

@@ -10,9 +10,6 @@ from tunehub.tir.versions import PARALLEL, SERIAL, THREAD_BINDING, UNROLLED, VEC
 
 _KINDS = (SERIAL, PARALLEL, VECTORIZED, UNROLLED, THREAD_BINDING)
 
-UNOPTIMISED = {"kind": "llvm", "num-cores": 2, "opt-level": 0}
-"""A CPU for tests of what is computed, not of how fast: LLVM's optimising takes half of the time of a compile."""
-
 
 def threads_as_loops(mod: Any, *, scopes: str = "local", all_loops: bool = False) -> Any:
     """``mod`` with plain loops in place of threads, and buffers in global memory whose scope matches ``scopes``.
