@@ -66,10 +66,13 @@ def _of_function(function: Function) -> Iterator[tuple[str, int]]:
 
 
 def _weights(function: Function) -> Iterator[Any]:
-    """The parameters that are weights, or tuples of them."""
+    """The parameters that are weights, or tuples of them; tokens and what is planned of a step are int32, and stand
+    among those that keep their places, too (:mod:`tunehub.graph.steps.writing`)."""
     given = function.attrs.get("num_input") if function.attrs else None
     for at, parameter in enumerate(function.params):
-        if hasattr(tensor_type(parameter), "fields") or (given is not None and at >= int(given)):
+        kind = tensor_type(parameter)
+        kept = given is not None and at >= int(given) and str(getattr(kind, "dtype", "")) != "int32"
+        if hasattr(kind, "fields") or kept:
             yield parameter
 
 

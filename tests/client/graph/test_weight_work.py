@@ -55,3 +55,14 @@ def test_the_report_says_what_it_takes() -> None:
     explain_module(_model(converted=True), TARGET, hub)
     (note,) = (note for note in hub.notes if "at every call" in note)
     assert note.startswith("decode: weights are ") and "3 MB moved" in note and note.endswith("ms at least")
+
+
+def test_tokens_that_keep_their_place_from_step_to_step_are_no_weights() -> None:
+    kind = tensor_class()
+    tokens, table = relax.Var("tokens", kind((4096,), "int32")), relax.Var("w", kind((100, DEPTH), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("decode_step", [tokens, table], attrs={"num_input": 0}):
+        with builder.dataflow():
+            result = builder.emit_output(op.exp(builder.emit(op.take(table, tokens, axis=0))))
+        builder.emit_func_output(result)
+    assert not weight_work(prepare(builder.get(), TARGET))
