@@ -131,10 +131,8 @@ def _specialized(mod: IRModule, sizes: Sizes | None, hub: Hub) -> IRModule:
 
 
 def _with_own_attention(mod: IRModule, target: Target, hub: Hub) -> IRModule:
-    """``mod`` with our kernels of attention over a paged cache, on CUDA."""
-    if target.kind.name != "cuda":
-        return mod
-    from tunehub.graph.attention.cuda.paged_cache import with_own_attention
+    """``mod`` with our kernels of attention over a paged cache."""
+    from tunehub.graph.attention.paged_cache import with_own_attention
 
     return with_own_attention(mod, target, hub.note)
 

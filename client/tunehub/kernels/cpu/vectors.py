@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, Index, PrimExpr, Stmt
 
 _PERMUTE = {16: "llvm.x86.avx512.permvar.sf.512", 8: "llvm.x86.avx2.permps"}
+
+_ROUNDING = 12582912.0  # 1.5 · 2²³: what is added to it is rounded to an integer, in its lowest bits
+_ONE = 0x3F800000  # the bits of 1.0
+_POWERS = tuple(math.log(2) ** at / math.factorial(at) for at in range(7))  # of 2 ** x, for x from -0.5 to 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,52 @@ class Vectors:
         from tvm import tirx
 
         return tirx.call_llvm_pure_intrin(f"float32x{self.lanes}", _PERMUTE[self.lanes], value, lanes)
+
+    def shuffled(self, values: Sequence[PrimExpr], lanes: Sequence[int]) -> PrimExpr:
+        """Of some vectors behind each other the elements at ``lanes``, on any CPU."""
+        from tvm import tirx
+
+        return tirx.Shuffle(list(values), [const(lane) for lane in lanes])
+
+    def largest(self, buffer: Buffer) -> list[Stmt]:
+        """Put the largest of its lanes into all of them."""
+        from tvm import tirx
+
+        steps = [2**at for at in range(self.lanes.bit_length() - 1)]
+        places = [[lane ^ step for lane in range(self.lanes)] for step in steps]
+        return [
+            self.set(buffer, tirx.max(self.get(buffer), self.shuffled([self.get(buffer)], each))) for each in places
+        ]
+
+    def sums_of(self, buffers: Sequence[Buffer]) -> list[Stmt]:
+        """Put into the first of as many buffers as there are lanes the sums of all, one a lane."""
+        statements: list[Stmt] = []
+        step, left = 1, list(buffers)
+        while len(left) > 1:
+            low = [lane if not lane & step else self.lanes + lane - step for lane in range(self.lanes)]
+            high = [lane + step if not lane & step else self.lanes + lane for lane in range(self.lanes)]
+            for one, other in zip(left[::2], left[1::2], strict=True):
+                both = [self.get(one), self.get(other)]
+                statements.append(self.set(one, self.shuffled(both, low) + self.shuffled(both, high)))
+            step, left = 2 * step, left[::2]
+        return statements
+
+    def exp2(self, buffer: Buffer, spare: Buffer) -> list[Stmt]:
+        """Replace what it holds, at most 0, by powers of 2, to 2e-7 of these and not below 2 ** -126. ``spare`` is
+        written."""
+        from tvm import tirx
+
+        value, moved = self.get(buffer), self.get(spare)
+        power = self.all(_POWERS[-1])
+        for each in reversed(_POWERS[:-1]):
+            power = power * value + self.all(each)
+        bits = (self.bits_as(moved, "int32") << self.all(23, "int32")) + self.all(_ONE, "int32")
+        return [
+            self.set(buffer, tirx.max(value, self.all(-126.0))),
+            self.set(spare, value + self.all(_ROUNDING)),
+            self.set(buffer, value - (moved - self.all(_ROUNDING))),
+            self.set(buffer, power * self.bits_as(bits, "float32")),
+        ]
 
     def total(self, buffer: Buffer) -> PrimExpr:
         """The sum of all lanes of a vector, in a tree."""

@@ -30,7 +30,7 @@ def paged_attention_of(function: PrimFunc, target: Target, cross: Iterable[int] 
     if found is None:
         return None
     heads = (found.key_heads, found.heads, found.depth, found.dtype, found.window)
-    threads = int(target.attrs["max_num_threads"])
+    threads = 0 if target.kind.name == "llvm" else int(target.attrs["max_num_threads"])
     limited = found.kind is Kind.PREFILL and found.window
     for width in dict.fromkeys((*(cross if limited else ()), 0)):
         written = _written(found.kind, *heads, width, threads)
@@ -98,11 +98,13 @@ def _fits(kind: Kind, buffers: list[Any], numbers: list[str]) -> bool:
 def _written(
     kind: Kind, key_heads: int, heads: int, depth: int, dtype: str, window: bool, cross: int, threads: int
 ) -> Any:
-    """What this TVM writes for a GPU whose blocks have so many ``threads``; None where it writes nothing for such
-    heads."""
+    """What this TVM writes for a GPU whose blocks have so many ``threads``, or for CPUs, which have none; None where it
+    writes nothing for such heads."""
     import tvm
     from tvm.relax.frontend.nn.llm import kv_cache
 
+    if not threads:
+        return _written_for_cpus(kind, key_heads, heads, depth, dtype, window)
     target = tvm.target.Target({"kind": "cuda", "arch": "sm_80", "max_num_threads": threads})
     if cross and _LIMITED not in signature(kv_cache._attention_prefill).parameters:
         return None
@@ -117,6 +119,16 @@ def _written(
     except (AssertionError, ValueError, ZeroDivisionError):
         return None
     return written
+
+
+def _written_for_cpus(kind: Kind, key_heads: int, heads: int, depth: int, dtype: str, window: bool) -> Any:
+    from tvm.relax.frontend.nn.llm import kv_cache
+
+    if kind is Kind.DECODE:
+        return kv_cache._attention_decode_cpu(key_heads, heads, depth, dtype, window, {})
+    if kind is Kind.PREFILL:
+        return kv_cache._attention_prefill_cpu(key_heads, heads, depth, dtype, window, {})
+    return kv_cache._attention_prefill_ragged_cpu(key_heads, heads, depth, depth, dtype, {})
 
 
 def _normal(function: PrimFunc, kind: Kind) -> PrimFunc:

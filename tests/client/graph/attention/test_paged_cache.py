@@ -15,12 +15,12 @@ import tvm
 from tvm import relax
 
 import tunehub
-from tunehub.graph.attention.cuda.paged_cache import with_own_attention
+from tunehub.graph.attention.paged_cache import with_own_attention
 from tunehub.graph.steps.writing import with_steps
 from tunehub.models import export as exporting
 from tunehub.tir.cuda.nvrtc import source_of
 
-from .....small_models import LLAMA, small
+from ....small_models import LLAMA, small
 
 pytestmark = pytest.mark.slow
 
@@ -98,3 +98,12 @@ def test_a_compile_has_them_and_says_so() -> None:
     assert any("kernels of tunehub" in note for note in hub.report().notes)
     (library,) = executable.mod.imports
     assert source_of(library).count("namespace tunehub_paged_") == len(KERNELS)
+
+
+def test_on_cpus_kernels_without_windows_are_ours() -> None:
+    target = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
+    module = exporting.export(small(LLAMA, head_dim=64), target, "q0f32", functions=("batch_decode",)).module
+    notes: list[str] = []
+    names = {"batch_prefill_ragged_kv", "batch_prefill_paged_kv_cpu", "batch_decode_paged_kv_cpu"}
+    assert _names(module, with_own_attention(module, target, notes.append)) == names
+    assert all(name in notes[0] for name in names)

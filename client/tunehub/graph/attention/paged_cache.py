@@ -1,7 +1,7 @@
 """Attention over a paged cache by our kernels, in modules as MLC-LLM writes them.
 
 TVM's runtime holds such a cache as an object (``runtime/vm/paged_kv_cache.cc``); its kernels are PrimFuncs of the
-module, handed over where it is made. They arrive scheduled, and are replaced under their names.
+module, handed over where it is made. They are replaced under their names.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from tunehub.kernels.cuda.paged_attention.rule import PagedWorkload, build, candidates, match, serves
+from tunehub.graph.attention.cpu.paged_kernel import paged_kernel
+from tunehub.kernels.cuda.paged_attention.rule import build, candidates, match, serves
 from tunehub.tir.lowering import is_scheduled
 from tunehub.tir.nodes import calls_in, integer
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Expr
+    from tunehub.kernels.cuda.paged_attention.spec import PagedAttention
     from tunehub.target.types import Target
     from tunehub.tir.types import IRModule, PrimFunc
 
@@ -25,34 +27,35 @@ _OUTSIDE = (0, 1)  # TVM's RopeMode: positions are nowhere applied, or before at
 
 
 def with_own_attention(mod: IRModule, target: Target, note: Callable[[str], None]) -> IRModule:
-    """``mod`` for ``target``, one for CUDA, with our kernels in place of TVM's over pages, as far as there are some;
-    ``note`` is told which."""
+    """``mod`` for ``target``, one for CUDA or a CPU, with our kernels in place of TVM's over pages, as far as there are
+    some; ``note`` is told which."""
     import tvm
 
-    if not serves(target):
+    if not (serves(target) or target.kind.name == "llvm"):
         return mod
     caches = [call for call in calls_in(mod) if _packed(call).startswith(_CREATE)]
     windows = [width for call in caches if (width := _window(call)) is not None]
     handed_over = _handed_over(mod, caches)
     functions, told = dict(mod.functions.items()), []
     for variable, function in mod.functions.items():
-        if not isinstance(function, tvm.tirx.PrimFunc) or not is_scheduled(function):
-            continue
-        workload = match(function, target, windows)
         name = str(variable.name_hint)
-        if workload is None or (workload.attention.scale is None and name not in handed_over):
-            continue
-        own = _kernel(workload)
-        if own is not None:
-            functions[variable] = own
-            told.append(f"{name} ({workload.attention.kind.value})")
+        own = _kernel(function, target, windows) if isinstance(function, tvm.tirx.PrimFunc) else None
+        if own is not None and (own[1].scale is not None or name in handed_over):
+            functions[variable] = own[0]
+            told.append(f"{name} ({own[1].kind.value})")
     if told:
         note(f"attention over the paged cache by kernels of tunehub: {', '.join(told)}")
     return tvm.IRModule(functions, attrs=mod.attrs) if told else mod
 
 
-def _kernel(workload: PagedWorkload) -> PrimFunc | None:
-    return next((build(workload, each.tile) for each in candidates(workload)), None)
+def _kernel(function: PrimFunc, target: Target, windows: list[int]) -> tuple[PrimFunc, PagedAttention] | None:
+    """Ours in place of a function, and what that computes; None where there is none."""
+    if target.kind.name == "llvm":
+        return paged_kernel(function, target)
+    workload = match(function, target, windows) if is_scheduled(function) else None
+    if workload is None:
+        return None
+    return next(((build(workload, each.tile), workload.attention) for each in candidates(workload)), None)
 
 
 def _handed_over(mod: IRModule, caches: list[Expr]) -> set[str]:

@@ -1,0 +1,45 @@
+"""Kernels of attention over a paged cache for CPUs, in place of TVM's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tunehub.kernels.cpu.paged_attention.cached import LANES, AttentionOverKeys
+from tunehub.kernels.cpu.paged_attention.function import with_kernel
+from tunehub.kernels.cuda.attention.kernel import LOG2_E
+from tunehub.kernels.cuda.paged_attention.function import BUFFERS, NUMBERS
+from tunehub.kernels.cuda.paged_attention.matching import paged_attention_of
+from tunehub.kernels.template_fit import machine_for
+from tunehub.tir.nodes import parameters
+from tunehub.tir.statements import const, f32
+
+if TYPE_CHECKING:
+    from tunehub.kernels.cuda.paged_attention.spec import PagedAttention
+    from tunehub.target.types import Target
+    from tunehub.tir.types import PrimFunc
+
+_TYPES = ("float32", "float16", "bfloat16")
+
+
+def paged_kernel(function: PrimFunc, target: Target) -> tuple[PrimFunc, PagedAttention] | None:
+    """Ours in place of ``function``, and what that computes; None where it computes something else, or has windows."""
+    found = paged_attention_of(function, target)
+    if found is None or found.window or found.dtype not in _TYPES or found.depth % LANES:
+        return None
+    return with_kernel(function, _cached(found), machine_for(target).cores), found
+
+
+def _cached(attention: PagedAttention) -> AttentionOverKeys:
+    function = attention.function
+    buffers = parameters(function)
+    names, values = NUMBERS[attention.kind], list(function.params)[len(buffers) :]
+    numbers = dict(zip(names, values, strict=True)) if attention.scale is None else {}
+    return AttentionOverKeys(
+        heads=attention.heads,
+        key_heads=attention.key_heads,
+        depth=attention.depth,
+        dtype=attention.dtype,
+        buffers=dict(zip(BUFFERS[attention.kind], buffers, strict=True)),
+        scale=(numbers.get("sm_scale") if attention.scale is None else f32(attention.scale)) * f32(LOG2_E),
+        causal=numbers.get("causal", const(attention.causal)),
+    )

@@ -1,0 +1,220 @@
+"""Attention of many queries: flash attention, with a tile of sixteen queries in the lanes of vectors.
+
+Queries of a tile are of one sequence and of heads that share keys; they are transposed once. Of a block of keys and
+values each element is multiplied with all of them, so that neither products nor the softmax add up across lanes.
+Blocks that no query of a tile sees are left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tunehub.kernels.cpu.paged_attention.cached import (
+    BLOCK,
+    KEYS,
+    LANES,
+    LEAST,
+    MASKED,
+    VALUES,
+    VECTORS,
+    AttentionOverKeys,
+)
+from tunehub.tir.statements import block_of, const, load, parallel, sequence, serial, store, when
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, PrimExpr, SBlockRealize, Stmt
+
+
+def prefill(attention: AttentionOverKeys, root: SBlockRealize) -> Stmt:
+    """All of it; threads share heads of keys and tiles of queries, short and long ones in turns."""
+    from tvm import tirx
+
+    rows = attention.buffers["queries"].shape[0].astype("int32") * attention.group
+    tiles = tirx.floordiv(rows, LANES) + attention.sequences
+
+    def task(at: PrimExpr) -> Stmt:
+        nth = tirx.floordiv(at, attention.key_heads)
+        half = tirx.floordiv(nth, 2)
+        tile = tirx.Select(tirx.floormod(nth, 2) == 0, half, tiles - 1 - half)
+        return _QueryTile(attention, root, tirx.floormod(at, attention.key_heads)).found(tile)
+
+    return parallel("task", tiles * attention.key_heads, task)
+
+
+class _QueryTile:
+    """One of a head of keys."""
+
+    def __init__(self, attention: AttentionOverKeys, root: SBlockRealize, head: PrimExpr) -> None:
+        from tvm import tirx
+
+        def memory(name: str, count: int, dtype: str = "float32") -> Buffer:
+            return tirx.decl_buffer((count,), dtype, name)
+
+        self.attention, self.root, self.head = attention, root, head
+        elements = attention.depth * LANES
+        self.place = memory("place", 2, "int32")  # the sequence, and the tile among its own
+        self.block = memory("block", 2, "int32")  # where it begins, and the last key that counts
+        self.queries, self.outputs = memory("queries", elements), memory("outputs", elements)
+        self.keys, self.values = memory("keys", elements), memory("values", elements)
+        self.weights, self.seen = memory("weights", BLOCK * LANES), memory("seen", LANES, "int32")
+        self.largest, self.total, self.before = (VECTORS.buffer(name) for name in ("largest", "total", "before"))
+        self.scores = [VECTORS.buffer(f"score_{key}") for key in range(BLOCK)]
+        self.spare = VECTORS.buffer("spare")
+        self.sums = [VECTORS.buffer(f"sum_{at}") for at in range(LANES)]
+
+    def found(self, tile: PrimExpr) -> Stmt:
+        """The tile with this number among those of all sequences, where there are so many."""
+        place, starts = self.place, self.attention.buffers["starts"]
+
+        def search(at: PrimExpr) -> Stmt:
+            from tvm import tirx
+
+            rows = (load(starts, at + 1) - load(starts, at)) * self.attention.group
+            own = tirx.floordiv(rows + LANES - 1, LANES)
+            left = load(place, 1)
+            found = sequence(store(place, [0], at), store(place, [1], left - own))
+            return when(left >= 0, found)
+
+        first = sequence(store(place, [0], const(-1)), store(place, [1], tile))
+        behind = serial("sequence", self.attention.sequences, search)
+        buffers = [place, self.block, self.queries, self.outputs, self.keys, self.values, self.weights, self.seen]
+        vectors = [self.largest, self.total, self.before, self.spare, *self.scores, *self.sums]
+        body = sequence(first, behind, when(load(place, 1) < 0, self._attended(load(place, 0))))
+        return block_of(self.root, body, "attention", [*buffers, *vectors])
+
+    def _attended(self, at: PrimExpr) -> Stmt:
+        """What ``place`` says: the sequence, and the tile less the number of its tiles."""
+        from tvm import tirx
+
+        attention, starts = self.attention, self.attention.buffers["starts"]
+        begin = load(starts, at)
+        rows = (load(starts, at + 1) - begin) * attention.group
+        first = (load(self.place, 1) + tirx.floordiv(rows + LANES - 1, LANES)) * LANES
+        length = attention.length(at)
+        blocks = tirx.floordiv(load(self.seen, LANES - 1), BLOCK) + 1
+        return sequence(
+            serial("lane", LANES, lambda lane: self._query(lane, begin, rows, first, length)),
+            VECTORS.set(self.largest, VECTORS.all(LEAST)),
+            VECTORS.set(self.total, VECTORS.all(0.0)),
+            serial("element", attention.depth, lambda each: store(self.outputs, [_at(each)], VECTORS.all(0.0))),
+            serial("block", blocks, lambda block: self._block(at, block, length)),
+            serial("lane", LANES, lambda lane: self._result(lane, begin, rows, first)),
+        )
+
+    def _query(self, lane: PrimExpr, begin: PrimExpr, rows: PrimExpr, first: PrimExpr, length: PrimExpr) -> Stmt:
+        """A query in its lane, and the last key that it sees; behind the last query that again."""
+        from tvm import tirx
+
+        attention, group = self.attention, self.attention.group
+        row = tirx.min(first + lane, rows - 1)
+        query = tirx.floordiv(row, group)
+        behind = tirx.floordiv(rows, group) - 1 - query
+        seen = length - 1 - tirx.Select(attention.causal > 0, behind, const(0))
+        head = self.head * group + tirx.floormod(row, group)
+        stores = [
+            store(
+                self.queries,
+                [VECTORS.ramp(vector * LANES * LANES + lane, LANES)],
+                attention.query(begin + query, head, const(vector)),
+            )
+            for vector in range(attention.vectors)
+        ]
+        return sequence(store(self.seen, [lane], seen), stores)
+
+    def _block(self, at: PrimExpr, block: PrimExpr, length: PrimExpr) -> Stmt:
+        first, last = (load(self.block, each) for each in (0, 1))
+        found = (
+            store(self.block, [0], self.attention.first(at, block)),
+            store(self.block, [1], length - 1 - block * BLOCK),
+        )
+        copies = [
+            self.attention.copied(kind, into, first, self.head, last)
+            for kind, into in ((KEYS, self.keys), (VALUES, self.values))
+        ]
+        return sequence(found, copies, self._scores(), self._softmax(block), self._outputs())
+
+    def _scores(self) -> Stmt:
+        """Of all queries with each key."""
+        depth = self.attention.depth
+
+        def element(each: PrimExpr) -> Stmt:
+            query = load(self.queries, _at(each))
+            return sequence(
+                [
+                    VECTORS.add(score, VECTORS.all(load(self.keys, each + key * depth)) * query)
+                    for key, score in enumerate(self.scores)
+                ]
+            )
+
+        return sequence(VECTORS.clear(self.scores), serial("element", depth, element))
+
+    def _softmax(self, block: PrimExpr) -> Stmt:
+        """Scores become weights; what they are corrected by is put into ``before``."""
+        from tvm import tirx
+
+        statements, most = [], VECTORS.get(self.largest)
+        for key, score in enumerate(self.scores):
+            seen = VECTORS.all(block * BLOCK + key) <= load(self.seen, VECTORS.ramp(0))
+            statements.append(VECTORS.set(score, tirx.Select(seen, VECTORS.get(score), VECTORS.all(MASKED))))
+            most = tirx.max(most, VECTORS.get(score))
+        statements += [
+            VECTORS.set(self.before, VECTORS.get(self.largest)),
+            VECTORS.set(self.largest, most),
+            VECTORS.set(self.before, VECTORS.get(self.before) - VECTORS.get(self.largest)),
+            *VECTORS.exp2(self.before, self.spare),
+            VECTORS.set(self.total, VECTORS.get(self.total) * VECTORS.get(self.before)),
+        ]
+        for key, score in enumerate(self.scores):
+            statements += [
+                VECTORS.set(score, VECTORS.get(score) - VECTORS.get(self.largest)),
+                *VECTORS.exp2(score, self.spare),
+                VECTORS.add(self.total, VECTORS.get(score)),
+                store(self.weights, [VECTORS.ramp(key * LANES)], VECTORS.get(score)),
+            ]
+        return sequence(statements)
+
+    def _outputs(self) -> Stmt:
+        """Weighted values are added to outputs."""
+        depth = self.attention.depth
+
+        def vector(at: PrimExpr) -> Stmt:
+            def key(each: PrimExpr) -> Stmt:
+                weight = load(self.weights, _at(each))
+                return sequence(
+                    [
+                        VECTORS.add(total, VECTORS.all(load(self.values, each * depth + at * LANES + element)) * weight)
+                        for element, total in enumerate(self.sums)
+                    ]
+                )
+
+            def place(element: int) -> PrimExpr:
+                return _at(at * LANES + element)
+
+            corrected = [
+                VECTORS.set(total, load(self.outputs, place(element)) * VECTORS.get(self.before))
+                for element, total in enumerate(self.sums)
+            ]
+            stored = [
+                store(self.outputs, [place(element)], VECTORS.get(total)) for element, total in enumerate(self.sums)
+            ]
+            return sequence(corrected, serial("key", BLOCK, key), stored)
+
+        return serial("vector", self.attention.vectors, vector)
+
+    def _result(self, lane: PrimExpr, begin: PrimExpr, rows: PrimExpr, first: PrimExpr) -> Stmt:
+        from tvm import tirx
+
+        group, row = self.attention.group, first + lane
+        head = self.head * group + tirx.floormod(row, group)
+        values = [
+            load(self.outputs, VECTORS.ramp(vector * LANES * LANES + lane, LANES))
+            for vector in range(self.attention.vectors)
+        ]
+        largest, total = load(self.largest, lane), load(self.total, lane)
+        written = self.attention.stored(begin + tirx.floordiv(row, group), head, values, largest, total)
+        return when(row < rows, written)
+
+
+def _at(element: PrimExpr) -> PrimExpr:
+    """Of all queries of a tile."""
+    return VECTORS.ramp(element * LANES)

@@ -1,0 +1,143 @@
+"""Attention over a paged cache on CPUs is numpy's at all lengths; rows of pages that nobody wrote count nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+pytest.importorskip("tvm.relax.frontend.nn.llm.kv_cache", reason="needs TVM 0.25 or newer")
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+import ml_dtypes
+import tvm
+from tvm.relax.frontend.nn.llm import kv_cache
+
+from tunehub.graph.attention.cpu.paged_kernel import paged_kernel
+
+from .....cpu_features import AVX2, AVX512, cpu, here
+from ...cuda.paged_attention.cache import Cache, attention
+
+pytestmark = pytest.mark.slow
+
+Array = npt.NDArray[Any]
+TYPES = {"float32": np.dtype("float32"), "float16": np.dtype("float16"), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+ERRORS = {"float32": 3e-6, "float16": 2e-3, "bfloat16": 2e-2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """``kind`` of attention of ``counts`` queries for sequences of ``lengths``; ``heads`` of keys and of queries."""
+
+    kind: str
+    lengths: Sequence[int]
+    counts: Sequence[int]
+    heads: tuple[int, int] = (2, 14)
+    depth: int = 64
+    dtype: str = "float32"
+    causal: int = 1
+    queries: Array = field(init=False)
+    starts: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        shape = (sum(self.counts), self.heads[1], self.depth)
+        object.__setattr__(self, "queries", np.random.default_rng(1).standard_normal(shape).astype(TYPES[self.dtype]))
+        object.__setattr__(self, "starts", np.concatenate([[0], np.cumsum(self.counts)]).astype("int32"))
+
+    def function(self) -> Any:
+        """TVM's own."""
+        given = (*self.heads, self.depth)
+        if self.kind == "decode":
+            return kv_cache._attention_decode_cpu(*given, self.dtype, False, {})
+        if self.kind == "prefill":
+            return kv_cache._attention_prefill_cpu(*given, self.dtype, False, {})
+        return kv_cache._attention_prefill_ragged_cpu(*given, self.depth, self.dtype, {})
+
+    def arguments(self) -> tuple[list[Array], list[float], list[tuple[Array, Array]]]:
+        """Arrays and numbers of the function, and keys and values of each sequence."""
+        cache = Cache(lengths=self.lengths, key_heads=self.heads[0], depth=self.depth)
+        arrays = cache.arrays()
+        pages = arrays["pages"].astype(TYPES[self.dtype])
+        rows = [cache.rows({**arrays, "pages": pages.astype("float16")}, at) for at in range(len(self.lengths))]
+        batch, count = np.zeros(len(self.lengths), "int32"), np.zeros(len(self.queries), "int32")
+        tables = [pages, *(arrays[name] for name in ("table", "values", "lengths"))]
+        numbers = [0, 1.0, 1e4, self.depth**-0.5]
+        if self.kind == "decode":
+            return [self.queries, *tables, batch, batch], numbers, rows
+        if self.kind == "prefill":
+            return [self.queries, self.starts, *tables, batch, count], [self.causal, *numbers], rows
+        own = [np.concatenate([row[at] for row in rows]).astype(TYPES[self.dtype]) for at in (0, 1)]
+        table = np.concatenate([[0], np.cumsum(self.lengths)]).astype("int32")
+        return [self.queries, self.starts, *own, table, count, batch], [self.causal, *numbers], rows
+
+    def wanted(self, rows: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+        """Outputs and logarithms of sums of all queries."""
+        found = []
+        for at, (keys, values) in enumerate(rows):
+            queries = self.queries[self.starts[at] : self.starts[at + 1]].astype("float64")
+            last = np.arange(len(queries))[:, None] + (len(keys) - len(queries))
+            late = np.full_like(last, len(keys) - 1)
+            seen = np.arange(len(keys))[None] <= (last if self.causal and self.kind != "decode" else late)
+            found.append(attention(queries, keys, values, seen, self.depth**-0.5))
+        outputs, sums = zip(*found, strict=True)
+        return np.concatenate(outputs), np.concatenate(sums)
+
+
+def check(case: Case, model: str = AVX2, cores: int = 2) -> None:
+    target = cpu(model, cores)
+    own = paged_kernel(case.function(), target)
+    assert own is not None
+    arrays, numbers, rows = case.arguments()
+    shape = case.queries.shape
+    results = [np.full(shape, np.nan).astype(TYPES[case.dtype]), np.full(shape[:2], np.nan, "float32")]
+    tensors = [tvm.runtime.tensor(each) for each in (*arrays, *results)]
+    tvm.compile(tvm.IRModule({"main": own[0].with_attr("global_symbol", "main")}), target)["main"](*tensors, *numbers)
+    for found, wanted in zip(tensors[-2:], case.wanted(rows), strict=True):
+        np.testing.assert_allclose(found.numpy().astype("float64"), wanted, rtol=1e-5, atol=ERRORS[case.dtype])
+
+
+LENGTHS = (0, 1, 16, 17, 100)
+
+
+@pytest.mark.parametrize("model", here(AVX512, AVX2))
+@pytest.mark.parametrize("heads", [(2, 14), (3, 3), (1, 20)])
+def test_decode_is_right_at_every_length(model: str, heads: tuple[int, int]) -> None:
+    check(Case(kind="decode", lengths=LENGTHS, counts=[1] * len(LENGTHS), heads=heads), model)
+
+
+def test_keys_of_a_sequence_are_divided_among_threads() -> None:
+    check(Case(kind="decode", lengths=LENGTHS, counts=[1] * len(LENGTHS)), cores=10)
+
+
+@pytest.mark.parametrize("model", here(AVX512, AVX2))
+def test_prompts_of_every_length_attend_to_themselves(model: str) -> None:
+    check(Case(kind="ragged", lengths=[1, 5, 16, 40], counts=[1, 5, 16, 40]), model)
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+def test_queries_attend_to_pages(causal: int) -> None:
+    check(Case(kind="prefill", lengths=[40, 18, 3], counts=[7, 18, 2], causal=causal))
+
+
+def test_queries_without_pages_get_nothing() -> None:
+    check(Case(kind="prefill", lengths=[0, 20], counts=[3, 4], causal=0))
+
+
+@pytest.mark.parametrize("kind", ["decode", "ragged", "prefill"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_caches_may_have_16_bits(kind: str, dtype: str) -> None:
+    counts = [1, 1] if kind == "decode" else [5, 21]
+    check(Case(kind=kind, lengths=[5, 21], counts=counts, heads=(2, 6), depth=96, dtype=dtype))
+
+
+def test_windows_are_left_to_tvm() -> None:
+    function = kv_cache._attention_decode_cpu(2, 4, 64, "float32", True, {})
+    assert paged_kernel(function, cpu(AVX2)) is None
+
+
+def test_other_functions_are_left_to_tvm() -> None:
+    assert paged_kernel(kv_cache._merge_state_inplace_cpu("float32"), cpu(AVX2)) is None
+    assert paged_kernel(kv_cache._attention_decode_cpu(2, 4, 40, "float32", False, {}), cpu(AVX2)) is None
