@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
@@ -16,8 +17,11 @@ from tvm.s_tir import Schedule, dlight
 from tunehub.kernels.cuda.default import checked
 from tunehub.report.ladder import StepRejected
 from tunehub.tir.cuda.check import fault, structural_fault
-from tunehub.tir.cuda.fault import Fault, NotSimulated
+from tunehub.tir.cuda.fault import Fault, NotSimulated, NotSimulatedError
+from tunehub.tir.cuda.simulation.kernel import Launch
+from tunehub.tir.cuda.simulation.walk import Budget, Walk
 from tunehub.tir.guard import GuardError, check_function, check_statements
+from tunehub.tir.index_expressions import combined, variable
 from tunehub_builder.tuning.intrinsics import load_cuda_intrinsics
 
 pytestmark = pytest.mark.slow
@@ -295,3 +299,13 @@ def test_a_block_with_too_many_indices_is_not_known_to_be_right_or_wrong() -> No
     result = te.compute((4096, 4096), lambda i, j: staged[(i * 3 + j * 5) % 4099, j] * 2.0, name="result")
     function = te.create_prim_func([data, result])
     assert isinstance(structural_fault(function), NotSimulated)
+
+
+def test_what_has_too_many_accesses_is_not_put_into_memory() -> None:
+    """The index of one access alone would be terabytes: a product of an open number of rows is checked at large ones,
+    too."""
+    everywhere = variable(1)
+    walk = Walk(Launch(grid={}, block={}, tags={}, body=()), Budget(1 << 20))
+    walk.values = {1: np.broadcast_to(np.int32(0), (1 << 40,))}
+    with pytest.raises(NotSimulatedError, match="too many accesses"):
+        walk.value(combined(np.add, everywhere, everywhere))

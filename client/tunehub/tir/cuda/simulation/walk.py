@@ -25,8 +25,12 @@ class Budget:
 
     def spend(self, points: int) -> None:
         """Raises NotSimulatedError when nothing is left."""
+        self.check(points)
         self.left -= points
-        if self.left < 0:
+
+    def check(self, points: int) -> None:
+        """Raises NotSimulatedError where so many are too many: before they are in memory."""
+        if points > self.left:
             raise NotSimulatedError("it has too many accesses")
 
 
@@ -92,7 +96,10 @@ class Walk:
                 self.barrier(node, active)
 
     def value(self, expression: Expression) -> Array:
-        """The value of an index or a condition at this place."""
+        """The value of an index or a condition at this place. Raises NotSimulatedError for more of them than may still
+        be looked at."""
+        shapes = (np.shape(self.values[name]) for name in expression.variables if name in self.values)
+        self._budget.check(math.prod(np.broadcast_shapes(*shapes)))
         return np.asarray(expression.value(self.values))
 
     def loop(self, node: Loop, active: Array | None) -> None:
