@@ -8,7 +8,6 @@ beyond the end of the buffer, too. Found with Swin2SR, whose windows are shifted
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -43,21 +42,28 @@ def misread_buffer(function: PrimFunc) -> str | None:
 
 def may_misread(function: PrimFunc) -> bool:
     """Whether a scheduled PrimFunc has loads under two conditions or more, or one with a division."""
-    return any(map(_is_suspect, _loads(function.body, _Load(None))))
+    return any(map(_is_suspect, _loads(function.body)))
 
 
 def misread_in(found: Flattening) -> str | None:
     """As :func:`misread_buffer`. Only loads that :func:`may_misread` names are looked at, at random places of their
     loops."""
-    pairs = zip(*(_loads(module["main"].body, _Load(None)) for module in (found.before, found.after)), strict=True)
+    pairs = zip(*(_loads(module["main"].body) for module in (found.before, found.after)), strict=True)
     try:
         return next((str(buffer_of(a.node).name) for a, b in pairs if _is_suspect(a) and _differ(a, b)), None)
     except ValueError:  # TVM has left out a branch: nothing says which loads belong together
         return "a buffer read under a condition"
 
 
-def _loads(node: Node, here: _Load) -> Iterator[_Load]:
-    """All loads of a statement or an expression, in order."""
+def _loads(statement: Node) -> list[_Load]:
+    """All loads of a statement, in order."""
+    found: list[_Load] = []
+    _collect(statement, _Load(None), found)
+    return found
+
+
+def _collect(node: Node, here: _Load, found: list[_Load]) -> None:
+    """Add all loads of a statement or an expression to those ``found``, in order."""
     kind = type(node).__name__
     if kind in _LEAVES:
         return
@@ -67,17 +73,18 @@ def _loads(node: Node, here: _Load) -> Iterator[_Load]:
         here = here._replace(loops=(*here.loops, (node.node.var, 0, integer(node.value) or 1)))
     elif kind == "BufferStore":
         for part in (node.value, *node.indices):
-            yield from _loads(part, here)
+            _collect(part, here, found)
+        return
     elif kind in LOADS:
-        yield here._replace(node=node)
+        found.append(here._replace(node=node))
     elif kind == "Call" and operator_name(node) == "if_then_else":
         condition, *branches = node.args
-        yield from _loads(condition, here)
+        _collect(condition, here, found)
         for branch, met in zip(branches, (True, False), strict=True):
-            yield from _loads(branch, here._replace(conditions=(*here.conditions, (condition, met))))
+            _collect(branch, here._replace(conditions=(*here.conditions, (condition, met))), found)
         return
-    for part in () if kind == "BufferStore" else (*children(node), *parts_of(node)):
-        yield from _loads(part, here)
+    for part in (*children(node), *parts_of(node)):
+        _collect(part, here, found)
 
 
 def _is_suspect(load: _Load) -> bool:
@@ -95,13 +102,15 @@ def _differ(before: _Load, after: _Load) -> bool:
     for (old, lowest, count), (new, _, _) in zip(before.loops, after.loops, strict=True):
         values[hash(old)] = values[hash(new)] = rng.integers(0, count, _SAMPLES) + lowest
     try:
+        other = np.asarray(_element(before.node, values) != _element(after.node, values))
+        if not other.any():  # as nearly always, whatever the conditions say
+            return False
         met = np.ones(_SAMPLES, bool)
         for condition, wanted in before.conditions:
             met &= np.asarray(compiled(condition).value(values), bool) == wanted
-        first, second = (np.broadcast_to(_element(load.node, values), met.shape) for load in (before, after))
     except KeyError:  # an index that is loaded, or a variable of no loop
         return False
-    return bool((met & (first != second)).any())
+    return bool((met & other).any())
 
 
 def _element(load: BufferLoad, values: dict[int, Array]) -> Any:
