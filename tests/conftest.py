@@ -51,6 +51,27 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"skipped for lack of {counted}")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _forked_workers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Where TVM compiles, worker processes are forks of one that has imported it."""
+    if request.node.get_closest_marker("slow") is None:
+        yield
+        return
+    pytest.importorskip("tvm")
+    from .forked_workers import forked_workers
+
+    with forked_workers():
+        yield
+
+
+@pytest.fixture
+def new_interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes are new interpreters after all."""
+    from tunehub.compiler.workers import fork_server, process
+
+    monkeypatch.setattr(process, "NewInterpreter", fork_server.NewInterpreter)
+
+
 @pytest.fixture(scope="session")
 def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
     """One SeaweedFS server for the whole session; it starts (in about 1.5 s) when the first test asks for it."""

@@ -34,8 +34,8 @@ _TICK_S = 0.01
 class ForkServer:
     """The parent's end: a launcher of worker processes, which find ``imports`` (names of modules) done.
 
-    Those that are not installed are left out, as are the modules ``without`` (see ``SLOW_OPTIONAL_MODULES``). What
-    workers print is dropped. They end with it.
+    Those that are not installed are left out, as are the modules ``without`` (see ``SLOW_OPTIONAL_MODULES``). As new
+    interpreters workers have the environment of the moment. What they print is dropped. They end with the server.
     """
 
     def __init__(self, imports: Sequence[str], *, without: Collection[str] = ()) -> None:
@@ -57,7 +57,7 @@ class ForkServer:
         """As the port says; the process starts after the imports, and nobody waits for that."""
         number = next(self._numbers)
         with self._lock:
-            self._connection.send(("fork", number))
+            self._connection.send(("fork", number, dict(os.environ)))
             send_handle(self._connection, child.fileno(), None)
             os.set_blocking(self._connection.fileno(), True)  # see process
         return _Fork(self, number)
@@ -114,13 +114,15 @@ def _answer(connection: Connection, workers: dict[int, int]) -> None:
     workers[number] = os.fork()
     if not workers[number]:
         connection.close()
-        _work(Connection(handle))
+        _work(Connection(handle), *rest)
     os.close(handle)
 
 
-def _work(connection: Connection) -> NoReturn:
+def _work(connection: Connection, environment: dict[str, str]) -> NoReturn:
     """What a fork does: as a new interpreter, with the imports done."""
     try:
+        os.environ.clear()
+        os.environ.update(environment)
         sys.path[:] = connection.recv()
         connection.recv()
         process.serve(connection, *connection.recv())

@@ -66,6 +66,7 @@ def test_a_crash_while_measuring_rebuilds_what_the_worker_held(
     assert "exit code -9" in str(outcomes[1].error)
 
 
+@pytest.mark.usefixtures("new_interpreters")
 def test_a_candidate_that_hangs_is_ended_at_its_limit(
     target: dict[str, Any], task: TaskEntry, good_traces: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

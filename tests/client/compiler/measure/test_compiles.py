@@ -171,6 +171,7 @@ def disturb(monkeypatch: pytest.MonkeyPatch, number: int, with_: signal.Signals,
     return hits
 
 
+@pytest.mark.usefixtures("new_interpreters")
 def test_a_killed_process_costs_nothing_when_it_was_an_accident(
     hub_with: Any, check: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +181,7 @@ def test_a_killed_process_costs_nothing_when_it_was_an_accident(
     assert not [note for note in hub.report().notes if "left out" in note]
 
 
+@pytest.mark.usefixtures("new_interpreters")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hangs"])
 def test_a_candidate_that_ends_its_process_loses_itself_only(
     hub_with: Any, check: Any, monkeypatch: pytest.MonkeyPatch, how: signal.Signals

@@ -15,7 +15,7 @@ import pytest
 from tunehub.compiler.workers.fork_server import ForkServer
 from tunehub.compiler.workers.process import WorkerProcess
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("new_interpreters")]
 
 CALLS_OF_OS = partial(importlib.import_module, "os")
 
@@ -40,6 +40,13 @@ def test_workers_are_forks_of_one_process_and_find_its_imports_done(server: Fork
     assert workers[1].ask(("getcwd",), 60) == ("ok", str(Path.cwd()))
     for worker in (*workers[1:], modules, imports):
         worker.stop(at_once=True)
+
+
+def test_a_fork_has_the_environment_of_the_moment(server: ForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNEHUB_TESTS", "set later")
+    worker = WorkerProcess(CALLS_OF_OS, launcher=server)
+    assert worker.ask(("getenv", "TUNEHUB_TESTS"), 60) == ("ok", "set later")
+    worker.stop(at_once=True)
 
 
 def test_a_fork_may_be_stopped_before_it_has_started() -> None:

@@ -16,7 +16,7 @@ import pytest
 from tunehub.compiler.workers.fork_server import ForkServer
 from tunehub.compiler.workers.process import Launcher, WorkerProcess
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("new_interpreters")]
 
 CALLS_OF_OS = partial(importlib.import_module, "os")  # a session whose requests are functions of the module os
 
