@@ -139,8 +139,9 @@ def tests_modern(session: nox.Session) -> None:
     if session.python or sys.version_info >= (3, 12):
         session.env["COVERAGE_CORE"] = "sysmon"
     first, last = _covered("pyproject.toml")
-    _read_tests(session, "modern")
-    _pytest(session, "modern", *first, parallel=True)
+    elsewhere = [f"--ignore={file}" for file in STRUCTURE if not session.posargs]  # `lint` runs them
+    _read_tests(session, "modern", *elsewhere)
+    _pytest(session, "modern", *first, *elsewhere, parallel=True)
     _pytest_alone(session, "modern, alone", "tests", *last)
 
 
@@ -195,11 +196,12 @@ def browser(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Mutations of every format that is read from others, new ones for 60 seconds, or as many as are given. What fails
-    is in `tests/fuzz/corpus` then: commit it with the fix."""
+    """Mutations of every format that is read from others, new ones for 60 seconds of CPU, or as many as are given. What
+    fails is in `tests/fuzz/corpus` then: commit it with the fix."""
     session.install("-e", ".[s3]", *PYTEST, "tomli-w>=1.0")
     seconds = session.posargs[0] if session.posargs else "60"
-    session.run("pytest", "-q", "tests/fuzz", env={"TUNEHUB_FUZZ_SECONDS": seconds})
+    processes = ("-n", str(os.cpu_count() or 1), "--dist", "worksteal")  # which share the formats, and so the seconds
+    session.run("pytest", "-q", *processes, "tests/fuzz", env={"TUNEHUB_FUZZ_SECONDS": seconds})
 
 
 @nox.session
