@@ -51,39 +51,75 @@ __device__ __forceinline__ void join(float4& out, float& most, float& sum, const
   sum = sum * own + its_sum * other, most = both;
 }
 
-__device__ __forceinline__ void join_parts(const float* parts, int count, char* output, float* lse, int first, int rows) {
-  constexpr int AT_ONCE = 8, BETWEEN = H * G * PART;
-  for (int at = threadIdx.x; at < rows * (D / 4); at += THREADS) {
-    const int row = at / (D / 4), column = at % (D / 4) * 4;
-    const float* from = parts + (long long)(first + row) * PART;
-    float4 out = {0, 0, 0, 0};
+// Where the parts of a sequence are: that of its first keys at `first`, the others from `others` on.
+struct Parts {
+  const float* memory;
+  int first, others, count;
+};
+
+__device__ __forceinline__ const float* part_of(const Parts& parts, int at, int row) {
+  return parts.memory + ((long long)(at == 0 ? parts.first : parts.others + at - 1) * (H * G) + row) * PART;
+}
+
+// How much each part counts goes to shared memory, [ROWS][count], and behind that row_max and row_sum of all.
+__device__ __forceinline__ void weigh_parts(float* shared, const Parts& parts, int first_row, int rows) {
+  const int lane = threadIdx.x % 32;
+  for (int row = threadIdx.x / 32; row < rows; row += WARPS) {
     float most = LOWEST, sum = 0;
-    for (int p = 0; p < count; p += AT_ONCE) {
-      float4 more[AT_ONCE], end[AT_ONCE];
-#pragma unroll
-      for (int i = 0; i < AT_ONCE; ++i) {
-        const float* own = from + (long long)min(p + i, count - 1) * BETWEEN;
-        more[i] = load_part(own + column), end[i] = load_part(own + D);
-      }
-#pragma unroll
-      for (int i = 0; i < AT_ONCE; ++i)
-        if (p + i < count) join(out, most, sum, more[i], end[i].x, end[i].y);
+    for (int p = lane; p < parts.count; p += 32) {
+      const float4 end = load_part(part_of(parts, p, first_row + row) + D);
+      shared[row * parts.count + p] = end.x;
+      const float both = max(most, end.x);
+      sum = sum * exponential(most - both) + end.y * exponential(end.x - both), most = both;
     }
-    write_row(output, lse, row, column, out, most, sum);
+#pragma unroll
+    for (int mask = 16; mask > 0; mask /= 2) {
+      const float other = of_lane(most, mask), more = of_lane(sum, mask), both = max(most, other);
+      sum = sum * exponential(most - both) + more * exponential(other - both), most = both;
+    }
+    for (int p = lane; p < parts.count; p += 32)
+      shared[row * parts.count + p] = exponential(shared[row * parts.count + p] - most);
+    if (lane == 0) shared[ROWS * parts.count + 2 * row] = most, shared[ROWS * parts.count + 2 * row + 1] = sum;
   }
 }
 
-// `each`: pages of a block at most. Blocks with the same keys' head and rows follow each other by slots.
+__device__ __forceinline__ void join_parts(float* shared, const Parts& parts, char* output, float* lse, int first_row,
+                                           int rows) {
+  constexpr int AT_ONCE = 16;
+  weigh_parts(shared, parts, first_row, rows);
+  __syncthreads();
+  for (int at = threadIdx.x; at < rows * (D / 4); at += THREADS) {
+    const int row = at / (D / 4), column = at % (D / 4) * 4;
+    const float *factors = shared + row * parts.count, *ends = shared + ROWS * parts.count + 2 * row;
+    float4 out = {0, 0, 0, 0};
+    for (int p = 0; p < parts.count; p += AT_ONCE) {
+      float4 more[AT_ONCE];
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i)
+        more[i] = load_part(part_of(parts, min(p + i, parts.count - 1), first_row + row) + column);
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i) {
+        const float factor = p + i < parts.count ? factors[p + i] : 0;
+        out = {out.x + more[i].x * factor, out.y + more[i].y * factor, out.z + more[i].z * factor,
+               out.w + more[i].w * factor};
+      }
+    }
+    write_row(output, lse, row, column, out, ends[0], ends[1]);
+  }
+}
+
+// `each`: pages of a block at most. The first keys of all sequences come first, so that blocks without keys are last.
 __device__ __forceinline__ void attention(const void* queries, const void* pages, const int* table, const int* values,
                                           const int* lengths, void* output, float* lse, float* parts,
                                           const float*, void* pool, const void*, int batch, int each, float scale, int block) {
   const int slot = block / (H * ROW_BLOCKS), head = block / ROW_BLOCKS % H, row_block = block % ROW_BLOCKS;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int number = sequence_of(table, batch, 1, each, slot);
+  const int number = slot < batch ? slot : last_before(batch, slot - batch, [&](int b) { return table[b] / each; });
   const Sequence own = sequence(table, lengths, batch, number);
-  const int first_slot = own.begin / each + number, step = each * PAGE;
-  const int count = max((own.length + step - 1) / step, 1), first = (slot - first_slot) * step;
-  if (slot - first_slot >= count) return;
+  const int others = batch + own.begin / each, step = each * PAGE;  // slots of keys behind the first
+  const int count = max((own.length + step - 1) / step, 1), chunk = slot < batch ? 0 : slot - others + 1;
+  if (chunk >= count) return;
+  const int first = chunk * step;
   // Step 1. The first keys are on their way; then the queries.
   const int stop = min(own.length, first + step), tiles = (stop - first + PAGE - 1) / PAGE;
   const int mine = tiles > warp ? (tiles - warp + WARPS - 1) / WARPS : 0;
@@ -185,5 +221,6 @@ __device__ __forceinline__ void attention(const void* queries, const void* pages
   __syncthreads();
   if (*(const int*)pool == 0) return;
   __threadfence();
-  join_parts(parts + (long long)first_slot * (H * G * PART), count, results, lse + query_row, first_row, rows);
+  __syncthreads();
+  join_parts(shared, {parts, number, others, count}, results, lse + query_row, first_row, rows);
 }

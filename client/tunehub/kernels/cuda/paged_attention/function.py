@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _ROW_BLOCK = 16  # rows of a block of decode at most
 _FEWEST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
+_MOST_PARTS = 256  # of a sequence: those of 16 rows have room where keys were
 _RESIDENT = 2  # blocks of decode for which the compiler leaves registers
 _MORE = 4  # row_max and row_sum behind a part's row, in float32
 
@@ -96,14 +97,14 @@ def _decode(attention: PagedAttention, tile: DecodeTile, given: _KernelParameter
 
 
 def pages_of_block(pages: PrimExpr, batch: PrimExpr, heads: int, tile: DecodeTile, device: GpuDevice) -> PrimExpr:
-    """So many that the ``pages`` of all sequences fill the GPU, and that each warp has as many; all where there are too
-    many sequences for blocks that are counted."""
+    """So many that the ``pages`` of all sequences fill the GPU, that each warp has as many, and that a sequence has no
+    more parts than there is room for; all where there are too many sequences for blocks that are counted."""
     from tvm import tirx
 
     wanted = tile.blocks * device.multiprocessors
     step = wanted * tile.warps
     pages_of_warp = tirx.floordiv(pages * heads + (step - 1), step)
-    each = tirx.max(pages_of_warp, const(1)) * tile.warps
+    each = tirx.max(tirx.max(pages_of_warp, const(1)) * tile.warps, tirx.floordiv(pages, const(_MOST_PARTS)) + 1)
     return tirx.Select(batch * heads <= COUNTERS, each, pages + 1)
 
 

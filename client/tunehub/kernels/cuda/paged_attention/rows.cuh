@@ -22,7 +22,8 @@ __device__ __forceinline__ int keys_begin(const Task& task, int query) {
 // Of `block`, the last queries, which have most keys, first; `last` is less than `first` where nothing is to be done.
 __device__ __forceinline__ Task task_of(const int* starts, const int* table, const int* lengths, int batch, int causal,
                                         int block, int blocks) {
-  const int slot = (blocks - 1 - block) / H, number = sequence_of(starts, batch, G, BLOCK_ROWS, slot);
+  const int slot = (blocks - 1 - block) / H;
+  const int number = last_before(batch, slot, [&](int b) { return starts[b] * G / BLOCK_ROWS + b; });
   Task task = {starts[number], 0, 0, 0, 0, 0, 0, block % H, causal > 0, {}};
   task.queries = starts[number + 1] - task.query;
   task.first = (slot - task.query * G / BLOCK_ROWS - number) * BLOCK_ROWS;

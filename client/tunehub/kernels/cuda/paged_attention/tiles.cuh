@@ -107,12 +107,12 @@ __device__ __forceinline__ int page_row(const Sequence& own, const int* pages, i
   return (pages[own.begin + position / PAGE] * 2 * H + head) * PAGE + position % PAGE;
 }
 
-// Of the sequence to which `slot` belongs, where those of sequence b are from table[b] · scale / size + b on: no fewer
-// than it needs, and one after the other.
-__device__ __forceinline__ int sequence_of(const int* table, int batch, int scale, int size, int slot) {
+// The last sequence that begins at `slot` or before it, by a warp; sequence b begins where `begin` says.
+template <class Begin>
+__device__ __forceinline__ int last_before(int batch, int slot, Begin begin) {
   for (int first = 0;; first += 32) {
     const int own = first + threadIdx.x % 32;
-    const int count = lanes_where(own < batch && table[min(own, batch)] * scale / size + own <= slot);
+    const int count = lanes_where(own < batch && begin(min(own, batch)) <= slot);
     if (count < 32 || first + 32 >= batch) return first + count - 1;
   }
 }

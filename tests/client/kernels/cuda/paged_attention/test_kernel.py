@@ -59,6 +59,7 @@ DECODING = [
     Decoding((200, 33), 1, 8, 64, tile=DecodeTile(warps=2, stages=2, blocks=1), multiprocessors=5),
     Decoding((150, 31, 400), 1, 12, 64, multiprocessors=2),  # rows in both halves of a product, one block each
     Decoding((100,), 1, 20, 64),  # two blocks of rows
+    Decoding((20, 1, 4500), 1, 2, 64, tile=DecodeTile(warps=1, stages=2, blocks=2)),  # as many parts as there are
     Decoding((150, 40, 333), 2, 4, 64, windows=((37, 4), (0, 0), (200, 16))),
 ]
 
