@@ -8,6 +8,7 @@ are optimised: the schedule that would serve without the record takes their plac
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from tunehub.kernels.cpu.base import blocks_of, size_of
@@ -26,8 +27,9 @@ _FEW_STEPS = 24 << 20  # of all loops: some 80 ms without optimising, what a sch
 _FAST, _BRIEF = 3, 0  # levels of LLVM
 
 
+@cache
 def lower_as_compiles_do() -> None:
-    """From now on this process lowers functions as a compile with records does it."""
+    """From now on this process, and its forks, lower functions as a compile with records does it. Once is enough."""
     from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 
     PIPELINE_MAP[PIPELINE] = without_cleaning(PIPELINE_MAP[PIPELINE])
