@@ -25,7 +25,16 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tunehub.graph.steps.appending import split_and_append
 from tunehub.graph.steps.cache import AttentionCall, CacheKernels, attention_call, attention_calls, cache_kernels
 from tunehub.graph.steps.planned import PLANNED
-from tunehub.tir.nodes import buffer_kind, element_type, integer, parameters, shape_of, tensor_class, tensor_type
+from tunehub.tir.nodes import (
+    buffer_kind,
+    element_type,
+    integer,
+    parameters,
+    shape_of,
+    tensor_class,
+    tensor_type,
+    tuple_class,
+)
 from tunehub.tir.symbols import symbol_name, variables_in
 
 if TYPE_CHECKING:
@@ -153,7 +162,7 @@ class _Parameters:
         tensor = tensor_class()
         self.planned = {name: relax.Var(name, tensor((extent,), "int32")) for name, extent in planned.items()}
         layer = tensor((tirx.Var("pages", "int64"), *called.page), called.dtype)
-        self.pages = relax.Var("pages", relax.TupleType([layer] * called.layers))
+        self.pages = relax.Var("pages", tuple_class()([layer] * called.layers))
 
     @property
     def all(self) -> list[Var]:
