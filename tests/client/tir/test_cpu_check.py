@@ -15,6 +15,7 @@ from tvm import te, topi  # noqa: E402
 
 from tunehub.compiler.schedule.apply import apply_exact  # noqa: E402
 from tunehub.tir.cpu_check import check_proven, fault  # noqa: E402
+from tunehub.tir.first_terms import check_first_terms  # noqa: E402
 from tunehub.tir.guard import FaultFoundError, GuardError, check_function, check_order  # noqa: E402
 from tunehub.tir.nodes import main_module  # noqa: E402
 from tunehub.tir.traces import export_trace, import_trace  # noqa: E402
@@ -156,6 +157,16 @@ def of_a_row(schedule: Any) -> None:
     schedule.vectorize(columns)
 
 
+def terms_in_another_order(schedule: Any) -> None:
+    """Columns and terms as one loop, whose parts change places: the initial value comes behind some terms."""
+    outer, inner = schedule.split(schedule.fuse(*_loops(schedule, "c")[1:]), [None, 24])
+    schedule.reorder(inner, outer)
+
+
+def terms_in_their_order(schedule: Any) -> None:
+    schedule.split(schedule.fuse(*_loops(schedule, "c")[1:]), [None, 24])
+
+
 def far_apart(schedule: Any) -> None:
     schedule.storage_align(schedule.get_sblock("c"), 0, 0, 1 << 20, 0)
 
@@ -211,11 +222,14 @@ def test_what_would_be_wrong_is_refused(make: Callable[[], Any], steps: Steps, s
         (variance, squares_of_zeros, "the block variance would reduce zeros"),
         (argmax, an_index_beyond_the_end, "the block data_red_temp would reduce zeros"),
         (product, copied_between_its_parts, "a buffer is changed after it was read"),
+        (product, terms_in_another_order, "the loops of c may begin a sum after its first term"),
     ],
 )
 def test_the_guard_refuses_what_would_be_wrong(make: Callable[[], Any], steps: Steps, says: str) -> None:
     with pytest.raises((GuardError, RuntimeError), match=says):  # what is raised while TVM replays is TVM's error
-        check_order(scheduled(make(), steps))
+        found = scheduled(make(), steps)
+        check_order(found)
+        check_first_terms(found)
 
 
 @pytest.mark.parametrize(
@@ -223,6 +237,7 @@ def test_the_guard_refuses_what_would_be_wrong(make: Callable[[], Any], steps: S
     [
         (softmax, sums_of_zeros),
         (product, products_of_zeros),
+        (product, terms_in_their_order),
         (elementwise, of_a_row),
         (product, rows_end_in_tiles),
         (product, a_little_apart),
@@ -233,7 +248,10 @@ def test_the_guard_refuses_what_would_be_wrong(make: Callable[[], Any], steps: S
     ],
 )
 def test_what_is_right_is_proven(make: Callable[[], Any], steps: Steps) -> None:
-    assert fault(scheduled(make(), steps), TARGET) is None
+    found = scheduled(make(), steps)
+    check_order(found)
+    check_first_terms(found)
+    assert fault(found, TARGET) is None
 
 
 def test_sums_are_not_divided_among_iterations_of_a_parallel_loop() -> None:

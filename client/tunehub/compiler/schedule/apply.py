@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tunehub.kernels.transfer.trace import check_vectors, fitted_to_anchor, is_tensorized, replayed, transfer
+from tunehub.tir.first_terms import check_first_terms
 from tunehub.tir.guard import (
     check_exact,
     check_features,
@@ -42,6 +43,7 @@ def apply_candidate(mod: IRModule, candidate: Candidate, target: Target, fit: Te
         check_headers(features)
         schedule = _by_trace(mod, candidate, import_trace(record.trace), target)
         check_order(schedule.mod["main"])
+        check_first_terms(schedule.mod["main"])
     check_function(schedule.mod["main"], mod["main"], target)
     return schedule
 

@@ -13,6 +13,7 @@ from tunehub.kernels.symbolic.pieces import piece_of, without_shared_blocks
 from tunehub.kernels.symbolic.schedule import fewest_for_threads, rewrites_layouts
 from tunehub.kernels.template_fit import TemplateFit, machine_for
 from tunehub.tir.cpu_check import check_proven
+from tunehub.tir.first_terms import check_first_terms
 from tunehub.tir.guard import check_features, check_function, check_order
 from tunehub.tir.nodes import main_module
 from tunehub.tir.open_axes import OpenAxes, separate_axes
@@ -50,6 +51,7 @@ def by_trace(function: PrimFunc, target: Target, trace: Any) -> PrimFunc:
     check_features(required_features(trace), target)
     schedule = apply_exact(main_module(piece), import_trace(trace))
     check_order(schedule.mod["main"])
+    check_first_terms(schedule.mod["main"])
     return _over(function, axes, piece, schedule, target)
 
 
