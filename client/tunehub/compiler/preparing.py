@@ -166,8 +166,9 @@ def _accuracy_passes(target: Target, precision: Precision) -> list[Pass]:
     from tunehub.graph.numerics.accurate_math import accurate_math
     from tunehub.graph.numerics.wide_sums import wide_sums
     from tunehub.graph.products import gpu_products, gpu_products_in_tf32
+    from tunehub.graph.row_axes import rows_in_one_axis
 
-    return [accurate_math, wide_sums, gpu_products_in_tf32 if precision == "tf32" else gpu_products]
+    return [accurate_math, wide_sums, rows_in_one_axis, gpu_products_in_tf32 if precision == "tf32" else gpu_products]
 
 
 def _attention_passes(target: Target) -> list[Any]:
