@@ -70,10 +70,10 @@ def test_steps_give_numpys_logits(kind: str, precision: Any, largest: float) -> 
     compiled = compile_model(
         small(tied=True, qkv_bias=True), kind, cpu(AVX512_VNNI), precision=precision, functions=STEPS
     )
-    arrays = [random_array(each, compiled.exported.quantization.bits) for each in compiled.exported.parameters]
+    arrays = [random_array(each, compiled.quantization.bits) for each in compiled.parameters]
     weights = [tvm.runtime.tensor(each) for each in arrays]
     session = compiled.session(weights, tvm.cpu(), CacheSizes(sequences=2, tokens=128, chunk=32))
-    reference = NumpyDecoder(compiled.exported, arrays)
+    reference = NumpyDecoder(compiled, arrays)
     first, second = session.open(), session.open()
     found = [session.prefill(first, [3, 1, 4, 1, 5]).numpy()[0]]
     session.prefill(second, [2, 7])
