@@ -1,32 +1,29 @@
 """Products with weights that a graph makes of quantised ones, on CPUs: one function each, which reads these as they
-lie. Else all weights of a layer are made floats, and transposed, at every call. Rows of a quantised table likewise.
+lie. Else all weights of a layer are made floats, and transposed, at every call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunehub.graph.kernel_calls import Kernels, rewritten
+from tunehub.graph.kernel_calls import rewritten
 from tunehub.graph.quantised.dequantisation import Dequantised, dequantised_from
 from tunehub.kernels.cpu.dot_product import dot_product_of
 from tunehub.kernels.cpu.packed_products import product_function
 from tunehub.kernels.cpu.packed_weights import PackedProduct, lanes_of
-from tunehub.kernels.cuda.low_batch.weights import WORD_BITS
 from tunehub.tir.nodes import bound_value, operator_of, shape_of, static_shape, tensor_class, tensor_type
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Call, Expr
-    from tunehub.kernels.cuda.low_batch.weights import Format
     from tunehub.target.types import Target
-    from tunehub.tir.types import GlobalVar, IRModule, PrimExpr, Tensor
+    from tunehub.tir.types import GlobalVar, IRModule
 
 _FLOATS = ("float32", "float16", "bfloat16")
-_NAME, _ROWS = "packed_matmul", "packed_rows"
+_NAME = "packed_matmul"
 
 
 def with_packed_products(
@@ -54,13 +51,10 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         self._dot_lanes = dot.lanes if dot is not None and dot.group == 4 else 0
         self._made: dict[Any, Dequantised | None] = {}
         self._functions: dict[Any, Any] = {}
-        self._kernels = Kernels(self.builder_)
         self.count, self.rounds = 0, False
 
     def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
-        if operator_of(call) == "relax.take":
-            return self._taken(call)
         if operator_of(call) != "relax.matmul":
             return call
         made, shape = self._dequantised(call), shape_of(call.args[0])
@@ -81,16 +75,6 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
             self._functions[key] = self.builder_.add_func(made, _NAME)
         self.rounds |= product.integers
         return self._functions[key]
-
-    def _taken(self, call: Call) -> Expr:
-        """Rows of a quantised table, without the others."""
-        axis, made = call.attrs.axis, self._quantised(call.args[0])
-        if made is None or axis is None or int(axis) != 0:
-            return call
-        dtype = str(tensor_type(call).dtype)
-        arguments = (call.args[1], made.weights, made.scales)
-        how = (made.format, dtype)
-        return self._kernels.call(partial(_rows, form=made.format, dtype=dtype), *arguments, name=_ROWS, how=how)
 
     def _product(self, made: Dequantised, rows: int, depth: int) -> PackedProduct:
         bits = made.format.bits
@@ -114,22 +98,6 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         if source not in self._made:
             self._made[source] = dequantised_from(source, self.lookup_binding, self._mod, _FLOATS)
         return self._made[source]
-
-
-def _rows(indices: Tensor, words: Tensor, scales: Tensor, *, form: Format, dtype: str) -> Tensor:
-    """Rows of a table [N, K], as floats [..., K]."""
-    from tvm import te, tirx
-
-    in_word = WORD_BITS // form.bits
-
-    def element(*at: PrimExpr) -> PrimExpr:
-        row, k = indices(*at[:-1]), at[-1]
-        number = (words[row, k // in_word] >> (k % in_word * form.bits).astype("uint32")) & tirx.const(
-            2**form.bits - 1, "uint32"
-        )
-        return (number.astype(dtype) - tirx.const(form.offset, dtype)) * scales[row, k // form.group]
-
-    return te.compute((*indices.shape, words.shape[1] * in_word), element, name=_ROWS)
 
 
 def _widest(target: Target) -> int:

@@ -5,6 +5,8 @@ weight is read from memory as it lies, and becomes a number in registers.
 * In integers, by ``vpdpbusd``, with activations in 8 bits; sums of a group are exact.
 
 Threads share rows of weights; a block of ``_ROWS`` of these is multiplied with as many rows of activations at a time.
+With one row of activations, rows of weights are read one after the other: of several at once, memory gives half as much
+(Zen 4).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, Index, PrimExpr, PrimFunc, Stmt, Tensor
 
 _ROWS = 4  # of weights, and of activations, whose sums are kept in registers
+_CHAINS = 4  # sums of a row that do not wait for each other
 _TABLE_LANES = 16
 _TOGETHER = 8  # blocks of rows of weights that are multiplied with a block of activations, one after the other
 _LOW_BITS = 0x0F0F0F0F
@@ -83,12 +86,16 @@ class _ProductWriter:
     def _products(self) -> Stmt:
         from tvm import tirx
 
-        height = _divisor(self.product.rows, _ROWS)
-        blocks = self.product.rows // height
-        together = 1 if self.rows.are_one else _divisor(blocks, _TOGETHER)
+        most = _divisor(self.product.rows, _ROWS)
+        together = most * (1 if self.rows.are_one else _divisor(self.product.rows // most, _TOGETHER))
 
         def tiles(part: PrimExpr, row: PrimExpr, wide: int) -> Stmt:
-            return serial("block", together, lambda at: self._tile((part * together + at) * height, row, height, wide))
+            height = 1 if wide == 1 else most
+
+            def tile(at: PrimExpr) -> Stmt:
+                return self._tile(part * together + at * height, row, height, wide)
+
+            return serial("block", together // height, tile)
 
         def part(at: PrimExpr) -> Stmt:
             if self.rows.are_one:
@@ -100,7 +107,7 @@ class _ProductWriter:
                 serial("rest", rest, lambda row: tiles(at, whole * _ROWS + row, 1)),
             )
 
-        return parallel("part", blocks // together, part)
+        return parallel("part", self.product.rows // together, part)
 
     def _tile(self, first: PrimExpr, row: PrimExpr, height: int, wide: int) -> Stmt:
         """``height`` rows of weights from ``first`` on, times ``wide`` rows of activations from ``row`` on."""
@@ -178,12 +185,12 @@ class _FloatProducts(_ProductWriter):
             [self.activations.number(row + m, chunk, at) for at in range(self.product.in_word)] for m in range(wide)
         ]
         if wide == 1:
-            parts = self._own(own, "part", height)
+            parts = self._own(own, "part", _CHAINS)
             statements += vectors.clear(parts)
             for at, x in enumerate(data[0]):
-                statements += [vectors.add(parts[n], self._number(words[n], at) * x) for n in range(height)]
-            scaled = [vectors.get(parts[n]) * vectors.get(scales[n]) for n in range(height)]
-            return sequence([*statements, *(vectors.add(sums[0, n], each) for n, each in enumerate(scaled))])
+                statements.append(vectors.add(parts[at % _CHAINS], self._number(words[0], at) * x))
+            total = sum((vectors.get(each) for each in parts[1:]), vectors.get(parts[0]))
+            return sequence([*statements, vectors.add(sums[0, 0], total * vectors.get(scales[0]))])
         (weight,) = self._own(own, "weight", 1)
         for at in range(self.product.in_word):
             for n in range(height):
