@@ -1,7 +1,8 @@
-"""Small language models, as the client exports them: what they are, their weights, and where they run."""
+"""Small language models, as the client and as others export them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -31,3 +32,26 @@ def small(config: ModelConfig = LLAMA, **changes: Any) -> ModelConfig:
 
 TINY = small(hidden=64, intermediate=96, heads=4, head_dim=16, vocabulary=200)
 """So small that numpy computes it in no time."""
+
+
+def with_open_vocabulary(config: ModelConfig, quantization_name: str, target: Any, functions: Sequence[str]) -> Any:
+    """The module of a model in the form of MLC-LLM's own Llama: how many words there are is open, and logits are
+    computed in the type of activations first."""
+    from tvm.relax.frontend import nn
+
+    from tunehub.models import export
+    from tunehub.models.decoder import Decoder
+    from tunehub.models.quantization import linear, quantization
+
+    kind = quantization(quantization_name)
+    opened = small(config, vocabulary="vocab_size")
+
+    class Opened(Decoder):  # type: ignore[misc]
+        def _logits(self, hidden: Any) -> Any:
+            return self.lm_head(hidden).astype("float32")
+
+    model = Opened(opened, kind)
+    model.lm_head = linear(config.hidden, opened.vocabulary, kind)
+    model.create_tir_paged_kv_cache = export._cache_creator(config, kind, target)
+    with target:
+        return model.export_tvm(spec=nn.spec.ModuleSpec.from_raw(export._specs(config, kind, functions), model))[0]

@@ -97,12 +97,12 @@ def dequantized(words: Tensor, scales: Tensor, shape: tuple[int, ...], kind: Qua
     """The weight of ``shape`` in floats; groups lie along its last axis."""
 
     def kernel(q_weight: TETensor, q_scale: TETensor) -> TETensor:
+        extents = [tirx.IntImm("int64", n) if isinstance(n, int) else q_weight.shape[at] for at, n in enumerate(shape)]
         unpacked = te.compute(extents, lambda *at: stored_value(q_weight, at, kind))
         return te.compute(
             extents, lambda *at: (unpacked(*at) - zero) * q_scale(*at[:-1], at[-1] // GROUP), name="dequantize"
         )
 
-    extents = [tirx.IntImm("int64", each) for each in shape]
     zero = tirx.const(kind.zero, kind.dtype)
     return op.tensor_expr_op(kernel, name_hint="dequantize", args=[words, scales])
 

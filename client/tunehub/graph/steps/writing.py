@@ -241,15 +241,10 @@ def _of_tokens(step: Function, given: _Parameters, mod: IRModule) -> Function:
     embeddings, *others = step.params
     shape = shape_of(embeddings) or ()
     tokens = relax.Var("input_ids", tensor_class()((shape[0] * shape[1],), "int32"))
-    builder = relax.BlockBuilder()
-    embedding = builder.add_func(embed, _EMBED)
-    with builder.function("whole", [tokens, *given.weights]):
-        with builder.dataflow():
-            embedded = builder.emit(relax.Call(embedding, [tokens, *given.weights]))
-            whole = builder.emit_output(relax.op.reshape(embedded, shape))
-        builder.emit_func_output(whole)
-    before = builder.get()["whole"].inline_functions({embedding: embed}).body
-    blocks = [*before.blocks, relax.BindingBlock([relax.VarBinding(embeddings, before.body)]), *step.body.blocks]
+    own = relax.utils.copy_with_new_vars(embed)  # not inlined: that renames open sizes that calls of kernels are told
+    before = own.bind_params(dict(zip(own.params, [tokens, *given.weights], strict=True))).body
+    reshaped = relax.VarBinding(embeddings, relax.op.reshape(before.body, shape))
+    blocks = [*before.blocks, relax.BindingBlock([reshaped]), *step.body.blocks]
     whole = relax.DataflowBlock([binding for block in blocks for binding in block.bindings])
     body = relax.SeqExpr([whole], step.body.body)
     return relax.Function([tokens, *others], body, tensor_type(step.body), attrs=step.attrs)
