@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _ROW_BLOCK = 16  # rows of a block of decode at most
 _FEWEST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
+_ENOUGH_PAGES, _MOST_TURNS = 48, 4  # of a block; blocks one after the other
 _MOST_PARTS = 256  # of a sequence: those of 16 rows have room where keys were
 _RESIDENT = 2  # blocks of decode for which the compiler leaves registers
 _MORE = 4  # row_max and row_sum behind a part's row, in float32
@@ -101,9 +102,11 @@ def pages_of_block(pages: PrimExpr, batch: PrimExpr, heads: int, tile: DecodeTil
     more parts than there is room for; all where there are too many sequences for blocks that are counted."""
     from tvm import tirx
 
-    wanted = tile.blocks * device.multiprocessors
-    step = wanted * tile.warps
-    pages_of_warp = tirx.floordiv(pages * heads + (step - 1), step)
+    work, enough = pages * heads, const(_ENOUGH_PAGES * device.multiprocessors)
+    # More blocks than there are at a time, where each has enough to do: multiprocessors are not equally fast.
+    blocks = tirx.min(tirx.max(tirx.floordiv(work, enough), const(tile.blocks)), const(_MOST_TURNS * tile.blocks))
+    step = blocks * (device.multiprocessors * tile.warps)
+    pages_of_warp = tirx.floordiv(work + (step - 1), step)
     each = tirx.max(tirx.max(pages_of_warp, const(1)) * tile.warps, tirx.floordiv(pages, const(_MOST_PARTS)) + 1)
     return tirx.Select(batch * heads <= COUNTERS, each, pages + 1)
 

@@ -7,7 +7,8 @@
 //
 // Operands lie in shared memory in rows of 128 bytes, 64 elements each, swizzled by 128 bytes.
 
-constexpr int PARTS = D / 64, LINE = 128, LOADERS = THREADS / CHUNKS, LOADS = KEYS / LOADERS;
+constexpr int PARTS = D / 64, LINE = 128, LOADERS = THREADS / CHUNKS, LOADS = (KEYS + LOADERS - 1) / LOADERS;
+constexpr bool STAGGERED = BLOCK_ROWS > 64;
 constexpr int QUERY_BYTES = BLOCK_ROWS * D * 2, TILE_BYTES = KEYS * D * 2;
 
 // Where 16 bytes of a row are, of `rows` in all.
@@ -25,14 +26,16 @@ __device__ __forceinline__ void fetch(unsigned to, const char* from, const Task&
 #pragma unroll
   for (int i = 0; i < LOADS; ++i) {
     const int key = i * LOADERS + own;
+    if (KEYS % LOADERS && key >= KEYS) break;
     copy<16>(to + place<KEYS>(key, chunk), from + (long long)rows[i] * (D * 2) + chunk * 16, tile + key < task.stop);
   }
 }
 
 __device__ __forceinline__ void fetch_queries(unsigned to, const char* queries, const Task& task) {
 #pragma unroll
-  for (int i = 0; i < BLOCK_ROWS / LOADERS; ++i) {
+  for (int i = 0; i < (BLOCK_ROWS + LOADERS - 1) / LOADERS; ++i) {
     const int row = i * LOADERS + threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS, own = min(task.first + row, task.last);
+    if (BLOCK_ROWS % LOADERS && row >= BLOCK_ROWS) break;
     copy<16>(to + place<BLOCK_ROWS>(row, chunk), queries + query_row(task, own) * (D * 2) + chunk * 16,
              task.first + row <= task.last);
   }
@@ -98,13 +101,21 @@ __device__ __forceinline__ void attention(const void* queries, const int* starts
   const int all_end = keys_end(task, task.first / G), all_begin = keys_begin(task, task.last / G);
   float s[KEYS / 8][4], factors[2];
   unsigned w[KEYS / 16][4];
+  // Weights of a step in place of its scores.
   const auto softmax_of = [&](int at) {
     const int tile = task.begin + at * KEYS;
     if (tile + KEYS > all_end || tile < all_begin) hide(s, which, tile);
     weigh(state, s, factors, scale);
   };
+  const auto all_weights_of = [&](int at) { softmax_of(at), rescale(state, factors), pack(w, s); };
+  const auto fetch_next = [&](int at) {
+    if (at + 2 < count) fetch_keys(at + 2);
+    fetch_values(at + 1);
+    copies_end();
+  };
+  const bool late = STAGGERED && warp / 4 % 2;  // makes its softmax while others multiply, which make theirs behind products
   if (count > 0) {
-    // Step 1. Queries and the first keys; scores of the first step, and its softmax.
+    // Step 1. Queries and the first keys; scores of the first step.
     fetch_queries(base, (const char*)queries, task);
     fetch_keys(0);
     copies_end();
@@ -114,24 +125,31 @@ __device__ __forceinline__ void attention(const void* queries, const int* starts
     copies_end();
     multiply_scores(&s[0][0], own_queries, key_tile(0));
     have_scores_alone(&s[0][0]);
-    softmax_of(0);
-    pack(w, s);
-    // Step 2. Mainloop: scores of the next step, whose softmax is made while this one is weighted.
+    if (!late) all_weights_of(0);
+    // Step 2. Mainloop: scores of the next step, and this step is weighted.
     for (int at = 0; at < count - 1; ++at) {
       meet_copies();
-      multiply_scores(&s[0][0], own_queries, key_tile(at + 1));
-      if (at + 2 < count) fetch_keys(at + 2);
-      fetch_values(at + 1);
-      copies_end();
-      multiply_weights(&state.out[0][0], &w[0][0], value_tile(at));
-      have_scores(&s[0][0]);
-      softmax_of(at + 1);
-      have_outputs(&state.out[0][0], &w[0][0]);
-      rescale(state, factors);
-      pack(w, s);
+      if (late) {
+        fetch_next(at);
+        all_weights_of(at);
+        multiply_scores(&s[0][0], own_queries, key_tile(at + 1));
+        multiply_weights(&state.out[0][0], &w[0][0], value_tile(at));
+        have_scores_alone(&s[0][0]);
+        have_outputs(&state.out[0][0], &w[0][0]);
+      } else {
+        multiply_scores(&s[0][0], own_queries, key_tile(at + 1));
+        fetch_next(at);
+        multiply_weights(&state.out[0][0], &w[0][0], value_tile(at));
+        have_scores(&s[0][0]);
+        softmax_of(at + 1);
+        have_outputs(&state.out[0][0], &w[0][0]);
+        rescale(state, factors);
+        pack(w, s);
+      }
     }
     // Step 3. The last step is weighted.
     meet_copies();
+    if (late) all_weights_of(count - 1);
     multiply_weights(&state.out[0][0], &w[0][0], value_tile(count - 1));
     have_outputs(&state.out[0][0], &w[0][0]);
   }

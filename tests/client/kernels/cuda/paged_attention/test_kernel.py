@@ -161,7 +161,7 @@ def _random_prefillings(count: int) -> list[Prefilling]:
             windows = tuple((begin, chance.randint(0, begin)) for begin in begins)
         sizes = chance.choice([1, 2]), chance.choice([1, 3, 4, 7, 8]), chance.choice([64, 96, 128])
         if sizes[2] != 96 and chance.random() < 0.3:
-            tile = PagedWarpgroupTile(groups=chance.choice([1, 2]), keys=chance.choice([64, 128]))
+            tile = PagedWarpgroupTile(groups=chance.choice([1, 2, 3]), keys=chance.choice([64, 128]))
         made.append(
             Prefilling(queries, keys, *sizes, chance.choice(["float16", "bfloat16"]), causal, windows, 0, tile, paged)
         )
