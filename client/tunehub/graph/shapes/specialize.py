@@ -3,6 +3,9 @@
 ``main`` becomes a function that compares the extents of its inputs with the chosen sizes, and calls the function that
 was made for them, else the one for all sizes. All are functions of their own: passes, records and templates meet static
 shapes. TVM's VM holds equal constants once, so functions that pack a weight alike share it.
+
+Of a module without ``main``, as language models are, all functions that can be called from outside become such, each
+for the dimensions that its own inputs have.
 """
 
 from __future__ import annotations
@@ -39,8 +42,8 @@ def check_sizes(mod: IRModule, sizes: Sizes) -> None:
     symbols in the shapes of the inputs of ``mod``."""
     if not isinstance(sizes, Mapping):
         raise SettingError(sizes, "is no dict of sizes by open dimension", place=_PLACE, remedy=_EXAMPLE)
-    main = _main(mod)
-    known = {} if main is None else {symbol_name(symbol): _described(main, symbol) for symbol in _symbols(main)}
+    entries = list(_entries(mod).values())
+    known = {symbol_name(symbol): _described(each, symbol) for each in reversed(entries) for symbol in _symbols(each)}
     for name, values in sizes.items():
         if name not in known:
             all_known = ", ".join(known.values())
@@ -48,40 +51,50 @@ def check_sizes(mod: IRModule, sizes: Sizes) -> None:
             raise SettingError(name, "is no open dimension of the model's inputs", place=_PLACE, remedy=remedy)
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise SettingError(values, "is no list of sizes", place=f"{_PLACE}, {name}", remedy=_EXAMPLE)
-        for value in values:
-            _check_size(name, value, *bounds_of(main, name))
+        for value, entry in itertools.product(values, entries):
+            if name in map(symbol_name, _symbols(entry)):
+                _check_size(name, value, *bounds_of(entry, name))
 
 
 def specialized(mod: IRModule, sizes: Sizes) -> IRModule:
     """``mod`` with functions for every combination of ``sizes``, which :func:`check_sizes` has passed: ``main`` calls
-    them. They are called ``main_batch_8``, and ``main_open`` is for all other sizes. Without sizes it is ``mod``."""
+    them. They are called ``main_batch_8``, and ``main_open`` is for all other sizes; so are those of other functions
+    where there is no ``main``. Without sizes it is ``mod``."""
     if not sizes:
         return mod
     mod = keep_effects(without_conditions(mod))  # conditions in shapes are no more where sizes are known
-    main = _main(mod)
-    others = {variable: function for variable, function in mod.functions.items() if variable.name_hint != _MAIN}
+    entries = {name: (function, _own(function, sizes)) for name, function in _entries(mod).items()}
+    entries = {name: entry for name, entry in entries.items() if entry[1]}
+    others = {variable: function for variable, function in mod.functions.items() if variable.name_hint not in entries}
     builder = relax.BlockBuilder(tvm.IRModule(others, attrs=mod.attrs))
     names = _Names(str(variable.name_hint) for variable in mod.get_global_vars())
-    opened = names.free(f"{_MAIN}_open")
-    target = _added(builder, relax.utils.copy_with_new_vars(main), opened)
-    chosen = [(values, _added(builder, *_static(main, values, names))) for values in _combinations(sizes)]
-    _add_main(builder, main, target, chosen)
+    for name, (function, own) in entries.items():
+        opened = _added(builder, relax.utils.copy_with_new_vars(function), names.free(f"{name}_open"))
+        static = (_static(name, function, values, names) for values in _combinations(own))
+        chosen = [(values, _added(builder, *made)) for values, made in zip(_combinations(own), static, strict=True)]
+        _add_entry(builder, name, function, opened, chosen)
     return builder.get()
+
+
+def _own(function: Function, sizes: Sizes) -> Sizes:
+    """Those of the dimensions that the inputs of ``function`` have."""
+    known = set(map(symbol_name, _symbols(function)))
+    return {name: values for name, values in sizes.items() if name in known}
 
 
 def note_of_weights(mod: IRModule) -> str | None:
     """What the functions for chosen sizes cost in a finished module: how many bytes of weights they hold in a form of
     their own. None without such functions, or when they hold none."""
-    main = _main(mod)
-    opened = main.attrs.get(_OPEN) if main is not None and main.attrs else None
-    if opened is None:
+    entries = [function for function in _entries(mod).values() if function.attrs and _OPEN in function.attrs]
+    if not entries:
         return None
     by_function = {
         str(variable.name_hint): _weights(function)
         for variable, function in mod.functions.items()
         if isinstance(function, relax.Function)
     }
-    own = by_function.pop(str(opened), {})
+    opened = [by_function.pop(str(entry.attrs[_OPEN]), {}) for entry in entries]
+    own = {key: size for weights in opened for key, size in weights.items()}
     more = {key: size for weights in by_function.values() for key, size in weights.items() if key not in own}
     if sum(more.values()) <= _LITTLE * sum(own.values()):
         return None
@@ -112,9 +125,12 @@ def _check_size(name: str, value: object, lower: int | None, upper: int | None) 
         raise SettingError(value, "is not within the bounds that the model states", place=place, remedy=remedy)
 
 
-def _main(mod: IRModule) -> Function | None:
-    """The function ``main`` of Relax."""
-    return next((f for v, f in mod.functions.items() if v.name_hint == _MAIN and isinstance(f, relax.Function)), None)
+def _entries(mod: IRModule) -> dict[str, Any]:
+    """The function ``main`` of Relax, or else those that can be called from outside, by name."""
+    found = {str(v.name_hint): f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
+    if _MAIN in found:
+        return {_MAIN: found[_MAIN]}
+    return {name: function for name, function in found.items() if function.attrs and "global_symbol" in function.attrs}
 
 
 def _symbols(function: Function) -> tuple[Any, ...]:
@@ -139,10 +155,10 @@ class _Names:
         return name
 
 
-def _static(main: Function, values: Mapping[str, int], names: _Names) -> tuple[Any, str]:
+def _static(entry: str, function: Function, values: Mapping[str, int], names: _Names) -> tuple[Any, str]:
     known = identifiers(values)
-    name = names.free("_".join([_MAIN, *(f"{known[symbol]}_{value}" for symbol, value in values.items())]))
-    return _with(relax.utils.copy_with_new_vars(main), values), name
+    name = names.free("_".join([entry, *(f"{known[symbol]}_{value}" for symbol, value in values.items())]))
+    return _with(relax.utils.copy_with_new_vars(function), values), name
 
 
 def _with(function: Function, values: Mapping[str, int]) -> Function:
@@ -159,13 +175,17 @@ def _added(builder: BlockBuilder, function: Function, name: str) -> GlobalVar:
     return builder.add_func(function.with_attr("global_symbol", name), name)
 
 
-def _add_main(
-    builder: BlockBuilder, main: Function, opened: GlobalVar, chosen: Sequence[tuple[Mapping[str, int], GlobalVar]]
+def _add_entry(
+    builder: BlockBuilder,
+    name: str,
+    function: Function,
+    opened: GlobalVar,
+    chosen: Sequence[tuple[Mapping[str, int], GlobalVar]],
 ) -> None:
-    """The function that chooses. Its parameters, result and attributes are those of ``main``."""
-    outer = relax.utils.copy_with_new_vars(main)
-    attributes = {**dict(main.attrs.items() if main.attrs else ()), _OPEN: str(opened.name_hint)}
-    with builder.function(_MAIN, list(outer.params), attributes, pure=bool(main.is_pure)):
+    """The function that chooses. Its parameters, result and attributes are those of ``function``."""
+    outer = relax.utils.copy_with_new_vars(function)
+    attributes = {**dict(function.attrs.items() if function.attrs else ()), _OPEN: str(opened.name_hint)}
+    with builder.function(name, list(outer.params), attributes, pure=bool(function.is_pure)):
         call = relax.Call(opened, list(outer.params))
         for values, variable in reversed(chosen):
             call = relax.If(_condition(outer, values), _branch(variable, outer, values), _sequence(call))

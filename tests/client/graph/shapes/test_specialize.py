@@ -17,7 +17,7 @@ from tunehub.compiler.pipeline import build_pipeline, compile_module, explain_mo
 from tunehub.exceptions import SettingError
 from tunehub.graph.shapes import specialize
 from tunehub.graph.shapes.specialize import check_sizes, note_of_weights, specialized
-from tunehub.tir.nodes import tensor_type
+from tunehub.tir.nodes import tensor_class, tensor_type, tuple_class
 
 pytestmark = pytest.mark.slow
 
@@ -41,8 +41,11 @@ class Machine:
         return 0
 
     def __call__(self, *arrays: Any) -> Any:
+        return self.run("main", *map(tvm.runtime.tensor, arrays))
+
+    def run(self, name: str, *arguments: Any) -> Any:
         self.called.clear()
-        return self._machine["main"](*map(tvm.runtime.tensor, arrays))
+        return self._machine[name](*arguments)
 
     def chosen(self) -> list[str]:
         return [name for name in self.called if name.startswith("main_")]
@@ -232,6 +235,32 @@ def test_the_pass_and_explain_take_sizes_too(images: Any, nets: Any, target: Any
     assert explained.workloads == hub.workloads
     with pytest.raises(Exception, match="specialize: 'rows': is no open dimension"):  # of TVM's own type
         tvm.compile(mod, target, relax_pipeline=build_pipeline(target, make_hub(), {"rows": [2]}))
+
+
+def test_a_module_without_main_has_them_for_each_function_from_outside(nets: Any, target: Any, make_hub: Any) -> None:
+    """As a language model: a step of a batch, and a prompt of a sequence, with their weights in a tuple."""
+    builder, kind = relax.BlockBuilder(), tensor_class()
+    for name, shape in (("batch_decode", (symbol("batch"), 1, 8)), ("prefill", (1, symbol("length"), 8))):
+        x = relax.Var("x", kind(shape, "float32"))
+        weights = relax.Var("packed_params", tuple_class()([kind((4, 8), "float32")]))
+        with builder.function(name, [x, weights]):
+            with builder.dataflow():
+                weight = builder.emit(op.permute_dims(builder.emit(relax.TupleGetItem(weights, 0))))
+                result = builder.emit_output(op.nn.relu(builder.emit(op.matmul(x, weight))))
+            builder.emit_func_output(result)
+    hub, weight = make_hub(), nets.array(4, 8)
+    executable = compile_module(builder.get(), target, hub, specialize={"batch": [2]})
+    assert not hub.failures
+    machine = Machine(executable)
+    for name, shape, chosen in (
+        ("batch_decode", (2, 1, 8), "batch_decode_batch_2"),
+        ("batch_decode", (3, 1, 8), "batch_decode_open"),
+        ("prefill", (1, 2, 8), None),
+    ):
+        data = nets.array(*shape)
+        found = machine.run(name, tvm.runtime.tensor(data), [tvm.runtime.tensor(weight)]).numpy()
+        np.testing.assert_allclose(found, np.maximum(data @ weight.T, 0), rtol=1e-4, atol=1e-5)
+        assert [each for each in machine.called if each.startswith("batch_decode_")] == ([chosen] if chosen else [])
 
 
 def test_when_functions_cannot_be_made_the_one_for_all_sizes_serves(
