@@ -4,7 +4,7 @@
 --contexts 512,8192 --against torch,torch_compiled --out FILE.jsonl`` compiles each model once and measures, in turns,
 steps of every batch at every context and prompts of the lengths ``--prompts``; each runtime has a process of its own.
 ``--device cpu`` does so on this CPU, with PyTorch eager and compiled. A line of JSON for each figure goes to FILE while
-it is measured; logits are compared with PyTorch's, which computes a quantised model with the floats of its words.
+it is measured; logits are compared with those that PyTorch computes in float32 of the same weights.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tunehub.compiler.workers.process import WorkerProcess
 
 OURS = "tunehub"
+_WIDE = "PyTorch in float32"
 _LIMIT_S = 1200.0
 _RAGGED = 7  # how much shorter each prompt is than the one before, of those whose logits are compared
 _COMPARED = 4  # sequences of them
@@ -75,8 +76,8 @@ class LanguageRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LanguageComparison:
-    """`facts` by runtime, and `errors` of those that were not ready; `apart`: how far logits are from the first
-    reference's, PyTorch's, where there is one, relative to the largest."""
+    """`facts` by runtime, and `errors` of those that were not ready; `apart`: how far logits are, relative
+    to the largest, from those that PyTorch computes in float32, or without it from those of TVM's default."""
 
     facts: Mapping[str, LanguageFacts]
     errors: Mapping[str, str]
@@ -175,12 +176,16 @@ def _apart(workers: Mapping[str, WorkerProcess], case: LanguageCase, asked: Aske
     """How far logits are apart, of prompts of several lengths and of a step of all of them."""
     longest = min(asked.prompts)
     lengths = [max(1, longest - _RAGGED * each) for each in range(min(_COMPARED, case.sequences))]
+    requests = {name: ("logits", name) for name in workers}
+    torch = next((name for name in workers if name.startswith("torch")), None)
+    if torch is not None:
+        requests[_WIDE] = ("wide_logits", torch)
     found = {}
-    for name, worker in workers.items():
-        kind, value = worker.ask(("logits", lengths), _LIMIT_S)
+    for label, (request, name) in requests.items():
+        kind, value = workers[name].ask((request, lengths), _LIMIT_S)
         if kind == "ok":
-            found[name] = value
-    reference = next((name for name in ("torch", "default", OURS) if name in found), None)
+            found[label] = value
+    reference = next((name for name in (_WIDE, "torch", "default", OURS) if name in found), None)
     if reference is None:
         return {}
     return {name: difference([value], [found[reference]]) for name, value in found.items() if name != reference}

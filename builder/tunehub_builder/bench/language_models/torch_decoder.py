@@ -16,7 +16,7 @@ class TorchDecoder:
 
         if config.experts is not None or config.window or config.rope_scaling is not None:
             raise NotImplementedError("mixtures of experts, windows and scaled rotary embeddings in PyTorch")
-        self.config, self._weights = config, weights
+        self.config, self.weights = config, weights
         place = weights["model.norm.weight"].device
         steps = torch.arange(0, config.head_dim, 2, device=place).float() / config.head_dim
         self._rates = 1.0 / (config.rope_theta**steps)
@@ -25,7 +25,7 @@ class TorchDecoder:
         """Keys and values of all layers, zeros: `[layers, batch, heads, tokens, size]`."""
         import torch
 
-        config, like = self.config, self._weights["model.norm.weight"]
+        config, like = self.config, self.weights["model.norm.weight"]
         shape = (config.layers, batch, config.kv_heads, tokens, config.head_dim)
         return tuple(torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in range(2))
 
@@ -50,7 +50,7 @@ class TorchDecoder:
         from torch.nn import functional
 
         config, (batch, length) = self.config, words.shape
-        x = functional.embedding(words, self._weights["model.embed_tokens.weight"])
+        x = functional.embedding(words, self.weights["model.embed_tokens.weight"])
         for number in range(config.layers):
             name = f"model.layers.{number}."
             qkv = self._linear(self._norm(x, f"{name}input_layernorm"), f"{name}self_attn.qkv_proj")
@@ -68,12 +68,12 @@ class TorchDecoder:
     def _linear(self, x: Any, name: str) -> Any:
         from torch.nn import functional
 
-        return functional.linear(x, self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias"))
+        return functional.linear(x, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"))
 
     def _norm(self, x: Any, name: str) -> Any:
         from torch.nn import functional
 
-        return functional.rms_norm(x, (self.config.hidden,), self._weights[f"{name}.weight"], self.config.epsilon)
+        return functional.rms_norm(x, (self.config.hidden,), self.weights[f"{name}.weight"], self.config.epsilon)
 
     def _turned(self, x: Any, positions: Any) -> Any:
         """Rotary embeddings; the halves of a head are pairs."""

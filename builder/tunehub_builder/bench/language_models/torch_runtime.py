@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tunehub_builder.bench.language_models.case import LanguageCase, LanguageFacts, Logits, as_logits
@@ -60,6 +60,13 @@ class TorchLanguageModel:
 
     def logits(self, lengths: Sequence[int]) -> Logits:
         """See :class:`LanguageRuntime`; each prompt and its further word at once, without a cache."""
+        return self._logits(self._decoder, lengths)
+
+    def wide_logits(self, lengths: Sequence[int]) -> Logits:
+        """The same of the same weights, computed in float32."""
+        return self._logits(TorchDecoder(self._case.config, WidenedWeights(self._decoder.weights)), lengths)
+
+    def _logits(self, decoder: TorchDecoder, lengths: Sequence[int]) -> Logits:
         import torch
 
         before: list[Any] = []
@@ -69,7 +76,7 @@ class TorchLanguageModel:
             for count, word in zip(lengths, further, strict=True):
                 words = self._case.words(count, count)
                 for found, each in ((before, words), (after, [*words, word])):
-                    found.append(self._decoder.prompt(torch.tensor([each], device=self._case.device)).cpu().numpy())
+                    found.append(decoder.prompt(torch.tensor([each], device=self._case.device)).cpu().numpy())
         return as_logits([*before, *after])
 
     def _step(self, batch: int, context: int, steps: int) -> Callable[[], Any]:
@@ -96,6 +103,22 @@ class TorchLanguageModel:
 
         if self._case.device == "cuda":
             torch.cuda.synchronize()
+
+
+class WidenedWeights(Mapping[str, Any]):
+    """Weights in float32, each made when it is read."""
+
+    def __init__(self, weights: Mapping[str, Any]) -> None:
+        self._weights = weights
+
+    def __getitem__(self, name: str) -> Any:
+        return self._weights[name].float()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
 
 
 def _warm(run: Callable[[], Any]) -> Callable[[], Any]:
