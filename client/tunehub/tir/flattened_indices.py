@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tunehub.tir.flattening import Flattening, flattening, with_opaque_blocks
-from tunehub.tir.index_expressions import compiled, operator_name, parts_of
+from tunehub.tir.index_expressions import BINARY, compiled, operator_name, parts_of
 from tunehub.tir.nodes import buffer_kind, buffer_of, children, integer, main_module
 from tunehub.tir.versions import LOADS
 
@@ -83,7 +83,7 @@ def _collect(node: Node, here: _Load, found: list[_Load]) -> None:
         for branch, met in zip(branches, (True, False), strict=True):
             _collect(branch, here._replace(conditions=(*here.conditions, (condition, met))), found)
         return
-    for part in (*children(node), *parts_of(node)):
+    for part in (*(() if kind in BINARY else children(node)), *parts_of(node)):
         _collect(part, here, found)
 
 

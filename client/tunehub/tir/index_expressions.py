@@ -147,6 +147,8 @@ def is_variable(expression: Index) -> bool:
 
 def parts_of(expression: Node) -> list[Number]:
     """The expressions that one is made of, from left to right."""
+    if type(expression).__name__ in BINARY:  # most are, and asking for what is not there takes long
+        return [expression.a, expression.b]
     fields = (getattr(expression, name, None) for name in _PARTS)
     return [*(part for part in fields if part is not None), *getattr(expression, "args", ())]
 
