@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.low_batch.choice import chosen
 from tunehub.kernels.cuda.low_batch.product import MOST_ROWS, LowBatchExtents, find_product, has_low_batch
-from tunehub.kernels.cuda.low_batch.rule import by_warpgroups
 from tunehub.kernels.cuda.low_batch.schedule import apply
 from tunehub.kernels.cuda.low_batch.taken_apart import TakenApart, taken_apart
 from tunehub.kernels.cuda.low_batch.tile import AnyTile, WgmmaTile
@@ -47,7 +46,7 @@ def few_rows(whole: OpenFunction, target: Target) -> list[SizeBranch]:
     for length in (*_LENGTHS, *(_MORE_OF_QUANTISED if first.extents.weights.group else ())):
         piece = whole.piece(length)
         product = find_product(piece)
-        if product is None or by_warpgroups(piece, product.extents, target):
+        if product is None:
             break
         tile = chosen(product.extents, asked, device, has_warpgroups)
         try:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 NAME, VERSION, ALONE = "low_batch", 1, False
 TEMPLATES = {NAME: StagedTile, "low_batch_direct": DirectTile, "low_batch_warpgroups": WgmmaTile}
-_FEW = 8  # rows, up to which no kernel for warpgroups is as fast
+FEW = 8  # rows, up to which no kernel for warpgroups is as fast
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,11 +100,6 @@ def _check_others(mod: IRModule, extents: LowBatchExtents, target: Target) -> No
         return
     if extents.rows == 1:
         raise NoTileError("TVM's own schedule of a product with a vector reads weights as fast")
-    if by_warpgroups(mod, extents, target):
+    matmul = None if extents.rows <= FEW else warpgroups.matmul_in(mod)
+    if matmul is not None and warpgroups.expected_s(matmul, target) is not None:
         raise NoTileError(f"a kernel for warpgroups is as fast for {extents.rows} rows")
-
-
-def by_warpgroups(mod: IRModule, extents: LowBatchExtents, target: Target) -> bool:
-    """Whether a kernel for warpgroups is as fast for the product of ``mod``: of many rows, and weights as they are."""
-    matmul = None if extents.weights.group or extents.rows <= _FEW else warpgroups.matmul_in(mod)
-    return matmul is not None and warpgroups.expected_s(matmul, target) is not None

@@ -110,13 +110,22 @@ def _call(product: LowBatchProduct, tile: AnyTile, result: Buffer, first: PrimEx
             at(product.weights),
             at(product.weights if product.scales is None else product.scales),
             at(result, first),
-            at(result, const(int(product.extents.rows > 1), element_type(first)), first),
+            at(result, *_second_row(result, first), first),
             first,
             *([] if pool is None else [at(pool), at(pool, buffer_kind(pool).shape[0] - 1)]),
             const(product.extents.rows),
             source_code=source(product.extents, tile),
         )
     )
+
+
+def _second_row(result: Buffer, column: PrimExpr) -> list[PrimExpr]:
+    """Where a result's second row is along its axes of rows; the first one where it has no other."""
+    left, places = 1, []
+    for extent in map(int, reversed(buffer_kind(result).shape[:-1])):
+        places.append(const(left % extent, element_type(column)))
+        left //= extent
+    return places[::-1]
 
 
 def _opaque(realize: SBlockRealize, product: LowBatchProduct, tile: AnyTile, result: Buffer, first: PrimExpr) -> Stmt:

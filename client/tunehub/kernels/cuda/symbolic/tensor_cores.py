@@ -5,6 +5,7 @@ schedule, which serves the other sizes. One is launched when the function is cal
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -27,6 +28,7 @@ from tunehub.kernels.cuda.gemm.tensor_core.cost import seconds as tensor_core_s
 from tunehub.kernels.cuda.gemm.tensor_core.rule import check_headers, checked, ranked
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, matmul_of
 from tunehub.kernels.cuda.low_batch.open_rows import few_rows, quantised_apart
+from tunehub.kernels.cuda.low_batch.rule import FEW
 from tunehub.kernels.cuda.low_batch.taken_apart import WEIGHTS_MADE
 from tunehub.kernels.cuda.open_function import OpenFunction, open_function
 from tunehub.kernels.cuda.pieces import RowBlocks
@@ -60,7 +62,8 @@ _ROWS = SizeGrid((16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 
 _IMAGES = SizeGrid((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64), (1, 3, 8, 16), 2)
 _PADDED = 65  # rows from which TVM's rule takes tensor cores; of an open number it always does
 
-_HALF_OF_BULK = FEWEST_ROWS // 2
+_MOST_BULK_ROWS = 1024  # with 2,048 a product of 28,672 columns was wrong on an H200, nobody knows why
+_BULK_TRIED = 64  # tiles, among which is one that does not divide K
 _NEVER_S = 1e3  # seconds of what is not to be taken
 
 _Tile: TypeAlias = "TensorTile | WarpgroupTile | BulkTile"
@@ -84,6 +87,9 @@ def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunct
     if whole is None or many is None or (matmul is None and not few):
         return None
     chosen, made = _more_rows(many, matmul, target, few)
+    few = _kept(few, chosen, quantised=apart is not None)
+    above = (few[-1].up_to or 0) if few else 0
+    chosen = [(tile, up_to) for tile, up_to in chosen if up_to is None or up_to > above]
     if None in {tile for tile, _ in chosen}:
         made[None] = default_schedule(many.function, target)
     branches = [SizeBranch(up_to=up_to, function=made[tile]) for tile, up_to in chosen]
@@ -111,8 +117,20 @@ def _more_rows(
         if not few:
             raise
         return [(None, None)], {}
-    most = (few[-1].up_to or 0) if few else 0
-    return [(tile, up_to) for tile, up_to in chosen if up_to is None or up_to > most], made
+    return chosen, made
+
+
+def _kept(few: list[SizeBranch], chosen: Sequence[_Range], *, quantised: bool) -> list[SizeBranch]:
+    """Branches for few rows, without those that kernels for warpgroups serve as fast: of more than eight rows, and
+    weights as they are."""
+    if quantised:
+        return few
+
+    def serves(rows: int) -> bool:
+        tile = next(tile for tile, up_to in chosen if up_to is None or rows <= up_to)
+        return rows > FEW and isinstance(tile, WarpgroupTile | BulkTile)
+
+    return list(takewhile(lambda branch: not serves(branch.up_to or 0), few))
 
 
 def _pieces(whole: OpenFunction, matmul: OpenMatmul, target: Target) -> tuple[list[_Range], dict[_Tile | None, Any]]:
@@ -121,7 +139,7 @@ def _pieces(whole: OpenFunction, matmul: OpenMatmul, target: Target) -> tuple[li
     failure = "TVM's own schedule should take as little at all sizes"
     made: dict[_Tile | None, Any] = {}
     while True:
-        chosen = _within_reach(whole, matmul, tiles, device_of(target))
+        chosen = _chosen(matmul, tiles, device_of(target))
         wanted = {tile for tile, _ in chosen if tile is not None}
         if not wanted:
             raise NoTileError(failure)
@@ -152,8 +170,14 @@ def _likely(whole: OpenFunction, matmul: OpenMatmul, target: Target) -> dict[_Ti
 
 
 def _bulk_ranked(whole: OpenFunction, matmul: Matmul, device: GpuDevice) -> list[BulkTile]:
-    """The best tile of kernels with TMA loads; none where they are not for as many rows."""
-    return warpgroups.bulk_ranked(matmul, 1, device) if whole.axes.are_one else []
+    """The best tile of kernels with TMA loads; none where they are not for as many rows. K is not divided: what does so
+    was never run with an open number of rows."""
+    from tunehub.kernels.cuda.gemm.hopper.open_bulk import most_length
+
+    if not whole.axes.are_one or most_length(whole) < _MOST_BULK_ROWS or matmul.extents[1] > _MOST_BULK_ROWS:
+        return []
+    found = warpgroups.bulk_ranked(matmul, _BULK_TRIED, device)
+    return [tile for tile in found if tile.cluster == 1][:1]
 
 
 def grid_of(matmul: OpenMatmul) -> SizeGrid:
@@ -188,20 +212,6 @@ def _over_pieces(whole: OpenFunction, tile: TensorTile) -> PrimFunc:
     return whole.over(checked(piece, matmul, tile).mod["main"], length, blocks)
 
 
-def _within_reach(whole: OpenFunction, matmul: OpenMatmul, tiles: Sequence[_Tile], device: GpuDevice) -> list[_Range]:
-    """As :func:`_chosen`; sizes beyond what places of 32 bits reach have another kind of kernel."""
-    chosen = _chosen(matmul, tiles, device)
-    last, _ = chosen[-1]
-    if not isinstance(last, BulkTile):
-        return chosen
-    from tunehub.kernels.cuda.gemm.hopper.open_bulk import most_length
-
-    plain = [each for each in tiles if not isinstance(each, BulkTile)]
-    served = {tile for tile, _ in chosen}  # no kernel more where it does not matter
-    others = [each for each in plain if each in served] or plain
-    return [*chosen[:-1], (last, most_length(whole)), (_chosen(matmul, others, device)[-1][0], None)]
-
-
 def _chosen(matmul: OpenMatmul, tiles: Sequence[_Tile], device: GpuDevice) -> list[_Range]:
     """What should take least in each range of sizes; images are not left to TVM."""
     sizes, _, kernels = grid_of(matmul)
@@ -220,8 +230,8 @@ def _chosen(matmul: OpenMatmul, tiles: Sequence[_Tile], device: GpuDevice) -> li
 
 def _seconds(matmul: Matmul, tile: _Tile, device: GpuDevice) -> float:
     if isinstance(tile, BulkTile):
-        few = matmul.extents[1] <= _HALF_OF_BULK  # above, they take no longer than for all
-        return _NEVER_S if few else warpgroup_cost.bulk_seconds(matmul, tile, device) / warpgroups.MARGIN
+        measured = FEWEST_ROWS <= matmul.extents[1] <= _MOST_BULK_ROWS
+        return _NEVER_S if not measured else warpgroup_cost.bulk_seconds(matmul, tile, device) / warpgroups.MARGIN
     if isinstance(tile, WarpgroupTile):
         return warpgroup_cost.seconds(matmul, tile, device)
     return tensor_core_s(matmul, tile, device)

@@ -61,12 +61,6 @@ def test_few_rows_have_kernels_of_their_own(lead: tuple[int, ...]) -> None:
     assert {(8,), (9,), (32,), (33,)} <= set(probes(found.mod["main"]))
 
 
-@pytest.mark.skipif(not has_functions(), reason="needs TVM 0.27 or newer")
-def test_warpgroups_are_as_fast_from_nine_rows_on() -> None:
-    whole = open_function(_linear(64, 128)["main"])
-    assert whole is not None and [branch.up_to for branch in few_rows(whole, H200)] == [8]
-
-
 def test_others_have_none() -> None:
     for mod in (_linear(64, 128, "float32"), _linear(64, 60)):
         whole = open_function(mod["main"])
@@ -91,18 +85,19 @@ def test_no_row_beyond_the_end_is_read_or_written(rows: int, tmp_path: Path) -> 
     assert (out[rows:] == 7).all()
 
 
-def _quantised(form: Format, columns: int, depth: int) -> Any:
-    """A product with weights in ``form`` and a residual addition."""
+def _quantised(form: Format, columns: int, depth: int, *, is_batch: bool = False) -> Any:
+    """A product with weights in ``form`` and a residual addition; ``is_batch``: of a batch of single rows."""
     rows, k = tirx.Var("n", "int64"), te.reduce_axis((0, depth), name="k")
-    x = te.placeholder((1, rows, depth), "float16", name="x")
+    shape = (rows, 1) if is_batch else (1, rows)
+    x = te.placeholder((*shape, depth), "float16", name="x")
     words = te.placeholder((columns, depth * form.bits // WORD_BITS), "uint32", name="w")
     scales = te.placeholder((columns, depth // form.group), "float16", name="s")
-    more, wide = te.placeholder((1, rows, columns), "float16", name="r"), dequantised(words, scales, form)
+    more, wide = te.placeholder((*shape, columns), "float16", name="r"), dequantised(words, scales, form)
 
     def product(*at: Any) -> Any:
         return te.sum(x[(*at[:-1], k)].astype("float32") * wide[at[-1], k].astype("float32"), axis=k)
 
-    y = te.compute((1, rows, columns), product, name="product")
+    y = te.compute((*shape, columns), product, name="product")
     z = te.compute(y.shape, lambda *at: y(*at).astype("float16") + more(*at), name="out")
     return main_module(te.create_prim_func([x, words, scales, more, z], index_dtype_override="int64"))
 
@@ -176,9 +171,10 @@ def test_tiles_of_many_columns_read_and_write_no_row_beyond_the_end(
 
 
 @needs_warpgroups
+@pytest.mark.parametrize("is_batch", [False, True], ids=["rows", "a batch of single rows"])
 @pytest.mark.parametrize("columns", [6144, 28672], ids=["clusters", "x in registers"])
-def test_quantised_weights_have_the_tiles_of_known_numbers_of_rows(columns: int) -> None:
-    whole = open_function(_quantised(QUANTISED[0], columns, 4096)["main"], shared=True)
+def test_quantised_weights_have_the_tiles_of_known_numbers_of_rows(columns: int, is_batch: bool) -> None:
+    whole = open_function(_quantised(QUANTISED[0], columns, 4096, is_batch=is_batch)["main"], shared=True)
     assert whole is not None
     branches = few_rows(whole, H200)
     assert [branch.up_to for branch in branches] == [8, 16, 32, 64]

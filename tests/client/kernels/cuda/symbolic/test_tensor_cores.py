@@ -16,6 +16,7 @@ from tvm import te, tirx, topi
 from tunehub.compiler.schedule.ladder import schedule_function
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
+from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile
 from tunehub.kernels.cuda.gemm.matmul import Axis, Matmul
 from tunehub.kernels.cuda.gemm.open_rows import OpenMatmul, open_matmul
 from tunehub.kernels.cuda.gemm.tensor_core import rule as tensor_core_rule
@@ -29,6 +30,7 @@ from tunehub.kernels.cuda.symbolic.tensor_cores import _ROWS, open_sizes
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.kernels.devices.known import default_device
 from tunehub.records.lookup import EmptyLookup
+from tunehub.tir.branches import SizeBranch
 from tunehub.tir.cuda import nvrtc
 from tunehub.tir.nodes import main_module
 from tunehub.tir.symbols import probes
@@ -136,12 +138,23 @@ def test_many_rows_of_a_large_product_have_kernels_with_tma_loads_as_a_known_num
     matmul = open_matmul(whole, warpgroups.matmul_in)
     assert matmul is not None
     tiles = list(open_tensor_cores._likely(whole, matmul, H200))
-    chosen = open_tensor_cores._within_reach(whole, matmul, tiles, DEVICE)
-    for rows in (64, 128, 256, 512, 1024, 4096):
+    chosen = open_tensor_cores._chosen(matmul, tiles, DEVICE)
+    for rows in (32, 128, 256, 1024):
         tile = next(each for each, up_to in chosen if up_to is None or rows <= up_to)
-        assert tile == warpgroups.best(matmul.at(rows), DEVICE)[0][1]
-    (*_, (_, reach), (last, beyond)) = chosen
-    assert reach == 349525 and beyond is None and not isinstance(last, BulkTile)
+        assert isinstance(tile, BulkTile) == isinstance(warpgroups.best(matmul.at(rows), DEVICE)[0][1], BulkTile)
+    (*_, (_, most), (last, beyond)) = chosen
+    assert most == 1024 and beyond is None and not isinstance(last, BulkTile)
+
+
+def test_few_rows_keep_their_kernels_unless_warpgroups_serve_them() -> None:
+    few = [SizeBranch(up_to=rows, function=None) for rows in (8, 16, 32)]  # type: ignore[arg-type]
+    own = WarpgroupTile(groups=(1, 1), rows=64, columns=64, stages=4)
+    kept = open_tensor_cores._kept
+    assert kept(few, [(None, None)], quantised=False) == few
+    assert kept(few, [(own, None)], quantised=False) == few[:1]
+    assert kept(few, [(own, 16), (None, None)], quantised=False) == few[:1]
+    assert kept(few, [(None, 16), (own, None)], quantised=False) == few[:2]
+    assert kept(few, [(own, None)], quantised=True) == few
 
 
 @needs_warpgroups
