@@ -19,15 +19,17 @@ def replaced(
     variables: Mapping[int, PrimExpr],
     element: Callable[[Buffer, list[PrimExpr]], PrimExpr | None] = lambda *_: None,
     number: Callable[[PrimExpr], PrimExpr] = lambda number: number,
+    call: Callable[[PrimExpr], PrimExpr | None] = lambda _: None,
 ) -> PrimExpr:
     """``expression`` with ``variables``, by their hashes, replaced. ``element`` is asked for each element of a buffer
     (with its indices, already replaced) what to put in its place; None: it stays. Raises KeyError for expressions of
     other kinds than a sum of products, comparison or selection of these has. ``number`` is told each number of a
-    floating-point type, and gives what takes its place."""
+    floating-point type, and gives what takes its place; ``call`` likewise of each call, with None where it stays. Names
+    of values become these."""
     from tvm import tirx
 
     def inside(each: PrimExpr) -> PrimExpr:
-        return replaced(each, variables, element, number)
+        return replaced(each, variables, element, number, call)
 
     kind = type(expression).__name__
     if kind in _LEAVES:
@@ -43,7 +45,12 @@ def replaced(
     if kind == "Select":
         return tirx.Select(*map(inside, (expression.condition, expression.true_value, expression.false_value)))
     if kind == "Call":
-        return _call(expression, [inside(each) for each in expression.args])
+        made = _call(expression, [inside(each) for each in expression.args])
+        own = call(made)
+        return made if own is None else own
+    if kind == "Let":
+        named = {**variables, hash(expression.var): inside(expression.value)}
+        return replaced(expression.body, named, element, number, call)
     if kind == "Not":
         return tirx.Not(inside(expression.a))
     if hasattr(expression, "a") and hasattr(expression, "b"):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from tunehub.graph.attention.cpu.paged_kernel import paged_kernel
+from tunehub.kernels.cpu.rotation import with_shared_angles
 from tunehub.kernels.cuda.paged_attention.rule import build, candidates, match, serves
 from tunehub.tir.lowering import is_scheduled
 from tunehub.tir.nodes import calls_in, integer
@@ -43,6 +44,10 @@ def with_own_attention(mod: IRModule, target: Target, note: Callable[[str], None
         if own is not None and (own[1].scale is not None or name in handed_over):
             functions[variable] = own[0]
             told.append(f"{name} ({own[1].kind.value})")
+        elif target.kind.name == "llvm" and name in handed_over and not is_scheduled(function):
+            rotated = with_shared_angles(function)
+            functions[variable] = function if rotated is None else rotated
+            told += [] if rotated is None else [f"{name} (positions)"]
     if told:
         note(f"attention over the paged cache by kernels of tunehub: {', '.join(told)}")
     return tvm.IRModule(functions, attrs=mod.attrs) if told else mod
