@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tunehub.graph.types import BindingBlock, Call, Constant, Expr
     from tunehub.tir.types import IRModule
 
+_FLOATS = ("float32", "float16", "bfloat16")
 _ROWS_FOR_TILES = 4  # one or two rows of bytes take 0.62 to 0.75 of the time by vectors (docs/adr/0045)
 
 
@@ -107,7 +108,7 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
         groups = self._groups(data)
         weight = self._weight(call.args[1], groups) if _is_float32(data, call) else None
         if weight is None:
-            return self._as_it_lies(call) if _is_float32(data, call) else call
+            return self._as_it_lies(call)
         constant, outputs = weight
         if groups is not None:
             return self._grouped(groups, self._narrow(data), constant, outputs)
@@ -121,11 +122,14 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
         if operator_of(value) != "relax.permute_dims" or not is_given(self, value.args[0]):
             return call
         source, shape = value.args[0], static_shape(value.args[0])
-        if shape is None or len(shape) != 2 or shape[1] % self.block or not _is_float32(source):
+        types = {str(tensor_type(each).dtype) for each in call.args}
+        result = str(tensor_type(call).dtype)
+        if shape is None or len(shape) != 2 or shape[1] % self.block or len(types) != 1 or not types <= set(_FLOATS):
             return call
         self.lying += 1
         lying = partial(nt_dense, lanes=self.block)
-        return self._kernels.call(lying, call.args[0], source, name="nt_dense", how=(self.block,), product=True)
+        wide = self._kernels.call(lying, call.args[0], source, name="nt_dense", how=(self.block,), product=True)
+        return wide if result == "float32" else relax.op.astype(self.builder_.emit(wide), result)
 
     def _grouped(self, groups: Groups, data: Expr, constant: Constant, outputs: int) -> Expr:
         return self._kernels.call(

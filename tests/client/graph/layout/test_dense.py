@@ -81,6 +81,26 @@ def test_a_transposed_input_is_read_as_it_lies_in_one_kernel_with_what_follows(
     np.testing.assert_allclose(run(packed, target, *shapes), run(mod, target, *shapes), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_narrow_input_is_widened_where_it_is_loaded_and_added_up_in_float32(
+    nets: Nets, target: Any, dtype: str
+) -> None:
+    import ml_dtypes
+
+    def make(b: Any, x: Any, weight: Any) -> Any:
+        return b.emit(op.matmul(x, b.emit(op.permute_dims(weight))))
+
+    packed = prepare(pack_dense(nets.build(make, (1, 3, 4096), (8, 4096), dtype=dtype), 8), target)
+    assert len(call_counts(packed)) == 1
+    with target:
+        lowered = tvm.transform.Sequential(lowering_passes(target))(packed)
+    executable = tvm.compile(lowered, target, relax_pipeline=tvm.transform.Sequential([]))
+    kind = getattr(ml_dtypes, dtype, dtype)
+    ones = [tvm.runtime.tensor(np.ones(shape, kind)) for shape in ((1, 3, 4096), (8, 4096))]
+    found = relax.VirtualMachine(executable, tvm.cpu())["main"](*ones).numpy()
+    assert (found.astype("float32") == 4096).all()
+
+
 def test_a_transposed_activation_stays(nets: Nets) -> None:
     def make(b: Any, x: Any, y: Any) -> Any:
         return b.emit(op.matmul(x, b.emit(op.permute_dims(b.emit(op.nn.relu(y))))))
