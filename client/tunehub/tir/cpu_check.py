@@ -15,6 +15,7 @@ from tunehub.tir.bounds import BufferAccess, accesses_in, unproven
 from tunehub.tir.cuda.fault import Fault, NotSimulated
 from tunehub.tir.cuda.known_faults import remembered
 from tunehub.tir.cuda.reductions import impure_reduction
+from tunehub.tir.cuda.ungenerated import undefined
 from tunehub.tir.flattening import flattening, with_opaque_blocks
 from tunehub.tir.guard import FaultFoundError, GuardError, check_size, check_tiles
 from tunehub.tir.lanes import shared_by_lanes
@@ -91,8 +92,11 @@ def _fault_of_instance(scheduled: PrimFunc) -> Fault | None:
     try:
         opaque = with_opaque_blocks(main_module(scheduled))
         lowered = flattening(opaque).before["main"]
+        nameless = undefined(lowered)
     except Exception as error:  # TVM raises many kinds
         return Fault("lowering", last_line(error))
+    if nameless is not None:
+        return Fault("lowering", f"{nameless} is used where it has no value")
     shared = shared_by_lanes(opaque["main"])
     if shared is not None:
         return Fault("lanes", shared)

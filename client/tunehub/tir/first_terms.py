@@ -1,7 +1,8 @@
-"""Whether sums begin with their first term, in the order in which the loops of a schedule take them.
+"""Whether sums begin with their first term, in the order in which the loops of a schedule take them; each counts once.
 
 TVM writes a block's initial value where all axes that it reduces have their first value. Loops over a fusion of such
-axes with others that are then reordered come there when some terms are added already, and these are lost.
+axes with others that are then reordered come there when some terms are added already, and these are lost. Where the
+initial value is written by a block of its own, loops that are around the update alone must not come to a term again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from tunehub.tir.guard import GuardError
 from tunehub.tir.index_expressions import compiled
-from tunehub.tir.nodes import children, integer, is_reduction, reduces
+from tunehub.tir.nodes import buffer_of, children, integer, is_reduction, reduces
 from tunehub.tir.symbols import variables_in
 
 if TYPE_CHECKING:
@@ -24,10 +25,18 @@ _MOST = 1 << 20  # iterations that are followed
 
 
 def check_first_terms(scheduled: PrimFunc) -> None:
-    """Raise GuardError when a block of ``scheduled`` adds to a result before it begins it."""
+    """Raise GuardError when a block of ``scheduled`` adds to a result before it begins it, or adds a term twice."""
+    begun: dict[int, tuple[For, ...]] = {}  # by buffer: the loops around what began it
     for realize, loops in _realized(scheduled.body, ()):
-        if reduces(realize.block) and realize.block.init is not None and not _begins_first(realize, loops):
-            raise GuardError(f"the loops of {realize.block.name_hint} may begin a sum after its first term")
+        block = realize.block
+        name, written = block.name_hint, [hash(buffer_of(region)) for region in block.writes]
+        if not reduces(block):
+            begun |= dict.fromkeys(written, loops)
+        elif block.init is not None:
+            if not _begins_first(realize, loops):
+                raise GuardError(f"the loops of {name} may begin a sum after its first term")
+        elif not all(_adds_once(realize, loops, begun.get(each, ())) for each in written):
+            raise GuardError(f"the loops of {name} may add a term twice")
 
 
 def _realized(node: Stmt, loops: tuple[For, ...]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
@@ -59,22 +68,51 @@ def _begins_first(realize: SBlockRealize, loops: tuple[For, ...]) -> bool:
     )
 
 
+def _adds_once(realize: SBlockRealize, loops: tuple[For, ...], around: tuple[For, ...]) -> bool:
+    """Whether the loops that are not ``around`` the initial value, too, come to each term once."""
+    extents = [integer(loop.extent) for loop in loops]
+    terms = [integer(axis.dom.extent) for axis in realize.block.iter_vars]
+    if None not in (*extents, *terms) and math.prod(map(int, filter(None, extents))) == math.prod(
+        map(int, filter(None, terms))
+    ):
+        return True  # TVM has checked that the loops cover the block
+    shared = [loop for loop in loops if any(loop.same_as(other) for other in around)]
+    own = list(loops[len(shared) :])  # those around both are the outer ones
+    sizes = [integer(loop.extent) for loop in own]
+    if None in sizes or math.prod(map(int, filter(None, sizes))) > _MOST:
+        return False
+    places = _visited(realize, own, shared, list(realize.iter_values))
+    return places is not None and np.unique(places, axis=1).shape[1] == places.shape[1]
+
+
 def _first_visits_begin(
     realize: SBlockRealize, loops: list[For], reduced: list[PrimExpr], first: list[PrimExpr], kept: list[PrimExpr]
 ) -> bool:
     """Whether each place of ``kept`` axes is first visited where ``reduced`` ones are at their ``first`` values."""
+    visited = _visited(realize, loops, [], [*reduced, *kept])
+    if visited is None:
+        return False
+    terms, places = visited[: len(reduced)], visited[len(reduced) :]
+    begins = np.all(terms == np.array([[int(low)] for low in first]), axis=0)
+    if not kept:
+        return bool(begins[:1].all())
+    return bool(begins[np.unique(places, axis=1, return_index=True)[1]].all())
+
+
+def _visited(realize: SBlockRealize, loops: list[For], fixed: list[For], of: list[PrimExpr]) -> Any | None:
+    """The values of expressions, a row for each, in the iterations of ``loops`` in which a block is run, those of
+    ``fixed`` at their first; None where these depend on something else."""
     shape = [int(loop.extent) for loop in loops]
     visits = [each.ravel() for each in np.indices(shape)]
     values = {hash(loop.loop_var): visit for loop, visit in zip(loops, visits, strict=True)}
+    values |= {hash(loop.loop_var): np.asarray(0) for loop in fixed}
     count = math.prod(shape)
 
-    def of(expression: PrimExpr) -> Any:
+    def rows(expression: PrimExpr) -> Any:
         return np.broadcast_to(compiled(expression).value(values), (count,))
 
     try:
-        happens = of(realize.predicate).astype(bool)
-        places = np.stack([of(value)[happens] for value in kept] or [np.zeros(happens.sum(), int)])
-        begins = np.all([of(value)[happens] == int(low) for value, low in zip(reduced, first, strict=True)], axis=0)
+        happens = rows(realize.predicate).astype(bool)
+        return np.stack([rows(each)[happens] for each in of])
     except KeyError:  # depends on memory, or on what is outside
-        return False
-    return bool(begins[np.unique(places, axis=1, return_index=True)[1]].all())
+        return None

@@ -163,6 +163,13 @@ def terms_in_another_order(schedule: Any) -> None:
     schedule.reorder(inner, outer)
 
 
+def terms_of_all_for_each_row(schedule: Any) -> None:
+    """Sums begin once, and all of them are added up for each row."""
+    rows = _loops(schedule, "d")[0]
+    schedule.reverse_compute_at(schedule.get_sblock("c"), rows, preserve_unit_loops=True, index=-2)
+    schedule.decompose_reduction(schedule.get_sblock("c"), rows)
+
+
 def terms_in_their_order(schedule: Any) -> None:
     schedule.split(schedule.fuse(*_loops(schedule, "c")[1:]), [None, 24])
 
@@ -222,6 +229,7 @@ def test_what_would_be_wrong_is_refused(make: Callable[[], Any], steps: Steps, s
         (variance, squares_of_zeros, "the block variance would reduce zeros"),
         (argmax, an_index_beyond_the_end, "the block data_red_temp would reduce zeros"),
         (product, copied_between_its_parts, "a buffer is changed after it was read"),
+        (product, terms_of_all_for_each_row, "the loops of c_update may add a term twice"),
         (product, terms_in_another_order, "the loops of c may begin a sum after its first term"),
     ],
 )

@@ -20,17 +20,22 @@ _FRAGMENTS = ("wmma.", "m16n8k8.")
 
 def ungenerated(lowered: PrimFunc) -> str | None:
     """What TVM generates no code for in a function as :func:`tunehub.tir.cuda.lowering.lowered` gives it, or None."""
-    from tvm.tirx.analysis import undefined_vars
-
-    apart = parameters(lowered) if hasattr(lowered, "buffer_map") else []  # 0.25: a buffer's memory is no parameter
-    own = [buffer.data for buffer in apart]
-    left = [str(variable.name) for variable in undefined_vars(lowered.body, [*lowered.params, *own])]
-    if left:
-        return f"{left[0]} is used where it has no value"
+    left = undefined(lowered)
+    if left is not None:
+        return f"{left} is used where it has no value"
     if any(any(_kernels(loop.body)) for loop in _host_loops(lowered.body)):
         return "kernels are launched in a loop"  # where it is unrolled, TVM loses their threads
     statements = (node for body in _kernels(lowered.body) for node in statements_in(body))
     return next(filter(None, map(_ungenerated_statement, statements)), None)
+
+
+def undefined(lowered: PrimFunc) -> str | None:
+    """A variable of a lowered function that is used where it has no value, by its name."""
+    from tvm.tirx.analysis import undefined_vars
+
+    apart = parameters(lowered) if hasattr(lowered, "buffer_map") else []  # 0.25: a buffer's memory is no parameter
+    own = [buffer.data for buffer in apart]
+    return next((str(each.name) for each in undefined_vars(lowered.body, [*lowered.params, *own])), None)
 
 
 def _ungenerated_statement(node: Stmt) -> str | None:
