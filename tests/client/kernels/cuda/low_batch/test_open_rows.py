@@ -117,16 +117,17 @@ def test_quantised_weights_are_read_packed_by_up_to_64_rows_and_made_once_for_mo
 
 
 @pytest.mark.parametrize("form", QUANTISED, ids=["q4f16", "q8f16"])
-def test_the_weights_that_are_made_for_many_rows_are_the_right_ones(form: Format) -> None:
-    mod = _quantised(form, 24, 64)
+@pytest.mark.parametrize(("columns", "depth"), [(24, 64), (64, 128)], ids=["one by one", "in vectors"])
+def test_the_weights_that_are_made_for_many_rows_are_the_right_ones(form: Format, columns: int, depth: int) -> None:
+    mod = _quantised(form, columns, depth)
     whole = open_function(mod["main"], shared=True)
     assert whole is not None
     apart = quantised_apart(whole)
     assert apart is not None
     made = apart.together(default_schedule(apart.product, H200), H200)
     chance = np.random.default_rng(5)
-    (words, scales), wide = weights(form.bits, 24, 64, seed=6)
-    x, more = (chance.standard_normal(shape).astype(np.float16) for shape in ((1, 70, 64), (1, 70, 24)))
+    (words, scales), wide = weights(form.bits, columns, depth, seed=6)
+    x, more = (chance.standard_normal(shape).astype(np.float16) for shape in ((1, 70, depth), (1, 70, columns)))
     buffers = [tvm.runtime.tensor(each) for each in (x, words, scales, more, np.zeros_like(more))]
     looped = one_after_the_other(main_module(instance(made, [70])))
     tvm.tirx.build(looped, target=tvm.target.Target(UNOPTIMISED))["main"](*buffers)
