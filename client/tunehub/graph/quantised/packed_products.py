@@ -15,6 +15,7 @@ from tunehub.graph.quantised.dequantisation import Dequantised, dequantised_from
 from tunehub.kernels.cpu.dot_product import dot_product_of
 from tunehub.kernels.cpu.packed_products import product_function
 from tunehub.kernels.cpu.packed_weights import PackedProduct, lanes_of
+from tunehub.kernels.cpu.vectors import vector_types
 from tunehub.tir.nodes import bound_value, operator_of, shape_of, static_shape, tensor_class, tensor_type
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from tunehub.target.types import Target
     from tunehub.tir.types import GlobalVar, IRModule
 
-_FLOATS = ("float32", "float16", "bfloat16")
 _NAME = "packed_matmul"
 
 
@@ -59,7 +59,7 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
             return call
         made, shape = self._dequantised(call), shape_of(call.args[0])
         types = [str(tensor_type(each).dtype) for each in (call.args[0], call)]
-        if made is None or shape is None or len(shape) < 2 or not set(types) <= set(_FLOATS):
+        if made is None or shape is None or len(shape) < 2 or not set(types) <= set(vector_types()):
             return call
         rows, depth = static_shape(made.weights)[0], int(shape[-1])  # type: ignore[index]
         extents = list(tensor_type(call.args[0]).shape)
@@ -96,7 +96,7 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         if not isinstance(source, relax.Var) or self.lookup_binding(source) is None:
             return None
         if source not in self._made:
-            self._made[source] = dequantised_from(source, self.lookup_binding, self._mod, _FLOATS)
+            self._made[source] = dequantised_from(source, self.lookup_binding, self._mod, vector_types())
         return self._made[source]
 
 

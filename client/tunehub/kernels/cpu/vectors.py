@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tunehub.target.tvm_generation import find_tvm
 from tunehub.tir.nodes import buffer_kind
 from tunehub.tir.statements import const, load, store
 
@@ -18,6 +19,14 @@ _PERMUTE = {16: "llvm.x86.avx512.permvar.sf.512", 8: "llvm.x86.avx2.permps"}
 _ROUNDING = 12582912.0  # 1.5 · 2²³: what is added to it is rounded to an integer, in its lowest bits
 _ONE = 0x3F800000  # the bits of 1.0
 _POWERS = tuple(math.log(2) ** at / math.factorial(at) for at in range(7))  # of 2 ** x, for x from -0.5 to 0.5
+_OLDEST_TVM = (0, 27)  # which lowers such vectors of bfloat16
+
+
+def vector_types() -> tuple[str, ...]:
+    """Types of floats that vectors are loaded and stored as with the installed TVM."""
+    installed = find_tvm()
+    narrow = ("bfloat16",) if installed is not None and installed.release >= _OLDEST_TVM else ()
+    return ("float32", "float16", *narrow)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tunehub.kernels.cpu.paged_attention.cached import LANES, AttentionOverKeys
 from tunehub.kernels.cpu.paged_attention.function import with_kernel
+from tunehub.kernels.cpu.vectors import vector_types
 from tunehub.kernels.cuda.attention.kernel import LOG2_E
 from tunehub.kernels.cuda.paged_attention.function import BUFFERS, NUMBERS
 from tunehub.kernels.cuda.paged_attention.matching import paged_attention_of
@@ -18,13 +19,11 @@ if TYPE_CHECKING:
     from tunehub.target.types import Target
     from tunehub.tir.types import PrimFunc
 
-_TYPES = ("float32", "float16", "bfloat16")
-
 
 def paged_kernel(function: PrimFunc, target: Target) -> tuple[PrimFunc, PagedAttention] | None:
     """Ours in place of ``function``, and what that computes; None where it computes something else, or has windows."""
     found = paged_attention_of(function, target)
-    if found is None or found.window or found.dtype not in _TYPES or found.depth % LANES:
+    if found is None or found.window or found.dtype not in vector_types() or found.depth % LANES:
         return None
     return with_kernel(function, _cached(found), machine_for(target).cores), found
 

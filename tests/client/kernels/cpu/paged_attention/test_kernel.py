@@ -18,7 +18,7 @@ from tvm.relax.frontend.nn.llm import kv_cache
 
 from tunehub.graph.attention.cpu.paged_kernel import paged_kernel
 
-from .....cpu_features import AVX2, AVX512, cpu, here
+from .....cpu_features import AVX2, AVX512, cpu, here, needs_tvm
 from ...cuda.paged_attention.cache import Cache, attention
 
 pytestmark = pytest.mark.slow
@@ -127,7 +127,7 @@ def test_queries_without_pages_get_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", ["decode", "ragged", "prefill"])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float16", pytest.param("bfloat16", marks=needs_tvm)])
 def test_caches_may_have_16_bits(kind: str, dtype: str) -> None:
     counts = [1, 1] if kind == "decode" else [5, 21]
     check(Case(kind=kind, lengths=[5, 21], counts=counts, heads=(2, 6), depth=96, dtype=dtype))
