@@ -29,7 +29,7 @@ class CacheSizes:
 
     sequences: int
     tokens: int
-    chunk: int = 2048
+    chunk: int = 1024
     page: int = PAGE
     sliding: bool = False
 
