@@ -77,7 +77,7 @@ class NumpyDecoder:
         query, keys = self._turned(query), np.repeat(self._turned(keys), group, 0)
         scores = query @ keys.transpose(0, 2, 1) * config.head_dim**-0.5
         here, there = np.arange(length)[:, None], np.arange(length)
-        seen = (there <= here) & ((there > here - config.window) if config.window else True)
+        seen = there <= here
         attended = _softmax(np.where(seen, scores, -np.inf)) @ np.repeat(values, group, 0)
         return self._linear(attended.transpose(1, 0, 2).reshape(length, -1), f"{name}o_proj")
 

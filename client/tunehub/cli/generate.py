@@ -58,6 +58,10 @@ def generate(
 
         config, tokenizer = read_config(folder), ModelTokenizer(folder)
         prompt = tokenizer.tokens(text)
+        if len(prompt) + tokens > config.context:
+            raise click.UsageError(
+                f"--tokens {tokens}: with {len(prompt)} tokens of TEXT that is more than the model's {config.context}"
+            )
         with step_display() as show:
             options = {"quantization": quantization, "target": target, "registry": registry or None}
             session = _session(folder, library, len(prompt) + tokens, show, **options)

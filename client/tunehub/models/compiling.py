@@ -58,7 +58,7 @@ class CompiledLanguageModel:
         """It at work, with its weights on the device in the module's order."""
         if self.steps:
             return StepSession(self.executable, weights, device, sizes, self.config, self.quantization.dtype)
-        return CacheSession(self.executable, weights, device, sizes, self.config.window)
+        return CacheSession(self.executable, weights, device, sizes)
 
 
 def compile_model(
@@ -74,11 +74,11 @@ def compile_model(
     """Compile a model with records, for at most so many sequences at once.
 
     ``steps``: as functions on tensors, whose step is one CUDA graph on a GPU, in place of those that take TVM's cache;
-    None: on GPUs, unless attention has windows. Raises as `tunehub.compile`, and UsageError.
+    None: on GPUs. Raises as `tunehub.compile`, and UsageError.
     """
     tvm_target = as_tvm_target(target)
     exported = export(config, tvm_target, quantization_name, functions)
-    steps = tvm_target.kind.name == "cuda" and not config.window if steps is None else steps
+    steps = tvm_target.kind.name == "cuda" if steps is None else steps
     kind = tvm_target.kind.name
     described = ModelDescription(config=config, quantization=quantization_name, steps=steps, device=kind)
     module = _steps_alone(exported.module, most_sequences) if steps else exported.module

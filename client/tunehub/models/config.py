@@ -48,8 +48,7 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A decoder. `intermediate`: features of the feed-forward network; `context`: the most tokens of a sequence;
-    `window`: how many tokens back attention sees, 0 for all; `qkv_bias`: query, key and value have biases; `tied`:
-    logits are computed with the embedding's weight."""
+    `qkv_bias`: query, key and value have biases; `tied`: logits are computed with the embedding's weight."""
 
     family: Family
     hidden: int
@@ -63,7 +62,6 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     epsilon: float
     rope_theta: float
     rope_scaling: RopeScaling | None = None
-    window: int = 0
     qkv_bias: bool = False
     tied: bool = False
     experts: Experts | None = None
@@ -161,11 +159,10 @@ def _config(file: _ConfigFile, path: Path) -> ModelConfig:
         kv_heads=kv_heads,
         head_dim=head_dim,
         vocabulary=file.vocab_size,
-        context=file.max_position_embeddings,
+        context=_context(file),
         epsilon=file.rms_norm_eps,
         rope_theta=rope.rope_theta or file.rope_theta or 10000.0,
         rope_scaling=_rope_scaling(file, path),
-        window=_window(file),
         qkv_bias=file.model_type.startswith("qwen2"),
         tied=file.tie_word_embeddings,
         experts=_experts(file, path),
@@ -188,11 +185,11 @@ def _check(file: _ConfigFile, path: Path, kv_heads: int, head_dim: int) -> None:
         raise _wrong(path, "partial_rotary_factor", file.partial_rotary_factor, "is not supported, only 1.0 is")
 
 
-def _window(file: _ConfigFile) -> int:
-    if file.model_type.startswith("qwen2") and not file.use_sliding_window:
-        return 0
-    window = file.sliding_window or 0
-    return window if window < file.max_position_embeddings else 0
+def _context(file: _ConfigFile) -> int:
+    """Where attention sees a window only, sequences are no longer than that: then it is attention to all."""
+    if file.sliding_window and (file.use_sliding_window or not file.model_type.startswith("qwen2")):
+        return min(file.sliding_window, file.max_position_embeddings)
+    return file.max_position_embeddings
 
 
 def _rope_scaling(file: _ConfigFile, path: Path) -> RopeScaling | None:

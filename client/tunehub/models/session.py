@@ -25,17 +25,16 @@ PAGE = 16
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheSizes:
     """What a cache is made for: sequences at once, tokens of all of them together, tokens of a prompt at once and of
-    a page; `sliding`: sequences may have windows."""
+    a page."""
 
     sequences: int
     tokens: int
     chunk: int = 1024
     page: int = PAGE
-    sliding: bool = False
 
     def shapes(self) -> tuple[object, ...]:
         """As the function that makes it takes them."""
-        sizes = (self.sequences, self.tokens, self.chunk, self.page, int(self.sliding))
+        sizes = (self.sequences, self.tokens, self.chunk, self.page, 0)
         return tuple(tvm.runtime.ShapeTuple([each]) for each in sizes)
 
 
@@ -134,11 +133,9 @@ class CacheSession(CompiledFunctions):
         weights: Iterable[DeviceTensor],
         device: Device,
         sizes: CacheSizes,
-        window: int = 0,
     ) -> None:
-        """`weights`: tensors on the device in the module's order; `window`: tokens that attention sees, 0 for all."""
+        """`weights`: tensors on the device in the module's order."""
         super().__init__(executable, weights, device, sizes)
-        self.window = window
         self._cache = self._function(CREATE_CACHE)(*sizes.shapes())
 
     def skip(self, sequence: int, count: int) -> None:
@@ -151,9 +148,6 @@ class CacheSession(CompiledFunctions):
         """See :class:`LanguageSession`."""
         sequence = self._new()
         _state("add_sequence")(self._cache, sequence)
-        if self.window:
-            slide = tvm.get_global_func("vm.builtin.attention_kv_cache_enable_sliding_window_for_seq")
-            slide(self._cache, sequence, self.window, 0)
         return sequence
 
     def close(self, sequence: int) -> None:

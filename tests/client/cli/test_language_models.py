@@ -99,7 +99,8 @@ def test_runtimes_are_timed_and_drawn(run: Any, folder: Path) -> None:
         (("compile", "small.onnx", "--quantization", "q0f32"), "folder"),
         (("bench", "small", "--batch", "1,x"), "--batch"),
         (("bench", "small", "--against", "llama"), "no runtime of language models"),
-        (("generate", "small", "word1", "--library", "none.so"), "none.so"),
+        (("generate", "small", "word1", "--tokens", "5", "--library", "none.so"), "none.so"),
+        (("generate", "small", "word1", "--tokens", "128"), "--tokens 128"),
     ],
 )
 def test_what_is_wrong_is_named(run: Any, folder: Path, arguments: tuple[str, ...], said: str) -> None:

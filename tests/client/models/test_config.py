@@ -35,7 +35,7 @@ def _folder(path: Path, **changes: Any) -> Path:
 def test_what_is_not_said_is_what_transformers_takes(tmp_path: Path) -> None:
     config = read_config(_folder(tmp_path))
     assert (config.head_dim, config.kv_heads, config.qkv) == (16, 2, 128)
-    assert (config.rope_theta, config.rope_scaling, config.window, config.tied) == (500000.0, None, 0, False)
+    assert (config.rope_theta, config.rope_scaling, config.context, config.tied) == (500000.0, None, 128, False)
 
 
 def test_newer_files_have_rotary_embeddings_under_one_key(tmp_path: Path) -> None:
@@ -53,11 +53,11 @@ def test_newer_files_have_rotary_embeddings_under_one_key(tmp_path: Path) -> Non
     assert config.rope_scaling.factor == 8.0
 
 
-def test_qwen_has_biases_and_no_window_unless_it_says_so(tmp_path: Path) -> None:
+def test_sequences_are_no_longer_than_a_window_which_qwen_has_only_where_it_says_so(tmp_path: Path) -> None:
     qwen = {"model_type": "qwen2", "sliding_window": 64, "tie_word_embeddings": True}
     config = read_config(_folder(tmp_path, use_sliding_window=False, **qwen))
-    assert (config.qkv_bias, config.tied, config.window) == (True, True, 0)
-    assert read_config(_folder(tmp_path, use_sliding_window=True, **qwen)).window == 64
+    assert (config.qkv_bias, config.tied, config.context) == (True, True, 128)
+    assert read_config(_folder(tmp_path, use_sliding_window=True, **qwen)).context == 64
 
 
 def test_the_experts_of_mixtral_have_the_networks_features(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ class TorchDecoder:
     def __init__(self, config: ModelConfig, weights: Mapping[str, Any]) -> None:
         import torch
 
-        if config.experts is not None or config.window or config.rope_scaling is not None:
-            raise NotImplementedError("mixtures of experts, windows and scaled rotary embeddings in PyTorch")
+        if config.experts is not None or config.rope_scaling is not None:
+            raise NotImplementedError("mixtures of experts and scaled rotary embeddings in PyTorch")
         self.config, self.weights = config, weights
         place = weights["model.norm.weight"].device
         steps = torch.arange(0, config.head_dim, 2, device=place).float() / config.head_dim
