@@ -17,7 +17,7 @@ from tvm import tirx
 from tunehub.kernels.cpu.packed_products import product_function
 from tunehub.kernels.cpu.packed_weights import PackedProduct, lanes_of
 
-from ....cpu_features import AVX2, AVX512, AVX512_VNNI, cpu, here, needs, needs_tvm
+from ....cpu_features import AVX2, AVX512, AVX512_VNNI, AVX_VNNI, cpu, here, needs, needs_tvm
 
 pytestmark = pytest.mark.slow
 
@@ -88,6 +88,14 @@ def test_products_in_integers_are_as_exact_as_activations_of_8_bits(bits: int, r
     product = product_of(AVX512_VNNI, bits, integers=True)
     found = error(product, operands(product, (rows, 896)), AVX512_VNNI)
     assert EXACT < found < ROUNDED
+
+
+@needs_tvm
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("model", here(AVX_VNNI, AVX512_VNNI))
+def test_short_vectors_of_integers_are_as_exact(model: str, bits: int) -> None:
+    product = PackedProduct(rows=24, depth=704, bits=bits, lanes=8, integers=True)
+    assert EXACT < error(product, operands(product, (5, 704)), model) < ROUNDED
 
 
 @needs_tvm
