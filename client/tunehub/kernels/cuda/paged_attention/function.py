@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _ROW_BLOCK = 16  # rows of a block of decode at most
 _FEWEST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
-_ENOUGH_PAGES, _MOST_TURNS = 48, 4  # of a block; blocks one after the other
+_ENOUGH_PAGES, _MOST_TURNS = 96, 2  # of a block; blocks one after the other
 _MOST_PARTS = 256  # of a sequence: those of 16 rows have room where keys were
 _RESIDENT = 2  # blocks of decode for which the compiler leaves registers
 _MORE = 4  # row_max and row_sum behind a part's row, in float32
