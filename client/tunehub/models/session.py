@@ -29,7 +29,7 @@ class CacheSizes:
 
     sequences: int
     tokens: int
-    chunk: int = 1024
+    chunk: int = 2048
     page: int = PAGE
 
     def shapes(self) -> tuple[object, ...]:

@@ -26,7 +26,7 @@ class LanguageCase:
     sequences: int
     tokens: int
     prompt: int
-    chunk: int = 1024  # products of more rows have kernels without TMA loads on sm_90
+    chunk: int = 8192
     folder: Path | None = None
 
     def words(self, count: int, seed: int = 0) -> list[int]:
