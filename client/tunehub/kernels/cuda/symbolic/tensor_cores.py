@@ -62,7 +62,6 @@ _ROWS = SizeGrid((16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 
 _IMAGES = SizeGrid((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64), (1, 3, 8, 16), 2)
 _PADDED = 65  # rows from which TVM's rule takes tensor cores; of an open number it always does
 
-_MOST_BULK_ROWS = 1024  # with 2,048 a product of 28,672 columns was wrong on an H200, nobody knows why
 _BULK_TRIED = 64  # tiles, among which is one that does not divide K
 _NEVER_S = 1e3  # seconds of what is not to be taken
 
@@ -139,7 +138,7 @@ def _pieces(whole: OpenFunction, matmul: OpenMatmul, target: Target) -> tuple[li
     failure = "TVM's own schedule should take as little at all sizes"
     made: dict[_Tile | None, Any] = {}
     while True:
-        chosen = _chosen(matmul, tiles, device_of(target))
+        chosen = _within_reach(whole, matmul, tiles, device_of(target))
         wanted = {tile for tile, _ in chosen if tile is not None}
         if not wanted:
             raise NoTileError(failure)
@@ -172,9 +171,7 @@ def _likely(whole: OpenFunction, matmul: OpenMatmul, target: Target) -> dict[_Ti
 def _bulk_ranked(whole: OpenFunction, matmul: Matmul, device: GpuDevice) -> list[BulkTile]:
     """The best tile of kernels with TMA loads; none where they are not for as many rows. K is not divided: what does so
     was never run with an open number of rows."""
-    from tunehub.kernels.cuda.gemm.hopper.open_bulk import most_length
-
-    if not whole.axes.are_one or most_length(whole) < _MOST_BULK_ROWS or matmul.extents[1] > _MOST_BULK_ROWS:
+    if not whole.axes.are_one:
         return []
     found = warpgroups.bulk_ranked(matmul, _BULK_TRIED, device)
     return [tile for tile in found if tile.cluster == 1][:1]
@@ -212,6 +209,20 @@ def _over_pieces(whole: OpenFunction, tile: TensorTile) -> PrimFunc:
     return whole.over(checked(piece, matmul, tile).mod["main"], length, blocks)
 
 
+def _within_reach(whole: OpenFunction, matmul: OpenMatmul, tiles: Sequence[_Tile], device: GpuDevice) -> list[_Range]:
+    """As :func:`_chosen`; sizes beyond what places of 32 bits reach have another kind of kernel."""
+    chosen = _chosen(matmul, tiles, device)
+    last, _ = chosen[-1]
+    if not isinstance(last, BulkTile):
+        return chosen
+    from tunehub.kernels.cuda.gemm.hopper.open_bulk import most_length
+
+    plain = [each for each in tiles if not isinstance(each, BulkTile)]
+    served = {tile for tile, _ in chosen}  # no kernel more where it does not matter
+    others = [each for each in plain if each in served] or plain
+    return [*chosen[:-1], (last, most_length(whole)), (_chosen(matmul, others, device)[-1][0], None)]
+
+
 def _chosen(matmul: OpenMatmul, tiles: Sequence[_Tile], device: GpuDevice) -> list[_Range]:
     """What should take least in each range of sizes; images are not left to TVM."""
     sizes, _, kernels = grid_of(matmul)
@@ -230,8 +241,8 @@ def _chosen(matmul: OpenMatmul, tiles: Sequence[_Tile], device: GpuDevice) -> li
 
 def _seconds(matmul: Matmul, tile: _Tile, device: GpuDevice) -> float:
     if isinstance(tile, BulkTile):
-        measured = FEWEST_ROWS <= matmul.extents[1] <= _MOST_BULK_ROWS
-        return _NEVER_S if not measured else warpgroup_cost.bulk_seconds(matmul, tile, device) / warpgroups.MARGIN
+        few = matmul.extents[1] < FEWEST_ROWS
+        return _NEVER_S if few else warpgroup_cost.bulk_seconds(matmul, tile, device) / warpgroups.MARGIN
     if isinstance(tile, WarpgroupTile):
         return warpgroup_cost.seconds(matmul, tile, device)
     return tensor_core_s(matmul, tile, device)

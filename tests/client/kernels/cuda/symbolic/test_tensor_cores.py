@@ -138,12 +138,12 @@ def test_many_rows_of_a_large_product_have_kernels_with_tma_loads_as_a_known_num
     matmul = open_matmul(whole, warpgroups.matmul_in)
     assert matmul is not None
     tiles = list(open_tensor_cores._likely(whole, matmul, H200))
-    chosen = open_tensor_cores._chosen(matmul, tiles, DEVICE)
-    for rows in (32, 128, 256, 1024):
+    chosen = open_tensor_cores._within_reach(whole, matmul, tiles, DEVICE)
+    for rows in (32, 128, 256, 1024, 4096):
         tile = next(each for each, up_to in chosen if up_to is None or rows <= up_to)
         assert isinstance(tile, BulkTile) == isinstance(warpgroups.best(matmul.at(rows), DEVICE)[0][1], BulkTile)
-    (*_, (_, most), (last, beyond)) = chosen
-    assert most == 1024 and beyond is None and not isinstance(last, BulkTile)
+    (*_, (_, reach), (last, beyond)) = chosen
+    assert reach == 349525 and beyond is None and not isinstance(last, BulkTile)
 
 
 def test_few_rows_keep_their_kernels_unless_warpgroups_serve_them() -> None:
