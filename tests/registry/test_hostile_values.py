@@ -36,6 +36,7 @@ pytestmark = pytest.mark.fast
 # Structures that are made of what was read, or that only a record's own module sees.
 _MADE_HERE = {
     "Accepted", "Rejected", "Tuned", "LogRecord", "LogClass", "StepKnobs", "MeasuredRecord", "Sampled",
+    "DeviceProfile",  # of CPUs and GPUs
 }  # fmt: skip
 # Those of samples that are bytes: the sample below has all of their fields, or the structure is an array.
 _IN_BYTES = {

@@ -230,7 +230,8 @@ def test_operators_compute_the_same(name: str, nets: Nets, target: Any, run: Any
         hub = make_hub(layout=layout)
         found = run(compile_module(mod, target, hub), data)
         assert (found.dtype, found.shape) == (expected.dtype, expected.shape), layout
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4, err_msg=layout)
+        most = 1e-3 * float(np.abs(expected).max()) if dtype == "float16" else 1e-4  # TVM adds up in float16, we do not
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=most, err_msg=layout)
         assert not hub.failures, layout
         assert set(hub.rungs()) <= {"template", "default"}, layout
 

@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
+from pathlib import Path
 from typing import NoReturn
 
 from tunehub.compiler.workers import process
@@ -35,7 +36,8 @@ class ForkServer:
     """The parent's end: a launcher of worker processes, which find ``imports`` (names of modules) done.
 
     Those that are not installed are left out, as are the modules ``without`` (see ``SLOW_OPTIONAL_MODULES``). As new
-    interpreters workers have the environment of the moment. What they print is dropped. They end with the server.
+    interpreters workers have the environment and the folder of the moment. What they print is dropped. They end with
+    the server.
     """
 
     def __init__(self, imports: Sequence[str], *, without: Collection[str] = ()) -> None:
@@ -57,7 +59,7 @@ class ForkServer:
         """As the port says; the process starts after the imports, and nobody waits for that."""
         number = next(self._numbers)
         with self._lock:
-            self._connection.send(("fork", number, dict(os.environ)))
+            self._connection.send(("fork", number, dict(os.environ), str(Path.cwd())))
             send_handle(self._connection, child.fileno(), None)
             os.set_blocking(self._connection.fileno(), True)  # see process
         return _Fork(self, number)
@@ -118,11 +120,12 @@ def _answer(connection: Connection, workers: dict[int, int]) -> None:
     os.close(handle)
 
 
-def _work(connection: Connection, environment: dict[str, str]) -> NoReturn:
+def _work(connection: Connection, environment: dict[str, str], folder: str) -> NoReturn:
     """What a fork does: as a new interpreter, with the imports done."""
     try:
         os.environ.clear()
         os.environ.update(environment)
+        os.chdir(folder)
         sys.path[:] = connection.recv()
         connection.recv()
         process.serve(connection, *connection.recv())

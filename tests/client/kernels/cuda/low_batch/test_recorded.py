@@ -100,6 +100,7 @@ def test_what_is_worth_measuring_begins_with_the_rules_tile_and_is_right(bits: i
 @pytest.mark.skipif(not warpgroups.serves(H200), reason="needs TVM 0.27")
 def test_where_warpgroups_are_as_fast_tiles_of_these_are_measured() -> None:
     assert {each.template for each in knob_space(product((64,), 4096, 4096, 16), H200)} == {
+        "bulk_copies",
         "warpgroups",
         "tensor_cores",
     }
