@@ -69,14 +69,14 @@ def _computed(product: PackedProduct, data: Tensor, words: Tensor, scales: Tenso
 class _ProductWriter:
     """Writes the statements of a function."""
 
+    ACTIVATIONS: type[Floats] | type[Integers]
+    activations: Floats | Integers
+
     def __init__(self, product: PackedProduct, function: PrimFunc) -> None:
         self.product, self.root = product, function.body
         self.data, self.words, self.scales, self.result = parameters(function)
         self.vectors, self.rows = Vectors(product.lanes), in_buffer(self.data)
-
-    @property
-    def activations(self) -> Floats | Integers:
-        raise NotImplementedError
+        self.activations = self.ACTIVATIONS(product, self.data, self.rows, self.root)
 
     def body(self) -> Stmt:
         """All of them."""
@@ -160,13 +160,8 @@ class _ProductWriter:
 class _FloatProducts(_ProductWriter):
     """With activations in float32."""
 
-    def __init__(self, product: PackedProduct, function: PrimFunc) -> None:
-        super().__init__(product, function)
-        self._activations = Floats(product, self.data, self.rows, self.root)
-
-    @property
-    def activations(self) -> Floats:
-        return self._activations
+    ACTIVATIONS = Floats
+    activations: Floats
 
     def _chunk(
         self,
@@ -215,13 +210,8 @@ class _FloatProducts(_ProductWriter):
 class _ByteProducts(_ProductWriter):
     """With activations in 8 bits."""
 
-    def __init__(self, product: PackedProduct, function: PrimFunc) -> None:
-        super().__init__(product, function)
-        self._activations = Integers(product, self.data, self.rows, self.root)
-
-    @property
-    def activations(self) -> Integers:
-        return self._activations
+    ACTIVATIONS = Integers
+    activations: Integers
 
     def _chunk(
         self,

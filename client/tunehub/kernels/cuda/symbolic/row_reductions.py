@@ -10,7 +10,7 @@ from tunehub.tir.nodes import integer, is_reduction
 from tunehub.tir.schedules import open_schedule
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import IRModule, SBlock, Schedule
+    from tunehub.tir.types import BlockRV, IRModule, LoopRV, SBlock, Schedule
 
 _MOST_THREADS = 1024  # of a block: any GPU launches as many
 _ELEMENTS = 8  # of a thread, at least
@@ -31,12 +31,22 @@ def by_rows(mod: IRModule) -> Schedule | None:
     *outer, _ = schedule.get_loops(last)
     row = schedule.fuse(*outer)
     schedule.bind(row, "blockIdx.x")
-    for reduction in reversed(before):
+    reduce_beside(schedule, before, row, threads)
+    in_threads(schedule, schedule.get_loops(last)[-1], threads)
+    return schedule
+
+
+def reduce_beside(schedule: Schedule, reductions: Sequence[BlockRV], row: LoopRV, threads: int) -> None:
+    """Make ``reductions``, in their order, within each ``row`` by so many ``threads``, into shared memory."""
+    for reduction in reversed(reductions):
         schedule.set_scope(reduction, 0, "shared")
         schedule.compute_at(reduction, row, preserve_unit_loops=True)
-    for reduction in found:
-        schedule.bind(schedule.split(schedule.get_loops(reduction)[-1], [None, threads])[1], "threadIdx.x")
-    return schedule
+        in_threads(schedule, schedule.get_loops(reduction)[-1], threads)
+
+
+def in_threads(schedule: Schedule, loop: LoopRV, threads: int) -> None:
+    """Bind ``loop``, taken apart by so many, to threads."""
+    schedule.bind(schedule.split(loop, [None, threads])[1], "threadIdx.x")
 
 
 def _length(blocks: Sequence[SBlock]) -> int | None:

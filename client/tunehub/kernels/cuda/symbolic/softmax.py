@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tunehub.kernels.cuda.symbolic.row_reductions import in_threads, reduce_beside
 from tunehub.tir.nodes import buffer_of, integer, is_reduction, reduces
 from tunehub.tir.schedules import open_schedule
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import IRModule, LoopRV, SBlock, Schedule
+    from tunehub.tir.types import IRModule, SBlock, Schedule
 
 _THREADS = 64
 _STEPS = [True, False, True, False]  # which reduce: the largest, exponentials, their sum, quotients
@@ -29,16 +30,9 @@ def by_rows(mod: IRModule) -> Schedule | None:
     *outer, last = schedule.get_loops(quotients)
     row = schedule.fuse(*outer)
     schedule.bind(row, "blockIdx.x")
-    _in_threads(schedule, last)
-    for reduction in (sums, largest):
-        schedule.set_scope(reduction, 0, "shared")
-        schedule.compute_at(reduction, row, preserve_unit_loops=True)
-        _in_threads(schedule, schedule.get_loops(reduction)[-1])
+    in_threads(schedule, last, _THREADS)
+    reduce_beside(schedule, [largest, sums], row, _THREADS)
     return schedule
-
-
-def _in_threads(schedule: Schedule, loop: LoopRV) -> None:
-    schedule.bind(schedule.split(loop, [None, _THREADS])[1], "threadIdx.x")
 
 
 def _is_softmax(blocks: Sequence[SBlock]) -> bool:
