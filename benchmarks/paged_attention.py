@@ -23,7 +23,15 @@ from tunehub.compiler.hub import open_hub
 from tunehub.compiler.pipeline import activate
 from tunehub.kernels.cuda.attention.kernel import LOG2_E
 from tunehub.kernels.cuda.paged_attention.rule import PagedWorkload, build, candidates, fits, match
-from tunehub.kernels.cuda.paged_attention.spec import PAGE, DecodeTile, Kind, PagedWarpgroupTile, PrefillTile, Tile
+from tunehub.kernels.cuda.paged_attention.spec import (
+    PAGE,
+    DecodeTile,
+    Kind,
+    PagedBulkTile,
+    PagedWarpgroupTile,
+    PrefillTile,
+    Tile,
+)
 
 HEADS = {  # of queries, of keys, elements
     "llama-3-8b": (32, 8, 128),
@@ -96,11 +104,13 @@ def _rows(label: str, case: PagedCase, *, tiles: bool) -> Iterator[Row]:
 _DECODE = ((4, 3, 2), (4, 2, 2), (4, 2, 3), (4, 3, 4), (8, 3, 1), (2, 3, 4), (2, 4, 2), (4, 5, 1))
 _PREFILL = ((4, 2, 64), (4, 2, 32), (4, 1, 64), (8, 1, 64), (8, 2, 64))
 _WARPGROUPS = ((2, 128), (2, 64), (3, 64), (1, 128))
+_BULK = ((2, 128, 2), (2, 128, 3), (2, 64, 4), (3, 64, 3), (1, 128, 2))
 _TILES: dict[bool, list[Any]] = {
     True: [DecodeTile(warps=warps, stages=stages, blocks=blocks) for warps, stages, blocks in _DECODE],
     False: [
         *(PrefillTile(warps=warps, tall=tall, keys=keys) for warps, tall, keys in _PREFILL),
         *(PagedWarpgroupTile(groups=groups, keys=keys) for groups, keys in _WARPGROUPS),
+        *(PagedBulkTile(groups=groups, keys=keys, stages=stages) for groups, keys, stages in _BULK),
     ],
 }
 """Of decode, and of others."""

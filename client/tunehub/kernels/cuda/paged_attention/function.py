@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 from tunehub.kernels.cuda.attention.kernel import LOG2_E
 from tunehub.kernels.cuda.paged_attention.source import COUNTERS, name_of, source
 from tunehub.kernels.cuda.paged_attention.spec import (
+    PAGE,
     DecodeTile,
     Kind,
     PagedAttention,
+    PagedBulkTile,
     PagedWarpgroupTile,
     PrefillTile,
     Tile,
 )
+from tunehub.tir.cuda.ptx.tma import tensor_map, tensor_map_encode
+from tunehub.tir.cuda.ptx.wgmma import ROW_BYTES, SIZES
 from tunehub.tir.nodes import buffer_kind, parameters
 from tunehub.tir.statements import address, allocate, block_of, const, f32, marked, run, sequence, threads, with_root
 
@@ -28,6 +32,7 @@ _FEWEST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
 _ENOUGH_PAGES, _MOST_TURNS = 96, 2  # of a block; blocks one after the other
 _MOST_PARTS = 256  # of a sequence: those of 16 rows have room where keys were
 _RESIDENT = 2  # blocks of decode for which the compiler leaves registers
+_OPERANDS = slice(2, 4)  # keys and values among a kernel's arguments
 _MORE = 4  # row_max and row_sum behind a part's row, in float32
 
 
@@ -111,18 +116,41 @@ def pages_of_block(pages: PrimExpr, batch: PrimExpr, heads: int, tile: DecodeTil
     return tirx.Select(batch * heads <= COUNTERS, each, pages + 1)
 
 
-def _prefill(attention: PagedAttention, tile: PrefillTile | PagedWarpgroupTile, given: _KernelParameters) -> Stmt:
+def _prefill(
+    attention: PagedAttention, tile: PrefillTile | PagedWarpgroupTile | PagedBulkTile, given: _KernelParameters
+) -> Stmt:
     from tvm import tirx
 
     rows = given.extent("queries") * attention.group
     blocks = (tirx.floordiv(rows, tile.rows) + given.extent("key_offset")) * attention.key_heads
     kernel_arguments = _keys(attention, given)
+    encoded: list[Stmt] = []
+    if isinstance(tile, PagedBulkTile):
+        kernel_arguments[_OPERANDS], encoded = _mapped(attention, tile, given)
 
     def kernel(block: PrimExpr, pool: list[PrimExpr]) -> list[PrimExpr]:
         more = [given.extent("key_offset"), given.numbers["causal"], _scale(given), block, blocks]
         return [*kernel_arguments, *pool, *more]
 
-    return _launched(attention, tile, blocks, kernel, 0)
+    return sequence(*encoded, _launched(attention, tile, blocks, kernel, 0))
+
+
+def _mapped(
+    attention: PagedAttention, tile: PagedBulkTile, given: _KernelParameters
+) -> tuple[list[PrimExpr], list[Stmt]]:
+    """What tells the copy engine where keys and values lie, as addresses, and the statements that make it."""
+    from tvm import tirx
+
+    encoded: list[Stmt] = []
+    heads, depth, maps = attention.key_heads, attention.depth, []
+    for name in ("keys", "own_values") if attention.kind is Kind.RAGGED else ("pages",):
+        buffer, count = given.buffers[name], buffer_kind(given.buffers[name]).shape[0]
+        ragged = attention.kind is Kind.RAGGED
+        width, rows, box = (heads * depth, count, tile.keys) if ragged else (depth, count * (2 * heads * PAGE), PAGE)
+        maps.append(tensor_map(f"{name}_map"))
+        extents, boxes = (width, rows), (ROW_BYTES // SIZES[attention.dtype], box)
+        encoded += tensor_map_encode(maps[-1], buffer, attention.dtype, extents=extents, apart=(width,), box=boxes)
+    return [tirx.address_of(maps[0]), tirx.address_of(maps[-1])], encoded
 
 
 def _keys(attention: PagedAttention, given: _KernelParameters) -> list[PrimExpr]:

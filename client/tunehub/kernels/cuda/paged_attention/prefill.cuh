@@ -106,5 +106,5 @@ __device__ __forceinline__ void attention(const void* queries, const int* starts
 #pragma unroll
   for (int t = 0; t < TALL; ++t) put_rows(state[t], task, query_rows, (warp * TALL + t) * 16, lse);
   __syncthreads();
-  write_rows(task, query_rows, (char*)output);
+  write_rows<BLOCK_ROWS, THREADS>(task, query_rows, (char*)output);
 }

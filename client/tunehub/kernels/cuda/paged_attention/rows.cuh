@@ -85,9 +85,10 @@ __device__ __forceinline__ void put_rows(const State& state, const Task& task, u
   }
 }
 
-// All rows, once all threads have put theirs.
+// All COUNT of them, once as many threads as write them have put theirs.
+template <int COUNT, int WRITERS>
 __device__ __forceinline__ void write_rows(const Task& task, unsigned rows, char* output) {
-  for (int at = threadIdx.x; at < BLOCK_ROWS * CHUNKS; at += THREADS) {
+  for (int at = threadIdx.x % WRITERS; at < COUNT * CHUNKS; at += WRITERS) {
     const int row = at / CHUNKS, part = at % CHUNKS * 16;
     if (task.first + row > task.last) break;
     *(uint4*)(output + query_row(task, task.first + row) * (D * 2) + part) = load_four(rows + row * ROW + part);

@@ -16,9 +16,11 @@ from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.cuda.paged_attention.function import with_kernel
 from tunehub.kernels.cuda.paged_attention.matching import paged_attention_of
 from tunehub.kernels.cuda.paged_attention.spec import (
+    ByWarpgroups,
     DecodeTile,
     Kind,
     PagedAttention,
+    PagedBulkTile,
     PagedWarpgroupTile,
     PrefillTile,
     Tile,
@@ -42,7 +44,7 @@ _DECODE = tuple(
     DecodeTile(warps=warps, stages=stages, blocks=blocks)
     for warps, stages, blocks in ((4, 3, 2), (4, 2, 2), (4, 3, 1), (4, 2, 1), (2, 2, 1))
 )
-_WARPGROUPS = (PagedWarpgroupTile(groups=2, keys=128),)
+_WARPGROUPS = (PagedWarpgroupTile(groups=2, keys=128), PagedBulkTile(groups=2, keys=128))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,10 +80,10 @@ def candidates(workload: PagedWorkload) -> Iterator[KernelCandidate]:
 
 def fits(workload: PagedWorkload, tile: Tile) -> bool:
     """Whether a block has enough shared memory, and the GPU its instructions."""
-    if isinstance(tile, PagedWarpgroupTile) and (
-        workload.attention.depth % _PART or not has_warpgroups(workload.target)
-    ):
+    if isinstance(tile, ByWarpgroups) and (workload.attention.depth % _PART or not has_warpgroups(workload.target)):
         return False
+    if isinstance(tile, PagedBulkTile) and workload.attention.window:
+        return False  # keys behind a sink do not begin with a page
     return tile.shared_bytes(workload.attention) <= workload.device.block_shared_memory
 
 
@@ -99,4 +101,4 @@ def _prefill(attention: PagedAttention) -> list[Tile]:
 def build(workload: PagedWorkload, tile: Tile) -> PrimFunc:
     """The function by ``tile``, scheduled."""
     made = with_kernel(workload.attention, tile, workload.device)
-    return for_own_target(made, workload.target) if isinstance(tile, PagedWarpgroupTile) else made
+    return for_own_target(made, workload.target) if isinstance(tile, ByWarpgroups) else made

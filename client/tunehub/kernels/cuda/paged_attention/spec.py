@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from tunehub.target.gpu_architectures import WARP
+from tunehub.tir.cuda.ptx.mbarrier import BARRIER_BYTES
 
 if TYPE_CHECKING:
     from tunehub.tir.types import PrimFunc
@@ -121,4 +122,36 @@ class PagedWarpgroupTile:
         return max(operands, self.rows * attention.row_bytes)
 
 
-Tile = DecodeTile | PrefillTile | PagedWarpgroupTile
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PagedBulkTile:
+    """For sm_90: ``groups`` of four warps with 64 rows each, and a warp that brings ``keys`` at a time by TMA into
+    ``stages`` of shared memory."""
+
+    groups: int
+    keys: int
+    stages: int = 2
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return 4 * WARP * (self.groups + 1)
+
+    @property
+    def rows(self) -> int:
+        """Of a block: queries of a head."""
+        return 64 * self.groups
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Of a thread that brings and of one that multiplies."""
+        return _REGISTERS[self.groups]
+
+    def shared_bytes(self, attention: PagedAttention) -> int:
+        """Of queries, of all stages' keys and values, and of four barriers for each."""
+        operands = self.rows * attention.row_bytes + self.stages * 2 * self.keys * attention.depth * _BYTES
+        return operands + 4 * BARRIER_BYTES * self.stages
+
+
+_REGISTERS = {1: (24, 240), 2: (24, 240), 3: (32, 160)}  # by groups
+Tile = DecodeTile | PrefillTile | PagedWarpgroupTile | PagedBulkTile
+ByWarpgroups = PagedWarpgroupTile | PagedBulkTile

@@ -1,21 +1,11 @@
 // Several queries of each sequence by its keys, by the instructions of warpgroups (sm_90), after FlashAttention-3 (Shah
 // et al. 2024, arXiv 2407.08608): scores of a step are made while the step before is weighted. A warpgroup has 64 rows.
 //
-// Constants that stand before: those of rows.cuh. Functions: `multiply_scores` starts scores of 64 queries with KEYS
-// keys, `multiply_weights` adds the values of KEYS keys by weights in registers; `have_scores` and `have_outputs` wait for
-// all groups of products but one, or for all.
-//
-// Operands lie in shared memory in rows of 128 bytes, 64 elements each, swizzled by 128 bytes.
+// Constants and functions that stand before: those of softmax.cuh.
 
-constexpr int PARTS = D / 64, LINE = 128, LOADERS = THREADS / CHUNKS, LOADS = (KEYS + LOADERS - 1) / LOADERS;
+constexpr int QUERY_ROWS = BLOCK_ROWS, LOADERS = THREADS / CHUNKS, LOADS = (KEYS + LOADERS - 1) / LOADERS;
 constexpr bool STAGGERED = BLOCK_ROWS > 64;
 constexpr int QUERY_BYTES = BLOCK_ROWS * D * 2, TILE_BYTES = KEYS * D * 2;
-
-// Where 16 bytes of a row are, of `rows` in all.
-template <int COUNT>
-__device__ __forceinline__ unsigned place(int row, int chunk) {
-  return chunk / 8 * (COUNT * LINE) + row * LINE + (chunk % 8 ^ row % 8) * 16;
-}
 
 // Begin to bring keys or values of a step into shared memory, those from `stop` on as zeros.
 __device__ __forceinline__ void fetch(unsigned to, const char* from, const Task& task, const int* pages, int tile) {
@@ -46,39 +36,6 @@ __device__ __forceinline__ void meet_copies() {
   wait_for_copies<0>();
   seen_by_products();
   __syncthreads();
-}
-
-// Scores become weights; `factors`: what the output is rescaled by, once products are done with it.
-__device__ __forceinline__ void weigh(State& state, float (&s)[KEYS / 8][4], float (&factors)[2], float scale) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    float most = s[0][2 * h];
-#pragma unroll
-    for (int n = 0; n < KEYS / 8; ++n) most = max(most, max(s[n][2 * h], s[n][2 * h + 1]));
-    most = max(most, of_lane(most, 1));
-    most = max(state.row_max[h], max(most, of_lane(most, 2)) * scale);
-    factors[h] = exponential(state.row_max[h] - most);
-    float sum = state.row_sum[h] * factors[h];
-#pragma unroll
-    for (int n = 0; n < KEYS / 8; ++n)
-#pragma unroll
-      for (int i = 2 * h; i < 2 * h + 2; ++i) s[n][i] = exponential(s[n][i] * scale - most), sum += s[n][i];
-    state.row_max[h] = most, state.row_sum[h] = sum;
-  }
-}
-
-__device__ __forceinline__ void pack(unsigned (&w)[KEYS / 16][4], const float (&s)[KEYS / 8][4]) {
-#pragma unroll
-  for (int j = 0; j < KEYS / 16; ++j)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) w[j][e] = packed(s[2 * j + e / 2][e % 2 * 2], s[2 * j + e / 2][e % 2 * 2 + 1]);
-}
-
-__device__ __forceinline__ void rescale(State& state, const float (&factors)[2]) {
-#pragma unroll
-  for (int n = 0; n < 2 * DEPTHS; ++n)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) state.out[n][i] *= factors[i / 2];
 }
 
 // `keys` and `values`: pages, and H pages of rows behind; or those of all sequences.
@@ -157,5 +114,5 @@ __device__ __forceinline__ void attention(const void* queries, const int* starts
   __syncthreads();
   put_rows(state, task, base, warp * 16, lse);
   __syncthreads();
-  write_rows(task, base, (char*)output);
+  write_rows<BLOCK_ROWS, THREADS>(task, base, (char*)output);
 }

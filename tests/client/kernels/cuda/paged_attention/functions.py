@@ -13,8 +13,8 @@ from tvm.relax.frontend.nn.llm import kv_cache
 from tunehub.kernels.cuda import paged_attention
 from tunehub.kernels.cuda.paged_attention.function import BUFFERS, with_kernel
 from tunehub.kernels.cuda.paged_attention.matching import paged_attention_of
-from tunehub.kernels.cuda.paged_attention.source import PREFIX, products
-from tunehub.kernels.cuda.paged_attention.spec import PagedAttention, PagedWarpgroupTile, Tile
+from tunehub.kernels.cuda.paged_attention.source import PREFIX, bringing, products
+from tunehub.kernels.cuda.paged_attention.spec import PAGE, ByWarpgroups, Kind, PagedAttention, PagedBulkTile, Tile
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.tir.cuda.nvrtc import source_of
 from tunehub.tir.nodes import parameters
@@ -68,9 +68,12 @@ def run(
     code = source[source.index(f"namespace {PREFIX}") :]
     assert INSTRUCTIONS in code
     assert _OWN_INSTRUCTIONS in code
-    code = code.replace(INSTRUCTIONS, "").replace(_OWN_INSTRUCTIONS, "")
-    if isinstance(tile, PagedWarpgroupTile):
+    code, maps = code.replace(INSTRUCTIONS, "").replace(_OWN_INSTRUCTIONS, ""), {}
+    if isinstance(tile, ByWarpgroups):
         code = code.replace(products(attention, tile), "")
+    if isinstance(tile, PagedBulkTile):
+        code = code.replace(bringing(attention, tile), "").replace("const __grid_constant__ CUtensorMap", "CUtensorMap")
+        maps = _maps(attention, tile, arrays)
     buffers = {
         str(b.name): arrays.get(name) for name, b in zip(BUFFERS[attention.kind], parameters(function), strict=True)
     }
@@ -81,8 +84,19 @@ def run(
         extents |= dict.fromkeys(("total_len", "qo_len"), len(arrays["queries"]))
     offsets = dict.fromkeys(_offsets(code), 0)
     numbers = {name: value for name, value in arrays.items() if isinstance(value, (int, float))}
-    named = {**offsets, **extents, **numbers, **buffers, "parts": arrays.get("parts")}
+    named = {**offsets, **extents, **numbers, **buffers, "parts": arrays.get("parts"), **maps}
     run_code(HEADER + _OWN_HEADER, code, named, (blocks, 1), folder)
+
+
+def _maps(attention: PagedAttention, tile: PagedBulkTile, arrays: dict[str, Any]) -> dict[str, Any]:
+    """What the copy engine is told of keys and values, by the names that kernels have for it."""
+    ragged = attention.kind is Kind.RAGGED
+    width = attention.depth * (attention.key_heads if ragged else 1)
+    matrices = {name: arrays[name] for name in (("keys", "own_values") if ragged else ("pages",))}
+    return {
+        f"{name}_map": np.array([each.ctypes.data, each.size // width, width, tile.keys if ragged else PAGE], np.int64)
+        for name, each in matrices.items()
+    }
 
 
 def _offsets(code: str) -> set[str]:

@@ -79,8 +79,52 @@ template <int KEYS, int D> static void weighted_of(float* d, const unsigned* w, 
       }
   }
 }
-#define multiply_scores(d, q, k) scores_of<BLOCK_ROWS, KEYS, D>(d, q, k, BFLOAT)
+#define multiply_scores(d, q, k) scores_of<QUERY_ROWS, KEYS, D>(d, q, k, BFLOAT)
 #define multiply_weights(d, w, v) weighted_of<KEYS, D>(d, w, v, BFLOAT)
 static void have_scores(float*) {}
 static void have_scores_alone(float*) {}
 static void have_outputs(float*, unsigned*) {}
+
+// Barriers that count arrivals and bytes, named ones of several warps, and boxes of matrices, which come at once.
+#include <map>
+struct CUtensorMap { long long from, rows, columns, box_rows; };  // of elements; boxes are 64 elements wide
+namespace threads {
+struct Counter { int count, left, bytes = 0; long phase = 0; };
+static std::map<unsigned, Counter> counters;
+static void count(Counter& counter, int arrived, int bytes) {
+  counter.left -= arrived, counter.bytes += bytes;
+  if (counter.left == 0 && counter.bytes == 0) counter.left = counter.count, ++counter.phase;
+}
+static void let_others() {
+  const int self = current;
+  swapcontext(&all[self].context, &scheduler);
+  current = self;
+}
+}  // namespace threads
+static void barrier_init(unsigned at, int count) { threads::counters[at] = {count, count}; }
+static void barriers_made() { __syncthreads(); }
+static void barrier_arrive(unsigned at) { threads::count(threads::counters.at(at), 1, 0); }
+static void barrier_wait(unsigned at, int parity) {
+  while (threads::counters.at(at).phase % 2 == parity) threads::let_others();
+}
+#define barrier_expect(where) threads::count(threads::counters.at(where), 1, KEYS * D * 2)
+static void box_load(unsigned to, unsigned long long map, unsigned barrier, int x, int y) {
+  const CUtensorMap& box = *(const CUtensorMap*)map;
+  for (int row = 0; row < box.box_rows; ++row)
+    for (int column = 0; column < 64; ++column) {
+      const bool inside = y + row < box.rows && x + column < box.columns;
+      const uint16_t value = inside ? ((const uint16_t*)box.from)[(y + row) * box.columns + x + column] : 0;
+      std::memcpy(at(to + row * 128 + (column * 2 ^ row % 8 << 4)), &value, 2);
+    }
+  threads::count(threads::counters.at(barrier), 0, -box.box_rows * 128);
+}
+static void __syncwarp() { threads::meet(threads::warps[threads::current / 32]); }
+static void group_meets(int number) { meet<4>(number); }
+static void turn_taken(int number) { meet<8>(number); }
+static void turn_given(int number) {
+  threads::Meeting& turn = threads::teams[number];
+  turn.size = 256;
+  if (++turn.arrived == turn.size) turn.arrived = 0, ++turn.phase;
+}
+static void fewer_registers() {}
+static void more_registers() {}

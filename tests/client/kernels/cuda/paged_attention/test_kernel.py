@@ -21,7 +21,7 @@ if shutil.which("g++") is None:
 import msgspec
 
 from tunehub.kernels.cuda.paged_attention.function import pages_of_block
-from tunehub.kernels.cuda.paged_attention.spec import DecodeTile, PagedWarpgroupTile, PrefillTile
+from tunehub.kernels.cuda.paged_attention.spec import DecodeTile, PagedBulkTile, PagedWarpgroupTile, PrefillTile
 from tunehub.kernels.devices.known import device_of
 from tunehub.tir.nodes import integer, symbolic
 from tunehub.tir.statements import const
@@ -124,7 +124,7 @@ class Prefilling(NamedTuple):
     causal: bool = True
     windows: tuple[tuple[int, int], ...] | None = None
     cross: int = 0
-    tile: PrefillTile | PagedWarpgroupTile = TALL
+    tile: PrefillTile | PagedWarpgroupTile | PagedBulkTile = TALL
     paged: bool = True
 
 
@@ -139,6 +139,11 @@ PREFILLING = [
     Prefilling(
         (40, 9), (0, 150), 1, 7, 128, causal=False, dtype="bfloat16", tile=PagedWarpgroupTile(groups=1, keys=64)
     ),
+    Prefilling((70, 0, 30, 200), (100, 0, 300, 400), 2, 4, 64, tile=PagedBulkTile(groups=2, keys=128)),
+    Prefilling((40, 9), (0, 150), 1, 7, 128, causal=False, tile=PagedBulkTile(groups=3, keys=64, stages=3)),
+    Prefilling(
+        (70, 150), (100, 450), 2, 1, 64, dtype="bfloat16", paged=False, tile=PagedBulkTile(groups=2, keys=64, stages=2)
+    ),
     *([Prefilling((20, 9), (100, 60), 1, 4, 64, windows=((37, 4), (0, 0)), cross=30)] if LIMITED else []),
 ]
 
@@ -152,7 +157,7 @@ def _random_prefillings(count: int) -> list[Prefilling]:
         queries, paged = tuple(pair[0] for pair in pairs), chance.random() < 0.6
         causal = chance.random() < 0.6
         keys = tuple(pair[1] + (pair[0] if causal else 0) for pair in pairs)
-        tile: PrefillTile | PagedWarpgroupTile = PrefillTile(
+        tile: PrefillTile | PagedWarpgroupTile | PagedBulkTile = PrefillTile(
             warps=chance.choice([2, 4]), tall=chance.choice([1, 2]), keys=chance.choice([32, 64])
         )
         windows = None
@@ -162,6 +167,8 @@ def _random_prefillings(count: int) -> list[Prefilling]:
         sizes = chance.choice([1, 2]), chance.choice([1, 3, 4, 7, 8]), chance.choice([64, 96, 128])
         if sizes[2] != 96 and chance.random() < 0.3:
             tile = PagedWarpgroupTile(groups=chance.choice([1, 2, 3]), keys=chance.choice([64, 128]))
+            if windows is None and chance.random() < 0.7:
+                tile = PagedBulkTile(groups=tile.groups, keys=tile.keys, stages=chance.choice([2, 3]))
         made.append(
             Prefilling(queries, keys, *sizes, chance.choice(["float16", "bfloat16"]), causal, windows, 0, tile, paged)
         )
