@@ -62,7 +62,6 @@ _ROWS = SizeGrid((16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 
 _IMAGES = SizeGrid((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64), (1, 3, 8, 16), 2)
 _PADDED = 65  # rows from which TVM's rule takes tensor cores; of an open number it always does
 
-_BULK_TRIED = 64  # tiles, among which is one that does not divide K
 _NEVER_S = 1e3  # seconds of what is not to be taken
 
 _Tile: TypeAlias = "TensorTile | WarpgroupTile | BulkTile"
@@ -169,12 +168,8 @@ def _likely(whole: OpenFunction, matmul: OpenMatmul, target: Target) -> dict[_Ti
 
 
 def _bulk_ranked(whole: OpenFunction, matmul: Matmul, device: GpuDevice) -> list[BulkTile]:
-    """The best tile of kernels with TMA loads; none where they are not for as many rows. K is not divided: what does so
-    was never run with an open number of rows."""
-    if not whole.axes.are_one:
-        return []
-    found = warpgroups.bulk_ranked(matmul, _BULK_TRIED, device)
-    return [tile for tile in found if tile.cluster == 1][:1]
+    """The best tile of kernels with TMA loads; none where they are not for as many rows."""
+    return warpgroups.bulk_ranked(matmul, 1, device) if whole.axes.are_one else []
 
 
 def grid_of(matmul: OpenMatmul) -> SizeGrid:

@@ -17,7 +17,7 @@ from tunehub.tir.cuda.ptx.wgmma import ROWS, WARPGROUP
 WARP = 32
 PIECE = 32  # columns of results that go through shared memory at a time
 STAGED = PIECE + SKEW  # accumulators of a row of them
-FEWEST_ROWS, _FEWEST_COLUMNS, _FEWEST_K = 64, 512, 2048  # of products; what is smaller gained little
+FEWEST_ROWS, _FEWEST_COLUMNS, _FEWEST_K = 9, 512, 2048  # of products; what is smaller gained little
 _WIDE = 128 * WARPGROUP  # accumulators of a warpgroup that leave all threads as many registers
 _BAND = 2048  # rows whose tiles are computed before those below, so that what they share stays in the cache
 _PATTERN_ROWS = 8  # of the swizzling, at whose multiples boxes begin
@@ -120,7 +120,7 @@ def _fits(tile: BulkTile, rows: int, columns: int, steps: int, device: GpuDevice
     """Whether a block has less than twice what there is, a cluster no block without work, boxes begin at whole
     patterns, and K may be divided as the tile says."""
     (height, width), (along_rows, along_columns) = tile.block, tile.shared
-    if tile.blocks not in device.places or height >= 2 * rows or width >= 2 * columns:
+    if tile.blocks not in device.places or (height > ROWS and height >= 2 * rows) or width >= 2 * columns:
         return False
     if along_rows > math.ceil(rows / height) or along_columns > math.ceil(columns / width):
         return False

@@ -33,6 +33,7 @@ TILES = {
     "both in common": BulkTile(groups=(1, 1), rows=64, columns=32, stages=3, shared=(2, 2)),
     "more registers": BulkTile(groups=(2, 1), rows=128, columns=192, stages=3),
     "K divided": BulkTile(groups=(2, 1), rows=64, columns=64, stages=3, cluster=4),
+    "K divided, both in common": BulkTile(groups=(1, 1), rows=64, columns=32, stages=3, cluster=2, shared=(2, 2)),
 }
 COLUMNS, DEPTH = 136, 328
 
