@@ -37,6 +37,12 @@ __device__ __forceinline__ uint4 load_often(const void* from) {
   return found;
 }
 
+__device__ __forceinline__ uint2 load_two_often(const void* from) {
+  uint2 found;
+  asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(found.x), "=r"(found.y) : "l"(from));
+  return found;
+}
+
 // Into what stays as it is where this is not `wanted`.
 __device__ __forceinline__ void load_where(uint4& to, const void* from, bool wanted) {
   asm volatile("{.reg .pred p; setp.ne.u32 p, %5, 0; @p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];}"
@@ -95,6 +101,12 @@ __device__ __forceinline__ unsigned fma(unsigned a, unsigned b, unsigned c) {
   return found;
 }
 
+__device__ __forceinline__ unsigned fma_bfloat(unsigned a, unsigned b, unsigned c) {
+  unsigned found;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(found) : "r"(a), "r"(b), "r"(c));
+  return found;
+}
+
 __device__ __forceinline__ float half_of(unsigned pair, int which) {
   float found;
   asm("{.reg .b16 half; mov.u16 half, %1; cvt.f32.f16 %0, half;}" : "=f"(found) : "h"((unsigned short)(pair >> 16 * which)));
@@ -132,6 +144,12 @@ __device__ __forceinline__ void load_matrices(unsigned (&found)[4], unsigned fro
                : "=r"(found[0]), "=r"(found[1]), "=r"(found[2]), "=r"(found[3])
                : "r"(from)
                : "memory");
+}
+
+__device__ __forceinline__ unsigned load_one(unsigned from) {
+  unsigned found;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(found) : "r"(from) : "memory");
+  return found;
 }
 
 __device__ __forceinline__ uint2 load_two(unsigned from) {

@@ -29,7 +29,9 @@ def quantised_apart(whole: OpenFunction) -> TakenApart | None:
     """``whole`` as the making of its quantised weights and a product; None where it has none. Raises
     NotPiecesError."""
     product = find_product(whole.piece(_LENGTHS[0]))
-    return taken_apart(whole.function, product.made_by[0]) if product is not None and product.made_by else None
+    if product is None or not product.made_by:
+        return None
+    return taken_apart(whole.function, product.made_by[0], product.extents.weights)
 
 
 def few_rows(whole: OpenFunction, target: Target) -> list[SizeBranch]:

@@ -55,13 +55,18 @@ def source(extents: LowBatchExtents, tile: AnyTile) -> str:
         body += _file("quantised.cuh") + _file("slices.cuh")
     if isinstance(tile, WgmmaTile):
         kind = KINDS["bfloat16" if extents.weights.bfloat else "float16"]
-        body += _file("warpgroup_instructions.cuh") + from_registers(kind, _ACCUMULATORS * row_tiles(extents))
+        body += for_warpgroups() + from_registers(kind, _ACCUMULATORS * row_tiles(extents))
     return f"namespace {_namespace(extents, tile)} {{\n{defined}{body}{_file(_KERNELS[type(tile)])}}}\n"
 
 
 def instructions() -> str:
     """What kernels ask of the GPU, from sm_80 on. A constant ``BFLOAT`` stands before it."""
     return _file("instructions.cuh")
+
+
+def for_warpgroups() -> str:
+    """What those for warpgroups ask of one of sm_90 beside. A constant ``CLUSTER`` stands before it."""
+    return _file("warpgroup_instructions.cuh")
 
 
 def _namespace(extents: LowBatchExtents, tile: AnyTile) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.default import default_schedule
+from tunehub.kernels.cuda.low_batch.weights import Format
 from tunehub.tir.nodes import blocks_in, buffer_of, children, main_module, parameters, with_parameters
 from tunehub.tir.statements import block_of, sequence, with_root
 
@@ -25,10 +26,11 @@ _THREADS, _VECTOR = 256, 8  # of a block; weights of a thread
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TakenApart:
-    """``function`` as ``made``, a PrimFunc of its quantised weights that writes ``weights``, and ``product``, of these
-    and its other parameters. Buffers are those of ``function``."""
+    """``function`` as ``made``, a PrimFunc of its quantised weights in ``form`` that writes ``weights``, and
+    ``product``, of these and its other parameters. Buffers are those of ``function``."""
 
     function: PrimFunc
+    form: Format
     weights: Buffer
     made: PrimFunc
     product: PrimFunc
@@ -62,9 +64,9 @@ def _in_vectors(made: PrimFunc, otherwise: PrimFunc) -> PrimFunc:
     return schedule.mod["main"]
 
 
-def taken_apart(function: PrimFunc, made_by: str) -> TakenApart | None:
-    """``function``, whose weights its block ``made_by`` makes of two parameters; None where this block is not alone in
-    its loops, or something else but the product reads its weights or what they are made of."""
+def taken_apart(function: PrimFunc, made_by: str, form: Format) -> TakenApart | None:
+    """``function``, whose weights in ``form`` its block ``made_by`` makes of two parameters; None where this block is
+    not alone in its loops, or something else but the product reads its weights or what they are made of."""
     root = function.body.block
     nests = children(root.body) if type(root.body).__name__ == "SeqStmt" else [root.body]
     names = [[str(block.name_hint) for block in blocks_in(nest)] for nest in nests]
@@ -81,7 +83,7 @@ def taken_apart(function: PrimFunc, made_by: str) -> TakenApart | None:
     made = with_parameters(function, [*sources, weights]).with_body(with_root(function.body, [nests[place]], []))
     product = with_parameters(function, [*kept[:1], weights, *kept[1:]])
     product = product.with_body(with_root(function.body, others, buffers))
-    return TakenApart(function=function, weights=weights, made=made, product=product)
+    return TakenApart(function=function, form=form, weights=weights, made=made, product=product)
 
 
 def _reads(nest: Stmt, buffers: list[Buffer]) -> bool:

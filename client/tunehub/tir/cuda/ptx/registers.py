@@ -33,6 +33,11 @@ def st_shared_2() -> Function:
     )
 
 
+def st_shared_1() -> Function:
+    """As :func:`st_shared_2`, one number."""
+    return instruction("tunehub_ring_keep_one", "unsigned at, float x", "st.shared.f32 [%0], %1;", '"r"(at), "f"(x)')
+
+
 def ld_shared_4() -> Function:
     """Four numbers from shared memory."""
     name = "tunehub_ring_take"

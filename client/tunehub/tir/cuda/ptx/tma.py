@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _BOX = "cp.async.bulk.tensor.{dimensions}d.shared::cluster.global.mbarrier::complete_tx::bytes"
 _SWIZZLED_128_BYTES, _LINES_OF_128_BYTES = 3, 2  # of CUtensorMapSwizzle and CUtensorMapL2promotion
+_SIZES = {**SIZES, "uint32": 4}  # bytes of a number
 
 
 def tensor_map(name: str) -> PrimExpr:
@@ -27,24 +28,31 @@ def tensor_map(name: str) -> PrimExpr:
 
 
 def tensor_map_encode(
-    variable: Var, buffer: Buffer, dtype: str, *, extents: Sequence[Index], apart: Sequence[int], box: Sequence[int]
+    variable: Var,
+    buffer: Buffer,
+    dtype: str,
+    *,
+    extents: Sequence[Index],
+    apart: Sequence[int],
+    box: Sequence[int],
+    swizzled: bool = True,
 ) -> list[Any]:
     """``variable`` says of ``buffer`` how many numbers it has along each dimension, the innermost first, and how many
-    they are ``apart`` along all but that, and how many a ``box`` has of each. Boxes are swizzled; beyond the end is
+    they are ``apart`` along all but that, and how many a ``box`` has of each. Boxes are ``swizzled``; beyond the end is
     zero."""
     from tvm import tirx
     from tvm.tirx.op import tensormap_encode_tiled, tvm_stack_alloca
 
     first = address(buffer, *[const(0)] * len(buffer_kind(buffer).shape))
     rest = [*box, *[1] * (len(extents) - len(box)), *[1] * len(extents)]
-    numbers = [*extents, *(SIZES[dtype] * each for each in apart), *rest]
+    numbers = [*extents, *(_SIZES[dtype] * each for each in apart), *rest]
     encoded = tensormap_encode_tiled(
         variable,
         first,
         *(const(each, "int64") if isinstance(each, int) else tirx.Cast("int64", each) for each in numbers),
         descriptor_dtype=dtype,
         rank=len(extents),
-        swizzle=_SWIZZLED_128_BYTES,
+        swizzle=_SWIZZLED_128_BYTES if swizzled else 0,
         l2_promotion=_LINES_OF_128_BYTES,
     )
     return [bind(variable, tvm_stack_alloca("tensormap", 1)), run(encoded)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import te
+from tvm import te, tirx
 
-from tunehub.kernels.cuda.low_batch.weights import Format, dequantised
+from tunehub.kernels.cuda.low_batch.weights import WORD_BITS, Format, dequantised
+from tunehub.tir.nodes import main_module
 
 
 def product(rows: tuple[int, ...], columns: int, depth: int, bits: int, dtype: str = "float16") -> Any:
@@ -28,3 +29,20 @@ def product(rows: tuple[int, ...], columns: int, depth: int, bits: int, dtype: s
     sums = te.compute((*rows, columns), one, name="NT_matmul")
     out = te.compute(sums.shape, lambda *i: sums(*i).astype(dtype) + bias[i[-1]], name="out")
     return tvm.IRModule({"main": te.create_prim_func([x, *given, bias, out], index_dtype_override="int64")})
+
+
+def quantised_open_product(form: Format, columns: int, depth: int, *, is_batch: bool = False) -> Any:
+    """A product with weights in ``form`` and a residual addition; ``is_batch``: of a batch of single rows."""
+    rows, k = tirx.Var("n", "int64"), te.reduce_axis((0, depth), name="k")
+    shape = (rows, 1) if is_batch else (1, rows)
+    x = te.placeholder((*shape, depth), "float16", name="x")
+    words = te.placeholder((columns, depth * form.bits // WORD_BITS), "uint32", name="w")
+    scales = te.placeholder((columns, depth // form.group), "float16", name="s")
+    more, wide = te.placeholder((*shape, columns), "float16", name="r"), dequantised(words, scales, form)
+
+    def product(*at: Any) -> Any:
+        return te.sum(x[(*at[:-1], k)].astype("float32") * wide[at[-1], k].astype("float32"), axis=k)
+
+    y = te.compute((*shape, columns), product, name="product")
+    z = te.compute(y.shape, lambda *at: y(*at).astype("float16") + more(*at), name="out")
+    return main_module(te.create_prim_func([x, words, scales, more, z], index_dtype_override="int64"))

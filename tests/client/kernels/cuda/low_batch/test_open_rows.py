@@ -18,8 +18,9 @@ from tunehub.kernels.cuda.default import default_schedule
 from tunehub.kernels.cuda.gemm.hopper.rule import for_own_target, has_functions
 from tunehub.kernels.cuda.low_batch import open_rows
 from tunehub.kernels.cuda.low_batch.open_rows import few_rows, quantised_apart
+from tunehub.kernels.cuda.low_batch.taken_apart import WEIGHTS_MADE
 from tunehub.kernels.cuda.low_batch.tile import StagedTile, WgmmaTile
-from tunehub.kernels.cuda.low_batch.weights import QUANTISED, WORD_BITS, Format, dequantised
+from tunehub.kernels.cuda.low_batch.weights import QUANTISED, Format
 from tunehub.kernels.cuda.open_function import open_function
 from tunehub.kernels.cuda.symbolic import tensor_cores as open_tensor_cores
 from tunehub.tir.cuda.nvrtc import source_of
@@ -31,6 +32,7 @@ from .....unoptimised import UNOPTIMISED
 from ....compiler.outputs import one_after_the_other
 from ..scheduled import H200
 from .on_cpu import run, weights
+from .products import quantised_open_product
 
 pytestmark = pytest.mark.slow
 
@@ -85,32 +87,17 @@ def test_no_row_beyond_the_end_is_read_or_written(rows: int, tmp_path: Path) -> 
     assert (out[rows:] == 7).all()
 
 
-def _quantised(form: Format, columns: int, depth: int, *, is_batch: bool = False) -> Any:
-    """A product with weights in ``form`` and a residual addition; ``is_batch``: of a batch of single rows."""
-    rows, k = tirx.Var("n", "int64"), te.reduce_axis((0, depth), name="k")
-    shape = (rows, 1) if is_batch else (1, rows)
-    x = te.placeholder((*shape, depth), "float16", name="x")
-    words = te.placeholder((columns, depth * form.bits // WORD_BITS), "uint32", name="w")
-    scales = te.placeholder((columns, depth // form.group), "float16", name="s")
-    more, wide = te.placeholder((*shape, columns), "float16", name="r"), dequantised(words, scales, form)
-
-    def product(*at: Any) -> Any:
-        return te.sum(x[(*at[:-1], k)].astype("float32") * wide[at[-1], k].astype("float32"), axis=k)
-
-    y = te.compute((*shape, columns), product, name="product")
-    z = te.compute(y.shape, lambda *at: y(*at).astype("float16") + more(*at), name="out")
-    return main_module(te.create_prim_func([x, words, scales, more, z], index_dtype_override="int64"))
-
-
 @pytest.mark.parametrize("form", QUANTISED, ids=["q4f16", "q8f16"])
 @pytest.mark.parametrize("target", [H200, A100], ids=["sm_90", "sm_80"])
-def test_quantised_weights_are_read_packed_by_up_to_64_rows_and_made_once_for_more(form: Format, target: Any) -> None:
-    mod = _quantised(form, 128, 256)
+def test_quantised_weights_are_read_packed_by_few_rows_and_on_warpgroups_by_all(form: Format, target: Any) -> None:
+    mod = quantised_open_product(form, 128, 256)
     found = open_tensor_cores.open_sizes(mod, target)
     assert found is not None
     assert {(8,), (9,), (32,), (33,), (64,), (65,)} <= set(probes(found.mod["main"]))
     check_function(found.mod["main"], mod["main"], target)
     assert tvm.tirx.build(found.mod, target=target) is not None
+    has_warpgroups = target is H200 and has_functions()
+    assert (WEIGHTS_MADE in found.mod["main"].attrs) == (not has_warpgroups)
     whole = open_function(mod["main"], shared=True)
     assert whole is not None
     assert [branch.up_to for branch in few_rows(whole, target)] == [8, 16, 32, 64]
@@ -119,7 +106,7 @@ def test_quantised_weights_are_read_packed_by_up_to_64_rows_and_made_once_for_mo
 @pytest.mark.parametrize("form", QUANTISED, ids=["q4f16", "q8f16"])
 @pytest.mark.parametrize(("columns", "depth"), [(24, 64), (64, 128)], ids=["one by one", "in vectors"])
 def test_the_weights_that_are_made_for_many_rows_are_the_right_ones(form: Format, columns: int, depth: int) -> None:
-    mod = _quantised(form, columns, depth)
+    mod = quantised_open_product(form, columns, depth)
     whole = open_function(mod["main"], shared=True)
     assert whole is not None
     apart = quantised_apart(whole)
@@ -153,7 +140,7 @@ def test_tiles_of_many_columns_read_and_write_no_row_beyond_the_end(
 ) -> None:
     monkeypatch.setattr(open_rows, "chosen", lambda *_: OPEN_TILES[tile])
     rows, columns, depth = 11, 100, 512
-    whole = open_function(_quantised(QUANTISED[0], columns, depth)["main"], shared=True)
+    whole = open_function(quantised_open_product(QUANTISED[0], columns, depth)["main"], shared=True)
     assert whole is not None
     branch = few_rows(whole, H200)[1]
     assert branch.up_to == 16 and ("target" in (branch.function.attrs or {})) == (tile == "warpgroups")
@@ -175,7 +162,7 @@ def test_tiles_of_many_columns_read_and_write_no_row_beyond_the_end(
 @pytest.mark.parametrize("is_batch", [False, True], ids=["rows", "a batch of single rows"])
 @pytest.mark.parametrize("columns", [6144, 28672], ids=["clusters", "x in registers"])
 def test_quantised_weights_have_the_tiles_of_known_numbers_of_rows(columns: int, is_batch: bool) -> None:
-    whole = open_function(_quantised(QUANTISED[0], columns, 4096, is_batch=is_batch)["main"], shared=True)
+    whole = open_function(quantised_open_product(QUANTISED[0], columns, 4096, is_batch=is_batch)["main"], shared=True)
     assert whole is not None
     branches = few_rows(whole, H200)
     assert [branch.up_to for branch in branches] == [8, 16, 32, 64]

@@ -72,6 +72,7 @@ static void __syncthreads() { threads::meet(threads::block); }
 static uint4 load_once(const void* from) { uint4 found; std::memcpy(&found, from, 16); return found; }
 static void load_where(uint4& to, const void* from, bool wanted) { if (wanted) to = load_once(from); }
 static uint4 load_often(const void* from) { return load_once(from); }
+static uint2 load_two_often(const void* from) { uint2 found; std::memcpy(&found, from, 8); return found; }
 static unsigned load_half(const void* from) { uint16_t found; std::memcpy(&found, from, 2); return found; }
 
 static float as_float(unsigned half, bool bfloat) {
@@ -91,6 +92,11 @@ static unsigned as_half(float wide) {
   uint16_t bits;
   std::memcpy(&bits, &value, 2);
   return bits;
+}
+static unsigned as_bfloat(float wide) {
+  unsigned bits;
+  std::memcpy(&bits, &wide, 4);
+  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 template <class F> unsigned both(F f) { return as_half(f(0)) | as_half(f(16)) << 16; }
 
@@ -133,6 +139,11 @@ static unsigned fma(unsigned a, unsigned b, unsigned c) {
   return both([&](int s) { return as_float(a >> s & 0xffff, 0) * as_float(b >> s & 0xffff, 0) + as_float(c >> s & 0xffff, 0); });
 }
 
+static unsigned fma_bfloat(unsigned a, unsigned b, unsigned c) {
+  const auto one = [&](int s) { return as_bfloat(as_float(a >> s, 1) * as_float(b >> s, 1) + as_float(c >> s, 1)); };
+  return one(0) | one(16) << 16;
+}
+
 static float half_of(unsigned pair, int which) { return as_float(pair >> 16 * which & 0xffff, 0); }
 
 // Copies into shared memory happen where they are waited for.
@@ -166,6 +177,7 @@ static void load_matrices(unsigned (&found)[4], unsigned from) {
   threads::meet(warp);
   for (int i = 0; i < 4; ++i) std::memcpy(&found[i], at(words[i * 8 + lane / 4][0]) + lane % 4 * 4, 4);
 }
+static unsigned load_one(unsigned from) { unsigned found; std::memcpy(&found, at(from), 4); return found; }
 static uint2 load_two(unsigned from) { uint2 found; std::memcpy(&found, at(from), 8); return found; }
 static uint4 load_four(unsigned from) { return load_once(at(from)); }
 

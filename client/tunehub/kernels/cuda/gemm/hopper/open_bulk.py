@@ -4,6 +4,7 @@ brings zeros from beyond the end."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
@@ -71,7 +72,7 @@ class _OpenBulkWriter(_BulkWriter):
         """The statement for ``whole``, which has ``total`` rows."""
         own, parts = parameters(whole.function), parameters(self.product.function)
         self.whole_of = {hash(part): buffer for part, buffer in zip(parts, own, strict=True)}
-        self.declared = views(own, parts)
+        self.declared = self._views(own, parts)
         apart = self.tile.block[0] * self.tile.shared[0]
         self.started = self._limited((total + (apart - 1)) // apart * self.wide) * self.tile.blocks
         return sequence(
@@ -82,6 +83,10 @@ class _OpenBulkWriter(_BulkWriter):
                 self.statement(),
             ]
         )
+
+    def _views(self, own: Sequence[Buffer], parts: Sequence[Buffer]) -> list[Stmt]:
+        """Statements that make the parameters of the product those of the function."""
+        return views(own, parts)
 
     def _limited(self, clusters: PrimExpr) -> PrimExpr:
         """How many of so many are started."""

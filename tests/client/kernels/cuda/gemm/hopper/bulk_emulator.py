@@ -26,6 +26,7 @@ class _Map:
     matrix: Any
     rows: int
     across: int
+    swizzled: bool
 
 
 @dataclass
@@ -58,7 +59,7 @@ def _run_bulk(
     on_host, maps = _Block(symbols, {}, {}, 1), dict[int, _Map]()
     for statement in host:
         if type(statement).__name__ == "Evaluate":
-            maps[hash(statement.value.args[0])] = _encoded(statement.value.args, named, on_host)
+            maps[hash(statement.value.args[0])] = _encoded(statement.value, named, on_host)
         elif type(statement.value).__name__ != "Call":
             on_host.values[hash(statement.var)] = int(on_host.value(statement.value))
     order, body = {}, grid
@@ -92,13 +93,14 @@ def _run_bulk(
         )
 
 
-def _encoded(args: Any, named: dict[int, Any], on_host: _Block) -> _Map:
+def _encoded(call: Any, named: dict[int, Any], on_host: _Block) -> _Map:
     """What the copy engine is told of a matrix."""
+    args, swizzled = call.args, bool(int(call.attrs.swizzle))
     sizes = [int(on_host.value(each)) for each in args[2:]]
     array = named[hash(args[1].args[0].source)]
     matrix = array.reshape(sizes[1], sizes[0])
-    assert sizes[2] == sizes[0] * array.itemsize and sizes[3] * array.itemsize == 128, sizes
-    return _Map(matrix, sizes[4], sizes[3])
+    assert sizes[2] == sizes[0] * array.itemsize and sizes[3] * array.itemsize == (128 if swizzled else 64), sizes
+    return _Map(matrix, sizes[4], sizes[3], swizzled)
 
 
 class _BulkBlock(_Block):
@@ -165,6 +167,9 @@ class _BulkBlock(_Block):
         args = node.args[1:-1]
         if name.startswith("tunehub_ring_registers_"):
             return
+        if name.startswith("tunehub_wgmma_packed_"):
+            self.packed(*name.removeprefix("tunehub_wgmma_packed_").split("::"), args, mask)
+            return
         if not name.startswith("tunehub_ring_"):
             yield from super().call(node, mask)
             return
@@ -203,12 +208,41 @@ class _BulkBlock(_Block):
                 barrier.check()
                 if (barrier.passed & 1) == parity:
                     yield True
+        elif what == "keep_one":
+            at = np.broadcast_to(np.asarray(self.value(args[0])).astype(int) - _BASE, self.threads)[held] // 4
+            self.shared.view("float32")[at] = np.broadcast_to(self.value(args[1]), self.threads)[held]
         elif what == "keep":
             at = np.broadcast_to(np.asarray(self.value(args[0])).astype(int) - _BASE, self.threads)[held] // 4
             for v in (0, 1):
                 self.shared.view("float32")[at + v] = np.broadcast_to(self.value(args[1 + v]), self.threads)[held]
         else:
             raise NotImplementedError(name)
+
+    def packed(self, constants: str, what: str, args: Any, mask: Any) -> None:
+        """What warpgroups do with packed weights: see packed.cuh."""
+        if what == "finish":
+            self.finish(0)
+        if what != "products":
+            return
+        columns, k, tiles, parts, bits, is_bfloat = map(int, constants.split("_"))
+        sums, scales = self.place(args[0].args[0])[0], self.buffers[hash(args[4].args[0].source)]
+        step, held = int(np.asarray(self.value(args[6]))), np.broadcast_to(mask, self.threads)
+        places = [np.broadcast_to(np.asarray(self.value(args[at])), self.threads).astype(int) for at in (2, 3, 5)]
+        at, dtype = np.arange(128), "bfloat16" if is_bfloat else "float16"
+        for first in np.flatnonzero(held)[::128]:
+            weights, x, column = (place[first] for place in places)
+            row = np.arange(8 * tiles)[:, None]
+            right = self.operand(x - _BASE + at // 64 * (tiles * 1024) + row * 128 + at % 64 * 2, dtype)
+            for part in range(parts):
+                row = part * 64 + np.arange(64)[:, None]
+                byte = weights + row * (16 * bits) + at * bits // 8
+                byte = byte ^ (byte >> 7 & 7) << 4 if bits == 8 else byte
+                numbers = self.shared[byte - _BASE] >> (at * bits % 8).astype("uint8") & np.uint8(2**bits - 1)
+                own = np.minimum(column + row, columns - 1), np.minimum((step * 128 + at) // 32, k // 32 - 1)
+                scaled = (numbers.astype(dtype) - np.asarray(2 ** (bits - 1) - 1, dtype)) * scales[own]
+                self.started[-1].append((sums, first, part, 8 * tiles, scaled.astype("float32") @ right.T))
+        self.started.append([])
+        self.finish(1)
 
     def there(self, rank: int) -> _BulkBlock:
         """A block of the cluster, which has to be there still."""
@@ -221,13 +255,13 @@ class _BulkBlock(_Block):
         to, at = self.address(args[0], mask), self.address(args[2], mask)
         x, y, *bits = (self.one(arg, mask) for arg in args[3:])
         own = self.maps[hash(args[1].args[0])]
-        assert to % 1024 == 0
+        assert to % (1024 if own.swizzled else 128) == 0
         box = np.zeros((own.rows, own.across), own.matrix.dtype)
         part = own.matrix[y : y + own.rows, x : x + own.across]
         box[: part.shape[0], : part.shape[1]] = part
         data = box.view("uint8")
         place = np.arange(data.size).reshape(data.shape) + to + _BASE
-        place = (place ^ (place >> 7 & 7) << 4) - _BASE
+        place = (place ^ (place >> 7 & 7) << 4 if own.swizzled else place) - _BASE
         mask = bits[0] if bits else 1 << self.rank
         for block in (self.there(rank) for rank in range(mask.bit_length()) if mask >> rank & 1):
             barrier = block.barriers[at]

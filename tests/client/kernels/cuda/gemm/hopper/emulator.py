@@ -32,6 +32,12 @@ def run(function: Any, *arrays: Any) -> None:
         _run(function, symbols, named, memory)
 
 
+def _unknown(shape: Any, dtype: Any) -> Any:
+    """What nothing has written yet: NaN, or the largest integer."""
+    is_integer = str(dtype).startswith(("int", "uint"))
+    return np.full(shape, np.iinfo(dtype).max if is_integer else np.nan, dtype)
+
+
 @contextmanager
 def laid_out(function: Any, *arrays: Any) -> Iterator[tuple[dict[int, Any], dict[int, Any], dict[int, Any]]]:
     """The values of symbols, what is in each parameter, and all memory from there on, by hashes; afterwards the last of
@@ -41,7 +47,7 @@ def laid_out(function: Any, *arrays: Any) -> Iterator[tuple[dict[int, Any], dict
         for buffer, array in zip(parameters(function), arrays, strict=True)
         for extent, size in zip(buffer_kind(buffer).shape, array.shape, strict=True)
     }
-    memory = [np.concatenate([array.reshape(-1), np.full(_BEHIND, np.nan, array.dtype)]) for array in arrays]
+    memory = [np.concatenate([array.reshape(-1), _unknown(_BEHIND, array.dtype)]) for array in arrays]
     named = {
         hash(buffer): flat[: array.size].reshape(array.shape)
         for buffer, flat, array in zip(parameters(function), memory, arrays, strict=True)
@@ -101,7 +107,7 @@ class _Block:
             size, dtype = int(node.buffer.ty.shape[0].value), str(node.buffer.ty.dtype)
             if node.buffer.scope() == "local":
                 self.own.add(hash(node.buffer))
-                self.buffers[hash(node.buffer)] = np.full((self.threads, size), np.nan, dtype)
+                self.buffers[hash(node.buffer)] = _unknown((self.threads, size), dtype)
             else:
                 self.buffers[hash(node.buffer)] = np.full(size, np.nan, dtype)
                 self.shared = self.buffers[hash(node.buffer)].view("uint8")

@@ -1,0 +1,208 @@
+"""A persistent, warp-specialised product of an open number of rows with quantised weights: as
+:mod:`tunehub.kernels.cuda.gemm.hopper.open_bulk`, but packed weights come by TMA as they lie, and consumers dequantise
+them in registers, which are the left operand of ``wgmma``: out^T = W · x^T. x in shared memory is the right one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tvm import tirx
+
+from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import WARP
+from tunehub.kernels.cuda.gemm.hopper.kernel import Product, product_of
+from tunehub.kernels.cuda.gemm.hopper.open_bulk import _OpenBulkWriter, most_length
+from tunehub.kernels.cuda.gemm.hopper.rule import matmul_in
+from tunehub.kernels.cuda.gemm.hopper.tiles import DEPTH as PANEL
+from tunehub.kernels.cuda.gemm.hopper.tiles import FLOAT
+from tunehub.kernels.cuda.gemm.open_rows import open_matmul
+from tunehub.kernels.cuda.low_batch.taken_apart import TakenApart
+from tunehub.kernels.cuda.low_batch.weights import WORD_BITS
+from tunehub.kernels.cuda.open_function import OpenFunction
+from tunehub.kernels.cuda.packed_gemm.source import PackedSource
+from tunehub.kernels.cuda.packed_gemm.tile import DEPTH, PIECE, STAGED, PackedTile
+from tunehub.kernels.cuda.pieces import NotPiecesError
+from tunehub.kernels.devices.device import GpuDevice
+from tunehub.tir.cuda.ptx.barriers import bar_sync_warpgroup
+from tunehub.tir.cuda.ptx.mbarrier import mbarrier_arrive_expect_tx, mbarrier_wait
+from tunehub.tir.cuda.ptx.registers import st_shared_1
+from tunehub.tir.cuda.ptx.tma import tensor_map_encode, tma_load_2d, tma_load_2d_multicast
+from tunehub.tir.cuda.ptx.wgmma import ROW_BYTES, ROWS, WARPGROUP
+from tunehub.tir.nodes import main_module, parameters
+from tunehub.tir.statements import address, allocate, block_of, const, f32, load, loop, sequence, store, when
+from tunehub.tir.versions import UNROLLED
+from tunehub.tir.views import product as extent_of
+from tunehub.tir.views import views, wide
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tunehub.tir.types import Buffer, Index, PrimExpr, PrimFunc, Stmt
+
+_VECTOR = 4
+_BITS_SWIZZLED = 8  # of weights whose rows are as long as those of x
+
+
+def packed_over_all_rows(whole: OpenFunction, apart: TakenApart, tile: PackedTile, device: GpuDevice) -> PrimFunc:
+    """``apart.function`` by ``tile`` for up to :func:`most_length` places along its open axis, not checked; ``whole``:
+    its product of weights that are made.
+
+    Raises NotPiecesError where it is no such product, ValueError where x is no matrix, or what TVM raises.
+    """
+    from tvm import s_tir
+
+    found = open_matmul(whole, matmul_in)
+    if found is None or not whole.axes.are_one:
+        raise NotPiecesError("the open axes are not the rows of a product")
+    piece = main_module(s_tir.renew_defs(whole.piece(most_length(whole))["main"]))
+    matmul = matmul_in(piece)
+    if matmul is None:
+        raise NotPiecesError("a piece is of another kind")
+    writer = _PackedWriter(product_of(piece, matmul), tile, device, apart)
+    body = writer.over(whole, extent_of(wide(whole.axes.extents)) * found.of_one)
+    return apart.function.with_body(block_of(apart.function.body, body, "root", []))
+
+
+class _PackedWriter(_OpenBulkWriter):
+    def __init__(self, product: Product, tile: PackedTile, device: GpuDevice, apart: TakenApart) -> None:
+        super().__init__(product, tile, device)
+        _, columns, k = self.extents
+        self.depth = DEPTH
+        self.all_steps = self.steps = -(-k // DEPTH)
+        self.form, self.made_weights = apart.form, apart.weights
+        self.words, self.scales, _ = parameters(apart.made)
+        self.packed = PackedSource(columns=columns, depth=k, form=apart.form, tile=tile)
+        self.count = self.packed.parts * tile.rows // 2
+        self.accumulators = self._buffer("sums", self.count, "float32", "local")
+        self.state = self._buffer("state", self.packed.state, "uint32", "local")
+
+    def _views(self, own: Sequence[Buffer], parts: Sequence[Buffer]) -> list[Stmt]:
+        kept = [pair for pair in zip(own, parts, strict=True) if not pair[0].same_as(self.made_weights)]
+        return views(*zip(*kept, strict=True))
+
+    def _tensor_maps(self) -> list[Any]:
+        """x as two boxes of 64 of K, weights as words; rows of as many bytes as a pattern are swizzled as it asks."""
+        rows, columns, k = self.extents
+        high, wide_ = (self.tile.block[at] // self.tile.shared[1 - at] for at in (0, 1))
+        of_word = WORD_BITS // self.form.bits
+        x, words = self._operand(self.product.a, rows), k // of_word
+        swizzled = self.form.bits == _BITS_SWIZZLED
+        return [
+            *tensor_map_encode(self.maps[0], x, self.product.dtype, extents=(k, rows), apart=(k,), box=(PANEL, high)),
+            *tensor_map_encode(
+                self.maps[1],
+                self.words,
+                "uint32",
+                extents=(words, columns),
+                apart=(words,),
+                box=(DEPTH // of_word, wide_),
+                swizzled=swizzled,
+            ),
+        ]
+
+    # -- producer
+
+    def _producer(self) -> Any:
+        tile = self.tile
+
+        def one(turn: PrimExpr, step: PrimExpr) -> Stmt:
+            at = turn * self.steps + step
+            stage = at % tile.stages
+            start, panel = stage * tile.stage_bytes, tile.block[0] * ROW_BYTES
+            return sequence(
+                [
+                    mbarrier_wait()(self._empty_barrier(stage), (at // tile.stages + 1) % 2),
+                    mbarrier_arrive_expect_tx(tile.stage_bytes)(self._full_barrier(stage)),
+                    *(
+                        self._tma_load(0, stage, start + i * panel, step * DEPTH + i * PANEL, self.first_row)
+                        for i in range(DEPTH // PANEL)
+                    ),
+                    self._tma_load(1, stage, start + tile.x_bytes, step * DEPTH, self.first_column),
+                ]
+            )
+
+        loaded = self._over_tiles(lambda turn: loop("i", self.steps, lambda step: one(turn, step)))
+        return sequence([loaded, self._drain()]) if self._peers > 1 else loaded
+
+    def _tma_load(self, which: int, stage: Any, start: Index, k: Index, first: PrimExpr) -> Any:
+        if which == 0:
+            return super()._tma_load(which, stage, start, k, first)
+        tile, count = self.tile, self.tile.shared[0]
+        rows = tile.block[1] // count
+        part = self.own_row * rows if count > 1 else const(0)
+        place = self._address(start + part * tile.row_bytes)
+        word = k * self.form.bits // WORD_BITS
+        box = place, tirx.address_of(self.maps[1]), self._full_barrier(stage), word, first + part
+        if count == 1:
+            return tma_load_2d()(*box)
+        bits = const(sum(1 << i for i in range(count)))
+        return tma_load_2d_multicast()(*box, tirx.shift_left(bits, self.rank - self.own_row))
+
+    # -- consumers
+
+    def _consumers(self) -> Any:
+        tile, packed = self.tile, self.packed
+        sums, state = address(self.accumulators, const(0)), address(self.state, const(0))
+        scales = address(self.scales, const(0), const(0))
+
+        def step(at: PrimExpr, i: PrimExpr, column: PrimExpr) -> Stmt:
+            stage, before = (at + i) % tile.stages, (at + i + (tile.stages - 1)) % tile.stages
+            start = stage * tile.stage_bytes
+            own = start + tile.x_bytes + self.thread // WARPGROUP * (tile.columns * tile.row_bytes)
+            return sequence(
+                [
+                    mbarrier_wait()(self._full_barrier(stage), (at + i) // tile.stages % 2),
+                    packed.products()(sums, state, self._address(own), self._address(start), scales, column, i),
+                    when(i > 0, self._release(before)),
+                ]
+            )
+
+        def one(turn: PrimExpr) -> Stmt:
+            at = turn * self.steps
+            column = self.first_column + self.thread // WARPGROUP * tile.columns
+            return sequence(
+                [
+                    loop("i", self.count, lambda i: store(self.accumulators, [i], f32(0)), UNROLLED),
+                    packed.begin()(state, scales, column),
+                    loop("i", self.steps, lambda i: step(at, i, column)),
+                    packed.finish()(sums, state),
+                    self._release((at + (self.steps - 1)) % tile.stages),
+                    *self._staged_epilogue(),
+                ]
+            )
+
+        return sequence([allocate(self.state), self._over_tiles(one)])
+
+    # -- epilogue: accumulators have columns where others have rows
+
+    def _staged_epilogue(self) -> list[Any]:
+        group = self.thread // WARPGROUP
+        self.staged = self.tile.staged_at + group * (PIECE * STAGED * FLOAT)
+        met = bar_sync_warpgroup()(group + 1)
+        found: list[Any] = []
+        for part in range(self.packed.parts):
+            for first in range(0, self.tile.rows, PIECE):
+                high = min(PIECE, self.tile.rows - first)
+                found += [*self._piece_to_shared(part, first, high), met, self._piece_epilogue(part, first, high), met]
+        return found
+
+    def _piece_to_shared(self, part: int, first: int, width: int) -> list[Any]:
+        lane = self.thread % WARP
+        column = self.thread % WARPGROUP // WARP * 16 + lane // 4
+
+        def one(j: int, half: int, v: int) -> Any:
+            own = part * (self.tile.rows // 2) + (first // 8 + j) * 4 + half * 2 + v
+            at = ((lane % 4 * 2 + (v + j * 8)) * STAGED + column + half * 8) * FLOAT + self.staged
+            return st_shared_1()(self._address(at), load(self.accumulators, const(own)))
+
+        return [one(j, half, v) for j in range(width // 8) for half in (0, 1) for v in (0, 1)]
+
+    def _piece_epilogue(self, part: int, first: int, width: int) -> Stmt:
+        inside, across = self.thread % WARPGROUP, ROWS // _VECTOR
+        left = self.first_column + self.thread // WARPGROUP * self.tile.columns + part * ROWS
+
+        def place(i: int) -> tuple[Any, Any, Any]:
+            index = i * WARPGROUP + inside
+            row, column = index // across, index % across * _VECTOR
+            return self.first_row + first + row, left + column, row * STAGED + column
+
+        return self._write_vectors([place(i) for i in range(width * across // WARPGROUP)])

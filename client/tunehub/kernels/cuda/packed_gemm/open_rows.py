@@ -1,0 +1,51 @@
+"""Products with an open number of rows and quantised weights, from more rows on than a low batch has: kernels of
+:mod:`tunehub.kernels.cuda.packed_gemm` for ranges of sizes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
+from tunehub.kernels.cuda.gemm.sizes import ranges
+from tunehub.kernels.cuda.low_batch.product import LowBatchExtents
+from tunehub.kernels.cuda.low_batch.taken_apart import TakenApart
+from tunehub.kernels.cuda.open_function import OpenFunction
+from tunehub.kernels.cuda.packed_gemm.choice import seconds, tiles
+from tunehub.kernels.devices.known import device_of
+from tunehub.tir.branches import SizeBranch
+from tunehub.tir.guard import check_function
+from tunehub.tir.nodes import buffer_kind
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+
+_SIZES = (72, 96, 128, 160, 192, 256, 384, 512, 768, 1024, 2048, 4096)  # at which times are compared
+_KERNELS = 4
+
+
+def many_rows(whole: OpenFunction, apart: TakenApart, target: Target) -> list[SizeBranch]:
+    """Branches of ``apart.function`` for as many sizes as places of 32 bits reach; none where ``target`` has no
+    warpgroups. ``whole``: its product of weights that are made.
+
+    Raises as :func:`tunehub.kernels.cuda.packed_gemm.kernel.packed_over_all_rows` does, and GuardError.
+    """
+    if not warpgroups.serves(target):
+        return []
+    from tunehub.kernels.cuda.gemm.hopper.open_bulk import most_length
+    from tunehub.kernels.cuda.packed_gemm.kernel import packed_over_all_rows
+
+    columns, depth = map(int, buffer_kind(apart.weights).shape)
+    device, form = device_of(target), apart.form
+    known = list(tiles(form.bits))
+    extents = [LowBatchExtents(rows=rows, columns=columns, depth=depth, weights=form) for rows in _SIZES]
+    extents = [LowBatchExtents(rows=rows, columns=columns, depth=depth, weights=form) for rows in _SIZES]
+    times = [[seconds(each, tile, device) for each in extents] for tile in known]
+    found = []
+    for at, last in ranges(np.array(times), _KERNELS, np.ones(len(_SIZES))):
+        function = packed_over_all_rows(whole, apart, known[at], device)
+        check_function(function, apart.function, target)
+        up_to = _SIZES[last] if last + 1 < len(_SIZES) else most_length(whole)
+        found.append(SizeBranch(up_to=up_to, function=function))
+    return found

@@ -1,0 +1,142 @@
+// What a warpgroup does with a stage of 128 of K: 64 · PARTS rows of packed weights become numbers of 16 bits in registers,
+// the left operand of wgmma, rows of x in shared memory are the right one.
+//
+// Constants that stand before: N, K, MT (tiles of 8 rows of x), PARTS, FORMAT (bits of a weight: 8 or 4), BFLOAT (x, scales
+// and results of dequantisation are bfloat16).
+//
+// Lane t of four has the places 2t, 2t + 1, 2t + 8 and 2t + 9 of each 16 along K. Of 4 bits these are byte t of a word of
+// eight weights, and byte t of the next. A thread's `state` is what it has in registers between stages: numbers that products
+// under way still read, in turns, scales of the next stage, and constants that stay in registers.
+
+constexpr int DEPTH = 128, GROUP = 32, STEPS = (K + DEPTH - 1) / DEPTH;
+constexpr int PITCH = DEPTH * FORMAT / 8, PANEL = MT * 1024;  // bytes of a row of weights; of 64 of K of x
+constexpr int SCALES = 32, CONSTANTS = SCALES + 4 * PARTS;     // places in the state
+constexpr bool WHOLE = K % DEPTH == 0;
+
+__device__ __forceinline__ unsigned word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+
+// Scales of four groups of this thread's rows; of what is behind the end of K 0.
+__device__ __forceinline__ void load_scales(unsigned* to, const void* scales, int column, int step) {
+#pragma unroll
+  for (int i = 0; i < 2 * PARTS; ++i) {
+    const int row = column + i / 2 * 64 + threadIdx.x % 128 / 32 * 16 + i % 2 * 8 + threadIdx.x % 32 / 4;
+    const char* own = (const char*)scales + (long long)(row < N ? row : N - 1) * (K / GROUP * 2) + step * 8;
+    if constexpr (WHOLE) {
+      const uint2 four = load_two_often(own);
+      to[2 * i] = four.x, to[2 * i + 1] = four.y;
+    } else {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int group = step * 4 + 2 * j;
+        const unsigned low = group < K / GROUP ? load_half(own + 4 * j) : 0, high = group + 1 < K / GROUP ? load_half(own + 4 * j + 2) : 0;
+        to[2 * i + j] = low | high << 16;
+      }
+    }
+  }
+}
+
+// Two numbers, the last step of which is a multiplication by their scale, twice.
+__device__ __forceinline__ unsigned scaled(unsigned numbers, unsigned scale) {
+  if constexpr (BFLOAT) return fma_bfloat(numbers, scale, 0x80008000u);
+  else return multiply(numbers, scale);
+}
+
+// Byte t of a word of 4-bit weights.
+__device__ __forceinline__ unsigned two_of_four(unsigned q, unsigned selected, unsigned scale, const unsigned* constants) {
+  if constexpr (BFLOAT) {  // 128 + q, - 135
+    const unsigned numbers = and_or(bytes(q, q >> 4, selected), constants[0], 0x43004300u);
+    return scaled(fma_bfloat(numbers, constants[1], constants[2]), scale);
+  } else {  // 1024 + q and 1024 + 16 q
+    return scaled(fma(and_or(bytes(q, 0, selected), constants[0], 0x64006400u), constants[1], constants[2]), scale);
+  }
+}
+
+// Two of the bytes of a word of 8-bit weights.
+__device__ __forceinline__ unsigned two_of_eight(unsigned q, unsigned selected, unsigned scale, const unsigned* constants) {
+  if constexpr (BFLOAT) {  // 128 + 7 bits, - 255, and 128 for the upper bit
+    const unsigned both = bytes(q, 0, selected);
+    const unsigned low = fma_bfloat(and_or(both, constants[0], 0x43004300u), constants[1], constants[2]);
+    return scaled(fma_bfloat((both & 0x00800080u) * 0x86u, constants[1], low), scale);
+  } else {  // 1024 + q, - 1151
+    return scaled(add(bytes(q, 0x64646464u, selected), 0xe47fe47fu), scale);
+  }
+}
+
+__device__ __forceinline__ void dequantise(unsigned (&a)[4][4], unsigned rows, int pair, const unsigned* scales, const unsigned* constants) {
+  const int lane = threadIdx.x % 4;
+  unsigned one[2][2];  // by row and group of 32
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll
+    for (int g = 0; g < 2; ++g) one[h][g] = twice(scales[2 * h + pair], g);
+  if constexpr (FORMAT == 4) {
+    const unsigned selected = BFLOAT ? lane * 0x11u + (lane + 4) * 0x1100u : lane * 0x1111u;
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int g = 0; g < 2; ++g) {
+        const uint4 words = load_four(rows + h * 8 * PITCH + pair * 32 + g * 16);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[2 * g + i / 2][i % 2 * 2 + h] = two_of_four(word(words, i), selected, one[h][g], constants);
+      }
+  } else {
+    const unsigned first = lane % 2 * 2;
+    const unsigned selected = BFLOAT ? first + 0x70u + (first + 1) * 0x100u + 0x7000u : first + 0x40u + (first + 1) * 0x100u + 0x4000u;
+    const int turned = threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const unsigned from = rows + h * 8 * PITCH + ((pair * 4 + i) ^ turned) * 16 + lane / 2 * 4;
+        a[i][h] = two_of_eight(load_one(from), selected, one[h][i / 2], constants);
+        a[i][2 + h] = two_of_eight(load_one(from + 8), selected, one[h][i / 2], constants);
+      }
+  }
+}
+
+// Before the first stage of a tile whose columns of this warpgroup begin at `column`.
+__device__ __forceinline__ void begin(void* state, const void* scales, int column) {
+  unsigned* own = (unsigned*)state;
+#pragma unroll
+  for (int i = 0; i < SCALES; ++i) own[i] = 0;
+  load_scales(own + SCALES, scales, column, 0);
+  own[CONSTANTS] = held(FORMAT == 8 ? 0x007f007fu : BFLOAT ? 0x000f000fu : 0x00f0000fu);
+  own[CONSTANTS + 1] = held(BFLOAT ? 0x3f803f80u : 0x2c003c00u);  // 1 and 1, or 1 and 1 / 16
+  own[CONSTANTS + 2] = held(!BFLOAT ? 0xd470e407u : FORMAT == 8 ? 0xc37fc37fu : 0xc307c307u);  // - 1031 and - 71; - 255; - 135
+}
+
+// Start the products of the stage number `step`, whose weights and x lie at these addresses: all but the last group of them
+// are done when this ends.
+__device__ __forceinline__ void products(void* d, void* state, unsigned weights, unsigned x, const void* scales, int column, int step) {
+  float (&sums)[PARTS][4 * MT] = *reinterpret_cast<float (*)[PARTS][4 * MT]>(d);
+  unsigned* own = (unsigned*)state;
+  unsigned (&kept)[2][4][4] = *reinterpret_cast<unsigned (*)[2][4][4]>(state);
+  unsigned now[4 * PARTS];
+#pragma unroll
+  for (int i = 0; i < 4 * PARTS; ++i) now[i] = own[SCALES + i];
+  load_scales(own + SCALES, scales, column, step + 1 < STEPS ? step + 1 : STEPS - 1);
+  const unsigned rows = weights + (threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4) * PITCH;
+#pragma unroll
+  for (int pair = 0; pair < 2; ++pair)
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) {
+      const int turn = (pair * PARTS + part) % 2;
+      dequantise(kept[turn], rows + part * 64 * PITCH, pair, now + 4 * part, own + CONSTANTS);
+      products_begin();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) tunehub_wgmma_from_registers(sums[part], kept[turn][i], descriptor(x + pair * PANEL + i * 32));
+      products_end();
+      wait_for_products<1>(sums[part]);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) keep(kept[1 - turn][i / 4][i % 4]);
+    }
+}
+
+// All products are done.
+__device__ __forceinline__ void finish(void* d, void* state) {
+  float (&sums)[PARTS][4 * MT] = *reinterpret_cast<float (*)[PARTS][4 * MT]>(d);
+#pragma unroll
+  for (int part = 0; part < PARTS; ++part) wait_for_products<0>(sums[part]);
+#pragma unroll
+  for (int i = 0; i < SCALES; ++i) keep(((unsigned*)state)[i]);
+}

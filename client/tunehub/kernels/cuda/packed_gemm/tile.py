@@ -1,0 +1,42 @@
+"""The choices of the kernel for products of many rows with quantised weights."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
+from tunehub.kernels.cuda.gemm.hopper.tiles import FLOAT, HALF
+from tunehub.tir.cuda.ptx.wgmma import ROWS
+
+DEPTH = 128  # of K in a stage
+PIECE = 32  # rows of x whose results go through shared memory at a time
+STAGED = ROWS + 4  # results of each, so that rows begin at different banks
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class PackedTile(BulkTile):
+    """As :class:`BulkTile`, of weights of so many ``bits``: warpgroups are beside each other, each has ``columns``, a
+    multiple of 64, of all ``rows`` of x. A stage is 128 of K; K is not divided."""
+
+    bits: int
+
+    @property
+    def x_bytes(self) -> int:
+        """Of x, in a stage."""
+        return self.block[0] * DEPTH * HALF
+
+    @property
+    def row_bytes(self) -> int:
+        """Of a row of weights, in a stage."""
+        return DEPTH * self.bits // 8
+
+    @property
+    def stage_bytes(self) -> int:
+        """Of both operands."""
+        return self.x_bytes + self.block[1] * self.row_bytes
+
+    @property
+    def barriers_at(self) -> int:
+        """Where barriers are, in bytes."""
+        return self.staged_at + math.prod(self.groups) * PIECE * STAGED * FLOAT

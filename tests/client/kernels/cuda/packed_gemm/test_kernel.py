@@ -1,0 +1,93 @@
+"""Products of many rows with packed weights: the kernel is run by a GPU of NumPy, and compiled by TVM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.backend.cuda.op", reason="needs TVM 0.27 or newer")
+
+import tvm
+
+from tunehub.kernels.cuda.gemm.hopper import rule
+from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
+from tunehub.kernels.cuda.low_batch.open_rows import quantised_apart
+from tunehub.kernels.cuda.low_batch.weights import QUANTISED, Format
+from tunehub.kernels.cuda.open_function import open_function
+from tunehub.kernels.cuda.packed_gemm.kernel import packed_over_all_rows
+from tunehub.kernels.cuda.packed_gemm.tile import PackedTile
+from tunehub.kernels.devices.device import GpuDevice
+from tunehub.kernels.devices.known import default_device
+from tunehub.tir.cuda import nvrtc
+from tunehub.tir.guard import check_function
+from tunehub.tir.nodes import main_module
+
+from ..gemm.hopper.bulk_emulator import run_bulk
+from ..low_batch.on_cpu import weights
+from ..low_batch.products import quantised_open_product
+from ..scheduled import H200
+
+pytestmark = pytest.mark.slow
+
+
+def _tile(
+    groups: int, rows: int, columns: int, stages: int, shared: tuple[int, int] = (1, 1), bits: int = 4
+) -> PackedTile:
+    return PackedTile(groups=(1, groups), rows=rows, columns=columns, stages=stages, shared=shared, bits=bits)
+
+
+TILES = {
+    "alone": _tile(2, 64, 64, 3),
+    "one": _tile(1, 24, 64, 2),
+    "two instructions": _tile(2, 32, 128, 3),
+    "x in common": _tile(1, 64, 64, 3, (1, 2)),
+    "weights in common": _tile(2, 48, 64, 3, (2, 1)),
+    "both": _tile(1, 64, 64, 3, (2, 2)),
+    "8 bits": _tile(2, 64, 64, 3, bits=8),
+}
+FORMS = {form.bits: form for form in QUANTISED}
+
+
+def _made(form: Format, tile: PackedTile, columns: int, depth: int) -> tuple[Any, Any]:
+    """The kernel, and what it computes."""
+    mod = quantised_open_product(form, columns, depth)
+    whole = open_function(mod["main"], shared=True)
+    assert whole is not None
+    apart = quantised_apart(whole)
+    assert apart is not None
+    many = open_function(apart.product)
+    assert many is not None
+    return packed_over_all_rows(many, apart, tile, default_device()), mod["main"]
+
+
+def _few(_tile: BulkTile, clusters: int, _device: GpuDevice) -> int:
+    """Two clusters, which compute several tiles each."""
+    return min(clusters, 2)
+
+
+@pytest.mark.no_cover  # what writes kernels is covered by the test that compiles them
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(1, 136, 128), (67, 136, 544), (150, 256, 384)])
+@pytest.mark.parametrize("tile", TILES)
+def test_all_rows_are_computed_and_none_behind_them(
+    tile: str, rows: int, columns: int, depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BulkTile, "started", _few)
+    monkeypatch.setattr(BulkTile, "most_in_band", 2)
+    form = FORMS[TILES[tile].bits]
+    (words, scales), wide = weights(form.bits, columns, depth, seed=rows)
+    chance = np.random.default_rng(rows)
+    x, more = (chance.standard_normal((1, rows, size)).astype("float16") for size in (depth, columns))
+    out = np.full((1, rows, columns), np.nan, "float16")
+    run_bulk(_made(form, TILES[tile], columns, depth)[0], x, words, scales, more, out, seed=rows)
+    expected = x[0].astype("float32") @ wide.T + more[0].astype("float32")
+    assert np.abs(out[0] - expected).max() <= 2e-3 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("tile", TILES)
+def test_it_is_checked_and_compiled(tile: str) -> None:
+    function, original = _made(FORMS[TILES[tile].bits], TILES[tile], 136, 544)
+    check_function(function, original, H200)
+    library = tvm.tirx.build(main_module(rule.for_own_target(function, H200)), target=H200)
+    assert nvrtc.source_of(library).count("const __grid_constant__ CUtensorMap") == 4  # declared and defined
