@@ -20,7 +20,9 @@ Address = str | os.PathLike[str]
 Sizes = Mapping[str, Sequence[int]]  # of open dimensions, by their names
 
 DEFAULT_BUDGET_S = 10.0
+DEFAULT_COMPILED_MIB = 4096
 MOST_MEASURED = 1000
+_MOST_DIGITS = 9
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 
@@ -72,6 +74,7 @@ class Options:
 
     `registries` come before the embedded one. `records` is the user's own file, or a folder with one
     `<target name>.jsonl` per target; `cache` and `trust` (trusted roots, and names bound to registries) are folders.
+    `compiled` is how many MiB of compiled code the cache keeps, 0 for none.
     `budget` is in seconds, None for no limit; `layout` None is what the records are for. `require_place` and
     `lock_place` say where those came from. The rest is as in HubOptions.
     """
@@ -93,6 +96,7 @@ class Options:
     verify: Verify = "auto"
     winograd: bool = True
     precision: Precision = "float32"
+    compiled: int = DEFAULT_COMPILED_MIB
 
 
 def read_options(environ: Mapping[str, str] | None = None, **given: Unpack[HubOptions]) -> Options:
@@ -148,6 +152,15 @@ def _measure(value: object, place: str) -> int:
         remedy = "give how many candidates to measure for each workload, such as 8, or 0 for none"
         raise SettingError(value, f"is not a whole number from 0 to {MOST_MEASURED}", place=place, remedy=remedy)
     return count
+
+
+def _mebibytes(value: object, place: str) -> int:
+    """A size."""
+    text = str(value)
+    if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS:
+        remedy = f"give MiB, such as {DEFAULT_COMPILED_MIB}, or 0 to keep no compiled code"
+        raise SettingError(value, "is not a whole number of MiB", place=place, remedy=remedy)
+    return int(text)
 
 
 def _one_of(kind: object, what: str) -> Callable[[object, str], str]:
@@ -211,5 +224,6 @@ _READERS: Mapping[str, Callable[[Any, str], dict[str, Any]]] = {
     "measure": _one("measure", _measure),
     "verify": _one("verify", _one_of(Verify, "way to verify")),
     "winograd": _one("winograd", _flag),
+    "compiled": _one("compiled", _mebibytes),
     "precision": _one("precision", _one_of(Precision, "precision")),
 }  # fmt: skip

@@ -39,6 +39,11 @@ class Policy:
                 return
         _warn(text)
 
+    @property
+    def warnings(self) -> int:
+        """How many warnings there were."""
+        return len(self._seen)
+
     def note(self, text: str) -> None:
         """Put a remark into the report, without a warning."""
         self.notes.append(text)

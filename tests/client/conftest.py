@@ -160,7 +160,19 @@ def cache(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path) -> None:
     """No test reads this machine's settings, cache, records or the real embedded registry."""
-    for name in ("REGISTRY", "RECORDS", "STRICT", "OFFLINE", "REQUIRE", "LOCK", "BUDGET", "TRUST", "LAYOUT", "MEASURE"):
+    for name in (
+        "REGISTRY",
+        "RECORDS",
+        "STRICT",
+        "OFFLINE",
+        "REQUIRE",
+        "LOCK",
+        "BUDGET",
+        "TRUST",
+        "LAYOUT",
+        "MEASURE",
+        "COMPILED",
+    ):
         monkeypatch.delenv(f"TUNEHUB_{name}", raising=False)
     monkeypatch.setenv("TUNEHUB_CACHE", str(cache))
     monkeypatch.setenv("TVM_NUM_THREADS", "2")

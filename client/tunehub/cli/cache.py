@@ -7,15 +7,16 @@ from pathlib import Path
 
 import click
 
+from tunehub._files.atomic import open_regular
 from tunehub.cli.options import json_option
 from tunehub.cli.output import plain_size, print_json, print_table, say
 from tunehub.options import read_options
-from tunehub.registries.blob_cache import BlobCache, CachedFile, is_sound
+from tunehub.registries.blob_cache import COMPILED, BlobCache, CachedFile, is_sound, unsealed
 
 
 @click.group()
 def cache() -> None:
-    """Look at the cache of packages and indexes, check it, empty it."""
+    """Look at the cache of packages, indexes, verdicts and compiled code; check it, empty it."""
 
 
 @cache.command("ls")
@@ -55,12 +56,13 @@ def verify(as_json: bool) -> None:
 
 
 @cache.command()
+@click.option("--compiled", is_flag=True, help="Only compiled code: libraries of models and kernels of GPUs.")
 @json_option
-def clear(as_json: bool) -> None:
-    """Delete all packages and indexes of the cache."""
+def clear(compiled: bool, as_json: bool) -> None:
+    """Delete all packages, indexes, verdicts and compiled code of the cache."""
     store = _cache()
     try:
-        freed = store.clear()
+        freed = store.clear(COMPILED if compiled else None)
     except OSError as error:
         raise click.ClickException(f"the cache {store.root} cannot be emptied: {error}") from None
     if as_json:
@@ -69,6 +71,7 @@ def clear(as_json: bool) -> None:
         say(f"{plain_size(freed)} freed in {store.root}")
 
 
+_LIBRARY = ".so"
 _LEFTOVER = "left by a process that was killed"
 
 
@@ -78,9 +81,19 @@ def verdict(file: CachedFile) -> str | None:
         return _LEFTOVER
     if file.kind in ("partial", "registry", "verdicts"):
         return None  # they are checked when whole, by their signatures, and line by line
-    if file.kind in ("blob", "document", "shard"):
+    if file.kind in ("blob", "document", "shard") or file.path.suffix == _LIBRARY:
         return None if is_sound(file.path, file.path.stem) else "its content does not have the hash in its name"
+    if file.kind in ("library", "kernel"):
+        return None if _is_sealed(file.path) else "its content does not have the hash in front of it"
     return _index_problem(file.path)
+
+
+def _is_sealed(path: Path) -> bool:
+    try:
+        with open_regular(path) as stream:
+            return unsealed(stream.read()) is not None
+    except OSError:
+        return False
 
 
 def _index_problem(path: Path) -> str | None:

@@ -68,11 +68,11 @@ def compile_folder(
     folder: Path, path: Path, *, report: Path | None, as_json: bool, most_sequences: int, cc: str | None, **options: Any
 ) -> None:
     """Write the library of a language model, and say what is in it. Its weights stay in the folder."""
-    from tunehub.deploy.library import find_linker, write_library
+    from tunehub.deploy.library import find_linker
 
     linker, began = find_linker(path, cc), time.perf_counter()
-    model, _ = compiled_folder(folder, most_sequences=most_sequences, **options)
-    write_library(model.executable, path, linker)
+    model, _ = compiled_folder(folder, most_sequences=most_sequences, cc=linker, **options)
+    model.write(path, linker)
     seconds, found = time.perf_counter() - began, model.report
     assert found is not None
     if report is not None:

@@ -37,6 +37,7 @@ from tunehub.registries.configured import configured_registries
 from tunehub.registries.ordered import Registries
 from tunehub.registries.requirement import Requirement, parse_requirement
 from tunehub.registries.resolution import Chosen, Resolution
+from tunehub.report.kept import CompileSaid
 from tunehub.report.model import Profile, WorkloadReport, WrongOperator
 from tunehub.report.report import Report
 from tunehub.target.descriptors import descriptor_of, missing_mcpu
@@ -68,9 +69,9 @@ class Hub:
     compiling keeps the layouts of a module or chooses them, `precision` what operands in float32 may be rounded to,
     `winograd` whether convolutions may be computed by that algorithm; with `measuring` it measures what has no record,
     and puts the fastest there. `verification` checks schedules before they serve. `published_profile` is what the
-    package for this very CPU says of its speed. Compiling reports by `add`, `failed`, `refused`, `fall_back`,
-    `leaves_wrong` and `lost_vectors`; `on_step`, where somebody sets it, is told by `step` what begins: `graph`,
-    `schedule`, `lower` or `code`.
+    package for this very CPU says of its speed; `options` are what it was opened with. Compiling reports by `add`,
+    `failed`, `refused`, `fall_back`, `leaves_wrong` and `lost_vectors`; `on_step`, where somebody sets it, is told by
+    `step` what begins: `graph`, `schedule`, `lower` or `code`.
     """
 
     def __init__(
@@ -90,8 +91,10 @@ class Hub:
         published_profile: PublishedProfile | None = None,
         read_tuning: Callable[[], PackageEvidence] | None = None,
         attestations: AttestationSummary | None = None,
+        options: Options | None = None,
     ) -> None:
         """Use `open_hub`."""
+        self.options = options
         self.target = target
         self.host = host
         self.resolution = resolution
@@ -180,6 +183,29 @@ class Hub:
     def note(self, text: str) -> None:
         """Put a remark into the report, without a warning."""
         self._policy.note(text)
+
+    def told(self) -> tuple[int, int]:
+        """How many notes and warnings there are so far."""
+        return len(self._policy.notes), self._policy.warnings
+
+    def said(self, since: int = 0) -> CompileSaid:
+        """What it reported so far, of notes those behind so many."""
+        return CompileSaid(
+            workloads=tuple(self._workloads),
+            wrong_operators=tuple(self._wrong_operators),
+            notes=tuple(self._policy.notes[since:]),
+            functions={key: text() for key, text in self._functions.items()},
+        )
+
+    def take(self, said: CompileSaid) -> None:
+        """Report what another hub with the same records said of a compile."""
+        first = self._modules
+        self._workloads += (replace(each, module=first + each.module) for each in said.workloads)
+        self._wrong_operators += (replace(each, module=first + each.module) for each in said.wrong_operators)
+        self._functions |= {key: partial(tuple, text) for key, text in said.functions.items()}
+        self._modules += max((each.module for each in said.workloads), default=0)
+        for note in said.notes:
+            self.note(note)
 
     def report(self) -> Report:
         """What was compiled so far."""
@@ -353,6 +379,7 @@ def _open(
         logs=layers.logs(), layout=options.layout or layers.layout(), precision=options.precision, measuring=measuring,
         read_tuning=found.read_tuning, verification=_verification(request, found),
         winograd=options.winograd, published_profile=found.profile, attestations=found.attestations,
+        options=options,
     )  # fmt: skip
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tunehub import api
+from tunehub.compiler.artifacts.libraries import kept_compile
 from tunehub.compiler.hub import open_hub
 from tunehub.deploy.embedding import interface_of, weight_bytes, with_interface
 from tunehub.deploy.interface import Interface
-from tunehub.deploy.library import find_linker, write_library
+from tunehub.deploy.library import copy_library, find_linker, write_library
 from tunehub.report.report import Report
 from tunehub.target.descriptors import as_tvm_target
 
@@ -76,18 +78,27 @@ def compile_library(
     """Compile `mod` as `tunehub.compile` does and write it as the shared library `path`, which names its `outputs`, and
     `source`, the model's file. `cc` is the compiler that links it.
 
-    Raises as `tunehub.compile`; LibraryError for a module without a `main` of tensors, LinkError, OSError.
+    The same compile, in this process or a later one, takes the library that is kept in the cache. Raises as
+    `tunehub.compile`; LibraryError for a module without a `main` of tensors, LinkError, OSError.
     """
     clock("registries")
     tvm_target = as_tvm_target(target)
     interface = interface_of(mod, tvm_target, outputs=outputs, source=source)
+    named = with_interface(mod, interface)
+    linker = find_linker(path, cc)
     hub = open_hub(tvm_target, **options)
     hub.on_step = clock
-    linker = find_linker(path, cc)
     try:
-        executable = api.compile(with_interface(mod, interface), tvm_target, hub=hub, specialize=specialize)
-        clock("link")
-        write_library(executable, path, linker)
+        kept = kept_compile(hub, tvm_target, partial(_what, named, linker, specialize))
+        library = kept.library()
+        if library is None:
+            executable = api.compile(named, tvm_target, hub=hub, specialize=specialize)
+            clock("link")
+            write_library(executable, path, linker)
+            kept.keep(partial(copy_library, path))
+        else:
+            clock("link")
+            copy_library(library, path)
         hub.read_tuning()
         report = hub.report()
     finally:
@@ -100,3 +111,11 @@ def compile_library(
         weight_bytes=weight_bytes(mod),
         seconds=clock.seconds(),
     )
+
+
+def _what(mod: IRModule, linker: str, specialize: Sizes | None) -> dict[str, Any]:
+    """What is compiled, in JSON's types."""
+    from tunehub.compiler.artifacts.inputs import module_digest
+
+    sizes = {name: list(each) for name, each in (specialize or {}).items()}
+    return {"module": module_digest(mod), "linker": linker, "sizes": sizes}

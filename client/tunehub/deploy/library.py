@@ -35,11 +35,16 @@ _DEVICES = {"llvm": "cpu", "c": "cpu"}  # the others are called as their target
 
 def find_linker(path: Path, cc: str | None = None) -> str:
     """What links the library `path`: `cc`, or the first compiler found, in TVM's order. Raises LinkError for none."""
-    named = cc or os.environ.get("CXX") or os.environ.get("CC")
-    found = named or next(filter(None, map(shutil.which, _COMPILERS)), None)
+    found = found_linker(cc)
     if found is None:
         raise LinkError(path, "no C++ compiler was found", remedy=_COMPILER_REMEDY)
     return found
+
+
+def found_linker(cc: str | None = None) -> str | None:
+    """As `find_linker`, None for none."""
+    named = cc or os.environ.get("CXX") or os.environ.get("CC")
+    return named or next(filter(None, map(shutil.which, _COMPILERS)), None)
 
 
 def write_library(executable: Executable, path: Path, cc: str | None = None) -> None:
@@ -56,6 +61,20 @@ def write_library(executable: Executable, path: Path, cc: str | None = None) -> 
         said = _linker_said(str(error))
         remedy = "free space there, or give another folder" if _FULL in said else _COMPILER_REMEDY
         raise LinkError(path, said, remedy=remedy) from error
+
+
+def copy_library(source: Path, path: Path) -> None:
+    """Put a copy of a library at `path`, in one step. Raises LinkError."""
+
+    def copy(temporary: Path) -> None:
+        shutil.copyfile(source, temporary)
+        mode = temporary.stat().st_mode
+        temporary.chmod(mode | (mode & 0o444) >> 2)  # linkers let those run it who may read it
+
+    try:
+        create_file(path, copy)
+    except OSError as error:
+        raise LinkError(path, error.strerror or str(error), remedy=_remedy(error)) from error
 
 
 def check_writable(path: Path, option: str) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import tvm
 
 from tunehub import api
+from tunehub.compiler.artifacts.libraries import kept_compile
 from tunehub.compiler.hub import open_hub
+from tunehub.deploy.library import copy_library, found_linker, write_library
 from tunehub.graph.steps.writing import with_steps
 from tunehub.models.description import ModelDescription, load_described, with_description
 from tunehub.models.export import FUNCTIONS, export, parameters_of
@@ -18,6 +22,7 @@ from tunehub.models.quantization import quantization
 from tunehub.models.session import CacheSession
 from tunehub.models.step_session import StepSession
 from tunehub.target.descriptors import as_tvm_target
+from tunehub.target.threads import size_pool
 from tunehub.tir.nodes import calls_in
 
 if TYPE_CHECKING:
@@ -41,13 +46,28 @@ GRAPHS = {"relax.backend.use_cuda_graph": True}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompiledLanguageModel:
-    """`steps`: its functions take pages as tensors, not TVM's cache. `report`: of a compile through tunehub."""
+    """`steps`: its functions take pages as tensors, not TVM's cache. `report`: of a compile through tunehub. `made` is
+    what this process compiled or loaded, None where `library`, which is kept in the cache, is all there is."""
 
-    executable: Executable
+    made: Executable | None
     config: ModelConfig
     quantization: Quantization
     report: Report | None
     steps: bool
+    library: Path | None = None
+
+    @property
+    def executable(self) -> Executable:
+        """Its code: a `VMExecutable`, or the loaded library, which a `VirtualMachine` takes as well. Raises what TVM
+        raises for a device that its runtime does not know."""
+        return tvm.runtime.load_module(str(self.library)) if self.made is None else self.made
+
+    def write(self, path: Path, cc: str | None = None) -> None:
+        """Write its library; `cc` links it where none is kept. Raises LinkError."""
+        if self.library is None:
+            write_library(self.made, path, cc)
+        else:
+            copy_library(self.library, path)
 
     @property
     def parameters(self) -> tuple[ModelParameter, ...]:
@@ -69,26 +89,42 @@ def compile_model(
     most_sequences: int = 64,
     steps: bool | None = None,
     functions: Sequence[str] = FUNCTIONS,
+    cc: str | None = None,
     **options: Unpack[HubOptions],
 ) -> CompiledLanguageModel:
     """Compile a model with records, for at most so many sequences at once.
 
     ``steps``: as functions on tensors, whose step is one CUDA graph on a GPU, in place of those that take TVM's cache;
-    None: on GPUs. Raises as `tunehub.compile`, and UsageError.
+    None: on GPUs. The same compile, in this process or a later one, takes the library that is kept in the cache, which
+    ``cc`` links: None is the first compiler found. Raises as `tunehub.compile`, and UsageError.
     """
     tvm_target = as_tvm_target(target)
-    exported = export(config, tvm_target, quantization_name, functions)
-    steps = tvm_target.kind.name == "cuda" if steps is None else steps
-    kind = tvm_target.kind.name
-    described = ModelDescription(config=config, quantization=quantization_name, steps=steps, device=kind)
-    module = _steps_alone(exported.module, most_sequences) if steps else exported.module
-    with tvm.transform.PassContext(opt_level=3, config=GRAPHS if steps and tvm_target.kind.name == "cuda" else {}):
+    kind = str(tvm_target.kind.name)
+    steps = kind == "cuda" if steps is None else steps
+    said = ModelDescription(config=config, quantization=quantization_name, steps=steps, device=kind)
+    what = {
+        "model": msgspec.to_builtins(said),
+        "sequences": most_sequences,
+        "functions": list(functions),
+        "linker": found_linker(cc),
+    }
+    sized = size_pool() if kind == "llvm" else None
+    with tvm.transform.PassContext(opt_level=3, config=GRAPHS if steps and kind == "cuda" else {}):
         hub = open_hub(tvm_target, **options)
-        executable = api.compile(with_description(module, described), tvm_target, hub=hub)
-    report = hub.report()
+        if sized is not None:
+            hub.note(sized)
+        made = None
+        kept = kept_compile(hub, tvm_target, lambda: what)
+        library = kept.library()
+        if library is None:
+            module = export(config, tvm_target, quantization_name, functions).module
+            module = _steps_alone(module, most_sequences) if steps else module
+            made = api.compile(with_description(module, said), tvm_target, hub=hub)
+            library = kept.keep(partial(write_library, made, cc=cc))
+    report, kind_of_weights = hub.report(), quantization(quantization_name)
     hub.close()
     return CompiledLanguageModel(
-        executable=executable, config=config, quantization=exported.quantization, report=report, steps=steps
+        made=made, config=config, quantization=kind_of_weights, report=report, steps=steps, library=library
     )
 
 
@@ -96,9 +132,7 @@ def load_model(path: Path) -> tuple[CompiledLanguageModel, str]:
     """The library of a model, and the kind of device that it is for. Loading one runs its code. Raises LibraryError."""
     executable, said = load_described(path)
     kind = quantization(said.quantization)
-    made = CompiledLanguageModel(
-        executable=executable, config=said.config, quantization=kind, report=None, steps=said.steps
-    )
+    made = CompiledLanguageModel(made=executable, config=said.config, quantization=kind, report=None, steps=said.steps)
     return made, said.device
 
 

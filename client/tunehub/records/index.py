@@ -112,6 +112,7 @@ class RecordIndex:
         stamps = [row[0] for row in found]
         if stamp is not None and stamps != [stamp]:
             raise IndexDamagedError(f"the stamp is {stamps}, not {stamp}")
+        self.stamp = "".join(map(str, stamps))
         self.refusal = next((IndexRefusal(reason=row[1], allowed=row[2]) for row in found if row[1] is not None), None)
         names = columns.split(", ")
         self.sets = tuple(SetInfo(**dict(zip(names, row, strict=True))) for row in rows)

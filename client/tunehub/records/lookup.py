@@ -235,6 +235,12 @@ class IndexLookup:
         self._index.close()
 
     @property
+    def identity(self) -> str:
+        """Which records these are: another text stands for others."""
+        masked = sorted(self.mask.reasons) if self.mask is not None else []
+        return f"{self._package} {self._index.stamp} {self._sets} {self._ladder_sets} {masked} {self.is_foreign}"
+
+    @property
     def is_foreign(self) -> bool:
         """Whether the records are neither the user's own nor came with tunehub."""
         return not (self._user or self._embedded)

@@ -29,6 +29,11 @@ class ReopeningIndex:
         self._on_problem = on_problem
         self._reopened = False
 
+    @property
+    def stamp(self) -> str:
+        """What the index was made from."""
+        return self._index.stamp
+
     def ask(self, ask: Callable[[RecordIndex], list[T]]) -> list[T]:
         """What `ask` finds in the index; nothing when it is damaged for good. Raises what `on_problem` raises."""
         try:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 from tunehub._files.atomic import TEMPORARY, fill_file, open_regular
 from tunehub._files.lock import locked
@@ -24,9 +24,12 @@ LOCK_TIMEOUT_S = 120.0
 ORPHAN_AGE_S = 3600.0
 INDEX_SUFFIX = ".index.sqlite"
 PART_SUFFIX = ".part"
+LIBRARIES: Literal["libraries"] = "libraries"
+KERNELS: Literal["kernels"] = "kernels"
+COMPILED = ("library", "kernel")  # kinds
 _FOLDERS = {
     "blobs": "blob", "documents": "document", "user": "user", "shards": "shard", "registries": "registry",
-    "verdicts": "verdicts",
+    "verdicts": "verdicts", LIBRARIES: "library", KERNELS: "kernel",
 }  # fmt: skip
 Download = Callable[[BinaryIO, int], None]  # writes the file from an offset on to the stream
 
@@ -36,7 +39,8 @@ class CachedFile:
     """One file of the cache, for listings.
 
     `kind` is blob, partial (a download that broke off), index, document (beside a package), user (index of the user's
-    records), shard, registry (metadata) or leftover.
+    records), shard, registry (metadata), verdicts, library (compiled, or what is said of one), kernel (machine code of
+    a GPU) or leftover.
     """
 
     path: Path
@@ -125,10 +129,11 @@ class BlobCache:
                 if path.suffix != ".lock" and (path.is_symlink() or not path.is_dir()):
                     yield CachedFile(path=path, kind=_kind(path, name), size=path.lstat().st_size)
 
-    def clear(self) -> int:
-        """Delete all of them; returns the bytes freed. Processes that have them open keep them. Raises OSError."""
+    def clear(self, kinds: Collection[str] | None = None) -> int:
+        """Delete all of them, or those of some kinds; returns the bytes freed. Processes that have them open keep them.
+        Raises OSError."""
         freed = 0
-        for file in list(self.files()):
+        for file in [each for each in self.files() if kinds is None or each.kind in kinds]:
             file.path.unlink(missing_ok=True)
             freed += file.size
         return freed
@@ -175,6 +180,17 @@ def is_sound(path: Path, sha256: str) -> bool:
         return sha256_of(path) == sha256
     except OSError:
         return False
+
+
+def sealed(content: bytes) -> bytes:
+    """`content` behind its SHA-256 in hexadecimal digits, and a line break."""
+    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
+
+
+def unsealed(data: bytes) -> bytes | None:
+    """The content of what `sealed` gave; None where that was cut short or changed."""
+    digest, _, content = data.partition(b"\n")
+    return content if hashlib.sha256(content).hexdigest().encode() == digest else None
 
 
 def tag_cache(root: Path) -> None:

@@ -187,3 +187,64 @@ def test_a_relax_module_becomes_a_library(run: Any) -> None:
     made = run("compile", "tiny.json", "--json")
     assert made.code == 0, made.err
     assert made.json["interface"]["outputs"] == [{"name": "output_0", "dtype": "float32", "shape": [1, 10]}]
+
+
+def test_the_same_compile_in_a_new_process_is_a_copy_from_the_cache(run: Any, here: Path, product: Path) -> None:
+    first = run("compile", product, "-o", "first.so", "--report", "first.json")
+    again = run("compile", product, "-o", "again.so", "--report", "again.json", "--json").json
+    assert first.code == 0 and list(again["seconds"]) == ["import", "registries", "link"]
+    assert (here / "again.so").read_bytes() == (here / "first.so").read_bytes()
+    (note,) = (each for each in again["report"]["notes"] if each.startswith("from the cache: "))
+    assert "TUNEHUB_COMPILED=0" in note
+    reports = [json.loads((here / name).read_text()) for name in ("first.json", "again.json")]
+    assert reports[0]["workloads"] == reports[1]["workloads"] != []
+    assert run("run", "again.so", "--dim", "batch=2", "--repeat", 1).code == 0
+
+
+@pytest.mark.parametrize("changed", ["--precision", "--specialize", "model", "TUNEHUB_COMPILED"])
+def test_another_compile_is_none_of_the_cache(
+    changed: str, run: Any, here: Path, product: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("compile", product, "-o", "first.so").code == 0
+    options = {"--precision": ("--precision", "auto"), "--specialize": ("--specialize", "batch=1,8")}.get(changed, ())
+    if changed == "model":
+        model = onnx.load(product)
+        model.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.ones((4, 5), "float32"), "w"))
+        onnx.save(model, product)
+    if changed == "TUNEHUB_COMPILED":
+        monkeypatch.setenv("TUNEHUB_COMPILED", "0")
+    again = run("compile", product, "-o", "again.so", *options, "--json").json
+    assert "code" in again["seconds"]
+
+
+def test_a_damaged_library_of_the_cache_is_compiled_again(run: Any, here: Path, cache: Path, product: Path) -> None:
+    assert run("compile", product, "-o", "first.so").code == 0
+    (kept,) = (cache / "libraries").glob("*.so")
+    kept.write_bytes(kept.read_bytes()[:-100])
+    again = run("compile", product, "-o", "again.so", "--json").json
+    assert "code" in again["seconds"] and run("run", "again.so", "--dim", "batch=1", "--repeat", 1).code == 0
+    assert "link" in run("compile", product, "-o", "third.so", "--json").json["seconds"]
+
+
+def test_a_full_or_read_only_cache_breaks_no_compile(
+    run: Any, here: Path, cache: Path, product: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.mkdir(exist_ok=True)
+    (cache / "libraries").write_text("in the way")
+    assert run("compile", product, "-o", "first.so").code == 0
+    assert (here / "first.so").is_file()
+
+
+def test_the_cache_of_compiled_code_is_shown_checked_and_emptied(
+    run: Any, here: Path, cache: Path, product: Path
+) -> None:
+    assert run("compile", product, "-o", "first.so").code == 0
+    rows = run("cache", "ls", "--json").json["files"]
+    assert [row["kind"] for row in rows].count("library") == 2
+    assert run("cache", "verify").code == 0
+    (entry,) = (cache / "libraries").glob("*.json")
+    entry.write_bytes(entry.read_bytes().replace(b"workloads", b"work1oads"))
+    (damaged,) = run("cache", "verify", "--json").json["deleted"]
+    assert damaged["path"] == str(entry)
+    assert run("cache", "clear", "--compiled", "--json").json["freed"] > 0
+    assert not {row["kind"] for row in run("cache", "ls", "--json").json["files"]} & {"library", "kernel"}

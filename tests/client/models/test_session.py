@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 import tvm
 
 from tunehub.exceptions import UsageError
-from tunehub.models.compiling import CompiledLanguageModel, compile_model
+from tunehub.models.compiling import CompiledLanguageModel, compile_model, load_model
 from tunehub.models.config import ModelConfig
 from tunehub.models.random_weights import random_array, random_tensors
 from tunehub.models.session import CacheSizes, LanguageSession, greedy_tokens
@@ -104,3 +105,19 @@ def test_quantised_models_give_numpys_logits(quantization: str) -> None:
     found = session.prefill(session.open(), PROMPTS[0]).numpy()[0, 0]
     wanted = both.numpy.logits(PROMPTS[0])[-1]
     np.testing.assert_allclose(found, wanted, rtol=0, atol=3e-5 * np.abs(wanted).max())
+
+
+def test_the_same_model_again_is_the_library_of_the_cache_and_gives_the_same_tokens(tmp_path: Path) -> None:
+    config = small(TINY, layers=1)
+    first, again = _both(config, "q0f32"), _both(config, "q0f32")
+    assert first.compiled.made is not None and again.compiled.made is None
+    assert first.compiled.library == again.compiled.library is not None
+    tokens = greedy_tokens(first.session(), PROMPTS[:1], 4).tolist()
+    assert greedy_tokens(again.session(), PROMPTS[:1], 4).tolist() == tokens
+    for number, each in enumerate((first, again)):
+        each.compiled.write(tmp_path / f"{number}.so")
+    assert (tmp_path / "0.so").read_bytes() == (tmp_path / "1.so").read_bytes()
+    assert [load_model(tmp_path / "1.so")[1], _both(config, "q0f32", steps=True).compiled.made is None] == [
+        "llvm",
+        False,
+    ]

@@ -124,7 +124,7 @@ class TvmLanguageModel:
             return compile_model(self._case.config, self._case.quantization, target, **chosen)
         exported = export(self._case.config, target, self._case.quantization, _FUNCTIONS)
         return CompiledLanguageModel(
-            executable=tvm.compile(exported.module, target),
+            made=tvm.compile(exported.module, target),
             config=exported.config,
             quantization=exported.quantization,
             report=None,

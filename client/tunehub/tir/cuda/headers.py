@@ -40,6 +40,13 @@ def header_folders() -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(place) for place in firsts if place is not None))
 
 
+@lru_cache(maxsize=1)
+def header_states() -> str:
+    """Where the headers are, their bytes and times of change: others are other headers."""
+    paths = [Path(folder) / name for folder in header_folders() for name in (HALF, *TENSOR_CORES)]
+    return str([(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.is_file()])
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Missing:
     """Which of CUDA's headers are missing, and what to do."""

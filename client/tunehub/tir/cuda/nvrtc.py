@@ -17,7 +17,7 @@ from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tunehub.tir.cuda.headers import HALF, TENSOR_CORES, header_folders, missing_headers
+from tunehub.tir.cuda.headers import HALF, TENSOR_CORES, header_folders, header_states, missing_headers
 from tunehub.tir.cuda.ptx.wgmma import ARCHITECTURE, WARPGROUPS
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ CALLBACK = "tvm_callback_cuda_compile"
 _FIRST_KERNEL = 'extern "C"'
 _OTHER_HEADER = re.compile(r"#\s*include(?!\s*<(cuda_fp16|cuda_bf16|mma)\.h>)")
 _ERROR = re.compile(r"\b(error|fatal)\b\s*:")
+_FLAGS = ("-default-device", "--device-int128", "--use_fast_math")
 _KEPT = 512  # compiled kernels that are kept, as TVM asks again when it loads one
 
 # What TVM's header defines for a plain kernel.
@@ -140,6 +141,23 @@ def asked_for() -> bool:
     is_own = (_before(callback) or callback).same_as(nvcc.tvm_callback_cuda_compile)
     mode = os.environ.get("TVM_CUDA_COMPILE_MODE", "nvrtc").lower()
     return bool(is_own) and mode == "nvrtc" and "TVM_KERNEL_DUMP" not in os.environ
+
+
+def compiler_identity() -> str:
+    """What machine code depends on besides a source and an architecture: NVRTC, its options, and CUDA's headers."""
+    from tvm.support import nvcc
+
+    return f"{_nvrtc_version()} {_FLAGS} {nvcc._ptxas_option_flags()} {header_states()}"
+
+
+@lru_cache(maxsize=1)
+def _nvrtc_version() -> str:
+    try:
+        from cuda.bindings import nvrtc
+
+        return str(nvrtc.nvrtcVersion())
+    except (ImportError, RuntimeError):
+        return ""
 
 
 def own_architecture(source: str, arch: str) -> str:
@@ -270,7 +288,7 @@ def _without_headers(source: str, arch: str) -> bytes:
     from cuda.bindings import nvrtc
     from tvm.support import nvcc
 
-    options = [f"--gpu-architecture={arch}", "-default-device", "--device-int128", "--use_fast_math"]
+    options = [f"--gpu-architecture={arch}", *_FLAGS]
     options += [f"--ptxas-options={flag}" for flag in nvcc._ptxas_option_flags() if flag != "-v"]
     options += [f"-I{folder}" for folder in header_folders()] if "#include" in source else []
     program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), b"tvm_kernels.cu", 0, None, None))
