@@ -202,7 +202,7 @@ class Hub:
         first = self._modules
         self._workloads += (replace(each, module=first + each.module) for each in said.workloads)
         self._wrong_operators += (replace(each, module=first + each.module) for each in said.wrong_operators)
-        self._functions |= {key: partial(tuple, text) for key, text in said.functions.items()}
+        self._functions |= {key: partial(_kept_text, text) for key, text in said.functions.items()}
         self._modules += max((each.module for each in said.workloads), default=0)
         for note in said.notes:
             self.note(note)
@@ -473,3 +473,7 @@ def _function_text(function: object) -> tuple[str, str]:
     from tunehub.tir.workload import workload_text
 
     return workload_text(function), str(tvm.__version__)
+
+
+def _kept_text(text: tuple[str, str]) -> tuple[str, str]:
+    return text
