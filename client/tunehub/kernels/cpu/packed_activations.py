@@ -6,6 +6,7 @@ eighteenth of what weights of 4 bits have themselves.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tunehub.kernels.cpu.packed_weights import PackedProduct, Rows
@@ -79,6 +80,10 @@ class Floats(Activations):
         """Number ``number`` of each word."""
         return load(self._numbers, self._place(row, chunk, self.product.in_word, number))
 
+    def element(self, row: PrimExpr, step: PrimExpr) -> PrimExpr:
+        """One, by its place in that order."""
+        return load(self._numbers, row * self.product.depth + step)
+
     def _chunk(self, row: PrimExpr, chunk: PrimExpr) -> Stmt:
         count = self.product.in_word
         places = [self._place(row, chunk, count, number) for number in range(count)]
@@ -96,10 +101,11 @@ class Integers(Activations):
         self._bytes = self._memory("bytes", len(product.byte_vectors), "int32")
         self._factors = self._memory("factors", 1, "float32")
         self._begins = self._memory("begins", 1, "int32")
+        self._group_begins = self._memory("group_begins", 1, "int32")
 
     @property
     def buffers(self) -> list[Buffer]:
-        return [self._bytes, self._factors, self._begins]
+        return [self._bytes, self._factors, self._begins, self._group_begins]
 
     def bytes(self, row: PrimExpr, chunk: PrimExpr, vector: int) -> PrimExpr:
         """A vector of bytes."""
@@ -114,6 +120,19 @@ class Integers(Activations):
         """By lane."""
         return load(self._begins, self._place(row, chunk))
 
+    def word(self, row: PrimExpr, chunk: PrimExpr, vector: PrimExpr, lane: PrimExpr) -> PrimExpr:
+        """Four bytes, of a lane of a vector."""
+        place = (row * self.product.chunks + chunk) * len(self.product.byte_vectors) + vector
+        return load(self._bytes, place * self.product.lanes + lane)
+
+    def group_factor(self, row: PrimExpr, group: PrimExpr) -> PrimExpr:
+        """Of a group."""
+        return load(self._factors, row * self.product.words + group * self.product.words_of_group)
+
+    def group_begin(self, row: PrimExpr, group: PrimExpr) -> PrimExpr:
+        """Of a group as a whole."""
+        return load(self._group_begins, row * self.product.words + group * self.product.words_of_group)
+
     def _chunk(self, row: PrimExpr, chunk: PrimExpr) -> Stmt:
         vectors, count = self.vectors, self.product.in_word
         numbers = [vectors.buffer(f"number_{at}") for at in range(count)]
@@ -127,13 +146,16 @@ class Integers(Activations):
             for each, one in zip(numbers, rounded, strict=True)
         ]
         total = sum((vectors.get(each) for each in rounded[1:]), vectors.get(rounded[0]))
-        place = self._place(row, chunk)
+        place, begin = self._place(row, chunk), vectors.buffer("begin", "int32")
         statements += [
             store(self._factors, [place], vectors.get(largest) * vectors.all(1 / _LARGEST)),
-            store(self._begins, [place], total * vectors.all(-self.product.zero, "int32")),
+            vectors.set(begin, total * vectors.all(-self.product.zero, "int32")),
+            store(self._begins, [place], vectors.get(begin)),
+            *self._over_group(begin, lambda one, other: one + other),
+            store(self._group_begins, [place], vectors.get(begin)),
             *self._stored(row, chunk, rounded),
         ]
-        return block_of(self.root, sequence(statements), "quantise", [*numbers, *rounded, largest])
+        return block_of(self.root, sequence(statements), "quantise", [*numbers, *rounded, largest, begin])
 
     def _largest(self, numbers: list[Buffer], largest: Buffer) -> list[Stmt]:
         """The largest absolute number of each group, in all of its lanes."""
@@ -144,11 +166,17 @@ class Integers(Activations):
         for each in numbers:
             one = vectors.get(each)
             value = tirx.max(value, tirx.max(one, vectors.all(0.0) - one))
-        statements, step = [vectors.set(largest, value)], 1
+        return [vectors.set(largest, value), *self._over_group(largest, tirx.max)]
+
+    def _over_group(self, buffer: Buffer, joined: Callable[[PrimExpr, PrimExpr], PrimExpr]) -> list[Stmt]:
+        """Join the lanes of each group, in all of them."""
+        from tvm import tirx
+
+        vectors, statements, step, dtype = self.vectors, [], 1, str(buffer_kind(buffer).dtype)
         while step < self.product.words_of_group:
             lanes = tirx.bitwise_xor(vectors.ramp(0), vectors.all(step, "int32"))
-            other = vectors.permuted(vectors.get(largest), lanes)
-            statements.append(vectors.set(largest, tirx.max(vectors.get(largest), other)))
+            other = vectors.permuted(vectors.bits_as(vectors.get(buffer), "float32"), lanes)
+            statements.append(vectors.set(buffer, joined(vectors.get(buffer), vectors.bits_as(other, dtype))))
             step *= 2
         return statements
 

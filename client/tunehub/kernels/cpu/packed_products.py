@@ -6,30 +6,29 @@ weight is read from memory as it lies, and becomes a number in registers.
 
 Threads share rows of weights; a block of ``_ROWS`` of these is multiplied with as many rows of activations at a time.
 With one row of activations, rows of weights are read one after the other: of several at once, memory gives half as much
-(Zen 4).
+(Zen 4). Of many rows, see :mod:`tunehub.kernels.cpu.packed_panels`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cpu.packed_activations import Floats, Integers, in_buffer
-from tunehub.kernels.cpu.packed_weights import GROUP, WORD, PackedProduct
+from tunehub.kernels.cpu.packed_panels import BytePanels, FloatPanels, PanelProducts
+from tunehub.kernels.cpu.packed_weights import GROUP, PackedProduct, numbers_of
 from tunehub.kernels.cpu.vectors import Vectors
-from tunehub.tir.nodes import buffer_kind, parameters
-from tunehub.tir.statements import block_of, const, f32, load, parallel, sequence, serial, store, with_root
+from tunehub.tir.nodes import buffer_kind, integer, parameters
+from tunehub.tir.statements import block_of, const, either, f32, load, parallel, sequence, serial, store, with_root
 
 if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, Index, PrimExpr, PrimFunc, Stmt, Tensor
 
 _ROWS = 4  # of weights, and of activations, whose sums are kept in registers
 _CHAINS = 4  # sums of a row that do not wait for each other
-_TABLE_LANES = 16
 _TOGETHER = 8  # blocks of rows of weights that are multiplied with a block of activations, one after the other
 _LOW_BITS = 0x0F0F0F0F
 _OPAQUE = 8  # TVM's OpPatternKind
-_DOT = {16: "llvm.x86.avx512.vpdpbusd.512", 8: "llvm.x86.avx512.vpdpbusd.256"}
 
 
 def product_function(product: PackedProduct, shape: Sequence[Index], data: str, scales: str, result: str) -> PrimFunc:
@@ -70,6 +69,7 @@ class _ProductWriter:
     """Writes the statements of a function."""
 
     ACTIVATIONS: type[Floats] | type[Integers]
+    PANELS: type[PanelProducts[Any]]
     activations: Floats | Integers
 
     def __init__(self, product: PackedProduct, function: PrimFunc) -> None:
@@ -80,8 +80,17 @@ class _ProductWriter:
 
     def body(self) -> Stmt:
         """All of them."""
-        statements = [self.activations.arranged(), self._products()]
+        statements = [self.activations.arranged(), self._by_rows()]
         return with_root(self.root, statements, self.activations.buffers)
+
+    def _by_rows(self) -> Stmt:
+        """By panels of weights where rows are many."""
+        given = (self.words, self.scales, self.result)
+        least, count = self.PANELS.least_rows(self.product), integer(self.rows.count)
+        if least is None or (count is not None and count < least):
+            return self._products()
+        panels = self.PANELS(self.product, given, self.rows, self.activations, self.root).statement()
+        return panels if count is not None else either(self.rows.count >= least, panels, self._products())
 
     def _products(self) -> Stmt:
         from tvm import tirx
@@ -161,6 +170,7 @@ class _FloatProducts(_ProductWriter):
     """With activations in float32."""
 
     ACTIVATIONS = Floats
+    PANELS = FloatPanels
     activations: Floats
 
     def _chunk(
@@ -183,34 +193,24 @@ class _FloatProducts(_ProductWriter):
             parts = self._own(own, "part", _CHAINS)
             statements += vectors.clear(parts)
             for at, x in enumerate(data[0]):
-                statements.append(vectors.add(parts[at % _CHAINS], self._number(words[0], at) * x))
+                statements.append(vectors.add(parts[at % _CHAINS], numbers_of(self.product, vectors, words[0], at) * x))
             total = sum((vectors.get(each) for each in parts[1:]), vectors.get(parts[0]))
             return sequence([*statements, vectors.add(sums[0, 0], total * vectors.get(scales[0]))])
         (weight,) = self._own(own, "weight", 1)
         for at in range(self.product.in_word):
             for n in range(height):
-                statements.append(vectors.set(weight, self._number(words[n], at) * vectors.get(scales[n])))
+                statements.append(
+                    vectors.set(weight, numbers_of(self.product, vectors, words[n], at) * vectors.get(scales[n]))
+                )
                 statements += [vectors.add(sums[m, n], vectors.get(weight) * data[m][at]) for m in range(wide)]
         return sequence(statements)
-
-    def _number(self, words: Buffer, at: int) -> PrimExpr:
-        """Of each word the one at ``at``."""
-        from tvm import tirx
-
-        product, vectors = self.product, self.vectors
-        shifted = vectors.get(words) >> vectors.all(at * product.bits, "uint32") if at else vectors.get(words)
-        if product.bits == 4 and product.lanes == _TABLE_LANES:
-            table = vectors.cast(vectors.ramp(-product.zero))
-            return vectors.permuted(table, vectors.bits_as(shifted, "int32"))
-        if (at + 1) * product.bits < WORD:
-            shifted = tirx.bitwise_and(shifted, vectors.all(2**product.bits - 1, "uint32"))
-        return vectors.cast(vectors.bits_as(shifted, "int32") - vectors.all(product.zero, "int32"))
 
 
 class _ByteProducts(_ProductWriter):
     """With activations in 8 bits."""
 
     ACTIVATIONS = Integers
+    PANELS = BytePanels
     activations: Integers
 
     def _chunk(
@@ -231,7 +231,8 @@ class _ByteProducts(_ProductWriter):
         for (m, n), each in sums.items():
             value = self.activations.begin(row + m, chunk)
             for vector, weight in enumerate(weights[n]):
-                value = self._dot(value, vectors.get(weight), self.activations.bytes(row + m, chunk, vector))
+                numbers = vectors.bits_as(vectors.get(weight), "uint8", 4)
+                value = vectors.dot(value, numbers, self.activations.bytes(row + m, chunk, vector))
             factor = vectors.get(scales[n]) * self.activations.factor(row + m, chunk)
             statements.append(vectors.add(each, vectors.cast(value) * factor))
         return sequence(statements)
@@ -251,12 +252,6 @@ class _ByteProducts(_ProductWriter):
             vectors.set(low, tirx.bitwise_and(vectors.get(high), mask)),
             vectors.set(high, tirx.bitwise_and(shifted, mask)),
         ]
-
-    def _dot(self, sums: PrimExpr, weights: PrimExpr, data: PrimExpr) -> PrimExpr:
-        from tvm import tirx
-
-        numbers = self.vectors.bits_as(weights, "uint8", 4)
-        return tirx.call_llvm_pure_intrin(f"int32x{self.product.lanes}", _DOT[self.product.lanes], sums, numbers, data)
 
 
 def _divisor(count: int, most: int) -> int:

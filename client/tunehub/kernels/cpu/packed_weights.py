@@ -14,11 +14,13 @@ from tunehub.tir.nodes import integer
 from tunehub.tir.statements import const
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import PrimExpr
+    from tunehub.kernels.cpu.vectors import Vectors
+    from tunehub.tir.types import Buffer, PrimExpr
 
 GROUP = 32  # weights that share a scale
 WORD = 32  # bits
 _WIDEST = (16, 8, 4)
+_TABLE_LANES = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +75,19 @@ def lanes_of(depth: int, bits: int, widest: int) -> int:
     that a target has."""
     words = depth * bits // WORD
     return next(lanes for lanes in _WIDEST if lanes <= max(widest, _WIDEST[-1]) and words % lanes == 0)
+
+
+def numbers_of(product: PackedProduct, vectors: Vectors, words: Buffer, at: int) -> PrimExpr:
+    """Number ``at`` of each of a vector's ``words``, in float32, by a table where a vector has one for all."""
+    from tvm import tirx
+
+    shifted = vectors.get(words) >> vectors.all(at * product.bits, "uint32") if at else vectors.get(words)
+    if product.bits == 4 and product.lanes == _TABLE_LANES:
+        table = vectors.cast(vectors.ramp(-product.zero))
+        return vectors.permuted(table, vectors.bits_as(shifted, "int32"))
+    if (at + 1) * product.bits < WORD:
+        shifted = tirx.bitwise_and(shifted, vectors.all(2**product.bits - 1, "uint32"))
+    return vectors.cast(vectors.bits_as(shifted, "int32") - vectors.all(product.zero, "int32"))
 
 
 @dataclass(frozen=True, slots=True)

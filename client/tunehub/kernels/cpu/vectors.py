@@ -14,8 +14,10 @@ from tunehub.tir.statements import const, load, store
 if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, Index, PrimExpr, Stmt
 
+_DOT = {16: "llvm.x86.avx512.vpdpbusd.512", 8: "llvm.x86.avx512.vpdpbusd.256"}
 _PERMUTE = {16: "llvm.x86.avx512.permvar.sf.512", 8: "llvm.x86.avx2.permps"}
 
+_PERMUTED_BY_TWO = 16  # lanes
 _ROUNDING = 12582912.0  # 1.5 · 2²³: what is added to it is rounded to an integer, in its lowest bits
 _ONE = 0x3F800000  # the bits of 1.0
 _POWERS = tuple(math.log(2) ** at / math.factorial(at) for at in range(7))  # of 2 ** x, for x from -0.5 to 0.5
@@ -93,6 +95,41 @@ class Vectors:
         from tvm import tirx
 
         return tirx.Shuffle(list(values), [const(lane) for lane in lanes])
+
+    def dot(self, sums: PrimExpr, numbers: PrimExpr, data: PrimExpr) -> PrimExpr:
+        """In each lane of ``sums`` four products more, of unsigned ``numbers`` and of ``data`` in 8 bits. On x86 with
+        AVX512-VNNI or, of 8 lanes, AVX-VNNI."""
+        from tvm import tirx
+
+        return tirx.call_llvm_pure_intrin(f"int32x{self.lanes}", _DOT[self.lanes], sums, numbers, data)
+
+    def transposed(self, buffers: Sequence[Buffer], spare: Buffer) -> list[Stmt]:
+        """Let as many buffers as there are lanes change their elements: number n of m becomes number m of n. ``spare``,
+        of their type, is written."""
+        statements: list[Stmt] = []
+        for step in (2**at for at in range(self.lanes.bit_length() - 1)):
+            low = [lane if not lane & step else self.lanes + lane - step for lane in range(self.lanes)]
+            high = [lane + step if not lane & step else self.lanes + lane for lane in range(self.lanes)]
+            for at in (at for at in range(self.lanes) if not at & step):
+                one, other = buffers[at], buffers[at + step]
+                statements += [
+                    self.set(spare, self._chosen(one, other, low)),
+                    self.set(other, self._chosen(one, other, high)),
+                    self.set(one, self.get(spare)),
+                ]
+        return statements
+
+    def _chosen(self, one: Buffer, other: Buffer, lanes: Sequence[int]) -> PrimExpr:
+        """Of two vectors behind each other the elements at ``lanes``; of 16 by AVX-512's instruction, as LLVM takes
+        seconds to find it in TVM's code of a shuffle."""
+        from tvm import tirx
+
+        if self.lanes != _PERMUTED_BY_TWO:
+            return self.shuffled([self.get(one), self.get(other)], lanes)
+        values = [self.bits_as(self.get(each), "int32") for each in (one, other)]
+        places = tirx.Shuffle([const(lane) for lane in lanes], [const(at) for at in range(self.lanes)])
+        found = tirx.call_llvm_pure_intrin("int32x16", "llvm.x86.avx512.vpermi2var.d.512", values[0], places, values[1])
+        return self.bits_as(found, str(buffer_kind(one).dtype))
 
     def largest(self, buffer: Buffer) -> list[Stmt]:
         """Put the largest of its lanes into all of them."""

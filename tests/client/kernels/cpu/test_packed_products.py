@@ -22,7 +22,8 @@ from ....cpu_features import AVX2, AVX512, AVX512_VNNI, AVX_VNNI, cpu, here, nee
 pytestmark = pytest.mark.slow
 
 Array = npt.NDArray[Any]
-LANES = {AVX512: 16, AVX512_VNNI: 16, AVX2: 8, "x86-64": 4}
+LANES = {AVX512: 16, AVX512_VNNI: 16, AVX2: 8, AVX_VNNI: 8, "x86-64": 4}
+MANY = {16: 1152, 8: 704}  # numbers of a row that fill vectors of so many lanes, in groups that do not
 EXACT, ROUNDED = 1e-6, 1.5e-2  # of the largest result
 
 
@@ -107,6 +108,31 @@ def test_activations_that_8_bits_hold_lose_nothing() -> None:
     given.data[:, ::32] = 127
     given.data[1] = 0
     assert error(product, given, AVX512_VNNI) < EXACT
+
+
+@needs_tvm
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("rows", [12, 259])
+@pytest.mark.parametrize("model", here(AVX_VNNI, AVX512_VNNI))
+def test_many_rows_of_integers_are_as_exact(model: str, bits: int, rows: int) -> None:
+    product = product_of(model, bits, rows=48, depth=MANY[LANES[model]], integers=True)
+    assert EXACT < error(product, operands(product, (rows, product.depth)), model) < ROUNDED
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("rows", [24, 259])
+@pytest.mark.parametrize("model", here(AVX512, AVX2))
+def test_many_rows_in_floats_are_exact(model: str, bits: int, rows: int) -> None:
+    product = product_of(model, bits, rows=48, depth=MANY[LANES[model]])
+    assert error(product, operands(product, (rows, product.depth)), model) < 3 * EXACT
+
+
+@needs_tvm
+@needs(AVX512_VNNI)
+def test_many_rows_may_have_any_rank_and_results_16_bits() -> None:
+    product = product_of(AVX512_VNNI, 4, rows=32, integers=True)
+    for shape in ((3, 5, 896), (1, 40, 896)):
+        assert error(product, operands(product, shape), AVX512_VNNI, result="float16", open_rows=False) < ROUNDED
 
 
 @needs(AVX512)
