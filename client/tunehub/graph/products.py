@@ -32,14 +32,13 @@ from tunehub.kernels.cuda.gemm.hopper.tf32 import rounded
 from tunehub.kernels.cuda.low_batch.product import MOST_ROWS, has_low_batch
 from tunehub.kernels.cuda.low_batch.weights import Format, dequantised
 from tunehub.tir.nodes import (
-    bound_value,
     constant_array,
     is_constant,
     is_given,
-    operator_of,
     shape_of,
     static_shape,
     tensor_type,
+    transposed_matrix,
 )
 
 if TYPE_CHECKING:
@@ -144,16 +143,7 @@ class _Products(PyExprMutator):  # type: ignore[misc]
     def _untransposed(self, call: Call) -> Expr | None:
         """What the second operand of a matmul is the transpose of, two-dimensional, or None."""
         data, weight = call.args
-        permuted = bound_value(self, weight)
-        if operator_of(permuted) != "relax.permute_dims":
-            return None
-        source, axes = permuted.args[0], permuted.attrs.axes
-        shapes = [shape_of(data), shape_of(source)]
-        if any(shape is None for shape in shapes) or len(shapes[0] or ()) < 2 or len(shapes[1] or ()) != 2:
-            return None
-        if axes is not None and [int(axis) % 2 for axis in axes] != [1, 0]:
-            return None
-        return source
+        return transposed_matrix(self, weight) if len(shape_of(data) or ()) >= 2 else None
 
     def _wide(self, name: str, call: Call) -> Expr | None:
         """``call`` with a result in float32; None for convolutions in groups that add up few numbers in float16."""

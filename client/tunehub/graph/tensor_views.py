@@ -16,6 +16,7 @@ from tunehub.tir.nodes import (
     integer,
     is_constant,
     operator_of,
+    permuted_axes,
     same_extent,
     shape_of,
     symbolic,
@@ -65,10 +66,8 @@ class TensorViews:
         if name in _RESHAPES:
             return value.args[0], self._reshaped(shape, own, list(at))
         if name == "relax.permute_dims":
-            rank, axes = len(shape), value.attrs.axes
-            order = range(rank)[::-1] if axes is None else [int(axis) % rank for axis in axes]
-            places = dict(zip(order, at, strict=True))
-            return value.args[0], [places[axis] for axis in range(rank)]
+            places = dict(zip(permuted_axes(value) or (), at, strict=True))
+            return value.args[0], [places[axis] for axis in range(len(shape))]
         if name == "relax.broadcast_to":
             return value.args[0], broadcast(shape, at)
         if name == "relax.repeat" and value.attrs.axis is not None:

@@ -345,6 +345,21 @@ def shape_of_type(kind: Type) -> tuple[Any, ...] | None:
     return None if values is None else tuple(map(plain_extent, values))
 
 
+def permuted_axes(call: Expr) -> list[int] | None:
+    """Which axis of its argument each axis of ``call``, a ``relax.permute_dims``, is; None for anything else."""
+    shape = shape_of(call)
+    if operator_of(call) != "relax.permute_dims" or shape is None:
+        return None
+    axes, rank = call.attrs.axes, len(shape)
+    return [*range(rank)][::-1] if axes is None else [int(axis) % rank for axis in axes]
+
+
+def transposed_matrix(graph: Mutator, expression: Expr) -> Expr | None:
+    """The matrix that ``expression`` is the transpose of; None where it is of none."""
+    value = bound_value(graph, expression)
+    return value.args[0] if permuted_axes(value) == [1, 0] else None
+
+
 def same_extent(first: Index, second: Index) -> bool:
     """Whether two extents (numbers or TVM's expressions) are equal for all values of their symbols, as far as TVM can
     prove it."""

@@ -7,7 +7,7 @@ values, scales on either side, masks. Each tensor is read where it lies in memor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from tvm import tirx
 
 from tunehub.graph.attention.pattern import OPERATORS, is_softmax, operator_scale, replaces_nan
 from tunehub.graph.tensor_views import INDEX, TensorViews, broadcast, wide
+from tunehub.kernels.te.attention import OPERATIONS
 from tunehub.tir.expressions import replaced
 from tunehub.tir.nodes import (
     constant_array,
@@ -34,12 +35,6 @@ if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, Index, Mutator, PrimExpr
     from tunehub.tir.types import Var as TirVar
 
-_ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
-    "relax.add": lambda a, b: a + b,
-    "relax.subtract": lambda a, b: a - b,
-    "relax.multiply": lambda a, b: a * b,
-    "relax.divide": lambda a, b: a / b,
-}
 _LOGIC = {"relax.logical_and": tirx.And, "relax.logical_or": tirx.Or}
 _SCALES = ("relax.multiply", "relax.divide")
 _FLOATS = ("float16", "bfloat16", "float32")
@@ -237,7 +232,7 @@ class _AttentionSearch:
         if name == "relax.matmul" and self.scores is None:
             self.scores = value, list(at)
             return _Scaled()
-        if name in _ARITHMETIC or name in _LOGIC:
+        if name in OPERATIONS or name in _LOGIC:
             return self.combined(name, *(self.element(each, broadcast(_shape(each), at)) for each in value.args))
         if name == "relax.where":
             return self.selected(*(self.element(each, broadcast(_shape(each), at)) for each in value.args))
@@ -265,7 +260,7 @@ class _AttentionSearch:
             for mask, other in ((first, second), (second, first)):
                 if _is_mask(mask):
                     return tirx.Select(mask.condition, _widened(self.plain(other)), _constant(-math.inf))
-        return _ARITHMETIC[name](*(_widened(self.plain(each)) for each in (first, second)))
+        return OPERATIONS[name](*(_widened(self.plain(each)) for each in (first, second)))
 
     def plain(self, value: _Scaled | PrimExpr) -> PrimExpr:
         """A value as an expression; the factors of queries and keys come later."""

@@ -33,6 +33,7 @@ from tunehub.tir.nodes import (
     shape_of,
     static_shape,
     tensor_type,
+    transposed_matrix,
 )
 
 if TYPE_CHECKING:
@@ -156,13 +157,11 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
 
     def _weight(self, operand: Expr, groups: Groups | None) -> tuple[Any, int] | None:
         """The packed constant for the right operand of a product, and the number of outputs; None to keep it."""
-        value = bound_value(self, operand)
-        transposed = operator_of(value) == "relax.permute_dims"
-        constant = bound_value(self, value.args[0]) if transposed else value
+        source = transposed_matrix(self, operand)
+        transposed = source is not None
+        constant = bound_value(self, operand if source is None else source)
         shape = static_shape(constant)
         if not is_constant(constant) or shape is None or len(shape) != 2 or not _is_float32(constant):
-            return None
-        if transposed and [int(axis) for axis in value.attrs.axes or (1, 0)] != [1, 0]:
             return None
         depth, outputs = reversed(shape) if transposed else shape
         if outputs < self.block or not depth:

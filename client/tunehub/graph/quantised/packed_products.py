@@ -16,7 +16,14 @@ from tunehub.kernels.cpu.dot_product import dot_product_of
 from tunehub.kernels.cpu.packed_products import product_function
 from tunehub.kernels.cpu.packed_weights import PackedProduct, lanes_of
 from tunehub.kernels.cpu.vectors import vector_types
-from tunehub.tir.nodes import bound_value, operator_of, shape_of, static_shape, tensor_class, tensor_type
+from tunehub.tir.nodes import (
+    operator_of,
+    shape_of,
+    static_shape,
+    tensor_class,
+    tensor_type,
+    transposed_matrix,
+)
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Call, Expr
@@ -84,13 +91,8 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
 
     def _dequantised(self, call: Call) -> Dequantised | None:
         """What the second operand of a matmul is the transpose of, where it is made of quantised weights."""
-        permuted = bound_value(self, call.args[1])
-        if operator_of(permuted) != "relax.permute_dims":
-            return None
-        source, axes = permuted.args[0], permuted.attrs.axes
-        if axes is not None and [int(axis) % 2 for axis in axes] != [1, 0]:
-            return None
-        return self._quantised(source)
+        source = transposed_matrix(self, call.args[1])
+        return None if source is None else self._quantised(source)
 
     def _quantised(self, source: Expr) -> Dequantised | None:
         if not isinstance(source, relax.Var) or self.lookup_binding(source) is None:

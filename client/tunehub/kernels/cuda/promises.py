@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tunehub.kernels.cuda.gemm import half_default
 from tunehub.kernels.cuda.gemm.cost import default_s
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
+from tunehub.kernels.cuda.gemm.hopper import tf32
 from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.gemm.split_k import rule as split_k
 from tunehub.kernels.cuda.gemm.tensor_core import rule as tensor_core
@@ -20,6 +22,7 @@ from tunehub.kernels.devices.known import device_of
 from tunehub.tir.cuda.limits import limits_of
 
 if TYPE_CHECKING:
+    from tunehub.options import Precision
     from tunehub.target.types import Target
     from tunehub.tir.types import IRModule
 
@@ -49,6 +52,21 @@ def half_product_s(mod: IRModule, target: Target) -> float | None:
         known += [seconds(matmul, tile, device) for tile in tensor_core.ranked(matmul, 1, device)]
     if own_s is None or is_narrow(columns, k):
         known.append(_tile_s(reduction_block_of(mod, narrow=True), target))
+    return min((each for each in known if each is not None), default=None)
+
+
+def fastest_s(mod: IRModule, target: Target, precision: Precision) -> float | None:
+    """Seconds that ``mod``, one PrimFunc ``main``, should take by the fastest of all that may serve, TVM's own schedule
+    among them; None when it has no product."""
+    device, half = device_of(target), warpgroups.matmul_in(mod)
+    rounded = tf32.matmul_in(mod) if precision == "tf32" else None
+    best = None if rounded is None else tf32.expected(rounded, device)
+    known = (
+        None if half is None else half_default.default_s(half, device),
+        half_product_s(mod, target),
+        without_record_s(mod, target),
+        None if best is None else best[0],
+    )
     return min((each for each in known if each is not None), default=None)
 
 

@@ -13,7 +13,7 @@ they are rounded.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,13 +44,12 @@ OPERAND = "tunehub_attention_operand"
 ROUNDED, ROUNDED_WEIGHTS = "tunehub_attention_queries_bf16", "tunehub_attention_weights_bf16"
 NARROW_SCORES = {PAIRS: ATTENTION_PAIRS, TILES: ATTENTION_TILES}
 SIDE = "_side"  # of the names of the blocks that keep several maxima or sums side by side
-_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {  # between the first product and the softmax
     "relax.add": lambda a, b: a + b,
     "relax.subtract": lambda a, b: a - b,
     "relax.multiply": lambda a, b: a * b,
     "relax.divide": lambda a, b: a / b,
 }
-OPERATIONS = frozenset(_OPERATIONS)  # between the first product and the softmax
 _LOWEST = -3.4028234663852886e38  # of float32
 
 
@@ -65,7 +64,7 @@ class Step:
 
     def of(self, score: Any, other: Any) -> Any:
         """What becomes of ``score``: TVM's expressions, or arrays of numpy."""
-        return _OPERATIONS[self.name](*((other, score) if self.swapped else (score, other)))
+        return OPERATIONS[self.name](*((other, score) if self.swapped else (score, other)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from tunehub.tir.nodes import (
     bound_value,
     integer,
     operator_of,
+    permuted_axes,
     same_extent,
     shape_of,
     tensor_type,
@@ -81,12 +82,10 @@ def _leads_to_product(graph: Mutator, value: Expr) -> bool:
 def source_of(graph: Mutator, tensor: Expr) -> Reordered:
     """``tensor``, or what it is a transposition of."""
     value = bound_value(graph, tensor)
-    rank = len(shape_of(tensor) or ())
-    if operator_of(value) != "relax.permute_dims":
-        return Reordered(tensor, tuple(range(rank)))
-    axes = value.attrs.axes
-    order = range(rank)[::-1] if axes is None else [int(axis) % rank for axis in axes]
-    return Reordered(value.args[0], tuple(order))
+    axes = permuted_axes(value)
+    if axes is None:
+        return Reordered(tensor, tuple(range(len(shape_of(tensor) or ()))))
+    return Reordered(value.args[0], tuple(axes))
 
 
 def fit(q: Sequence[Index], k: Sequence[Index], v: Sequence[Index]) -> bool:

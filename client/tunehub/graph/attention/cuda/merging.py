@@ -23,6 +23,7 @@ from tunehub.tir.nodes import (
     shape_of,
     static_shape,
     tensor_type,
+    transposed_matrix,
 )
 
 if TYPE_CHECKING:
@@ -82,12 +83,11 @@ def _linear(mutator: Mutator, tensor: Expr) -> _Linear | None:
 
 def _constant(mutator: Mutator, expression: Expr) -> Any | None:
     """The array that an expression is, or the transpose of."""
+    source = transposed_matrix(mutator, expression)
+    if source is not None:
+        inner = _constant(mutator, source)
+        return None if inner is None else inner.T
     value = bound_value(mutator, expression)
-    if operator_of(value) == "relax.permute_dims" and len(shape_of(value) or ()) == 2:
-        inner = _constant(mutator, value.args[0])
-        axes = value.attrs.axes
-        turned = axes is None or [int(axis) % 2 for axis in axes] == [1, 0]
-        return inner if inner is None or not turned else inner.T
     return constant_array(value) if is_constant(value) else None
 
 
