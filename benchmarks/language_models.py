@@ -3,8 +3,11 @@
 ``python -m benchmarks language_models --device cuda --models llama-3-8b --quantizations q0f16,q4f16_1 --batches 1,8,32
 --contexts 512,8192 --against torch,torch_compiled --out FILE.jsonl`` compiles each model once and measures, in turns,
 steps of every batch at every context and prompts of the lengths ``--prompts``; each runtime has a process of its own.
-``--device cpu`` does so on this CPU, with PyTorch eager and compiled. A line of JSON for each figure goes to FILE while
-it is measured; logits are compared with those that PyTorch computes in float32 of the same weights.
+``--device cpu`` does so on this CPU, with PyTorch eager and compiled, and beside llama.cpp, onnxruntime and OpenVINO:
+``--against llama.cpp,onnxruntime,onnxruntime_dynamic,openvino --peer llama.cpp=VENV/bin/python``, each with a file of
+the same random weights in its own format of as many bits. The memory's bandwidth is measured before and after. A line
+of JSON for each figure goes to FILE while it is measured; logits are compared with those that PyTorch computes in
+float32 of the same weights.
 """
 
 from __future__ import annotations
@@ -17,17 +20,18 @@ from typing import Any
 
 import click
 
+from benchmarks.shared.bandwidth import read_bandwidth
 from benchmarks.shared.table import Row
 from tunehub.models.config import ModelConfig
 from tunehub.target.host import physical_cores
 from tunehub_builder.bench.language_models.case import LanguageCase
 from tunehub_builder.bench.language_models.measuring import (
-    OURS,
     Asked,
     LanguageComparison,
     LanguageRow,
     compare_language,
 )
+from tunehub_builder.bench.language_models.runtimes import OURS, RUNTIMES
 
 MODELS: Mapping[str, ModelConfig] = {
     "llama-3-8b": ModelConfig(
@@ -58,6 +62,34 @@ MODELS: Mapping[str, ModelConfig] = {
         qkv_bias=True,
         tied=True,
     ),
+    "0.4b": ModelConfig(
+        family="llama",
+        hidden=896,
+        intermediate=4864,
+        layers=24,
+        heads=14,
+        kv_heads=2,
+        head_dim=64,
+        vocabulary=32000,
+        context=32768,
+        epsilon=1e-6,
+        rope_theta=1000000.0,
+    ),
+    "qwen2.5-1.5b": ModelConfig(
+        family="qwen2",
+        hidden=1536,
+        intermediate=8960,
+        layers=28,
+        heads=12,
+        kv_heads=2,
+        head_dim=128,
+        vocabulary=151936,
+        context=32768,
+        epsilon=1e-6,
+        rope_theta=1000000.0,
+        qkv_bias=True,
+        tied=True,
+    ),
     "tiny": ModelConfig(
         family="llama",
         hidden=64,
@@ -72,7 +104,7 @@ MODELS: Mapping[str, ModelConfig] = {
         rope_theta=10000.0,
     ),
 }
-"""Shapes by name; ``tiny`` is for trying this out."""
+"""Shapes by name; ``0.4b`` is Qwen2.5-0.5B's with few words, ``tiny`` is for trying this out."""
 _KERNELS_SHOWN = 14
 
 
@@ -81,6 +113,14 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -
         return tuple(int(each) for each in value.split(",") if each)
     except ValueError:
         raise click.BadParameter(f"{value!r}: give numbers separated by commas, as 1,8,32") from None
+
+
+def _pythons(_context: click.Context, _parameter: click.Parameter, value: Sequence[str]) -> dict[str, str]:
+    found = dict(each.partition("=")[::2] for each in value)
+    for name, python in found.items():
+        if name not in RUNTIMES or not Path(python).is_file():
+            raise click.BadParameter(f"{name}={python}: give NAME=PYTHON, one of {', '.join(RUNTIMES)}, and a program")
+    return found
 
 
 def _names(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[str, ...]:
@@ -98,7 +138,18 @@ OPTIONS = (
         ["--ours"], default=OURS, show_default=True, callback=_names, help="And tunehub_cache, tunehub_steps."
     ),
     click.Option(
-        ["--against"], default="torch", show_default=True, callback=_names, help="default,torch,torch_compiled"
+        ["--against"],
+        default="torch",
+        show_default=True,
+        callback=_names,
+        help="default,torch,torch_compiled; on CPUs llama.cpp,onnxruntime,onnxruntime_dynamic,openvino",
+    ),
+    click.Option(
+        ["--peer", "pythons"],
+        multiple=True,
+        metavar="NAME=PYTHON",
+        callback=_pythons,
+        help="The interpreter of its environment, of this one's version.",
     ),
     click.Option(["--layers"], type=int, help="Only so many layers, to try things out."),
     click.Option(["--steps"], type=int, default=32, show_default=True, help="Of a sample."),
@@ -119,6 +170,7 @@ def run(
     prompts: Sequence[int],
     ours: Sequence[str],
     against: Sequence[str],
+    pythons: Mapping[str, str],
     layers: int | None,
     steps: int,
     rounds: int,
@@ -138,7 +190,11 @@ def run(
             log = _FigureLog(out, {"model": model, "quantization": quantization, "device": device, "layers": layers})
             chosen, profiled = [*ours, *against], log.kernels if profile else None
             count = threads or physical_cores()
-            found = compare_language(case, chosen, asked, threads=count, told=log.row, profiled=profiled)
+            log.bandwidth("before", count)
+            found = compare_language(
+                case, chosen, asked, threads=count, pythons=pythons, told=log.row, profiled=profiled
+            )
+            log.bandwidth("after", count)
             log.comparison(found)
             rows += _rows(f"{model}_{quantization}", found)
     return rows
@@ -177,6 +233,13 @@ class _FigureLog:
         click.echo(f"{runtime} batch {batch} length {context}: {1e6 * sum(each[2] for each in found):.0f} us", err=True)
         for name, count, seconds in found[:_KERNELS_SHOWN]:
             click.echo(f"  {1e6 * seconds:9.1f} us x{count:4} {name[:100]}", err=True)
+
+    def bandwidth(self, when: str, threads: int) -> None:
+        """The memory's, of a CPU."""
+        if self._about["device"] == "cpu":
+            found = read_bandwidth(threads)
+            self._line(bandwidth=found, when=when, threads=threads)
+            click.echo(f"{found / 1e9:.1f} GB/s {when}", err=True)
 
     def comparison(self, found: LanguageComparison) -> None:
         """What was said before."""

@@ -41,7 +41,8 @@ def with_open_vocabulary(config: ModelConfig, quantization_name: str, target: An
 
     from tunehub.models import export
     from tunehub.models.decoder import Decoder
-    from tunehub.models.quantization import linear, quantization
+    from tunehub.models.quantised_layers import linear
+    from tunehub.models.quantization import quantization
 
     kind = quantization(quantization_name)
     opened = small(config, vocabulary="vocab_size")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,8 +72,10 @@ def language_models() -> list[Row]:
         "threads": 1,
         "profile": False,
     }
-    runtimes = {"ours": ("tunehub",), "against": (), "models": ("tiny",), "quantizations": ("q0f32",)}
-    return run(device="cpu", out=None, **sizes, **runtimes)
+    peers = {"llama.cpp": "llama_cpp", "onnxruntime": "onnxruntime", "openvino": "openvino"}
+    against = [name for name, module in peers.items() if importlib.util.find_spec(module)]
+    runtimes = {"ours": ("tunehub",), "against": against, "models": ("tiny",), "quantizations": ("q0f32",)}
+    return run(device="cpu", out=None, pythons={"onnxruntime": sys.executable}, **sizes, **runtimes)
 
 
 @smoke

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunehub.comparison.difference import difference
 from tunehub.comparison.protocol import MeasuringPlan, Timer, in_turns, wall_timer
-from tunehub.compiler.workers.process import WorkerProcess
+from tunehub.compiler.workers.process import NewInterpreter, WorkerProcess
 from tunehub_builder.bench.runtimes import Arrays, Runtime
 from tunehub_builder.networks import Network
 
@@ -113,15 +113,19 @@ class NetworkComparison:
 
 
 @contextmanager
-def processes(sessions: Mapping[str, Callable[[], Any]], *, threads: int) -> Iterator[Mapping[str, WorkerProcess]]:
-    """A process for each session by its name, with ``threads`` threads for TVM's pool. They end with the context.
+def processes(
+    sessions: Mapping[str, Callable[[], Any]], *, threads: int, pythons: Mapping[str, str] | None = None
+) -> Iterator[Mapping[str, WorkerProcess]]:
+    """A process for each session by its name, with ``threads`` threads for TVM's pool; ``pythons``: interpreters of
+    other environments, by name. They end with the context.
 
     Raises OSError when one cannot be started.
     """
     with ExitStack() as stack:
         workers = {}
         for name, make_session in sessions.items():
-            workers[name] = WorkerProcess(make_session, threads=threads)
+            launcher = NewInterpreter(python=(pythons or {}).get(name))
+            workers[name] = WorkerProcess(make_session, threads=threads, launcher=launcher)
             stack.callback(workers[name].stop, at_once=True)
         yield workers
 

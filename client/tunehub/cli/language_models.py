@@ -105,10 +105,10 @@ class LanguageRequest:
 
 def bench_folder(folder: Path, request: LanguageRequest, *, plot: Path | None, as_json: bool) -> bool:
     """Time a language model beside other runtimes; whether all of them ran."""
-    from tunehub_builder.bench.language_models import measuring, tables
+    from tunehub_builder.bench.language_models import measuring, runtimes, tables
 
     case = _case(folder, request)
-    names = [measuring.OURS, *(_peers() if request.against is None else request.against)]
+    names = [runtimes.OURS, *(_peers() if request.against is None else request.against)]
     asked = measuring.Asked(
         prompts=(request.prompt,),
         batches=request.batches,

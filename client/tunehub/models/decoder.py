@@ -10,7 +10,7 @@ from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 
 from tunehub.models.experts import MixtureOfExperts
-from tunehub.models.quantization import embedding, linear
+from tunehub.models.quantised_layers import embedding, linear
 
 if TYPE_CHECKING:
     from tunehub.models.config import ModelConfig

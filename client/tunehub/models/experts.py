@@ -12,7 +12,8 @@ from tvm import te, tirx
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 
-from tunehub.models.quantization import GROUP, STORAGE, dequantized, stored_value
+from tunehub.models.quantised_layers import dequantized, stored_value
+from tunehub.models.quantization import GROUP, STORAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,19 +6,9 @@ a value is ``(bits − (2^(bits−1) − 1)) · scale``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from tvm import te, tirx
-from tvm.relax.frontend import nn
-from tvm.relax.frontend.nn import op
 
 from tunehub.exceptions import UsageError
-
-if TYPE_CHECKING:
-    from tunehub.models.types import NNModule, Tensor, TETensor
-    from tunehub.tir.types import PrimExpr
 
 GROUP = 32
 STORAGE = "uint32"
@@ -77,80 +67,3 @@ def quantization(name: str) -> Quantization:
             name, "is no quantization", place="quantization", remedy=f"take one of {', '.join(QUANTIZATIONS)}"
         )
     return QUANTIZATIONS[name]
-
-
-def linear(
-    features: int, rows: int, kind: Quantization, *, bias: bool = False, out_dtype: str | None = None
-) -> NNModule:
-    """A product with a weight ``[rows, features]``."""
-    if kind.bits:
-        return GroupLinear(features, rows, kind, bias=bias, out_dtype=out_dtype)
-    return nn.Linear(features, rows, bias=bias, dtype=kind.dtype, out_dtype=out_dtype)
-
-
-def embedding(rows: int, features: int, kind: Quantization) -> NNModule:
-    """A table ``[rows, features]`` that gives logits, too (``lm_head_forward``)."""
-    return GroupEmbedding(rows, features, kind) if kind.bits else PlainEmbedding(rows, features, dtype=kind.dtype)
-
-
-def dequantized(words: Tensor, scales: Tensor, shape: tuple[int, ...], kind: Quantization) -> Tensor:
-    """The weight of ``shape`` in floats; groups lie along its last axis."""
-
-    def kernel(q_weight: TETensor, q_scale: TETensor) -> TETensor:
-        extents = [tirx.IntImm("int64", n) if isinstance(n, int) else q_weight.shape[at] for at, n in enumerate(shape)]
-        unpacked = te.compute(extents, lambda *at: stored_value(q_weight, at, kind))
-        return te.compute(
-            extents, lambda *at: (unpacked(*at) - zero) * q_scale(*at[:-1], at[-1] // GROUP), name="dequantize"
-        )
-
-    zero = tirx.const(kind.zero, kind.dtype)
-    return op.tensor_expr_op(kernel, name_hint="dequantize", args=[words, scales])
-
-
-def stored_value(words: TETensor, at: Sequence[PrimExpr], kind: Quantization) -> PrimExpr:
-    """What is stored for a weight, in the type of activations."""
-    shift = (at[-1] % kind.per_word * kind.bits).astype(STORAGE)
-    word = words(*at[:-1], at[-1] // kind.per_word)
-    return tirx.bitwise_and(tirx.shift_right(word, shift), tirx.const((1 << kind.bits) - 1, STORAGE)).astype(kind.dtype)
-
-
-class GroupLinear(nn.Module):  # type: ignore[misc]
-    """A product with a quantised weight."""
-
-    def __init__(self, features: int, rows: int, kind: Quantization, *, bias: bool, out_dtype: str | None) -> None:
-        super().__init__()
-        self.shape, self.kind, self.out_dtype = (rows, features), kind, out_dtype
-        self.q_weight = nn.Parameter((rows, kind.words(features)), STORAGE)
-        self.q_scale = nn.Parameter((rows, kind.groups(features)), kind.dtype)
-        self.bias = nn.Parameter((rows,), out_dtype or kind.dtype) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight = dequantized(self.q_weight, self.q_scale, self.shape, self.kind)
-        x = op.matmul(x, op.permute_dims(weight), out_dtype=self.out_dtype)
-        return x if self.bias is None else x + self.bias
-
-
-class PlainEmbedding(nn.Embedding):  # type: ignore[misc]
-    """A table of floats."""
-
-    def lm_head_forward(self, x: Tensor) -> Tensor:
-        """Logits, with the table as weight."""
-        return op.matmul(x, op.permute_dims(self.weight), out_dtype="float32")
-
-
-class GroupEmbedding(nn.Module):  # type: ignore[misc]
-    """A quantised table."""
-
-    def __init__(self, rows: int, features: int, kind: Quantization) -> None:
-        super().__init__()
-        self.shape, self.kind = (rows, features), kind
-        self.q_weight = nn.Parameter((rows, kind.words(features)), STORAGE)
-        self.q_scale = nn.Parameter((rows, kind.groups(features)), kind.dtype)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return op.take(dequantized(self.q_weight, self.q_scale, self.shape, self.kind), ids, axis=0)
-
-    def lm_head_forward(self, x: Tensor) -> Tensor:
-        """Logits, with the table as weight."""
-        weight = dequantized(self.q_weight, self.q_scale, self.shape, self.kind)
-        return op.matmul(x, op.permute_dims(weight), out_dtype="float32")

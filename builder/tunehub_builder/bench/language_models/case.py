@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,8 @@ Logits = npt.NDArray[np.float32]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LanguageCase:
     """`folder`: where weights are, None for random ones; `sequences` and `tokens`: the most that a cache has at once;
-    `prompt`: the longest that is read, `chunk`: of it at once; `device`: cuda or cpu."""
+    `prompt`: the longest that is read, `chunk`: of it at once; `device`: cuda or cpu; `work`: where runtimes write the
+    files that they need."""
 
     config: ModelConfig
     quantization: str
@@ -28,6 +30,7 @@ class LanguageCase:
     prompt: int
     chunk: int = 8192
     folder: Path | None = None
+    work: Path | None = None
 
     def words(self, count: int, seed: int = 0) -> list[int]:
         """A prompt of so many words."""
@@ -36,10 +39,11 @@ class LanguageCase:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LanguageFacts:
-    """What a runtime says before it is timed: seconds, and for people what serves."""
+    """What a runtime says before it is timed: seconds, the process's memory with the model, for people what serves."""
 
     compile_s: float
     load_s: float
+    resident_bytes: int = 0
     served: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -81,3 +85,12 @@ def step_bytes(case: LanguageCase, batch: int, context: int) -> int:
 def as_logits(rows: Sequence[Any]) -> Logits:
     """Rows of words as one array."""
     return np.stack([np.asarray(each, "float32").reshape(-1) for each in rows])
+
+
+def resident_bytes() -> int:
+    """Of this process's memory; 0 where the system does not say it."""
+    try:
+        text = Path("/proc/self/statm").read_text()
+    except OSError:
+        return 0
+    return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from tunehub.comparison.difference import difference
 from tunehub_builder.bench.comparison import processes
 from tunehub_builder.bench.language_models.case import LanguageCase, LanguageFacts, step_bytes
-from tunehub_builder.bench.language_models.torch_runtime import TorchLanguageModel
-from tunehub_builder.bench.language_models.tvm_runtime import TvmLanguageModel
+from tunehub_builder.bench.language_models.checkpoint import write_random
+from tunehub_builder.bench.language_models.runtimes import OURS, RUNTIMES, made, needs_files
 from tunehub_builder.exceptions import BenchError
 
 if TYPE_CHECKING:
     from tunehub.compiler.workers.process import WorkerProcess
 
-OURS = "tunehub"
 _WIDE = "PyTorch in float32"
 _LIMIT_S = 1200.0
 _RAGGED = 7  # how much shorter each prompt is than the one before, of those whose logits are compared
 _COMPARED = 4  # sequences of them
-
-RUNTIMES: Mapping[str, Callable[[LanguageCase, int], Any]] = {
-    OURS: lambda case, _threads: TvmLanguageModel(case),
-    "tunehub_cache": lambda case, _threads: TvmLanguageModel(case, steps=False),
-    "tunehub_steps": lambda case, _threads: TvmLanguageModel(case, steps=True),
-    "default": lambda case, _threads: TvmLanguageModel(case, default=True),
-    "torch": lambda case, threads: TorchLanguageModel(case, threads=threads),
-    "torch_compiled": lambda case, threads: TorchLanguageModel(case, compiled=True, threads=threads),
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,16 +84,22 @@ def compare_language(
     asked: Asked,
     *,
     threads: int,
+    pythons: Mapping[str, str] | None = None,
     told: Callable[[LanguageRow], None] = lambda _row: None,
     profiled: Callable[[str, int, int, Sequence[tuple[str, int, float]]], None] | None = None,
 ) -> LanguageComparison:
-    """Measure runtimes, each in a process of its own; `told` of each row when it is there, `profiled` of the kernels of
-    each step of TVM's, after that. Raises BenchError for a name that is no runtime."""
+    """Measure runtimes, each in a process of its own, of the interpreter that `pythons` names for it; `told` of each
+    row when it is there, `profiled` of the kernels of each step of TVM's, after that. Where a runtime needs weights in
+    a folder and there is none, all get the same random ones. Raises BenchError for a name that is no runtime."""
     unknown = sorted(set(names) - set(RUNTIMES))
     if unknown:
         raise BenchError(f"{unknown[0]} is no runtime of language models: take some of {', '.join(RUNTIMES)}")
-    sessions = {name: partial(_made, name, case, threads) for name in names}
-    with processes(sessions, threads=threads) as workers:
+    with (
+        _with_files(case, names) as given,
+        processes(
+            {name: partial(made, name, given, threads) for name in names}, threads=threads, pythons=pythons
+        ) as workers,
+    ):
         facts, errors = _ready(workers)
         ready = {name: worker for name, worker in workers.items() if name in facts}
         apart = _apart(ready, case, asked)
@@ -113,6 +112,19 @@ def compare_language(
     return LanguageComparison(facts=facts, errors=errors, rows=rows, apart=apart)
 
 
+@contextmanager
+def _with_files(case: LanguageCase, names: Sequence[str]) -> Iterator[LanguageCase]:
+    """The case with a folder for files, and with weights in it, where a runtime needs them."""
+    if not any(map(needs_files, names)):
+        yield case
+        return
+    with tempfile.TemporaryDirectory() as work:
+        folder = case.folder or Path(work)
+        if case.folder is None:
+            write_random(case.config, folder)
+        yield replace(case, folder=folder, work=Path(work))
+
+
 def _profile(
     workers: Mapping[str, WorkerProcess],
     asked: Asked,
@@ -120,15 +132,10 @@ def _profile(
 ) -> None:
     """Of TVM's runtimes: which kernels a step has."""
     for name, worker in workers.items():
-        for context in asked.contexts if not name.startswith("torch") else ():
+        for context in asked.contexts if name.startswith((OURS, "default")) else ():
             for batch in asked.batches:
                 kind, value = worker.ask(("kernels", batch, context), _LIMIT_S)
                 profiled(name, batch, context, value if kind == "ok" else [(str(value), 0, 0.0)])
-
-
-def _made(name: str, case: LanguageCase, threads: int) -> Any:
-    """In the worker: what answers."""
-    return RUNTIMES[name](case, threads)
 
 
 def _ready(workers: Mapping[str, WorkerProcess]) -> tuple[dict[str, LanguageFacts], dict[str, str]]:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tunehub._files.atomic import create_file
-from tunehub_builder.bench.language_models.measuring import OURS, LanguageComparison, LanguageRow
+from tunehub_builder.bench.language_models.measuring import LanguageComparison, LanguageRow
+from tunehub_builder.bench.language_models.runtimes import OURS
 
 HEADINGS = ("RUNTIME", "WHAT", "MEDIAN ms", "TOKENS/s", "OF TUNEHUB'S", "GB/s READ", "OF BANDWIDTH", "DIFFERENCE")
 _OURS, _OTHERS = "#1f77b4", "#9aa5b1"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tunehub_builder.bench.language_models.case import LanguageCase, LanguageFacts, Logits, as_logits
+from tunehub_builder.bench.language_models.case import LanguageCase, LanguageFacts, Logits, as_logits, resident_bytes
 
 if TYPE_CHECKING:
     from tunehub.models.session import LanguageSession
@@ -35,7 +35,10 @@ class TvmLanguageModel:
         served = {} if report is None else {name: count for name, count in report.rung_counts().items() if count}
         notes = () if report is None else tuple(report.notes)
         load_s = time.perf_counter() - compiled
-        return LanguageFacts(compile_s=compiled - began, load_s=load_s, served=served, notes=notes)
+        memory = resident_bytes()
+        return LanguageFacts(
+            compile_s=compiled - began, load_s=load_s, resident_bytes=memory, served=served, notes=notes
+        )
 
     def prefill_s(self, count: int) -> float:
         """See :class:`LanguageRuntime`."""

@@ -35,7 +35,8 @@ _BOOT = """
 import importlib, sys
 from multiprocessing.connection import Connection
 connection = Connection(int(sys.argv[1]))
-sys.path[:] = connection.recv()
+own = [place for place in sys.path if place] if sys.argv[3:] else []
+sys.path[:] = dict.fromkeys([*own, *connection.recv()])
 from tunehub.compiler.workers.process import hide
 hide(connection.recv())
 importlib.import_module(sys.argv[2]).serve(connection, *connection.recv())
@@ -59,14 +60,17 @@ class Launcher(Protocol):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewInterpreter:
     """Starts a new interpreter, in which ``module.serve`` has the word. ``log`` gets what it prints (None: what this
-    process prints to)."""
+    process prints to). ``python``: of another environment, whose packages come before those that are here; it has to be
+    of the same version."""
 
     log: str | os.PathLike[str] | None = None
     module: str = __name__
+    python: str | None = None
 
     def launch(self, child: Connection) -> Launched:
         """As the port says."""
-        command = [sys.executable, "-c", _BOOT, str(child.fileno()), self.module]
+        command = [self.python or sys.executable, "-c", _BOOT, str(child.fileno()), self.module]
+        command += ["own packages first"] if self.python else []
         with Path(self.log or os.devnull).open("ab") as log:
             output = None if self.log is None else log
             return _Interpreter(
