@@ -71,12 +71,12 @@ def _physical_cores(session: nox.Session) -> int:
 
 
 def _pytest(session: nox.Session, tier: str, *options: str, parallel: bool) -> None:
-    """One run of pytest over a tier. In parallel, TVM's threads sleep at once instead of taking the cores to wait, and
-    nothing is measured again because others were at work: they always are."""
+    """One run of pytest over a tier. In parallel, TVM's threads sleep at once instead of taking the cores to wait,
+    NumPy has none of its own, and nothing is measured again because others were at work: they always are."""
     cores = _physical_cores(session)
     env = {"TVM_NUM_THREADS": str(cores)}
     if parallel:
-        env |= {"TVM_THREAD_POOL_SPIN_COUNT": "0", "TUNEHUB_PATIENCE": "0"}
+        env |= {"TVM_THREAD_POOL_SPIN_COUNT": "0", "TUNEHUB_PATIENCE": "0", "OPENBLAS_NUM_THREADS": "1"}
         options = ("-n", str(min(2 * cores, 8)), "--dist", "worksteal", *options)  # many tests wait for processes
     session.run(
         "pytest", "-q", "--durations=20", "-m", TIERS[tier], *options, *session.posargs,

@@ -3,10 +3,11 @@ Ctrl-C works; a real S3 server; an order; what was skipped for lack of an instru
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import islice
 
 import pytest
@@ -26,6 +27,17 @@ os.environ["TUNEHUB_COMPILED"] = "0"
 # Ignored in the background of a shell, also by the programs that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """What is collected and imported lives to the end, so nobody looks through it for garbage, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)  # when the tiers are selected

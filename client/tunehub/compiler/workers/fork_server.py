@@ -7,6 +7,7 @@ threads start with its first parallel kernel, and CUDA with the first use of a d
 
 from __future__ import annotations
 
+import gc
 import importlib
 import itertools
 import multiprocessing
@@ -95,9 +96,12 @@ def serve(connection: Connection, imports: Sequence[str]) -> NoReturn:
     """Fork workers until the parent closes the pipe or is gone: what the process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent, workers = os.getppid(), dict[int, int]()
+    gc.disable()
     for name in imports:
         with suppress(ImportError):
             importlib.import_module(name)
+    gc.freeze()  # what is imported stays: forks share its pages, and do not look through it
+    gc.enable()
     with suppress(EOFError, OSError):
         while connection.poll(_LOOK_S) or os.getppid() == parent:
             if connection.poll(0):

@@ -8,6 +8,7 @@ starting one raises ValueError.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -32,7 +33,8 @@ SLOW_OPTIONAL_MODULES = ("torch",)
 _SEND_LIMIT_S = 60
 PATIENCE_S = 2.0  # for the end of a process whose pipe is closed
 _BOOT = """
-import importlib, sys
+import gc, importlib, sys
+gc.disable()  # imports leave no garbage
 from multiprocessing.connection import Connection
 connection = Connection(int(sys.argv[1]))
 own = [place for place in sys.path if place] if sys.argv[3:] else []
@@ -225,6 +227,8 @@ def serve(connection: Connection, make_session: Callable[[], object], threads: i
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent ends workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
     session = make_session()
+    gc.freeze()
+    gc.enable()
     while True:
         try:
             request = connection.recv()
