@@ -21,8 +21,8 @@ _ACROSS = 2  # vectors of outputs in a panel
 _ROWS_OF_BLOCK = 128  # for which a panel is unpacked once
 _UNROLLED = 4  # steps of a reduction in floats
 _TILES = 2  # for which a panel is worth it
-_PLACES = 5  # of what is done, in memory: TVM takes a minute for expressions of them
-_OUTPUT, _BEGIN, _END, _ROW, _GROUP = range(_PLACES)
+_KEPT = 5  # of what is done, in memory: TVM takes a minute for expressions of them
+_OUTPUT, _BEGIN, _END, _ROW, _GROUP = range(_KEPT)
 _LOW_BITS = 0x0F0F0F0F
 _Given = TypeVar("_Given", bound=Activations)
 
@@ -46,7 +46,7 @@ class PanelProducts(Generic[_Given]):
         self.words, self.scales, self.result = buffers
         self.vectors, self.lanes = Vectors(product.lanes), product.lanes
         self.factors = tirx.decl_buffer((product.groups * self.across * self.lanes,), "float32", "panel_scales")
-        self.panel, self.place = self._panel(), tirx.decl_buffer((_PLACES,), "int32", "place")
+        self.panel, self.place = self._panel(), tirx.decl_buffer((_KEPT,), "int32", "place")
 
     @classmethod
     def least_rows(cls, product: PackedProduct) -> int | None:
