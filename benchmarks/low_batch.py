@@ -11,7 +11,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import geometric_mean
 from typing import Any
 
@@ -45,6 +45,7 @@ PRODUCTS = {  # columns and K of the weights
     "phi-3-mini down": (3072, 8192),
 }
 FORMATS = {"float16": Format(bits=16), "q4f16": QUANTISED[0], "q8f16": QUANTISED[1]}
+FORMATS |= {f"q{form.bits}bf16": replace(form, bfloat=True) for form in QUANTISED}
 OPTIONS = (
     click.Option(["--only"], default="*", help="Products by names or patterns, separated by commas."),
     click.Option(["--rows"], default="1,2,4,8,16,32,64", show_default=True, help="Numbers of rows."),
@@ -55,7 +56,8 @@ OPTIONS = (
 )
 _COPIES_BYTES = 300_000_000  # of weights: six times the cache of an H200
 _LAUNCHES = 24
-_MOST_APART = 2e-3  # of the largest value: two units in the last place of float16
+# Of the largest value: two units in the last place of float16 and bfloat16.
+_MOST_APART = {"float16": 2e-3, "bfloat16": 1.6e-2}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,9 +125,10 @@ def _timed(made: BuiltProduct, rows: int, columns: int, depth: int, form: Format
     import tvm
 
     main, served = made.main, made.served
-    x = torch.randn(1, rows, depth, device="cuda").half()
+    kind = getattr(torch, _dtype(form))
+    x = torch.randn(1, rows, depth, device="cuda").to(kind)
     weights = list(_weights(columns, depth, form))
-    out = torch.empty(1, rows, columns, device="cuda", dtype=torch.float16)
+    out = torch.empty(1, rows, columns, device="cuda", dtype=kind)
     given = [[tvm.runtime.from_dlpack(each) for each in (x, *own, out)] for own in weights]
 
     def launch() -> int:
@@ -138,7 +141,7 @@ def _timed(made: BuiltProduct, rows: int, columns: int, depth: int, form: Format
     last = weights[(_launches(weights) - 1) % len(weights)]
     expected = x.float()[0] @ _wide(last, form).t()
     apart = float((out[0].float() - expected).abs().max() / expected.abs().max())
-    if not apart <= _MOST_APART:
+    if not apart <= _MOST_APART[_dtype(form)]:
         raise RuntimeError(f"{rows} x {columns} x {depth} of {form.bits} bits by {served}: {apart} apart from float32")
     return TimedProduct(run_us=run_us, served=served, apart=apart)
 
@@ -176,7 +179,12 @@ def _weights(columns: int, depth: int, form: Format) -> Iterator[list[Any]]:
             continue
         words = torch.randint(-(2**31), 2**31, (columns, depth * form.bits // WORD_BITS), device="cuda").int()
         scales = torch.rand(columns, depth // form.group, device="cuda") + 0.5
-        yield [words.view(torch.uint32), (scales / (form.offset * depth**0.5)).half()]
+        yield [words.view(torch.uint32), (scales / (form.offset * depth**0.5)).to(getattr(torch, _dtype(form)))]
+
+
+def _dtype(form: Format) -> str:
+    """Of activations and scales."""
+    return "bfloat16" if form.bfloat else "float16"
 
 
 def _wide(own: list[Any], form: Format) -> Any:
@@ -187,13 +195,13 @@ def _module(rows: int | None, columns: int, depth: int, form: Format) -> Any:
     """x · Wᵀ as a model has it."""
     from tvm import relax, tirx
 
-    kind = tensor_class()
-    x = relax.Var("x", kind((1, tirx.Var("rows", "int64") if rows is None else rows, depth), "float16"))
+    kind, dtype = tensor_class(), _dtype(form)
+    x = relax.Var("x", kind((1, tirx.Var("rows", "int64") if rows is None else rows, depth), dtype))
     builder = relax.BlockBuilder()
     if form.group:
         given = [
             relax.Var("w", kind((columns, depth * form.bits // WORD_BITS), "uint32")),
-            relax.Var("s", kind((columns, depth // form.group), "float16")),
+            relax.Var("s", kind((columns, depth // form.group), dtype)),
         ]
     else:
         given = [relax.Var("w", kind((columns, depth), "float16"))]

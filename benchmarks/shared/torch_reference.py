@@ -54,13 +54,15 @@ def _dequantised(name: str, words: Any, scales: Any) -> Any:
 
 
 def wide_weights(words: Any, scales: Any, form: Format) -> Any:
-    """Weights [N, K] in float32, each rounded to float16, of ``words`` [N, K * bits / 32] and ``scales``."""
+    """Weights [N, K] in float32, each rounded to the 16 bits of ``form``, of ``words`` [N, K * bits / 32] and
+    ``scales``."""
     import torch
 
+    kind = torch.bfloat16 if form.bfloat else torch.float16
     whole = words.view(torch.int32)
     numbers = [whole >> form.bits * at & 2**form.bits - 1 for at in range(WORD_BITS // form.bits)]
-    halves = torch.stack(numbers, -1).reshape(words.shape[0], -1).half() - form.offset
-    return (halves * scales.half().repeat_interleave(form.group, 1)).float()
+    halves = torch.stack(numbers, -1).reshape(words.shape[0], -1).to(kind) - form.offset
+    return (halves * scales.to(kind).repeat_interleave(form.group, 1)).float()
 
 
 def _convolved(attrs: Any, data: Any, weight: Any) -> Any:

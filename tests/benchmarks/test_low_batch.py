@@ -25,6 +25,8 @@ pytestmark = pytest.mark.slow
     (64, "q8f16", "low_batch"),
     (None, "float16", "tensor_cores"),
     (None, "q4f16", "tensor_cores"),
+    (16, "q4bf16", "low_batch"),
+    (None, "q8bf16", "tensor_cores"),
 ])  # fmt: skip
 def test_each_product_is_one_kernel(rows: int | None, label: str, served: str | None) -> None:
     with H200:

@@ -137,7 +137,7 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         if not isinstance(source, relax.Var) or self.lookup_binding(source) is None:
             return None
         if source not in self._made:
-            self._made[source] = dequantised_from(source, self.lookup_binding, self._mod)
+            self._made[source] = dequantised_from(source, self.lookup_binding, self._mod, self._half)
         return self._made[source]
 
     def _untransposed(self, call: Call) -> Expr | None:

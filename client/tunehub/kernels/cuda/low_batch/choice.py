@@ -76,7 +76,9 @@ _WGMMA: dict[int, dict[int, tuple[_Wgmma | None, ...]]] = {
 
 def chosen(extents: LowBatchExtents, asked: int, device: GpuDevice, warpgroups: bool = False) -> AnyTile:
     """The tile for a product on ``device``, where a block can ask for ``asked`` bytes of shared memory; ``warpgroups``:
-    the GPU and TVM have these."""
+    the GPU and TVM have these. Quantised weights with scales in bfloat16 have one kernel."""
+    if extents.weights.group and extents.weights.bfloat:
+        return _of_registers(extents, device)
     if warpgroups:
         wgmma = _wgmma(extents, device)
         if wgmma is not None and fits(extents, wgmma, asked):

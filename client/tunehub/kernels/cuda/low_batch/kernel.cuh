@@ -23,7 +23,13 @@ __device__ __forceinline__ unsigned word(const uint4& v, int i) { return i == 0 
 // The 16-bit weights of a 32-bit word, two in each: 8 of them with pairs (0, 4), (1, 5), (2, 6), (3, 7) where FORMAT is 4,
 // else 4 with pairs (0, 1), (2, 3). As (q - 7) * scale and (q - 127) * scale in half precision.
 __device__ __forceinline__ void dequantise(unsigned (&out)[16 / FORMAT], unsigned q, unsigned scale) {
-  if constexpr (FORMAT == 4) {
+  if constexpr (BFLOAT && FORMAT == 4) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) out[i] = bfloats_of_four(q >> 4 * i, scale);
+  } else if constexpr (BFLOAT && FORMAT == 8) {
+    out[0] = bfloats_of_eight(bytes(q, 0, 0x7170u), scale);
+    out[1] = bfloats_of_eight(bytes(q, 0, 0x7372u), scale);
+  } else if constexpr (FORMAT == 4) {
 #pragma unroll
     for (int i = 0; i < 4; i += 2, q >>= 8) {
       out[i] = multiply(add(and_or(q, 0x000f000fu, 0x64006400u), 0xe407e407u), scale);  // 1024 + q, - 1031

@@ -27,6 +27,8 @@ _WORTH_HELD = ((3, 1, 4, 128), (3, 2, 2, 128))
 def allows(extents: LowBatchExtents, tile: AnyTile, asked: int, warpgroups: bool) -> bool:
     """Whether the kernels have ``tile`` for a product, where a block can ask for ``asked`` bytes of shared memory;
     ``warpgroups``: the GPU and TVM have these."""
+    if extents.weights.group and extents.weights.bfloat and not isinstance(tile, DirectTile):
+        return False
     if isinstance(tile, WgmmaTile):
         return warpgroups and _is_of_warpgroups(extents, tile) and fits(extents, tile, asked)
     if len(tile.warps) != 2 or min(tile.tiles, *tile.warps) < 1:

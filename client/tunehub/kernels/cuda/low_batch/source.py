@@ -51,7 +51,9 @@ def source(extents: LowBatchExtents, tile: AnyTile) -> str:
     """CUDA code of the function :func:`name_of`."""
     defined = "".join(f"constexpr int {name} = {value};\n" for name, value in constants(extents, tile).items())
     body = instructions()
-    if not isinstance(tile, DirectTile):
+    if isinstance(tile, DirectTile):
+        body += bfloats()
+    else:
         body += _file("quantised.cuh") + _file("slices.cuh")
     if isinstance(tile, WgmmaTile):
         kind = KINDS["bfloat16" if extents.weights.bfloat else "float16"]
@@ -62,6 +64,11 @@ def source(extents: LowBatchExtents, tile: AnyTile) -> str:
 def instructions() -> str:
     """What kernels ask of the GPU, from sm_80 on. A constant ``BFLOAT`` stands before it."""
     return _file("instructions.cuh")
+
+
+def bfloats() -> str:
+    """Functions that make numbers in bfloat16 of quantised weights, of those of :func:`instructions`."""
+    return _file("bfloat.cuh")
 
 
 def for_warpgroups() -> str:

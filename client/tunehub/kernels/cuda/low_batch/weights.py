@@ -2,12 +2,13 @@
 q8f16_1).
 
 Quantised weights are unsigned numbers of 4 or 8 bits, the first in the lowest bits of each 32-bit word, with a scale in
-float16 for each group of 32: ``(number - 7) * scale`` or ``(number - 127) * scale``, computed in float16.
+float16 for each group of 32: ``(number - 7) * scale`` or ``(number - 127) * scale``, computed in float16. In bfloat16
+likewise.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of, main_module, parameters
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 GROUP = 32
 WORD_BITS = 32
-_HALF = "float16"
+_HALF, _BFLOAT = "float16", "bfloat16"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +56,7 @@ class Quantised:
 
 def format_of(dtype: str) -> Format | None:
     """That of weights which are not quantised; None for another type."""
-    return Format(bits=16, bfloat=dtype == "bfloat16") if dtype in (_HALF, "bfloat16") else None
+    return Format(bits=16, bfloat=dtype == _BFLOAT) if dtype in (_HALF, _BFLOAT) else None
 
 
 def dequantised(weights: Tensor, scales: Tensor, form: Format) -> Tensor:
@@ -93,6 +94,7 @@ def quantised(function: PrimFunc, buffer: Buffer) -> Quantised | None:
     for form in QUANTISED:
         wanted = _canonical([_kind(source) for source in sources], form)
         if wanted is not None and structural_equal(makers[0], wanted, map_free_vars=True):
+            form = replace(form, bfloat=_kind(sources[1])[1] == _BFLOAT)
             return Quantised(format=form, weights=sources[0], scales=sources[1], blocks=(str(makers[0].name_hint),))
     return None
 
@@ -107,7 +109,7 @@ def _canonical(kinds: list[tuple[tuple[int, ...], str]], form: Format) -> Stmt |
     from tvm import te
 
     (shape, word), (scaled, half) = kinds
-    fits = len(shape) == 2 and word == "uint32" and half == _HALF
+    fits = len(shape) == 2 and word == "uint32" and half in (_HALF, _BFLOAT)
     if not fits or scaled != (shape[0], shape[1] * (WORD_BITS // form.bits) // form.group):
         return None
     weights, scales = te.placeholder(shape, word, name="weights"), te.placeholder(scaled, half, name="scales")

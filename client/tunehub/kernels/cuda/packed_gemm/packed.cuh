@@ -35,31 +35,17 @@ __device__ __forceinline__ void load_scales(unsigned* to, const void* scales, in
   }
 }
 
-// Two numbers, the last step of which is a multiplication by their scale, twice.
-__device__ __forceinline__ unsigned scaled(unsigned numbers, unsigned scale) {
-  if constexpr (BFLOAT) return fma_bfloat(numbers, scale, 0x80008000u);
-  else return multiply(numbers, scale);
-}
-
 // Byte t of a word of 4-bit weights.
 __device__ __forceinline__ unsigned two_of_four(unsigned q, unsigned selected, unsigned scale, const unsigned* constants) {
-  if constexpr (BFLOAT) {  // 128 + q, - 135
-    const unsigned numbers = and_or(bytes(q, q >> 4, selected), constants[0], 0x43004300u);
-    return scaled(fma_bfloat(numbers, constants[1], constants[2]), scale);
-  } else {  // 1024 + q and 1024 + 16 q
-    return scaled(fma(and_or(bytes(q, 0, selected), constants[0], 0x64006400u), constants[1], constants[2]), scale);
-  }
+  if constexpr (BFLOAT) return bfloats_of_four(bytes(q, q >> 4, selected), scale);
+  const unsigned numbers = and_or(bytes(q, 0, selected), constants[0], 0x64006400u);  // 1024 + q and 1024 + 16 q
+  return multiply(fma(numbers, constants[1], constants[2]), scale);
 }
 
 // Two of the bytes of a word of 8-bit weights.
-__device__ __forceinline__ unsigned two_of_eight(unsigned q, unsigned selected, unsigned scale, const unsigned* constants) {
-  if constexpr (BFLOAT) {  // 128 + 7 bits, - 255, and 128 for the upper bit
-    const unsigned both = bytes(q, 0, selected);
-    const unsigned low = fma_bfloat(and_or(both, constants[0], 0x43004300u), constants[1], constants[2]);
-    return scaled(fma_bfloat((both & 0x00800080u) * 0x86u, constants[1], low), scale);
-  } else {  // 1024 + q, - 1151
-    return scaled(add(bytes(q, 0x64646464u, selected), 0xe47fe47fu), scale);
-  }
+__device__ __forceinline__ unsigned two_of_eight(unsigned q, unsigned selected, unsigned scale) {
+  if constexpr (BFLOAT) return bfloats_of_eight(bytes(q, 0, selected), scale);
+  return multiply(add(bytes(q, 0x64646464u, selected), 0xe47fe47fu), scale);  // 1024 + q, - 1151
 }
 
 __device__ __forceinline__ void dequantise(unsigned (&a)[4][4], unsigned rows, int pair, const unsigned* scales, const unsigned* constants) {
@@ -88,8 +74,8 @@ __device__ __forceinline__ void dequantise(unsigned (&a)[4][4], unsigned rows, i
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const unsigned from = rows + h * 8 * PITCH + ((pair * 4 + i) ^ turned) * 16 + lane / 2 * 4;
-        a[i][h] = two_of_eight(load_one(from), selected, one[h][i / 2], constants);
-        a[i][2 + h] = two_of_eight(load_one(from + 8), selected, one[h][i / 2], constants);
+        a[i][h] = two_of_eight(load_one(from), selected, one[h][i / 2]);
+        a[i][2 + h] = two_of_eight(load_one(from + 8), selected, one[h][i / 2]);
       }
   }
 }
@@ -100,9 +86,11 @@ __device__ __forceinline__ void begin(void* state, const void* scales, int colum
 #pragma unroll
   for (int i = 0; i < SCALES; ++i) own[i] = 0;
   load_scales(own + SCALES, scales, column, 0);
-  own[CONSTANTS] = held(FORMAT == 8 ? 0x007f007fu : BFLOAT ? 0x000f000fu : 0x00f0000fu);
-  own[CONSTANTS + 1] = held(BFLOAT ? 0x3f803f80u : 0x2c003c00u);  // 1 and 1, or 1 and 1 / 16
-  own[CONSTANTS + 2] = held(!BFLOAT ? 0xd470e407u : FORMAT == 8 ? 0xc37fc37fu : 0xc307c307u);  // - 1031 and - 71; - 255; - 135
+  if constexpr (FORMAT == 4 && !BFLOAT) {
+    own[CONSTANTS] = held(0x00f0000fu);
+    own[CONSTANTS + 1] = held(0x2c003c00u);  // 1 and 1 / 16
+    own[CONSTANTS + 2] = held(0xd470e407u);  // - 1031 and - 71
+  }
 }
 
 // Start the products of the stage number `step`, whose weights and x lie at these addresses: all but the last group of them

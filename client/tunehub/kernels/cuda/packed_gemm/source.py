@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tunehub.kernels.cuda.low_batch.source import for_warpgroups, instructions
+from tunehub.kernels.cuda.low_batch.source import bfloats, for_warpgroups, instructions
 from tunehub.kernels.cuda.low_batch.weights import Format
 from tunehub.kernels.cuda.packed_gemm.tile import PackedTile
 from tunehub.tir.cuda.ptx.function import Function
@@ -64,7 +64,7 @@ class PackedSource:
     def _source(self, space: str) -> str:
         defined = "".join(f"constexpr int {name} = {value};\n" for name, value in self._constants().items())
         kind = KINDS["bfloat16" if self.form.bfloat else "float16"]
-        body = instructions() + for_warpgroups() + from_registers(kind, self.tile.rows // 2) + _file()
+        body = instructions() + bfloats() + for_warpgroups() + from_registers(kind, self.tile.rows // 2) + _file()
         named = f"namespace {space} {{\nconstexpr int CLUSTER = 1;\n{defined}{body}}}\n"
         return f"#ifndef {space}_known\n#define {space}_known\n{named}#endif\n"  # TVM writes it for each function
 

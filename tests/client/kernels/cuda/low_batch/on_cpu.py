@@ -67,15 +67,16 @@ def _built(code: str, folder: Path) -> Any:
     return ctypes.CDLL(str(library))
 
 
-def weights(bits: int, columns: int, depth: int, seed: int) -> tuple[list[Any], Any]:
-    """Random weights [N, K] in half precision or quantised, and what they are in single precision."""
+def weights(bits: int, columns: int, depth: int, seed: int, kind: Any = np.float16) -> tuple[list[Any], Any]:
+    """Random weights [N, K] in half precision or quantised with scales of a ``kind``, and what they are in single
+    precision."""
     random = np.random.default_rng(seed)
     if bits == 16:
         plain = random.standard_normal((columns, depth)).astype(np.float16)
         return [plain], plain.astype(np.float32)
     words = random.integers(0, 1 << 32, (columns, depth * bits // 32), np.uint32)
-    scales = (random.random((columns, depth // 32)) * 0.02 + 0.01).astype(np.float16)
+    scales = (random.random((columns, depth // 32)) * 0.02 + 0.01).astype(kind)
     parts = [words >> np.uint32(bits * at) & np.uint32(2**bits - 1) for at in range(32 // bits)]
-    numbers = np.stack(parts, axis=-1).reshape(columns, depth).astype(np.float16)
-    wide = (numbers - np.float16(2 ** (bits - 1) - 1)) * np.repeat(scales, 32, axis=1)
+    numbers = np.stack(parts, axis=-1).reshape(columns, depth).astype(kind)
+    wide = (numbers - kind(2 ** (bits - 1) - 1)) * np.repeat(scales, 32, axis=1)
     return [words, scales], wide.astype(np.float32)

@@ -19,7 +19,7 @@ def product(rows: tuple[int, ...], columns: int, depth: int, bits: int, dtype: s
         weight = given[0]
     else:
         words = te.placeholder((columns, depth * bits // 32), "uint32", name="weight")
-        given = [words, te.placeholder((columns, depth // 32), "float16", name="scale")]
+        given = [words, te.placeholder((columns, depth // 32), dtype, name="scale")]
         weight = dequantised(*given, Format(bits=bits, group=32))
     k = te.reduce_axis((0, depth), name="k")
 
@@ -31,18 +31,20 @@ def product(rows: tuple[int, ...], columns: int, depth: int, bits: int, dtype: s
     return tvm.IRModule({"main": te.create_prim_func([x, *given, bias, out], index_dtype_override="int64")})
 
 
-def quantised_open_product(form: Format, columns: int, depth: int, *, is_batch: bool = False) -> Any:
+def quantised_open_product(
+    form: Format, columns: int, depth: int, *, is_batch: bool = False, dtype: str = "float16"
+) -> Any:
     """A product with weights in ``form`` and a residual addition; ``is_batch``: of a batch of single rows."""
     rows, k = tirx.Var("n", "int64"), te.reduce_axis((0, depth), name="k")
     shape = (rows, 1) if is_batch else (1, rows)
-    x = te.placeholder((*shape, depth), "float16", name="x")
+    x = te.placeholder((*shape, depth), dtype, name="x")
     words = te.placeholder((columns, depth * form.bits // WORD_BITS), "uint32", name="w")
-    scales = te.placeholder((columns, depth // form.group), "float16", name="s")
-    more, wide = te.placeholder((*shape, columns), "float16", name="r"), dequantised(words, scales, form)
+    scales = te.placeholder((columns, depth // form.group), dtype, name="s")
+    more, wide = te.placeholder((*shape, columns), dtype, name="r"), dequantised(words, scales, form)
 
     def product(*at: Any) -> Any:
         return te.sum(x[(*at[:-1], k)].astype("float32") * wide[at[-1], k].astype("float32"), axis=k)
 
     y = te.compute((*shape, columns), product, name="product")
-    z = te.compute(y.shape, lambda *at: y(*at).astype("float16") + more(*at), name="out")
+    z = te.compute(y.shape, lambda *at: y(*at).astype(dtype) + more(*at), name="out")
     return main_module(te.create_prim_func([x, words, scales, more, z], index_dtype_override="int64"))

@@ -98,6 +98,11 @@ static unsigned as_bfloat(float wide) {
   std::memcpy(&bits, &wide, 4);
   return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
+struct nv_bfloat16 {
+  uint16_t bits;
+  nv_bfloat16(float wide) : bits(as_bfloat(wide)) {}
+  operator float() const { return as_float(bits, true); }
+};
 template <class F> unsigned both(F f) { return as_half(f(0)) | as_half(f(16)) << 16; }
 
 static void multiply_tile(float (&sum)[4], const unsigned (&own)[6], bool bfloat) {

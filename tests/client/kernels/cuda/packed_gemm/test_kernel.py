@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes  # noqa: F401 - numpy knows bfloat16 by it
 import numpy as np
 import pytest
 
@@ -47,12 +48,13 @@ TILES = {
     "both": _tile(1, 64, 64, 3, (2, 2)),
     "8 bits": _tile(2, 64, 64, 3, bits=8),
 }
+TYPES = {"float16": 2e-3, "bfloat16": 2e-2}  # and how far results may be apart
 FORMS = {form.bits: form for form in QUANTISED}
 
 
-def _made(form: Format, tile: PackedTile, columns: int, depth: int) -> tuple[Any, Any]:
+def _made(form: Format, tile: PackedTile, columns: int, depth: int, dtype: str = "float16") -> tuple[Any, Any]:
     """The kernel, and what it computes."""
-    mod = quantised_open_product(form, columns, depth)
+    mod = quantised_open_product(form, columns, depth, dtype=dtype)
     whole = open_function(mod["main"], shared=True)
     assert whole is not None
     apart = quantised_apart(whole)
@@ -75,19 +77,30 @@ def test_all_rows_are_computed_and_none_behind_them(
 ) -> None:
     monkeypatch.setattr(BulkTile, "started", _few)
     monkeypatch.setattr(BulkTile, "most_in_band", 2)
-    form = FORMS[TILES[tile].bits]
-    (words, scales), wide = weights(form.bits, columns, depth, seed=rows)
+    _assert_right(TILES[tile], rows, columns, depth, "float16")
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("tile", ["alone", "8 bits"])
+def test_bfloat16_is_computed_likewise(tile: str) -> None:
+    _assert_right(TILES[tile], 70, 136, 256, "bfloat16")
+
+
+def _assert_right(tile: PackedTile, rows: int, columns: int, depth: int, dtype: str) -> None:
+    form, kind = FORMS[tile.bits], np.dtype(dtype).type
+    (words, scales), wide = weights(form.bits, columns, depth, seed=rows, kind=kind)
     chance = np.random.default_rng(rows)
-    x, more = (chance.standard_normal((1, rows, size)).astype("float16") for size in (depth, columns))
-    out = np.full((1, rows, columns), np.nan, "float16")
-    run_bulk(_made(form, TILES[tile], columns, depth)[0], x, words, scales, more, out, seed=rows)
+    x, more = (chance.standard_normal((1, rows, size)).astype(kind) for size in (depth, columns))
+    out = np.full((1, rows, columns), np.nan, kind)
+    run_bulk(_made(form, tile, columns, depth, dtype)[0], x, words, scales, more, out, seed=rows)
     expected = x[0].astype("float32") @ wide.T + more[0].astype("float32")
-    assert np.abs(out[0] - expected).max() <= 2e-3 * np.abs(expected).max()
+    assert np.abs(out[0].astype("float32") - expected).max() <= TYPES[dtype] * np.abs(expected).max()
 
 
+@pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("tile", TILES)
-def test_it_is_checked_and_compiled(tile: str) -> None:
-    function, original = _made(FORMS[TILES[tile].bits], TILES[tile], 136, 544)
+def test_it_is_checked_and_compiled(tile: str, dtype: str) -> None:
+    function, original = _made(FORMS[TILES[tile].bits], TILES[tile], 136, 544, dtype)
     check_function(function, original, H200)
     library = tvm.tirx.build(main_module(rule.for_own_target(function, H200)), target=H200)
     assert nvrtc.source_of(library).count("const __grid_constant__ CUtensorMap") == 4  # declared and defined

@@ -19,11 +19,13 @@ from tunehub.kernels.cuda.low_batch.weights import Format
 from tunehub.kernels.cuda.packed_gemm.source import PackedSource
 from tunehub.kernels.cuda.packed_gemm.tile import PackedTile
 
-from ..low_batch.on_cpu import HEADER, run_code
+from ..low_batch.on_cpu import HEADER, INSTRUCTIONS, run_code
 
 pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
-_INSTRUCTIONS = re.compile(r"// What the kernel asks of the GPU.*?(?=// What a warpgroup does with a stage)", re.DOTALL)
+_OF_WARPGROUPS = re.compile(
+    r"// What the kernel for warpgroups asks.*?(?=// What a warpgroup does with a stage)", re.DOTALL
+)
 _LAID_OUT = """
 extern "C" __global__ void __launch_bounds__(128) main_kernel(uint* stages, ushort* scales, float* sums) {
   __shared__ char pool[STEPS * STAGE + 1024];
@@ -82,7 +84,7 @@ def test_sums_are_right(
     own = scales[place][:, np.minimum(np.arange(steps * 128) // 32, depth // 32 - 1)]
     wide = ((numbers.astype(kind) - np.asarray(form.offset, kind)) * own).astype("float32")
     expected = wide @ x.T.astype("float32")
-    code = _INSTRUCTIONS.sub("", source.begin().source)
+    code = _OF_WARPGROUPS.sub("", source.begin().source.replace(INSTRUCTIONS, ""))
     code = code[: code.rindex("}")].replace(
         "CLUSTER = 1", f"STAGE = {tile.stage_bytes}, STATE = {source.state}, FIRST = {first}"
     )
