@@ -89,8 +89,8 @@ def compare_language(
     profiled: Callable[[str, str, int, int, Sequence[tuple[str, int, float]]], None] | None = None,
 ) -> LanguageComparison:
     """Measure runtimes, each in a process of its own, of the interpreter that `pythons` names for it; `told` of each
-    row when it is there, `profiled` of the kernels of each prompt and step of TVM's, after that. Where a runtime needs weights in
-    a folder and there is none, all get the same random ones. Raises BenchError for a name that is no runtime."""
+    row when it is there, `profiled` of the kernels of each prompt and step of TVM's, after that. Where a runtime needs
+    weights in a folder and there is none, all get the same random ones. Raises BenchError for a name that is none."""
     unknown = sorted(set(names) - set(RUNTIMES))
     if unknown:
         raise BenchError(f"{unknown[0]} is no runtime of language models: take some of {', '.join(RUNTIMES)}")
