@@ -32,36 +32,10 @@ from tunehub_builder.bench.language_models.measuring import (
     compare_language,
 )
 from tunehub_builder.bench.language_models.runtimes import OURS, RUNTIMES
+from tunehub_builder.networks import language_models
 
 MODELS: Mapping[str, ModelConfig] = {
-    "llama-3-8b": ModelConfig(
-        family="llama",
-        hidden=4096,
-        intermediate=14336,
-        layers=32,
-        heads=32,
-        kv_heads=8,
-        head_dim=128,
-        vocabulary=128256,
-        context=8192,
-        epsilon=1e-5,
-        rope_theta=500000.0,
-    ),
-    "qwen2.5-0.5b": ModelConfig(
-        family="qwen2",
-        hidden=896,
-        intermediate=4864,
-        layers=24,
-        heads=14,
-        kv_heads=2,
-        head_dim=64,
-        vocabulary=151936,
-        context=32768,
-        epsilon=1e-6,
-        rope_theta=1000000.0,
-        qkv_bias=True,
-        tied=True,
-    ),
+    **language_models.MODELS,
     "0.4b": ModelConfig(
         family="llama",
         hidden=896,
@@ -74,21 +48,6 @@ MODELS: Mapping[str, ModelConfig] = {
         context=32768,
         epsilon=1e-6,
         rope_theta=1000000.0,
-    ),
-    "qwen2.5-1.5b": ModelConfig(
-        family="qwen2",
-        hidden=1536,
-        intermediate=8960,
-        layers=28,
-        heads=12,
-        kv_heads=2,
-        head_dim=128,
-        vocabulary=151936,
-        context=32768,
-        epsilon=1e-6,
-        rope_theta=1000000.0,
-        qkv_bias=True,
-        tied=True,
     ),
     "tiny": ModelConfig(
         family="llama",
@@ -154,7 +113,7 @@ OPTIONS = (
     click.Option(["--layers"], type=int, help="Only so many layers, to try things out."),
     click.Option(["--steps"], type=int, default=32, show_default=True, help="Of a sample."),
     click.Option(["--rounds"], type=int, default=3, show_default=True),
-    click.Option(["--profile"], is_flag=True, help="Kernels of prompts and steps, by PyTorch's profiler."),
+    click.Option(["--profile"], is_flag=True, help="Which kernels a step has, by PyTorch's profiler."),
     click.Option(["--threads"], type=int, default=0, help="Of each runtime on a CPU.  [physical cores]"),
     click.Option(["--out"], type=click.Path(path_type=Path), help="Lines of JSON are appended."),
 )
@@ -227,13 +186,10 @@ class _FigureLog:
         result = row.error or f"{1e3 * row.seconds:.3f} ms, {row.tokens_per_s:.1f} tokens/s"
         click.echo(f"{row.runtime} {row.kind} batch {row.batch} length {row.length}: {result}", err=True)
 
-    def kernels(
-        self, runtime: str, kind: str, batch: int, length: int, found: Sequence[tuple[str, int, float]]
-    ) -> None:
-        """Those of a prompt or a step, the longest first."""
-        self._line(runtime=runtime, kind=kind, batch=batch, length=length, kernels=found)
-        total = 1e6 * sum(each[2] for each in found)
-        click.echo(f"{runtime} {kind} batch {batch} length {length}: {total:.0f} us", err=True)
+    def kernels(self, runtime: str, batch: int, context: int, found: Sequence[tuple[str, int, float]]) -> None:
+        """Those of a step, the longest first."""
+        self._line(runtime=runtime, batch=batch, length=context, kernels=found)
+        click.echo(f"{runtime} batch {batch} length {context}: {1e6 * sum(each[2] for each in found):.0f} us", err=True)
         for name, count, seconds in found[:_KERNELS_SHOWN]:
             click.echo(f"  {1e6 * seconds:9.1f} us x{count:4} {name[:100]}", err=True)
 

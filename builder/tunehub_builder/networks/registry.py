@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from tunehub_builder.networks.bert import Bert, BertConfig
 from tunehub_builder.networks.exceptions import UnknownNetworkError
+from tunehub_builder.networks.language_models import MODELS, is_language_model, language_model
 from tunehub_builder.networks.mobilenet_v2 import MobileNetV2, MobileNetV2Config
 from tunehub_builder.networks.network import Definition, Network, Precision, UserModel
 from tunehub_builder.networks.vit import ViT, ViTConfig
@@ -41,6 +42,8 @@ def names() -> tuple[str, ...]:
 
 def is_known(name: str) -> bool:
     """Whether `get` has a network of this name."""
+    if is_language_model(name):
+        return True
     wholes = {name, *(name.removesuffix(f"_{each}") for each in _PRECISIONS)} | (
         {name.removesuffix(_HALF)} - _WHOLE_ONLY
     )
@@ -49,8 +52,10 @@ def is_known(name: str) -> bool:
 
 def get(name: str, *, seed: int = 0) -> Network:
     """The standard network `name`, with weights made from `seed`; most of them also in half precision, with `_fp16`
-    behind the name, and all in bfloat16 and 8 bits, with `_bf16` and `_int8`. Raises UnknownNetworkError, which lists
-    the names."""
+    behind the name, and all in bfloat16 and 8 bits, with `_bf16` and `_int8`. Language models of known shapes have
+    their quantization there. Raises UnknownNetworkError, which lists the names."""
+    if is_language_model(name):
+        return language_model(name)
     if name in LIGHT:
         return _light(name, seed)
     if name in _DEFINED:
@@ -64,16 +69,19 @@ def get(name: str, *, seed: int = 0) -> Network:
         whole = name.removesuffix(f"_{precision}")
         if whole != name and (whole in LIGHT or whole in _DEFINED):
             return in_precision(get(whole, seed=seed), precision)
-    raise UnknownNetworkError(name, names())
+    raise UnknownNetworkError(name, (*names(), *(f"{model}_q0f16" for model in MODELS)))
 
 
 def get_open(name: str, dims: Mapping[str, tuple[int, ...]], precision: Precision | None = None) -> Network:
     """The standard network `name` with the dimensions that `dims` names open, to be tuned for the values there.
 
-    These are `batch`, and of encoders `sequence`; without any it is the network itself. It is called `name`_open.
+    These are `batch`, of encoders `sequence`; without any it is the network itself. It is called `name`_open. Those of
+    language models are always open: `seq_len` and `batch_size`.
     `precision`: see `in_precision`; None: its own. Raises UnknownNetworkError; OnnxFileError where it has no such
     dimension, NetworkError where it has another precision.
     """
+    if is_language_model(name) and precision is None:
+        return language_model(name, dims)
     network = in_precision(get(name), precision)
     if not dims:
         return network

@@ -9,16 +9,18 @@ record says is held to the bounds that the rules have for their own tiles; the c
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from tunehub.kernels.cpu import KnobError, NamedKnobs
 from tunehub.kernels.cuda import rules
+from tunehub.kernels.cuda.gemm.hopper import bulk_tiles
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
+from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
 from tunehub.kernels.cuda.gemm.hopper.open_rows import over_rows
 from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile, suits, tiles
 from tunehub.kernels.cuda.gemm.open_rows import OpenMatmul, open_matmul
@@ -34,8 +36,11 @@ from tunehub.kernels.cuda.symbolic.schedule import piece_problem
 from tunehub.kernels.cuda.symbolic.tensor_cores import grid_of
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.kernels.devices.known import device_of
+from tunehub.tir.branches import SizeBranch, joined
 from tunehub.tir.cuda.limits import limits_of
 from tunehub.tir.symbols import is_symbolic
+from tunehub.tir.views import product as extent_of
+from tunehub.tir.views import wide
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
@@ -44,8 +49,11 @@ if TYPE_CHECKING:
 _MEASURED = 16  # choices of a function
 _LENGTHS, _OF_LENGTH = (16, 32, 64, 128), 4  # of pieces on tensor cores, and how many tiles of each
 _OF_SIZE = 2  # tiles for warpgroups of each size
+_MANY = 64  # rows; for fewer the rule has kernels without knobs
 _LENGTH, _MOST_LENGTH = "length", 1 << 16
 _IN_PIECES = {CUDA_TILES, tensor_core.NAME, split_k.NAME}  # templates whose schedule of a piece serves any number
+
+_AnyTile = TypeVar("_AnyTile", WarpgroupTile, BulkTile)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,6 +90,8 @@ def by_open_knobs(function: PrimFunc, target: Target, named: NamedKnobs) -> Prim
     tile = read_tile(named)
     if named.template == warpgroups.WARPGROUPS:
         return _open_by_warpgroups(whole, tile, length, target)
+    if named.template == warpgroups.BULK:
+        return _open_by_copy_engine(whole, tile, length, target)
     if named.template not in _IN_PIECES:
         raise KnobError(f"kernels of the template {named.template} are of known shapes")
     scheduled = by_knobs(whole.piece(length), target, named).mod["main"]
@@ -144,7 +154,10 @@ def _open_space(whole: OpenFunction, target: Target) -> list[TileChoice]:
     """For each size the best tile, as a kernel for all sizes."""
     product, device = _open_product(whole, target), device_of(target)
     if product is not None:
-        return [_choice(tile, product.length(tile.block[0])) for tile in _of_sizes(product, device)]
+        bulk = _bulk_of_sizes(product, device) if whole.axes.are_one else []
+        kinds = zip_longest(bulk, _of_sizes(product, device))
+        both = [tile for pair in kinds for tile in pair if tile is not None]
+        return [_choice(tile, product.length(tile.block[0])) for tile in both[:_MEASURED]]
     found = piece_problem(whole)
     loop = None if found is None else found[0].open_loop
     if found is not None and loop is not None:
@@ -171,10 +184,17 @@ def _open_product(whole: OpenFunction, target: Target) -> OpenMatmul | None:
 
 def _of_sizes(product: OpenMatmul, device: GpuDevice) -> list[WarpgroupTile]:
     """Of each size the tile that should take least, then of each the next one."""
-    by_size = [warpgroups.ranked(product.at(size), _OF_SIZE, device) for size in grid_of(product).sizes]
-    return list(dict.fromkeys(tile for place in zip_longest(*by_size) for tile in place if tile is not None))[
-        :_MEASURED
-    ]
+    return _in_turns(warpgroups.ranked(product.at(size), _OF_SIZE, device) for size in grid_of(product).sizes)
+
+
+def _bulk_of_sizes(product: OpenMatmul, device: GpuDevice) -> list[BulkTile]:
+    """As :func:`_of_sizes`, of kernels with TMA loads."""
+    sizes = [size for size in grid_of(product).sizes if size >= _MANY]
+    return _in_turns(warpgroups.bulk_ranked(product.at(size), _OF_SIZE, device) for size in sizes)
+
+
+def _in_turns(by_size: Iterable[Sequence[_AnyTile]]) -> list[_AnyTile]:
+    return list(dict.fromkeys(tile for place in zip_longest(*by_size) for tile in place if tile is not None))
 
 
 def _open_by_warpgroups(whole: OpenFunction, tile: WarpgroupTile, length: int, target: Target) -> Any:
@@ -185,6 +205,27 @@ def _open_by_warpgroups(whole: OpenFunction, tile: WarpgroupTile, length: int, t
     if length != product.length(tile.block[0]) or not any(tile in each for each in known):
         raise KnobError(f"{tile} is none of the tiles of this function for warpgroups, in pieces of {length}")
     return warpgroups.for_own_target(over_rows(whole, tile), target)
+
+
+def _open_by_copy_engine(whole: OpenFunction, tile: BulkTile, length: int, target: Target) -> PrimFunc:
+    """By ``tile`` as far as its places are numbers of 32 bits, and by warpgroups beyond."""
+    from tunehub.kernels.cuda.gemm.hopper.open_bulk import most_length, over_all_rows  # needs TVM 0.25
+
+    product, device = _open_product(whole, target), device_of(target)
+    if product is None or not whole.axes.are_one:
+        raise KnobError("kernels with TMA loads do not fit this function, GPU or TVM")
+    sizes = grid_of(product).sizes
+    matmuls = [each for size in sizes if bulk_tiles.suits(each := product.at(size))]
+    known = any(tile in set(bulk_tiles.tiles(matmul, device)) for matmul in matmuls)
+    if length != product.length(tile.block[0]) or not known:
+        raise KnobError(f"{tile} is none of the tiles of this function with TMA loads, in pieces of {length}")
+    (beyond,) = warpgroups.ranked(product.at(sizes[-1]), 1, device)
+    branches = [
+        SizeBranch(up_to=most_length(whole), function=over_all_rows(whole, tile, device)),
+        SizeBranch(up_to=None, function=over_rows(whole, beyond)),
+    ]
+    size = extent_of(wide(whole.axes.extents))
+    return warpgroups.for_own_target(joined(whole.function, size, branches), target)
 
 
 def _choice(tile: object, length: int | None = None) -> TileChoice:

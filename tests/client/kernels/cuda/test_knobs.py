@@ -20,10 +20,12 @@ from tunehub.kernels.cuda.choose import by_one
 from tunehub.kernels.cuda.gemm import tiles
 from tunehub.kernels.cuda.gemm.hopper import rule as hopper
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
+from tunehub.kernels.cuda.gemm.hopper.open_bulk import most_length
 from tunehub.kernels.cuda.gemm.rule import tile_for
 from tunehub.kernels.cuda.gemm.split_k import rule as split_k_rule
 from tunehub.kernels.cuda.kernel_rule import RecordedRule
 from tunehub.kernels.cuda.knobs import TileChoice, by_knobs, by_open_knobs, knob_space, read_tile
+from tunehub.kernels.cuda.open_function import open_function
 from tunehub.kernels.cuda.rules import RULES
 from tunehub.kernels.cuda.templates import VERSIONS
 from tunehub.kernels.devices.known import device_of
@@ -44,6 +46,7 @@ from .symbolic.open_functions import TARGET, largest_error, open_linear, open_ro
 
 pytestmark = pytest.mark.slow
 
+FEW_ROWS = {"tiles": 2, "warps": [1, 8], "stages": 2, "depth": 128, "held": False}
 ON_TENSOR_CORES = {
     "product": half_product(1, 197, 768, 768, transposed=(False, True)),
     "convolution": half_conv(14, 128, 128, 3, 1),
@@ -126,8 +129,11 @@ def test_large_products_have_tiles_for_the_copy_engine() -> None:
     for changes in ({"columns": 48}, {"stages": 99}, {"cluster": 3}, {"warps": [1]}, {"shared": [0, 0]}, {"shared": 2}):
         with pytest.raises(KnobError):
             by_knobs(mod, H200, without(own[-1], **changes))
-    with pytest.raises(KnobError, match="known shapes"):
+    with pytest.raises(KnobError, match="do not fit"):
         by_open_knobs(open_rows()[0], H200, without(own[-1], length=128))
+    few = TileChoice(template="low_batch", version=VERSIONS["low_batch"], knobs={**FEW_ROWS, "length": 128})
+    with pytest.raises(KnobError, match="known shapes"):
+        by_open_knobs(open_rows()[0], H200, few)
 
 
 def test_an_index_knows_the_versions_of_all_templates() -> None:
@@ -284,6 +290,35 @@ def test_open_products_in_half_precision_have_tiles_for_warpgroups(for_warpgroup
             by_open_knobs(for_warpgroups["main"], H200, without(space[0], **changes))
     with pytest.raises(KnobError, match="do not fit"):
         by_open_knobs(for_warpgroups["main"], TARGET, space[0])  # sm_80
+
+
+def test_wide_open_products_have_tiles_with_tma_loads(for_warpgroups: Any) -> None:
+    del for_warpgroups
+    mod = open_linear(1024, 4096)
+    own = [choice for choice in knob_space(mod, H200) if choice.template == "bulk_copies"]
+    assert 1 < len(own) <= 8
+    made = by_open_knobs(mod["main"], H200, record_of(mod, own[0]))
+    check_function(made.without_attr("target"), mod["main"], H200)
+    whole = open_function(mod["main"])
+    assert whole is not None
+    assert str(most_length(whole)) in str(made.body), (
+        "rows beyond what places of 32 bits reach have a kernel of their own"
+    )
+    for changes in ({"length": 63}, {"stages": 99}, {"cluster": 3}, {"columns": 48}, {"shared": [3, 3]}):
+        with pytest.raises(KnobError, match="none of the tiles"):
+            by_open_knobs(mod["main"], H200, without(own[0], **changes))
+    with pytest.raises(KnobError, match="do not fit"):
+        by_open_knobs(mod["main"], TARGET, own[0])  # sm_80
+
+
+def test_a_ladder_has_tiles_with_tma_loads_between_the_rules_own_kernels(for_warpgroups: Any) -> None:
+    del for_warpgroups
+    mod = open_linear(1024, 4096)
+    own = next(choice for choice in knob_space(mod, H200) if choice.template == "bulk_copies")
+    record = ladder(mod["main"], step(64, 16, None), step(256, 128, own), step(None, 512, None))
+    found = Scheduling(mod["main"], H200, FakeHub(of_symbols=[record]))  # type: ignore[arg-type]
+    assert found.outcome.rung == "exact", found.outcome.rejected
+    assert found.served is not None and found.served.sizes == "rule for n <= 64, exact for n <= 256, rule above"
 
 
 def test_a_ladder_with_kernels_for_warpgroups_is_compiled_for_their_architecture(for_warpgroups: Any) -> None:
