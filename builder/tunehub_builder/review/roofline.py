@@ -2,7 +2,8 @@
 
 Ceilings are generous on purpose: what is refused is impossible, and what is merely unlikely passes. CPUs: two vector
 multiply-adds of the widest vectors a cycle, two loads of one, at 6.5 GHz on every thread; a profile in the package can
-only lower that. GPUs: dense peaks of NVIDIA's data sheets, and 16 times the memory's rate, as caches serve repeats.
+only lower that. GPUs: dense peaks of their files (:mod:`tunehub.kernels.devices`), and 16 times the memory's rate, as
+caches serve repeats.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from tunehub.kernels.devices.known import known_devices
 from tunehub_registry.machine_profile import MachineProfile
 from tunehub_registry.target import TargetDescriptor
 
@@ -20,12 +22,8 @@ _WINOGRAD = 9.0  # multiplications that its largest tiles for 3x3 save at most
 MOST_THREADS = 1024
 # Times as fast as in float32: groups of bytes or pairs in vectors, or tiles of AMX.
 _NARROW = {"int8": 64.0, "uint8": 64.0, "bfloat16": 32.0, "float16": 2.0}
-# Operations a second in TF32 (what float32 may become), bytes a second; half precision has 2 and bytes 4 times those.
-_GPUS = {
-    "a100": (156e12, 2.1e12), "h100": (495e12, 3.4e12), "h200": (495e12, 4.9e12), "b200": (1.2e15, 8e12),
-    "l4": (61e12, 0.31e12), "l40s": (183e12, 0.87e12),
-}  # fmt: skip
-_GPU_NARROW = {"int8": 4.0, "uint8": 4.0, "bfloat16": 2.0, "float16": 2.0}
+_GPU_WIDE = 0.5  # of the rate in float16: TF32, what float32 may become
+_GPU_NARROW = {"int8": 2.0, "uint8": 2.0, "bfloat16": 1.0, "float16": 1.0}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,9 +45,14 @@ def ceiling_of(
 ) -> Ceiling:
     """The ceiling of a device with so many ``threads``, for functions with elements of ``types``."""
     if target.kind == "cuda":
-        operations, moved = _GPUS.get(target.model, max(_GPUS.values()))
-        narrow = max((_GPU_NARROW.get(each, 1.0) for each in types), default=1.0)
-        return Ceiling(operations=operations * narrow, moved=16 * moved, source=f"data sheet of {target.model}")
+        known = known_devices()
+        device = known.get(target.model) or max(known.values(), key=lambda each: each.tensor_flops)
+        narrow = max((_GPU_NARROW.get(each, _GPU_WIDE) for each in types), default=_GPU_WIDE)
+        return Ceiling(
+            operations=device.tensor_flops * narrow,
+            moved=16 * device.peak_bandwidth,
+            source=f"data sheet of {target.model}",
+        )
     lanes = 8 if target.features and "avx512f" not in target.features and target.arch == "x86_64" else 16
     threads = min(threads, MOST_THREADS)
     narrow = max((_NARROW.get(each, 1.0) for each in types), default=1.0)

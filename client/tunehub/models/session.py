@@ -117,11 +117,7 @@ class CompiledFunctions:
         return self._functions[name]
 
     def _has(self, name: str) -> bool:
-        try:
-            self._function(name)
-        except (AttributeError, KeyError, ValueError, RuntimeError):
-            return False
-        return True
+        return bool(self._machine.module.implements_function(name))
 
 
 class CacheSession(CompiledFunctions):

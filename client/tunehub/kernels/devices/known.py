@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,6 +87,11 @@ def _cache_folder(_stated: str | None) -> Path | None:
         return read_options().cache
     except SettingError:
         return None
+
+
+def known_devices() -> Mapping[str, GpuDevice]:
+    """All that have a file, by their names."""
+    return {name: _file(name) for name in sorted(_NAMES)}
 
 
 def default_device() -> GpuDevice:
