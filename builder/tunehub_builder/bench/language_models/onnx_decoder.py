@@ -65,7 +65,7 @@ def write_decoder(config: ModelConfig, weights: Weights, file: WeightFile, path:
 
     if config.rope_scaling is not None:
         raise NotImplementedError("scaled rotary embeddings in ONNX")
-    graph = _Graph(file=file, weights=weights)
+    graph = _DecoderGraph(file=file, weights=weights)
     logits, present = _Decoder(config, graph, form).built()
     graph.node("Identity", logits, output="logits")
     for name, value in zip(past_names(config, "present"), present, strict=True):
@@ -104,7 +104,7 @@ def _cache_info(config: ModelConfig, name: str, length: str) -> onnx.ValueInfoPr
 
 
 @dataclass(kw_only=True, slots=True)
-class _Graph:
+class _DecoderGraph:
     """Nodes in their order, and what they take."""
 
     file: WeightFile
@@ -157,7 +157,7 @@ class _Graph:
 class _Decoder:
     """The layers, node by node."""
 
-    def __init__(self, config: ModelConfig, graph: _Graph, form: Form) -> None:
+    def __init__(self, config: ModelConfig, graph: _DecoderGraph, form: Form) -> None:
         self._config, self._graph, self._form = config, graph, form
         self._present: list[str] = []
         self._cos = self._sin = self._mask = ""
