@@ -67,7 +67,8 @@ class _PackedWriter(_OpenBulkWriter):
         super().__init__(product, tile, device)
         _, columns, k = self.extents
         self.depth = DEPTH
-        self.all_steps = self.steps = -(-k // DEPTH)
+        self.all_steps = -(-k // DEPTH)
+        self.steps = -(-self.all_steps // tile.cluster)
         self.form, self.made_weights = apart.form, apart.weights
         self.words, self.scales, _ = parameters(apart.made)
         self.packed = PackedSource(columns=columns, depth=k, form=apart.form, tile=tile)
@@ -108,20 +109,21 @@ class _PackedWriter(_OpenBulkWriter):
             at = turn * self.steps + step
             stage = at % tile.stages
             start, panel = stage * tile.stage_bytes, tile.block[0] * ROW_BYTES
+            k = (self.part * self.steps + step) * DEPTH
             return sequence(
                 [
                     mbarrier_wait()(self._empty_barrier(stage), (at // tile.stages + 1) % 2),
                     mbarrier_arrive_expect_tx(tile.stage_bytes)(self._full_barrier(stage)),
                     *(
-                        self._tma_load(0, stage, start + i * panel, step * DEPTH + i * PANEL, self.first_row)
+                        self._tma_load(0, stage, start + i * panel, k + i * PANEL, self.first_row)
                         for i in range(DEPTH // PANEL)
                     ),
-                    self._tma_load(1, stage, start + tile.x_bytes, step * DEPTH, self.first_column),
+                    self._tma_load(1, stage, start + tile.x_bytes, k, self.first_column),
                 ]
             )
 
         loaded = self._over_tiles(lambda turn: loop("i", self.steps, lambda step: one(turn, step)))
-        return sequence([loaded, self._drain()]) if self._peers > 1 else loaded
+        return sequence([loaded, self._drain()]) if self._peers > 1 and tile.cluster == 1 else loaded
 
     def _tma_load(self, which: int, stage: Any, start: Index, k: Index, first: PrimExpr) -> Any:
         if which == 0:
@@ -134,15 +136,15 @@ class _PackedWriter(_OpenBulkWriter):
         box = place, tirx.address_of(self.maps[1]), self._full_barrier(stage), word, first + part
         if count == 1:
             return tma_load_2d()(*box)
-        bits = const(sum(1 << i for i in range(count)))
-        return tma_load_2d_multicast()(*box, tirx.shift_left(bits, self.rank - self.own_row))
+        bits = const(sum(1 << (tile.cluster * i) for i in range(count)))
+        return tma_load_2d_multicast()(*box, tirx.shift_left(bits, self.rank - self.own_row * tile.cluster))
 
     # -- consumers
 
     def _consumers(self) -> Any:
         tile, packed = self.tile, self.packed
         sums, state = address(self.accumulators, const(0)), address(self.state, const(0))
-        scales = address(self.scales, const(0), const(0))
+        scales, first = address(self.scales, const(0), const(0)), self.part * self.steps
 
         def step(at: PrimExpr, i: PrimExpr, column: PrimExpr) -> Stmt:
             stage, before = (at + i) % tile.stages, (at + i + (tile.stages - 1)) % tile.stages
@@ -151,7 +153,7 @@ class _PackedWriter(_OpenBulkWriter):
             return sequence(
                 [
                     mbarrier_wait()(self._full_barrier(stage), (at + i) // tile.stages % 2),
-                    packed.products()(sums, state, self._address(own), self._address(start), scales, column, i),
+                    packed.products()(sums, state, self._address(own), self._address(start), scales, column, first + i),
                     when(i > 0, self._release(before)),
                 ]
             )
@@ -162,11 +164,11 @@ class _PackedWriter(_OpenBulkWriter):
             return sequence(
                 [
                     loop("i", self.count, lambda i: store(self.accumulators, [i], f32(0)), UNROLLED),
-                    packed.begin()(state, scales, column),
+                    packed.begin()(state, scales, column, first),
                     loop("i", self.steps, lambda i: step(at, i, column)),
                     packed.finish()(sums, state),
                     self._release((at + (self.steps - 1)) % tile.stages),
-                    *self._staged_epilogue(),
+                    *([] if tile.cluster > 1 else self._staged_epilogue()),
                 ]
             )
 
@@ -184,6 +186,29 @@ class _PackedWriter(_OpenBulkWriter):
                 high = min(PIECE, self.tile.rows - first)
                 found += [*self._piece_to_shared(part, first, high), met, self._piece_epilogue(part, first, high), met]
         return found
+
+    def _accumulators_to_shared(self) -> list[Any]:
+        lane, group = self.thread % WARP, self.thread // WARPGROUP
+        column = group * self.tile.columns + self.thread % WARPGROUP // WARP * 16 + lane // 4
+
+        def four(part: int) -> Stmt:
+            def one(j: PrimExpr) -> Stmt:
+                row, own = j * 8 + lane % 4 * 2, part * (self.tile.rows // 2) + j * 4
+                return sequence(
+                    [
+                        store(
+                            self.pool,
+                            [(row + v) * self.row_stride + column + (part * ROWS + half * 8)],
+                            load(self.accumulators, own + (half * 2 + v)),
+                        )
+                        for half in (0, 1)
+                        for v in (0, 1)
+                    ]
+                )
+
+            return loop("i", self.tile.rows // 8, one, UNROLLED)
+
+        return [four(part) for part in range(self.packed.parts)]
 
     def _piece_to_shared(self, part: int, first: int, width: int) -> list[Any]:
         lane = self.thread % WARP

@@ -36,7 +36,7 @@ class PackedSource:
         return _FRAGMENTS + _SCALES * self.parts + _CONSTANTS
 
     def begin(self) -> Function:
-        """``(state, scales, column)``: before the first stage of a tile."""
+        """``(state, scales, column, step)``: before the first stage of a tile."""
         return self._function("begin")
 
     def products(self) -> Function:

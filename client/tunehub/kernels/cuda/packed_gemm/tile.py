@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
-from tunehub.kernels.cuda.gemm.hopper.tiles import FLOAT, HALF
+from tunehub.kernels.cuda.gemm.hopper.tiles import FLOAT, HALF, SKEW
 from tunehub.tir.cuda.ptx.wgmma import ROWS
 
 DEPTH = 128  # of K in a stage
@@ -17,7 +17,7 @@ STAGED = ROWS + 4  # results of each, so that rows begin at different banks
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class PackedTile(BulkTile):
     """As :class:`BulkTile`, of weights of so many ``bits``: warpgroups are beside each other, each has ``columns``, a
-    multiple of 64, of all ``rows`` of x. A stage is 128 of K; K is not divided."""
+    multiple of 64, of all ``rows`` of x. A stage is 128 of K."""
 
     bits: int
 
@@ -39,4 +39,6 @@ class PackedTile(BulkTile):
     @property
     def barriers_at(self) -> int:
         """Where barriers are, in bytes."""
+        if self.cluster > 1:
+            return max(self.staged_at, self.block[0] * (self.block[1] + SKEW) * FLOAT)
         return self.staged_at + math.prod(self.groups) * PIECE * STAGED * FLOAT

@@ -34,9 +34,11 @@ pytestmark = pytest.mark.slow
 
 
 def _tile(
-    groups: int, rows: int, columns: int, stages: int, shared: tuple[int, int] = (1, 1), bits: int = 4
+    groups: int, rows: int, columns: int, stages: int, shared: tuple[int, int] = (1, 1), bits: int = 4, cluster: int = 1
 ) -> PackedTile:
-    return PackedTile(groups=(1, groups), rows=rows, columns=columns, stages=stages, shared=shared, bits=bits)
+    return PackedTile(
+        groups=(1, groups), rows=rows, columns=columns, stages=stages, shared=shared, bits=bits, cluster=cluster
+    )
 
 
 TILES = {
@@ -47,6 +49,8 @@ TILES = {
     "weights in common": _tile(2, 48, 64, 3, (2, 1)),
     "both": _tile(1, 64, 64, 3, (2, 2)),
     "8 bits": _tile(2, 64, 64, 3, bits=8),
+    "K divided": _tile(1, 16, 64, 2, cluster=2),
+    "K divided, both in common": _tile(1, 32, 128, 2, (2, 1), cluster=2),
 }
 TYPES = {"float16": 2e-3, "bfloat16": 2e-2}  # and how far results may be apart
 FORMS = {form.bits: form for form in QUANTISED}
@@ -64,9 +68,9 @@ def _made(form: Format, tile: PackedTile, columns: int, depth: int, dtype: str =
     return packed_over_all_rows(many, apart, tile, default_device()), mod["main"]
 
 
-def _few(_tile: BulkTile, clusters: int, _device: GpuDevice) -> int:
+def _few(tile: BulkTile, clusters: int, _device: GpuDevice) -> int:
     """Two clusters, which compute several tiles each."""
-    return min(clusters, 2)
+    return clusters if tile.cluster > 1 else min(clusters, 2)
 
 
 @pytest.mark.no_cover  # what writes kernels is covered by the test that compiles them

@@ -34,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(128) main_kernel(uint* stages, usho
   __syncthreads();
   unsigned state[STATE];
   float own[PARTS * 4 * MT] = {};
-  begin(state, scales, FIRST);
+  begin(state, scales, FIRST, 0);
   for (int i = 0; i < STEPS; ++i) {
     const unsigned stage = first + i * STAGE;
     products(own, state, stage + 2 * PANEL, stage, scales, FIRST, i);

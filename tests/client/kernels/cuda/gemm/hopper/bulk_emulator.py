@@ -157,7 +157,8 @@ class _BulkBlock(_Block):
                 at = np.broadcast_to(np.asarray(self.value(node.args[1])).astype(int) - _BASE, self.threads) // 4
                 own = np.clip(at, 0, self.shared.size // 4 - 4)[:, None] + np.arange(4)
                 blocks = [self.there(rank) for rank in range(first, first + count)]
-                return np.sum([block.shared.view("float32")[own] for block in blocks], axis=0)
+                with np.errstate(invalid="ignore"):  # of threads that do not take part: whatever lies there
+                    return np.sum([block.shared.view("float32")[own] for block in blocks], axis=0)
         if type(node).__name__ == "LShift":
             return np.left_shift(self.value(node.a), self.value(node.b))
         return super().value(node)
