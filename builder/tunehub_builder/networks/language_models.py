@@ -108,7 +108,7 @@ def language_model(name: str, dims: Mapping[str, tuple[int, ...]] | None = None)
     unknown = sorted((dims or {}).keys() - _DIMS.keys())
     if unknown:
         raise ModelFileError(name, f"it has no dimension {unknown[0]!r}", f"Its dimensions are {', '.join(_DIMS)}")
-    definition = LanguageModel(name=name, config=MODELS[model], quantization=_BETWEEN[1:] + quantization)
+    definition = LanguageModelByName(name=name, config=MODELS[model], quantization=_BETWEEN[1:] + quantization)
     return Network(
         name=name,
         source=f"tunehub.models, {MODELS[model].family}{OPEN}{', '.join(_DIMS)}",
@@ -120,7 +120,7 @@ def language_model(name: str, dims: Mapping[str, tuple[int, ...]] | None = None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LanguageModel:
+class LanguageModelByName:
     """`config` with weights in MLC-LLM's `quantization`."""
 
     name: str
