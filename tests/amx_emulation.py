@@ -53,7 +53,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch, emulation: Any) -> None:
         assert hasattr(emulation, function)
         return tirx.Evaluate(tirx.call_extern("void", function, *arguments))
 
-    monkeypatch.setattr(amx, "_call", call)
-    monkeypatch.setattr(amx, "_IMPORTED", "declare void @tunehub_nothing()\n")
+    monkeypatch.setattr(amx, "call_tiles", call)
+    monkeypatch.setattr(amx, "IMPORTED", "declare void @tunehub_nothing()\n")
     monkeypatch.setattr(amx._Body, "_plain", lambda _: tirx.Evaluate(0))  # never taken, and half of the compile time
     monkeypatch.setattr(pairs, "_IMPORTED", _PAIRS)

@@ -12,9 +12,11 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.kernel_calls import rewritten
 from tunehub.graph.quantised.dequantisation import Dequantised, dequantised_from
+from tunehub.kernels.cpu import amx
 from tunehub.kernels.cpu.dot_product import dot_product_of
 from tunehub.kernels.cpu.packed_products import product_function
 from tunehub.kernels.cpu.packed_weights import PackedProduct, lanes_of
+from tunehub.kernels.cpu.tile_pieces import TILE
 from tunehub.kernels.cpu.vectors import vector_types
 from tunehub.tir.nodes import (
     operator_of,
@@ -44,6 +46,7 @@ def with_packed_products(
         return mod
     if note is not None:
         how = "activations rounded to 8 bits" if rewriter.rounds else "activations in floats"
+        how += ", of many rows to bfloat16 for AMX" if rewriter.tiles else ""
         note(f"{rewriter.count} products read weights of 4 or 8 bits as they lie, {how}")
     return relax.transform.DeadCodeElimination()(written)
 
@@ -55,10 +58,11 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         self._mod = mod
         self._widest = _widest(target)
         dot = dot_product_of(target) if narrow else None
+        self._tiles = narrow and amx.doubt(target, "bfloat16") is None
         self._dot_lanes = dot.lanes if dot is not None and dot.group == 4 else 0
         self._made: dict[Any, Dequantised | None] = {}
         self._functions: dict[Any, Any] = {}
-        self.count, self.rounds = 0, False
+        self.count, self.rounds, self.tiles = 0, False, False
 
     def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
@@ -81,13 +85,14 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
             made = product_function(product, extents, types[0], scales, types[1])
             self._functions[key] = self.builder_.add_func(made, _NAME)
         self.rounds |= product.integers
+        self.tiles |= product.tiles
         return self._functions[key]
 
     def _product(self, made: Dequantised, rows: int, depth: int) -> PackedProduct:
         bits = made.format.bits
         lanes = lanes_of(depth, bits, self._widest)
-        integers = lanes == self._dot_lanes
-        return PackedProduct(rows=rows, depth=depth, bits=bits, lanes=lanes, integers=integers)
+        integers, tiles = lanes == self._dot_lanes, self._tiles and lanes == TILE
+        return PackedProduct(rows=rows, depth=depth, bits=bits, lanes=lanes, integers=integers, tiles=tiles)
 
     def _dequantised(self, call: Call) -> Dequantised | None:
         """What the second operand of a matmul is the transpose of, where it is made of quantised weights."""

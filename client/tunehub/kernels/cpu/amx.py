@@ -32,14 +32,14 @@ _LOAD = "llvm.x86.tileloadd64"
 _IMAGE_AXES = 4  # and more: what has its channels in blocks
 _FEATURES = {"bfloat16": "amx-bf16", "uint8": "amx-int8"}
 _BYTES = {"bfloat16": 2, "uint8": 1}
-_BEGIN = "tunehub_amx_begin"
+BEGIN = "tunehub_amx_begin"
 _REFUSED = (
     "tunehub: a library was made for AMX, which this CPU lacks or Linux refuses to this process (arch_prctl): "
     "it computes without, many times slower; compile for this machine"
 )
 # 158 is arch_prctl, 4131 ARCH_REQ_XCOMP_PERM, 18 XFEATURE_XTILEDATA. A configuration: 1, the palette, then the bytes of
 # a row of each tile from 16 on (two each), and from 48 on the rows of each (one each).
-_IMPORTED = f"""
+IMPORTED = f"""
 @tunehub_amx_refused = private constant [{len(_REFUSED) + 1} x i8] c"{_REFUSED}\\0A"
 declare i64 @write(i32, ptr, i64)
 """ + """
@@ -123,7 +123,7 @@ class Matrices:
 
 def multiply_by_tiles(schedule: Schedule, block: BlockRV, loop: LoopRV, matrices: Matrices) -> None:
     """Let tiles do what is in ``block``, which holds all of a reduction; ``loop`` is one around it."""
-    schedule.annotate(loop, "pragma_import_llvm", _IMPORTED)
+    schedule.annotate(loop, "pragma_import_llvm", IMPORTED)
     old = schedule.get(block)
     written = old.writes[0]
     data, weights = (each for each in old.reads if not buffer_of(each).same_as(buffer_of(written)))
@@ -170,11 +170,11 @@ class _Body:
         for piece in pieces_of(self._of.rows, self._of.tall):
             rows = self._configuration(piece.sizes)
             if rows != known:
-                known, begin = rows, tirx.call_extern("int32", _BEGIN, tirx.const(rows, "int64"))
+                known, begin = rows, tirx.call_extern("int32", BEGIN, tirx.const(rows, "int64"))
                 parts += [run(begin)] if begun else []
                 begun.append(begin)
             parts.append(self._piece(piece))
-        tiles = sequence(parts, _call("llvm.x86.tilerelease"))
+        tiles = sequence(parts, call_tiles("llvm.x86.tilerelease"))
         return either(begun[0] == 0, tiles, self._plain())
 
     def _configuration(self, sizes: Sequence[int]) -> int:
@@ -296,14 +296,14 @@ class _Body:
             for row, place in enumerate(places)
             for column, each in enumerate(vectors)
         ]
-        begin = [_call("llvm.x86.tilezero", each[0]) if zeros else _call(_LOAD, *each) for each in sums]
+        begin = [call_tiles("llvm.x86.tilezero", each[0]) if zeros else call_tiles(_LOAD, *each) for each in sums]
         whole, *others = self._of.reduction
         extents = [(f"k{at}", extent) for at, extent in enumerate((whole // self._of.parts, *others))]
 
         def step(first: Index, *at: Index) -> Stmt:
             return self._multiplied(places, vectors, (chunk * (whole // self._of.parts) + first, *at))
 
-        return sequence([*begin, _loops(extents, step), *(_call("llvm.x86.tilestored64", *each) for each in sums)])
+        return sequence([*begin, _loops(extents, step), *(call_tiles("llvm.x86.tilestored64", *each) for each in sums)])
 
     def _multiplied(self, places: Sequence[tuple[Index, Index]], vectors: Sequence[Index], at: Sequence[Index]) -> Stmt:
         """One step: weights of ``vectors`` and data of ``places`` are loaded, and each multiplied with each."""
@@ -311,14 +311,14 @@ class _Body:
         columns, block = len(vectors), self._lane(vectors[0])[0]
         weights = [_register(_REGISTERS - columns + column) for column in range(columns)]
         statements = [
-            _call(_LOAD, register, *self._weights_at(vector, at))
+            call_tiles(_LOAD, register, *self._weights_at(vector, at))
             for register, vector in zip(weights, vectors, strict=True)
         ]
         data = [_register(columns * len(places) + row) for row in range(len(places))]
         loaded = zip(data, places, strict=True)
-        statements += [_call(_LOAD, register, *self._data_at(*place, block, at)) for register, place in loaded]
+        statements += [call_tiles(_LOAD, register, *self._data_at(*place, block, at)) for register, place in loaded]
         statements += [
-            _call(self._multiply, _register(columns * row + column), read, register)
+            call_tiles(self._multiply, _register(columns * row + column), read, register)
             for row, read in enumerate(data)
             for column, register in enumerate(weights)
         ]
@@ -379,7 +379,8 @@ def _bytes(elements: Index, size: int) -> PrimExpr:
     return tirx.const(total, "int64") if isinstance(total, int) else tirx.Cast("int64", total)
 
 
-def _call(name: str, *arguments: PrimExpr) -> Stmt:
+def call_tiles(name: str, *arguments: PrimExpr) -> Stmt:
+    """An instruction by LLVM's name."""
     from tvm import tirx
 
     return run(tirx.call_llvm_intrin("void", name, *arguments))

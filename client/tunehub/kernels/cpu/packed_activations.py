@@ -92,6 +92,27 @@ class Floats(Activations):
         )
 
 
+class Pairs(Activations):
+    """In bfloat16, in the order that they are given in, as tiles of AMX read them."""
+
+    def __init__(self, product: PackedProduct, data: Buffer, rows: Rows, root: SBlockRealize) -> None:
+        super().__init__(product, data, rows, root)
+        self.numbers = self._memory("pairs", product.in_word, "uint16")
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        return [self.numbers]
+
+    def _chunk(self, row: PrimExpr, chunk: PrimExpr) -> Stmt:
+        vectors, statements = self.vectors, []
+        for at in range(self.product.in_word):
+            first = (chunk * self.product.in_word + at) * self.product.lanes
+            given = vectors.cast(load(self.data, *self.rows.place(row), vectors.ramp(first)))
+            number = vectors.cast(vectors.high_half(given) >> vectors.all(16, "uint32"), "uint16")
+            statements.append(store(self.numbers, [vectors.ramp(row * self.product.depth + first)], number))
+        return sequence(statements)
+
+
 class Integers(Activations):
     """In 8 bits. ``factors``: by lane, what sums are multiplied with; ``begins``: what they begin with, so that what is
     stored for 0 counts nothing."""

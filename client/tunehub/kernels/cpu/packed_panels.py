@@ -11,8 +11,8 @@ from tunehub.kernels.cpu.packed_activations import Activations, Floats, Integers
 from tunehub.kernels.cpu.packed_weights import PackedProduct, Rows, numbers_of
 from tunehub.kernels.cpu.vectors import Vectors
 from tunehub.tir.nodes import buffer_kind
-from tunehub.tir.statements import block_of, const, load, nest, parallel, sequence, serial, store, unrolled
-from tunehub.tir.versions import SERIAL
+from tunehub.tir.statements import block_of, const, load, loop, nest, sequence, serial, store, unrolled
+from tunehub.tir.versions import PARALLEL, SERIAL
 
 if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, Index, PrimExpr, SBlockRealize, Stmt
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 _ACROSS = 2  # vectors of outputs in a panel
 _ROWS_OF_BLOCK = 128  # for which a panel is unpacked once
 _UNROLLED = 4  # steps of a reduction in floats
-_TILES = 2  # for which a panel is worth it
-_KEPT = 5  # of what is done, in memory: TVM takes a minute for expressions of them
-_OUTPUT, _BEGIN, _END, _ROW, _GROUP = range(_KEPT)
+_KEPT = 6  # of what is done, in memory: TVM takes a minute for expressions of them
+_OUTPUT, _BEGIN, _END, _GROUP, ROW, NEXT = range(_KEPT)
 _LOW_BITS = 0x0F0F0F0F
 _Given = TypeVar("_Given", bound=Activations)
 
@@ -31,6 +30,8 @@ class PanelProducts(Generic[_Given]):
     """Writes them: ``words`` and ``scales`` of the weights, ``result`` of as many ``rows`` as ``activations`` have."""
 
     HEIGHTS: ClassVar[dict[int, int]]  # rows of a tile, by the lanes of vectors
+    TILES = 2  # for which a panel is worth it
+    ACTIVATIONS: type[_Given]
 
     def __init__(
         self,
@@ -52,12 +53,17 @@ class PanelProducts(Generic[_Given]):
     def least_rows(cls, product: PackedProduct) -> int | None:
         """That this is for, or None: not for such weights."""
         fits = product.rows % product.lanes == 0 and product.groups >= product.lanes
-        return _TILES * cls.HEIGHTS[product.lanes] if fits and product.lanes in cls.HEIGHTS else None
+        return cls.TILES * cls.HEIGHTS[product.lanes] if fits and product.lanes in cls.HEIGHTS else None
 
     @property
     def across(self) -> int:
         """Vectors of outputs in a panel."""
         return _ACROSS if self.product.rows % (_ACROSS * self.lanes) == 0 else 1
+
+    @property
+    def pragmas(self) -> dict[str, object]:
+        """Of the loop over panels."""
+        return {}
 
     def statement(self) -> Stmt:
         """All of them, of at least ``least_rows``; threads share panels of blocks of rows."""
@@ -76,25 +82,30 @@ class PanelProducts(Generic[_Given]):
                 _END: tirx.min(begin + height, count),
             }
             stores = [store(self.place, [const(each)], value) for each, value in places.items()]
-            return block_of(self.root, sequence(stores, self._block()), "panel", [self.factors, self.panel, self.place])
+            return block_of(self.root, sequence(stores, self._block()), "panel", self._buffers())
 
-        return parallel("panel", blocks * panels, task)
+        return loop("panel", blocks * panels, task, PARALLEL, annotations=self.pragmas)
+
+    def _buffers(self) -> list[Buffer]:
+        """Memory of a task."""
+        return [self.factors, self.panel, self.place]
 
     def _block(self) -> Stmt:
-        """A panel's products with a block of rows. The last tile goes over the one before."""
+        """A panel's products with a block of rows."""
+        output, begin, end = (load(self.place, at) for at in (_OUTPUT, _BEGIN, _END))
+        return sequence(self._scales(output), self._words(output), self._multiplied(output, begin, end))
+
+    def _multiplied(self, output: PrimExpr, begin: PrimExpr, end: PrimExpr) -> Stmt:
+        """The panel times the rows from ``begin`` up to ``end``. The last tile goes over the one before."""
         from tvm import tirx
 
-        tall, (output, begin, end) = self.HEIGHTS[self.lanes], (load(self.place, at) for at in (_OUTPUT, _BEGIN, _END))
+        tall = self.HEIGHTS[self.lanes]
 
         def tile(at: PrimExpr) -> Stmt:
-            row = store(self.place, [const(_ROW)], tirx.min(begin + at * tall, end - tall))
-            return sequence(row, self._tile(output, load(self.place, _ROW), tall))
+            row = store(self.place, [const(ROW)], tirx.min(begin + at * tall, end - tall))
+            return sequence(row, self._tile(output, load(self.place, ROW), tall))
 
-        return sequence(
-            self._scales(output),
-            self._words(output),
-            serial("tile", tirx.floordiv(end - begin + tall - 1, tall), tile),
-        )
+        return serial("tile", tirx.floordiv(end - begin + tall - 1, tall), tile)
 
     def _scales(self, output: PrimExpr) -> Stmt:
         """Scales of a panel, [groups, across, lanes]; the last vectors go over those before."""
@@ -114,7 +125,7 @@ class PanelProducts(Generic[_Given]):
                 ],
                 vectors.transposed(taken, spare),
                 [
-                    store(self.factors, [self._factor_place(group + at, across)], vectors.get(each))
+                    store(self.factors, [self.factor_place(group + at, across)], vectors.get(each))
                     for at, each in enumerate(taken)
                 ],
             )
@@ -129,28 +140,40 @@ class PanelProducts(Generic[_Given]):
         spare = self.vectors.buffer("spare", "uint32")
 
         def part(chunk: PrimExpr, across: PrimExpr) -> Stmt:
-            first, place = output + across * self.lanes, self.vectors.ramp(chunk * self.lanes)
-            words = [self.vectors.set(each, load(self.words, first + lane, place)) for lane, each in enumerate(taken)]
+            first = output + across * self.lanes
+            words = [self.vectors.set(each, self._taken(first + lane, chunk)) for lane, each in enumerate(taken)]
             unpacked = [self._unpacked(chunk, word, across, each) for word, each in enumerate(taken)]
             return sequence(words, self.vectors.transposed(taken, spare), *unpacked)
 
         body = nest("chunk across", [self.product.chunks, self.across], part, SERIAL)
         return block_of(self.root, body, "unpack", [*taken, spare])
 
-    def _factor_place(self, group: PrimExpr, across: Index) -> PrimExpr:
+    def _taken(self, output: PrimExpr, chunk: PrimExpr) -> PrimExpr:
+        """The words of a chunk."""
+        return load(self.words, output, self.vectors.ramp(chunk * self.lanes))
+
+    def factor_place(self, group: PrimExpr, across: Index) -> PrimExpr:
         return self.vectors.ramp((group * self.across + across) * self.lanes)
+
+    def _row_stored(self, output: PrimExpr, row: PrimExpr, values: Sequence[PrimExpr]) -> Stmt:
+        """Vectors of results of a row."""
+        dtype, place = str(buffer_kind(self.result).dtype), self.rows.place(row)
+        return sequence(
+            [
+                store(
+                    self.result,
+                    [*place, self.vectors.ramp(output + across * self.lanes)],
+                    value if dtype == "float32" else self.vectors.cast(value, dtype),
+                )
+                for across, value in enumerate(values)
+            ]
+        )
 
     def _stored(self, output: PrimExpr, row: PrimExpr, sums: Sequence[Sequence[Buffer]]) -> list[Stmt]:
         """A tile of results."""
-        dtype, statements = str(buffer_kind(self.result).dtype), []
-        for m, line in enumerate(sums):
-            for across, each in enumerate(line):
-                place = [*self.rows.place(row + m), self.vectors.ramp(output + across * self.lanes)]
-                value = self.vectors.get(each)
-                statements.append(
-                    store(self.result, place, value if dtype == "float32" else self.vectors.cast(value, dtype))
-                )
-        return statements
+        return [
+            self._row_stored(output, row + m, [self.vectors.get(each) for each in line]) for m, line in enumerate(sums)
+        ]
 
     def _tile_of(self, name: str, tall: int, dtype: str = "float32") -> list[list[Buffer]]:
         """Vectors of a tile."""
@@ -165,7 +188,7 @@ class PanelProducts(Generic[_Given]):
         raise NotImplementedError
 
     def _tile(self, output: PrimExpr, row: PrimExpr, tall: int) -> Stmt:
-        """The products of a panel with ``tall`` rows."""
+        """The products of a panel with ``tall`` rows in registers."""
         raise NotImplementedError
 
 
@@ -174,6 +197,7 @@ class BytePanels(PanelProducts[Integers]):
     order of activations, [groups, steps, across, lanes] words."""
 
     HEIGHTS: ClassVar = {16: 6, 8: 3}
+    ACTIVATIONS = Integers
 
     @property
     def _steps(self) -> int:
@@ -250,7 +274,7 @@ class BytePanels(PanelProducts[Integers]):
         for m, (line, whole) in enumerate(zip(sums, totals, strict=True)):
             factor = vectors.all(self.activations.group_factor(row + m, group))
             for across, (each, total) in enumerate(zip(line, whole, strict=True)):
-                scale = load(self.factors, self._factor_place(group, across))
+                scale = load(self.factors, self.factor_place(group, across))
                 statements.append(vectors.add(each, vectors.cast(vectors.get(total)) * factor * scale))
         return sequence(statements)
 
@@ -259,6 +283,7 @@ class FloatPanels(PanelProducts[Floats]):
     """With activations in float32. The panel: weights in the order of activations, [depth, across, lanes]."""
 
     HEIGHTS: ClassVar = {16: 12, 8: 6}
+    ACTIVATIONS = Floats
 
     def _panel(self) -> Buffer:
         from tvm import tirx
@@ -271,7 +296,7 @@ class FloatPanels(PanelProducts[Floats]):
     def _unpacked(self, chunk: PrimExpr, word: int, across: Index, words: Buffer) -> list[Stmt]:
         of_group, in_word = self.product.words_of_group, self.product.in_word
         group = chunk * (self.lanes // of_group) + word // of_group
-        scale = load(self.factors, self._factor_place(group, across))
+        scale = load(self.factors, self.factor_place(group, across))
         return [
             store(
                 self.panel,

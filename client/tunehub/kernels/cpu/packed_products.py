@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cpu.packed_activations import Floats, Integers, in_buffer
 from tunehub.kernels.cpu.packed_panels import BytePanels, FloatPanels, PanelProducts
+from tunehub.kernels.cpu.packed_tiles import TilePanels
 from tunehub.kernels.cpu.packed_weights import GROUP, PackedProduct, numbers_of
 from tunehub.kernels.cpu.vectors import Vectors
 from tunehub.tir.nodes import buffer_kind, integer, parameters
@@ -79,18 +80,29 @@ class _ProductWriter:
         self.activations = self.ACTIVATIONS(product, self.data, self.rows, self.root)
 
     def body(self) -> Stmt:
-        """All of them."""
-        statements = [self.activations.arranged(), self._by_rows()]
-        return with_root(self.root, statements, self.activations.buffers)
+        """All of them, by panels of weights where rows are many."""
+        panels, arranged, few = self._panels(), self.activations.arranged(), self._products()
+        if panels is None:
+            return with_root(self.root, [arranged, few], self.activations.buffers)
+        shared = panels.activations is self.activations
+        many = panels.statement() if shared else sequence(panels.activations.arranged(), panels.statement())
+        few = few if shared else sequence(arranged, few)
+        known = integer(self.rows.count) is not None
+        chosen = many if known else either(self.rows.count >= panels.least_rows(self.product), many, few)
+        statements = [arranged, chosen] if shared else [chosen]
+        own = [] if shared else panels.activations.buffers
+        return with_root(self.root, statements, [*own, *([] if known and not shared else self.activations.buffers)])
 
-    def _by_rows(self) -> Stmt:
-        """By panels of weights where rows are many."""
-        given = (self.words, self.scales, self.result)
-        least, count = self.PANELS.least_rows(self.product), integer(self.rows.count)
+    def _panels(self) -> PanelProducts[Any] | None:
+        """What many rows are multiplied by, None where they never are so many."""
+        kind: type[PanelProducts[Any]] = TilePanels if self.product.tiles else self.PANELS
+        least, count = kind.least_rows(self.product), integer(self.rows.count)
         if least is None or (count is not None and count < least):
-            return self._products()
-        panels = self.PANELS(self.product, given, self.rows, self.activations, self.root).statement()
-        return panels if count is not None else either(self.rows.count >= least, panels, self._products())
+            return None
+        activations = self.activations
+        if kind.ACTIVATIONS is not type(activations):
+            activations = kind.ACTIVATIONS(self.product, self.data, self.rows, self.root)
+        return kind(self.product, (self.words, self.scales, self.result), self.rows, activations, self.root)
 
     def _products(self) -> Stmt:
         from tvm import tirx

@@ -26,13 +26,14 @@ _TABLE_LANES = 16
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedProduct:
     """A product with ``rows`` of ``depth`` numbers of ``bits``, by vectors of ``lanes`` words. ``integers``:
-    activations are rounded to 8 bits."""
+    activations are rounded to 8 bits; ``tiles``: those of many rows and weights to bfloat16, for AMX."""
 
     rows: int
     depth: int
     bits: int
     lanes: int
     integers: bool
+    tiles: bool = False
 
     @property
     def in_word(self) -> int:

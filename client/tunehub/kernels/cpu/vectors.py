@@ -19,6 +19,7 @@ _PERMUTE = {16: "llvm.x86.avx512.permvar.sf.512", 8: "llvm.x86.avx2.permps"}
 
 _PERMUTED_BY_TWO = 16  # lanes
 _ROUNDING = 12582912.0  # 1.5 · 2²³: what is added to it is rounded to an integer, in its lowest bits
+_HALF = 0x8000  # of the last place of a bfloat16
 _ONE = 0x3F800000  # the bits of 1.0
 _POWERS = tuple(math.log(2) ** at / math.factorial(at) for at in range(7))  # of 2 ** x, for x from -0.5 to 0.5
 _OLDEST_TVM = (0, 27)  # which lowers such vectors of bfloat16
@@ -95,6 +96,10 @@ class Vectors:
         from tvm import tirx
 
         return tirx.Shuffle(list(values), [const(lane) for lane in lanes])
+
+    def high_half(self, value: PrimExpr) -> PrimExpr:
+        """The bits of floats that are rounded to bfloat16, in the upper half of words; the lower is not cleared."""
+        return self.bits_as(value, "uint32") + self.all(_HALF, "uint32")
 
     def dot(self, sums: PrimExpr, numbers: PrimExpr, data: PrimExpr) -> PrimExpr:
         """In each lane of ``sums`` four products more, of unsigned ``numbers`` and of ``data`` in 8 bits. On x86 with

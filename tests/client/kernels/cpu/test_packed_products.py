@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from tvm import tirx
 from tunehub.kernels.cpu.packed_products import product_function
 from tunehub.kernels.cpu.packed_weights import PackedProduct, lanes_of
 
-from ....cpu_features import AVX2, AVX512, AVX512_VNNI, AVX_VNNI, cpu, here, needs, needs_tvm
+from ....cpu_features import AMX, AVX2, AVX512, AVX512_VNNI, AVX_VNNI, cpu, here, needs, needs_tvm
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +54,7 @@ def operands(
 
 
 def error(
-    product: PackedProduct, given: Operands, model: str, *, result: str = "float32", open_rows: bool = True
+    product: PackedProduct, given: Operands, model: Any, *, result: str = "float32", open_rows: bool = True
 ) -> float:
     """Of the function for ``model``, by its largest result."""
     shape = given.data.shape
@@ -63,7 +63,7 @@ def error(
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     output = tvm.runtime.tensor(np.full((*shape[:-1], product.rows), np.nan, result))
     arrays = [tvm.runtime.tensor(each) for each in (given.data, given.words, given.scales)]
-    tvm.compile(module, target=cpu(model))["main"](*arrays, output)
+    tvm.compile(module, target=cpu(model) if isinstance(model, str) else model)["main"](*arrays, output)
     wanted = given.data.astype("float64") @ given.weights.T
     return float(abs(output.numpy().astype("float64") - wanted).max() / abs(wanted).max())
 
@@ -115,7 +115,7 @@ def test_activations_that_8_bits_hold_lose_nothing() -> None:
 @pytest.mark.parametrize("rows", [12, 259])
 @pytest.mark.parametrize("model", here(AVX_VNNI, AVX512_VNNI))
 def test_many_rows_of_integers_are_as_exact(model: str, bits: int, rows: int) -> None:
-    product = product_of(model, bits, rows=48, depth=MANY[LANES[model]], integers=True)
+    product = product_of(model, bits, rows=64, depth=MANY[LANES[model]], integers=True)
     assert EXACT < error(product, operands(product, (rows, product.depth)), model) < ROUNDED
 
 
@@ -123,8 +123,46 @@ def test_many_rows_of_integers_are_as_exact(model: str, bits: int, rows: int) ->
 @pytest.mark.parametrize("rows", [24, 259])
 @pytest.mark.parametrize("model", here(AVX512, AVX2))
 def test_many_rows_in_floats_are_exact(model: str, bits: int, rows: int) -> None:
-    product = product_of(model, bits, rows=48, depth=MANY[LANES[model]])
+    product = product_of(model, bits, rows=64, depth=MANY[LANES[model]])
     assert error(product, operands(product, (rows, product.depth)), model) < 3 * EXACT
+
+
+def in_tiles(bits: int, rows: int, model: Any) -> float:
+    """The error of many rows by tiles, in code for ``model``."""
+    product = replace(product_of(AVX512_VNNI, bits, rows=64, depth=1152), tiles=True)
+    return error(product, operands(product, (rows, product.depth)), model)
+
+
+@needs_tvm
+@needs(AVX512_VNNI)
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("rows", [16, 259])
+def test_many_rows_by_emulated_tiles_are_as_exact_as_bfloat16(bits: int, rows: int) -> None:
+    assert EXACT < in_tiles(bits, rows, AVX512_VNNI) < ROUNDED / 2
+
+
+@needs_tvm
+@needs(AMX)
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("rows", [16, 40, 259])
+def test_many_rows_by_tiles_are_as_exact_as_bfloat16(bits: int, rows: int) -> None:
+    assert EXACT < in_tiles(bits, rows, AMX) < ROUNDED / 2
+
+
+@needs_tvm
+@needs(AVX512_VNNI)
+def test_a_library_made_for_amx_multiplies_many_rows_without_it(refused_target: Any) -> None:
+    assert EXACT < in_tiles(4, 40, tvm.target.Target(refused_target)) < ROUNDED / 2
+
+
+@needs_tvm
+def test_code_for_amx_has_its_instructions() -> None:
+    product = replace(product_of(AVX512_VNNI, 4, rows=64, depth=1152), tiles=True)
+    function = product_function(product, [tirx.Var("rows", "int64"), 1152], "float32", "float16", "float32")
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    text = tvm.compile(module, target=cpu(AMX)).mod.inspect_source("asm")
+    assert all(each in text for each in ("tdpbf16ps", "tileloadd", "ldtilecfg", "tilerelease"))
 
 
 @needs_tvm
