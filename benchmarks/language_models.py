@@ -113,7 +113,7 @@ OPTIONS = (
     click.Option(["--layers"], type=int, help="Only so many layers, to try things out."),
     click.Option(["--steps"], type=int, default=32, show_default=True, help="Of a sample."),
     click.Option(["--rounds"], type=int, default=3, show_default=True),
-    click.Option(["--profile"], is_flag=True, help="Which kernels a step has, by PyTorch's profiler."),
+    click.Option(["--profile"], is_flag=True, help="Kernels of prompts and steps, by PyTorch's profiler."),
     click.Option(["--threads"], type=int, default=0, help="Of each runtime on a CPU.  [physical cores]"),
     click.Option(["--out"], type=click.Path(path_type=Path), help="Lines of JSON are appended."),
 )
@@ -186,10 +186,13 @@ class _FigureLog:
         result = row.error or f"{1e3 * row.seconds:.3f} ms, {row.tokens_per_s:.1f} tokens/s"
         click.echo(f"{row.runtime} {row.kind} batch {row.batch} length {row.length}: {result}", err=True)
 
-    def kernels(self, runtime: str, batch: int, context: int, found: Sequence[tuple[str, int, float]]) -> None:
-        """Those of a step, the longest first."""
-        self._line(runtime=runtime, batch=batch, length=context, kernels=found)
-        click.echo(f"{runtime} batch {batch} length {context}: {1e6 * sum(each[2] for each in found):.0f} us", err=True)
+    def kernels(
+        self, runtime: str, kind: str, batch: int, length: int, found: Sequence[tuple[str, int, float]]
+    ) -> None:
+        """Those of a prompt or a step, the longest first."""
+        self._line(runtime=runtime, kind=kind, batch=batch, length=length, kernels=found)
+        total = 1e6 * sum(each[2] for each in found)
+        click.echo(f"{runtime} {kind} batch {batch} length {length}: {total:.0f} us", err=True)
         for name, count, seconds in found[:_KERNELS_SHOWN]:
             click.echo(f"  {1e6 * seconds:9.1f} us x{count:4} {name[:100]}", err=True)
 

@@ -86,11 +86,11 @@ def compare_language(
     threads: int,
     pythons: Mapping[str, str] | None = None,
     told: Callable[[LanguageRow], None] = lambda _row: None,
-    profiled: Callable[[str, int, int, Sequence[tuple[str, int, float]]], None] | None = None,
+    profiled: Callable[[str, str, int, int, Sequence[tuple[str, int, float]]], None] | None = None,
 ) -> LanguageComparison:
     """Measure runtimes, each in a process of its own, of the interpreter that `pythons` names for it; `told` of each
-    row when it is there, `profiled` of the kernels of each step of TVM's, after that. Where a runtime needs weights in
-    a folder and there is none, all get the same random ones. Raises BenchError for a name that is no runtime."""
+    row when it is there, `profiled` of the kernels of each prompt and step of TVM's, after that. Where a runtime needs
+    weights in a folder and there is none, all get the same random ones. Raises BenchError for a name that is none."""
     unknown = sorted(set(names) - set(RUNTIMES))
     if unknown:
         raise BenchError(f"{unknown[0]} is no runtime of language models: take some of {', '.join(RUNTIMES)}")
@@ -128,14 +128,15 @@ def _with_files(case: LanguageCase, names: Sequence[str]) -> Iterator[LanguageCa
 def _profile(
     workers: Mapping[str, WorkerProcess],
     asked: Asked,
-    profiled: Callable[[str, int, int, Sequence[tuple[str, int, float]]], None],
+    profiled: Callable[[str, str, int, int, Sequence[tuple[str, int, float]]], None],
 ) -> None:
-    """Of TVM's runtimes: which kernels a step has."""
+    """Of TVM's runtimes: which kernels a prompt has, and a step."""
+    prompts = [("prefill", 1, length) for length in asked.prompts]
+    steps = [("decode", batch, context) for context in asked.contexts for batch in asked.batches]
     for name, worker in workers.items():
-        for context in asked.contexts if name.startswith((OURS, "default")) else ():
-            for batch in asked.batches:
-                kind, value = worker.ask(("kernels", batch, context), _LIMIT_S)
-                profiled(name, batch, context, value if kind == "ok" else [(str(value), 0, 0.0)])
+        for kind, batch, length in [*prompts, *steps] if name.startswith((OURS, "default")) else ():
+            answer, value = worker.ask((f"{kind}_kernels", batch, length), _LIMIT_S)
+            profiled(name, kind, batch, length, value if answer == "ok" else [(str(value), 0, 0.0)])
 
 
 def _ready(workers: Mapping[str, WorkerProcess]) -> tuple[dict[str, LanguageFacts], dict[str, str]]:

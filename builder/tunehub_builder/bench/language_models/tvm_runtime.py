@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tunehub_builder.bench.language_models.case import LanguageCase, LanguageFacts, Logits, as_logits, resident_bytes
@@ -42,16 +43,11 @@ class TvmLanguageModel:
 
     def prefill_s(self, count: int) -> float:
         """See :class:`LanguageRuntime`."""
-        session, words = self._session(1, count, count), self._case.words(count)
-        for _attempt in range(2):  # the first one warms up
-            sequence = session.open()
-            self._device.sync()
-            began = time.perf_counter()
-            session.prefill(sequence, words)
-            self._device.sync()
-            taken = time.perf_counter() - began
-            session.close(sequence)
-        return taken
+        read = self._reading(count)
+        read()  # warms up
+        began = time.perf_counter()
+        read()
+        return time.perf_counter() - began
 
     def decode_s(self, batch: int, context: int, steps: int) -> float:
         """See :class:`LanguageRuntime`."""
@@ -61,17 +57,31 @@ class TvmLanguageModel:
         run(steps)
         return (time.perf_counter() - began) / steps
 
-    def kernels(self, batch: int, context: int, steps: int = 4) -> list[tuple[str, int, float]]:
+    def decode_kernels(self, batch: int, context: int, steps: int = 4) -> list[tuple[str, int, float]]:
         """Of a step on a GPU: each kernel's name, how often it runs, and its seconds together, by PyTorch's profiler.
         Raises ImportError without PyTorch."""
-        from torch.profiler import ProfilerActivity, profile
-
         run = self._stepping(batch, context, _WARM_UP + steps)
         run(_WARM_UP)
-        with profile(activities=[ProfilerActivity.CUDA]) as found:
-            run(steps)
-        times = [(each.key, each.count // steps, each.device_time_total / steps / 1e6) for each in found.key_averages()]
-        return sorted(times, key=lambda each: -each[2])
+        return _kernels(partial(run, steps), steps)
+
+    def prefill_kernels(self, _batch: int, count: int) -> list[tuple[str, int, float]]:
+        """As :meth:`decode_kernels`, of a prompt."""
+        read = self._reading(count)
+        read()
+        return _kernels(read, 1)
+
+    def _reading(self, count: int) -> Callable[[], None]:
+        """What reads a prompt of so many words, and waits."""
+        session, words = self._session(1, count, count), self._case.words(count)
+
+        def read() -> None:
+            sequence = session.open()
+            self._device.sync()
+            session.prefill(sequence, words)
+            self._device.sync()
+            session.close(sequence)
+
+        return read
 
     def _stepping(self, batch: int, context: int, most: int) -> Callable[[int], None]:
         """What runs so many steps, one after the other, and waits; ``most`` in all."""
@@ -146,3 +156,13 @@ class TvmLanguageModel:
             on_device(each, self._device)
             for each in arrays(made.parameters, made.config, made.quantization, self._case.folder)
         )
+
+
+def _kernels(run: Callable[[], None], times: int) -> list[tuple[str, int, float]]:
+    """Of what ``run`` does so many ``times``: each kernel's name, how often it runs, and its seconds together."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        run()
+    kernels = [(each.key, each.count // times, each.device_time_total / times / 1e6) for each in found.key_averages()]
+    return sorted(kernels, key=lambda each: -each[2])
