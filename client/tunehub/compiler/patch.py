@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from tunehub.compiler.artifacts.store import ArtifactStore, store_of
 from tunehub.compiler.cuda.dependent_launch import with_dependent_launches
 from tunehub.compiler.cuda.side_by_side import SideBySide
 from tunehub.tir.lowering import PIPELINE, Factory, without_cleaning
@@ -36,7 +37,7 @@ class DefaultPipelinePatch:
         self._lock = threading.Lock()
         self._originals: tuple[Any, Any] | None = None
         self._lowering: Factory | None = None
-        self._kernels = SideBySide()
+        self._kernels = SideBySide(store=_store)
 
     @contextmanager
     def activate(self, hub: Hub) -> Iterator[None]:
@@ -127,6 +128,12 @@ class DefaultPipelinePatch:
         hub = self._open_hub(target)
         _last.set(hub)
         return hub
+
+
+def _store() -> ArtifactStore:
+    """What keeps machine code for the hub of the module that is lowered."""
+    hub = _active.get() or _last.get()
+    return store_of(None if hub is None else hub.options)
 
 
 def _lost_vectors(functions: Collection[str], reason: str) -> None:

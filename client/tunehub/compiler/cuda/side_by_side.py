@@ -5,7 +5,8 @@ TVM makes a runtime module for each target, and asks ``tvm_callback_cuda_compile
 makes it. So kernels are dealt to targets that differ in their tag alone, the source of each is asked for before TVM
 does, and threads compile it by the very callback, whosever that is; TVM then gets what they have made. In place of
 TVM's own callback NVRTC is asked without the headers that most kernels do not need (:mod:`tunehub.tir.cuda.nvrtc`): for
-9 modules of a ResNet-18 threads waited 25 s with them, and 1.9 s without.
+9 modules of a ResNet-18 threads waited 25 s with them, and 1.9 s without. What NVRTC makes is kept in the cache by its
+source (:mod:`tunehub.compiler.artifacts.store`), as long as the callback is TVM's own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from contextlib import suppress
 from threading import local
 from typing import TYPE_CHECKING, Any
 
+from tunehub.compiler.artifacts.kernels import KernelStore
+from tunehub.compiler.artifacts.store import ArtifactStore
 from tunehub.target.host import usable_threads
 from tunehub.tir.cuda.kept_loops import with_kept_loops
 from tunehub.tir.cuda.nvrtc import CALLBACK, asked_for, build_plain, own_architecture, split_source, without_header
@@ -38,10 +41,13 @@ class _SourceSeen(Exception):
 
 
 class SideBySide:
-    """Compiles ahead in ``threads`` threads (None: as many as there are processors)."""
+    """Compiles ahead in ``threads`` threads (None: as many as there are processors); ``store`` gives what keeps machine
+    code of the compile that is going on, None: nothing does."""
 
-    def __init__(self, threads: int | None = None) -> None:
+    def __init__(self, threads: int | None = None, store: Callable[[], ArtifactStore] | None = None) -> None:
         """Nothing is started, and TVM is as it is, until a module for CUDA is compiled."""
+        self._store = store
+        self._kept: KernelStore | None = None
         self._threads = min(threads or usable_threads(), _MOST_MODULES)
         self._pool: ThreadPoolExecutor | None = None
         self._original: Any = None
@@ -84,7 +90,7 @@ class SideBySide:
         if self._pool is not None:
             _register(self._original)
             self._pool.shutdown(wait=False, cancel_futures=True)
-        self._pool, self._original, self._plain = None, None, None
+        self._pool, self._original, self._plain, self._kept = None, None, None, None
         self._made.clear()
 
     def _begin(self, mod: IRModule) -> None:
@@ -100,6 +106,8 @@ class SideBySide:
             self._pool = ThreadPoolExecutor(self._threads)
             _register(self._compile)
             self._plain = self._plain_header() if quick else None
+            store = self._store() if self._store is not None and quick else None
+            self._kept = KernelStore(store) if store is not None and store.is_used else None
         arguments = self._source(lambda: tvm_ffi.get_global_func("target.build.cuda")(mod, target))
         if arguments is not None:
             self._made[str(arguments[0])] = self._pool.submit(self._machine_code, target, arguments)
@@ -122,6 +130,18 @@ class SideBySide:
         return found
 
     def _machine_code(self, target: Target, arguments: tuple[object, ...]) -> Any:
+        if self._kept is None:
+            return self._compiled(target, arguments)
+        source = str(arguments[0])
+        arch = own_architecture(source, str(target.attrs["arch"]))
+        known = self._kept.machine_code(source, arch)
+        if known is not None:
+            return bytearray(known)
+        made = self._compiled(target, arguments)
+        self._kept.keep(source, arch, bytes(made))
+        return made
+
+    def _compiled(self, target: Target, arguments: tuple[object, ...]) -> Any:
         if self._plain is not None:
             source = str(arguments[0])
             found = without_header(source, self._plain, own_architecture(source, str(target.attrs["arch"])))

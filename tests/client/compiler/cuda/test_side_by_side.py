@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from tvm import te
 from tvm.support import nvcc
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 
+from tunehub.compiler.artifacts.store import ArtifactStore
 from tunehub.compiler.cuda.side_by_side import SideBySide, dealt, lowered_apart
 from tunehub.tir.cuda import nvrtc
 from tunehub.tir.lowering import PIPELINE
@@ -208,6 +211,46 @@ def test_in_place_of_tvms_own_callback_headers_are_left_out_where_they_can_be(
     assert cuda.got == [expected] * 2
     assert len(sources) == 2 and not any("#include" in source for source in sources)
     assert tvm_ffi.get_global_func(CALLBACK).same_as(nvcc.tvm_callback_cuda_compile)
+
+
+@pytest.mark.usefixtures("_tvms_own")
+def test_machine_code_is_taken_from_the_cache_unless_it_is_damaged(
+    cache: Path, cuda: _Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources: list[str] = []
+
+    def compiled(source: str, _arch: str) -> bytes:
+        sources.append(source)
+        return b"code"
+
+    monkeypatch.setattr(nvrtc, "_without_headers", compiled)
+
+    def build() -> int:
+        tvm_ffi.register_global_func(CALLBACK, nvcc.tvm_callback_cuda_compile, override=True)
+        before, lowering = len(sources), PIPELINE_MAP[PIPELINE]
+        compiler = SideBySide(2, partial(ArtifactStore, cache, 1 << 20))
+        _built(4, monkeypatch, compiler)
+        compiler.close()
+        monkeypatch.setitem(PIPELINE_MAP, PIPELINE, lowering)
+        return len(sources) - before
+
+    assert [build(), build()] == [2, 0] and cuda.got == [b"code"] * 4
+    kept = list((cache / "kernels").glob("*.cubin"))
+    kept[0].write_bytes(b"not that")
+    assert build() == 1 and cuda.got[4:] == [b"code"] * 2
+    monkeypatch.setattr("tunehub.compiler.artifacts.kernels.compiler_identity", lambda: "another NVRTC")
+    assert build() == 2
+
+
+@pytest.mark.usefixtures("_tvms_own")
+def test_what_a_callback_of_somebody_else_makes_is_not_kept(
+    cache: Path, cuda: _Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tvm_ffi.register_global_func(CALLBACK, cuda.compile, override=True)
+    compiler = SideBySide(2, partial(ArtifactStore, cache, 1 << 20))
+    _built(4, monkeypatch, compiler)
+    compiler.close()
+    assert cuda.asked and not cache.exists()
 
 
 @pytest.fixture
