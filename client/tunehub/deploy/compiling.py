@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunehub import api
-from tunehub.compiler.artifacts.libraries import kept_compile
 from tunehub.compiler.hub import open_hub
+from tunehub.compiler.libraries.keeping import kept_compile
 from tunehub.deploy.embedding import interface_of, weight_bytes, with_interface
 from tunehub.deploy.interface import Interface
 from tunehub.deploy.library import copy_library, find_linker, write_library
@@ -115,7 +115,7 @@ def compile_library(
 
 def _what(mod: IRModule, linker: str, specialize: Sizes | None) -> dict[str, Any]:
     """What is compiled, in JSON's types."""
-    from tunehub.compiler.artifacts.inputs import module_digest
+    from tunehub.compiler.libraries.inputs import module_digest
 
     sizes = {name: list(each) for name, each in (specialize or {}).items()}
     return {"module": module_digest(mod), "linker": linker, "sizes": sizes}

@@ -12,8 +12,8 @@ import msgspec
 import tvm
 
 from tunehub import api
-from tunehub.compiler.artifacts.libraries import kept_compile
 from tunehub.compiler.hub import open_hub
+from tunehub.compiler.libraries.keeping import kept_compile
 from tunehub.deploy.library import copy_library, found_linker, write_library
 from tunehub.graph.steps.writing import with_steps
 from tunehub.models.description import ModelDescription, load_described, with_description

@@ -1,1 +1,1 @@
-"""Compiled code that is kept in the cache: libraries of models, and machine code of GPU kernels."""
+"""Files of compiled code in the cache: the store, and machine code of GPU kernels in it."""

@@ -72,12 +72,12 @@ class KeptCompile:
 
 
 def kept_compile(hub: Hub, target: Target, what: Callable[[], Mapping[str, Any]]) -> KeptCompile:
-    """The compile of `what` (:func:`tunehub.compiler.artifacts.inputs.compile_key`) for `target` with `hub`, which has
+    """The compile of `what` (:func:`tunehub.compiler.libraries.inputs.compile_key`) for `target` with `hub`, which has
     compiled nothing yet."""
     store, told = store_of(hub.options), hub.told()
     key = None
     if store.is_used:
-        from tunehub.compiler.artifacts.inputs import compile_key
+        from tunehub.compiler.libraries.inputs import compile_key
 
         try:
             key = compile_key(hub, target, what())

@@ -16,9 +16,9 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 import tvm
 from tvm import relax
 
-from tunehub.compiler.artifacts import inputs
-from tunehub.compiler.artifacts.inputs import compile_key, module_digest
 from tunehub.compiler.hub import open_hub
+from tunehub.compiler.libraries import inputs
+from tunehub.compiler.libraries.inputs import compile_key, module_digest
 from tunehub_registry.target import TargetDescriptor
 
 from ...conftest import RegistryFolder, lines, make_record
@@ -73,7 +73,7 @@ def test_other_attributes_and_which_constants_are_one_are_other_digests() -> Non
 def test_the_digest_is_the_same_in_every_process() -> None:
     program = f"import sys; sys.path[:0] = {sys.path!r}\n" + (
         "import tvm; from tvm import relax; import numpy as np\n"
-        "from tunehub.compiler.artifacts.inputs import module_digest\n"
+        "from tunehub.compiler.libraries.inputs import module_digest\n"
         "a = relax.const(np.ones(3, 'float32'))\n"
         "builder = relax.BlockBuilder()\n"
         "with builder.function('main', []):\n"

@@ -1,0 +1,1 @@
+"""Libraries of whole models that are kept, by all that a compile reads."""
