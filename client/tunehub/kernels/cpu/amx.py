@@ -1,10 +1,11 @@
 """Tiles of AMX: instructions that multiply 16 rows of data with 16 × 16 groups of weights, in a block of loops' place.
 
-Eight registers hold tiles of at most 16 rows of 64 bytes: most often four have sums, two have rows of data, and two
-have weights, so that each tile is used twice (:mod:`tunehub.kernels.cpu.tile_pieces`). How many rows each has is
-configured for each thread, and Linux wants to be asked once for each process (``arch_prctl``): both are done by a
-function of LLVM IR that is imported with the kernel. Where the CPU or Linux has no AMX, plain loops beside the
-instructions compute the same, and one line on stderr says so.
+Eight registers hold tiles of at most 16 rows of 64 bytes: most often four have accumulators, two have rows of data, and
+two have weights, so that each tile is used twice (:mod:`tunehub.kernels.cpu.tile_pieces`; Intel's Optimization
+Reference Manual, "Intel Advanced Matrix Extensions", has this 2 × 2 blocking). How many rows each has is configured for
+each thread, and Linux wants to be asked once for each process (``arch_prctl``): both are done by a function of LLVM IR
+that is imported with the kernel. Where the CPU or Linux has no AMX, plain loops beside the instructions compute the
+same, and one line on stderr says so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The schedule of :func:`tunehub.kernels.te.attention.attention`: a few queries of a head after the other."""
+"""The schedule of :func:`tunehub.kernels.te.attention.attention`: a few queries of a head after the other.
+
+All scores of a task stay in cache, so that their softmax is the plain one; results are divided by sums of weights at
+the end (Dao et al. 2022, arXiv 2205.14135).
+"""
 
 from __future__ import annotations
 
@@ -66,12 +70,14 @@ def schedule_attention(mod: IRModule, machine: Machine) -> Schedule:
     """The schedule: keys copied and tasks done on all threads, what is between in vectors."""
     names = _names(mod)
     by = _groups(names)
+    # Step 1. Keys, values and masks are copied in groups of vectors, once for all queries of a head.
     # TVM's own loops, by which schedules are verified, keep in float32 what is rounded within the kernel
     rounds = by is not None and by.kind == NARROW
     schedule = open_schedule(main_module(mod["main"].with_attr(PRECISION, NARROW)) if rounds else mod)
     for name in names:
         if name in (KEYS, VALUES) or name.startswith(OPERAND):
             _copied(schedule, schedule.get_sblock(name), machine, None if name.startswith(OPERAND) else by)
+    # Step 2. Tasks: a few queries of a head, with all that is between in their loops: scores, softmax, weighted values.
     *lead, task = _result(schedule, machine)
     if by is None:
         return _wide(schedule, lead, task, machine)

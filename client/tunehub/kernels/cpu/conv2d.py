@@ -3,10 +3,11 @@
 Those of integers (`tunehub_conv2d_int8`) have the same structure with :mod:`tunehub.kernels.cpu.dot_product` in place
 of multiply-adds, each step taking the products of a group.
 
-The structure is that of AutoTVM's x86 templates (``topi/x86/conv2d_avx_common.py`` and ``conv2d_avx_1x1.py``): sums of
-``columns`` output columns times ``blocks`` blocks of output channels stay in vector registers while the reduction
-runs; each step multiplies vectors of weights by single elements of the input. Rows that ``columns`` does not divide
-have a remainder with code of its own (TVM's LoopPartition), so that widths that are primes run well too.
+The structure is that of AutoTVM's x86 templates (``topi/x86/conv2d_avx_common.py`` and ``conv2d_avx_1x1.py``; Liu et
+al. 2019, "Optimizing CNN Model Inference on CPUs", arXiv 1809.02697): accumulators of ``columns`` output columns times
+``blocks`` blocks of output channels stay in vector registers while the reduction runs; each step multiplies vectors of
+weights by single elements of the input. Rows that ``columns`` does not divide have a remainder with code of its own
+(TVM's LoopPartition), so that widths that are primes run well too.
 A convolution with a 1×1 kernel, unit strides and no padding has one row of all pixels, cut into rows of any divisor.
 """
 
@@ -202,15 +203,18 @@ def lacks(workload: Conv2dWorkload, target: Target) -> str | None:
 def apply(mod: IRModule, workload: Conv2dWorkload, knobs: Conv2dKnobs) -> Schedule:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     _check(workload, knobs)
+    # Step 1. Producers are inlined; all that follows is one block, the epilogue.
     schedule, anchor = opened(mod, workload.anchor, workload.around)
     last = gather_epilogue(schedule, workload.around, anchor)
     if workload.group > 1:
         anchor = set_groups_apart(schedule, anchor, lanes=4)
+    # Step 2. Register tiles, outer loops among threads; the epilogue reads a tile while it is in registers.
     tile = _tile(schedule, anchor, workload, knobs)
     schedule.reverse_compute_at(last, tile.at, preserve_unit_loops=True)
     if knobs.parallel:
         schedule.parallel(tile.outer)
     vectorize_epilogue(schedule, last)
+    # Step 3. Accumulators zeroed before the reduction; multiply-adds of vectors, or the instruction for groups.
     begun = schedule.decompose_reduction(anchor, tile.reduction)
     if workload.group > 1:
         if workload.paired:
@@ -219,6 +223,7 @@ def apply(mod: IRModule, workload: Conv2dWorkload, knobs: Conv2dKnobs) -> Schedu
             dot_product.multiply_integers(schedule, anchor, workload.outputs[1], workload.group)
         (begun,) = schedule.get_child_blocks(begun)
     unroll_and_vectorize(schedule, schedule.get_loops(begun)[-3:])
+    # Step 4. Padding where the input is read, or copied before; code of its own for the last tile of a row.
     place_pad(schedule, workload.around.pad, knobs.padding, tile.outer, parallel=knobs.parallel)
     if workload.width(knobs.row) % knobs.columns:
         schedule.annotate(tile.at, "pragma_loop_partition_hint", 1)

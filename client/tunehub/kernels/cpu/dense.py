@@ -1,9 +1,10 @@
 """Matmuls: with packed constant weights (``tunehub_dense``), and batched ones of two activations (``matmul``).
 
-The structure is that of :mod:`tunehub.kernels.cpu.conv2d`: sums of ``columns`` rows of the result times ``blocks``
-vectors of outputs stay in registers while the reduction runs (``topi/x86/dense.py``, ``dense_pack``). Packed weights
-``[N/o, K, o]`` come from :func:`tunehub.kernels.te.weights.pack_dense_weight`; the second operand of a plain
-``matmul`` is read as it is, which suits vectors along its last axis.
+The structure is that of :mod:`tunehub.kernels.cpu.conv2d`: accumulators of ``columns`` rows of the result times
+``blocks`` vectors of outputs stay in registers while the reduction runs (``topi/x86/dense.py``, ``dense_pack``; the
+micro-kernel of Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication"). Packed weights ``[N/o,
+K, o]`` come from :func:`tunehub.kernels.te.weights.pack_dense_weight`; the second operand of a plain ``matmul`` is read
+as it is, which suits vectors along its last axis.
 """
 
 from __future__ import annotations
@@ -162,16 +163,19 @@ def lacks(workload: DenseWorkload, target: Target) -> str | None:
 def apply(mod: IRModule, workload: DenseWorkload, knobs: DenseKnobs) -> Schedule:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     _check(workload, knobs)
+    # Step 1. Producers are inlined; all that follows is one block, the epilogue.
     schedule, anchor = opened(mod, workload.anchor, workload.around)
     around = _filled_up(schedule, anchor, workload, knobs)
     last = gather_epilogue(schedule, around, anchor)
     if workload.group > 1:
         anchor = set_groups_apart(schedule, anchor, lanes=-3)
+    # Step 2. Register tiles, outer loops among threads; the epilogue reads a tile while it is in registers.
     outer, at, reduction = _tile(schedule, anchor, workload, knobs)
     schedule.reverse_compute_at(last, at, preserve_unit_loops=True)
     if knobs.parallel:
         schedule.parallel(outer)
     _vectorize_epilogue(schedule, last, knobs, packed=workload.packed is not None)
+    # Step 3. Accumulators zeroed before the reduction; multiply-adds of vectors, or the instruction for groups.
     begun = schedule.decompose_reduction(anchor, reduction)
     if workload.group > 1:
         if workload.paired:
@@ -180,6 +184,7 @@ def apply(mod: IRModule, workload: DenseWorkload, knobs: DenseKnobs) -> Schedule
             dot_product.multiply_integers(schedule, anchor, knobs.lanes, workload.group)
         (begun,) = schedule.get_child_blocks(begun)
     unroll_and_vectorize(schedule, schedule.get_loops(begun)[-3:])
+    # Step 4. Operands that are filled up; code of its own for the last rows.
     if workload.around.pad is not None:
         _widened(schedule, schedule.get_sblock(workload.around.pad), knobs)
     if knobs.row % knobs.columns:

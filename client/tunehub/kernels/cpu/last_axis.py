@@ -125,12 +125,15 @@ def apply(mod: IRModule, workload: LastAxisWorkload, knobs: LastAxisKnobs) -> Sc
     last = schedule.get_sblock(workload.blocks[-1].name)
     if workload.blocks[-1].reduction:
         last = schedule.cache_write(last, 0, "global")
+    # Step 1. A reduction in vectors becomes partial sums in lanes, and their sum.
     steps = [part for block in workload.blocks for part in _parts(schedule, block, knobs)]
+    # Step 2. All steps of a row in its loop; rows among threads.
     outer = _row_loop(schedule, last, workload)
     kept = [block for block in reversed(steps) if not _is_last(schedule, block, last)]
     moved = [block for block in kept if _moved(schedule, block, outer)]
     if knobs.parallel:
         schedule.parallel(outer)  # decomposing comes later: parallel wants reductions in one block
+    # Step 3. Vectors along the row.
     for block in [*moved, last]:
         _vectorize(schedule, block, workload, knobs)
     return schedule

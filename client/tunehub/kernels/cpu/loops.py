@@ -120,12 +120,14 @@ def apply(mod: IRModule, workload: LoopsWorkload, knobs: LoopsKnobs) -> Schedule
     spatial = workload.main.nest.spatial
     require(knobs.row < max(1, len(spatial)), f"row: there are {len(spatial)} loops over results")
     require(workload.gains, "this function is no faster than with TVM's own loops")
+    # Step 1. Cheap steps are inlined.
     schedule = open_schedule(mod)
     for name in workload.inlined:
         schedule.compute_inline(schedule.get_sblock(name))
     for stage in workload.stages:
         if not stage.nest.extents:  # TVM's rfactor fails beside a block without a loop
             schedule.add_unit_loop(schedule.get_sblock(stage.nest.name))
+    # Step 2. Each step that remains by the rule of its kind: a map, columns, dots, or one element after the other.
     for stage in workload.stages:
         rows = knobs.rows if stage is workload.main else 1
         if stage.packing is not None:

@@ -197,9 +197,11 @@ def lacks(workload: TileWorkload, target: Target) -> str | None:
 def apply(mod: IRModule, workload: TileWorkload, knobs: MatrixTileKnobs) -> Schedule:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     _check(workload, knobs)
+    # Step 1. Producers are inlined; all that follows is one block, the epilogue.
     schedule, anchor = opened(mod, workload.anchor, workload.around)
     matrices = _matrices(schedule, anchor, workload, knobs)
     last = gather_epilogue(schedule, workload.around, anchor)
+    # Step 2. Tasks of rows times blocks of outputs, among threads; the epilogue after each.
     head, inside = _tile(schedule, anchor, workload, knobs)
     block = schedule.blockize(inside)
     task = schedule.fuse(*head)
@@ -209,6 +211,7 @@ def apply(mod: IRModule, workload: TileWorkload, knobs: MatrixTileKnobs) -> Sche
     *_, innermost = schedule.get_loops(last)
     if int(schedule.get(innermost).extent) % TILE == 0:
         schedule.vectorize(schedule.split(innermost, [None, TILE])[1])
+    # Step 3. Tiles of AMX in place of the loops inside of a task: zero, load, multiply, store.
     multiply_by_tiles(schedule, block, task, matrices)
     place_pad(schedule, workload.around.pad, "whole", task, parallel=knobs.parallel)
     finish_rest(schedule, workload.around, parallel=knobs.parallel)

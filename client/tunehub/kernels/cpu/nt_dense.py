@@ -136,12 +136,14 @@ def apply(mod: IRModule, workload: NtDenseWorkload, knobs: NtDenseKnobs) -> Sche
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     require(workload.length % knobs.rows == 0, f"rows: {knobs.rows} does not divide {workload.length}")
     require(workload.outputs % knobs.columns == 0, f"columns: {knobs.columns} does not divide {workload.outputs}")
+    # Step 1. Producers and all but the last consumer are inlined.
     schedule = open_schedule(mod)
     sums, total = schedule.get_sblock(SUMS), schedule.get_sblock(TOTAL)
     for name in (*workload.producers, *workload.consumers[:-1]):
         inline(schedule, name)
     follows = workload.consumers[-1:]
     last = schedule.get_sblock(follows[0]) if follows else schedule.cache_write(total, 0, "global")
+    # Step 2. Register tiles of rows times columns; columns first among threads, as weights are read once.
     *leading, column = schedule.get_loops(last)
     leading[workload.axis], rows = schedule.split(leading[workload.axis], [None, knobs.rows])
     outer, columns = schedule.split(column, [None, knobs.columns])
@@ -151,8 +153,10 @@ def apply(mod: IRModule, workload: NtDenseWorkload, knobs: NtDenseKnobs) -> Sche
         schedule.compute_at(block, shared, preserve_unit_loops=True)
     if knobs.parallel:
         schedule.parallel(shared)
+    # Step 3. A vector of partial sums for each result of a tile, zeroed before the reduction.
     unroll_and_vectorize(schedule, [rows, columns])
     _accumulate(schedule, sums)
+    # Step 4. The lanes of each vector are added up.
     for loop in schedule.get_loops(total)[1:-1]:
         schedule.unroll(loop)
     sum_lanes(schedule, total)

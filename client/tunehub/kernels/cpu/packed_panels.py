@@ -1,5 +1,6 @@
 """Products of many rows of activations with packed weights: a panel of weights is unpacked once for a block of rows,
-with outputs in the lanes of vectors, and multiplied by a micro-kernel that keeps a tile of results in registers.
+with outputs in the lanes of vectors, and multiplied by a micro-kernel that keeps a tile of results in registers (the
+loops around the micro-kernel of Goto and van de Geijn 2008, where packing is unpacking).
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Positions applied to queries and keys on CPUs: sines and cosines, which all heads of a token share, are computed once
-a token. TVM's function computes them anew for each head, which takes longer than attention itself."""
+"""Rotary positions (Su et al. 2021, "RoFormer", arXiv 2104.09864) of queries and keys on CPUs: sines and cosines,
+which all heads of a token share, are computed once a token. TVM's function computes them anew for each head, which
+takes longer than attention itself."""
 
 from __future__ import annotations
 

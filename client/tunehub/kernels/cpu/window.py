@@ -116,8 +116,10 @@ def default_knobs(workload: WindowWorkload, machine: Machine) -> WindowKnobs:
 def apply(mod: IRModule, workload: WindowWorkload, knobs: WindowKnobs) -> Schedule:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     _check(workload, knobs)
+    # Step 1. Producers are inlined; all that follows is one block, the epilogue.
     schedule, anchor = opened(mod, workload.anchor, workload.around)
     last = gather_epilogue(schedule, workload.around, anchor)
+    # Step 2. Register tiles of columns times a block of channels; rows of results among threads.
     n, c, oh, ow, lanes, kh, kw = schedule.get_loops(anchor)
     outer_column, column = schedule.split(ow, [None, knobs.columns])
     schedule.reorder(n, c, oh, outer_column, kh, kw, column, lanes)
@@ -129,10 +131,12 @@ def apply(mod: IRModule, workload: WindowWorkload, knobs: WindowKnobs) -> Schedu
     if knobs.parallel:
         schedule.parallel(outer)
     vectorize_epilogue(schedule, last)
+    # Step 3. Accumulators begin before the window's rows.
     initial = schedule.decompose_reduction(anchor, kh)
     unroll_and_vectorize(schedule, schedule.get_loops(initial)[-2:])
     if knobs.unroll:
         schedule.unroll(kh)
+    # Step 4. Padding where the input is read, or copied before; code of its own for the last tile of a row.
     place_pad(schedule, workload.around.pad, knobs.padding, outer, parallel=knobs.parallel)
     if workload.columns % knobs.columns:
         schedule.annotate(outer_column, "pragma_loop_partition_hint", 1)

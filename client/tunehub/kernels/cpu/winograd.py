@@ -217,8 +217,12 @@ def apply(mod: IRModule, workload: WinogradWorkload, knobs: WinogradKnobs) -> Sc
     names = [RESULT, *around.consumers]
     for name in names[:-1]:
         inline(schedule, name)
+    # From the last step to the first, each within the group of tiles of the one behind (Lavin and Gray 2016):
+    # Step 3. Y = Aᵀ M A, and what is fused behind.
     group = _results(schedule, schedule.get_sblock(names[-1]), workload, knobs)
+    # Step 2. M = U · V at each place of a tile: matmuls along input channels.
     _products(schedule, workload, knobs, group)
+    # Step 1. V = Bᵀ d B.
     _tiles_of_image(schedule, knobs, group)
     if workload.pad is not None:
         _padded(schedule, schedule.get_sblock(workload.pad), knobs, group)

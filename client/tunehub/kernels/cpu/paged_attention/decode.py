@@ -1,6 +1,7 @@
 """Attention of one query of each sequence: vectors lie along the depth of heads, and those of heads that share keys are
 computed together, a page at a time. Keys of a sequence are divided into ``parts`` where there are more threads than
-heads of keys; their results are merged behind.
+heads of keys; their results are merged behind (flash-decoding, Dao et al. 2023, with the online softmax of Milakov and
+Gimelshein 2018, arXiv 1805.02867).
 """
 
 from __future__ import annotations
@@ -124,12 +125,14 @@ class _Heads:
         """A query and a block of keys."""
         from tvm import tirx
 
+        # Step 1. Scores, a vector of partial sums for each key; those of keys behind the last are masked.
         statements = VECTORS.clear(self.scores)
         for vector in range(self.attention.vectors):
             query = load(self.queries, self._of(row, vector))
             statements += [
                 VECTORS.add(score, query * self._cached(KEYS, key, vector)) for key, score in enumerate(self.scores)
             ]
+        # Step 2. Online softmax: the new row_max, by which all before is corrected, weights, and row_sum.
         lanes, score = VECTORS.ramp(row * LANES), self.scores[0]
         seen = VECTORS.ramp(0) <= VECTORS.all(load(self.block, 1))
         statements += [
@@ -145,6 +148,7 @@ class _Heads:
             store(self.total, [lanes], load(self.total, lanes) * VECTORS.get(self.before) + VECTORS.get(score)),
             store(self.weights, [VECTORS.ramp(0)], VECTORS.get(score)),
         ]
+        # Step 3. Outputs, corrected, and weighted values.
         return sequence(statements, self._outputs(row))
 
     def _outputs(self, row: PrimExpr) -> list[Stmt]:

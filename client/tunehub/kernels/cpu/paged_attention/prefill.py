@@ -1,4 +1,5 @@
-"""Attention of many queries: flash attention, with a tile of sixteen queries in the lanes of vectors.
+"""Attention of many queries: FlashAttention-2 (Dao 2023, arXiv 2307.08691), with a tile of sixteen queries in the lanes
+of vectors.
 
 Queries of a tile are of one sequence and of heads that share keys; they are transposed once. Of a block of keys and
 values each element is multiplied with all of them, so that neither products nor the softmax add up across lanes.
@@ -93,11 +94,14 @@ class _QueryTile:
         length = attention.length(at)
         blocks = tirx.floordiv(load(self.seen, LANES - 1), BLOCK) + 1
         return sequence(
+            # Step 1. Queries of the tile, transposed; row_max, row_sum and outputs begin.
             serial("lane", LANES, lambda lane: self._query(lane, begin, rows, first, length)),
             VECTORS.set(self.largest, VECTORS.all(LEAST)),
             VECTORS.set(self.total, VECTORS.all(0.0)),
             serial("element", attention.depth, lambda each: store(self.outputs, [_at(each)], VECTORS.all(0.0))),
+            # Step 2. Block by block of keys and values: scores, online softmax, outputs.
             serial("block", blocks, lambda block: self._block(at, block, length)),
+            # Step 3. Outputs divided by row_sum.
             serial("lane", LANES, lambda lane: self._result(lane, begin, rows, first)),
         )
 

@@ -1,5 +1,8 @@
 """The schedule of a product with few rows: blocks of threads along its columns, in each of them the kernel's source in
-place of the anchor block, and the epilogue where results are written."""
+place of the anchor block, and the epilogue where results are written.
+
+The kernels stream weights from memory once, stages ahead by ``cp.async``, and dequantise them in registers between
+``ldmatrix`` and ``mma.sync``, as Marlin does (Frantar et al. 2024, arXiv 2408.11743); weights lie as they come."""
 
 from __future__ import annotations
 

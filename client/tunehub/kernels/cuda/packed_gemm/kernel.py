@@ -1,6 +1,7 @@
 """A persistent, warp-specialised product of an open number of rows with quantised weights: as
 :mod:`tunehub.kernels.cuda.gemm.hopper.open_bulk`, but packed weights come by TMA as they lie, and consumers dequantise
-them in registers, which are the left operand of ``wgmma``: out^T = W · x^T. x in shared memory is the right one."""
+them in registers, which are the left operand of ``wgmma``: out^T = W · x^T. x in shared memory is the right one, as in
+CUTLASS's products of mixed types for Hopper."""
 
 from __future__ import annotations
 
@@ -150,7 +151,7 @@ class _PackedWriter(_OpenBulkWriter):
             stage, before = (at + i) % tile.stages, (at + i + (tile.stages - 1)) % tile.stages
             start = stage * tile.stage_bytes
             own = start + tile.x_bytes + self.thread // WARPGROUP * (tile.columns * tile.row_bytes)
-            return sequence(
+            return sequence(  # wait for a stage, dequantise and multiply it, and release the one before
                 [
                     mbarrier_wait()(self._full_barrier(stage), (at + i) // tile.stages % 2),
                     packed.products()(sums, state, self._address(own), self._address(start), scales, column, first + i),

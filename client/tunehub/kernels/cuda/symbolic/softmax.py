@@ -1,5 +1,6 @@
 """Softmax along an axis of unknown extent on CUDA: a block of two warps for each row, which it reads from memory three
-times. TVM's own schedule has 256 threads for a row of any length."""
+times: row_max, row_sum, quotients (the safe softmax of Milakov and Gimelshein 2018, arXiv 1805.02867). TVM's own
+schedule has 256 threads for a row of any length."""
 
 from __future__ import annotations
 
@@ -25,13 +26,15 @@ def by_rows(mod: IRModule) -> Schedule | None:
     blocks = [schedule.get(block) for block in found]
     if [reduces(block) for block in blocks] != _STEPS or not _is_softmax(blocks):
         return None
-    largest, exponentials, sums, quotients = found
+    row_max, exponentials, row_sum, quotients = found
+    # Step 1. A block of threads for each row of quotients.
     schedule.compute_inline(exponentials)
     *outer, last = schedule.get_loops(quotients)
     row = schedule.fuse(*outer)
     schedule.bind(row, "blockIdx.x")
     in_threads(schedule, last, _THREADS)
-    reduce_beside(schedule, [largest, sums], row, _THREADS)
+    # Step 2. Both reductions of the row by the same threads.
+    reduce_beside(schedule, [row_max, row_sum], row, _THREADS)
     return schedule
 
 

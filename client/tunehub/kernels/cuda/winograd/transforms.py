@@ -96,6 +96,7 @@ def _scheduled(mod: IRModule, names: list[str], device: GpuDevice) -> Schedule:
 
 
 def _image(schedule: Schedule, device: GpuDevice) -> None:
+    """``V = Bᵀ d B``: a thread has a tile of a channel in registers."""
     block = schedule.get_sblock(TRANSFORMED)
     *image, place, channel, tile = schedule.get_loops(block)
     schedule.reorder(*image, channel, tile, place)

@@ -1,7 +1,7 @@
 """A persistent, warp-specialised product whose operands come by TMA, written as :mod:`.kernel` is: a producer, one
 thread, loads boxes of both operands, all other warpgroups, the consumers, multiply. Blocks of a cluster load what they
 have in common once, by multicast. A block computes one tile after the other; boxes of the next one arrive during the
-epilogue of the last."""
+epilogue of the last. CUTLASS calls it ``KernelTmaWarpSpecializedPersistent``."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A block of threads computes ``rows`` x ``columns`` results. Operands come into shared memory 128 bytes of K at a time,
 by ``cp.async``, into a ring of ``stages``; rows of 128 bytes are swizzled as ``wgmma`` asks for. While the mainloop
 multiplies one stage, copies of later ones are under way. The epilogue takes accumulators through shared memory, where
-operands were, to whatever follows.
+operands were, to whatever follows. The loop is that of CUTLASS's ``MainloopSm90CpAsyncGmmaSs``.
 """
 
 from __future__ import annotations
