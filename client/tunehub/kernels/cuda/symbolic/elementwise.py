@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tunehub.tir.types import IRModule, SBlock, Schedule
 
 NAME = "elementwise"
-_VECTOR = 8  # elements of two bytes
+VECTOR = 8  # elements of two bytes
 _THREADS = (256, 224, 192, 160, 128)  # of a block: as many as divide the vectors of a row
 
 
@@ -48,7 +48,7 @@ def by_vectors(mod: IRModule) -> Schedule | None:
     blocks = [schedule.get(block) for block in found]
     given = {hash(each) for each in parameters(mod["main"])}
     *before, last = found
-    threads = _threads(blocks[-1])
+    threads = vector_threads(blocks[-1])
     if threads is None or any(map(reduces, blocks)) or not all(_is_plain(each) for each in blocks):
         return None
     copies = [at for at, block in enumerate(blocks[:-1]) if _copies(block, given)]
@@ -59,7 +59,7 @@ def by_vectors(mod: IRModule) -> Schedule | None:
             schedule.compute_inline(block)
     written = schedule.cache_write(last, 0, "local")
     *outer, along = schedule.get_loops(written)
-    parts, inside, vector = schedule.split(along, [None, threads, _VECTOR])
+    parts, inside, vector = schedule.split(along, [None, threads, VECTOR])
     schedule.bind(schedule.fuse(*outer), "blockIdx.x")
     schedule.bind(parts, "blockIdx.y")
     schedule.bind(inside, "threadIdx.x")
@@ -73,12 +73,12 @@ def by_vectors(mod: IRModule) -> Schedule | None:
     return schedule
 
 
-def _threads(block: SBlock) -> int | None:
+def vector_threads(block: SBlock) -> int | None:
     """Of a block of threads for a row of the results of ``block``; None where vectors do not divide it."""
     length, dtype = integer(block.iter_vars[-1].dom.extent), str(buffer_kind(buffer_of(block.writes[0])).dtype)
-    if length is None or length % _VECTOR or dtype not in ("float16", "bfloat16"):
+    if length is None or length % VECTOR or dtype not in ("float16", "bfloat16"):
         return None
-    return next((threads for threads in _THREADS if length // _VECTOR % threads == 0), None)
+    return next((threads for threads in _THREADS if length // VECTOR % threads == 0), None)
 
 
 def _is_plain(block: SBlock) -> bool:
@@ -100,7 +100,7 @@ def _copies(block: SBlock, given: set[int]) -> bool:
     buffer, at, last = buffer_kind(buffer_of(value)), value.indices[-1], block.iter_vars[-1].var
     same_type = str(buffer.dtype) == str(buffer_kind(buffer_of(block.writes[0])).dtype)
     width, begin = integer(buffer.shape[-1]), 0 if at.same_as(last) else _added_to(at, last)
-    return same_type and width is not None and width % _VECTOR == 0 and begin is not None and begin % _VECTOR == 0
+    return same_type and width is not None and width % VECTOR == 0 and begin is not None and begin % VECTOR == 0
 
 
 def _added_to(index: Any, variable: Any) -> int | None:

@@ -28,7 +28,7 @@ from tunehub.kernels.cuda.gemm.tiles import (
 )
 from tunehub.kernels.cuda.open_function import OpenFunction, open_function
 from tunehub.kernels.cuda.pieces import NotPiecesError, blocks_of
-from tunehub.kernels.cuda.symbolic import row_reductions, softmax
+from tunehub.kernels.cuda.symbolic import row_norms, row_reductions, softmax
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.kernels.devices.known import device_of
 from tunehub.tir.branches import SizeBranch, joined, size_of
@@ -86,7 +86,7 @@ def by_size(function: PrimFunc, target: Target, static: Static, *, splits_k: boo
     """
     whole = open_function(function)
     found = _of_one_symbol(function, target) if whole is None else _in_pieces(whole, target, static, splits_k)
-    for rows in (softmax, row_reductions) if found is None else ():
+    for rows in (softmax, row_reductions, row_norms) if found is None else ():
         if (schedule := rows.by_rows(main_module(function))) is not None:
             found = SizedFunction(mod=schedule.mod)
             break
