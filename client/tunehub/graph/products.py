@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
-from tvm import relax, te
+from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.kernel_calls import Kernels, rewritten
@@ -31,6 +31,7 @@ from tunehub.kernels.cuda.gemm.hopper.rule import serves
 from tunehub.kernels.cuda.gemm.hopper.tf32 import rounded
 from tunehub.kernels.cuda.low_batch.product import MOST_ROWS, has_low_batch
 from tunehub.kernels.cuda.low_batch.weights import Format, dequantised
+from tunehub.kernels.te.products import NAME, nt_matmul
 from tunehub.tir.nodes import (
     constant_array,
     is_constant,
@@ -43,14 +44,13 @@ from tunehub.tir.nodes import (
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Call, Expr
-    from tunehub.tir.types import IRModule, PassContext, PrimExpr, Tensor
+    from tunehub.tir.types import IRModule, PassContext, Tensor
 
 _HALF = ("float16",)
 _NARROW = (*_HALF, "bfloat16")
 _SUM = "float32"
 _CONVOLUTIONS = {f"relax.nn.{name}": getattr(relax.op.nn, name) for name in ("conv1d", "conv2d", "conv3d")}
 _MOST_OF_GROUP = 32  # products that are added up in float16 where there are groups
-_NAME = "NT_matmul"  # as MLC-LLM and TVM's FuseTransposeMatmul call it
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.gpu_products")  # type: ignore[untyped-decorator]
@@ -92,21 +92,21 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         few = rows is not None and rows <= MOST_ROWS
         if own in _NARROW and not half and not few:
             return call
-        weight, kernel = self._transposed(call) if name == "relax.matmul" else None, _NAME
+        weight, kernel = self._transposed(call) if name == "relax.matmul" else None, NAME
         if weight is None and self._turning and name == "relax.matmul" and own == _SUM:
             weight, kernel = self._turned(call), ROUNDED
         made = self._dequantised(call) if half and name == "relax.matmul" else None
         if made is not None and not few and (rows is not None or not self._packed):
-            weight, kernel, made = self._untransposed(call), _NAME, None
+            weight, kernel, made = self._untransposed(call), NAME, None
         if made is not None and result in (own, _SUM):
             wide = self._kernels.call(
                 partial(_dequantised_matmul, form=made.format),
                 *(call.args[0], made.weights, made.scales),
-                name=f"dequantize_{_NAME}",
+                name=f"dequantize_{NAME}",
                 how=(made.format,),
             )
         elif weight is not None and result in (own, _SUM):
-            wide = self._kernels.call(partial(_nt_matmul, name=kernel), call.args[0], weight, name=kernel)
+            wide = self._kernels.call(partial(nt_matmul, name=kernel), call.args[0], weight, name=kernel)
         elif half and result == own:
             wide = self._wide(name, call)
         else:
@@ -182,15 +182,4 @@ def _rows(call: Call) -> int | None:
 
 
 def _dequantised_matmul(data: Tensor, weights: Tensor, scales: Tensor, form: Format) -> Tensor:
-    return _nt_matmul(data, dequantised(weights, scales, form))
-
-
-def _nt_matmul(data: Tensor, weight: Tensor, *, name: str = _NAME) -> Tensor:
-    columns, depth = weight.shape
-    k = te.reduce_axis((0, depth), name="k")
-
-    def product(*i: PrimExpr) -> PrimExpr:
-        factors = data(*i[:-1], k), weight(i[-1], k)
-        return te.sum(factors[0].astype(_SUM) * factors[1].astype(_SUM), axis=k)
-
-    return te.compute((*data.shape[:-1], columns), product, name=name)
+    return nt_matmul(data, dequantised(weights, scales, form))

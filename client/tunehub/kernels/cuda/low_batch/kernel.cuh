@@ -2,7 +2,8 @@
 //
 // Constants that stand before: M (rows at most), N, K, MT (tiles of 8 rows), TILES (of 16 columns of a warp), WN and WK
 // (warps along columns and K), UNROLL (chunks of K of a warp in a step), DEPTH (steps that are loaded before they are
-// needed), FORMAT (bits of a weight: 16, 8 or 4), BFLOAT (the 16 bits are bfloat16's), ROOM (elements of shared memory).
+// needed), FORMAT (bits of a weight: 16, 8 or 4), BFLOAT (the 16 bits are bfloat16's), ROOM (elements of shared memory),
+// GATED (the rows of W are those of two halves, see weight_row).
 //
 // mma.sync multiplies 16 × 16 weights with 16 × 8 of x. A sum does not depend on the order of K, so lane t of four takes
 // as many neighbours of K as lie in 16 bytes of a weight's row, and the same ones of x: both come from memory in vectors,
@@ -106,6 +107,11 @@ __device__ __forceinline__ void multiply_add(float (&sums)[TILES][MT][4], const 
   }
 }
 
+// The row of weights of a column: of a product with two halves of them 16 columns are 8 of the one and 8 of the other.
+__device__ __forceinline__ int weight_row(int column) {
+  return GATED ? column / 16 * 8 + column % 8 + column % 16 / 8 * (N / 2) : column;
+}
+
 struct Results {
   float* first;
   int stride, rows, columns;  // from one row to the next; those that there are
@@ -133,7 +139,7 @@ __device__ __forceinline__ void product(const void* data, const void* weights, c
   own.begin = lane % 4 * PER_LANE;
 #pragma unroll
   for (int i = 0; i < HELD; ++i) {
-    const int wanted = column + (along * HELD + i) * 8 + lane / 4, row = wanted < N ? wanted : N - 1;
+    const int wanted = column + (along * HELD + i) * 8 + lane / 4, row = weight_row(wanted < N ? wanted : N - 1);
     own.rows[i] = (const char*)weights + (long long)row * (K / 8 * FORMAT);
     if constexpr (FORMAT < 16) own.scales[i] = (const char*)scales + (long long)row * (K / GROUP * 2);
   }

@@ -24,12 +24,14 @@ _ACCUMULATOR = "float32"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LowBatchExtents:
-    """``rows`` of x, ``columns`` of the result, ``depth`` of both operands; ``weights``: how they lie in memory."""
+    """``rows`` of x, ``columns`` of the result, ``depth`` of both operands; ``weights``: how they lie in memory.
+    ``gated``: each 16 columns are 8 of the first and 8 of the second half of the weights' rows."""
 
     rows: int
     columns: int
     depth: int
     weights: Format
+    gated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

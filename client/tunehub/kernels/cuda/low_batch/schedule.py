@@ -99,7 +99,16 @@ def _realize_in(loop: For) -> Stmt:
     return loop
 
 
-def _call(product: LowBatchProduct, tile: AnyTile, result: Buffer, first: PrimExpr, pool: Buffer | None) -> Stmt:
+def kernel_call(
+    product: LowBatchProduct,
+    tile: AnyTile,
+    result: Buffer,
+    first: PrimExpr,
+    *,
+    place: PrimExpr,
+    pool: Buffer | None = None,
+) -> Stmt:
+    """The call that leaves results of the columns from ``first`` on in ``result`` from the column ``place`` on."""
     from tvm.backend.cuda.op import cuda_func_call
 
     def at(buffer: Buffer, *last: PrimExpr) -> PrimExpr:
@@ -112,8 +121,8 @@ def _call(product: LowBatchProduct, tile: AnyTile, result: Buffer, first: PrimEx
             at(product.data),
             at(product.weights),
             at(product.weights if product.scales is None else product.scales),
-            at(result, first),
-            at(result, *_second_row(result, first), first),
+            at(result, place),
+            at(result, *_second_row(result, first), place),
             first,
             *([] if pool is None else [at(pool), at(pool, buffer_kind(pool).shape[0] - 1)]),
             const(product.extents.rows),
@@ -143,7 +152,7 @@ def _opaque(realize: SBlockRealize, product: LowBatchProduct, tile: AnyTile, res
     pool = None
     if not isinstance(tile, DirectTile):
         pool = tirx.decl_buffer((pool_bytes(product.extents, tile) // 4,), "float32", "pool", scope="shared.dyn")
-    call = _call(product, tile, result, first, pool)
+    call = kernel_call(product, tile, result, first, place=first, pool=pool)
     if isinstance(tile, StagedTile) and tile.held:
         call = marked(_FEWEST_BLOCKS, 1, call)
     operands = [product.data, product.weights, *([] if product.scales is None else [product.scales])]

@@ -37,7 +37,8 @@ def _of_tile(extents: LowBatchExtents, tile: AnyTile) -> dict[str, int]:
         return {"WN": tile.groups, "CLUSTER": tile.cluster, "STAGES": tile.stages, "DEPTH": tile.depth}
     warps = {"TILES": tile.tiles, "WN": tile.warps[0], "WK": tile.warps[1]}
     if isinstance(tile, DirectTile):
-        return {**warps, "UNROLL": tile.unroll, "DEPTH": tile.depth, "ROOM": room(extents, tile)}
+        direct = {**warps, "UNROLL": tile.unroll, "DEPTH": tile.depth, "ROOM": room(extents, tile)}
+        return {**direct, "GATED": int(extents.gated)}
     few = extents.weights.group > 0 and row_tiles(extents) <= _SCALED_AFTER and not tile.held
     return {**warps, "STAGES": tile.stages, "DEPTH": tile.depth, "AFTER": int(few), "HELD": int(tile.held)}
 
@@ -77,7 +78,8 @@ def for_warpgroups() -> str:
 
 
 def _namespace(extents: LowBatchExtents, tile: AnyTile) -> str:
-    return PREFIX + _KINDS[type(tile)] + "_".join(str(value) for value in constants(extents, tile).values())
+    known = {name: value for name, value in constants(extents, tile).items() if name != "GATED" or value}
+    return PREFIX + _KINDS[type(tile)] + "_".join(map(str, known.values()))
 
 
 @cache

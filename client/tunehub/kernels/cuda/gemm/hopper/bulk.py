@@ -125,11 +125,15 @@ class _BulkWriter(_KernelWriter):
         """What tells the copy engine where operands lie."""
         tile, found, k = self.tile, [], self.extents[2]
         for at, (element, extent) in enumerate(((self.product.a, self.extents[0]), (self.product.b, self.extents[1]))):
-            box, buffer = (DEPTH, tile.block[at] // tile.shared[1 - at]), self._operand(element, extent)
+            box, buffer = (DEPTH, self._height(at) // tile.shared[1 - at]), self._operand(element, extent)
             found += tensor_map_encode(
                 self.maps[at], buffer, self.product.dtype, extents=(k, extent), apart=(k,), box=box
             )
         return found
+
+    def _height(self, which: int) -> int:
+        """Rows of an operand that blocks load together, one box each."""
+        return int(self.tile.block[which])
 
     def _operand(self, element: Element, extent: Index) -> Buffer:
         """The matrix in memory, of so many rows, whose elements these are. Raises ValueError where it is none."""
@@ -242,7 +246,7 @@ class _BulkWriter(_KernelWriter):
         """Load this block's part of the first (0) or second operand, for all that have it in common."""
         tile = self.tile
         count = tile.shared[1 - which]
-        rows = tile.block[which] // count
+        rows = self._height(which) // count
         own = (self.own_column, self.own_row)[which]
         part = own * rows if count > 1 else 0
         place = self._address(start + part * ROW_BYTES)

@@ -17,7 +17,7 @@ from tunehub.tir.cuda.ptx.wgmma import ROWS, WARPGROUP
 WARP = 32
 PIECE = 32  # columns of results that go through shared memory at a time
 STAGED = PIECE + SKEW  # accumulators of a row of them
-FEWEST_ROWS, _FEWEST_COLUMNS, _FEWEST_K = 9, 512, 2048  # of products; what is smaller gained little
+FEWEST_ROWS, FEWEST_COLUMNS, FEWEST_K = 9, 512, 2048  # of products; what is smaller gained little
 _WIDE = 128 * WARPGROUP  # accumulators of a warpgroup that leave all threads as many registers
 _BAND = 2048  # rows whose tiles are computed before those below, so that what they share stays in the cache
 _PATTERN_ROWS = 8  # of the swizzling, at whose multiples boxes begin
@@ -97,7 +97,7 @@ class BulkTile(WarpgroupBlock):
 def suits(matmul: Matmul) -> bool:
     """Whether operands are matrices that the copy engine can take, and large enough."""
     _, rows, columns, k = matmul.extents
-    large = rows >= FEWEST_ROWS and columns >= _FEWEST_COLUMNS and k >= _FEWEST_K
+    large = rows >= FEWEST_ROWS and columns >= FEWEST_COLUMNS and k >= FEWEST_K
     plain = not (matmul.batch or matmul.rows_first or matmul.columns_first) and matmul.k_last and matmul.window == 1
     return large and plain and all(run % COPIED == 0 and run % k == 0 for run in matmul.runs)  # else a convolution
 

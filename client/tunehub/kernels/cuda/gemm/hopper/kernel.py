@@ -106,11 +106,6 @@ def product_of(mod: IRModule, matmul: Matmul) -> Product:
     inner, outer = (node.block for node in found)
     total = inner.body.buffer
 
-    def operand(side: str, last: str) -> Callable[[Any, Any, Any], Any]:
-        value = getattr(inner.body.value.b, side)
-        value = value.value if type(value).__name__ == "Cast" else value
-        return lambda batch, place, k: _put(value, _places(inner, matmul, {"batch": batch, last: place, "k": k}))
-
     def result(batch: PrimExpr, row: PrimExpr, column: PrimExpr, value: PrimExpr) -> tuple[Any, list[Any], Any]:
         places = _places(inner, matmul, {"batch": batch, "rows": row, "columns": column})
         indices = [_put(index, places) for index in inner.body.indices]
@@ -118,10 +113,26 @@ def product_of(mod: IRModule, matmul: Matmul) -> Product:
         own[hash(total)] = value
         return outer.body.buffer, [_put(index, own) for index in outer.body.indices], _put(outer.body.value, own)
 
+    return _product(mod["main"], inner, matmul, result)
+
+
+def operands_of(mod: IRModule, matmul: Matmul, result: Callable[[Any, Any, Any, Any], Any]) -> Product:
+    """As :func:`product_of`, with what follows left to ``result``."""
+    function = tirx.transform.ForceNarrowIndexToInt32()(mod)["main"]
+    inner = next(node.block for node, _ in _realized(function.body, ()) if node.block.name_hint == matmul.name)
+    return _product(function, inner, matmul, result)
+
+
+def _product(function: PrimFunc, inner: SBlock, matmul: Matmul, result: Callable[[Any, Any, Any, Any], Any]) -> Product:
+    def operand(side: str, last: str) -> Callable[[Any, Any, Any], Any]:
+        value = getattr(inner.body.value.b, side)
+        value = value.value if type(value).__name__ == "Cast" else value
+        return lambda batch, place, k: _put(value, _places(inner, matmul, {"batch": batch, last: place, "k": k}))
+
     factor = inner.body.value.b.a
     dtype = element_type(factor.value if type(factor).__name__ == "Cast" else factor)
     a, b = operand("a", "rows"), operand("b", "columns")
-    product = Product(function=mod["main"], matmul=matmul, dtype=dtype, a=a, b=b, result=result)
+    product = Product(function=function, matmul=matmul, dtype=dtype, a=a, b=b, result=result)
     if not (_lies_together(product, a, "rows", along_k=True) and _lies_together(product, b, "columns", matmul.k_last)):
         raise ValueError("elements of an operand do not lie behind each other in memory")
     return product

@@ -13,6 +13,7 @@ from tunehub.kernels.cuda.gemm.hopper.bulk import _BulkWriter
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
 from tunehub.kernels.cuda.gemm.hopper.kernel import Product, product_of
 from tunehub.kernels.cuda.gemm.hopper.rule import matmul_in
+from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.open_rows import open_matmul
 from tunehub.kernels.cuda.open_function import OpenFunction
 from tunehub.kernels.cuda.pieces import NotPiecesError
@@ -24,7 +25,7 @@ from tunehub.tir.views import views, wide
 
 if TYPE_CHECKING:
     from tunehub.kernels.cuda.gemm.hopper.bulk import Element
-    from tunehub.tir.types import Buffer, Index, PrimExpr, PrimFunc, Stmt, Var
+    from tunehub.tir.types import Buffer, Index, IRModule, PrimExpr, PrimFunc, Stmt, Var
 
 _MOST_ELEMENTS = (1 << 31) - 1  # of a buffer whose places are numbers of 32 bits
 
@@ -36,8 +37,11 @@ def most_length(whole: OpenFunction) -> int:
     return _MOST_ELEMENTS // max(1, *of_one)
 
 
-def over_all_rows(whole: OpenFunction, tile: BulkTile, device: GpuDevice) -> PrimFunc:
-    """``whole`` by ``tile`` for up to :func:`most_length` places along its open axis, not checked.
+def over_all_rows(
+    whole: OpenFunction, tile: BulkTile, device: GpuDevice, writer: type[OpenBulkWriter] | None = None
+) -> PrimFunc:
+    """``whole`` by ``tile`` for up to :func:`most_length` places along its open axis, not checked. ``writer``: of
+    another epilogue.
 
     Raises NotPiecesError where it is no such product, ValueError where an operand is no matrix, or what TVM raises.
     """
@@ -50,8 +54,9 @@ def over_all_rows(whole: OpenFunction, tile: BulkTile, device: GpuDevice) -> Pri
     matmul = matmul_in(piece)
     if matmul is None:
         raise NotPiecesError("a piece is of another kind")
-    writer = _OpenBulkWriter(product_of(piece, matmul), tile, device)
-    body = writer.over(whole, extent_of(wide(whole.axes.extents)) * product.of_one)
+    kind = writer or OpenBulkWriter
+    own = kind(kind.read(piece, matmul), tile, device)
+    body = own.over(whole, extent_of(wide(whole.axes.extents)) * product.of_one)
     return whole.function.with_body(block_of(whole.function.body, body, "root", []))
 
 
@@ -59,7 +64,14 @@ def _elements(shape: tuple[int, ...]) -> int:
     return math.prod(shape)
 
 
-class _OpenBulkWriter(_BulkWriter):
+class OpenBulkWriter(_BulkWriter):
+    """Of kernels whose number of rows is known at the launch."""
+
+    @staticmethod
+    def read(mod: IRModule, matmul: Matmul) -> Product:
+        """What is computed."""
+        return product_of(mod, matmul)
+
     def __init__(self, product: Product, tile: BulkTile, device: GpuDevice) -> None:
         super().__init__(product, tile, None)
         self.device = device

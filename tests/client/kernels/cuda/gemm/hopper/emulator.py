@@ -173,6 +173,8 @@ class _Block:
         name = str(node.op.name).split(".")[-1]
         if name == "if_then_else":
             return np.where(*map(self.value, node.args))
+        if name == "exp":
+            return np.exp(self.value(node.args[0]))
         if name == "func_call" and str(node.args[0].value) == "tunehub_shared_address":
             return _BASE
         if name == "func_call":

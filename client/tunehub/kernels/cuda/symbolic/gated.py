@@ -1,0 +1,101 @@
+"""SiLU(gate) · up of an open number of rows on sm_90, one kernel of a language model's feed-forward network where its
+gate and up are one product: a kernel for up to 8 rows, those with TMA loads for more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tunehub.kernels.cuda.default import default_schedule
+from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
+from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
+from tunehub.kernels.cuda.gemm.hopper.cost import bulk_seconds
+from tunehub.kernels.cuda.gemm.hopper.gated import over_gated_rows, suits
+from tunehub.kernels.cuda.gemm.hopper.open_bulk import most_length
+from tunehub.kernels.cuda.gemm.open_rows import OpenMatmul, open_matmul
+from tunehub.kernels.cuda.gemm.rule import NoTileError
+from tunehub.kernels.cuda.gemm.sizes import ranges
+from tunehub.kernels.cuda.low_batch.choice import chosen
+from tunehub.kernels.cuda.low_batch.gated import gated_kernel
+from tunehub.kernels.cuda.low_batch.product import find_product
+from tunehub.kernels.cuda.low_batch.rule import FEW
+from tunehub.kernels.cuda.low_batch.tile import DirectTile
+from tunehub.kernels.cuda.open_function import OpenFunction, open_function
+from tunehub.kernels.cuda.symbolic.schedule import SizedFunction
+from tunehub.kernels.devices.device import GpuDevice
+from tunehub.kernels.devices.known import device_of
+from tunehub.kernels.te.products import gated_product
+from tunehub.tir.branches import SizeBranch, joined
+from tunehub.tir.cuda.limits import limits_of
+from tunehub.tir.guard import check_function
+from tunehub.tir.nodes import buffer_kind, main_module, parameters
+from tunehub.tir.views import product, wide
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, PrimFunc
+
+NAME = warpgroups.NAME
+_ROWS = (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096)  # at which times are compared
+_KERNELS = 4
+_TRIED = 64  # tiles, among which is one for both halves
+
+
+def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunction | None:
+    """A schedule of ``mod``, one PrimFunc ``main`` with open rows; None when it is not of this kind. Raises NoTileError
+    where none is to be had, GuardError for what would be wrong, and what TVM raises."""
+    whole = open_function(mod["main"]) if warpgroups.serves(target) else None
+    matmul = open_matmul(whole, warpgroups.matmul_in) if whole is not None and _is_gated(whole.function) else None
+    if whole is None or matmul is None:
+        return None
+    device, largest = device_of(target), most_length(whole)
+    chosen_tiles = _chosen(matmul, device)
+    made = {tile: over_gated_rows(whole, tile, device) for tile in dict.fromkeys(tile for tile, _ in chosen_tiles)}
+    branches = [
+        _few_rows(whole, target),
+        *(SizeBranch(up_to=up_to or largest, function=made[tile]) for tile, up_to in chosen_tiles),
+    ]
+    for branch in branches:
+        check_function(branch.function, whole.function, target)
+    branches.append(SizeBranch(up_to=None, function=default_schedule(whole.function, target)))
+    found = joined(whole.function, product(wide(whole.axes.extents)), branches)
+    return SizedFunction(mod=main_module(warpgroups.for_own_target(found, target)))
+
+
+def _is_gated(function: PrimFunc) -> bool:
+    """Whether ``function`` is what :func:`gated_product` makes of its own operands."""
+    from tvm import te
+    from tvm_ffi import structural_equal
+
+    own = parameters(function)
+    if len(own) != 3:
+        return False
+    kinds = [buffer_kind(each) for each in own[:2]]
+    if [len(kind.shape) for kind in kinds] != [3, 2]:
+        return False
+    x, w = (te.placeholder(kind.shape, str(kind.dtype)) for kind in kinds)
+    wanted = te.create_prim_func([x, w, gated_product(x, w)], index_dtype_override="int64")
+    return bool(structural_equal(function.body, wanted.body, map_free_vars=True))
+
+
+def _few_rows(whole: OpenFunction, target: Target) -> SizeBranch:
+    piece = whole.piece(FEW)
+    found = find_product(piece)
+    if found is None:
+        raise NoTileError("it is no product of few rows")
+    tile = chosen(found.extents, limits_of(target).asked_shared_memory, device_of(target))
+    if not isinstance(tile, DirectTile):
+        raise NoTileError("few rows have another kind of kernel")
+    return SizeBranch(up_to=FEW, function=whole.over(gated_kernel(piece["main"], found, tile), FEW))
+
+
+def _chosen(matmul: OpenMatmul, device: GpuDevice) -> list[tuple[BulkTile, int | None]]:
+    """What should take least in each range of sizes."""
+    ranked = (warpgroups.bulk_ranked(matmul.at(rows), _TRIED, device) for rows in _ROWS)
+    tiles = list(dict.fromkeys(tile for each in ranked for tile in list(filter(suits, each))[:1]))
+    if not tiles:
+        raise NoTileError("it is too small for TMA loads")
+    times = np.array([[bulk_seconds(matmul.at(rows), tile, device) for rows in _ROWS] for tile in tiles])
+    found = ranges(times, _KERNELS, np.ones(len(_ROWS)))
+    return [(tiles[at], _ROWS[last] if last + 1 < len(_ROWS) else None) for at, last in found]

@@ -1,0 +1,42 @@
+"""Products with weights [N, K] as they lie, as tensor expressions, added up in float32."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tvm import te, tirx
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import PrimExpr, Tensor
+
+NAME = "NT_matmul"  # as MLC-LLM and TVM's FuseTransposeMatmul call it
+GATED = f"{NAME}_silu_multiply"
+_SUM = "float32"
+
+
+def nt_matmul(data: Tensor, weight: Tensor, *, name: str = NAME) -> Tensor:
+    """``data`` [..., K] times the transpose of ``weight`` [N, K], in float32."""
+    columns, depth = weight.shape
+    k = te.reduce_axis((0, depth), name="k")
+
+    def product(*i: PrimExpr) -> PrimExpr:
+        factors = data(*i[:-1], k), weight(i[-1], k)
+        return te.sum(factors[0].astype(_SUM) * factors[1].astype(_SUM), axis=k)
+
+    return te.compute((*data.shape[:-1], columns), product, name=name)
+
+
+def gated_product(data: Tensor, weight: Tensor) -> Tensor:
+    """SiLU(gate) · up, of products with the first and the second half of the rows of ``weight``; rounded once."""
+    wide = nt_matmul(data, weight)
+    half = weight.shape[0] // 2
+
+    def value(*i: PrimExpr) -> PrimExpr:
+        return gated(wide(*i), wide(*i[:-1], i[-1] + half), str(data.dtype))
+
+    return te.compute((*data.shape[:-1], half), value, name="gated")
+
+
+def gated(gate: PrimExpr, up: PrimExpr, dtype: str) -> PrimExpr:
+    """SiLU(``gate``) · ``up`` of numbers in float32, in the type ``dtype``."""
+    return (gate / (tirx.const(1.0, _SUM) + tirx.exp(tirx.const(0.0, _SUM) - gate)) * up).astype(dtype)

@@ -1,0 +1,61 @@
+"""Which products of a graph have SiLU(gate) · up as their epilogue. No GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tvm.backend.cuda.op", reason="needs TVM 0.27 or newer")
+
+from tvm import relax, tirx
+
+from tunehub.graph.gated import gated_products
+from tunehub.tir.nodes import calls_in, operator_of, tensor_class
+
+from ..kernels.cuda.scheduled import H200
+from ..kernels.cuda.symbolic.open_functions import TARGET
+
+pytestmark = pytest.mark.slow
+
+HALF, DEPTH = 1024, 2048
+
+
+def _module(rows: int | None = None, *, halves: tuple[int, int] = (0, HALF), given: bool = True) -> Any:
+    count = tirx.Var("n", "int64") if rows is None else rows
+    x, w = (
+        relax.Var(name, tensor_class()(shape, "float16"))
+        for name, shape in (("x", (1, count, DEPTH)), ("w", (2 * HALF, DEPTH)))
+    )
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, w]):
+        with builder.dataflow():
+            weight = w if given else builder.emit(relax.op.negative(w))
+            both = builder.emit(relax.op.matmul(x, builder.emit(relax.op.permute_dims(weight))))
+            gate, up = (builder.emit(relax.op.strided_slice(both, [2], [at], [at + HALF])) for at in halves)
+            result = builder.emit_output(relax.op.multiply(builder.emit(relax.op.nn.silu(gate)), up))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def _is_one_kernel(mod: Any, target: Any = H200) -> bool:
+    with target:
+        names = [operator_of(call) for call in calls_in(gated_products(mod))]
+    return names == ["relax.call_tir"]
+
+
+def test_it_is_the_epilogue_of_a_product_with_a_parameter_and_open_rows() -> None:
+    assert _is_one_kernel(_module())
+
+
+@pytest.mark.parametrize(
+    "mod",
+    [_module(32), _module(halves=(HALF, 0)), _module(given=False)],
+    ids=["known rows", "up before gate", "weights that are computed"],
+)
+def test_others_stay_as_they_are(mod: Any) -> None:
+    assert not _is_one_kernel(mod)
+
+
+def test_gpus_without_warpgroups_have_none() -> None:
+    assert not _is_one_kernel(_module(), TARGET)

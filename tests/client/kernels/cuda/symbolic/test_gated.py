@@ -1,0 +1,67 @@
+"""SiLU(gate) · up of an open number of rows: which kernels it has, and that of few rows run on a CPU. No GPU."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.backend.cuda.op", reason="needs TVM 0.27 or newer")
+
+import tvm
+
+from tunehub.kernels.cuda.low_batch.gated import gated_kernel
+from tunehub.kernels.cuda.low_batch.product import find_product
+from tunehub.kernels.cuda.low_batch.tile import DirectTile
+from tunehub.kernels.cuda.open_function import open_function
+from tunehub.kernels.cuda.symbolic.gated import open_sizes
+from tunehub.tir.cuda.nvrtc import source_of
+from tunehub.tir.nodes import main_module
+from tunehub.tir.symbols import probes
+
+from ..gated_products import gated_operands, open_gated
+from ..low_batch.on_cpu import run
+from ..scheduled import H200
+from .open_functions import TARGET, open_linear
+
+pytestmark = pytest.mark.slow
+
+
+def test_few_rows_and_ranges_of_more_have_kernels_that_tvm_compiles() -> None:
+    mod = open_gated(1024, 2048)
+    found = open_sizes(mod, H200)
+    assert found is not None
+    assert {(8,), (9,)} <= set(probes(found.mod["main"]))
+    source = source_of(tvm.tirx.build(found.mod, target=H200))
+    assert "tunehub_skinny_" in source and "cp.async.bulk.tensor" in source
+
+
+def test_other_products_gpus_and_sizes_have_none() -> None:
+    assert open_sizes(open_linear(1024, 2048), H200) is None
+    assert open_sizes(open_gated(1024, 2048), TARGET) is None
+    with pytest.raises(ValueError, match="too small"):
+        open_sizes(open_gated(64, 256), H200)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize(
+    "tile", [DirectTile(tiles=1, warps=(1, 8), unroll=2, depth=2), DirectTile(tiles=1, warps=(2, 4), unroll=1, depth=1)]
+)
+@pytest.mark.parametrize("rows", [1, 5, 8])
+def test_no_row_beyond_the_end_is_read_or_written(rows: int, tile: DirectTile, tmp_path: Path) -> None:
+    half, depth = 48, 72
+    whole = open_function(open_gated(half, depth)["main"])
+    assert whole is not None
+    piece = whole.piece(8)
+    product = find_product(piece)
+    assert product is not None
+    function = whole.over(gated_kernel(piece["main"], product, tile), 8)
+    source = source_of(tvm.tirx.build(main_module(function), target=H200))
+    x, w, wide = gated_operands(rows, half, depth, seed=rows)
+    guarded, out = np.full((1, 16, depth), np.nan, np.float16), np.full((1, 16, half), 7, np.float16)
+    guarded[:, :rows] = x
+    run(source, {"x": guarded, "w": w, "gated": out, "n": rows}, (1, 2 * half // tile.columns), tmp_path)
+    assert np.abs(out[:, :rows] - wide).max() <= 2e-3 * np.abs(wide).max()
+    assert (out[:, rows:] == 7).all()
