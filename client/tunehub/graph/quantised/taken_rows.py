@@ -14,6 +14,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.kernel_calls import Kernels, rewritten
 from tunehub.graph.quantised.dequantisation import dequantised_from
+from tunehub.kernels.cpu.vectors import vector_types
 from tunehub.kernels.cuda.low_batch.weights import WORD_BITS, Format, weight_at
 from tunehub.tir.nodes import calls_in, operator_of
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from tunehub.tir.types import IRModule, PassContext, PrimExpr, Tensor
 
 _TAKE = "relax.take"
-_TYPES = ("float16", "float32")
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.quantised_rows")  # type: ignore[untyped-decorator]
@@ -47,7 +47,7 @@ class _TakenRows(PyExprMutator):  # type: ignore[misc]
         table, places = call.args
         if not isinstance(table, relax.Var) or self.lookup_binding(table) is None:
             return call
-        found = dequantised_from(table, self.lookup_binding, self._mod, _TYPES)
+        found = dequantised_from(table, self.lookup_binding, self._mod, vector_types())
         if found is None:
             return call
         how, name = (found.format,), "take_dequantized"

@@ -16,6 +16,8 @@ from tvm.relax import op
 
 from tunehub.graph.products import gpu_products
 from tunehub.graph.quantised.taken_rows import quantised_rows
+from tunehub.kernels.cpu.vectors import vector_types
+from tunehub.kernels.cuda.low_batch.weights import QUANTISED, dequantised
 from tunehub.tir.nodes import tensor_class
 
 from ...kernels.cuda.low_batch.on_cpu import weights
@@ -124,3 +126,18 @@ def test_rows_of_a_quantised_table_are_made_where_they_are_taken(bits: int, dequ
     machine = relax.VirtualMachine(tvm.compile(mod, tvm.target.Target("llvm")), tvm.cpu())
     found = machine["main"](*map(tvm.runtime.tensor, (places, *given))).numpy()
     np.testing.assert_array_equal(found, wide[places].astype(np.float16))
+
+
+@pytest.mark.skipif("bfloat16" not in vector_types(), reason="needs TVM 0.27 or newer")
+def test_rows_of_a_table_with_scales_in_bfloat16_are_made_likewise() -> None:
+    kind, form = tensor_class(), QUANTISED[0]
+    ids, words = relax.Var("ids", kind((5,), "int32")), relax.Var("w", kind((COLUMNS, DEPTH // 8), "uint32"))
+    scales = relax.Var("s", kind((COLUMNS, DEPTH // 32), "bfloat16"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [ids, words, scales]):
+        with builder.dataflow():
+            table = builder.emit_te(lambda w, s: dequantised(w, s, form), words, scales)
+            result = builder.emit_output(op.take(table, ids, axis=0))
+        builder.emit_func_output(result)
+    mod = quantised_rows(builder.get())
+    assert [str(name.name_hint) for name in mod.functions if str(name.name_hint) != "main"] == ["take_dequantized"]
