@@ -11,7 +11,7 @@ from tvm import tirx
 
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import WARP
 from tunehub.kernels.cuda.gemm.hopper.kernel import Product, product_of
-from tunehub.kernels.cuda.gemm.hopper.open_bulk import _OpenBulkWriter, most_length
+from tunehub.kernels.cuda.gemm.hopper.open_bulk import OpenBulkWriter, most_length
 from tunehub.kernels.cuda.gemm.hopper.rule import matmul_in
 from tunehub.kernels.cuda.gemm.hopper.tiles import DEPTH as PANEL
 from tunehub.kernels.cuda.gemm.hopper.tiles import FLOAT
@@ -63,7 +63,7 @@ def packed_over_all_rows(whole: OpenFunction, apart: TakenApart, tile: PackedTil
     return apart.function.with_body(block_of(apart.function.body, body, "root", []))
 
 
-class _PackedWriter(_OpenBulkWriter):
+class _PackedWriter(OpenBulkWriter):
     def __init__(self, product: Product, tile: PackedTile, device: GpuDevice, apart: TakenApart) -> None:
         super().__init__(product, tile, device)
         _, columns, k = self.extents
