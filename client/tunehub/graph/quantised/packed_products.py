@@ -1,9 +1,11 @@
 """Products with weights that a graph makes of quantised ones, on CPUs: one function each, which reads these as they
-lie. Else all weights of a layer are made floats, and transposed, at every call.
+lie. Else all weights of a layer are made floats, and transposed, at every call. Products of many rows, or of any
+number, with inputs [N, K] of floats in 16 bits have such functions, too, and with tiles of AMX those in float32.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +16,13 @@ from tunehub.graph.kernel_calls import rewritten
 from tunehub.graph.quantised.dequantisation import Dequantised, dequantised_from
 from tunehub.kernels.cpu import amx
 from tunehub.kernels.cpu.dot_product import dot_product_of
+from tunehub.kernels.cpu.packed_panels import PlainPanels
 from tunehub.kernels.cpu.packed_products import product_function
-from tunehub.kernels.cpu.packed_weights import PackedProduct, lanes_of
+from tunehub.kernels.cpu.packed_weights import PackedProduct, lanes_of, plain_product
 from tunehub.kernels.cpu.tile_pieces import TILE
 from tunehub.kernels.cpu.vectors import vector_types
 from tunehub.tir.nodes import (
+    is_given,
     operator_of,
     shape_of,
     static_shape,
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from tunehub.tir.types import GlobalVar, IRModule
 
 _NAME = "packed_matmul"
+_MANY_ROWS = 16
 
 
 def with_packed_products(
@@ -42,9 +47,9 @@ def with_packed_products(
     ``note`` is told how many. ``narrow``: activations may be rounded to 8 bits, where products of these are faster."""
     rewriter = _PackedProducts(mod, target, narrow=narrow)
     written = rewritten(rewriter, mod)
-    if not rewriter.count:
+    if not rewriter.written:
         return mod
-    if note is not None:
+    if note is not None and rewriter.count:
         how = "activations rounded to 8 bits" if rewriter.rounds else "activations in floats"
         how += ", of many rows to bfloat16 for AMX" if rewriter.tiles else ""
         note(f"{rewriter.count} products read weights of 4 or 8 bits as they lie, {how}")
@@ -58,26 +63,47 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         self._mod = mod
         self._widest = _widest(target)
         dot = dot_product_of(target) if narrow else None
-        self._tiles = narrow and amx.doubt(target, "bfloat16") is None
+        self._narrow, self._has_tiles = narrow, amx.doubt(target, "bfloat16") is None
         self._dot_lanes = dot.lanes if dot is not None and dot.group == 4 else 0
         self._made: dict[Any, Dequantised | None] = {}
         self._functions: dict[Any, Any] = {}
-        self.count, self.rounds, self.tiles = 0, False, False
+        self.written, self.count, self.rounds, self.tiles = 0, 0, False, False
 
     def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
         if operator_of(call) != "relax.matmul":
             return call
-        made, shape = self._dequantised(call), shape_of(call.args[0])
+        shape = shape_of(call.args[0])
         types = [str(tensor_type(each).dtype) for each in (call.args[0], call)]
-        if made is None or shape is None or len(shape) < 2 or not set(types) <= set(vector_types()):
+        if shape is None or len(shape) < 2 or not isinstance(shape[-1], int) or not set(types) <= set(vector_types()):
             return call
-        rows, depth = static_shape(made.weights)[0], int(shape[-1])  # type: ignore[index]
+        source = transposed_matrix(self, call.args[1])
+        made = None if source is None else self._quantised(source)
+        if made is not None:
+            product = self._product(made, static_shape(made.weights)[0], shape[-1])  # type: ignore[index]
+            self.count += 1
+            return self._called(product, call, [made.weights, made.scales], types)
+        plain = None if source is None else self._plain(call.args[0], source)
+        return call if plain is None else self._called(plain, call, [source], types)
+
+    def _called(self, product: PackedProduct, call: Call, weights: list[Expr], types: list[str]) -> Expr:
         extents = list(tensor_type(call.args[0]).shape)
-        function = self._function(self._product(made, rows, depth), extents, str(tensor_type(made.scales).dtype), types)
-        result = tensor_class()([*extents[:-1], rows], types[1])
-        self.count += 1
-        return relax.call_tir(function, relax.Tuple([call.args[0], made.weights, made.scales]), result)
+        function = self._function(product, extents, str(tensor_type(weights[-1]).dtype), types)
+        result = tensor_class()([*extents[:-1], product.rows], types[1])
+        self.written += 1
+        return relax.call_tir(function, relax.Tuple([call.args[0], *weights]), result)
+
+    def _plain(self, data: Expr, source: Expr) -> PackedProduct | None:
+        """The product of many rows, or of a number of these that is not known, with an input [N, K] of floats."""
+        shape, dtype = static_shape(source), str(tensor_type(source).dtype)
+        known = static_shape(data)
+        few = known is not None and math.prod(known[:-1]) < _MANY_ROWS
+        if few or shape is None or dtype != str(tensor_type(data).dtype) or not is_given(self, source):
+            return None
+        tiles = self._has_tiles and self._widest == TILE and (self._narrow or dtype == "bfloat16")
+        if self._widest not in PlainPanels.HEIGHTS or (dtype == "float32" and not tiles) or shape[0] % self._widest:
+            return None
+        return plain_product(shape[0], shape[1], self._widest, tiles=tiles)
 
     def _function(self, product: PackedProduct, extents: list[Any], scales: str, types: list[str]) -> GlobalVar:
         key = (product, *map(_extent, extents), scales, *types)
@@ -85,19 +111,14 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
             made = product_function(product, extents, types[0], scales, types[1])
             self._functions[key] = self.builder_.add_func(made, _NAME)
         self.rounds |= product.integers
-        self.tiles |= product.tiles
+        self.tiles |= product.tiles and not product.plain
         return self._functions[key]
 
     def _product(self, made: Dequantised, rows: int, depth: int) -> PackedProduct:
         bits = made.format.bits
         lanes = lanes_of(depth, bits, self._widest)
-        integers, tiles = lanes == self._dot_lanes, self._tiles and lanes == TILE
+        integers, tiles = lanes == self._dot_lanes, self._narrow and self._has_tiles and lanes == TILE
         return PackedProduct(rows=rows, depth=depth, bits=bits, lanes=lanes, integers=integers, tiles=tiles)
-
-    def _dequantised(self, call: Call) -> Dequantised | None:
-        """What the second operand of a matmul is the transpose of, where it is made of quantised weights."""
-        source = transposed_matrix(self, call.args[1])
-        return None if source is None else self._quantised(source)
 
     def _quantised(self, source: Expr) -> Dequantised | None:
         if not isinstance(source, relax.Var) or self.lookup_binding(source) is None:

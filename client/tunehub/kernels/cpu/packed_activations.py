@@ -49,8 +49,11 @@ class Activations:
 
     def _given(self, row: PrimExpr, chunk: PrimExpr, number: int) -> PrimExpr:
         """Number ``number`` of each word of a chunk."""
-        in_word = self.product.in_word
-        first = chunk * (self.product.lanes * in_word) + number
+        in_word, lanes = self.product.in_word, self.product.lanes
+        if self.product.plain:
+            place = self.vectors.ramp((chunk * in_word + number) * lanes)
+            return self.vectors.cast(load(self.data, *self.rows.place(row), place))
+        first = chunk * (lanes * in_word) + number
         return self.vectors.cast(load(self.data, *self.rows.place(row), self.vectors.ramp(first, in_word)))
 
     def _memory(self, name: str, in_word: int, dtype: str) -> Buffer:

@@ -5,11 +5,11 @@ loops around the micro-kernel of Goto and van de Geijn 2008, where packing is un
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from tunehub.kernels.cpu.packed_activations import Activations, Floats, Integers
-from tunehub.kernels.cpu.packed_weights import PackedProduct, Rows, numbers_of
+from tunehub.kernels.cpu.packed_weights import PackedProduct, numbers_of
 from tunehub.kernels.cpu.vectors import Vectors
 from tunehub.tir.nodes import buffer_kind
 from tunehub.tir.statements import block_of, const, load, loop, nest, sequence, serial, store, unrolled
@@ -28,7 +28,7 @@ _Given = TypeVar("_Given", bound=Activations)
 
 
 class PanelProducts(Generic[_Given]):
-    """Writes them: ``words`` and ``scales`` of the weights, ``result`` of as many ``rows`` as ``activations`` have."""
+    """Writes them: ``weights``, words and scales, times ``activations``."""
 
     HEIGHTS: ClassVar[dict[int, int]]  # rows of a tile, by the lanes of vectors
     TILES = 2  # for which a panel is worth it
@@ -37,15 +37,15 @@ class PanelProducts(Generic[_Given]):
     def __init__(
         self,
         product: PackedProduct,
-        buffers: Sequence[Buffer],
-        rows: Rows,
+        weights: Sequence[Buffer],
+        result: Buffer,
         activations: _Given,
         root: SBlockRealize,
     ) -> None:
         from tvm import tirx
 
-        self.product, self.rows, self.activations, self.root = product, rows, activations, root
-        self.words, self.scales, self.result = buffers
+        self.product, self.rows, self.activations, self.root = product, activations.rows, activations, root
+        self.weights, self.result = weights, result
         self.vectors, self.lanes = Vectors(product.lanes), product.lanes
         self.factors = tirx.decl_buffer((product.groups * self.across * self.lanes,), "float32", "panel_scales")
         self.panel, self.place = self._panel(), tirx.decl_buffer((_KEPT,), "int32", "place")
@@ -53,7 +53,7 @@ class PanelProducts(Generic[_Given]):
     @classmethod
     def least_rows(cls, product: PackedProduct) -> int | None:
         """That this is for, or None: not for such weights."""
-        fits = product.rows % product.lanes == 0 and product.groups >= product.lanes
+        fits = product.rows % product.lanes == 0 and (product.plain or product.groups >= product.lanes)
         return cls.TILES * cls.HEIGHTS[product.lanes] if fits and product.lanes in cls.HEIGHTS else None
 
     @property
@@ -89,7 +89,7 @@ class PanelProducts(Generic[_Given]):
 
     def _buffers(self) -> list[Buffer]:
         """Memory of a task."""
-        return [self.factors, self.panel, self.place]
+        return [*([] if self.product.plain else [self.factors]), self.panel, self.place]
 
     def _block(self) -> Stmt:
         """A panel's products with a block of rows."""
@@ -108,7 +108,7 @@ class PanelProducts(Generic[_Given]):
 
         return serial("tile", tirx.floordiv(end - begin + tall - 1, tall), tile)
 
-    def _scales(self, output: PrimExpr) -> Stmt:
+    def _scales(self, output: PrimExpr) -> Stmt | None:
         """Scales of a panel, [groups, across, lanes]; the last vectors go over those before."""
         from tvm import tirx
 
@@ -121,7 +121,7 @@ class PanelProducts(Generic[_Given]):
             return sequence(
                 store(self.place, [const(_GROUP)], tirx.min(at * self.lanes, const(last))),
                 [
-                    vectors.set(each, vectors.cast(load(self.scales, first + lane, vectors.ramp(group))))
+                    vectors.set(each, vectors.cast(load(self.weights[1], first + lane, vectors.ramp(group))))
                     for lane, each in enumerate(taken)
                 ],
                 vectors.transposed(taken, spare),
@@ -136,22 +136,35 @@ class PanelProducts(Generic[_Given]):
         return block_of(self.root, body, "scales", [*taken, spare])
 
     def _words(self, output: PrimExpr) -> Stmt:
-        """All words of a panel unpacked: a chunk at a time, of as many outputs as there are lanes in a vector."""
-        taken = [self.vectors.buffer(f"word_{lane}", "uint32") for lane in range(self.lanes)]
-        spare = self.vectors.buffer("spare", "uint32")
+        """All words of a panel unpacked."""
 
-        def part(chunk: PrimExpr, across: PrimExpr) -> Stmt:
-            first = output + across * self.lanes
-            words = [self.vectors.set(each, self._taken(first + lane, chunk)) for lane, each in enumerate(taken)]
-            unpacked = [self._unpacked(chunk, word, across, each) for word, each in enumerate(taken)]
-            return sequence(words, self.vectors.transposed(taken, spare), *unpacked)
+        def unpacked(chunk: PrimExpr, across: PrimExpr, words: Sequence[Buffer]) -> list[Stmt]:
+            return [sequence(self._unpacked(chunk, word, across, each)) for word, each in enumerate(words)]
 
-        body = nest("chunk across", [self.product.chunks, self.across], part, SERIAL)
+        return self._turned(output, self.product.chunks, "uint32", unpacked)
+
+    def _turned(
+        self,
+        output: PrimExpr,
+        count: int,
+        dtype: str,
+        used: Callable[[PrimExpr, PrimExpr, Sequence[Buffer]], list[Stmt]],
+    ) -> Stmt:
+        """``used`` of ``count`` vectors of a panel's weights, each with those of as many outputs as there are lanes,
+        which have outputs in their lanes then."""
+        taken = [self.vectors.buffer(f"taken_{lane}", dtype) for lane in range(self.lanes)]
+        spare = self.vectors.buffer("spare", dtype)
+
+        def part(at: PrimExpr, across: PrimExpr) -> Stmt:
+            first, place = output + across * self.lanes, self.vectors.ramp(at * self.lanes)
+            values = [load(self.weights[0], first + lane, place) for lane in range(self.lanes)]
+            if dtype == "float32":
+                values = [self.vectors.cast(each) for each in values]
+            loads = [self.vectors.set(each, value) for each, value in zip(taken, values, strict=True)]
+            return sequence(loads, self.vectors.transposed(taken, spare), used(at, across, taken))
+
+        body = nest("vector across", [count, self.across], part, SERIAL)
         return block_of(self.root, body, "unpack", [*taken, spare])
-
-    def _taken(self, output: PrimExpr, chunk: PrimExpr) -> PrimExpr:
-        """The words of a chunk."""
-        return load(self.words, output, self.vectors.ramp(chunk * self.lanes))
 
     def factor_place(self, group: PrimExpr, across: Index) -> PrimExpr:
         return self.vectors.ramp((group * self.across + across) * self.lanes)
@@ -331,3 +344,19 @@ class FloatPanels(PanelProducts[Floats]):
         body = serial("step", self.product.depth // _UNROLLED, steps)
         statements = sequence(vectors.clear(flat), body, self._stored(output, row, sums))
         return block_of(self.root, statements, "tile", [*flat, *weights])
+
+
+class PlainPanels(FloatPanels):
+    """With weights that are floats."""
+
+    def _scales(self, output: PrimExpr) -> Stmt | None:
+        return None
+
+    def _words(self, output: PrimExpr) -> Stmt:
+        def used(at: PrimExpr, across: PrimExpr, taken: Sequence[Buffer]) -> list[Stmt]:
+            return [
+                store(self.panel, [self._place(at * self.lanes + step, across)], self.vectors.get(each))
+                for step, each in enumerate(taken)
+            ]
+
+        return self._turned(output, self.product.depth // self.lanes, "float32", used)

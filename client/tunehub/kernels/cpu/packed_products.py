@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cpu.packed_activations import Floats, Integers, in_buffer
-from tunehub.kernels.cpu.packed_panels import BytePanels, FloatPanels, PanelProducts
-from tunehub.kernels.cpu.packed_tiles import TilePanels
+from tunehub.kernels.cpu.packed_panels import BytePanels, FloatPanels, PanelProducts, PlainPanels
+from tunehub.kernels.cpu.packed_tiles import PlainTiles, TilePanels
 from tunehub.kernels.cpu.packed_weights import GROUP, PackedProduct, numbers_of
 from tunehub.kernels.cpu.vectors import Vectors
 from tunehub.tir.nodes import buffer_kind, integer, parameters
@@ -34,30 +34,36 @@ _OPAQUE = 8  # TVM's OpPatternKind
 
 def product_function(product: PackedProduct, shape: Sequence[Index], data: str, scales: str, result: str) -> PrimFunc:
     """The function of data ``shape`` [..., K], words uint32 [N, K * bits / 32], scales [N, K / 32] and the result
-    [..., N], with these types; extents of the shape but for the last may be open."""
+    [..., N], with these types; extents of the shape but for the last may be open. Of a plain product, it has weights
+    [N, K] of the type ``scales`` in their place."""
     from tvm import te
 
-    given = (
+    depth = product.depth if product.plain else product.words
+    given = [
         te.placeholder(shape, data, name="data"),
-        te.placeholder((product.rows, product.words), "uint32", name="words"),
-        te.placeholder((product.rows, product.groups), scales, name="scales"),
-    )
-    function = te.create_prim_func([*given, _computed(product, *given, result)])
-    writer = _ByteProducts if product.integers else _FloatProducts
+        te.placeholder((product.rows, depth), scales if product.plain else "uint32", name="words"),
+    ]
+    if not product.plain:
+        given.append(te.placeholder((product.rows, product.groups), scales, name="scales"))
+    function = te.create_prim_func([*given, _computed(product, given, result)])
+    writer = _PlainProducts if product.plain else _ByteProducts if product.integers else _FloatProducts
     function = function.with_body(writer(product, function).body()).without_attr("global_symbol")
     return function.with_attr({"tirx.is_scheduled": True, "tirx.noalias": True, "op_pattern": _OPAQUE})
 
 
-def _computed(product: PackedProduct, data: Tensor, words: Tensor, scales: Tensor, dtype: str) -> Tensor:
+def _computed(product: PackedProduct, given: Sequence[Tensor], dtype: str) -> Tensor:
     """What the function computes, as a tensor expression."""
     from tvm import te, tirx
 
+    data, words, *scales = given
     k = te.reduce_axis((0, product.depth), name="k")
 
     def weight(row: PrimExpr) -> PrimExpr:
+        if product.plain:
+            return words[row, k].astype("float32")
         shift = (k % product.in_word * product.bits).astype("uint32")
         number = (words[row, k // product.in_word] >> shift) & tirx.const(2**product.bits - 1, "uint32")
-        return (number.astype("float32") - f32(product.zero)) * scales[row, k // GROUP].astype("float32")
+        return (number.astype("float32") - f32(product.zero)) * scales[0][row, k // GROUP].astype("float32")
 
     def element(*at: PrimExpr) -> PrimExpr:
         return te.sum(data(*at[:-1], k).astype("float32") * weight(at[-1]), axis=k)
@@ -71,11 +77,12 @@ class _ProductWriter:
 
     ACTIVATIONS: type[Floats] | type[Integers]
     PANELS: type[PanelProducts[Any]]
+    TILES: type[PanelProducts[Any]] = TilePanels
     activations: Floats | Integers
 
     def __init__(self, product: PackedProduct, function: PrimFunc) -> None:
         self.product, self.root = product, function.body
-        self.data, self.words, self.scales, self.result = parameters(function)
+        self.data, *self.weights, self.result = parameters(function)
         self.vectors, self.rows = Vectors(product.lanes), in_buffer(self.data)
         self.activations = self.ACTIVATIONS(product, self.data, self.rows, self.root)
 
@@ -95,14 +102,14 @@ class _ProductWriter:
 
     def _panels(self) -> PanelProducts[Any] | None:
         """What many rows are multiplied by, None where they never are so many."""
-        kind: type[PanelProducts[Any]] = TilePanels if self.product.tiles else self.PANELS
+        kind = self.TILES if self.product.tiles else self.PANELS
         least, count = kind.least_rows(self.product), integer(self.rows.count)
         if least is None or (count is not None and count < least):
             return None
         activations = self.activations
         if kind.ACTIVATIONS is not type(activations):
             activations = kind.ACTIVATIONS(self.product, self.data, self.rows, self.root)
-        return kind(self.product, (self.words, self.scales, self.result), self.rows, activations, self.root)
+        return kind(self.product, self.weights, self.result, activations, self.root)
 
     def _products(self) -> Stmt:
         from tvm import tirx
@@ -158,7 +165,7 @@ class _ProductWriter:
         return [own.setdefault(f"{name}_{n}", self.vectors.buffer(f"{name}_{n}", dtype)) for n in range(count)]
 
     def _chunk_words(self, row: PrimExpr, chunk: PrimExpr) -> PrimExpr:
-        return load(self.words, row, self.vectors.ramp(chunk * self.product.lanes))
+        return load(self.weights[0], row, self.vectors.ramp(chunk * self.product.lanes))
 
     def _scale(self, row: PrimExpr, chunk: PrimExpr) -> PrimExpr:
         """Of the words of a chunk, by lane."""
@@ -168,13 +175,13 @@ class _ProductWriter:
         lanes, of_group = product.lanes, product.words_of_group
         if lanes <= of_group:
             place = tirx.floordiv(chunk * lanes, const(of_group))
-            return vectors.all(tirx.Cast("float32", load(self.scales, row, place)))
+            return vectors.all(tirx.Cast("float32", load(self.weights[1], row, place)))
         first = chunk * (lanes // of_group)
         within = tirx.floordiv(vectors.ramp(0), vectors.all(of_group, "int32"))
         if product.groups < lanes:
-            return vectors.cast(load(self.scales, row, within + vectors.all(first)))
+            return vectors.cast(load(self.weights[1], row, within + vectors.all(first)))
         begin = tirx.min(first, const(product.groups - lanes))
-        loaded = vectors.cast(load(self.scales, row, vectors.ramp(begin)))
+        loaded = vectors.cast(load(self.weights[1], row, vectors.ramp(begin)))
         return vectors.permuted(loaded, within + vectors.all(first - begin))
 
 
@@ -216,6 +223,36 @@ class _FloatProducts(_ProductWriter):
                 )
                 statements += [vectors.add(sums[m, n], vectors.get(weight) * data[m][at]) for m in range(wide)]
         return sequence(statements)
+
+
+class _PlainProducts(_ProductWriter):
+    """With weights that are floats."""
+
+    ACTIVATIONS = Floats
+    PANELS, TILES = PlainPanels, PlainTiles
+    activations: Floats
+
+    def _chunk(
+        self,
+        sums: Mapping[tuple[int, int], Buffer],
+        first: PrimExpr,
+        row: PrimExpr,
+        chunk: PrimExpr,
+        own: dict[str, Buffer],
+    ) -> Stmt:
+        wide, height = (1 + max(each) for each in zip(*sums, strict=True))
+        vectors, statements = self.vectors, []
+        weights, parts = self._own(own, "weight", height), self._own(own, "part", _CHAINS if wide == 1 else 0)
+        statements += vectors.clear(parts)
+        for at in range(self.product.in_word):
+            place = vectors.ramp((chunk * self.product.in_word + at) * self.product.lanes)
+            for n, weight in enumerate(weights):
+                statements.append(vectors.set(weight, vectors.cast(load(self.weights[0], first + n, place))))
+            for (m, n), each in sums.items():
+                into = parts[at % _CHAINS] if parts else each
+                product = vectors.get(weights[n]) * self.activations.number(row + m, chunk, at)
+                statements.append(vectors.add(into, product))
+        return sequence([*statements, *(vectors.add(sums[0, 0], vectors.get(each)) for each in parts)])
 
 
 class _ByteProducts(_ProductWriter):

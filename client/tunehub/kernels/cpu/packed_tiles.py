@@ -53,23 +53,24 @@ class TilePanels(PanelProducts[Pairs]):
         return ((group * self.across + across) * _PAIRS + pair) * TILE
 
     def _unpacked(self, chunk: PrimExpr, word: int, across: Index, words: Buffer) -> list[Stmt]:
-        from tvm import tirx
-
         product, vectors = self.product, self.vectors
         of_group, pairs = product.words_of_group, product.in_word // 2
         group, first = chunk * (self.lanes // of_group) + word // of_group, word % of_group * pairs
         scale = load(self.factors, self.factor_place(group, across))
 
-        def half(number: int) -> PrimExpr:
-            return vectors.high_half(numbers_of(product, vectors, words, number) * scale)
+        def number(at: int) -> PrimExpr:
+            return numbers_of(product, vectors, words, at) * scale
 
-        def pair(at: int) -> PrimExpr:
-            high = tirx.bitwise_and(half(2 * at + 1), vectors.all(_HIGH, "uint32"))
-            return tirx.bitwise_or(half(2 * at) >> vectors.all(16, "uint32"), high)
+        return [self._pair_stored(group, across, first + at, number(2 * at), number(2 * at + 1)) for at in range(pairs)]
 
-        return [
-            store(self.panel, [vectors.ramp(self._place(group, across, first + at))], pair(at)) for at in range(pairs)
-        ]
+    def _pair_stored(self, group: PrimExpr, across: Index, pair: Index, low: PrimExpr, high: PrimExpr) -> Stmt:
+        """Two numbers of a row, in floats, of as many outputs as there are lanes."""
+        from tvm import tirx
+
+        vectors = self.vectors
+        below = vectors.high_half(low) >> vectors.all(16, "uint32")
+        above = tirx.bitwise_and(vectors.high_half(high), vectors.all(_HIGH, "uint32"))
+        return store(self.panel, [vectors.ramp(self._place(group, across, pair))], tirx.bitwise_or(below, above))
 
     def _multiplied(self, output: PrimExpr, begin: PrimExpr, end: PrimExpr) -> Stmt:
         from tvm import tirx
@@ -159,3 +160,25 @@ class TilePanels(PanelProducts[Pairs]):
         steps = nest("group pair", [self.product.groups, _PAIRS], pair, SERIAL)
         stored = self._row_stored(output, row, [vectors.get(each) for each in sums])
         return block_of(self.root, sequence(vectors.clear(sums), steps, stored), "plain", sums)
+
+
+class PlainTiles(TilePanels):
+    """With weights that are floats."""
+
+    def _scales(self, output: PrimExpr) -> Stmt | None:
+        return None
+
+    def _words(self, output: PrimExpr) -> Stmt:
+        halves = GROUP // TILE
+
+        def used(at: PrimExpr, across: PrimExpr, taken: Sequence[Buffer]) -> list[Stmt]:
+            from tvm import tirx
+
+            group, first = tirx.floordiv(at, halves), tirx.floormod(at, halves) * (TILE // 2)
+            numbers = [self.vectors.get(each) for each in taken]
+            return [
+                self._pair_stored(group, across, first + pair, *numbers[2 * pair : 2 * pair + 2])
+                for pair in range(TILE // 2)
+            ]
+
+        return self._turned(output, self.product.depth // TILE, "float32", used)

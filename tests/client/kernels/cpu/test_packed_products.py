@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import ml_dtypes  # noqa: F401 - numpy knows bfloat16 by it
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -15,7 +16,7 @@ import tvm
 from tvm import tirx
 
 from tunehub.kernels.cpu.packed_products import product_function
-from tunehub.kernels.cpu.packed_weights import PackedProduct, lanes_of
+from tunehub.kernels.cpu.packed_weights import PackedProduct, lanes_of, plain_product
 
 from ....cpu_features import AMX, AVX2, AVX512, AVX512_VNNI, AVX_VNNI, cpu, here, needs, needs_tvm
 
@@ -57,15 +58,31 @@ def error(
     product: PackedProduct, given: Operands, model: Any, *, result: str = "float32", open_rows: bool = True
 ) -> float:
     """Of the function for ``model``, by its largest result."""
-    shape = given.data.shape
+    arrays = [given.data, given.words, given.scales]
+    return _error(product, arrays, given.weights, model, result=result, open_rows=open_rows)
+
+
+def _error(
+    product: PackedProduct, given: list[Array], weights: Array, model: Any, *, result: str, open_rows: bool = True
+) -> float:
+    shape = given[0].shape
     extents = [tirx.Var("rows", "int64") if open_rows else shape[0], *shape[1:]]
-    function = product_function(product, extents, str(given.data.dtype), str(given.scales.dtype), result)
+    function = product_function(product, extents, str(given[0].dtype), str(given[-1].dtype), result)
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     output = tvm.runtime.tensor(np.full((*shape[:-1], product.rows), np.nan, result))
-    arrays = [tvm.runtime.tensor(each) for each in (given.data, given.words, given.scales)]
+    arrays = [tvm.runtime.tensor(each) for each in given]
     tvm.compile(module, target=cpu(model) if isinstance(model, str) else model)["main"](*arrays, output)
-    wanted = given.data.astype("float64") @ given.weights.T
+    wanted = given[0].astype("float64") @ weights.T
     return float(abs(output.numpy().astype("float64") - wanted).max() / abs(wanted).max())
+
+
+def plain_error(rows: int, kind: str, model: Any, *, lanes: int = 16, depth: int = 1152, tiles: bool = False) -> float:
+    """Of products with random weights of a type of floats and results in that."""
+    rng = np.random.default_rng(depth)
+    product = plain_product(64, depth, lanes, tiles=tiles)
+    assert product is not None
+    data, weights = (rng.standard_normal(shape).astype(kind) for shape in ((rows, depth), (64, depth)))
+    return _error(product, [data, weights], weights.astype("float64"), model, result=kind)
 
 
 def product_of(model: str, bits: int, *, rows: int = 24, depth: int = 896, integers: bool = False) -> PackedProduct:
@@ -163,6 +180,30 @@ def test_code_for_amx_has_its_instructions() -> None:
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     text = tvm.compile(module, target=cpu(AMX)).mod.inspect_source("asm")
     assert all(each in text for each in ("tdpbf16ps", "tileloadd", "ldtilecfg", "tilerelease"))
+
+
+@needs_tvm
+@pytest.mark.parametrize("model", here(AVX512, AVX2))
+@pytest.mark.parametrize(("kind", "largest"), [("float32", 3e-6), ("float16", 2e-3), ("bfloat16", 1e-2)])
+@pytest.mark.parametrize("rows", [1, 7, 67])
+def test_weights_that_are_floats_have_such_products(model: str, rows: int, kind: str, largest: float) -> None:
+    lanes = LANES[model]
+    assert plain_error(rows, kind, model, lanes=lanes, depth=96 * lanes) < largest
+
+
+@needs_tvm
+@needs(AVX512)
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize(("kind", "largest"), [("float32", 1e-2), ("bfloat16", 1e-2)])
+def test_weights_that_are_floats_have_emulated_tiles(kind: str, largest: float) -> None:
+    assert plain_error(67, kind, AVX512, tiles=True) < largest
+
+
+@needs_tvm
+@needs(AMX)
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_weights_that_are_floats_have_tiles(kind: str) -> None:
+    assert plain_error(67, kind, AMX, tiles=True) < 1e-2
 
 
 @needs_tvm
