@@ -13,7 +13,7 @@ from tunehub.tir.statements import block_of, either, load, loop, sequence, store
 from tunehub.tir.versions import PARALLEL
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import Buffer, PrimExpr, PrimFunc, SBlockRealize, Stmt, Var
+    from tunehub.tir.types import Buffer, PrimExpr, PrimFunc, SBlock, SBlockRealize, Stmt, Var
 
 _SHARED = ("cos", "sin")
 _AXES = 3  # tokens, heads, elements
@@ -22,6 +22,12 @@ _AXES = 3  # tokens, heads, elements
 def with_shared_angles(function: PrimFunc) -> PrimFunc | None:
     """``function``, a block of loops over tokens, heads and elements that computes sines or cosines which do not depend
     on heads, so that it computes these once a token, scheduled; None for others."""
+    body = rotation_body(function, Rotation)
+    return None if body is None else function.with_body(body).with_attr({"tirx.is_scheduled": True})
+
+
+def rotation_body(function: PrimFunc, kind: type[Rotation]) -> Stmt | None:
+    """The body of such a ``function`` as a ``kind`` of rotation has it; None for others."""
     loops = [node for node in statements_in(function.body) if type(node).__name__ == "For"]
     blocks = [node for node in statements_in(function.body) if type(node).__name__ == "SBlockRealize"]
     if len(loops) != _AXES or len(blocks) != 2 or len(blocks[1].block.iter_vars) != _AXES:
@@ -31,29 +37,29 @@ def with_shared_angles(function: PrimFunc) -> PrimFunc | None:
     if integer(loops[2].extent) is None or integer(blocks[1].predicate) != 1:
         return None
     try:
-        body = _Rotation(function.body, blocks[1], [each.extent for each in loops]).body()
+        return kind(function.body, blocks[1].block, [each.extent for each in loops]).body()
     except KeyError:  # of an expression of another kind
         return None
-    return None if body is None else function.with_body(body).with_attr({"tirx.is_scheduled": True})
 
 
-class _Rotation:
+class Rotation:
     """Its statements, with variables of their own."""
 
-    def __init__(self, root: SBlockRealize, realize: SBlockRealize, extents: list[PrimExpr]) -> None:
+    def __init__(self, root: SBlockRealize, block: SBlock, extents: list[PrimExpr]) -> None:
         from tvm import tirx
 
-        self.root, self.block, self.extents = root, realize.block, extents
+        self.root, self.block, self.extents = root, block, extents
         axes = [each.var for each in self.block.iter_vars]
         names = ("token", "head", "element")
         self.axes = [tirx.Var(name, element_type(each)) for name, each in zip(names, axes, strict=True)]
         self.known = {hash(old): new for old, new in zip(axes, self.axes, strict=True)}
         self.tables: list[tuple[PrimExpr, Buffer]] = []
+        self.count, self.place, self.scope = integer(extents[2]), self.axes[2], "global"
 
     def body(self) -> Stmt | None:
         """The function's; None where nothing is shared."""
         token, head, element = self.axes
-        inner = self._statement(self.block.body)
+        inner = self.statement(self.block.body)
         if not self.tables:
             return None
         heads = loop(head, self.extents[1], loop(element, self.extents[2], inner))
@@ -68,13 +74,14 @@ class _Rotation:
         stores = [store(table, [at], replaced(value, own)) for value, table in self.tables]
         return loop(at, self.extents[2], sequence(stores))
 
-    def _statement(self, node: Any) -> Stmt:
+    def statement(self, node: Any) -> Stmt:
+        """One of the block's, with elements of tables in place of sines and cosines."""
         kind = type(node).__name__
         if kind == "IfThenElse":
-            otherwise = None if node.else_case is None else self._statement(node.else_case)
-            return either(self._expression(node.condition), self._statement(node.then_case), otherwise)
+            otherwise = None if node.else_case is None else self.statement(node.else_case)
+            return either(self._expression(node.condition), self.statement(node.then_case), otherwise)
         if kind == "SeqStmt":
-            return sequence([self._statement(each) for each in node.seq])
+            return sequence([self.statement(each) for each in node.seq])
         if kind != "BufferStore":
             raise KeyError(kind)
         return store(buffer_of(node), [self._expression(each) for each in node.indices], self._expression(node.value))
@@ -91,11 +98,10 @@ class _Rotation:
             return None
         for value, table in self.tables:
             if structural_equal(value, call):
-                return load(table, self.axes[2])
-        count = integer(self.extents[2])
-        table = tirx.decl_buffer((count,), element_type(call), f"angles_{len(self.tables)}")
+                return load(table, self.place)
+        table = tirx.decl_buffer((self.count,), element_type(call), f"angles_{len(self.tables)}", scope=self.scope)
         self.tables.append((call, table))
-        return load(table, self.axes[2])
+        return load(table, self.place)
 
 
 def _has(expression: PrimExpr, variable: Var) -> bool:

@@ -12,6 +12,7 @@ from tunehub.kernels.cuda.kernel_rule import KernelRule, OpenKernelRule
 from tunehub.kernels.cuda.low_batch import rule as low_batch
 from tunehub.kernels.cuda.symbolic import elementwise as open_elementwise
 from tunehub.kernels.cuda.symbolic import gated
+from tunehub.kernels.cuda.symbolic import rotation as open_rotation
 from tunehub.kernels.cuda.symbolic import schedule as open_tiles
 from tunehub.kernels.cuda.symbolic import tensor_cores as open_tensor_cores
 from tunehub.kernels.cuda.winograd import transforms as winograd
@@ -27,5 +28,13 @@ RULES: tuple[KernelRule, ...] = (
 )
 TF32_RULES: tuple[KernelRule, ...] = (tf32,)
 """Of products in float32 whose operands may be rounded."""
-OPEN_RULES: tuple[OpenKernelRule, ...] = (attention, winograd, gated, open_tensor_cores, open_tiles, open_elementwise)
+OPEN_RULES: tuple[OpenKernelRule, ...] = (
+    attention,
+    winograd,
+    gated,
+    open_tensor_cores,
+    open_tiles,
+    open_elementwise,
+    open_rotation,
+)
 """Of functions with open axes; the first that has a kernel serves."""
