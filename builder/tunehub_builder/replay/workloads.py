@@ -113,7 +113,7 @@ def _extracted(
     by_knobs, cuda = tuner in (TEMPLATE, LADDER), target.kind.name == "cuda"
     tasks = extract_tasks(
         [(name, module)], target, layout="auto" if by_knobs and not cuda else "keep", dims=dims,
-        turned=by_knobs and cuda, precision=precision,
+        channels_last=by_knobs and cuda, precision=precision,
     )  # fmt: skip
     return _by_key(tasks)
 

@@ -48,22 +48,22 @@ def extract_tasks(
     *,
     layout: Layout = "keep",
     dims: Dims | None = None,
-    turned: bool = False,
+    channels_last: bool = False,
     precision: Precision = "float32",
     note: Callable[[str], None] | None = None,
 ) -> list[TuningTask]:
     """Return the workloads of ``modules``, pairs of a network's name and its Relax module; shared ones once.
 
     Reshapes are left out: TVM turns them into views. So are symbolic functions without ``dims``, which name the open
-    dimensions with the values to tune for. ``layout``: see :func:`tunehub.compiler.preparing.prepare`. ``turned``: with
-    channels last, as clients have modules that this serves. ``precision``, ``note``: as there; what Winograd's
-    algorithm makes faster stays in float32, as clients have it unless they say otherwise.
+    dimensions with the values to tune for. ``layout``: see :func:`tunehub.compiler.preparing.prepare`.
+    ``channels_last``: with channels last, as clients have modules that this serves. ``precision``, ``note``: as there;
+    what Winograd's algorithm makes faster stays in float32, as clients have it unless they say otherwise.
     """
     tasks: dict[str, TuningTask] = {}
     for network, module in modules:
         prepared = prepare(
-            module, target, layout=layout, turned=turned and _turns(module, target), precision=precision, winograd=True,
-            note=note,
+            module, target, layout=layout, channels_last=channels_last and _wants_channels_last(module, target),
+            precision=precision, winograd=True, note=note,
         )  # fmt: skip
         counts = call_counts(prepared)
         for variable, function in prepared.functions.items():
@@ -85,10 +85,10 @@ def without_other_numbers(tasks: Iterable[TuningTask]) -> list[TuningTask]:
     return list(found.values())
 
 
-def _turns(module: Any, target: Any) -> bool:
-    from tunehub.graph.layout.cuda.channels_last import turns  # CPUs need none of it
+def _wants_channels_last(module: Any, target: Any) -> bool:
+    from tunehub.graph.layout.cuda.channels_last import wants_channels_last  # CPUs need none of it
 
-    return turns(module, target)
+    return wants_channels_last(module, target)
 
 
 def task_of(network: str, name: str, function: Any, count: int, dims: Dims | None = None) -> TuningTask | None:

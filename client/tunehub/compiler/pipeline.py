@@ -173,8 +173,8 @@ def _prepare_for(hub: Hub, mod: IRModule, target: Target, known: dict[str, Sched
     """The module in the layouts that the hub asks for; when they cannot be planned, in its own. GPUs have their own.
     What was scheduled to find out whether it can be is put into ``known``, by name."""
     if target.kind.name == "cuda":
-        turned = _turned(prepare(mod, target, precision=hub.precision), mod, target, hub)
-        return _with_winograd(turned, target, hub, {})
+        chosen = _with_channels_last(prepare(mod, target, precision=hub.precision), mod, target, hub)
+        return _with_winograd(chosen, target, hub, {})
     if hub.layout == "auto":
         try:
             planned = prepare(mod, target, layout="auto", precision=hub.precision, winograd=hub.winograd, note=hub.note)
@@ -204,30 +204,30 @@ def _with_winograd(prepared: IRModule, target: Target, hub: Hub, known: dict[str
     return prepared
 
 
-def _turned(prepared: IRModule, mod: IRModule, target: Target, hub: Hub) -> IRModule:
+def _with_channels_last(prepared: IRModule, mod: IRModule, target: Target, hub: Hub) -> IRModule:
     """``mod`` with channels last where that serves it; ``prepared``, its own order, where records are for that and are
-    not slower than turned convolutions should be, by the margin of every guess, or where few convolutions should gain
-    less than turning takes."""
-    from tunehub.graph.layout.cuda.channels_last import turns
-    from tunehub.graph.layout.cuda.turning import pays
+    not slower than convolutions with channels last should be, by the margin of every guess, or where few convolutions
+    should gain less than transposing takes."""
+    from tunehub.graph.layout.cuda.channels_last import wants_channels_last
+    from tunehub.graph.layout.cuda.payoff import pays
 
-    if not turns(mod, target, hub.precision):
+    if not wants_channels_last(mod, target, hub.precision):
         return prepared
-    recorded_s, turned_s = _recorded_and_turned(prepared, target, hub)
-    if 0.0 < recorded_s < GUESS_MARGIN * turned_s:
+    recorded_s, channels_last_s = _recorded_and_channels_last(prepared, target, hub)
+    if 0.0 < recorded_s < GUESS_MARGIN * channels_last_s:
         return prepared
     try:
-        turned = prepare(mod, target, turned=True, precision=hub.precision)
-        return turned if pays(prepared, turned, target, hub.precision) else prepared
+        chosen = prepare(mod, target, channels_last=True, precision=hub.precision)
+        return chosen if pays(prepared, chosen, target, hub.precision) else prepared
     except Exception as error:
-        hub.failed("turning images", error)
+        hub.failed("channels last", error)
         return prepared
 
 
-def _recorded_and_turned(prepared: IRModule, target: Target, hub: Hub) -> tuple[float, float]:
+def _recorded_and_channels_last(prepared: IRModule, target: Target, hub: Hub) -> tuple[float, float]:
     """What all convolutions of ``prepared`` that have exact records take by these, and should take with channels
     last."""
-    from tunehub.kernels.cuda.gemm.hopper.rule import turned_s
+    from tunehub.kernels.cuda.gemm.hopper.rule import channels_last_s
     from tunehub.kernels.cuda.gemm.tensor_core.sketch import matmul_of
     from tunehub.kernels.devices.known import device_of
     from tunehub.tir.keys import workload_key
@@ -243,7 +243,7 @@ def _recorded_and_turned(prepared: IRModule, target: Target, hub: Hub) -> tuple[
         if found is not None:
             count = counts[str(variable.name_hint)]
             recorded_s += count * found.record.mean_s
-            expected_s += count * turned_s(matmul, device)
+            expected_s += count * channels_last_s(matmul, device)
     return recorded_s, expected_s
 
 

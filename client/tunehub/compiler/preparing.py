@@ -26,7 +26,7 @@ def prepare(
     target: Target,
     *,
     layout: Layout = "keep",
-    turned: bool = False,
+    channels_last: bool = False,
     precision: Precision = "float32",
     winograd: bool = False,
     note: Callable[[str], None] | None = None,
@@ -38,11 +38,11 @@ def prepare(
     ``layout="auto"`` chooses the layouts of operators (:mod:`tunehub.graph.layout.planning`), packs the weights of
     matmuls and writes exp, erf and the like as polynomials (:mod:`tunehub.graph.numerics.fast_math`); modules for
     targets that are no CPUs keep theirs. With it, quantised models compute in integers where the CPU has instructions
-    for that (:mod:`tunehub.graph.quantised.integers`), and ``note`` is told how much of them. ``turned``: channels are
-    last (:mod:`tunehub.graph.layout.cuda.channels_last`).
-    ``precision``: ``tf32`` gives products in float32 weights that tensor cores can read; ``bf16`` rounds operands of
-    products and convolutions on CPUs that multiply these faster, but of those that :mod:`tunehub.graph.winograd` makes
-    faster (``winograd``) not; ``auto`` does so where that is known.
+    for that (:mod:`tunehub.graph.quantised.integers`), and ``note`` is told how much of them. ``channels_last``:
+    channels are last (:mod:`tunehub.graph.layout.cuda.channels_last`). ``precision``: ``tf32`` gives products in
+    float32 weights that tensor cores can read; ``bf16`` rounds operands of products and convolutions on CPUs that
+    multiply these faster, but of those that :mod:`tunehub.graph.winograd` makes faster (``winograd``) not; ``auto``
+    does so where that is known.
     """
     import tvm
     from tvm import relax
@@ -61,7 +61,7 @@ def prepare(
         *simplify,
         quantised_rows,
         *_attention_passes(target),
-        *_turning_passes(turned=turned),
+        *_channels_last_passes(wanted=channels_last),
         *_accuracy_passes(target, precision),
         *(_packed_passes(target, precision, note) if planning else []),
         *planning,
@@ -143,20 +143,20 @@ def _legalizing_passes(target: Target) -> list[Pass]:
     return found
 
 
-def _turning_passes(*, turned: bool) -> list[Pass]:
-    """Images in the order that the GPU computes best, with what was turned twice taken out."""
+def _channels_last_passes(*, wanted: bool) -> list[Pass]:
+    """Images in the order that the GPU computes best, with what was transposed twice taken out."""
     import tvm
     from tvm import relax
 
-    if not turned:
+    if not wanted:
         return []
     from tunehub.graph.layout.cuda.channels_last import channels_last
 
     @tvm.transform.module_pass(opt_level=0, name="tunehub.channels_last")  # type: ignore[untyped-decorator]
-    def turn(mod: IRModule, _context: PassContext) -> IRModule:
+    def convert(mod: IRModule, _context: PassContext) -> IRModule:
         return channels_last(mod)
 
-    return [turn, relax.transform.CanonicalizeBindings()]
+    return [convert, relax.transform.CanonicalizeBindings()]
 
 
 def _accuracy_passes(target: Target, precision: Precision) -> list[Pass]:
@@ -174,8 +174,8 @@ def _accuracy_passes(target: Target, precision: Precision) -> list[Pass]:
 
 
 def _attention_passes(target: Target) -> list[Any]:
-    """Attention as one function each. Before images are turned: TVM's ConvertLayout fails on a ``squeeze`` whose axis
-    counts from the end (0.27: ``std::bad_alloc``), as vision transformers have it in front of their heads."""
+    """Attention as one function each. Before images are transposed: TVM's ConvertLayout fails on a ``squeeze`` whose
+    axis counts from the end (0.27: ``std::bad_alloc``), as vision transformers have it in front of their heads."""
     if target.kind.name != "cuda":
         return []
     from tunehub.graph.attention.cuda.joining import join_attention

@@ -62,15 +62,15 @@ def gpu_products(mod: IRModule, _context: PassContext) -> IRModule:
 @tvm.transform.module_pass(opt_level=0, name="tunehub.gpu_products_in_tf32")  # type: ignore[untyped-decorator]
 def gpu_products_in_tf32(mod: IRModule, _context: PassContext) -> IRModule:
     """As :func:`gpu_products`, where operands in single precision may be TF32, which tensor cores read along K alone:
-    constant weights are turned for them, and rounded."""
-    return relax.transform.DeadCodeElimination()(rewritten(_Products(mod, turning=True), mod))
+    constant weights are transposed for them, and rounded."""
+    return relax.transform.DeadCodeElimination()(rewritten(_Products(mod, transposing=True), mod))
 
 
 @mutator
 class _Products(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, mod: IRModule, *, turning: bool = False) -> None:
+    def __init__(self, mod: IRModule, *, transposing: bool = False) -> None:
         super().__init__(mod)
-        self._turning = turning
+        self._transposing = transposing
         self._mod = mod
         self._kernels = Kernels(self.builder_)
         target = tvm.target.Target.current(allow_none=True)
@@ -93,8 +93,8 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         if own in _NARROW and not half and not few:
             return call
         weight, kernel = self._transposed(call) if name == "relax.matmul" else None, NAME
-        if weight is None and self._turning and name == "relax.matmul" and own == _SUM:
-            weight, kernel = self._turned(call), ROUNDED
+        if weight is None and self._transposing and name == "relax.matmul" and own == _SUM:
+            weight, kernel = self._rounded_weight(call), ROUNDED
         made = self._dequantised(call) if half and name == "relax.matmul" else None
         if made is not None and not few and (rows is not None or not self._packed):
             weight, kernel, made = self._untransposed(call), NAME, None
@@ -120,7 +120,7 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         source = self._untransposed(call)
         return source if is_given(self, source) else None
 
-    def _turned(self, call: Call) -> Expr | None:
+    def _rounded_weight(self, call: Call) -> Expr | None:
         """The constant that is the second operand of a matmul, or is transposed for it, as [N, K], as TF32 has it; None
         for others."""
         source = self._untransposed(call)

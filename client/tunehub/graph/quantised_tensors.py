@@ -120,7 +120,7 @@ def _number(value: TirExpr) -> float:
 
 def matrix_of(mutator: Mutator, expression: Expr) -> Expr:
     """The second operand of a product: what it is bound to, and where that is a matrix repeated for each of a batch, as
-    PyTorch writes layers of turned sequences, the matrix."""
+    PyTorch writes layers of transposed sequences, the matrix."""
     value = bound_value(mutator, expression)
     if operator_of(value) != "relax.broadcast_to":
         return value

@@ -202,9 +202,9 @@ def _tasks_of(
     if network.precision == "bf16":
         _check_bf16(network, tvm_target)
     modules, notes = [(network.name, network.relax_module())], list[str]()
-    turned = method.tuner == TEMPLATE and tvm_target.kind.name == "cuda"
+    channels_last = method.tuner == TEMPLATE and tvm_target.kind.name == "cuda"
     tasks = extract_tasks(
-        modules, tvm_target, layout=method.layout, dims=network.dims or None, turned=turned,
+        modules, tvm_target, layout=method.layout, dims=network.dims or None, channels_last=channels_last,
         precision=network.compiled_in, note=notes.append,
     )  # fmt: skip
     tasks = without_other_numbers(tasks) if network.precision == "int8" else tasks

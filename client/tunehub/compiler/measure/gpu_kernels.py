@@ -60,7 +60,7 @@ def gpu_kernels(device: GpuSpecification) -> dict[str, GpuKernel]:
         "clock": chained(),
         "bandwidth": copied(_COPIED),
         "l2_bandwidth": cached(device.l2 // _CACHED_PART, blocks),
-        "flops": multiplied(blocks),
+        "flops": multiply_adds(blocks),
         "launch": empty(),
         **({"tensor_flops": on_tensor_cores(blocks)} if _has_functions() else {}),
     }
@@ -101,7 +101,7 @@ def cached(size: int, blocks: int) -> GpuKernel:
     return GpuKernel(mod=mod, read=rows * row, written=blocks * _THREADS, work=float(work))
 
 
-def multiplied(blocks: int) -> GpuKernel:
+def multiply_adds(blocks: int) -> GpuKernel:
     """Multiply-adds in float32, of which many are independent in each thread; the work is counted in operations."""
     return _multiply_adds(blocks, _THREADS, _SUMS, 2.0 * blocks * _THREADS * _SUMS * _CHAIN * _ROUNDS)
 

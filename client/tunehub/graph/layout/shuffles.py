@@ -90,14 +90,14 @@ def _found(function: Function) -> Iterator[tuple[Any, _Shuffled]]:
         return values.get(expression) if isinstance(expression, relax.Var) and read[expression] == 1 else None
 
     for variable, value in values.items():
-        turned = alone(value.args[0]) if operator_of(value) == "relax.reshape" else None
-        if turned is None or operator_of(turned) != "relax.permute_dims":
+        permuted = alone(value.args[0]) if operator_of(value) == "relax.reshape" else None
+        if permuted is None or operator_of(permuted) != "relax.permute_dims":
             continue
-        split = alone(turned.args[0])
+        split = alone(permuted.args[0])
         if split is None or operator_of(split) != "relax.reshape":
             continue
         shape, groups = static_shape(value), static_shape(split)
-        axes = [int(axis) for axis in turned.attrs.axes or ()]
+        axes = [int(axis) for axis in permuted.attrs.axes or ()]
         if shape is None or groups is None or len(shape) != 4 or axes != [0, 2, 1, 3, 4]:
             continue
         if static_shape(split.args[0]) != shape or groups != (shape[0], *groups[1:3], *shape[2:]):

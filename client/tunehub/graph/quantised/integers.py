@@ -160,13 +160,13 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
             self.kept[f"there is no integer kernel for {operator_of(call).rpartition('.')[2]}"] += 1
 
     def _matmul(self, call: Call) -> Expr | None:
-        """``matmul`` of dequantised operands, the second of them constant and maybe turned; of integers as ONNX's
+        """``matmul`` of dequantised operands, the second of them constant and maybe transposed; of integers as ONNX's
         ``MatMulInteger`` is imported."""
         if _is_integer_product(call):
             return self._counted(lambda dot: product_of_integers(self, call, dot))
         second = matrix_of(self, call.args[1])
-        turned = operator_of(second) == "relax.permute_dims" and len(shape_of(second) or ()) == 2
-        weight = bound_value(self, second.args[0]) if turned else second
+        transposed = operator_of(second) == "relax.permute_dims" and len(shape_of(second) or ()) == 2
+        weight = bound_value(self, second.args[0]) if transposed else second
         attention = None if self._dot is None else self._attentions.as_float(call, self._dot)
         if attention is not None:
             self.written += PRODUCTS
@@ -174,14 +174,14 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
             return attention
         parts = parts_of(self, call.args[0])
         if parts is not None and operator_of(weight) == DEQUANTIZE:
-            return self._counted(lambda dot: product(self, parts, weight, turned, dot))
+            return self._counted(lambda dot: product(self, parts, weight, transposed, dot))
 
         def write(data: Expr, values: Array, _zero: int) -> Expr:
             assert self._dot is not None
             fills_vectors(values, self._dot)
             return relax.op.matmul(data, relax.const(np.ascontiguousarray(values)), out_dtype="int32")
 
-        return self._product(call, turned, 1, len(shape_of(call) or (0, 0)) - 1, write)
+        return self._product(call, transposed, 1, len(shape_of(call) or (0, 0)) - 1, write)
 
     def _counted(self, write: Callable[[DotProduct], Expr | None]) -> Expr | None:
         """What ``write`` writes in place of a convolution or product; the report counts it, or the reason why not."""
@@ -196,11 +196,11 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         return written
 
     def _product(
-        self, call: Call, turned: bool, outputs: int, axis: int, write: Callable[[Expr, Array, int], Expr]
+        self, call: Call, transposed: bool, outputs: int, axis: int, write: Callable[[Expr, Array, int], Expr]
     ) -> Expr | None:
         """``outputs``: their axis in the weight; ``axis``: in the result."""
         operand = matrix_of(self, call.args[1])
-        weight = bound_value(self, operand.args[0]) if turned else operand
+        weight = bound_value(self, operand.args[0]) if transposed else operand
         data = dequantised(self, call.args[0])
         if data is None or operator_of(weight) != DEQUANTIZE:
             if data is not None or operator_of(weight) == DEQUANTIZE:
@@ -209,8 +209,8 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         integers, affine = data
 
         def written(_dot: DotProduct) -> Expr:
-            values, scales = weight_of(self, weight, 1 - outputs if turned else outputs)
-            values = values.T if turned else values
+            values, scales = weight_of(self, weight, 1 - outputs if transposed else outputs)
+            values = values.T if transposed else values
             if not has_type(integers, "uint8"):
                 raise NotIntegerError("its data are of 8 signed bits, and others than dequantising read them")
             sums = sums_of(affine, values, scales, outputs)

@@ -37,13 +37,13 @@ def shifted(graph: Mutator, call: Call) -> Expr | None:
     return relax.op.quantize(*call.args[:2], emit(relax.op.astype(wide, "uint8")), out_dtype="uint8")
 
 
-def product(graph: Mutator, parts: Parts, weight: Expr, turned: bool, dot: DotProduct) -> Expr:
-    """A matmul of what is dequantised from ``parts`` with ``weight``, dequantised constants that are maybe ``turned``.
-    Raises NotIntegerError."""
-    values, scales = weight_of(graph, weight, 0 if turned else 1)
+def product(graph: Mutator, parts: Parts, weight: Expr, transposed: bool, dot: DotProduct) -> Expr:
+    """A matmul of what is dequantised from ``parts`` with ``weight``, dequantised constants that are maybe
+    ``transposed``. Raises NotIntegerError."""
+    values, scales = weight_of(graph, weight, 0 if transposed else 1)
     data, scale, zero = parts
     emit = graph.builder_.emit
-    sums = emit(_sums(graph, data, emit(relax.op.astype(zero, "int32")), values.T if turned else values, dot))
+    sums = emit(_sums(graph, data, emit(relax.op.astype(zero, "int32")), values.T if transposed else values, dot))
     factors = emit(relax.op.multiply(scale, relax.const(scales.astype(np.float32).reshape(-1))))
     return relax.op.multiply(emit(relax.op.astype(sums, "float32")), factors)
 

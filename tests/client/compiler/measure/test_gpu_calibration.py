@@ -81,7 +81,7 @@ def test_each_block_reads_all_of_what_is_in_the_cache() -> None:
     assert kernel.work == 4 * kernel.read * 3
 
 
-@pytest.mark.parametrize(("kernel", "sums"), [(gpu_kernels.chained, 1), (lambda: gpu_kernels.multiplied(1), 16)])
+@pytest.mark.parametrize(("kernel", "sums"), [(gpu_kernels.chained, 1), (lambda: gpu_kernels.multiply_adds(1), 16)])
 def test_sums_are_of_multiply_adds(kernel: Callable[[], GpuKernel], sums: int) -> None:
     found = kernel()
     values = numbers(found.read)

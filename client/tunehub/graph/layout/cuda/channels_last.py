@@ -1,8 +1,8 @@
 """Convolutions in half precision with channels last, where the GPU has warpgroups.
 
 Tensor cores take operands in rows of 16 bytes, which channels beside each other are, and pixels of 7 x 7 images are
-not. So images are turned once where they come in, and weights when TVM folds constants; cuDNN computes in this order,
-too (`torch.channels_last`).
+not. So images are transposed once where they come in, and weights when TVM folds constants; cuDNN computes in this
+order, too (`torch.channels_last`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tunehub.tir.types import IRModule
 
 _CONVOLUTION = "relax.nn.conv2d"
-_TURN = "relax.permute_dims"
+_PERMUTE = "relax.permute_dims"
 # Which TVM turns images for: their numbers have no layout.
 _BY_ELEMENT = frozenset(
     f"relax.{name}" for name in ("clip", "maximum", "minimum", "add", "subtract", "multiply", "divide")
@@ -33,7 +33,7 @@ _BY_ELEMENT = frozenset(
 _LAYOUTS = {_CONVOLUTION: ["NHWC", "OHWI"]}
 
 
-def turns(mod: IRModule, target: Target, precision: Precision = "float32") -> bool:
+def wants_channels_last(mod: IRModule, target: Target, precision: Precision = "float32") -> bool:
     """Whether ``mod`` has convolutions that :func:`channels_last` serves on ``target``: those in half precision, and in
     single where ``precision`` is ``tf32``."""
     from tunehub.kernels.cuda.gemm.hopper.rule import serves
@@ -45,25 +45,25 @@ def turns(mod: IRModule, target: Target, precision: Precision = "float32") -> bo
 def channels_last(mod: IRModule) -> IRModule:
     """``mod`` with images in the order NHWC and kernels in OHWI, as far as operators can have them, and with
     channels of zeros where copies need them: the three of a photograph become eight."""
-    turned = relax.transform.ConvertLayout(_LAYOUTS)(mod)
-    return relax.transform.DeadCodeElimination()(rewritten(_ChannelsLast(turned), turned))
+    converted = relax.transform.ConvertLayout(_LAYOUTS)(mod)
+    return relax.transform.DeadCodeElimination()(rewritten(_ChannelsLast(converted), converted))
 
 
 @mutator
 class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
-    """What TVM's pass leaves: channels that no copy takes, and images that are turned for a step that computes each
+    """What TVM's pass leaves: channels that no copy takes, and images that are transposed for a step that computes each
     number for itself, and back."""
 
     def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
         name = str(getattr(call.op, "name", ""))
-        if name == _CONVOLUTION and _is_turned(call):
+        if name == _CONVOLUTION and _is_transposed(call):
             return self._filled(call)
-        if name == _TURN:
-            return self._turned_once(call)
+        if name == _PERMUTE:
+            return self._transposed_once(call)
         if name == "relax.mean":
             return self._mean(call)
-        return self._turned_later(call) if name in _BY_ELEMENT else call
+        return self._transposed_later(call) if name in _BY_ELEMENT else call
 
     def _filled(self, call: Call) -> Expr:
         data, kernel = call.args
@@ -74,39 +74,41 @@ class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
         wide = [relax.op.nn.pad(each, [0, 0, 0, 0, 0, 0, 0, missing]) for each in (data, kernel)]
         return relax.Call(call.op, [self.builder_.emit(each) for each in wide], call.attrs)
 
-    def _turned_once(self, call: Call) -> Expr:
-        """Of what was turned before: nothing where both together change nothing."""
+    def _transposed_once(self, call: Call) -> Expr:
+        """Of what was transposed before: nothing where both together change nothing."""
         inner = bound_value(self, call.args[0])
-        if operator_of(inner) != _TURN or [_axes(inner)[axis] for axis in _axes(call)] != [*range(len(_axes(call)))]:
+        if operator_of(inner) != _PERMUTE or [_axes(inner)[axis] for axis in _axes(call)] != [*range(len(_axes(call)))]:
             return call
         return inner.args[0]
 
     def _mean(self, call: Call) -> Expr:
-        """Of an image that is turned: over the same places as they lie."""
-        turned = bound_value(self, call.args[0])
-        if operator_of(turned) != _TURN or call.attrs.axis is None:
+        """Of an image that is transposed: over the same places as they lie."""
+        transposed = bound_value(self, call.args[0])
+        if operator_of(transposed) != _PERMUTE or call.attrs.axis is None:
             return call
-        axes, over = _axes(turned), {int(axis) % len(_axes(turned)) for axis in call.attrs.axis}
+        axes, over = _axes(transposed), {int(axis) % len(_axes(transposed)) for axis in call.attrs.axis}
         kept = [axis for place, axis in enumerate(axes) if place not in over]
         if call.attrs.keepdims or kept != sorted(kept):
             return call
-        return relax.op.mean(turned.args[0], sorted(axes[place] for place in over))
+        return relax.op.mean(transposed.args[0], sorted(axes[place] for place in over))
 
-    def _turned_later(self, call: Call) -> Expr:
-        """Of an image that is turned and numbers: first computed, then turned."""
+    def _transposed_later(self, call: Call) -> Expr:
+        """Of an image that is transposed and numbers: first computed, then transposed."""
         image, *numbers = call.args
-        turned = bound_value(self, image)
-        if operator_of(turned) != _TURN or any(int(getattr(tensor_type(number), "ndim", 0)) for number in numbers):
+        transposed = bound_value(self, image)
+        if operator_of(transposed) != _PERMUTE or any(
+            int(getattr(tensor_type(number), "ndim", 0)) for number in numbers
+        ):
             return call
-        first = self.builder_.emit(relax.Call(call.op, [turned.args[0], *numbers], call.attrs))
-        return relax.op.permute_dims(first, _axes(turned))
+        first = self.builder_.emit(relax.Call(call.op, [transposed.args[0], *numbers], call.attrs))
+        return relax.op.permute_dims(first, _axes(transposed))
 
 
-def _axes(turn: Expr) -> list[int]:
-    return [int(axis) for axis in turn.attrs.axes]
+def _axes(permuted: Expr) -> list[int]:
+    return [int(axis) for axis in permuted.attrs.axes]
 
 
-def _is_turned(call: Call) -> bool:
+def _is_transposed(call: Call) -> bool:
     attrs, shape = call.attrs, shape_of(call.args[0])
     known = str(tensor_type(call.args[0]).dtype) in SIZES
     in_order = (str(attrs.data_layout), str(attrs.kernel_layout), int(attrs.groups)) == (*_LAYOUTS[_CONVOLUTION], 1)

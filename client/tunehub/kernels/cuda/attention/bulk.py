@@ -111,7 +111,7 @@ class BulkKernel(CopyingKernel):
     def queries_brought(self) -> Stmt:
         return sequence(
             mbarrier_wait()(self.queries_free, (self.turn_number + 1) % 2),
-            self.operands[0].brought(self, const(self.query_at), self.queries_there, self.first),
+            self.operands[0].loaded(self, const(self.query_at), self.queries_there, self.first),
         )
 
     def tiles_of(self, what: int) -> Stmt:
@@ -122,7 +122,7 @@ class BulkKernel(CopyingKernel):
             start = (self.key_at, self.value_at)[what] + self.stage(tile) * operand.bytes
             return sequence(
                 mbarrier_wait()(self.free(what, tile), (self.of_all(tile) // self.stages + 1) % 2),
-                operand.brought(self, start, self.there(what, tile), tile * self.t.step),
+                operand.loaded(self, start, self.there(what, tile), tile * self.t.step),
             )
 
         return serial("tile", self.count_of_tiles(), one)
@@ -189,7 +189,7 @@ class _Matrices:
             self.map, self.buffer, self.dtype, extents=extents, apart=apart, box=(PART, self.count)
         )
 
-    def brought(self, kernel: BulkKernel, start: PrimExpr, barrier: PrimExpr, first: PrimExpr) -> Stmt:
+    def loaded(self, kernel: BulkKernel, start: PrimExpr, barrier: PrimExpr, first: PrimExpr) -> Stmt:
         """Starts the copies of a tile, from the row ``first`` on, to ``start``."""
         from tvm import tirx
 

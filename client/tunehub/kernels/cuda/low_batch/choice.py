@@ -1,4 +1,4 @@
-"""Which tile serves a product with few rows: the fastest on an H200 for as many rows and columns (docs/adr/0038)."""
+"""Which tile serves a low-batch GEMM: the fastest on an H200 for as many rows and columns (docs/adr/0038)."""
 
 from __future__ import annotations
 

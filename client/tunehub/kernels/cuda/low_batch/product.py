@@ -1,4 +1,5 @@
-"""Which functions are products with few rows: y[m, n] = Σ x[m, k] · w[n, k], the weights as they are or quantised."""
+"""Which functions are low-batch GEMMs (products with few rows): y[m, n] = Σ x[m, k] · w[n, k], the weights as they are
+or quantised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tiles of products with few rows records may name, and which are worth measuring. Pure."""
+"""Which tiles of low-batch GEMMs records may name, and which are worth measuring. Pure."""
 
 from __future__ import annotations
 

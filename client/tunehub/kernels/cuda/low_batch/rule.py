@@ -1,4 +1,4 @@
-"""Products with few rows without a record: the kernel of :mod:`tunehub.kernels.cuda.low_batch` where it should beat all
+"""Low-batch GEMMs without a record: the kernel of :mod:`tunehub.kernels.cuda.low_batch` where it should beat all
 else."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LowBatchWorkload:
 
 
 def match(mod: IRModule, target: Target) -> LowBatchWorkload | None:
-    """A product with few rows."""
+    """A low-batch GEMM."""
     product = find_product(mod)
     return None if product is None else LowBatchWorkload(mod=mod, target=target, product=product)
 

@@ -1,4 +1,4 @@
-"""The schedule of a product with few rows: blocks of threads along its columns, in each of them the kernel's source in
+"""The schedule of a low-batch GEMM: blocks of threads along its columns, in each of them the kernel's source in
 place of the anchor block, and the epilogue where results are written.
 
 The kernels stream weights from memory once, stages ahead by ``cp.async``, and dequantise them in registers between

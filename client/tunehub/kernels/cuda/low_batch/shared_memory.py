@@ -1,4 +1,4 @@
-"""The shared memory of a block of the kernels for products with few rows, as their sources count it."""
+"""The shared memory of a block of the kernels for low-batch GEMMs, as their sources count it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CUDA source of the kernel for products with few rows."""
+"""The CUDA source of the kernels for low-batch GEMMs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choices of the kernels for products with few rows."""
+"""The choices of the kernels for low-batch GEMMs."""
 
 from __future__ import annotations
 

@@ -205,5 +205,5 @@ def test_products_of_other_rows_and_of_float32_stay_apart() -> None:
 def test_a_vision_transformer_is_prepared_with_channels_last() -> None:
     """TVM's ConvertLayout fails on its ``squeeze`` along an axis that counts from the end, which is gone before."""
     target = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
-    prepared = prepare(module(GRAPHS["vit"], "float16"), target, turned=True)
+    prepared = prepare(module(GRAPHS["vit"], "float16"), target, channels_last=True)
     assert sum(attention_of(each) is not None for each in kernels(prepared)) == 1

@@ -18,8 +18,8 @@ from tvm.relax import op
 import tunehub
 from tunehub.compiler.pipeline import _prepare_for
 from tunehub.compiler.preparing import prepare
-from tunehub.graph.layout.cuda.channels_last import channels_last, turns
-from tunehub.graph.layout.cuda.turning import pays
+from tunehub.graph.layout.cuda.channels_last import channels_last, wants_channels_last
+from tunehub.graph.layout.cuda.payoff import pays
 from tunehub.tir.nodes import shape_of, tensor_class
 
 from ....kernels.cuda.scheduled import H200, ROOT
@@ -85,7 +85,7 @@ def test_images_are_turned_where_no_package_says_which_layouts_records_are_for(d
     hub.layout = "auto"  # as without a package
     with H200:
         names = [[str(v.name_hint) for v in each.functions] for each in (
-            _prepare_for(hub, _network(dtype), H200), prepare(_network(dtype), H200, turned=True)
+            _prepare_for(hub, _network(dtype), H200), prepare(_network(dtype), H200, channels_last=True)
         )]  # fmt: skip
     assert names[0] == names[1]
 
@@ -93,7 +93,7 @@ def test_images_are_turned_where_no_package_says_which_layouts_records_are_for(d
 @pytest.mark.parametrize("dtype,arch", [("float32", "sm_90"), ("float16", "sm_80")])
 def test_other_networks_and_gpus_keep_their_order(dtype: str, arch: str) -> None:
     target = tvm.target.Target({"kind": "cuda", "arch": arch, "max_threads_per_block": 1024})
-    assert not turns(_network(dtype), target)
+    assert not wants_channels_last(_network(dtype), target)
 
 
 @pytest.mark.parametrize("mean_s,keeps", [(1e-6, True), (1e-3, False)])
@@ -132,5 +132,5 @@ def test_a_convolution_alone_is_turned_where_it_gains_more_than_turning_takes(
         builder.emit_func_output(result)
     mod = builder.get()
     with H200:
-        own, other = (prepare(mod, H200, turned=turned, precision=precision) for turned in (False, True))
+        own, other = (prepare(mod, H200, channels_last=turned, precision=precision) for turned in (False, True))
     assert pays(own, other, H200, precision) is turns_images

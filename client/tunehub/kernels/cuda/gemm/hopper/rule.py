@@ -97,10 +97,10 @@ def best(matmul: Matmul, device: GpuDevice) -> tuple[tuple[float, ByWarpgroups],
     return tuple(both)
 
 
-def turned_s(matmul: Matmul, device: GpuDevice) -> float:
+def channels_last_s(matmul: Matmul, device: GpuDevice) -> float:
     """What a convolution that is ``matmul`` should take with channels last."""
-    turned = replace(matmul, rows_first=False, k_last=True, columns_first=False, runs=(COPIED, COPIED), window=1)
-    return min((seconds(turned, tile, device) for tile in tiles(turned)), default=math.inf)
+    transposed = replace(matmul, rows_first=False, k_last=True, columns_first=False, runs=(COPIED, COPIED), window=1)
+    return min((seconds(transposed, tile, device) for tile in tiles(transposed)), default=math.inf)
 
 
 def match(mod: IRModule, target: Target) -> ProductWorkload | None:

@@ -1,10 +1,10 @@
 """Split-K within a block, a sketch for GPUs in float32: matmuls, and convolutions as implicit GEMM.
 
 A matmul of few results has too few threads to wait for memory where each has its own results: 128 × 768 results, 16 of
-a thread, are 192 warps for 132 multiprocessors. Here a block's threads are in groups, each of which accumulates its
-part of every step, so that there are as many times the warps (CUTLASS calls it sliced-K). Partial sums go through
-shared memory at the end (``rfactor``) and are reduced by all threads, which then compute the epilogue: one kernel, no
-workspace and no atomic additions, as split-K among blocks has them (Osama et al., "Stream-K", 2023).
+a thread, are 192 warps for all multiprocessors of a large GPU. Here a block's threads are in groups, each of which
+accumulates its part of every step, so that there are as many times the warps (CUTLASS calls it sliced-K). Partial sums
+go through shared memory at the end (``rfactor``) and are reduced by all threads, which then compute the epilogue: one
+kernel, no workspace and no atomic additions, as split-K among blocks has them (Osama et al., "Stream-K", 2023).
 
 Operands lie in shared memory in the order in which memory has them, so that loads are coalesced and
 become vectors, or, where a convolution has windows, whole windows of one thread, whose places are constants in the

@@ -1,5 +1,5 @@
-"""Whether channels last pay in a module with few convolutions, where images are turned by kernels of their own, by what
-all its functions should take."""
+"""Whether channels last pay in a module with few convolutions, where images are transposed by kernels of their own, by
+what all its functions should take."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from tunehub.target.types import Target
     from tunehub.tir.types import IRModule, PrimFunc
 
-_MANY = 4  # convolutions: of more, turning what goes in and out takes a small part
+_MANY = 4  # convolutions: of more, transposing what goes in and out takes a small part
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
-def pays(prepared: IRModule, turned: IRModule, target: Target, precision: Precision) -> bool:
-    """Whether ``turned``, with channels last, should not take much longer than ``prepared``, both as
+def pays(prepared: IRModule, channels_last: IRModule, target: Target, precision: Precision) -> bool:
+    """Whether ``channels_last``, with channels last, should not take much longer than ``prepared``, both as
     :func:`tunehub.compiler.preparing.prepare` makes them; also where that is not known, for open sizes."""
     counts = call_counts(prepared)
     convolutions = sum(count for name, count in counts.items() if "conv" in name)
     if convolutions > _MANY or any(symbols_of(function) for _, function in workloads(prepared)):
         return True
-    own, other = (math.fsum(_times(mod, target, precision)) for mod in (prepared, turned))
+    own, other = (math.fsum(_times(mod, target, precision)) for mod in (prepared, channels_last))
     return other <= GUESS_MARGIN * own
 
 
