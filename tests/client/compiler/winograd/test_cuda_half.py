@@ -51,7 +51,7 @@ def layer(shape: tuple[Any, ...], outputs: int, *, around: bool = False, scale: 
 
 
 def prepared(mod: Any) -> Any:
-    return prepare(mod, H200, turned=True)
+    return prepare(mod, H200, channels_last=True)
 
 
 def rewritten(mod: Any, tile: int, monkeypatch: pytest.MonkeyPatch) -> Any:
