@@ -15,7 +15,7 @@ from tunehub.tir.nodes import buffer_kind, calls_in, integer, operator_of, param
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Expr, Function
-    from tunehub.tir.types import IRModule
+    from tunehub.tir.types import IRModule, PrimFunc
 
 _CREATE = "vm.builtin.paged_attention_kv_cache_create"
 _ATTENTION = "vm.builtin.attention_kv_cache_attention_with_fused_qkv"
@@ -29,7 +29,8 @@ _NORMAL, _INLINE = 1, 2  # TVM's RoPEMode: positions are applied to q and k, or 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheKernels:
     """Names of the kernels of a cache without sliding windows; ``rotary``: what they are told of positions, the mode,
-    scale and theta; ``rotates``: whether positions are applied before attention."""
+    scale and theta; ``rotates``: whether positions are applied before attention: also where TVM's kernels of attention
+    would apply them, as those of a sequence are the same at each step."""
 
     layers: int
     append: str
@@ -66,8 +67,28 @@ def cache_kernels(mod: IRModule) -> CacheKernels | None:
         return None
     if any(_number(kind) != _MULTI_HEAD for kind in kinds):
         return None
-    told = (int(_number(mode) == _INLINE), rotary[0], rotary[1])
-    return CacheKernels(layers=len(kinds), rotates=_number(mode) == _NORMAL, rotary=told, **names)
+    inline = _number(mode) == _INLINE
+    rotates = _number(mode) == _NORMAL or (inline and _rotates_alike(mod[names["split"]], *rotary))
+    told = (int(inline and not rotates), rotary[0], rotary[1])
+    return CacheKernels(layers=len(kinds), rotates=rotates, rotary=told, **names)
+
+
+def _rotates_alike(split: PrimFunc, scale: float, theta: float) -> bool:
+    """Whether the kernel that splits queries, keys and values applies positions as kernels of attention do: to whole
+    heads, by no other frequencies."""
+    from tvm.relax.frontend.nn.llm.position_embedding import llama_rope_with_position_map
+    from tvm_ffi import structural_equal
+
+    _, _, queries, keys, _ = map(buffer_kind, parameters(split))
+    _, heads, size = map(integer, queries.shape)
+    sizes = (size, heads, integer(keys.shape[1]), str(queries.dtype))
+    own = split.without_attr("global_symbol")
+    return any(
+        structural_equal(
+            own, llama_rope_with_position_map(kind(theta), scale, *sizes, {}).without_attr("global_symbol")
+        )
+        for kind in (int, float)
+    )
 
 
 def attention_call(call: Expr) -> AttentionCall | None:

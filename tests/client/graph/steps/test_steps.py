@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from tvm import relax
 from tunehub.compiler.finishing import lowering_passes
 from tunehub.graph.steps.cache import cache_kernels
 from tunehub.graph.steps.writing import with_steps
+from tunehub.models import export as exporting
 from tunehub.models.cache_pages import CachePages, StepTensors
 from tunehub.models.export import CREATE_CACHE, export
 from tunehub.tir.nodes import calls_in, tuple_class
@@ -59,10 +61,14 @@ class _Cached:
         return found.numpy()
 
 
-@pytest.fixture(scope="module")
-def model() -> tuple[Any, Any]:
-    """A machine with all functions, and the weights."""
-    exported = export(LLAMA, "llvm", "q0f32", functions=("embed", "prefill", "batch_decode"))
+@pytest.fixture(scope="module", params=["NORMAL", "INLINE"])
+def model(request: pytest.FixtureRequest) -> tuple[Any, Any]:
+    """A machine with all functions, and the weights; positions are applied before attention, or in TVM's kernels."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exporting, "RopeMode", SimpleNamespace(NORMAL=getattr(exporting.RopeMode, request.param)))
+        exported = export(LLAMA, "llvm", "q0f32", functions=("embed", "prefill", "batch_decode"))
+    kernels = cache_kernels(exported.module)
+    assert kernels is not None and kernels.rotates and kernels.rotary[0] == 0
     names = [f"{name}_step" for name in ("prefill", "prefill_first", "batch_decode")]
     kept = relax.transform.DeadCodeElimination([*names, "embed", "prefill", "batch_decode", CREATE_CACHE])
     executable = tvm.compile(kept(with_steps(exported.module)), "llvm")
