@@ -20,6 +20,7 @@ from tunehub.tir.nodes import buffer_kind, buffer_of, parameters, statements_in
 from tunehub.tir.versions import LOADS, THREAD_BINDING
 
 from ..operators import BINARY
+from ..read_once import read_once
 
 WARP = 32
 _BASE = 1024  # where shared memory begins
@@ -292,7 +293,7 @@ class _Lockstep:
     def each(self, value: Any) -> Any:
         """A number for each thread."""
         known = getattr(value, "shape", None) == (self.threads,)
-        return value if known else np.broadcast_to(value, (self.threads,))
+        return value if known else np.full(self.threads, value)
 
     def place(self, buffer: Any, indices: Sequence[Any]) -> list[Any]:
         """Indices for each thread; those of threads that wait are inside."""
@@ -300,9 +301,9 @@ class _Lockstep:
         own = [np.arange(self.threads)] if hash(buffer) in self.own else []
         found = [*own, *map(self.each, indices)]
         for axis, (each, extent) in enumerate(zip(found, shape, strict=True)):
-            inside = (each >= 0) & (each < extent)
-            if not inside.all():
-                assert inside[self.active].all(), f"beyond the end of {buffer.name}"
+            if each.astype("uint64").max() >= extent:  # or negative
+                active = each[self.active]
+                assert ((active >= 0) & (active < extent)).all(), f"beyond the end of {buffer.name}"
                 found[axis] = np.clip(each, 0, extent - 1)
         return found
 
@@ -594,4 +595,4 @@ def run(function: Any, *arrays: Any, symbols: dict[int, int] | None = None) -> N
         for buffer, array in zip(parameters(function), arrays, strict=True)
         for each in (buffer, buffer.data)
     }
-    _Lockstep(known, names=dict(symbols or {}), active=np.ones(1, bool)).statement(function.body)
+    _Lockstep(known, names=dict(symbols or {}), active=np.ones(1, bool)).statement(read_once(function.body))

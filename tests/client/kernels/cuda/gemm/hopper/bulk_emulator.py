@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...read_once import read_once
 from .emulator import _BASE, _Block, laid_out
 
 _MOST_TURNS = 1_000_000
@@ -54,7 +55,7 @@ def run_bulk(function: Any, *arrays: Any, seed: int = 0) -> None:
 def _run_bulk(
     function: Any, symbols: dict[int, Any], named: dict[int, Any], memory: dict[int, Any], rng: Random
 ) -> None:
-    body = function.body
+    body = read_once(function.body)
     *host, grid = (body.block.body if type(body).__name__ == "SBlockRealize" else body).seq
     on_host, maps = _Block(symbols, {}, {}, 1), dict[int, _Map]()
     for statement in host:
@@ -136,9 +137,7 @@ class _BulkBlock(_Block):
             yield from super().run(node, mask)
 
     def address(self, node: Any, mask: Any) -> int:
-        found = np.broadcast_to(np.asarray(self.value(node)).astype(int), self.threads)[
-            np.broadcast_to(mask, self.threads)
-        ]
+        found = self.each(np.asarray(self.value(node)).astype(int))[self.each(mask)]
         assert (found == found[0]).all()
         return int(found[0]) - _BASE
 
@@ -149,12 +148,12 @@ class _BulkBlock(_Block):
         if type(node).__name__ == "Call" and str(node.op.name).endswith("func_call"):
             name = str(node.args[0].value)
             if name == "tunehub_ring_take":
-                at = np.broadcast_to(np.asarray(self.value(node.args[1])).astype(int) - _BASE, self.threads) // 4
+                at = self.each(np.asarray(self.value(node.args[1])).astype(int) - _BASE) // 4
                 at = np.clip(at, 0, self.shared.size // 4 - 4)
                 return self.shared.view("float32")[at[:, None] + np.arange(4)]
             if name.startswith("tunehub_cluster_sum_"):
                 count, first = int(name.split("_")[-1]), int(np.asarray(self.value(node.args[2])))
-                at = np.broadcast_to(np.asarray(self.value(node.args[1])).astype(int) - _BASE, self.threads) // 4
+                at = self.each(np.asarray(self.value(node.args[1])).astype(int) - _BASE) // 4
                 own = np.clip(at, 0, self.shared.size // 4 - 4)[:, None] + np.arange(4)
                 blocks = [self.there(rank) for rank in range(first, first + count)]
                 with np.errstate(invalid="ignore"):  # of threads that do not take part: whatever lies there
@@ -175,7 +174,7 @@ class _BulkBlock(_Block):
             yield from super().call(node, mask)
             return
         what = name.removeprefix("tunehub_ring_")
-        held = np.broadcast_to(mask, self.threads)
+        held = self.each(mask)
         if what == "barrier":
             count = self.one(args[1], mask)
             self.barriers[self.address(args[0], mask)] = _Barrier(count, count)
@@ -193,7 +192,7 @@ class _BulkBlock(_Block):
             barrier.check()
         elif what in ("arrive", "arrive_at"):
             at = self.address(args[0], mask)
-            ranks = np.broadcast_to(self.value(args[1]) if what == "arrive_at" else self.rank, self.threads)[held]
+            ranks = self.each(self.value(args[1]) if what == "arrive_at" else self.rank)[held]
             for rank in ranks:
                 barrier = self.there(int(rank)).barriers[at]
                 barrier.left -= 1
@@ -210,12 +209,12 @@ class _BulkBlock(_Block):
                 if (barrier.passed & 1) == parity:
                     yield True
         elif what == "keep_one":
-            at = np.broadcast_to(np.asarray(self.value(args[0])).astype(int) - _BASE, self.threads)[held] // 4
-            self.shared.view("float32")[at] = np.broadcast_to(self.value(args[1]), self.threads)[held]
+            at = self.each(np.asarray(self.value(args[0])).astype(int) - _BASE)[held] // 4
+            self.shared.view("float32")[at] = self.each(self.value(args[1]))[held]
         elif what == "keep":
-            at = np.broadcast_to(np.asarray(self.value(args[0])).astype(int) - _BASE, self.threads)[held] // 4
+            at = self.each(np.asarray(self.value(args[0])).astype(int) - _BASE)[held] // 4
             for v in (0, 1):
-                self.shared.view("float32")[at + v] = np.broadcast_to(self.value(args[1 + v]), self.threads)[held]
+                self.shared.view("float32")[at + v] = self.each(self.value(args[1 + v]))[held]
         else:
             raise NotImplementedError(name)
 
@@ -227,8 +226,8 @@ class _BulkBlock(_Block):
             return
         columns, k, tiles, parts, bits, is_bfloat = map(int, constants.split("_"))
         sums, scales = self.place(args[0].args[0])[0], self.buffers[hash(args[4].args[0].source)]
-        step, held = int(np.asarray(self.value(args[6]))), np.broadcast_to(mask, self.threads)
-        places = [np.broadcast_to(np.asarray(self.value(args[at])), self.threads).astype(int) for at in (2, 3, 5)]
+        step, held = int(np.asarray(self.value(args[6]))), self.each(mask)
+        places = [self.each(np.asarray(self.value(args[at]))).astype(int) for at in (2, 3, 5)]
         at, dtype = np.arange(128), "bfloat16" if is_bfloat else "float16"
         for first in np.flatnonzero(held)[::128]:
             weights, x, column = (place[first] for place in places)
@@ -251,7 +250,7 @@ class _BulkBlock(_Block):
         return self.cluster[rank]
 
     def bring(self, args: Any, mask: Any) -> None:
-        held = np.broadcast_to(mask, self.threads)
+        held = self.each(mask)
         assert held.sum() == 1
         to, at = self.address(args[0], mask), self.address(args[2], mask)
         x, y, *bits = (self.one(arg, mask) for arg in args[3:])

@@ -20,6 +20,7 @@ from tunehub.tir.nodes import buffer_kind, parameters
 from tunehub.tir.versions import LOADS
 
 from ...operators import BINARY
+from ...read_once import read_once
 
 _BASE = 1024  # where shared memory begins
 _BEHIND = 1 << 18
@@ -58,7 +59,7 @@ def laid_out(function: Any, *arrays: Any) -> Iterator[tuple[dict[int, Any], dict
 
 
 def _run(function: Any, symbols: dict[int, Any], named: dict[int, Any], memory: dict[int, Any]) -> None:
-    body, order = function.body, []
+    body, order = read_once(function.body), []
     while type(body).__name__ == "SBlockRealize" or (type(body).__name__ == "For" and body.thread_binding is not None):
         if type(body).__name__ == "For":
             extent = int(_Block(symbols, {}, {}, 1).value(body.extent))
@@ -135,21 +136,26 @@ class _Block:
         shape[outer] = min(shape[outer], behind.size // math.prod(shape[outer + 1 :]))
         self.buffers[hash(part)] = behind[: math.prod(shape)].reshape(shape)
 
+    def each(self, value: Any) -> Any:
+        """A number for each thread."""
+        known = getattr(value, "shape", None) == (self.threads,)
+        return value if known else np.full(self.threads, value)
+
     def store(self, node: Any, mask: Any) -> None:
-        held = np.broadcast_to(mask, self.threads)
+        held = self.each(mask)
         if type(node.indices[0]).__name__ == "Ramp":
             first, lanes = int(self.value(node.indices[0].base)), int(node.indices[0].lanes)
             self.buffers[hash(node.buffer)][held, first : first + lanes] = self.value(node.value)[held]
             return
-        indices = [np.broadcast_to(self.value(index), self.threads)[held] for index in node.indices]
-        value = np.broadcast_to(self.value(node.value), self.threads)[held]
+        indices = [self.each(self.value(index))[held] for index in node.indices]
+        value = self.each(self.value(node.value))[held]
         buffer = self.buffers[hash(node.buffer)]
         if hash(node.buffer) in self.own:
             indices = [self.all[held], *indices]
         buffer[tuple(indices)] = value
 
     def place(self, load: Any) -> tuple[Any, tuple[Any, ...]]:
-        indices = tuple(np.broadcast_to(self.value(index), self.threads) for index in load.indices)
+        indices = tuple(self.each(self.value(index)) for index in load.indices)
         if hash(load.source) in self.own:
             indices = (self.all, *indices)
         return self.buffers[hash(load.source)], indices
@@ -168,7 +174,7 @@ class _Block:
             return np.asarray(self.value(node.value)).astype(str(node.ty.dtype))
         if kind in LOADS:
             buffer, indices = self.place(node)
-            inside = tuple(np.clip(i, 0, n - 1) for i, n in zip(indices, buffer.shape, strict=True))
+            inside = tuple(_inside(i, n) for i, n in zip(indices, buffer.shape, strict=True))
             return buffer[inside]
         name = str(node.op.name).split(".")[-1]
         if name == "if_then_else":
@@ -178,7 +184,7 @@ class _Block:
         if name == "func_call" and str(node.args[0].value) == "tunehub_shared_address":
             return _BASE
         if name == "func_call":
-            start = np.broadcast_to(np.asarray(self.value(node.args[1])).astype(int) - _BASE, self.threads) // 4
+            start = self.each(np.asarray(self.value(node.args[1])).astype(int) - _BASE) // 4
             own = start[:, None] + np.arange(4)
             return np.sum([block.shared.view("float32")[own] for block in self.cluster], axis=0)
         raise NotImplementedError(name)
@@ -187,11 +193,11 @@ class _Block:
         name = str(node.args[0].value) if str(node.op.name).endswith("func_call") else str(node.op.name)
         args = node.args[1:-1]
         if name == "tunehub_copy_16":
-            self.copy(args, np.broadcast_to(mask, self.threads))
+            self.copy(args, self.each(mask))
         elif name == "tunehub_copies_end":
             self.groups.append([])
         elif name == "tunehub_round_16":
-            self.round(args[0], np.broadcast_to(mask, self.threads))
+            self.round(args[0], self.each(mask))
         elif name.startswith(("tunehub_copies_arrived_", "tunehub_copies_landed_")):
             self.arrive(int(name.split("_")[-1]))
         elif name.startswith("tunehub_wgmma_done_"):
@@ -208,9 +214,9 @@ class _Block:
             raise NotImplementedError(name)
 
     def copy(self, args: Any, mask: Any) -> None:
-        to = np.broadcast_to(np.asarray(self.value(args[0])).astype(int) - _BASE, self.threads)
+        to = self.each(np.asarray(self.value(args[0])).astype(int) - _BASE)
         buffer, indices = self.place(args[1].args[0])
-        holds = np.broadcast_to(self.value(args[2]), self.threads)
+        holds = self.each(self.value(args[2]))
         flat, size = np.zeros(self.threads, int), 16 // buffer.dtype.itemsize
         for index, extent in zip(indices, buffer.shape, strict=True):
             flat = flat * extent + index
@@ -232,14 +238,14 @@ class _Block:
 
     def round(self, address: Any, mask: Any) -> None:
         """To TF32, to nearest."""
-        at = np.broadcast_to(np.asarray(self.value(address)).astype(int) - _BASE, self.threads)[mask] // 4
+        at = self.each(np.asarray(self.value(address)).astype(int) - _BASE)[mask] // 4
         words = self.shared.view("uint32")
         for lane in range(4):
             words[at + lane] = words[at + lane] + np.uint32(0x1000) & np.uint32(0xFFFFE000)
 
     def multiply(self, args: Any, rows: int, columns: int, turned: int, a_apart: int, b_apart: int, kind: int) -> None:
         sums, dtype = self.place(args[0].args[0])[0], ("float16", "bfloat16", "float32")[kind]
-        a, b = (np.broadcast_to(np.asarray(self.value(arg)).astype(int) - _BASE, self.threads) for arg in args[1:])
+        a, b = (self.each(np.asarray(self.value(arg)).astype(int) - _BASE) for arg in args[1:])
         size = np.dtype(dtype).itemsize
         for first in range(0, self.threads // 128 * 128, 128):
             k, column = np.arange(128 // size), np.arange(columns)
@@ -267,3 +273,8 @@ class _Block:
                 column = j // 4 * 8 + thread % 4 * 2 + j % 2
                 sums[first + thread, part * columns // 2 + j] += product[row, column]
             group.clear()
+
+
+def _inside(index: Any, extent: int) -> Any:
+    """What threads read that take no part is not used, and may be anywhere."""
+    return index if index.astype("uint64").max() < extent else np.clip(index, 0, extent - 1)
