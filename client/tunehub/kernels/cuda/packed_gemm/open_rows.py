@@ -11,6 +11,7 @@ from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.sizes import ranges
 from tunehub.kernels.cuda.low_batch.product import LowBatchExtents
 from tunehub.kernels.cuda.low_batch.taken_apart import TakenApart
+from tunehub.kernels.cuda.low_batch.weights import Format
 from tunehub.kernels.cuda.open_function import OpenFunction
 from tunehub.kernels.cuda.packed_gemm.choice import seconds, tiles
 from tunehub.kernels.devices.known import device_of
@@ -21,17 +22,24 @@ from tunehub.tir.nodes import buffer_kind
 if TYPE_CHECKING:
     from tunehub.target.types import Target
 
-_SIZES = (72, 96, 128, 160, 192, 256, 384, 512, 768, 1024, 2048, 4096)  # at which times are compared
+_SIZES = (16, 32, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512, 768, 1024, 2048, 4096)  # at which times are compared
 _KERNELS = 4
+_FEW, _FEW_OF_BFLOAT = 64, 8
+_SERVES = False  # results on an H200 were wrong, those of emulators are right
+
+
+def few(form: Format) -> int:
+    """Rows up to which kernels for a low batch are faster; those for scales in bfloat16 are plainer."""
+    return _FEW_OF_BFLOAT if form.bfloat else _FEW
 
 
 def many_rows(whole: OpenFunction, apart: TakenApart, target: Target) -> list[SizeBranch]:
-    """Branches of ``apart.function`` for as many sizes as places of 32 bits reach; none where ``target`` has no
-    warpgroups. ``whole``: its product of weights that are made.
+    """Branches of ``apart.function`` for sizes above :func:`few`, as many as places of 32 bits reach; none for
+    now, and where ``target`` has no warpgroups. ``whole``: its product of weights that are made.
 
     Raises as :func:`tunehub.kernels.cuda.packed_gemm.kernel.packed_over_all_rows` does, and GuardError.
     """
-    if not warpgroups.serves(target):
+    if not (_SERVES and warpgroups.serves(target)):
         return []
     from tunehub.kernels.cuda.gemm.hopper.open_bulk import most_length
     from tunehub.kernels.cuda.packed_gemm.kernel import packed_over_all_rows
@@ -39,13 +47,13 @@ def many_rows(whole: OpenFunction, apart: TakenApart, target: Target) -> list[Si
     columns, depth = map(int, buffer_kind(apart.weights).shape)
     device, form = device_of(target), apart.form
     known = list(tiles(form.bits))
-    extents = [LowBatchExtents(rows=rows, columns=columns, depth=depth, weights=form) for rows in _SIZES]
-    extents = [LowBatchExtents(rows=rows, columns=columns, depth=depth, weights=form) for rows in _SIZES]
+    sizes = [rows for rows in _SIZES if rows > few(form)]
+    extents = [LowBatchExtents(rows=rows, columns=columns, depth=depth, weights=form) for rows in sizes]
     times = [[seconds(each, tile, device) for each in extents] for tile in known]
     found = []
-    for at, last in ranges(np.array(times), _KERNELS, np.ones(len(_SIZES))):
+    for at, last in ranges(np.array(times), _KERNELS, np.ones(len(sizes))):
         function = packed_over_all_rows(whole, apart, known[at], device)
         check_function(function, apart.function, target)
-        up_to = _SIZES[last] if last + 1 < len(_SIZES) else most_length(whole)
+        up_to = sizes[last] if last + 1 < len(sizes) else most_length(whole)
         found.append(SizeBranch(up_to=up_to, function=function))
     return found

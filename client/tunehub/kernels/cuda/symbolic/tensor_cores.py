@@ -31,6 +31,7 @@ from tunehub.kernels.cuda.low_batch.open_rows import few_rows, quantised_apart
 from tunehub.kernels.cuda.low_batch.rule import FEW
 from tunehub.kernels.cuda.low_batch.taken_apart import WEIGHTS_MADE, TakenApart
 from tunehub.kernels.cuda.open_function import OpenFunction, open_function
+from tunehub.kernels.cuda.packed_gemm.open_rows import few as packed_from
 from tunehub.kernels.cuda.packed_gemm.open_rows import many_rows
 from tunehub.kernels.cuda.pieces import RowBlocks
 from tunehub.kernels.cuda.symbolic.schedule import SizedFunction
@@ -107,14 +108,15 @@ def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunct
 
 
 def _packed(many: OpenFunction, apart: TakenApart, few: list[SizeBranch], target: Target) -> SizedFunction | None:
-    """The function of ``apart`` by kernels that dequantise weights in registers, behind those for ``few`` rows; beyond
-    what places of 32 bits reach weights are made. None where there are no such kernels."""
+    """The function of ``apart`` by kernels that dequantise weights in registers, behind those ``few`` for a low batch
+    that are faster; beyond what places of 32 bits reach weights are made. None where there are no such kernels."""
     try:
         packed = many_rows(many, apart, target)
     except (ValueError, RuntimeError):  # TVM raises many kinds, and so does a piece
         return None
     if not packed:
         return None
+    few = [branch for branch in few if (branch.up_to or 0) <= packed_from(apart.form)]
     rest = apart.together(default_schedule(apart.product, target), target)
     size = product(wide(many.axes.extents))
     found = joined(apart.function, size, [*few, *packed, SizeBranch(up_to=None, function=rest)])
