@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from tunehub.tir.versions import LOADS
+
 if TYPE_CHECKING:
     from tunehub.tir.types import Call, Index, Node, Number, PrimExpr, Var
 
@@ -18,6 +20,10 @@ Values = Mapping[int, Array]
 LANES = 0  # the variable of a vector's elements; no object has this hash
 _VARIABLES = ("Var", "SizeVar")
 _PARTS = ("a", "b", "value", "condition", "true_value", "false_value")
+_OWN_PARTS: dict[str, tuple[str, ...]] = {  # asking a node for what it has not takes long; others are asked for all
+    **dict.fromkeys((*_VARIABLES, *LOADS), ()),
+    **dict.fromkeys(("IntImm", "FloatImm", "StringImm", "Cast", "Broadcast"), ("value",)),
+}
 _INDICES: dict[str, Any] = {
     "Add": np.add,
     "Sub": np.subtract,
@@ -149,6 +155,11 @@ def parts_of(expression: Node) -> list[Number]:
     """The expressions that one is made of, from left to right."""
     if type(expression).__name__ in BINARY:  # most are, and asking for what is not there takes long
         return [expression.a, expression.b]
+    kind = type(expression).__name__
+    if kind in _OWN_PARTS:
+        return [getattr(expression, name) for name in _OWN_PARTS[kind]]
+    if kind == "Call":
+        return list(expression.args[:])
     fields = (getattr(expression, name, None) for name in _PARTS)
     return [*(part for part in fields if part is not None), *getattr(expression, "args", ())]
 

@@ -53,6 +53,7 @@ class SideBySide:
         self._original: Any = None
         self._plain: str | None = None  # TVM's header, where it can be left out
         self._made: dict[str, Future[Any]] = {}
+        self._finalised: dict[int, tuple[PrimFunc, PrimFunc]] = {}  # by the hashes, addresses, of what they were
         self._seen = local()
 
     def lowering(self, factory: Factory) -> Factory:
@@ -67,14 +68,17 @@ class SideBySide:
             def deal(mod: IRModule, context: PassContext) -> IRModule:
                 if not context.instruments:
                     mod = _with_kept_loops(mod)
-                return dealt(lowered_apart(lower, mod, context, self._threads), self._threads)
+                found = dealt(lowered_apart(lower, mod, context, self._threads), self._threads)
+                if not context.instruments:
+                    self._finalise_ahead(found, finalize_device, context)
+                return found
 
             def finalize() -> Pass:
                 passes = finalize_device()
 
                 @tvm.transform.module_pass(opt_level=0, name="tunehub.BeginKernels")  # type: ignore[untyped-decorator]
                 def begin(mod: IRModule, _context: PassContext) -> IRModule:
-                    finished = passes(mod)
+                    finished = self._finalised_module(mod) or passes(mod)
                     with suppress(Exception):  # TVM then says itself what is wrong
                         self._begin(finished)
                     return finished
@@ -92,6 +96,32 @@ class SideBySide:
             self._pool.shutdown(wait=False, cancel_futures=True)
         self._pool, self._original, self._plain, self._kept = None, None, None, None
         self._made.clear()
+        self._finalised.clear()
+
+    def _finalise_ahead(self, mod: IRModule, finalize: Callable[[], Pass], context: PassContext) -> None:
+        """TVM's last passes over each kernel of ``mod``, lowered functions, by threads: TVM asks for them for one
+        module after the other, and they take no note of other functions."""
+        import tvm
+
+        kernels = [item for item in mod.functions.items() if _is_kernel(item[1])]
+        if min(self._threads, len(kernels)) < _FEWEST_KERNELS:
+            return
+
+        def finalised(item: tuple[GlobalVar, PrimFunc]) -> PrimFunc:
+            with context:
+                return finalize()(tvm.IRModule(dict([item]), attrs=mod.attrs))[item[0]]
+
+        with suppress(Exception), ThreadPoolExecutor(self._threads) as pool:  # TVM raises it again, of a whole module
+            done = list(pool.map(finalised, kernels))
+            self._finalised = {hash(before): (before, after) for (_, before), after in zip(kernels, done, strict=True)}
+
+    def _finalised_module(self, mod: IRModule) -> IRModule | None:
+        """``mod`` with its functions as they were finalised ahead; None where some were not."""
+        import tvm
+
+        known = [(variable, self._finalised.pop(hash(function), None)) for variable, function in mod.functions.items()]
+        found = {variable: pair[1] for variable, pair in known if pair is not None}
+        return tvm.IRModule(found, attrs=mod.attrs) if found and len(found) == len(known) else None
 
     def _begin(self, mod: IRModule) -> None:
         """Compile what TVM will ask for when it makes a runtime module of ``mod``, finished device functions."""

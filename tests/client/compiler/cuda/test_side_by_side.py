@@ -151,6 +151,31 @@ def test_functions_are_lowered_apart_as_together() -> None:
         tvm.ir.assert_structural_equal(ours[f"f{number}"], whole[f"f{number}"], map_free_vars=True)
 
 
+def test_kernels_are_finalised_once_each_and_as_in_one_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    finalised: list[list[str]] = []
+    lower, host, device = PIPELINE_MAP[PIPELINE]()
+
+    def finalize() -> Any:
+        @tvm.transform.module_pass(opt_level=0)  # type: ignore[untyped-decorator]
+        def counted(mod: Any, _context: Any) -> Any:
+            finalised.append(sorted(str(each.name_hint) for each in mod.functions))
+            return device()(mod)
+
+        return counted
+
+    sources = []
+    for threads in (1, 3):
+        finalised.clear()
+        monkeypatch.setitem(PIPELINE_MAP, PIPELINE, SideBySide(threads).lowering(lambda: (lower, host, finalize)))
+        built = tvm.tirx.build(_module(7), target=TARGET)
+        sources.append({line for part in built.imports for line in part.inspect_source().splitlines()})
+        names = [f"f{number}_kernel" for number in range(7)]
+        assert sorted(each for each in finalised if each != ["main_kernel"]) == (  # that of the header
+            [names] if threads == 1 else [[name] for name in names]
+        )
+    assert sources[0] == sources[1]
+
+
 def test_what_is_for_a_host_is_lowered_as_one_beside_the_kernels() -> None:
     """Models with open dimensions have functions that compute shapes."""
     on_host = tvm.tirx.transform.BindTarget(tvm.target.Target("llvm", host="llvm"))

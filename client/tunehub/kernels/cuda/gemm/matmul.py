@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -71,14 +71,12 @@ class Matmul:
     runs: tuple[int, int]
     window: int
     result_run: int = 0
+    extents: tuple[int, int, int, int] = field(init=False, repr=False, compare=False)
+    """Of batch, rows, columns and k."""
 
-    @property
-    def extents(self) -> tuple[int, int, int, int]:
-        """Of batch, rows, columns and k."""
-        batch, rows, columns, k = (
-            math.prod(axis.extent for axis in axes) for axes in (self.batch, self.rows, self.columns, self.k)
-        )
-        return batch, rows, columns, k
+    def __post_init__(self) -> None:
+        axes = (self.batch, self.rows, self.columns, self.k)
+        object.__setattr__(self, "extents", tuple(math.prod(axis.extent for axis in each) for each in axes))
 
     @property
     def is_batch_with_outer_k(self) -> bool:
