@@ -218,6 +218,14 @@ def address(buffer: Buffer | SharedTile, *place: Index) -> PrimExpr:
     return tirx.address_of(load(buffer, *place))
 
 
+def prefetch(buffer: Buffer, *place: Index) -> Stmt:
+    """Ask a CPU for what it will read: the line of an element."""
+    from tvm import tirx
+
+    read, near, data = const(0), const(3), const(1)
+    return run(tirx.call_intrin("void", "tirx.prefetch", address(buffer, *place), read, near, data))
+
+
 def pointer(buffer: Buffer | SharedTile, *place: Index) -> PrimExpr:
     """The address of an element of a block's or a thread's own memory."""
     tile = buffer if isinstance(buffer, SharedTile) else SharedTile(buffer, tuple(buffer_kind(buffer).shape))

@@ -12,7 +12,7 @@ from tunehub.kernels.cpu.packed_activations import Activations, Floats, Integers
 from tunehub.kernels.cpu.packed_weights import PackedProduct, numbers_of
 from tunehub.kernels.cpu.vectors import Vectors
 from tunehub.tir.nodes import buffer_kind
-from tunehub.tir.statements import block_of, const, load, loop, nest, sequence, serial, store, unrolled
+from tunehub.tir.statements import block_of, const, load, loop, nest, prefetch, sequence, serial, store, unrolled
 from tunehub.tir.versions import PARALLEL, SERIAL
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _ACROSS = 2  # vectors of outputs in a panel
 _ROWS_OF_BLOCK = 128  # for which a panel is unpacked once
 _UNROLLED = 4  # steps of a reduction in floats
-_KEPT = 6  # of what is done, in memory: TVM takes a minute for expressions of them
-_OUTPUT, _BEGIN, _END, _GROUP, ROW, NEXT = range(_KEPT)
+_KEPT = 7  # of what is done, in memory: TVM takes a minute for expressions of them
+_OUTPUT, _BEGIN, _END, _GROUP, _FOLLOWING, ROW, NEXT = range(_KEPT)
 _LOW_BITS = 0x0F0F0F0F
 _Given = TypeVar("_Given", bound=Activations)
 
@@ -77,8 +77,10 @@ class PanelProducts(Generic[_Given]):
 
         def task(at: PrimExpr) -> Stmt:
             begin = tirx.floordiv(at, panels) * height
+            first = tirx.floormod(at, panels) * outputs
             places = {
-                _OUTPUT: tirx.floormod(at, panels) * outputs,
+                _OUTPUT: first,
+                _FOLLOWING: tirx.min(first + outputs, const(self.product.rows - outputs)),
                 _BEGIN: begin,
                 _END: tirx.min(begin + height, count),
             }
@@ -161,10 +163,17 @@ class PanelProducts(Generic[_Given]):
             if dtype == "float32":
                 values = [self.vectors.cast(each) for each in values]
             loads = [self.vectors.set(each, value) for each, value in zip(taken, values, strict=True)]
-            return sequence(loads, self.vectors.transposed(taken, spare), used(at, across, taken))
+            return sequence(
+                loads, self._ahead(across, at), self.vectors.transposed(taken, spare), used(at, across, taken)
+            )
 
         body = nest("vector across", [count, self.across], part, SERIAL)
         return block_of(self.root, body, "unpack", [*taken, spare])
+
+    def _ahead(self, across: PrimExpr, at: PrimExpr) -> Stmt:
+        """Ask for this vector of the next panel's rows."""
+        next_ = load(self.place, _FOLLOWING) + across * self.lanes
+        return unrolled("lane", self.lanes, lambda lane: prefetch(self.weights[0], next_ + lane, at * self.lanes))
 
     def factor_place(self, group: PrimExpr, across: Index) -> PrimExpr:
         return self.vectors.ramp((group * self.across + across) * self.lanes)

@@ -6,7 +6,7 @@ weight is read from memory as it lies, and becomes a number in registers.
 
 Threads share rows of weights; a block of ``_ROWS`` of these is multiplied with as many rows of activations at a time.
 With one row of activations, rows of weights are read one after the other: of several at once, memory gives half as much
-(Zen 4). Of many rows, see :mod:`tunehub.kernels.cpu.packed_panels`.
+(Zen 4), and a sixth unless the next ones are asked for ahead. Of many rows, see :mod:`tunehub.kernels.cpu.packed_panels`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,21 @@ from tunehub.kernels.cpu.packed_activations import Floats, Integers, in_buffer
 from tunehub.kernels.cpu.packed_panels import BytePanels, FloatPanels, PanelProducts, PlainPanels
 from tunehub.kernels.cpu.packed_tiles import PlainTiles, TilePanels
 from tunehub.kernels.cpu.packed_weights import GROUP, PackedProduct, numbers_of
-from tunehub.kernels.cpu.vectors import Vectors
+from tunehub.kernels.cpu.vectors import Vectors, line_of
 from tunehub.tir.nodes import buffer_kind, integer, parameters
-from tunehub.tir.statements import block_of, const, either, f32, load, parallel, sequence, serial, store, with_root
+from tunehub.tir.statements import (
+    block_of,
+    const,
+    either,
+    f32,
+    load,
+    parallel,
+    prefetch,
+    sequence,
+    serial,
+    store,
+    with_root,
+)
 
 if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, Index, PrimExpr, PrimFunc, Stmt, Tensor
@@ -141,14 +153,43 @@ class _ProductWriter:
         """``height`` rows of weights from ``first`` on, times ``wide`` rows of activations from ``row`` on."""
         sums = {(m, n): self.vectors.buffer(f"sum_{m}_{n}") for m in range(wide) for n in range(height)}
         own: dict[str, Buffer] = {}
-        body = serial("chunk", self.product.chunks, lambda chunk: self._chunk(sums, first, row, chunk, own))
-        dtype = str(buffer_kind(self.result).dtype)
-        results = [
-            store(self.result, [*self.rows.place(row + m), first + n], self.vectors.total(each).astype(dtype))
-            for (m, n), each in sums.items()
-        ]
-        statements = sequence([*self.vectors.clear(list(sums.values())), body, *results])
-        return block_of(self.root, statements, "products", [*sums.values(), *own.values()])
+
+        def chunk(at: PrimExpr) -> Stmt:
+            return sequence(self._ahead(first, height, at), self._chunk(sums, first, row, at, own))
+
+        body = serial("chunk", self.product.chunks, chunk)
+        statements = [*self.vectors.clear(list(sums.values())), body, *self._results(sums, first, row)]
+        return block_of(self.root, sequence(statements), "products", [*sums.values(), *own.values()])
+
+    def _results(self, sums: Mapping[tuple[int, int], Buffer], first: PrimExpr, row: PrimExpr) -> list[Stmt]:
+        """The totals of lanes: of as many sums as there are lanes at once, where a vector has those of whole rows."""
+        dtype, vectors = str(buffer_kind(self.result).dtype), self.vectors
+        height, lanes = 1 + max(n for _, n in sums), vectors.lanes
+        if lanes % height or len(sums) % lanes:
+            return [
+                store(self.result, [*self.rows.place(row + m), first + n], vectors.total(each).astype(dtype))
+                for (m, n), each in sums.items()
+            ]
+        statements, listed = [], list(sums.values())
+        for begin in range(0, len(sums), lanes):
+            statements += vectors.sums_of(listed[begin : begin + lanes])
+            for at in range(0, lanes, height):
+                place = self.rows.place(row + (begin + at) // height)
+                value = vectors.shuffled([vectors.get(listed[begin])], range(at, at + height))
+                ramp = Vectors(height).ramp(first)
+                statements.append(store(self.result, [*place, ramp], Vectors(height).cast(value, dtype)))
+        return statements
+
+    def _ahead(self, first: PrimExpr, height: int, chunk: PrimExpr) -> list[Stmt]:
+        """Ask for this chunk of the next rows, where several are read at a time."""
+        from tvm import tirx
+
+        if height == 1:
+            return []
+        next_, weights = tirx.min(first + height, const(self.product.rows - height)), self.weights[0]
+        count = self.product.lanes * (self.product.in_word if self.product.plain else 1)
+        line = min(count, line_of(weights))
+        return [prefetch(weights, next_ + n, chunk * count + at) for n in range(height) for at in range(0, count, line)]
 
     def _chunk(
         self,

@@ -18,6 +18,7 @@ _DOT = {16: "llvm.x86.avx512.vpdpbusd.512", 8: "llvm.x86.avx512.vpdpbusd.256"}
 _PERMUTE = {16: "llvm.x86.avx512.permvar.sf.512", 8: "llvm.x86.avx2.permps"}
 
 _PERMUTED_BY_TWO = 16  # lanes
+_LINE = 64  # bytes
 _ROUNDING = 12582912.0  # 1.5 · 2²³: what is added to it is rounded to an integer, in its lowest bits
 _HALF = 0x8000  # of the last place of a bfloat16
 _ONE = 0x3F800000  # the bits of 1.0
@@ -30,6 +31,13 @@ def vector_types() -> tuple[str, ...]:
     installed = find_tvm()
     narrow = ("bfloat16",) if installed is not None and installed.release >= _OLDEST_TVM else ()
     return ("float32", "float16", *narrow)
+
+
+def line_of(buffer: Buffer) -> int:
+    """Elements of a line of a cache."""
+    from tvm import DataType
+
+    return _LINE // int(DataType(str(buffer_kind(buffer).dtype)).itemsize)
 
 
 @dataclass(frozen=True, slots=True)
