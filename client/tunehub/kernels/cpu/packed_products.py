@@ -6,7 +6,8 @@ weight is read from memory as it lies, and becomes a number in registers.
 
 Threads share rows of weights; a block of ``_ROWS`` of these is multiplied with as many rows of activations at a time.
 With one row of activations, rows of weights are read one after the other: of several at once, memory gives half as much
-(Zen 4), and a sixth unless the next ones are asked for ahead. Of many rows, see :mod:`tunehub.kernels.cpu.packed_panels`.
+(Zen 4), and a sixth unless the next ones are asked for ahead. Of many rows, see
+:mod:`tunehub.kernels.cpu.packed_panels`.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ class _ProductWriter:
         """The totals of lanes: of as many sums as there are lanes at once, where a vector has those of whole rows."""
         dtype, vectors = str(buffer_kind(self.result).dtype), self.vectors
         height, lanes = 1 + max(n for _, n in sums), vectors.lanes
-        if lanes % height or len(sums) % lanes:
+        if height == 1 or lanes % height or len(sums) % lanes:
             return [
                 store(self.result, [*self.rows.place(row + m), first + n], vectors.total(each).astype(dtype))
                 for (m, n), each in sums.items()
