@@ -43,6 +43,7 @@ def with_open_vocabulary(config: ModelConfig, quantization_name: str, target: An
     from tunehub.models.decoder import Decoder
     from tunehub.models.quantised_layers import linear
     from tunehub.models.quantization import quantization
+    from tunehub.tir.intrinsics import light_parser
 
     kind = quantization(quantization_name)
     opened = small(config, vocabulary="vocab_size")
@@ -54,5 +55,5 @@ def with_open_vocabulary(config: ModelConfig, quantization_name: str, target: An
     model = Opened(opened, kind)
     model.lm_head = linear(config.hidden, opened.vocabulary, kind)
     model.create_tir_paged_kv_cache = export._cache_creator(config, kind, target)
-    with target:
+    with target, light_parser():
         return model.export_tvm(spec=nn.spec.ModuleSpec.from_raw(export._specs(config, kind, functions), model))[0]

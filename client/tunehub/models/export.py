@@ -13,6 +13,7 @@ from tvm.relax.frontend.nn.llm.kv_cache import PagedKVCache, RopeMode, TIRPagedK
 from tunehub.models.decoder import Decoder
 from tunehub.models.quantization import quantization
 from tunehub.target.descriptors import as_tvm_target
+from tunehub.tir.intrinsics import light_parser
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Expr
@@ -64,7 +65,7 @@ def export(
     kind, tvm_target = quantization(quantization_name), as_tvm_target(target)
     model = Decoder(config, kind)
     model.create_tir_paged_kv_cache = _cache_creator(config, kind, tvm_target)
-    with tvm_target:
+    with tvm_target, light_parser():
         module, named = model.export_tvm(spec=nn.spec.ModuleSpec.from_raw(_specs(config, kind, functions), model))
     return ExportedModel(module=module, parameters=_parameters(named), config=config, quantization=kind)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,17 +53,23 @@ def _saved(folder: Path, tensors: dict[str, Any]) -> Path:
     return folder
 
 
+@cache
+def embedding(quantization: str) -> ExportedModel:
+    """A model of which one function is exported."""
+    return export(TINY, "llvm", quantization, functions=("embed",))
+
+
 def _arrays(exported: ExportedModel, folder: Path) -> Iterator[Any]:
     return arrays(exported.parameters, exported.config, exported.quantization, folder)
 
 
 def test_parameters_are_known_without_an_export() -> None:
-    exported = export(TINY, "llvm", "q4f16_1", functions=("embed",))
+    exported = embedding("q4f16_1")
     assert parameters_of(TINY, exported.quantization) == exported.parameters
 
 
 def test_projections_are_joined_row_upon_row(tmp_path: Path) -> None:
-    tensors, exported = _tensors(), export(TINY, "llvm", "q0f32", functions=("embed",))
+    tensors, exported = _tensors(), embedding("q0f32")
     names = [each.name for each in exported.parameters]
     found = dict(zip(names, _arrays(exported, _saved(tmp_path, tensors)), strict=True))
     parts = [tensors[f"model.layers.0.self_attn.{each}_proj.weight"] for each in "qkv"]
@@ -71,7 +78,7 @@ def test_projections_are_joined_row_upon_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(QUANTIZATIONS))
 def test_parameters_have_the_shapes_and_types_of_the_module(tmp_path: Path, name: str) -> None:
-    exported = export(TINY, "llvm", name, functions=("embed",))
+    exported = embedding(name)
     for parameter, array in zip(exported.parameters, _arrays(exported, _saved(tmp_path, _tensors())), strict=True):
         assert (array.shape, str(array.dtype)) == (parameter.shape, parameter.dtype)
 
@@ -84,7 +91,7 @@ def test_files_are_found_by_the_index(tmp_path: Path) -> None:
     places = {name: f"part-{number}.safetensors" for number, half in enumerate(halves) for name in half}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     assert has_weights(tmp_path)
-    assert len(list(_arrays(export(TINY, "llvm", "q0f32", functions=("embed",)), tmp_path))) == 9
+    assert len(list(_arrays(embedding("q0f32"), tmp_path))) == 9
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -119,7 +126,7 @@ def test_a_missing_weight_is_named(tmp_path: Path) -> None:
     tensors = _tensors()
     del tensors["model.norm.weight"]
     with pytest.raises(ModelError, match=r"model\.norm\.weight"):
-        list(_arrays(export(TINY, "llvm", "q0f32", functions=("embed",)), _saved(tmp_path, tensors)))
+        list(_arrays(embedding("q0f32"), _saved(tmp_path, tensors)))
 
 
 def test_a_weight_of_another_model_is_named(tmp_path: Path) -> None:
@@ -132,11 +139,11 @@ def test_a_weight_of_another_model_is_named(tmp_path: Path) -> None:
 def test_an_index_names_only_files_beside_it(tmp_path: Path, place: str) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"model.norm.weight": place}}))
     with pytest.raises(ModelError, match="beside the index"):
-        list(_arrays(export(TINY, "llvm", "q0f32", functions=("embed",)), tmp_path))
+        list(_arrays(embedding("q0f32"), tmp_path))
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 64, b"\x10\x00\x00\x00\x00\x00\x00\x00{}"])
 def test_a_file_that_is_no_safetensors_is_an_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(ModelError, match=r"model\.safetensors"):
-        list(_arrays(export(TINY, "llvm", "q0f32", functions=("embed",)), tmp_path))
+        list(_arrays(embedding("q0f32"), tmp_path))

@@ -41,7 +41,20 @@ def in_a_class() -> Any:
     return Module
 
 
-@pytest.mark.parametrize("script", [in_a_function, in_a_class])
+def in_a_macro() -> Any:
+    @T.macro
+    def double(a: Any, b: Any, at: Any) -> None:
+        b[at] = a[at] * T.float32(2)
+
+    @T.prim_func
+    def function(a: T.Buffer((8,), "float32"), b: T.Buffer((8,), "float32")) -> None:
+        for i in range(8):
+            double(a, b, i)
+
+    return function
+
+
+@pytest.mark.parametrize("script", [in_a_function, in_a_class, in_a_macro])
 def test_the_parser_reads_the_same(script: Callable[[], Any]) -> None:
     plain = script()
     with intrinsics.light_parser():

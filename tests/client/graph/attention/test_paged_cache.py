@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,8 +43,11 @@ KERNELS = {
 }
 
 
-def _module(functions: tuple[str, ...] = ("batch_decode",)) -> Any:
-    return exporting.export(small(LLAMA, head_dim=64), CUDA, "q0f16", functions=functions).module
+def _exported() -> Any:
+    return exporting.export(small(LLAMA, head_dim=64), CUDA, "q0f16", functions=("batch_decode",)).module
+
+
+_module = cache(_exported)
 
 
 def _names(before: Any, after: Any) -> set[str]:
@@ -70,13 +74,13 @@ def test_kernels_by_other_names_are_found(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(relax.BlockBuilder, "add_func", renamed)
     notes: list[str] = []
-    with_own_attention(_module(), TARGET, notes.append)
+    with_own_attention(_exported(), TARGET, notes.append)
     assert notes[0].count("kernel_") == len(KERNELS)
 
 
 def test_a_cache_that_rotates_in_its_kernels_keeps_those_of_tvm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporting, "RopeMode", SimpleNamespace(NORMAL=exporting.RopeMode.INLINE))
-    module = _module()
+    module = _exported()
     assert with_own_attention(module, TARGET, pytest.fail) is module
 
 

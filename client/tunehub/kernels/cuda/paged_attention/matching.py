@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tunehub.kernels.cuda.paged_attention.function import BUFFERS, NUMBERS
 from tunehub.kernels.cuda.paged_attention.spec import PAGE, Kind, PagedAttention
 from tunehub.tir.index_expressions import parts_of
+from tunehub.tir.intrinsics import light_parser
 from tunehub.tir.nodes import buffer_kind, element_type, integer, parameters, statements_in
 from tunehub.tir.statements import const
 
@@ -33,7 +34,8 @@ def paged_attention_of(function: PrimFunc, target: Target, cross: Iterable[int] 
     threads = 0 if target.kind.name == "llvm" else int(target.attrs["max_num_threads"])
     limited = found.kind is Kind.PREFILL and found.window
     for width in dict.fromkeys((*(cross if limited else ()), 0)):
-        written = _written(found.kind, *heads, width, threads)
+        with light_parser():
+            written = _written(found.kind, *heads, width, threads)
         numbers = None if written is None else _numbers(function, written, found.kind)
         if numbers is not None:
             return replace(found, cross=width, causal=numbers[0], scale=numbers[1])
