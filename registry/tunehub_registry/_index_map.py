@@ -13,7 +13,7 @@ import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 MAX_NDIM = 16
 MAX_FINAL = 32
@@ -84,7 +84,7 @@ def _content(content: object) -> tuple[int, list[Any], object]:
     if not isinstance(content, dict) or not {"ndim", "final"} <= content.keys() <= _KEYS:
         raise IndexMapError("an index map has the fields ndim, final and inverse")
     ndim, final = content["ndim"], content["final"]
-    if not _is_int(ndim) or not 1 <= ndim <= MAX_FINAL:
+    if not is_int(ndim) or not 1 <= ndim <= MAX_FINAL:
         raise IndexMapError(f"ndim is an integer from 1 to {MAX_FINAL}")
     if not isinstance(final, list) or not 1 <= len(final) <= MAX_FINAL:
         raise IndexMapError(f"final is a list of 1 to {MAX_FINAL} expressions")
@@ -103,8 +103,8 @@ def _inverse(inverse: object, ndim: int, length: int) -> list[Any]:
 
 def _count(expression: object, ndim: int, depth: int) -> int:
     """Check the form of an expression; the number of its nodes."""
-    if _is_int(expression):
-        if abs(expression) > MAX_INT:  # type: ignore[arg-type]
+    if is_int(expression):
+        if abs(expression) > MAX_INT:
             raise IndexMapError(f"the integer {expression} is out of range")
         return 1
     if isinstance(expression, str):
@@ -115,14 +115,15 @@ def _count(expression: object, ndim: int, depth: int) -> int:
     if not isinstance(expression, list) or len(expression) != 3 or expression[0] not in _OPERATORS or depth == 0:
         raise IndexMapError("expected an integer, an index or [operator, expression, expression], not too deep")
     operator, left, right = expression
-    if operator in ("//", "%") and not (_is_int(right) and right >= 1):
+    if operator in ("//", "%") and not (is_int(right) and right >= 1):
         raise IndexMapError(f"{operator} only by an integer of at least 1")
-    if operator == "*" and not (_is_int(left) or _is_int(right)):
+    if operator == "*" and not (is_int(left) or is_int(right)):
         raise IndexMapError("a product of two indices is not a change of layout")
     return 1 + _count(left, ndim, depth - 1) + _count(right, ndim, depth - 1)
 
 
-def _is_int(value: object) -> bool:
+def is_int(value: object) -> TypeGuard[int]:
+    """Whether it is an integer; a bool is none."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -147,7 +148,7 @@ def _part(expression: Any) -> _Part | int | None:
     """The digits of one index that an expression is; the integer 0; or None for anything else."""
     if isinstance(expression, str):
         return _Part(variable=expression, low=1, high=None)
-    if _is_int(expression):
+    if is_int(expression):
         if expression != 0:
             raise IndexMapError(f"a layout does not start at {expression}")
         return 0

@@ -115,6 +115,10 @@ class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
         """The document of a kind, if there is one."""
         return next((document for document in self.documents or () if document.kind == kind), None)
 
+    def lasting(self) -> ShardEntry:
+        """What never changes of it: without what is said of it later."""
+        return structs.replace(self, yanked=None, documents=UNSET, successor=UNSET)
+
     @property
     def tvm(self) -> tuple[str, ...]:
         """The version specifiers of the record sets."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunehub_registry import _trace_tables as tables
-from tunehub_registry._index_map import IndexMapError, check_index_map, splits_only
+from tunehub_registry._index_map import IndexMapError, check_index_map, is_int, splits_only
 from tunehub_registry.exceptions import TraceError
 
 __all__ = ["DEFAULT_LIMITS", "TraceLimits", "required_features", "splits_only", "validate_trace"]
@@ -136,7 +136,7 @@ class _Checker:
         seen: set[int] = set()
         for position, raw in enumerate(decisions):
             path = f"$[1][{position}]"
-            if not isinstance(raw, list) or len(raw) != 2 or not _is_int(raw[0]):
+            if not isinstance(raw, list) or len(raw) != 2 or not is_int(raw[0]):
                 raise TraceError("expected [index of an instruction, value]", path=path)
             index, value = raw
             if not 0 <= index < len(instructions) or index in seen:
@@ -230,16 +230,12 @@ def _check_outputs(it: _Instruction, shape: str, count: int | None = None) -> No
             raise it.fail(f"expected a new variable {letter}N, found {_show(name)}")
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _int(low: int, high: int) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+    return lambda value: is_int(value) and low <= value <= high
 
 
 def _flag(value: object) -> bool:
-    return isinstance(value, bool) or (_is_int(value) and value in (0, 1))
+    return isinstance(value, bool) or (is_int(value) and value in (0, 1))
 
 
 def _off(value: object) -> bool:
@@ -287,7 +283,7 @@ def _categorical(checker: _Checker, it: _Instruction) -> None:
 
 
 def _is_number(value: object) -> bool:
-    return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
+    return is_int(value) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _compute_location(checker: _Checker, it: _Instruction) -> None:

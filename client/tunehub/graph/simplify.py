@@ -37,6 +37,7 @@ from tunehub.tir.nodes import (
     is_constant,
     operator_of,
     same_shape,
+    scalar_of,
     shape_of,
     static_shape,
     tensor_type,
@@ -256,7 +257,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         value = bound_value(self, expression)
         if is_constant(value):
             return constant_array(value)
-        scalar = value.value if type(value).__name__ == "PrimValue" else value
+        scalar = scalar_of(value)
         return scalar.value if type(scalar).__name__ in ("FloatImm", "IntImm") else None
 
 

@@ -9,7 +9,7 @@ from tunehub.tir.nodes import buffer_of, element_type
 from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import Buffer, PrimExpr
+    from tunehub.tir.types import Buffer, PrimExpr, Var
 
 _LEAVES = ("IntImm", "FloatImm", "StringImm")
 
@@ -56,6 +56,13 @@ def replaced(
     if hasattr(expression, "a") and hasattr(expression, "b"):
         return type(expression)(inside(expression.a), inside(expression.b))
     raise KeyError(kind)
+
+
+def has_variable(expression: PrimExpr, variable: Var) -> bool:
+    """Whether ``variable`` is in ``expression``."""
+    from tvm.tirx.analysis import undefined_vars
+
+    return any(each.same_as(variable) for each in undefined_vars(expression))
 
 
 def _call(expression: PrimExpr, arguments: list[PrimExpr]) -> PrimExpr:

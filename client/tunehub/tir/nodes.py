@@ -126,7 +126,7 @@ def plain_extent(value: PrimExpr) -> Index:
 def integers(argument: Expr, value_of: Callable[[Expr], Expr]) -> list[int] | None:
     """The numbers of a tuple; ``value_of``: what a variable is bound to."""
     fields = [value_of(field) for field in getattr(value_of(argument), "fields", (None,))]
-    numbers = [integer(field.value if type(field).__name__ == "PrimValue" else field) for field in fields]
+    numbers = [integer(scalar_of(field)) for field in fields]
     return None if None in numbers else [int(number) for number in numbers if number is not None]
 
 
@@ -343,6 +343,11 @@ def shape_of_type(kind: Type) -> tuple[Any, ...] | None:
     """As :func:`shape_of`, by the type of an expression."""
     values = getattr(getattr(kind, "shape", None), "values", None)
     return None if values is None else tuple(map(plain_extent, values[:]))
+
+
+def scalar_of(argument: Expr) -> PrimExpr:
+    """The expression of a scalar argument of Relax, which until 0.26 a PrimValue holds."""
+    return argument.value if type(argument).__name__ == "PrimValue" else argument
 
 
 def permuted_axes(call: Expr) -> list[int] | None:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tunehub.tir.index_expressions import compiled, is_variable, parts_of
-from tunehub.tir.nodes import buffer_kind, element_type, integer, parameters
+from tunehub.tir.nodes import buffer_kind, element_type, integer, parameters, shape_of
 from tunehub.tir.statements import block_of, sequence
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import Index, PrimExpr, PrimFunc, SBlockRealize, Stmt, Var
+    from tunehub.tir.types import Expr, Index, PrimExpr, PrimFunc, SBlockRealize, Stmt, Var
 
 BRANCH = "branch"  # the variable of a loop of one step or none around a branch
 PROBES = "tunehub.probes"
@@ -47,6 +47,12 @@ def variables_in(expressions: Iterable[Index]) -> tuple[Any, ...]:
     """The variables in some extents, each once, in the order in which they occur."""
     found = [variable for expression in expressions for variable in _variables(expression)]
     return tuple(variable for at, variable in enumerate(found) if not any(map(variable.same_as, found[:at])))
+
+
+def symbols_of_parameters(graph: Expr) -> tuple[Any, ...]:
+    """The variables in the shapes of the parameters of ``graph``, a function of Relax, as :func:`variables_in` has
+    them."""
+    return variables_in(extent for parameter in graph.params for extent in shape_of(parameter) or ())
 
 
 def extent_at(extent: PrimExpr, values: Mapping[int, int]) -> int:

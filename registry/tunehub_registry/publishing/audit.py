@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from msgspec import UNSET, structs
 from securesystemslib.signer import Signer
 from tuf.api.metadata import MetaFile, Targets
 
@@ -272,7 +271,7 @@ class _Auditor:
             new = after.get((name, version))
             if new is None:
                 self._find("vanished", f"{name} {version} is no longer there", number)
-            elif _fixed(new) != _fixed(old):
+            elif new.lasting() != old.lasting():
                 text = f"{name} {version} has the sha256 {new.sha256}, and had {old.sha256}"
                 self._find("changed", text, number)
             elif new.yanked != old.yanked:
@@ -292,10 +291,6 @@ class _Auditor:
             return None
         assert content is not None  # no tag was given
         return content.data
-
-
-def _fixed(entry: ShardEntry) -> ShardEntry:
-    return structs.replace(entry, yanked=None, documents=UNSET, successor=UNSET)
 
 
 def _own_note(data: bytes, signer: Signer) -> Checkpoint | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from msgspec import UNSET, structs
 from tuf.api.metadata import MetaFile, Root, Targets
 
 from tunehub_registry.exceptions import RegistryError
@@ -188,16 +187,11 @@ def _changes(before: Shard, after: Shard) -> Iterator[str]:
     for version, entry in old.items():
         if version not in new:
             raise ValueError(f"it leaves out {before.name} {version}: a published version stays")
-        if _fixed(new[version]) != _fixed(entry):
+        if new[version].lasting() != entry.lasting():
             raise ValueError(f"it changes {before.name} {version}: a published version never changes")
         if new[version] != entry:
             yield f"{before.name} {version}: {_said(entry, new[version])}"
     yield from (f"{after.name} {version}" for version in new if version not in old)
-
-
-def _fixed(entry: ShardEntry) -> ShardEntry:
-    """What never changes of an entry."""
-    return structs.replace(entry, yanked=None, documents=UNSET, successor=UNSET)
 
 
 def _said(before: ShardEntry, after: ShardEntry) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tunehub.kernels.cpu.divisors import divisors
+from tunehub.kernels.cpu.fusion import unroll_and_vectorize
 from tunehub.tir.versions import COMM_REDUCE, DATA_PAR
 
 _MAX_TILES_IN_REGISTERS = 28
@@ -136,7 +137,7 @@ def apply(mod: Any, loops: Loops, knobs: RegisterTile) -> Any:
     schedule.parallel(tile.outer)  # decomposing comes later: parallel wants the reduction in one block
     _vectorize_epilogue(schedule, last, loops, knobs)
     initial = schedule.decompose_reduction(anchor, tile.reduction)
-    _unroll_and_vectorize(schedule, schedule.get_loops(initial)[-3:])
+    unroll_and_vectorize(schedule, schedule.get_loops(initial)[-3:])
     _place_producers(schedule, loops, knobs, tile.at)
     schedule.enter_postproc()
     return schedule
@@ -235,18 +236,11 @@ def _tile_anchor(schedule: Any, loops: Loops, knobs: RegisterTile, anchor: Any) 
     kernel = reduction[1:]
     inner = [channel] if channel is not None else []
     schedule.reorder(*head, outer_channel, *kernel, *inner, vectors, tile, lanes)
-    _unroll_and_vectorize(schedule, [vectors, tile, lanes])
+    unroll_and_vectorize(schedule, [vectors, tile, lanes])
     for loop in kernel[1:] if loops.kind == "conv2d" else kernel:
         schedule.unroll(loop)
     outer = schedule.fuse(*head[:-1]) if len(head) > 1 else head[0]
     return _TiledLoops(outer=outer, at=head[-1], reduction=outer_channel)
-
-
-def _unroll_and_vectorize(schedule: Any, loops: list[Any]) -> None:
-    *unrolled, vectorized = loops
-    for loop in unrolled:
-        schedule.unroll(loop)
-    schedule.vectorize(vectorized)
 
 
 def _vector_last(rank: int, axis: int) -> Any:
@@ -270,7 +264,7 @@ def _vectorize_epilogue(schedule: Any, last: Any, loops: Loops, knobs: RegisterT
     blocks, lanes = schedule.split(inner[knobs.vector_axis], [None, knobs.vector])
     others = [loop for i, loop in enumerate(inner) if i not in (knobs.vector_axis, knobs.tile_axis)]
     schedule.reorder(*others, blocks, inner[knobs.tile_axis], lanes)
-    _unroll_and_vectorize(schedule, [blocks, inner[knobs.tile_axis], lanes])
+    unroll_and_vectorize(schedule, [blocks, inner[knobs.tile_axis], lanes])
 
 
 def _place_producers(schedule: Any, loops: Loops, knobs: RegisterTile, at: Any) -> None:

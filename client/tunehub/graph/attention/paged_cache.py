@@ -13,7 +13,7 @@ from tunehub.graph.attention.cpu.paged_kernel import paged_kernel
 from tunehub.kernels.cpu.rotation import with_shared_angles
 from tunehub.kernels.cuda.paged_attention.rule import build, candidates, match, serves
 from tunehub.tir.lowering import is_scheduled
-from tunehub.tir.nodes import calls_in, integer
+from tunehub.tir.nodes import calls_in, integer, scalar_of
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Expr
@@ -65,7 +65,7 @@ def _kernel(function: PrimFunc, target: Target, windows: list[int]) -> tuple[Pri
 
 def _handed_over(mod: IRModule, caches: list[Expr]) -> set[str]:
     """Names of the functions that caches alone call, which apply no positions in them."""
-    outside = [call for call in caches if integer(_value(call.args[_ROTATION])) in _OUTSIDE]
+    outside = [call for call in caches if integer(scalar_of(call.args[_ROTATION])) in _OUTSIDE]
     others = [call for call in calls_in(mod) if not any(map(call.same_as, outside))]
     return _names(outside) - _names(others)
 
@@ -90,8 +90,3 @@ def _window(call: Expr) -> int | None:
 def _packed(call: Expr) -> str:
     """The name of the packed function that a call calls; empty for others."""
     return str(getattr(call.args[0], "global_symbol", "")) if len(call.args) > 0 else ""
-
-
-def _value(argument: Expr) -> Expr:
-    """What a scalar argument is; a PrimValue has it, before 0.26."""
-    return argument.value if type(argument).__name__ == "PrimValue" else argument

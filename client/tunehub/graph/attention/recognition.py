@@ -17,7 +17,7 @@ from tvm import tirx
 from tunehub.graph.attention.pattern import OPERATORS, is_softmax, operator_scale, replaces_nan
 from tunehub.graph.tensor_views import INDEX, TensorViews, broadcast, wide
 from tunehub.kernels.te.attention import OPERATIONS
-from tunehub.tir.expressions import replaced
+from tunehub.tir.expressions import has_variable, replaced
 from tunehub.tir.nodes import (
     constant_array,
     element_type,
@@ -33,7 +33,6 @@ from tunehub.tir.nodes import (
 if TYPE_CHECKING:
     from tunehub.graph.types import Call, Expr
     from tunehub.tir.types import Buffer, Index, Mutator, PrimExpr
-    from tunehub.tir.types import Var as TirVar
 
 _LOGIC = {"relax.logical_and": tirx.And, "relax.logical_or": tirx.Or}
 _SCALES = ("relax.multiply", "relax.divide")
@@ -290,7 +289,7 @@ class _AttentionSearch:
         best, factor, value = None, 1.0, expression
         place = broadcast(_shape(expression), at)
         for _ in range(_MOST_STEPS):
-            if self.begins(place[-1], last) and not any(_has(index, last) for index in place[:-1]):
+            if self.begins(place[-1], last) and not any(has_variable(index, last) for index in place[:-1]):
                 best = (value, place, factor)
             bound = self.views.value(value)
             inner = self.views.inside(bound, place)
@@ -307,7 +306,7 @@ class _AttentionSearch:
     def begins(self, index: PrimExpr, last: PrimExpr) -> bool:
         """Whether an index is ``last`` plus what is the same for all, and a multiple of what is read at once."""
         rest = self.views.analyzer.simplify(index - last)
-        return not _has(rest, last) and bool(self.views.analyzer.can_prove(tirx.floormod(rest, _VECTOR) == 0))
+        return not has_variable(rest, last) and bool(self.views.analyzer.can_prove(tirx.floormod(rest, _VECTOR) == 0))
 
     def scaled(self, value: Expr, at: Sequence[PrimExpr]) -> tuple[tuple[Any, list[Any]] | None, float]:
         """The tensor that is multiplied by a number, the place in it, and the number."""
@@ -380,9 +379,3 @@ def _known(extent: Index) -> int:
     if found is None:
         raise NotAttentionError("an open depth")
     return found
-
-
-def _has(expression: PrimExpr, variable: TirVar) -> bool:
-    from tvm.tirx.analysis import undefined_vars
-
-    return any(each.same_as(variable) for each in undefined_vars(expression))

@@ -25,8 +25,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_equal
 
 from tunehub.tir.index_expressions import operator_name, parts_of
-from tunehub.tir.nodes import integer, operator_of, shape_of, symbolic, tensor_class, tensor_type
-from tunehub.tir.symbols import symbol_name, variables_in
+from tunehub.tir.nodes import integer, operator_of, scalar_of, shape_of, symbolic, tensor_class, tensor_type
+from tunehub.tir.symbols import symbol_name, symbols_of_parameters
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Binding, Call, Expr, Function
@@ -195,7 +195,7 @@ def _slices(call: Call) -> list[tuple[Any, ...]] | None:
     fields: list[Any] = [getattr(each, "fields", None) for each in call.args[1:]]
     if len(fields) != 4 or None in fields:
         return None
-    return list(zip(*([_expression(field) for field in each] for each in fields), strict=True))
+    return list(zip(*([scalar_of(field) for field in each] for each in fields), strict=True))
 
 
 def _is_open(slice_: tuple[PrimExpr, ...], shape: Sequence[Index]) -> bool:
@@ -206,11 +206,6 @@ def _is_open(slice_: tuple[PrimExpr, ...], shape: Sequence[Index]) -> bool:
 def _is_end(end: PrimExpr, extent: Index) -> bool:
     """Whether ``end`` is the number that models write for the end of any axis, and ``extent`` one with choices."""
     return (integer(end) or 0) >= _ANY_END and _has_choice(extent)
-
-
-def _expression(field: Expr) -> PrimExpr:
-    """A number's expression; until 0.26 a PrimValue holds it."""
-    return field.value if type(field).__name__ == "PrimValue" else field
 
 
 def _gains(function: Function) -> bool:
@@ -283,14 +278,10 @@ def _with_more_padding(call: Call) -> Any:
 def _bounds(function: Function) -> _Bounds:
     """The symbols of the parameters with stated bounds."""
     first, last = _numbers(function, _LOWER), _numbers(function, _UPPER)
-    named = ((symbol, symbol_name(symbol)) for symbol in _symbols(function))
+    named = ((symbol, symbol_name(symbol)) for symbol in symbols_of_parameters(function))
     return tuple(
         (symbol, first.get(name, 0), last.get(name)) for symbol, name in named if name in first or name in last
     )
-
-
-def _symbols(function: Function) -> tuple[Any, ...]:
-    return variables_in(extent for parameter in function.params for extent in shape_of(parameter) or ())
 
 
 def _numbers(function: Function, attribute: str) -> dict[str, int]:
@@ -303,7 +294,7 @@ def _analyzer(function: Function, bounds: _Bounds) -> Analyzer:
     arith = symbolic()
     analyzer = arith.Analyzer()
     stated = {hash(symbol): (first, last) for symbol, first, last in bounds}
-    for symbol in _symbols(function):
+    for symbol in symbols_of_parameters(function):
         first, last = stated.get(hash(symbol), (0, None))
         most = arith.ConstIntBound.POS_INF if last is None else last
         analyzer.update(symbol, arith.ConstIntBound(first, most))

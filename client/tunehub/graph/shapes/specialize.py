@@ -23,7 +23,7 @@ from tunehub.graph.effects import keep_effects
 from tunehub.graph.identifiers import identifiers
 from tunehub.graph.shapes.bounds import bounds_of, without_conditions
 from tunehub.tir.nodes import constant_array, is_constant, shape_of, tensor_type
-from tunehub.tir.symbols import symbol_name, variables_in
+from tunehub.tir.symbols import symbol_name, symbols_of_parameters, variables_in
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Binding, BlockBuilder, Expr, Function
@@ -43,7 +43,11 @@ def check_sizes(mod: IRModule, sizes: Sizes) -> None:
     if not isinstance(sizes, Mapping):
         raise SettingError(sizes, "is no dict of sizes by open dimension", place=_PLACE, remedy=_EXAMPLE)
     entries = list(_entries(mod).values())
-    known = {symbol_name(symbol): _described(each, symbol) for each in reversed(entries) for symbol in _symbols(each)}
+    known = {
+        symbol_name(symbol): _described(each, symbol)
+        for each in reversed(entries)
+        for symbol in symbols_of_parameters(each)
+    }
     for name, values in sizes.items():
         if name not in known:
             all_known = ", ".join(known.values())
@@ -52,7 +56,7 @@ def check_sizes(mod: IRModule, sizes: Sizes) -> None:
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise SettingError(values, "is no list of sizes", place=f"{_PLACE}, {name}", remedy=_EXAMPLE)
         for value, entry in itertools.product(values, entries):
-            if name in map(symbol_name, _symbols(entry)):
+            if name in map(symbol_name, symbols_of_parameters(entry)):
                 _check_size(name, value, *bounds_of(entry, name))
 
 
@@ -78,7 +82,7 @@ def specialized(mod: IRModule, sizes: Sizes) -> IRModule:
 
 def _own(function: Function, sizes: Sizes) -> Sizes:
     """Those of the dimensions that the inputs of ``function`` have."""
-    known = set(map(symbol_name, _symbols(function)))
+    known = set(map(symbol_name, symbols_of_parameters(function)))
     return {name: values for name, values in sizes.items() if name in known}
 
 
@@ -133,10 +137,6 @@ def _entries(mod: IRModule) -> dict[str, Any]:
     return {name: function for name, function in found.items() if function.attrs and "global_symbol" in function.attrs}
 
 
-def _symbols(function: Function) -> tuple[Any, ...]:
-    return variables_in(extent for parameter in function.params for extent in shape_of(parameter) or ())
-
-
 def _combinations(sizes: Sizes) -> Iterator[dict[str, int]]:
     lists = [dict.fromkeys(values) for values in sizes.values()]
     return (dict(zip(sizes, values, strict=True)) for values in itertools.product(*lists))
@@ -167,7 +167,7 @@ def _with(function: Function, values: Mapping[str, int]) -> Function:
 
 
 def _chosen(function: Function, values: Mapping[str, int]) -> list[PrimExpr]:
-    return [symbol for symbol in _symbols(function) if symbol_name(symbol) in values]
+    return [symbol for symbol in symbols_of_parameters(function) if symbol_name(symbol) in values]
 
 
 def _added(builder: BlockBuilder, function: Function, name: str) -> GlobalVar:

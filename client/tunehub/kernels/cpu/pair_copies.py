@@ -16,7 +16,7 @@ from tunehub.kernels.cpu.base import FLOAT_BYTES
 from tunehub.kernels.cpu.instruction import pointer_to, widened
 from tunehub.kernels.cpu.pairs import LANES
 from tunehub.kernels.te.grouped import NARROW, PAIRS, WIDE
-from tunehub.tir.expressions import replaced
+from tunehub.tir.expressions import has_variable, replaced
 from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of, element_type
 from tunehub.tir.statements import either, run
 from tunehub.tir.versions import LOADS
@@ -98,9 +98,9 @@ def order_of(node: SBlock, dtype: str) -> GroupOrder | None:
     lane, item = (axis.var for axis in node.iter_vars[-2:])
     load = _load(node.body.value)
     *outer, last = load.indices
-    beside = _has(last, item)
-    others = [axis for axis, index in enumerate(outer) if _has(index, lane if beside else item)]
-    if beside == _has(last, lane) or len(others) != 1 or str(buffer_kind(buffer_of(load)).dtype) != dtype:
+    beside = has_variable(last, item)
+    others = [axis for axis, index in enumerate(outer) if has_variable(index, lane if beside else item)]
+    if beside == has_variable(last, lane) or len(others) != 1 or str(buffer_kind(buffer_of(load)).dtype) != dtype:
         return None
     return GroupOrder(beside=beside, row=others[0])
 
@@ -148,12 +148,6 @@ def _zero(variable: Var) -> Expr:
     from tvm import tirx
 
     return tirx.const(0, element_type(variable))
-
-
-def _has(expression: PrimExpr, variable: Var) -> bool:
-    from tvm.tirx.analysis import undefined_vars
-
-    return any(each.same_as(variable) for each in undefined_vars(expression))
 
 
 def _imported() -> str:

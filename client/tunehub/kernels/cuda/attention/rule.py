@@ -13,12 +13,11 @@ from tunehub.kernels.cuda.attention.kernel import AttentionTile
 from tunehub.kernels.cuda.attention.kernels import kernel_of
 from tunehub.kernels.cuda.attention.shared_heads import heads_of_a_key, with_heads_as_queries
 from tunehub.kernels.cuda.attention.spec import Attention, attention_of
-from tunehub.kernels.cuda.gemm.hopper.rule import own_target
+from tunehub.kernels.cuda.gemm.hopper.rule import for_own_target
 from tunehub.kernels.cuda.gemm.hopper.rule import serves as has_warpgroups
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.devices.known import device_of
 from tunehub.tir.branches import SizeBranch, joined, size_of
-from tunehub.tir.cuda.nvrtc import compile_for_warpgroups
 from tunehub.tir.guard import GuardError, check_function
 from tunehub.tir.nodes import main_module
 from tunehub.tir.symbols import instance, symbols_of
@@ -85,7 +84,7 @@ def candidates(workload: AttentionWorkload, _device: GpuDevice) -> Iterator[Kern
 def build(workload: AttentionWorkload, tile: AttentionTile) -> AttentionSchedule:
     """The kernel by ``tile``."""
     kernel = kernel_of(workload.attention, tile, device_of(workload.target).multiprocessors)
-    return AttentionSchedule(main_module(_for_warpgroups(kernel, workload.target) if tile.warpgroups else kernel))
+    return AttentionSchedule(main_module(for_own_target(kernel, workload.target) if tile.warpgroups else kernel))
 
 
 def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> AttentionSchedule | None:
@@ -116,7 +115,7 @@ def _first(attention: Attention, order: Iterable[AttentionTile], target: Target)
         except GuardError as error:  # of too much shared memory, say; another tile may do
             failure = error
         else:
-            return _for_warpgroups(kernel, target) if tile.warpgroups else kernel
+            return for_own_target(kernel, target) if tile.warpgroups else kernel
     raise failure
 
 
@@ -126,11 +125,6 @@ def _check(kernel: PrimFunc, function: PrimFunc, tile: AttentionTile, target: Ta
     if symbols:  # shared memory is all in use only when tiles of keys follow each other
         many = [4 * tile.step + 1] * len(symbols)
         check_function(instance(kernel, many), instance(function, many), target)
-
-
-def _for_warpgroups(kernel: PrimFunc, target: Target) -> PrimFunc:
-    compile_for_warpgroups()
-    return kernel.with_attr("target", own_target(target))
 
 
 def tiles(attention: Attention, target: Target) -> Iterator[AttentionTile]:
