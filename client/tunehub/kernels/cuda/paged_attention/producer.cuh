@@ -7,7 +7,7 @@
 // Shared memory: queries of each warpgroup, where its outputs are put in the end; keys; values; barriers.
 
 constexpr int QUERY_ROWS = 64, GROUPS = BLOCK_ROWS / 64, GROUP = 128;
-constexpr int GROUP_BYTES = 64 * ROW, TILE_BYTES = KEYS * D * 2, BARRIER = 8;
+constexpr int GROUP_BYTES = 64 * (ROW > PARTS * LINE ? ROW : PARTS * LINE), TILE_BYTES = KEYS * PARTS * LINE, BARRIER = 8;
 constexpr int BOX_ROWS = PAGED ? PAGE : KEYS, BOXES = KEYS / BOX_ROWS * PARTS;  // of keys of a step
 
 struct Ring {

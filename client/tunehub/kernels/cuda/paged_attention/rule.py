@@ -37,6 +37,7 @@ _FIRST_ARCHITECTURE = 80  # with copies that are not waited for, and products of
 _TYPES = ("float16", "bfloat16")
 _WIDTH, _LARGEST = 16, 256  # of which depths are multiples; depth that a warp keeps in registers
 _TWICE = 128  # depth up to which a warp keeps twice as many rows
+_DEPTHS = (64, 96, 128)  # for which warpgroups have registers with keys that a warp brings
 _PART = 64  # of which depths are multiples for warpgroups
 _RESERVED = 1 << 10  # bytes of shared memory that CUDA takes of each block
 # Of a multiprocessor as many blocks as hide what others wait for.
@@ -80,9 +81,12 @@ def candidates(workload: PagedWorkload) -> Iterator[KernelCandidate]:
 
 def fits(workload: PagedWorkload, tile: Tile) -> bool:
     """Whether a block has enough shared memory, and the GPU its instructions."""
-    if isinstance(tile, ByWarpgroups) and (workload.attention.depth % _PART or not has_warpgroups(workload.target)):
+    attention = workload.attention
+    if isinstance(tile, ByWarpgroups) and not has_warpgroups(workload.target):
         return False
-    if isinstance(tile, PagedBulkTile) and workload.attention.window:
+    if isinstance(tile, PagedWarpgroupTile) and attention.depth % _PART:
+        return False
+    if isinstance(tile, PagedBulkTile) and (attention.window or attention.depth not in _DEPTHS):
         return False  # keys behind a sink do not begin with a page
     return tile.shared_bytes(workload.attention) <= workload.device.block_shared_memory
 

@@ -4,9 +4,10 @@
 // keys, `multiply_weights` adds the values of KEYS keys by weights in registers; `have_scores` and `have_outputs` wait for
 // all groups of products but one, or for all.
 //
-// Operands lie in shared memory in rows of 128 bytes, 64 elements each, swizzled by 128 bytes.
+// Operands lie in shared memory in rows of 128 bytes, 64 elements each, swizzled by 128 bytes; the last part of a head may
+// have fewer.
 
-constexpr int PARTS = D / 64, LINE = 128;
+constexpr int PARTS = (D + 63) / 64, LINE = 128;
 
 // Where 16 bytes of a row are, of `rows` in all.
 template <int COUNT>

@@ -111,7 +111,7 @@ def bringing(attention: PagedAttention, tile: PagedBulkTile) -> str:
         "barrier_init": mbarrier_init(),
         "barriers_made": mbarrier_init_fence(),
         "barrier_arrive": mbarrier_arrive(),
-        "barrier_expect": mbarrier_arrive_expect_tx(tile.keys * attention.depth * 2),
+        "barrier_expect": mbarrier_arrive_expect_tx(tile.keys * tile.swizzled_bytes(attention)),
         "barrier_wait": mbarrier_wait(),
         "box_load": tma_load_2d(),
         "group_meets": bar_sync_warpgroup(),

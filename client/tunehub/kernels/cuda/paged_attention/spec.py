@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tunehub.target.gpu_architectures import WARP
 from tunehub.tir.cuda.ptx.mbarrier import BARRIER_BYTES
+from tunehub.tir.cuda.ptx.wgmma import ROW_BYTES
 
 if TYPE_CHECKING:
     from tunehub.tir.types import PrimFunc
@@ -148,8 +149,12 @@ class PagedBulkTile:
 
     def shared_bytes(self, attention: PagedAttention) -> int:
         """Of queries, of all stages' keys and values, and of four barriers for each."""
-        operands = self.rows * attention.row_bytes + self.stages * 2 * self.keys * attention.depth * _BYTES
-        return operands + 4 * BARRIER_BYTES * self.stages
+        queries = self.rows * max(attention.row_bytes, self.swizzled_bytes(attention))
+        return queries + self.stages * 2 * (self.keys * self.swizzled_bytes(attention) + 2 * BARRIER_BYTES)
+
+    def swizzled_bytes(self, attention: PagedAttention) -> int:
+        """Of a row of an operand: whole rows of the swizzling."""
+        return -(-attention.depth * _BYTES // ROW_BYTES) * ROW_BYTES
 
 
 _REGISTERS = {1: (24, 240), 2: (24, 240), 3: (32, 160)}  # by groups

@@ -1,11 +1,10 @@
 // A block of CUDA threads on a CPU: each is a context of its own, and they take turns where they wait for one another.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <ucontext.h>
 #include <vector>
-
-static float expf(float x) { return __builtin_expf(x); }
 
 #define __device__
 #define __shared__ static

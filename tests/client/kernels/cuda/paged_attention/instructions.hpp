@@ -1,7 +1,4 @@
 // What attention over pages asks of a GPU beside threads.hpp, for threads that take turns. Blocks run one after the other.
-#include <cmath>
-
-using nv_bfloat16 = uint16_t;
 
 namespace threads {
 // What all lanes of the warp have given, once all have.
@@ -26,11 +23,6 @@ static void load_transposed(unsigned (&found)[4], unsigned from) {
   }
 }
 static float exponential(float x) { return std::exp2(x); }
-static unsigned as_bfloat(float wide) {
-  unsigned bits;
-  std::memcpy(&bits, &wide, 4);
-  return (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
-}
 static unsigned packed_as(float low, float high, bool bfloat) {
   return bfloat ? as_bfloat(low) | as_bfloat(high) << 16 : as_half(low) | as_half(high) << 16;
 }
@@ -107,7 +99,7 @@ static void barrier_arrive(unsigned at) { threads::count(threads::counters.at(at
 static void barrier_wait(unsigned at, int parity) {
   while (threads::counters.at(at).phase % 2 == parity) threads::let_others();
 }
-#define barrier_expect(where) threads::count(threads::counters.at(where), 1, KEYS * D * 2)
+#define barrier_expect(where) threads::count(threads::counters.at(where), 1, TILE_BYTES)
 static void box_load(unsigned to, unsigned long long map, unsigned barrier, int x, int y) {
   const CUtensorMap& box = *(const CUtensorMap*)map;
   for (int row = 0; row < box.box_rows; ++row)

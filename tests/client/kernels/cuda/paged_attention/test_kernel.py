@@ -140,6 +140,8 @@ PREFILLING = [
         (40, 9), (0, 150), 1, 7, 128, causal=False, dtype="bfloat16", tile=PagedWarpgroupTile(groups=1, keys=64)
     ),
     Prefilling((70, 0, 30, 200), (100, 0, 300, 400), 2, 4, 64, tile=PagedBulkTile(groups=2, keys=128)),
+    Prefilling((20, 150), (100, 450), 2, 1, 96, tile=PagedBulkTile(groups=2, keys=128)),
+    Prefilling((70, 30), (70, 30), 2, 3, 96, paged=False, tile=PagedBulkTile(groups=2, keys=64)),
     Prefilling((40, 9), (0, 150), 1, 7, 128, causal=False, tile=PagedBulkTile(groups=3, keys=64, stages=3)),
     Prefilling(
         (70, 150), (100, 450), 2, 1, 64, dtype="bfloat16", paged=False, tile=PagedBulkTile(groups=2, keys=64, stages=2)
@@ -165,10 +167,11 @@ def _random_prefillings(count: int) -> list[Prefilling]:
             begins = [chance.randint(0, max(length - 1, 0)) for length in keys]
             windows = tuple((begin, chance.randint(0, begin)) for begin in begins)
         sizes = chance.choice([1, 2]), chance.choice([1, 3, 4, 7, 8]), chance.choice([64, 96, 128])
+        groups, step = chance.choice([1, 2, 3]), chance.choice([64, 128])
         if sizes[2] != 96 and chance.random() < 0.3:
-            tile = PagedWarpgroupTile(groups=chance.choice([1, 2, 3]), keys=chance.choice([64, 128]))
-            if windows is None and chance.random() < 0.7:
-                tile = PagedBulkTile(groups=tile.groups, keys=tile.keys, stages=chance.choice([2, 3]))
+            tile = PagedWarpgroupTile(groups=groups, keys=step)
+        elif windows is None and chance.random() < 0.3:
+            tile = PagedBulkTile(groups=groups, keys=step, stages=chance.choice([2, 3]))
         made.append(
             Prefilling(queries, keys, *sizes, chance.choice(["float16", "bfloat16"]), causal, windows, 0, tile, paged)
         )
