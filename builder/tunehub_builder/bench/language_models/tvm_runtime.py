@@ -11,6 +11,7 @@ from tunehub_builder.bench.language_models.case import LanguageCase, LanguageFac
 
 if TYPE_CHECKING:
     from tunehub.models.session import LanguageSession
+    from tunehub.report.model import ReportData
 
 _WARM_UP = 3
 _FUNCTIONS = ("embed", "prefill", "decode", "batch_decode", "greedy")  # what is timed
@@ -34,7 +35,7 @@ class TvmLanguageModel:
         self._device.sync()
         report = self._made.report
         served = {} if report is None else {name: count for name, count in report.rung_counts().items() if count}
-        notes = () if report is None else tuple(report.notes)
+        notes = () if report is None else (*report.notes, *_refused(report))
         load_s = time.perf_counter() - compiled
         memory = resident_bytes()
         return LanguageFacts(
@@ -156,6 +157,14 @@ class TvmLanguageModel:
             on_device(each, self._device)
             for each in arrays(made.parameters, made.config, made.quantization, self._case.folder)
         )
+
+
+def _refused(report: ReportData) -> Iterator[str]:
+    """Of each workload, which of its schedules did not pass, and why."""
+    for workload in report.workloads:
+        for each in workload.refused:
+            said = each.reason if each.refusal is None else each.refusal
+            yield f"refused: {each.step} of {workload.name}: {said}"
 
 
 def _kernels(run: Callable[[], None], times: int) -> list[tuple[str, int, float]]:

@@ -11,6 +11,7 @@ import pytest
 import tvm
 from tvm import relax, te, tirx
 
+from tunehub.compiler.verify import session as verify_session
 from tunehub.compiler.verify import workers as workers_module
 from tunehub.compiler.verify.limits import VerifyLimits
 from tunehub.compiler.verify.network import NetworkVerifySession
@@ -167,6 +168,17 @@ def test_sizes_at_which_the_plain_schedule_cannot_run_are_named(target: Any) -> 
     assert found.error is None and found.difference == 0.0
     assert found.not_run is not None and "= 10000000000000: " in found.not_run
     assert session.judge(workload_text(open_rows())).not_run is None
+
+
+def test_sizes_that_would_take_too_long_are_named_and_not_run(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of products of language models, one branch is for more rows than places of 32 bits reach: gigabytes."""
+    monkeypatch.setattr(verify_session, "_MOST_RUN", 1000)
+    session = VerifySession(str(target))
+    session.refer(workload_text(open_rows()))
+    monkeypatch.setattr(session, "_try", lambda *_: pytest.fail("it was run"))
+    found = session.judge(workload_text(open_rows(128).with_attr(PROBES, [[200]])))
+    assert found.error is None and found.difference == 0.0
+    assert found.not_run == "n = 200: more than 1000 elements"
 
 
 def test_a_whole_network_with_open_dimensions_is_compared_at_several_sizes(nets: Any, target: Any) -> None:
