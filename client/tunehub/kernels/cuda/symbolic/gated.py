@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tunehub.kernels.cuda.default import default_schedule
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
 from tunehub.kernels.cuda.gemm.hopper.cost import bulk_seconds
@@ -52,13 +51,12 @@ def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunct
     device, largest = device_of(target), most_length(whole)
     chosen_tiles = _chosen(matmul, device)
     made = {tile: over_gated_rows(whole, tile, device) for tile in dict.fromkeys(tile for tile, _ in chosen_tiles)}
-    branches = [
-        _few_rows(whole, target),
-        *(SizeBranch(up_to=up_to or largest, function=made[tile]) for tile, up_to in chosen_tiles),
-    ]
+    few = _few_rows(whole, target)
+    branches = [few, *(SizeBranch(up_to=up_to or largest, function=made[tile]) for tile, up_to in chosen_tiles)]
     for branch in branches:
         check_function(branch.function, whole.function, target)
-    branches.append(SizeBranch(up_to=None, function=default_schedule(whole.function, target)))
+    # Beyond places of 32 bits eight rows at a time: a kernel that few rows have is run with few when it is verified.
+    branches.append(SizeBranch(up_to=None, function=few.function))
     found = joined(whole.function, product(wide(whole.axes.extents)), branches)
     return SizedFunction(mod=main_module(warpgroups.for_own_target(found, target)))
 

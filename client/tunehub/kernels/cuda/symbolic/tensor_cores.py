@@ -92,9 +92,12 @@ def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunct
     few = _kept(few, chosen, quantised=apart is not None)
     above = (few[-1].up_to or 0) if few else 0
     chosen = [(tile, up_to) for tile, up_to in chosen if up_to is None or up_to > above]
+    beyond = few[-1:] if apart is None and _is_out_of_reach(chosen) else []
+    chosen = chosen[:-1] if beyond else chosen
     if None in {tile for tile, _ in chosen}:
         made[None] = default_schedule(many.function, target)
     branches = [SizeBranch(up_to=up_to, function=made[tile]) for tile, up_to in chosen]
+    branches += [SizeBranch(up_to=None, function=each.function) for each in beyond]
     size = product(wide(whole.axes.extents))
     if apart is not None:
         found = apart.together(joined(apart.product, size, branches), target)
@@ -121,6 +124,13 @@ def _packed(many: OpenFunction, apart: TakenApart, few: list[SizeBranch], target
     size = product(wide(many.axes.extents))
     found = joined(apart.function, size, [*few, *packed, SizeBranch(up_to=None, function=rest)])
     return SizedFunction(mod=main_module(warpgroups.for_own_target(found, target)))
+
+
+def _is_out_of_reach(chosen: Sequence[_Range]) -> bool:
+    """Whether what serves the largest sizes serves these alone, as others do not reach so far. A kernel is run at the
+    first size that leads to it before it serves; with few rows that takes no time."""
+    *others, (last, _) = chosen
+    return bool(others) and isinstance(others[-1][0], BulkTile) and last not in {tile for tile, _ in others}
 
 
 def _more_rows(

@@ -19,7 +19,7 @@ from tunehub.kernels.cuda.open_function import open_function
 from tunehub.kernels.cuda.symbolic.gated import open_sizes
 from tunehub.tir.cuda.nvrtc import source_of
 from tunehub.tir.nodes import main_module
-from tunehub.tir.symbols import probes
+from tunehub.tir.symbols import first_probes, probes
 
 from ..gated_products import gated_operands, open_gated
 from ..low_batch.on_cpu import run
@@ -36,6 +36,13 @@ def test_few_rows_and_ranges_of_more_have_kernels_that_tvm_compiles() -> None:
     assert {(8,), (9,)} <= set(probes(found.mod["main"]))
     source = source_of(tvm.tirx.build(found.mod, target=H200))
     assert "tunehub_skinny_" in source and "cp.async.bulk.tensor" in source
+
+
+def test_no_kernel_is_for_sizes_alone_that_take_too_long_to_run() -> None:
+    """Every kernel is run at the first size that leads to it before it serves."""
+    found = open_sizes(open_gated(14336, 4096), H200)
+    assert found is not None
+    assert max(first_probes(found.mod["main"])) < (4096,)
 
 
 def test_other_products_gpus_and_sizes_have_none() -> None:

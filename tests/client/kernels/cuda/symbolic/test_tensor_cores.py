@@ -23,6 +23,7 @@ from tunehub.kernels.cuda.gemm.tensor_core import rule as tensor_core_rule
 from tunehub.kernels.cuda.gemm.tensor_core import sketch as tensor_core
 from tunehub.kernels.cuda.gemm.tensor_core.rule import ranked
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile
+from tunehub.kernels.cuda.low_batch.open_rows import few_rows
 from tunehub.kernels.cuda.open_function import open_function
 from tunehub.kernels.cuda.pieces import NotPiecesError, _Masking
 from tunehub.kernels.cuda.symbolic import tensor_cores as open_tensor_cores
@@ -33,7 +34,7 @@ from tunehub.records.lookup import EmptyLookup
 from tunehub.tir.branches import SizeBranch
 from tunehub.tir.cuda import nvrtc
 from tunehub.tir.nodes import main_module
-from tunehub.tir.symbols import probes
+from tunehub.tir.symbols import first_probes, probes
 
 from ..scheduled import H200
 from .open_functions import open_linear
@@ -144,6 +145,19 @@ def test_many_rows_of_a_large_product_have_kernels_with_tma_loads_as_a_known_num
         assert isinstance(tile, BulkTile) == isinstance(warpgroups.best(matmul.at(rows), DEVICE)[0][1], BulkTile)
     (*_, (_, reach), (last, beyond)) = chosen
     assert reach == 349525 and beyond is None and not isinstance(last, BulkTile)
+
+
+@needs_warpgroups
+@pytest.mark.parametrize("shape", [(6144, 4096), (28672, 4096), (4096, 14336), (896, 4864)], ids=str)
+def test_no_kernel_is_for_sizes_alone_that_take_too_long_to_run(
+    shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every kernel is run at the first size that leads to it before it serves: beyond places of 32 bits another one has
+    to be one that fewer rows have, too."""
+    monkeypatch.setattr(open_tensor_cores, "few_rows", few_rows)
+    found = open_sizes(open_linear(*shape), H200)
+    assert found is not None
+    assert max(first_probes(found.mod["main"])) < (4096,)
 
 
 def test_few_rows_keep_their_kernels_unless_warpgroups_serve_them() -> None:

@@ -17,7 +17,7 @@ from tunehub.tir.cuda.ptx.wgmma import ROWS, WARPGROUP
 WARP = 32
 PIECE = 32  # columns of results that go through shared memory at a time
 STAGED = PIECE + SKEW  # accumulators of a row of them
-FEWEST_ROWS, FEWEST_COLUMNS, FEWEST_K = 9, 512, 2048  # of products; what is smaller gained little
+FEWEST_ROWS, FEWEST_COLUMNS, FEWEST_K = 17, 512, 2048  # of products; what is smaller gained little
 _WIDE = 128 * WARPGROUP  # accumulators of a warpgroup that leave all threads as many registers
 _BAND = 2048  # rows whose tiles are computed before those below, so that what they share stays in the cache
 _PATTERN_ROWS = 8  # of the swizzling, at whose multiples boxes begin
