@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, Index, PrimExpr, SBlockRealize, Stmt
 
 _ACROSS = 2  # vectors of outputs in a panel
-_ROWS_OF_BLOCK = 128  # for which a panel is unpacked once
+ROWS_OF_BLOCK = 128  # for which a panel is unpacked once
 _UNROLLED = 4  # steps of a reduction in floats
 _KEPT = 7  # of what is done, in memory: TVM takes a minute for expressions of them
 _OUTPUT, _BEGIN, _END, _GROUP, _FOLLOWING, ROW, NEXT = range(_KEPT)
@@ -66,12 +66,17 @@ class PanelProducts(Generic[_Given]):
         """Of the loop over panels."""
         return {}
 
+    @property
+    def rows_of_block(self) -> int:
+        """For which a panel is unpacked once, and for up to twice as many."""
+        return ROWS_OF_BLOCK
+
     def statement(self) -> Stmt:
         """All of them, of at least ``least_rows``; threads share panels of blocks of rows."""
         from tvm import tirx
 
         count, outputs = self.rows.count, self.across * self.lanes
-        blocks = tirx.max(tirx.floordiv(count, _ROWS_OF_BLOCK), 1)
+        blocks = tirx.max(tirx.floordiv(count, self.rows_of_block), 1)
         height = tirx.floordiv(count + blocks - 1, blocks)
         panels = self.product.rows // outputs
 

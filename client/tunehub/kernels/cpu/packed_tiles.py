@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tunehub.kernels.cpu import amx
 from tunehub.kernels.cpu.instruction import pointer_to
 from tunehub.kernels.cpu.packed_activations import Pairs
-from tunehub.kernels.cpu.packed_panels import NEXT, ROW, PanelProducts
+from tunehub.kernels.cpu.packed_panels import NEXT, ROW, ROWS_OF_BLOCK, PanelProducts
 from tunehub.kernels.cpu.packed_weights import GROUP, numbers_of
 from tunehub.kernels.cpu.tile_pieces import TILE
 from tunehub.tir.statements import block_of, const, either, load, nest, sequence, serial, store
@@ -27,6 +27,7 @@ _WORD, _NARROW = 4, 2  # bytes
 _ALL_ROWS = 0x1010101010101010  # 16 of each of eight tiles
 _DATA, _WEIGHTS = 4, 6  # the first registers with them, behind those with sums
 _HIGH = 0xFFFF0000
+_BLOCK_BYTES = 1 << 20
 
 
 class TilePanels(PanelProducts[Pairs]):
@@ -39,6 +40,11 @@ class TilePanels(PanelProducts[Pairs]):
     @property
     def pragmas(self) -> dict[str, object]:
         return {"pragma_import_llvm": amx.IMPORTED}
+
+    @property
+    def rows_of_block(self) -> int:
+        """As many as a second cache has room for: unpacking takes as long as the products of 100 rows."""
+        return max(ROWS_OF_BLOCK, _BLOCK_BYTES // (self.product.depth * _NARROW))
 
     def _panel(self) -> Buffer:
         from tvm import tirx

@@ -18,6 +18,7 @@ from tvm import tirx
 from tunehub.kernels.cpu.packed_products import product_function
 from tunehub.kernels.cpu.packed_weights import PackedProduct, lanes_of, plain_product
 
+from ....amx_emulation import emulated, emulation  # noqa: F401
 from ....cpu_features import AMX, AVX2, AVX512, AVX512_VNNI, AVX_VNNI, cpu, here, needs, needs_tvm
 
 pytestmark = pytest.mark.slow
