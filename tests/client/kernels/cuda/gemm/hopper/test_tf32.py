@@ -16,11 +16,12 @@ from tvm.relax import op
 
 import tunehub
 from tunehub.compiler.schedule.ladder import Request, Scheduling
-from tunehub.graph.products import _nt_matmul, gpu_products_in_tf32
+from tunehub.graph.products import gpu_products_in_tf32
 from tunehub.kernels.cuda.choose import by_one
 from tunehub.kernels.cuda.gemm.hopper import tf32
 from tunehub.kernels.cuda.gemm.hopper.kernel import kernel, product_of
 from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile, tiles
+from tunehub.kernels.te.products import nt_matmul
 from tunehub.records.lookup import EmptyLookup
 from tunehub.tir.cuda.check import fault
 from tunehub.tir.nodes import constant_array, main_module, tensor_class
@@ -90,7 +91,7 @@ def test_constant_weights_of_a_network_are_rounded_once_and_not_by_the_kernel(tr
 
 def _nt_of(rows: int, columns: int, depth: int) -> Any:
     shapes = [te.placeholder((extent, depth), "float32", name="given") for extent in (rows, columns)]
-    return te.create_prim_func([*shapes, _nt_matmul(*shapes)], index_dtype_override="int64")
+    return te.create_prim_func([*shapes, nt_matmul(*shapes)], index_dtype_override="int64")
 
 
 def test_numbers_are_rounded_to_nearest_and_those_that_are_not_finite_stay() -> None:
