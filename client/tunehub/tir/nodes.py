@@ -100,6 +100,13 @@ def buffer_shapes(function: PrimFunc) -> list[tuple[tuple[int, ...], str]]:
     return [(tuple(int(extent) for extent in kind.shape), str(kind.dtype)) for kind in kinds]
 
 
+def parameter_bytes(function: PrimFunc) -> int:
+    """Bytes of all buffer parameters of ``function``, which are static: what it moves at least."""
+    import tvm
+
+    return sum(math.prod(shape) * int(tvm.DataType(dtype).itemsize) for shape, dtype in buffer_shapes(function))
+
+
 def is_static(function: PrimFunc) -> bool:
     """Whether all parameters of ``function`` are buffers of known shapes."""
     kinds = list(map(buffer_kind, parameters(function)))

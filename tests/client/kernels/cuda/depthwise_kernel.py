@@ -21,7 +21,7 @@ from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.target.gpu_architectures import WARP
 from tunehub.tir.guard import check_tiles
-from tunehub.tir.nodes import buffer_shapes
+from tunehub.tir.nodes import parameter_bytes
 from tunehub.tir.schedules import open_schedule
 
 _MOST_RESULTS = 16  # of a thread
@@ -29,7 +29,6 @@ _ROWS, _COLUMNS = (1, 2, 4), (1, 2, 4, 8)
 _FEWEST_THREADS, _MOST_THREADS = 32, 256
 _WINDOW = 64  # most elements of one
 _ATTEMPTS = 3
-_BYTES = {"float32": 4, "float16": 2}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
@@ -82,7 +81,7 @@ def match(mod: Any, _target: Any) -> DepthwiseWorkload | None:
         rows=rows,
         columns=columns,
         window=math.prod(reducing.reduction),
-        moved=sum(math.prod(shape) * _BYTES.get(dtype, 4) for shape, dtype in buffer_shapes(mod["main"])),
+        moved=parameter_bytes(mod["main"]),
     )
 
 

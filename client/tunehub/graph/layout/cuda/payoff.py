@@ -11,7 +11,7 @@ from tunehub.comparison.guess import GUESS_MARGIN
 from tunehub.graph.workloads import call_counts, workloads
 from tunehub.kernels.cuda.promises import fastest_s
 from tunehub.kernels.devices.known import device_of
-from tunehub.tir.nodes import buffer_shapes, main_module
+from tunehub.tir.nodes import main_module, parameter_bytes
 from tunehub.tir.symbols import symbols_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tunehub.tir.types import IRModule, PrimFunc
 
 _MANY = 4  # convolutions: of more, transposing what goes in and out takes a small part
-_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def pays(prepared: IRModule, channels_last: IRModule, target: Target, precision: Precision) -> bool:
@@ -47,6 +46,5 @@ def _seconds(function: PrimFunc, target: Target, precision: Precision) -> float:
     found = fastest_s(single, target, precision)
     if found is not None:
         return found
-    moved = sum(math.prod(shape) * _BYTES.get(dtype, 4) for shape, dtype in buffer_shapes(single["main"]))
     device = device_of(target)
-    return device.launches.moving + moved / device.bandwidth
+    return device.launches.moving + parameter_bytes(single["main"]) / device.bandwidth
