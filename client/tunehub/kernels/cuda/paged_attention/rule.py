@@ -45,7 +45,7 @@ _DECODE = tuple(
     DecodeTile(warps=warps, stages=stages, blocks=blocks)
     for warps, stages, blocks in ((4, 3, 2), (4, 2, 2), (4, 3, 1), (4, 2, 1), (2, 2, 1))
 )
-_WARPGROUPS = (PagedWarpgroupTile(groups=2, keys=128), PagedBulkTile(groups=2, keys=128))
+_WARPGROUPS = (PagedBulkTile(groups=2, keys=128, stages=3), PagedWarpgroupTile(groups=2, keys=128))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,10 +96,11 @@ def _taken(workload: PagedWorkload, tile: Tile) -> int:
 
 
 def _prefill(attention: PagedAttention) -> list[Tile]:
-    """By warpgroups where there are some: products of warps reach a third of what an H200 can, 330 TFLOP/s."""
+    """By warpgroups where there are some: products of warps reach a third of what an H200 can, 330 TFLOP/s. Heads that
+    parts of 64 do not divide were never run by them."""
     tall = 2 if attention.depth <= _TWICE else 1
     by_warps = [PrefillTile(warps=4, tall=tall, keys=keys) for keys in ((64, 32) if tall == 2 else (32, 16))]
-    return [*_WARPGROUPS, *by_warps]
+    return [*by_warps, *_WARPGROUPS] if attention.depth % _PART else [*_WARPGROUPS, *by_warps]
 
 
 def build(workload: PagedWorkload, tile: Tile) -> PrimFunc:
