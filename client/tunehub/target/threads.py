@@ -1,4 +1,5 @@
-"""The size of TVM's thread pool: the physical cores, unless the application has said something else.
+"""The size of TVM's thread pool: the physical cores, unless the application has said something else; and where its
+threads run.
 
 TVM takes half of the hardware threads on x86, because it assumes hyper-threading: on machines without it, half of the
 cores. Its pool reads ``TVM_NUM_THREADS`` when it starts, which is at the first parallel kernel of a thread;
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import MutableMapping
 
-from tunehub.target.host import physical_cores, small_pool
+from tunehub.target.host import physical_cores, small_pool, usable_threads
 
 
 def size_pool(environ: MutableMapping[str, str] | None = None) -> str | None:
@@ -20,6 +21,7 @@ def size_pool(environ: MutableMapping[str, str] | None = None) -> str | None:
     enough. The variable is one of this process and of those that it starts later.
     """
     env = os.environ if environ is None else environ
+    stay_on_given_cores(env)
     if small_pool(env) is None:
         return None
     cores = str(physical_cores())
@@ -28,3 +30,10 @@ def size_pool(environ: MutableMapping[str, str] | None = None) -> str | None:
         f"TVM_NUM_THREADS was set to {cores}, the physical cores, because TVM alone takes fewer; it has no effect on a "
         "pool that runs already. Set it yourself before compiling to have another size"
     )
+
+
+def stay_on_given_cores(environ: MutableMapping[str, str] | None = None) -> None:
+    """Keep TVM from binding its threads where a process was given some cores only (``taskset``): it would bind them to
+    the first cores of the machine, whoever else runs there. Nothing is done when ``TVM_BIND_THREADS`` is set."""
+    if usable_threads() < (os.cpu_count() or 1):
+        (os.environ if environ is None else environ).setdefault("TVM_BIND_THREADS", "0")

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tunehub.target import host
-from tunehub.target.threads import size_pool
+from tunehub.target.threads import size_pool, stay_on_given_cores
 
 pytestmark = pytest.mark.fast
 
@@ -18,6 +18,7 @@ def without_hyper_threading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "usable_threads", lambda: 4)
     monkeypatch.setattr(host, "physical_cores", lambda: 4)
     monkeypatch.setattr("tunehub.target.threads.physical_cores", lambda: 4)
+    monkeypatch.setattr("tunehub.target.threads.usable_threads", lambda: os.cpu_count())
 
 
 @pytest.mark.usefixtures("without_hyper_threading")
@@ -34,6 +35,20 @@ def test_what_the_application_set_stays(name: str) -> None:
     env = {name: "1"}
     assert size_pool(env) is None
     assert env == {name: "1"}
+
+
+@pytest.mark.parametrize("given", [{}, {"TVM_BIND_THREADS": "1"}])
+def test_threads_stay_on_the_cores_that_a_process_was_given(
+    given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    env = dict(given)
+    monkeypatch.setattr("tunehub.target.threads.usable_threads", lambda: 8)
+    stay_on_given_cores(env)
+    assert env == given
+    monkeypatch.setattr("tunehub.target.threads.usable_threads", lambda: 2)
+    stay_on_given_cores(env)
+    assert env == {"TVM_BIND_THREADS": "0", **given}
 
 
 def test_a_pool_that_is_large_enough_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tunehub.exceptions import last_line
+from tunehub.target.threads import stay_on_given_cores
 
 Answer = tuple[str, Any]  # ("ok", value) or ("error", text)
 SLOW_OPTIONAL_MODULES = ("torch",)
@@ -222,6 +223,7 @@ class _HidingFinder:
 
 def serve(connection: Connection, make_session: Callable[[], object], threads: int | None) -> None:
     """Answer requests until the parent closes the pipe: what a worker process does."""
+    stay_on_given_cores()
     if threads is not None:
         os.environ["TVM_NUM_THREADS"] = str(threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent ends workers
