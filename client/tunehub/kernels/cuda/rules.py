@@ -11,7 +11,7 @@ from tunehub.kernels.cuda.gemm.tensor_core import rule as tensor_core
 from tunehub.kernels.cuda.kernel_rule import KernelRule, OpenKernelRule
 from tunehub.kernels.cuda.low_batch import rule as low_batch
 from tunehub.kernels.cuda.symbolic import elementwise as open_elementwise
-from tunehub.kernels.cuda.symbolic import gated
+from tunehub.kernels.cuda.symbolic import gated, packed
 from tunehub.kernels.cuda.symbolic import rotation as open_rotation
 from tunehub.kernels.cuda.symbolic import schedule as open_tiles
 from tunehub.kernels.cuda.symbolic import tensor_cores as open_tensor_cores
@@ -32,6 +32,7 @@ OPEN_RULES: tuple[OpenKernelRule, ...] = (
     attention,
     winograd,
     gated,
+    packed,
     open_tensor_cores,
     open_tiles,
     open_elementwise,

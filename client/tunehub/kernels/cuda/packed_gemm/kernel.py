@@ -165,6 +165,8 @@ class _PackedWriter(OpenBulkWriter):
             return sequence(
                 [
                     loop("i", self.count, lambda i: store(self.accumulators, [i], f32(0)), UNROLLED),
+                    # All of it: TVM makes buffers smaller whose other elements nobody writes but functions.
+                    loop("i", packed.state, lambda i: store(self.state, [i], const(0, "uint32")), UNROLLED),
                     packed.begin()(state, scales, column, first),
                     loop("i", self.steps, lambda i: step(at, i, column)),
                     packed.finish()(sums, state),

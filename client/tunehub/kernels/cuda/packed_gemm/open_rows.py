@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.sizes import ranges
 from tunehub.kernels.cuda.low_batch.product import LowBatchExtents
 from tunehub.kernels.cuda.low_batch.taken_apart import TakenApart
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 _SIZES = (16, 32, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512, 768, 1024, 2048, 4096)  # at which times are compared
 _KERNELS = 4
 _FEW, _FEW_OF_BFLOAT = 64, 8
-_SERVES = False  # results on an H200 were wrong, those of emulators are right
 
 
 def few(form: Format) -> int:
@@ -34,13 +32,11 @@ def few(form: Format) -> int:
 
 
 def many_rows(whole: OpenFunction, apart: TakenApart, target: Target) -> list[SizeBranch]:
-    """Branches of ``apart.function`` for sizes above :func:`few`, as many as places of 32 bits reach; none for
-    now, and where ``target`` has no warpgroups. ``whole``: its product of weights that are made.
+    """Branches of ``apart.function`` for sizes above :func:`few`, as many as places of 32 bits reach.
+    ``whole``: its product of weights that are made.
 
     Raises as :func:`tunehub.kernels.cuda.packed_gemm.kernel.packed_over_all_rows` does, and GuardError.
     """
-    if not (_SERVES and warpgroups.serves(target)):
-        return []
     from tunehub.kernels.cuda.gemm.hopper.open_bulk import most_length
     from tunehub.kernels.cuda.packed_gemm.kernel import packed_over_all_rows
 

@@ -80,11 +80,9 @@ __device__ __forceinline__ void dequantise(unsigned (&a)[4][4], unsigned rows, i
   }
 }
 
-// Before the first stage, the number `step`, of a tile whose columns of this warpgroup begin at `column`.
+// Before the first stage, the number `step`, of a tile whose columns of this warpgroup begin at `column`. The state is 0.
 __device__ __forceinline__ void begin(void* state, const void* scales, int column, int step) {
   unsigned* own = (unsigned*)state;
-#pragma unroll
-  for (int i = 0; i < SCALES; ++i) own[i] = 0;
   load_scales(own + SCALES, scales, column, step < STEPS ? step : STEPS - 1);
   if constexpr (FORMAT == 4 && !BFLOAT) {
     own[CONSTANTS] = held(0x00f0000fu);

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
 from tunehub.kernels.cuda.gemm.hopper.tiles import FLOAT, HALF, SKEW
-from tunehub.tir.cuda.ptx.wgmma import ROWS
+from tunehub.tir.cuda.ptx.wgmma import ROWS, WARPGROUP
 
 DEPTH = 128  # of K in a stage
 PIECE = 32  # rows of x whose results go through shared memory at a time
+_WIDE = 64 * WARPGROUP  # accumulators of a warpgroup that leave all threads as many registers
 STAGED = ROWS + 4  # results of each, so that rows begin at different banks
 
 
@@ -20,6 +21,11 @@ class PackedTile(BulkTile):
     multiple of 64, of all ``rows`` of x. A stage is 128 of K."""
 
     bits: int
+
+    @property
+    def registers(self) -> tuple[int, int] | None:
+        """Of a thread that loads and of one that multiplies, where these need more than there are for all alike."""
+        return (24, 240) if math.prod(self.groups) > 1 and self.rows * self.columns > _WIDE else None
 
     @property
     def x_bytes(self) -> int:

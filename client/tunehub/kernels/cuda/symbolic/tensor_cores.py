@@ -29,10 +29,8 @@ from tunehub.kernels.cuda.gemm.tensor_core.rule import check_headers, checked, r
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import TensorTile, matmul_of
 from tunehub.kernels.cuda.low_batch.open_rows import few_rows, quantised_apart
 from tunehub.kernels.cuda.low_batch.rule import FEW
-from tunehub.kernels.cuda.low_batch.taken_apart import WEIGHTS_MADE, TakenApart
+from tunehub.kernels.cuda.low_batch.taken_apart import WEIGHTS_MADE
 from tunehub.kernels.cuda.open_function import OpenFunction, open_function
-from tunehub.kernels.cuda.packed_gemm.open_rows import few as packed_from
-from tunehub.kernels.cuda.packed_gemm.open_rows import many_rows
 from tunehub.kernels.cuda.pieces import RowBlocks
 from tunehub.kernels.cuda.symbolic.schedule import SizedFunction
 from tunehub.kernels.devices.device import GpuDevice
@@ -86,8 +84,6 @@ def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunct
     matmul = None if many is None else open_matmul(many, warpgroups.matmul_in)
     if whole is None or many is None or (matmul is None and not few):
         return None
-    if apart is not None and (packed := _packed(many, apart, few, target)) is not None:
-        return packed
     chosen, made = _more_rows(many, matmul, target, few)
     few = _kept(few, chosen, quantised=apart is not None)
     above = (few[-1].up_to or 0) if few else 0
@@ -108,22 +104,6 @@ def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunct
     if by_groups or any("target" in (branch.function.attrs or {}) for branch in few):
         found = warpgroups.for_own_target(found, target)
     return SizedFunction(mod=main_module(found))
-
-
-def _packed(many: OpenFunction, apart: TakenApart, few: list[SizeBranch], target: Target) -> SizedFunction | None:
-    """The function of ``apart`` by kernels that dequantise weights in registers, behind those ``few`` for a low batch
-    that are faster; beyond what places of 32 bits reach weights are made. None where there are no such kernels."""
-    try:
-        packed = many_rows(many, apart, target)
-    except (ValueError, RuntimeError):  # TVM raises many kinds, and so does a piece
-        return None
-    if not packed:
-        return None
-    few = [branch for branch in few if (branch.up_to or 0) <= packed_from(apart.form)]
-    rest = apart.together(default_schedule(apart.product, target), target)
-    size = product(wide(many.axes.extents))
-    found = joined(apart.function, size, [*few, *packed, SizeBranch(up_to=None, function=rest)])
-    return SizedFunction(mod=main_module(warpgroups.for_own_target(found, target)))
 
 
 def _is_out_of_reach(chosen: Sequence[_Range]) -> bool:

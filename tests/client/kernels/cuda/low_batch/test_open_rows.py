@@ -22,6 +22,7 @@ from tunehub.kernels.cuda.low_batch.taken_apart import WEIGHTS_MADE
 from tunehub.kernels.cuda.low_batch.tile import StagedTile, WgmmaTile
 from tunehub.kernels.cuda.low_batch.weights import QUANTISED, Format
 from tunehub.kernels.cuda.open_function import open_function
+from tunehub.kernels.cuda.symbolic import packed
 from tunehub.kernels.cuda.symbolic import tensor_cores as open_tensor_cores
 from tunehub.tir.cuda.nvrtc import source_of
 from tunehub.tir.guard import check_function
@@ -100,6 +101,18 @@ def test_quantised_weights_are_read_packed_by_up_to_64_rows_and_made_once_for_mo
     whole = open_function(mod["main"], shared=True)
     assert whole is not None
     assert [branch.up_to for branch in few_rows(whole, target)] == [8, 16, 32, 64]
+
+
+@pytest.mark.skipif(not has_functions(), reason="needs TVM 0.27 or newer")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_no_weights_are_made_on_warpgroups(dtype: str) -> None:
+    mod = quantised_open_product(QUANTISED[0], 512, 512, dtype=dtype)
+    found = packed.open_sizes(mod, H200)
+    assert found is not None and WEIGHTS_MADE not in found.mod["main"].attrs
+    assert {(8,), (9,)} <= set(probes(found.mod["main"]))
+    check_function(found.mod["main"], mod["main"], H200)
+    assert "global" not in {str(each.scope()) for each in found.mod["main"].body.block.alloc_buffers}
+    assert packed.open_sizes(mod, A100) is None
 
 
 @pytest.mark.parametrize("form", QUANTISED, ids=["q4f16", "q8f16"])

@@ -18,6 +18,7 @@ from tunehub.kernels.cuda.low_batch.open_rows import quantised_apart
 from tunehub.kernels.cuda.low_batch.weights import QUANTISED, Format
 from tunehub.kernels.cuda.open_function import open_function
 from tunehub.kernels.cuda.packed_gemm.kernel import packed_over_all_rows
+from tunehub.kernels.cuda.packed_gemm.source import PackedSource
 from tunehub.kernels.cuda.packed_gemm.tile import PackedTile
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.kernels.devices.known import default_device
@@ -107,4 +108,12 @@ def test_it_is_checked_and_compiled(tile: str, dtype: str) -> None:
     function, original = _made(FORMS[TILES[tile].bits], TILES[tile], 136, 544, dtype)
     check_function(function, original, H200)
     library = tvm.tirx.build(main_module(rule.for_own_target(function, H200)), target=H200)
-    assert nvrtc.source_of(library).count("const __grid_constant__ CUtensorMap") == 4  # declared and defined
+    source = nvrtc.source_of(library)
+    assert source.count("const __grid_constant__ CUtensorMap") == 4  # declared and defined
+    _assert_all_of_the_state_is_there(source, TILES[tile])
+
+
+def _assert_all_of_the_state_is_there(source: str, tile: PackedTile) -> None:
+    """TVM had made its buffer one number long, as nothing but functions wrote the others."""
+    state = PackedSource(columns=136, depth=544, form=FORMS[tile.bits], tile=tile).state
+    assert f"uint state_ptr[{state}];" in source
