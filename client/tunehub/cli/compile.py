@@ -59,6 +59,12 @@ _STEPS = {
 )
 @click.option("--measure", type=click.IntRange(min=0), metavar="N", help="Candidates to measure without a record.  [0]")
 @quantization_option
+@click.option(
+    "--weights",
+    type=click.Path(path_type=Path),
+    metavar="FILE.safetensors",
+    help="Write a language model's.",
+)
 @click.option("--most-sequences", type=click.IntRange(min=1), default=64, help="A language model's, at once.  [64]")
 @require_option
 @click.option("--strict", is_flag=True, help="Problems with records are errors.")
@@ -79,6 +85,7 @@ def compile_model(
     strict: bool,
     as_json: bool,
     quantization: str | None,
+    weights: Path | None,
     most_sequences: int,
     **options: Any,
 ) -> None:
@@ -92,6 +99,8 @@ def compile_model(
     check_output(path, "--output", SUFFIX)
     if report is not None:
         check_output(report, "--report")
+    if weights is not None:
+        check_output(weights, "--weights", ".safetensors")
     require_relax_for("compile")
     if model.is_dir():
         if shapes or dims or sizes:
@@ -100,10 +109,11 @@ def compile_model(
             )
         with needing_packages("compile"), ending_cleanly():
             chosen["quantization"] = quantization
+            chosen["weights"] = weights
             compile_folder(model, path, report=report, as_json=as_json, most_sequences=most_sequences, **chosen)
         return
-    if quantization is not None:
-        raise click.UsageError("--quantization goes with the folder of a language model")
+    if quantization is not None or weights is not None:
+        raise click.UsageError("--quantization and --weights go with the folder of a language model")
     with ending_cleanly(), step_display() as show:
         clock = started(show)
         read = imported(opened(model, shapes, dims))

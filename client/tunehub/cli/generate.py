@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 @click.argument("text")
 @click.option("--tokens", type=click.IntRange(min=1), default=128, show_default=True, help="The most that are written.")
 @click.option("--library", type=click.Path(path_type=Path), metavar="FILE.so", help="Of `tunehub compile FOLDER`.")
+@click.option(
+    "--weights",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.safetensors",
+    help="Of `tunehub compile FOLDER --weights FILE.safetensors`.",
+)
 @quantization_option
 @target_option
 @click.option(
@@ -39,6 +45,7 @@ def generate(
     text: str,
     tokens: int,
     library: Path | None,
+    weights: Path | None,
     quantization: str | None,
     target: str | None,
     temperature: float,
@@ -64,7 +71,7 @@ def generate(
             )
         with step_display() as show:
             options = {"quantization": quantization, "target": target, "registry": registry or None}
-            session = _session(folder, library, len(prompt) + tokens, show, **options)
+            session = _session(folder, library, weights, len(prompt) + tokens, show, **options)
         sampling = Sampling(temperature=temperature, top_p=top_p)
         began = time.perf_counter()
         found = generated(session, prompt, tokens, sampling=sampling, seed=seed, ends=config.end_tokens)
@@ -88,7 +95,9 @@ class _CountedTokens:
         return token
 
 
-def _session(folder: Path, library: Path | None, tokens: int, show: Any, **options: Any) -> LanguageSession:
+def _session(
+    folder: Path, library: Path | None, weights: Path | None, tokens: int, show: Any, **options: Any
+) -> LanguageSession:
     import tvm
 
     from tunehub.cli.language_models import compiled_folder, loaded_weights
@@ -102,4 +111,5 @@ def _session(folder: Path, library: Path | None, tokens: int, show: Any, **optio
         model, kind = compiled_folder(folder, most_sequences=1, **options)
     device = tvm.cpu() if kind == "llvm" else tvm.device(kind)
     show("reading the weights")
-    return model.session(loaded_weights(model, folder, device), device, CacheSizes(sequences=1, tokens=tokens))
+    tensors = loaded_weights(model, folder, device, weights)
+    return model.session(tensors, device, CacheSizes(sequences=1, tokens=tokens))

@@ -55,38 +55,62 @@ def compiled_folder(
     return compile_model(config, name, chosen, most_sequences=most_sequences, **options), kind
 
 
-def loaded_weights(model: CompiledLanguageModel, folder: Path, device: Device) -> Iterator[DeviceTensor]:
-    """The weights of a folder on a device. Raises ModelError."""
+def loaded_weights(
+    model: CompiledLanguageModel, folder: Path, device: Device, written: Path | None = None
+) -> Iterator[DeviceTensor]:
+    """The weights of a folder on a device, or those that were ``written`` for the model before. Raises ModelError."""
     from tunehub.models.device_tensors import on_device
+    from tunehub.models.parameter_file import mapped_parameters
     from tunehub.models.weights import arrays
 
+    if written is not None:
+        yield from mapped_parameters(written, model.parameters, device)
+        return
     for each in arrays(model.parameters, model.config, model.quantization, folder):
         yield on_device(each, device)
 
 
 def compile_folder(
-    folder: Path, path: Path, *, report: Path | None, as_json: bool, most_sequences: int, cc: str | None, **options: Any
+    folder: Path,
+    path: Path,
+    *,
+    report: Path | None,
+    weights: Path | None,
+    as_json: bool,
+    most_sequences: int,
+    cc: str | None,
+    **options: Any,
 ) -> None:
-    """Write the library of a language model, and say what is in it. Its weights stay in the folder."""
+    """Write the library of a language model, and say what is in it. Its weights stay in the folder, or are written to a
+    file as the library takes them."""
     from tunehub.deploy.library import find_linker
 
     linker, began = find_linker(path, cc), time.perf_counter()
     model, _ = compiled_folder(folder, most_sequences=most_sequences, cc=linker, **options)
     model.write(path, linker)
+    if weights is not None:
+        _write_weights(model, folder, weights)
     seconds, found = time.perf_counter() - began, model.report
     assert found is not None
     if report is not None:
         found.save(report)
-    weights = sum(_bytes(each.shape, each.dtype) for each in model.parameters)
+    size = sum(_bytes(each.shape, each.dtype) for each in model.parameters)
     if as_json:
-        plain = {"library": str(path), "bytes": path.stat().st_size, "weight_bytes": weights, "seconds": seconds}
+        plain = {"library": str(path), "bytes": path.stat().st_size, "weight_bytes": size, "seconds": seconds}
         shown = {name: value for name, value in found.to_json().items() if name != "workloads"}
         print_json({**plain, "quantization": model.quantization.name, "report": shown})
         return
     say(f"{folder.name} ({model.config.family}, {model.quantization.name}) in {seconds:.1f} s")
     say(*str(found.summary()).splitlines())
-    say(f"{path}: {plain_size(path.stat().st_size)}; the model's weights are {plain_size(weights)}")
-    say("", f"run it: tunehub generate {folder} TEXT --library {path}")
+    say(f"{path}: {plain_size(path.stat().st_size)}; the model's weights are {plain_size(size)}")
+    say("", f"run it: tunehub generate {folder} TEXT --library {path}{f' --weights {weights}' if weights else ''}")
+
+
+def _write_weights(model: CompiledLanguageModel, folder: Path, path: Path) -> None:
+    from tunehub.models.parameter_file import write_parameters
+    from tunehub.models.weights import arrays
+
+    write_parameters(path, model.parameters, arrays(model.parameters, model.config, model.quantization, folder))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -73,6 +73,12 @@ def test_a_folder_becomes_a_library_that_writes(run: Any, folder: Path) -> None:
     words = found.out.split()
     assert len(words) == 5 and set(words) <= set(WORDS)
     assert run(*call).out == found.out
+    written = run("compile", folder, "--quantization", "q4f32_1", "-o", "again.so", "--weights", "again.safetensors")
+    assert written.code == 0, written.err
+    mapped = run(
+        "generate", folder, "word1 word2", "--library", "again.so", "--weights", "again.safetensors", "--tokens", 5
+    )
+    assert mapped.out == found.out
     drawn = [run(*call, "--temperature", 5, "--seed", seed).out for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
 
@@ -97,6 +103,7 @@ def test_runtimes_are_timed_and_drawn(run: Any, folder: Path) -> None:
         (("compile", "small", "--quantization", "q3f16_0"), "q4f16_1"),
         (("compile", "small", "--dim", "batch=1"), "--dim"),
         (("compile", "small.onnx", "--quantization", "q0f32"), "folder"),
+        (("compile", "small.onnx", "--weights", "small.safetensors"), "folder"),
         (("bench", "small", "--batch", "1,x"), "--batch"),
         (("bench", "small", "--against", "llama"), "no runtime of language models"),
         (("generate", "small", "word1", "--tokens", "5", "--library", "none.so"), "none.so"),

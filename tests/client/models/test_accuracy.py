@@ -32,7 +32,6 @@ PYTORCH = json.loads((FOLDER / "pytorch.json").read_text())
 # How far the perplexity may be from PyTorch's, for weights, activations and sums together.
 KINDS = {
     "q0f32": 1e-5,
-    "q0f16": 1e-3,
     "q0bf16": 3e-3,
     "q8f16_1": 2e-3,
     "q8f32_1": 2e-3,
