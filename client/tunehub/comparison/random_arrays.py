@@ -8,9 +8,11 @@ BYTES = {"uint8": (0, 256), "int8": (-127, 128)}  # numbers of 8 bits: the least
 _PERIOD = 1_000_003  # numbers that fill larger arrays; a prime, so that no tile repeats with it
 
 
-def random_array(rng: Any, shape: tuple[int, ...], dtype: str, positive: bool, *, whole: bool = False) -> Any:
+def random_array(
+    rng: Any, shape: tuple[int, ...], dtype: str, positive: bool, *, whole: bool = False, scale: float | None = None
+) -> Any:
     """Numbers of either sign unless ``positive``; zeros and ones for types that are not floating, but with ``whole``
-    all numbers of those of 8 bits, which nobody has for indices.
+    all numbers of those of 8 bits, which nobody has for indices. Numbers of ``dtype`` are multiplied by ``scale``.
 
     Large arrays repeat themselves: drawing numbers would take longer than the run.
     """
@@ -23,4 +25,5 @@ def random_array(rng: Any, shape: tuple[int, ...], dtype: str, positive: bool, *
         values = rng.integers(0, 2, size=count)  # valid as indices and as masks
     else:
         values = rng.uniform(0.1, 1.0, count) if positive else rng.standard_normal(count, dtype="float32")
-    return np.resize(values.astype(dtype), shape)
+    drawn = values.astype(dtype)
+    return np.resize(drawn if scale is None else (drawn * scale).astype(dtype), shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from tunehub.comparison.difference import difference
@@ -35,7 +36,31 @@ def longest_sum(function: PrimFunc) -> int:
     return max(math.prod(integer(axis.dom.extent) or 1 for axis in own) for own in axes)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drawn:
+    """A random array, not drawn yet: of equal ones, the numbers are equal."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    kind: Kind
+    seed: int
+    scale: float | None
+
+    def array(self) -> Array:
+        """Its numbers."""
+        import numpy as np
+
+        rng = np.random.default_rng(self.seed)
+        array: Array = random_array(rng, self.shape, self.dtype, self.kind != "signed", scale=self.scale)
+        return -array if self.kind == "negative" and is_floating(self.dtype) else array
+
+
 def arrays_for(function: PrimFunc, kind: Kind) -> list[Array | None]:
+    """The arrays of :func:`drawn_for`."""
+    return [None if each is None else each.array() for each in drawn_for(function, kind)]
+
+
+def drawn_for(function: PrimFunc, kind: Kind) -> list[Drawn | None]:
     """Random arrays for the inputs of ``function``, None for its outputs.
 
     ``signed`` ones are normal, and so small that a sum of products of two has about the size of 1: what follows, such
@@ -43,25 +68,22 @@ def arrays_for(function: PrimFunc, kind: Kind) -> list[Array | None]:
     that a maximum that starts with 0 shows. Roots and logarithms need ``positive`` ones. Integers are zeros and ones,
     valid as indices and as masks.
     """
-    arrays: list[Any] = []
+    found: list[Drawn | None] = []
     left, scale = kind == "negative", longest_sum(function) ** -0.25
     for number, ((shape, dtype), output) in enumerate(zip(buffer_shapes(function), written(function), strict=True)):
         if output:
-            arrays.append(None)
+            found.append(None)
             continue
         signed: Kind = "signed" if kind == "negative" and not left else kind
-        values = random_numbers(shape, dtype, signed, seed=number)
-        arrays.append((values * scale).astype(dtype) if signed == "signed" and is_floating(dtype) else values)
+        scaled = scale if signed == "signed" and is_floating(dtype) else None
+        found.append(Drawn(shape=shape, dtype=dtype, kind=signed, seed=number, scale=scaled))
         left = left and not is_floating(dtype)
-    return arrays
+    return found
 
 
 def random_numbers(shape: tuple[int, ...], dtype: str, kind: Kind, seed: int) -> Any:
-    """An array of :func:`arrays_for`."""
-    import numpy as np
-
-    values = random_array(np.random.default_rng(seed), shape, dtype, kind != "signed")
-    return -values if kind == "negative" and is_floating(dtype) else values
+    """An array of :func:`arrays_for`, not scaled."""
+    return Drawn(shape=shape, dtype=dtype, kind=kind, seed=seed, scale=None).array()
 
 
 def unwritten(shape: tuple[int, ...], dtype: str, expected: Array | None = None) -> Any:

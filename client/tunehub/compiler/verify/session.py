@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tunehub.comparison.difference import tolerance
 from tunehub.compiler.verify.building import built, built_reference, lower_as_compiles_do
-from tunehub.compiler.verify.inputs import Kind, apart, arrays_for, comparable, longest_sum, unwritten, written
+from tunehub.compiler.verify.inputs import (
+    Drawn,
+    Kind,
+    apart,
+    comparable,
+    drawn_for,
+    longest_sum,
+    unwritten,
+    written,
+)
 from tunehub.exceptions import last_line
 from tunehub.tir.nodes import buffer_kind, buffer_shapes, is_static, main_module, parameters
 from tunehub.tir.precision import precisions
@@ -29,9 +38,9 @@ _KINDS: tuple[Kind, ...] = ("signed", "negative", "positive")
 _ENOUGH = 2  # kinds of inputs
 _MANY_BYTES, _LONG_S = 64 << 20, 0.1  # of inputs, of a run of the plain schedule: from there on one kind has to do
 _MOST_ELEMENTS = 1 << 22  # of all parameters: larger instances take seconds to compare, and run the same code
-_MOST_RUN = (
+MOST_RUN = (
     1 << 30
-)  # of all parameters, at sizes that a schedule names: random numbers and copies alone take half a minute
+)  # of all parameters, at sizes that a schedule names: copies and the plain schedule take half a minute
 _RUNS = 2  # of each: threads that write over each other do not do so every time
 _NO_MEMORY = ("out of memory", "memoryallocation", "bad_alloc", "memoryerror")  # says nothing about a schedule
 
@@ -90,6 +99,7 @@ class VerifySession:
         """``target`` as text."""
         self._text = target
         self._reference: _Reference | None = None
+        self._drawn: dict[Drawn, tuple[DeviceTensor, int]] = {}  # weights are the same at all sizes
 
     def warm_up(self) -> None:
         """Import TVM and take the device into use."""
@@ -107,6 +117,7 @@ class VerifySession:
             raise ValueError("what it writes is not known")
         library = self._plain(function)
         self._reference, sizes = None, _tried(function)
+        self._drawn.clear()
         static = [instance(function, values) for values in sizes]
         dtypes = [str(buffer_kind(buffer).dtype) for buffer in parameters(function)]
         most = tolerance(dtypes, "narrow sums", terms=max(map(longest_sum, static), default=1))
@@ -127,8 +138,8 @@ class VerifySession:
         for values in named:
             if values in reference.cases:
                 continue
-            if elements_at(reference.function, values) > _MOST_RUN:
-                reference.cases[values], reference.failed[values] = [], f"more than {_MOST_RUN} elements"
+            if elements_at(reference.function, values) > MOST_RUN:
+                reference.cases[values], reference.failed[values] = [], f"more than {MOST_RUN} elements"
             else:
                 self._try(reference, instance(reference.function, values), values, 1)
         return [*reference.sizes, *(values for values in named if values not in reference.sizes)]
@@ -151,15 +162,15 @@ class VerifySession:
         ``behind``: what it is called with behind its buffers."""
         found: list[_Case] = []
         for kind in _KINDS:
-            arrays = arrays_for(function, kind)
-            inputs = [array if array is None else self._tensor(array) for array in arrays]
+            given = [each if each is None else self._given(each) for each in drawn_for(function, kind)]
+            inputs = [each if each is None else each[0] for each in given]
             case = _Case(buffer_shapes(function), behind, inputs, [])
             began = time.perf_counter()
             outputs = self._outputs(library, case)
             took = time.perf_counter() - began
             if comparable([output for output in outputs if output is not None]):
                 found.append(replace(case, expected=outputs))
-            many = sum(array.nbytes for array in arrays if array is not None) > _MANY_BYTES
+            many = sum(each[1] for each in given if each is not None) > _MANY_BYTES
             if len(found) >= (1 if many or took > _LONG_S else enough):
                 break
         return found
@@ -206,6 +217,13 @@ class VerifySession:
         if not self._is_cuda():
             return built(function, self._target())
         return tvm.tirx.build(main_module(function), target=self._target())
+
+    def _given(self, drawn: Drawn) -> tuple[DeviceTensor, int]:
+        """An array on the device, and its bytes."""
+        if drawn not in self._drawn:
+            array = drawn.array()
+            self._drawn[drawn] = self._tensor(array), array.nbytes
+        return self._drawn[drawn]
 
     def _tensor(self, array: Array) -> DeviceTensor:
         import tvm

@@ -16,10 +16,11 @@ from typing import Any
 from tunehub.comparison.difference import difference_reason
 from tunehub.compiler.verify.limits import VerifyLimits
 from tunehub.compiler.verify.port import KernelVerdict, ScheduledFunction, ScheduleVerifier
-from tunehub.compiler.verify.session import BuildSession, RunResult, VerifySession, lacks_memory
+from tunehub.compiler.verify.session import MOST_RUN, BuildSession, RunResult, VerifySession, lacks_memory
 from tunehub.compiler.workers.fork_server import ForkServer
 from tunehub.compiler.workers.process import SLOW_OPTIONAL_MODULES, Launcher, WorkerProcess
 from tunehub.report.ladder import Refusal
+from tunehub.tir.symbols import PROBES, elements_at
 from tunehub.tir.workload import workload_text
 
 _TRIES = 2  # of a schedule whose process ends: it may not be to blame
@@ -69,9 +70,12 @@ class WorkerVerifier:
     def verdict(self, asked: ScheduledFunction) -> KernelVerdict:
         """As the port says."""
         self.submit(asked)
+        static = self._otherwise.verdict(asked) if _is_beyond(asked) else None  # while it is run
+        if static is not None and static.refusal is not None:
+            return static
         found = self._asked[asked.key].result()
         if found.check is None and found.not_run is not None:
-            static = self._otherwise.verdict(asked)
+            static = static or self._otherwise.verdict(asked)
             return static if found.not_run == _BUILT else replace(static, not_run=found.not_run)
         return found
 
@@ -100,6 +104,12 @@ class WorkerVerifier:
             return worker.judge(original, scheduled)
         finally:
             self._idle.put(worker)
+
+
+def _is_beyond(asked: ScheduledFunction) -> bool:
+    """Whether a schedule names sizes that are too large to be run."""
+    named = (asked.scheduled.attrs or {}).get(PROBES, ())
+    return any(elements_at(asked.original, tuple(map(int, values))) > MOST_RUN for values in named)
 
 
 class _CannotSayError(Exception):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
 from tvm import te, topi
 
-from tunehub.compiler.verify.inputs import arrays_for, longest_sum
+from tunehub.compiler.verify.inputs import arrays_for, drawn_for, longest_sum
 
 pytestmark = pytest.mark.slow
 
@@ -28,3 +30,18 @@ def test_without_a_sum_inputs_are_normal() -> None:
     function = te.create_prim_func([data, te.compute((100, 100), lambda i, j: data[i, j] + 1.0)])
     assert longest_sum(function) == 1
     assert arrays_for(function, "signed")[0].std() == pytest.approx(1, abs=0.05)
+
+
+def test_equal_arrays_are_drawn_alike_and_large_ones_repeat_what_was_scaled() -> None:
+    data, weight = te.placeholder((2, 64), "float16", "data"), te.placeholder((64, 40_000), "float16", "weight")
+    k = te.reduce_axis((0, 64), name="k")
+    product = te.compute((2, 40_000), lambda i, j: te.sum(data[i, k] * weight[k, j], axis=k))
+    function = te.create_prim_func([data, weight, product])
+    one, two = drawn_for(function, "signed"), drawn_for(function, "signed")
+    assert one == two and one[2] is None and one[0] != one[1]
+    drawn = one[1]
+    assert drawn is not None
+    whole = replace(drawn, scale=None).array()
+    assert np.array_equal(drawn.array(), (whole * 64**-0.25).astype("float16"))
+    negative = drawn_for(function, "negative")[0]
+    assert negative is not None and (negative.array() < 0).all()

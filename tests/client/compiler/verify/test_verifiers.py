@@ -13,12 +13,14 @@ from tvm import relax, te, tirx
 
 from tunehub.compiler.verify import session as verify_session
 from tunehub.compiler.verify import workers as workers_module
+from tunehub.compiler.verify.inputs import Drawn
 from tunehub.compiler.verify.limits import VerifyLimits
 from tunehub.compiler.verify.network import NetworkVerifySession
-from tunehub.compiler.verify.port import KernelVerdict, ScheduleVerifier
+from tunehub.compiler.verify.port import KernelVerdict, ScheduledFunction, ScheduleVerifier
 from tunehub.compiler.verify.session import VerifySession, lacks_memory
 from tunehub.compiler.verify.static import StaticVerifier
 from tunehub.tir.branches import SizeBranch, joined, size_of
+from tunehub.tir.cuda.fault import Fault
 from tunehub.tir.nodes import tensor_class
 from tunehub.tir.symbols import PROBES
 from tunehub.tir.workload import workload_text
@@ -172,13 +174,38 @@ def test_sizes_at_which_the_plain_schedule_cannot_run_are_named(target: Any) -> 
 
 def test_sizes_that_would_take_too_long_are_named_and_not_run(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of products of language models, one branch is for more rows than places of 32 bits reach: gigabytes."""
-    monkeypatch.setattr(verify_session, "_MOST_RUN", 1000)
+    monkeypatch.setattr(verify_session, "MOST_RUN", 1000)
     session = VerifySession(str(target))
     session.refer(workload_text(open_rows()))
     monkeypatch.setattr(session, "_try", lambda *_: pytest.fail("it was run"))
     found = session.judge(workload_text(open_rows(128).with_attr(PROBES, [[200]])))
     assert found.error is None and found.difference == 0.0
     assert found.not_run == "n = 200: more than 1000 elements"
+
+
+def test_what_is_too_large_to_be_run_serves_only_if_the_static_check_finds_nothing(workers: Any, target: Any) -> None:
+    own, other = open_rows(), tvm.s_tir.renew_defs(open_rows())
+    branches = [SizeBranch(up_to=10**12 - 1, function=own), SizeBranch(up_to=None, function=other)]
+    rows = joined(own, size_of(own), branches)
+    named = ScheduledFunction(exact="rows", original=open_rows(), scheduled=rows)
+    right = workers().verdict(named)
+    assert right.check == "run" and right.not_run is not None and "n = 1000000000000: " in right.not_run
+    wrong = StaticVerifier(target, lambda *_: Fault("unproven", "c"), "unused")
+    refusal = workers(otherwise=wrong).verdict(named).refusal
+    assert refusal is not None and refusal.check == "static"
+
+
+def test_weights_are_drawn_once_for_all_sizes(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[int, ...]] = []
+    draw = Drawn.array
+    monkeypatch.setattr(Drawn, "array", lambda self: (drawn.append(self.shape), draw(self))[1])
+    session = VerifySession(str(target))
+    session.refer(workload_text(open_rows()))
+    sizes = len(drawn) - 1
+    assert session.judge(workload_text(open_rows(150).with_attr(PROBES, [[140]]))).difference == 0.0
+    assert drawn.count((8, 8)) == 1 and sizes > 1 and len(drawn) == sizes + 2
+    session.refer(workload_text(open_rows()))
+    assert drawn.count((8, 8)) == 2
 
 
 def test_a_whole_network_with_open_dimensions_is_compared_at_several_sizes(nets: Any, target: Any) -> None:
