@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tunehub.models.compiling import CompiledLanguageModel
 from tunehub.models.config import ModelConfig
 from tunehub.models.export import ExportedModel
-from tunehub.models.weights import dequantized_rows
+from tunehub.models.quantization import GROUP, Quantization
 
 Array = npt.NDArray[Any]
 
@@ -113,3 +113,12 @@ def _silu(x: Array) -> Array:
 def _softmax(x: Array) -> Array:
     shares = np.exp(x - x.max(-1, keepdims=True))
     return shares / shares.sum(-1, keepdims=True)
+
+
+def dequantized_rows(words: Array, scales: Array, features: int, kind: Quantization) -> Array:
+    """The floats ``[…, features]``, float32, that words and scales stand for."""
+    shifts = np.arange(kind.per_word, dtype="uint32") * np.uint32(kind.bits)
+    values = (words[..., None] >> shifts) & np.uint32((1 << kind.bits) - 1)
+    groups = values.reshape(*scales.shape, GROUP).astype("float32") - np.float32(kind.zero)
+    weight: Array = (groups * scales.astype("float32")[..., None]).reshape(*scales.shape[:-1], -1)
+    return weight[..., :features]

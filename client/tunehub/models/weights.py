@@ -146,12 +146,3 @@ def _quantized(rows: Array, kind: Quantization) -> tuple[Array, Array]:
     values = np.clip(steps, 0, 2 * kind.zero).astype("uint32").reshape(len(rows), -1, kind.per_word)
     shifts = np.arange(kind.per_word, dtype="uint32") * np.uint32(kind.bits)
     return np.bitwise_or.reduce(values << shifts, axis=-1), scales
-
-
-def dequantized_rows(words: Array, scales: Array, features: int, kind: Quantization) -> Array:
-    """The floats ``[…, features]``, float32, that words and scales stand for."""
-    shifts = np.arange(kind.per_word, dtype="uint32") * np.uint32(kind.bits)
-    values = (words[..., None] >> shifts) & np.uint32((1 << kind.bits) - 1)
-    groups = values.reshape(*scales.shape, GROUP).astype("float32") - np.float32(kind.zero)
-    weight: Array = (groups * scales.astype("float32")[..., None]).reshape(*scales.shape[:-1], -1)
-    return weight[..., :features]

@@ -20,8 +20,9 @@ from tunehub.exceptions import ModelError
 from tunehub.models.config import Experts
 from tunehub.models.export import ExportedModel, export, parameters_of
 from tunehub.models.quantization import QUANTIZATIONS, quantization
-from tunehub.models.weights import arrays, dequantized_rows, has_weights, quantized, sources
+from tunehub.models.weights import arrays, has_weights, quantized, sources
 
+from ...numpy_decoder import dequantized_rows
 from ...small_models import small
 
 pytestmark = pytest.mark.fast

@@ -13,6 +13,7 @@ With one row of activations, rows of weights are read one after the other: of se
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cpu.packed_activations import Floats, Integers, in_buffer
@@ -85,6 +86,17 @@ def _computed(product: PackedProduct, given: Sequence[Tensor], dtype: str) -> Te
     return wide if dtype == "float32" else te.compute(wide.shape, lambda *at: wide(*at).astype(dtype), name="rounded")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _ProductTile:
+    """Rows of weights from ``first`` on, times rows of activations from ``row`` on: ``sums`` by the number of both.
+    ``own``: vectors that a chunk has beside, by name."""
+
+    first: PrimExpr
+    row: PrimExpr
+    sums: Mapping[tuple[int, int], Buffer]
+    own: dict[str, Buffer] = field(default_factory=dict)
+
+
 class _ProductWriter:
     """Writes the statements of a function."""
 
@@ -153,18 +165,19 @@ class _ProductWriter:
     def _tile(self, first: PrimExpr, row: PrimExpr, height: int, wide: int) -> Stmt:
         """``height`` rows of weights from ``first`` on, times ``wide`` rows of activations from ``row`` on."""
         sums = {(m, n): self.vectors.buffer(f"sum_{m}_{n}") for m in range(wide) for n in range(height)}
-        own: dict[str, Buffer] = {}
+        tile = _ProductTile(first=first, row=row, sums=sums)
 
         def chunk(at: PrimExpr) -> Stmt:
-            return sequence(self._ahead(first, height, at), self._chunk(sums, first, row, at, own))
+            return sequence(self._ahead(first, height, at), self._chunk(tile, at))
 
         body = serial("chunk", self.product.chunks, chunk)
-        statements = [*self.vectors.clear(list(sums.values())), body, *self._results(sums, first, row)]
-        return block_of(self.root, sequence(statements), "products", [*sums.values(), *own.values()])
+        statements = [*self.vectors.clear(list(sums.values())), body, *self._results(tile)]
+        return block_of(self.root, sequence(statements), "products", [*sums.values(), *tile.own.values()])
 
-    def _results(self, sums: Mapping[tuple[int, int], Buffer], first: PrimExpr, row: PrimExpr) -> list[Stmt]:
+    def _results(self, tile: _ProductTile) -> list[Stmt]:
         """The totals of lanes: of as many sums as there are lanes at once, where a vector has those of whole rows."""
         dtype, vectors = str(buffer_kind(self.result).dtype), self.vectors
+        first, row, sums = tile.first, tile.row, tile.sums
         height, lanes = 1 + max(n for _, n in sums), vectors.lanes
         if height == 1 or lanes % height or len(sums) % lanes:
             return [
@@ -192,19 +205,12 @@ class _ProductWriter:
         line = min(count, line_of(weights))
         return [prefetch(weights, next_ + n, chunk * count + at) for n in range(height) for at in range(0, count, line)]
 
-    def _chunk(
-        self,
-        sums: Mapping[tuple[int, int], Buffer],
-        first: PrimExpr,
-        row: PrimExpr,
-        chunk: PrimExpr,
-        own: dict[str, Buffer],
-    ) -> Stmt:
-        """The products of a chunk added to ``sums``; vectors of its own are put into ``own``, by name."""
+    def _chunk(self, tile: _ProductTile, chunk: PrimExpr) -> Stmt:
+        """The products of a chunk, added up in the accumulators of a tile."""
         raise NotImplementedError
 
-    def _own(self, own: dict[str, Buffer], name: str, count: int, dtype: str = "float32") -> list[Buffer]:
-        return [own.setdefault(f"{name}_{n}", self.vectors.buffer(f"{name}_{n}", dtype)) for n in range(count)]
+    def _own(self, tile: _ProductTile, name: str, count: int, dtype: str = "float32") -> list[Buffer]:
+        return [tile.own.setdefault(f"{name}_{n}", self.vectors.buffer(f"{name}_{n}", dtype)) for n in range(count)]
 
     def _chunk_words(self, row: PrimExpr, chunk: PrimExpr) -> PrimExpr:
         return load(self.weights[0], row, self.vectors.ramp(chunk * self.product.lanes))
@@ -234,36 +240,30 @@ class _FloatProducts(_ProductWriter):
     PANELS = FloatPanels
     activations: Floats
 
-    def _chunk(
-        self,
-        sums: Mapping[tuple[int, int], Buffer],
-        first: PrimExpr,
-        row: PrimExpr,
-        chunk: PrimExpr,
-        own: dict[str, Buffer],
-    ) -> Stmt:
-        wide, height = (1 + max(each) for each in zip(*sums, strict=True))
+    def _chunk(self, tile: _ProductTile, chunk: PrimExpr) -> Stmt:
+        wide, height = (1 + max(each) for each in zip(*tile.sums, strict=True))
         vectors = self.vectors
-        words, scales = self._own(own, "words", height, "uint32"), self._own(own, "scale", height)
-        statements = [vectors.set(words[n], self._chunk_words(first + n, chunk)) for n in range(height)]
-        statements += [vectors.set(scales[n], self._scale(first + n, chunk)) for n in range(height)]
+        words, scales = self._own(tile, "words", height, "uint32"), self._own(tile, "scale", height)
+        statements = [vectors.set(words[n], self._chunk_words(tile.first + n, chunk)) for n in range(height)]
+        statements += [vectors.set(scales[n], self._scale(tile.first + n, chunk)) for n in range(height)]
         data = [
-            [self.activations.number(row + m, chunk, at) for at in range(self.product.in_word)] for m in range(wide)
+            [self.activations.number(tile.row + m, chunk, at) for at in range(self.product.in_word)]
+            for m in range(wide)
         ]
         if wide == 1:
-            parts = self._own(own, "part", _CHAINS)
+            parts = self._own(tile, "part", _CHAINS)
             statements += vectors.clear(parts)
             for at, x in enumerate(data[0]):
                 statements.append(vectors.add(parts[at % _CHAINS], numbers_of(self.product, vectors, words[0], at) * x))
             total = sum((vectors.get(each) for each in parts[1:]), vectors.get(parts[0]))
-            return sequence([*statements, vectors.add(sums[0, 0], total * vectors.get(scales[0]))])
-        (weight,) = self._own(own, "weight", 1)
+            return sequence([*statements, vectors.add(tile.sums[0, 0], total * vectors.get(scales[0]))])
+        (weight,) = self._own(tile, "weight", 1)
         for at in range(self.product.in_word):
             for n in range(height):
                 statements.append(
                     vectors.set(weight, numbers_of(self.product, vectors, words[n], at) * vectors.get(scales[n]))
                 )
-                statements += [vectors.add(sums[m, n], vectors.get(weight) * data[m][at]) for m in range(wide)]
+                statements += [vectors.add(tile.sums[m, n], vectors.get(weight) * data[m][at]) for m in range(wide)]
         return sequence(statements)
 
 
@@ -274,27 +274,20 @@ class _PlainProducts(_ProductWriter):
     PANELS, TILES = PlainPanels, PlainTiles
     activations: Floats
 
-    def _chunk(
-        self,
-        sums: Mapping[tuple[int, int], Buffer],
-        first: PrimExpr,
-        row: PrimExpr,
-        chunk: PrimExpr,
-        own: dict[str, Buffer],
-    ) -> Stmt:
-        wide, height = (1 + max(each) for each in zip(*sums, strict=True))
+    def _chunk(self, tile: _ProductTile, chunk: PrimExpr) -> Stmt:
+        wide, height = (1 + max(each) for each in zip(*tile.sums, strict=True))
         vectors, statements = self.vectors, []
-        weights, parts = self._own(own, "weight", height), self._own(own, "part", _CHAINS if wide == 1 else 0)
+        weights, parts = self._own(tile, "weight", height), self._own(tile, "part", _CHAINS if wide == 1 else 0)
         statements += vectors.clear(parts)
         for at in range(self.product.in_word):
             place = vectors.ramp((chunk * self.product.in_word + at) * self.product.lanes)
             for n, weight in enumerate(weights):
-                statements.append(vectors.set(weight, vectors.cast(load(self.weights[0], first + n, place))))
-            for (m, n), each in sums.items():
+                statements.append(vectors.set(weight, vectors.cast(load(self.weights[0], tile.first + n, place))))
+            for (m, n), each in tile.sums.items():
                 into = parts[at % _CHAINS] if parts else each
-                product = vectors.get(weights[n]) * self.activations.number(row + m, chunk, at)
+                product = vectors.get(weights[n]) * self.activations.number(tile.row + m, chunk, at)
                 statements.append(vectors.add(into, product))
-        return sequence([*statements, *(vectors.add(sums[0, 0], vectors.get(each)) for each in parts)])
+        return sequence([*statements, *(vectors.add(tile.sums[0, 0], vectors.get(each)) for each in parts)])
 
 
 class _ByteProducts(_ProductWriter):
@@ -304,27 +297,20 @@ class _ByteProducts(_ProductWriter):
     PANELS = BytePanels
     activations: Integers
 
-    def _chunk(
-        self,
-        sums: Mapping[tuple[int, int], Buffer],
-        first: PrimExpr,
-        row: PrimExpr,
-        chunk: PrimExpr,
-        own: dict[str, Buffer],
-    ) -> Stmt:
-        height = 1 + max(n for _, n in sums)
+    def _chunk(self, tile: _ProductTile, chunk: PrimExpr) -> Stmt:
+        height = 1 + max(n for _, n in tile.sums)
         vectors, statements = self.vectors, []
-        scales = self._own(own, "scale", height)
-        weights = [self._own(own, f"bytes_{n}", len(self.product.byte_vectors), "uint32") for n in range(height)]
+        scales = self._own(tile, "scale", height)
+        weights = [self._own(tile, f"bytes_{n}", len(self.product.byte_vectors), "uint32") for n in range(height)]
         for n in range(height):
-            statements += self._bytes(weights[n], self._chunk_words(first + n, chunk))
-            statements.append(vectors.set(scales[n], self._scale(first + n, chunk)))
-        for (m, n), each in sums.items():
-            value = self.activations.begin(row + m, chunk)
+            statements += self._bytes(weights[n], self._chunk_words(tile.first + n, chunk))
+            statements.append(vectors.set(scales[n], self._scale(tile.first + n, chunk)))
+        for (m, n), each in tile.sums.items():
+            value = self.activations.begin(tile.row + m, chunk)
             for vector, weight in enumerate(weights[n]):
                 numbers = vectors.bits_as(vectors.get(weight), "uint8", 4)
-                value = vectors.dot(value, numbers, self.activations.bytes(row + m, chunk, vector))
-            factor = vectors.get(scales[n]) * self.activations.factor(row + m, chunk)
+                value = vectors.dot(value, numbers, self.activations.bytes(tile.row + m, chunk, vector))
+            factor = vectors.get(scales[n]) * self.activations.factor(tile.row + m, chunk)
             statements.append(vectors.add(each, vectors.cast(value) * factor))
         return sequence(statements)
 
