@@ -12,5 +12,5 @@ class VerifyLimits:
 
     start_s: float = 120.0
     reference_s: float = 120.0
-    run_s: float = 30.0
+    run_s: float = 120.0
     network_s: float = 900.0
