@@ -10,6 +10,7 @@ from tunehub.kernels.cpu.rotation import Rotation, rotation_body
 from tunehub.tir.guard import check_statements
 from tunehub.tir.nodes import element_type, integer, main_module
 from tunehub.tir.statements import bind, block_of, const, loop, sequence, store, threads, with_root
+from tunehub.tir.symbols import symbols_of
 from tunehub.tir.versions import UNROLLED
 
 if TYPE_CHECKING:
@@ -29,10 +30,12 @@ class RotationSchedule:
 
 
 def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> RotationSchedule | None:
-    """A schedule of ``mod``, one PrimFunc ``main`` that applies positions; None for others. Raises GuardError for what
+    """A schedule of ``mod``, one PrimFunc ``main`` that applies positions; None for others, and where it has several
+    open sizes: what also writes into pages cannot be run at any sizes to be verified. Raises GuardError for what
     would be wrong."""
     function = mod["main"]
-    body = rotation_body(function, _ThreadRotation)
+    open_axes = [each for each in symbols_of(function) if not any(map(each.same_as, function.params))]
+    body = rotation_body(function, _ThreadRotation) if len(open_axes) == 1 else None
     if body is None:
         return None
     scheduled = function.with_body(body)

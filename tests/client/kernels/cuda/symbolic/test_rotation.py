@@ -13,8 +13,10 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 import tvm
 from benchmarks.shared.threads_as_loops import threads_as_loops
 from tvm import te, tirx, topi
+from tvm.relax.frontend.nn.llm import kv_cache
 from tvm.relax.frontend.nn.llm.position_embedding import llama_rope_with_position_map
 
+from tunehub.graph.steps.appending import split_and_append
 from tunehub.kernels.cuda.symbolic.rotation import open_sizes
 from tunehub.tir.nodes import main_module
 
@@ -43,6 +45,15 @@ def test_positions_are_applied_as_tvm_does(heads: tuple[int, int], depth: int, t
     pairs = zip(*(_rotated(each, heads, depth, positions, apply) for each in (looped, plain)), strict=True)
     for one, other in pairs:
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
+
+
+def test_what_also_writes_into_pages_is_left_to_others() -> None:
+    split = llama_rope_with_position_map(1e4, 1.0, 64, 8, 4, "float16", {})
+    split = split.specialize({split.params[-1]: tirx.IntImm("int64", 1)})
+    both = split_and_append(split, kv_cache._kv_cache_transpose_append(4, 64, "float16", 16))
+    assert both is not None
+    assert open_sizes(main_module(both), H200) is None
+    assert open_sizes(main_module(split), H200) is not None
 
 
 def test_functions_without_shared_angles_are_left_to_others() -> None:
