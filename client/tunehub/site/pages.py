@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 from tunehub.site.overview import heat
@@ -15,6 +16,23 @@ from tunehub_registry import __version__
 
 _FOLDER = Path(__file__).parent
 _SCRIPT = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"})
+
+
+class _CompiledTemplates(jinja2.BytecodeCache):
+    """The templates that this process has compiled, for the next catalogue."""
+
+    def __init__(self) -> None:
+        self._code: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        if code := self._code.get(bucket.key):
+            bucket.bytecode_from_string(code)
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._code[bucket.key] = bucket.bytecode_to_string()
+
+
+_COMPILED = _CompiledTemplates()
 
 
 class Pages:
@@ -25,6 +43,7 @@ class Pages:
         self._folder = folder
         self._environment = jinja2.Environment(
             loader=jinja2.FileSystemLoader(_FOLDER / "templates"),
+            bytecode_cache=_COMPILED,
             autoescape=True,
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ pytest.importorskip("safetensors", reason="reads safetensors")
 from safetensors.numpy import save_file
 
 from tunehub.exceptions import ModelError
-from tunehub.models.config import Experts
-from tunehub.models.export import ExportedModel, export, parameters_of
-from tunehub.models.quantization import QUANTIZATIONS, quantization
+from tunehub.models.config import Experts, ModelConfig
+from tunehub.models.export import ModelParameter, export, parameters_of
+from tunehub.models.quantization import QUANTIZATIONS, Quantization, quantization
 from tunehub.models.weights import arrays, has_weights, quantized, sources
 
 from ...numpy_decoder import dequantized_rows
@@ -54,33 +54,41 @@ def _saved(folder: Path, tensors: dict[str, Any]) -> Path:
     return folder
 
 
-@cache
-def embedding(quantization: str) -> ExportedModel:
-    """A model of which one function is exported."""
-    return export(TINY, "llvm", quantization, functions=("embed",))
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """What of a model is exported besides its functions."""
+
+    parameters: tuple[ModelParameter, ...]
+    config: ModelConfig
+    quantization: Quantization
 
 
-def _arrays(exported: ExportedModel, folder: Path) -> Iterator[Any]:
-    return arrays(exported.parameters, exported.config, exported.quantization, folder)
+def model_of(name: str, config: ModelConfig = TINY) -> Model:
+    kind = quantization(name)
+    return Model(parameters=parameters_of(config, kind), config=config, quantization=kind)
+
+
+def _arrays(model: Model, folder: Path) -> Iterator[Any]:
+    return arrays(model.parameters, model.config, model.quantization, folder)
 
 
 def test_parameters_are_known_without_an_export() -> None:
-    exported = embedding("q4f16_1")
+    exported = export(TINY, "llvm", "q4f16_1", functions=("embed",))
     assert parameters_of(TINY, exported.quantization) == exported.parameters
 
 
 def test_projections_are_joined_row_upon_row(tmp_path: Path) -> None:
-    tensors, exported = _tensors(), embedding("q0f32")
-    names = [each.name for each in exported.parameters]
-    found = dict(zip(names, _arrays(exported, _saved(tmp_path, tensors)), strict=True))
+    tensors, model = _tensors(), model_of("q0f32")
+    names = [each.name for each in model.parameters]
+    found = dict(zip(names, _arrays(model, _saved(tmp_path, tensors)), strict=True))
     parts = [tensors[f"model.layers.0.self_attn.{each}_proj.weight"] for each in "qkv"]
     np.testing.assert_array_equal(found["model.layers.0.self_attn.qkv_proj.weight"], np.concatenate(parts))
 
 
 @pytest.mark.parametrize("name", sorted(QUANTIZATIONS))
 def test_parameters_have_the_shapes_and_types_of_the_module(tmp_path: Path, name: str) -> None:
-    exported = embedding(name)
-    for parameter, array in zip(exported.parameters, _arrays(exported, _saved(tmp_path, _tensors())), strict=True):
+    model = model_of(name)
+    for parameter, array in zip(model.parameters, _arrays(model, _saved(tmp_path, _tensors())), strict=True):
         assert (array.shape, str(array.dtype)) == (parameter.shape, parameter.dtype)
 
 
@@ -92,7 +100,7 @@ def test_files_are_found_by_the_index(tmp_path: Path) -> None:
     places = {name: f"part-{number}.safetensors" for number, half in enumerate(halves) for name in half}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     assert has_weights(tmp_path)
-    assert len(list(_arrays(embedding("q0f32"), tmp_path))) == 9
+    assert len(list(_arrays(model_of("q0f32"), tmp_path))) == 9
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -127,24 +135,24 @@ def test_a_missing_weight_is_named(tmp_path: Path) -> None:
     tensors = _tensors()
     del tensors["model.norm.weight"]
     with pytest.raises(ModelError, match=r"model\.norm\.weight"):
-        list(_arrays(embedding("q0f32"), _saved(tmp_path, tensors)))
+        list(_arrays(model_of("q0f32"), _saved(tmp_path, tensors)))
 
 
 def test_a_weight_of_another_model_is_named(tmp_path: Path) -> None:
-    exported = export(small(TINY, vocabulary=60), "llvm", "q0f32", functions=("embed",))
+    model = model_of("q0f32", small(TINY, vocabulary=60))
     with pytest.raises(ModelError, match=r"embed_tokens.*config\.json says \(60, 32\)"):
-        list(_arrays(exported, _saved(tmp_path, _tensors())))
+        list(_arrays(model, _saved(tmp_path, _tensors())))
 
 
 @pytest.mark.parametrize("place", ["../part.safetensors", "/etc/passwd", "sub/x.safetensors", "part.bin"])
 def test_an_index_names_only_files_beside_it(tmp_path: Path, place: str) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"model.norm.weight": place}}))
     with pytest.raises(ModelError, match="beside the index"):
-        list(_arrays(embedding("q0f32"), tmp_path))
+        list(_arrays(model_of("q0f32"), tmp_path))
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 64, b"\x10\x00\x00\x00\x00\x00\x00\x00{}"])
 def test_a_file_that_is_no_safetensors_is_an_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(ModelError, match=r"model\.safetensors"):
-        list(_arrays(embedding("q0f32"), tmp_path))
+        list(_arrays(model_of("q0f32"), tmp_path))
