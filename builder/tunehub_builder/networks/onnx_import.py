@@ -6,10 +6,13 @@ import contextlib
 import io
 import re
 import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import onnx
 import tvm
-from tvm.relax.frontend.onnx import from_onnx
+from tvm import relax
+from tvm.relax.frontend.onnx import from_onnx, onnx_frontend
 
 from tunehub.exceptions import typed_last_line
 from tunehub_builder.networks.exceptions import OnnxFileError
@@ -31,9 +34,40 @@ def to_relax(model: onnx.ModelProto, source: str) -> tvm.IRModule:
         # The importer warns about names and prints the node it fails on; both belong into our error or nowhere.
         with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
             warnings.simplefilter("ignore")
-            return from_onnx(model, keep_params_in_input=False)
+            with _known_lengths_of_ranges():
+                return from_onnx(model, keep_params_in_input=False)
     except Exception as error:  # converters raise whatever they run into
         raise OnnxFileError(source, _reason(error, printed.getvalue(), model), REMEDY) from error
+
+
+@contextlib.contextmanager
+def _known_lengths_of_ranges() -> Iterator[None]:
+    """TVM's importer computes the length of ``Range(0, n, 1)`` when the model runs, also where ``n`` is a dimension:
+    what comes of it, masks of causal attention say, has no shape then, and later operators are refused."""
+    converter: Any = getattr(onnx_frontend, "Range", None)
+    theirs = getattr(converter, "_impl_v12", None)
+    if theirs is None:
+        yield
+        return
+
+    def ours(builder: Any, inputs: Sequence[Any], attributes: Any, parameters: Any) -> Any:
+        start, limit, step = (onnx_frontend.get_constant(inputs[each], parameters) for each in range(3))
+        if tvm.ir.is_prim_expr(limit) and [_integer(each) for each in (start, step)] == [0, 1]:
+            return builder.normalize(relax.op.arange(limit, dtype="int64"))
+        return theirs(builder, inputs, attributes, parameters)
+
+    converter._impl_v12 = ours
+    try:
+        yield
+    finally:
+        converter._impl_v12 = theirs
+
+
+def _integer(value: Any) -> int | None:
+    """A constant's, of int64."""
+    constant = getattr(getattr(value, "value", None), "numpy", None)
+    array = None if constant is None else constant()
+    return int(array) if array is not None and array.size == 1 and str(array.dtype) == "int64" else None
 
 
 def _reason(error: Exception, printed: str, model: onnx.ModelProto) -> str:

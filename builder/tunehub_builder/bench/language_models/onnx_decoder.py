@@ -240,10 +240,12 @@ class _Decoder:
         group = config.heads // config.kv_heads
         if group == 1:
             return x
-        wide = graph.node(
-            "Expand", graph.node("Unsqueeze", x, graph.constant([2])), graph.constant([1, 1, group, 1, 1])
-        )
-        return graph.node("Reshape", wide, graph.constant([0, config.heads, -1, config.head_dim]))
+        batch, length = graph.node("Shape", x, start=0, end=1), graph.node("Shape", x, start=2, end=3)
+        size = graph.constant([config.head_dim])
+        each = graph.node("Concat", batch, graph.constant([config.kv_heads, group]), length, size, axis=0)
+        wide = graph.node("Expand", graph.node("Unsqueeze", x, graph.constant([2])), each)
+        joined = graph.node("Concat", batch, graph.constant([config.heads]), length, size, axis=0)
+        return graph.node("Reshape", wide, joined)
 
     def _heads(self, x: str, count: int) -> str:
         graph = self._graph
