@@ -12,8 +12,9 @@ from tvm import te, tirx
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 
-from tunehub.models.quantised_layers import dequantized, stored_value
-from tunehub.models.quantization import GROUP, STORAGE
+from tunehub.kernels.te.experts import NAME, expert_product
+from tunehub.models.quantised_layers import dequantized
+from tunehub.models.quantization import STORAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,23 +116,9 @@ class ExpertWeights(nn.Module):  # type: ignore[misc]
         weights = [self.q_weight, self.q_scale] if self.kind.bits else [self.weight]
 
         def product(x: TETensor, number: TETensor, *weights: TETensor) -> TETensor:
-            chosen, k = number.shape[1], te.reduce_axis((0, self.shape[2]), "k")
+            return expert_product(x, number, weights, shared_by=shared_by, bits=self.kind.bits)
 
-            def value(expert: PrimExpr, i: PrimExpr, j: PrimExpr) -> PrimExpr:
-                if not self.kind.bits:
-                    return weights[0][expert, i, j]
-                zero = tirx.const(self.kind.zero, self.kind.dtype)
-                return (stored_value(weights[0], (expert, i, j), self.kind) - zero) * weights[1][expert, i, j // GROUP]
-
-            def each(row: PrimExpr, i: PrimExpr) -> PrimExpr:
-                expert = number[row // chosen, row % chosen]
-                wide = x[row // shared_by, k].astype("float32") * value(expert, i, k).astype("float32")
-                return te.sum(wide, axis=k)
-
-            wide = te.compute((number.shape[0] * chosen, self.shape[1]), each, name="expert_product")
-            return te.compute(wide.shape, lambda row, i: wide[row, i].astype(x.dtype), name="expert_rows")
-
-        return op.tensor_expr_op(product, "expert_product", args=[x, number, *weights])
+        return op.tensor_expr_op(product, NAME, args=[x, number, *weights])
 
     def of_all(self, x: Tensor) -> Tensor:
         """``[experts, rows, features]`` of ``[1, rows, features]`` or of as many as experts."""

@@ -9,6 +9,7 @@ from tunehub.kernels.cuda.gemm.hopper import tf32
 from tunehub.kernels.cuda.gemm.split_k import rule as split_k
 from tunehub.kernels.cuda.gemm.tensor_core import rule as tensor_core
 from tunehub.kernels.cuda.kernel_rule import KernelRule, OpenKernelRule
+from tunehub.kernels.cuda.low_batch import experts
 from tunehub.kernels.cuda.low_batch import rule as low_batch
 from tunehub.kernels.cuda.symbolic import elementwise as open_elementwise
 from tunehub.kernels.cuda.symbolic import gated, packed
@@ -20,6 +21,7 @@ from tunehub.kernels.cuda.winograd import transforms as winograd
 RULES: tuple[KernelRule, ...] = (
     attention,
     winograd,
+    experts,
     low_batch,
     hopper,
     tensor_core,
@@ -31,6 +33,7 @@ TF32_RULES: tuple[KernelRule, ...] = (tf32,)
 OPEN_RULES: tuple[OpenKernelRule, ...] = (
     attention,
     winograd,
+    experts,
     gated,
     packed,
     open_tensor_cores,

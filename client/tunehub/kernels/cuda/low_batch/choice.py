@@ -78,13 +78,13 @@ def chosen(extents: LowBatchExtents, asked: int, device: GpuDevice, warpgroups: 
     """The tile for a product on ``device``, where a block can ask for ``asked`` bytes of shared memory; ``warpgroups``:
     the GPU and TVM have these. Quantised weights with scales in bfloat16 have one kernel."""
     if extents.weights.group and extents.weights.bfloat:
-        return _of_registers(extents, device)
+        return of_registers(extents, device)
     if warpgroups:
         wgmma = _wgmma(extents, device)
         if wgmma is not None and fits(extents, wgmma, asked):
             return wgmma
     staged = (*_of_columns(extents, device), *_staged(extents, device))
-    return next((tile for tile in staged if fits(extents, tile, asked)), None) or _of_registers(extents, device)
+    return next((tile for tile in staged if fits(extents, tile, asked)), None) or of_registers(extents, device)
 
 
 def _of_columns(extents: LowBatchExtents, device: GpuDevice) -> Iterator[StagedTile]:
@@ -164,7 +164,8 @@ def _from(tile: StagedTile) -> Iterator[StagedTile]:
                 yield replace(tile, depth=depth, stages=stages)
 
 
-def _of_registers(extents: LowBatchExtents, device: GpuDevice) -> DirectTile:
+def of_registers(extents: LowBatchExtents, device: GpuDevice) -> DirectTile:
+    """The tile without operands in shared memory."""
     one_wave, many = extents.columns <= _wave(2, device), extents.columns > _MANY_COLUMNS
     few = extents.rows <= _ROWS
     if extents.weights.bits == 16 and extents.rows <= 2 * _ROWS:

@@ -129,9 +129,10 @@ __device__ __forceinline__ void write(const Results& out, int columns, int j, co
 }
 
 // The results from `column` on, in shared memory, for all threads once they have met: at `results` those of the first row,
-// at `second` those of the second. x has `rows` of them, at most M.
-__device__ __forceinline__ void product(const void* data, const void* weights, const void* scales, float* results,
-                                        const float* second, int column, int rows) {
+// at `second` those of the second. There are `rows` of them, at most M, whose places in x `place_of` says.
+template <class Places>
+__device__ __forceinline__ void product_of(const void* data, const void* weights, const void* scales, float* results,
+                                           const float* second, int column, int rows, Places place_of) {
   __shared__ __align__(16) float parts[WK * COLUMNS * AT_ONCE * 8];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, along = warp % WN, group = warp / WN;
   const Results out = {results, int(second - results), rows, N - column};
@@ -146,7 +147,7 @@ __device__ __forceinline__ void product(const void* data, const void* weights, c
 #pragma unroll
   for (int j = 0; j < MT; ++j) {
     const int row = 8 * j + lane / 4;
-    own.data[j] = (const char*)data + (long long)(row < rows ? row : rows - 1) * (K * 2);
+    own.data[j] = (const char*)data + (long long)place_of(row < rows ? row : rows - 1) * (K * 2);
   }
   float sums[TILES][MT][4] = {};
   Step steps[DEPTH];
@@ -186,4 +187,10 @@ __device__ __forceinline__ void product(const void* data, const void* weights, c
     }
   }
   __syncthreads();
+}
+
+// Of the first rows of x.
+__device__ __forceinline__ void product(const void* data, const void* weights, const void* scales, float* results,
+                                        const float* second, int column, int rows) {
+  product_of(data, weights, scales, results, second, column, rows, [](int row) { return row; });
 }

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from tunehub.kernels.cuda.low_batch.product import LowBatchExtents
-from tunehub.kernels.cuda.low_batch.shared_memory import room, row_tiles
+from tunehub.kernels.cuda.low_batch.shared_memory import room, row_tiles, stride
 from tunehub.kernels.cuda.low_batch.tile import AnyTile, DirectTile, StagedTile, WgmmaTile
 from tunehub.kernels.cuda.row_calls import PREFIX
 from tunehub.tir.cuda.ptx.wgmma import KINDS, from_registers
@@ -60,6 +60,15 @@ def source(extents: LowBatchExtents, tile: AnyTile) -> str:
         kind = KINDS["bfloat16" if extents.weights.bfloat else "float16"]
         body += for_warpgroups() + from_registers(kind, _ACCUMULATORS * row_tiles(extents))
     return f"namespace {_namespace(extents, tile)} {{\n{defined}{body}{_file(_KERNELS[type(tile)])}}}\n"
+
+
+def experts_source(extents: LowBatchExtents, tile: DirectTile, chosen: int, shared_by: int) -> tuple[str, str]:
+    """The name of the function of ``experts.cuh``, and its source."""
+    known = {**constants(extents, tile), "STRIDE": stride(tile), "CHOSEN": chosen, "SHARED": shared_by}
+    namespace = f"{PREFIX}experts_" + "_".join(map(str, known.values()))
+    defined = "".join(f"constexpr int {name} = {value};\n" for name, value in known.items())
+    body = instructions() + bfloats() + _file("kernel.cuh") + _file("experts.cuh")
+    return f"{namespace}::experts", f"namespace {namespace} {{\n{defined}{body}}}\n"
 
 
 def instructions() -> str:
