@@ -115,7 +115,7 @@ def compile_model(
             hub.note(sized)
         made = None
         kept = kept_compile(hub, tvm_target, lambda: what)
-        library = kept.library()
+        library = kept.library(partial(_loads, kind))
         if library is None:
             module = export(config, tvm_target, quantization_name, functions).module
             module = _steps_alone(module, most_sequences) if steps else module
@@ -126,6 +126,18 @@ def compile_model(
     return CompiledLanguageModel(
         made=made, config=config, quantization=kind_of_weights, report=report, steps=steps, library=library
     )
+
+
+def _loads(kind: str, library: Path) -> bool:
+    """Whether TVM's runtime loads a library: the cache may lie where nothing may be run. One for a device that the
+    runtime does not know can be copied all the same."""
+    if not tvm.runtime.enabled(kind):
+        return True
+    try:
+        tvm.runtime.load_module(str(library))
+    except Exception:  # of the system's loader, or of TVM's
+        return False
+    return True
 
 
 def load_model(path: Path) -> tuple[CompiledLanguageModel, str]:

@@ -121,3 +121,16 @@ def test_the_same_model_again_is_the_library_of_the_cache_and_gives_the_same_tok
         "llvm",
         False,
     ]
+
+
+def test_a_kept_library_that_cannot_be_loaded_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mapped(_path: str) -> None:
+        raise RuntimeError("failed to map segment from shared object: Operation not permitted")
+
+    config = small(TINY, layers=1)
+    assert compile_model(config, "q0f32", functions=("greedy",)).made is not None
+    assert compile_model(config, "q0f32", functions=("greedy",)).made is None
+    monkeypatch.setattr(tvm.runtime, "load_module", mapped)
+    again = compile_model(config, "q0f32", functions=("greedy",))
+    assert again.made is not None and again.report is not None
+    assert not any(note.startswith("from the cache") for note in again.report.notes)

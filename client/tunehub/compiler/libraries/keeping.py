@@ -40,11 +40,12 @@ class KeptCompile:
     key: str | None
     told: tuple[int, int]
 
-    def library(self) -> Path | None:
-        """The library that is kept of it, whose report is then the hub's; None where it is to be compiled."""
+    def library(self, usable: Callable[[Path], bool] = lambda _: True) -> Path | None:
+        """The library that is kept of it, whose report is then the hub's; None where it is to be compiled, as where it
+        is not ``usable``."""
         entry = None if self.key is None else self._entry()
         path = None if entry is None else self.store.library(entry.library)
-        if entry is None or path is None:
+        if entry is None or path is None or not usable(path):
             return None
         self.hub.take(entry.said)
         self.hub.note(f"from the cache: {path}, compiled on {entry.day}; TUNEHUB_COMPILED=0 compiles anew")
