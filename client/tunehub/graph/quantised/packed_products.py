@@ -1,6 +1,6 @@
 """Products with weights that a graph makes of quantised ones, on CPUs: one function each, which reads these as they
-lie. Else all weights of a layer are made floats, and transposed, at every call. Products of many rows, or of any
-number, with inputs [N, K] of floats in 16 bits have such functions, too, and with tiles of AMX those in float32.
+lie. Else all weights of a layer are made floats, and transposed, at every call. Products of one row, of many,
+or of any number, with inputs [N, K] that are floats have such functions, too.
 """
 
 from __future__ import annotations
@@ -94,14 +94,16 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         return relax.call_tir(function, relax.Tuple([call.args[0], *weights]), result)
 
     def _plain(self, data: Expr, source: Expr) -> PackedProduct | None:
-        """The product of many rows, or of a number of these that is not known, with an input [N, K] of floats."""
-        shape, dtype = static_shape(source), str(tensor_type(source).dtype)
-        known = static_shape(data)
-        few = known is not None and math.prod(known[:-1]) < _MANY_ROWS
-        if few or shape is None or dtype != str(tensor_type(data).dtype) or not is_given(self, source):
-            return None
+        """The product of one row, of many, or of a number that is not known, with an input [N, K] of floats."""
+        shape, dtype, known = static_shape(source), str(tensor_type(source).dtype), static_shape(data)
+        rows = None if known is None else math.prod(known[:-1])
+        many = rows >= _MANY_ROWS if rows is not None and rows != 1 else True
         tiles = self._has_tiles and self._widest == TILE and (self._narrow or dtype == "bfloat16")
-        if self._widest not in PlainPanels.HEIGHTS or (dtype == "float32" and not tiles) or shape[0] % self._widest:
+        if dtype == "float32" and not tiles and rows not in (None, 1):
+            return None  # fused with what is behind, it is faster
+        if not many or shape is None or dtype != str(tensor_type(data).dtype) or not is_given(self, source):
+            return None
+        if self._widest not in PlainPanels.HEIGHTS or shape[0] % self._widest:
             return None
         return plain_product(shape[0], shape[1], self._widest, tiles=tiles)
 
