@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, structs
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from tunehub_registry import _fields, _json
@@ -77,6 +78,8 @@ class LockedPackage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         _fields.check_date("published", self.published)
         if self.requires is not None:
             _fields.check_specifier("requires", self.requires)
+            if not SpecifierSet(self.requires).contains(self.version, prereleases=True):
+                raise FieldError("requires", f"{self.requires!r} does not allow {self.version}, which is pinned")
         if self.target.name != self.name:
             raise FieldError("target", f"is the target {self.target.name!r}, not {self.name!r}")
 

@@ -119,7 +119,7 @@ class Locker:
         missing = [(name, tvm) for name in names for tvm in self._versions if not self._keep_name(name, tvm)]
         found = [(each, self._pin_name(*each, asked=each[0] in asked)) for each in missing]
         for (name, tvm), hole in found:  # after everything has its pins: those of another name may serve its target
-            if hole is not None and (name in asked or not self._served(name, tvm)):
+            if hole is not None and hole not in self.holes and (name in asked or not self._served(name, tvm)):
                 self.holes.append(hole)
         return Lock(created_by=f"tunehub {__version__}", tvm=self._tvm, packages=self._merged())
 
@@ -136,14 +136,26 @@ class Locker:
         found = self._exact(host, require, tvm)
         if found is None:
             resolution = self._registries.resolve(host, require, tvm)
-            chosen = resolution.chosen
-            if chosen is None:
+            if resolution.chosen is None:
                 self.holes.append(Hole(wanted=host.name, tvm=tvm, reason=_reasons(resolution.trace)))
                 return
-            self._require(chosen.name, require)
-            found = self._keep(chosen.name, tvm) or self._pin(chosen)
+            name = resolution.chosen.name
+            self._require(name, require)
+            found = self._keep(name, tvm) or self._pin_bound(host, name, tvm)
+            if found is None:
+                return
         self._require(found.name, require)
         self._pins.append(found)
+
+    def _pin_bound(self, host: TargetDescriptor, name: str, tvm: str | None) -> LockedPackage | None:
+        """A new pin of the name that is nearest to a host, within what its pins are bound to; without one, a hole."""
+        bound = self._required(name)
+        resolution = self._registries.resolve(host, bound, tvm)
+        if resolution.chosen is not None:
+            return self._pin(resolution.chosen)
+        trace = [item for item in resolution.trace if item.name == name]
+        self.holes.append(Hole(wanted=str(bound), tvm=tvm, reason=_reasons(trace)))
+        return None
 
     def _keep_name(self, name: str, tvm: str | None) -> bool:
         """Pin what a package has pinned already, if that serves; whether it does."""

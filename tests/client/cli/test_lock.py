@@ -124,6 +124,36 @@ def test_requirements_are_kept_for_upgrades(run: Any, registry: RegistryFolder) 
     assert pins() == ["llvm-znver5 1.0.0"]
 
 
+def test_an_upgrade_of_a_target_that_is_asked_for_stays_within_its_bound(run: Any, registry: RegistryFolder) -> None:
+    for version in ("0.3.0", "0.4.0"):
+        registry.publish(version=version)
+    arguments = ("--registry", registry.root)
+    assert run("lock", "llvm-znver5", "llvm-znver5==0.3.0", *TVM, *arguments).code == 0
+    assert pins() == ["llvm-znver5 0.3.0"]
+    assert run("lock", "llvm-znver5", "--upgrade", "llvm-znver5", *arguments).code == 0
+    assert (pins(), read().packages[0].requires) == (["llvm-znver5 0.3.0"], "==0.3.0")
+    before = Path("tunehub.lock").read_bytes()
+    result = run("lock", "llvm-znver5", ">=0.4", "--upgrade", "llvm-znver5", *arguments)
+    assert (result.code, result.err.count("no package for llvm-znver5==0.3.0,>=0.4")) == (1, 1), result.err
+    assert Path("tunehub.lock").read_bytes() == before
+
+
+def test_a_lock_that_contradicts_itself_is_refused_with_file_place_and_remedy(
+    run: Any, registry: RegistryFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.publish(version="0.3.0")
+    assert run("lock", "llvm-znver5==0.3.0", *TVM, "--registry", registry.root).code == 0
+    path = Path("tunehub.lock")
+    path.write_text(path.read_text().replace("==0.3.0", "==0.2.0"))
+    monkeypatch.setenv("TUNEHUB_LOCK", "tunehub.lock")
+    for command in (("lock", "llvm-znver5"), ("resolve", "llvm-znver5"), ("sync", "--frozen")):
+        result = run(*command)
+        assert result.code != 0, command
+        assert "tunehub.lock" in result.err and "$.packages[0].requires" in result.err, (command, result.err)
+        assert "'==0.2.0' does not allow 0.3.0, which is pinned" in result.err
+        assert "restore the file from version control" in result.err
+
+
 def test_a_specifier_alone_is_for_the_targets(run: Any, registry: RegistryFolder) -> None:
     registry.publish(version="0.1.0")
     registry.publish(version="0.2.0")
