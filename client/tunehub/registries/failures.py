@@ -14,6 +14,11 @@ def store_failure(error: StoreError, address: str) -> RegistryUnreadableError:
     return RegistryUnreadableError(address, f"{error.path}: {error.reason}", remedy=error.remedy)
 
 
+def trust_remedy(address: str) -> str:
+    """What to do about a registry that no root is trusted for."""
+    return f"if you trust it: get its root.json from its operator, then `tunehub trust add {address} root.json`"
+
+
 def format_failure(error: RegistryError, address: str) -> RegistryUnreadableError:
     """What is wrong with a file's format, as the client's error."""
     remedy = str(getattr(error, "remedy", "publish it again"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tunehub.exceptions import TrustError, UnsupportedRegistryError
 from tunehub.registries.bounded_store import BoundedStore
+from tunehub.registries.failures import trust_remedy
 from tunehub.registries.port import Access, Registry
 from tunehub_registry.stores.open import (
     UnsupportedAddressError,
@@ -49,8 +50,10 @@ def open_registry(
         return _plain(store, access)
     from tunehub.registries.signed import SignedRegistry
 
-    root = root or _shipped_root(known, access)
-    return SignedRegistry(store, root, replace(access, offline=access.offline and not folder))
+    access = replace(access, offline=access.offline and not folder)
+    if root is None:
+        return SignedRegistry(store, _shipped_root(known, access), access, shipped=True)
+    return SignedRegistry(store, root, access)
 
 
 def _plain(store: Store, access: Access, label: str | None = None) -> Registry:
@@ -72,6 +75,6 @@ def _check_waiver(address: str, root: bytes | None, access: Access) -> None:
 def _shipped_root(address: str, access: Access) -> bytes:
     root = access.trust.shipped_root() if access.trust else None
     if root is None:
-        remedy = f"get its root.json from its operator, then `tunehub trust add {address} ROOT.json`"
-        raise TrustError(address, "no root is known to verify its signatures with", remedy=remedy)
+        reason = "no root is known to verify its signatures with"
+        raise TrustError(address, reason, remedy=trust_remedy(address))
     return root

@@ -46,10 +46,14 @@ class SignedRegistry(StorePackages):
 
     signed = True
 
-    def __init__(self, store: Store, root: bytes, access: Access, label: str | None = None) -> None:
-        """Reads nothing yet. `label` is what messages call it, the store's address by default."""
+    def __init__(
+        self, store: Store, root: bytes, access: Access, label: str | None = None, *, shipped: bool = False
+    ) -> None:
+        """Reads nothing yet. `label` is what messages call it, the store's address by default. `shipped`: the root is
+        the one that comes with tunehub, not one that was given for this registry."""
         super().__init__(store, label or store.address, access.on_problem)
         self.root = root
+        self._shipped = shipped
         self._root_id = hashlib.sha256(root).hexdigest()
         self.cache = RegistryCache(access.cache, store.address)
         self._access = access
@@ -176,7 +180,7 @@ class SignedRegistry(StorePackages):
         from tunehub.registries.tuf_client import VerifiedMetadata
 
         before = {name: _bytes_of(folder / name) for name in ("timestamp.json", "snapshot.json")}
-        found = VerifiedMetadata(self._store, self.root, folder)
+        found = VerifiedMetadata(self._store, self.root, folder, shipped=self._shipped)
         try:
             self._check_log(folder)
         except RegistryUnreadableError:  # or who showed another registry once, has it stay the newest for good

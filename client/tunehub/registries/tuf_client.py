@@ -16,13 +16,14 @@ from tuf.api.exceptions import (
     DownloadLengthMismatchError,
     ExpiredMetadataError,
     RepositoryError,
+    UnsignedMetadataError,
 )
 from tuf.api.metadata import Metadata, Targets
 from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
 from tunehub.exceptions import RegistryUnreadableError, TrustError
 from tunehub.registries.delegated import Delegated
-from tunehub.registries.failures import store_failure
+from tunehub.registries.failures import store_failure, trust_remedy
 from tunehub.registries.registry_cache import ShardRef
 from tunehub_registry.stores.port import AccessDeniedError, FileMissingError, Store, StoreError, TooLargeError
 from tunehub_registry.trust.layout import (
@@ -46,8 +47,9 @@ _CONFIG = UpdaterConfig(
 class VerifiedMetadata:
     """The present metadata of a registry, verified from a trusted root on."""
 
-    def __init__(self, store: Store, root: bytes, folder: Path) -> None:
-        """Read and verify it; `folder` is python-tuf's, and nobody else may use it meanwhile.
+    def __init__(self, store: Store, root: bytes, folder: Path, *, shipped: bool = False) -> None:
+        """Read and verify it; `folder` is python-tuf's, and nobody else may use it meanwhile. `shipped`: the root came
+        with tunehub, so that a registry that was never verified may be another's.
 
         Raises TrustError when anything is not as signed, RegistryUnreadableError when a file cannot be had, OSError
         when `folder` cannot be written.
@@ -58,7 +60,7 @@ class VerifiedMetadata:
         for path in folder.rglob("*"):
             if not path.is_file() and not path.is_dir():  # a pipe would keep python-tuf waiting
                 path.unlink()
-        with _explained(self._address):
+        with _explained(self._address, stranger=shipped and not (folder / "timestamp.json").exists()):
             self._updater = Updater(str(folder), METADATA, fetcher=_StoreFetcher(store), config=_CONFIG, bootstrap=root)
             self._updater.refresh()
         data = (folder / "timestamp.json").read_bytes()
@@ -110,8 +112,8 @@ class _StoreFetcher(FetcherInterface):
 
 
 @contextmanager
-def _explained(address: str) -> Iterator[None]:
-    """python-tuf's errors as the client's."""
+def _explained(address: str, *, stranger: bool = False) -> Iterator[None]:
+    """python-tuf's errors as the client's; a `stranger` is a registry that nothing was trusted of yet."""
     try:
         yield
     except ExpiredMetadataError as error:
@@ -122,6 +124,9 @@ def _explained(address: str) -> Iterator[None]:
         )
         raise TrustError(address, f"its metadata has expired: {error}", remedy=remedy) from error
     except (RepositoryError, DownloadLengthMismatchError) as error:
+        if stranger and isinstance(error, UnsignedMetadataError):
+            reason = "no root that is trusted here leads to the keys it is signed with"
+            raise TrustError(address, reason, remedy=trust_remedy(address)) from error
         raise TrustError(address, f"its metadata cannot be trusted: {error}", remedy=REMEDY_FORGED) from error
     except DownloadError as error:
         cause = error.__cause__

@@ -26,8 +26,10 @@ from tunehub.registries.opening import open_registry
 from tunehub.registries.port import Access
 from tunehub.registries.signed import SignedRegistry
 from tunehub.registries.trust_store import TrustStore
+from tunehub.registries.tuf_client import VerifiedMetadata
 from tunehub_registry.stores.folder import FolderStore
 from tunehub_registry.stores.port import Content, Deadline, UnreachableError
+from tunehub_registry.trust.layout import TIMESTAMP_PATH
 
 from ..conftest import A76, SKYLAKE, ZNVER5, key, lines, make_record
 from ..signing import FolderPlace, SigningRegistry
@@ -400,6 +402,34 @@ def test_the_shipped_root_is_for_what_has_none(signed: SigningRegistry, tmp_path
     signed.publish()
     access = Access(cache=tmp_path / "cache", trust=TrustStore(tmp_path / "trust", tmp_path / "root.json"))
     assert list(open_registry(place, access).names()) == ["llvm-znver5"]
+
+
+def test_first_meeting_of_a_registry_of_others_says_how_to_trust_it(
+    signed: SigningRegistry, tmp_path: Path, place: Path
+) -> None:
+    (tmp_path / "root.json").write_bytes(SigningRegistry(FolderPlace(tmp_path / "ours")).root)
+    signed.publish()
+    access = Access(cache=tmp_path / "cache", trust=TrustStore(tmp_path / "trust", tmp_path / "root.json"))
+    with pytest.raises(TrustError, match="no root that is trusted here leads to the keys it is signed with") as caught:
+        open_registry(place, access).names()
+    assert f"get its root.json from its operator, then `tunehub trust add {place} root.json`" in str(caught.value)
+    assert "0/1" not in str(caught.value)
+    assert access.trust is not None
+    access.trust.add_root(str(place), signed.root)
+    assert list(open_registry(place, access).names()) == ["llvm-znver5"]
+
+
+def test_what_the_shipped_root_served_once_is_no_first_meeting_when_other_keys_sign_it(
+    signed: SigningRegistry, tmp_path: Path, place: Path
+) -> None:
+    signed.publish()
+    VerifiedMetadata(FolderStore(place), signed.root, tmp_path / "tuf", shipped=True)
+    other = SigningRegistry(FolderPlace(tmp_path / "other"))
+    other.publish()
+    (place / TIMESTAMP_PATH).write_bytes(other.files[TIMESTAMP_PATH])
+    with pytest.raises(TrustError, match=r"cannot be trusted.*tell the registry's operator") as caught:
+        VerifiedMetadata(FolderStore(place), signed.root, tmp_path / "tuf", shipped=True)
+    assert "trust add" not in str(caught.value)
 
 
 def test_a_signed_folder_serves_a_hub(signed: SigningRegistry, place: Path, tmp_path: Path) -> None:
