@@ -145,9 +145,15 @@ def asked_for() -> bool:
 
 def compiler_identity() -> str:
     """What machine code depends on besides a source and an architecture: NVRTC, its options, and CUDA's headers."""
+    return f"{_nvrtc_version()} {_FLAGS} {_ptxas_flags()} {header_states()}"
+
+
+def _ptxas_flags() -> list[str]:
+    """As TVM says them (0.26 and newer)."""
     from tvm.support import nvcc
 
-    return f"{_nvrtc_version()} {_FLAGS} {nvcc._ptxas_option_flags()} {header_states()}"
+    flags = getattr(nvcc, "_ptxas_option_flags", None)
+    return [] if flags is None else list(map(str, flags()))
 
 
 @lru_cache(maxsize=1)
@@ -286,10 +292,9 @@ def _included(source: str) -> Sequence[str]:
 
 def _without_headers(source: str, arch: str) -> bytes:
     from cuda.bindings import nvrtc
-    from tvm.support import nvcc
 
     options = [f"--gpu-architecture={arch}", *_FLAGS]
-    options += [f"--ptxas-options={flag}" for flag in nvcc._ptxas_option_flags() if flag != "-v"]
+    options += [f"--ptxas-options={flag}" for flag in _ptxas_flags() if flag != "-v"]
     options += [f"-I{folder}" for folder in header_folders()] if "#include" in source else []
     program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), b"tvm_kernels.cu", 0, None, None))
     try:

@@ -19,6 +19,7 @@ from tvm import relax
 from tunehub.compiler.hub import open_hub
 from tunehub.compiler.libraries import inputs
 from tunehub.compiler.libraries.inputs import compile_key, module_digest
+from tunehub.tir.nodes import tensor_class
 from tunehub_registry.target import TargetDescriptor
 
 from ...conftest import RegistryFolder, lines, make_record
@@ -31,12 +32,7 @@ CUDA = {"kind": "cuda", "arch": "sm_90"}
 
 def network(*, weight: float = 1.0, name: str = "main", operator: str = "add", rows: int = 2) -> Any:
     builder = relax.BlockBuilder()
-    x = relax.Var(
-        "x",
-        relax.TensorType((rows, 3), "float32")
-        if hasattr(relax, "TensorType")
-        else relax.TensorStructInfo((rows, 3), "float32"),
-    )
+    x = relax.Var("x", tensor_class()((rows, 3), "float32"))
     constant = relax.const(np.array([0.0, 0.0, weight], "float32"))
     with builder.function(name, [x]):
         y = builder.emit(getattr(relax.op, operator)(x, constant))
