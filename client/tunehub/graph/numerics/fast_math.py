@@ -10,6 +10,7 @@ from tvm import te
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.kernel_calls import Kernels, rewritten
+from tunehub.graph.simplify import NARROW
 from tunehub.kernels.te.fast_math import erf, exp, gelu, gelu_tanh, quarter_power, sigmoid, silu, softmax, tanh
 from tunehub.tir.nodes import (
     bound_value,
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.fast_math")  # type: ignore[untyped-decorator]
 def fast_math(mod: IRModule, _context: PassContext) -> IRModule:
-    """Module pass: write exp, erf, tanh, sigmoid, silu, gelu and softmax of float32 tensors as polynomials.
+    """Module pass: write exp, erf, tanh, sigmoid, silu, gelu and softmax of float32 tensors as polynomials; those of
+    16 bits, but for softmax, in float32.
 
     Powers with an exponent that is a multiple of a quarter become square roots and products.
     """
@@ -57,7 +59,8 @@ class _FastMathRewriter(PyExprMutator):  # type: ignore[misc]
         if name not in (*_ELEMENTWISE, "relax.nn.softmax", "relax.power"):
             return call
         data, shape = call.args[0], shape_of(call.args[0])
-        if not shape or str(tensor_type(data).dtype) != "float32":
+        dtype = str(tensor_type(data).dtype)
+        if not shape or (dtype != "float32" and not (dtype in NARROW and name in _ELEMENTWISE)):
             return call
         if name == "relax.nn.softmax":
             axis = int(call.attrs.axis) % len(shape)
@@ -72,7 +75,10 @@ class _FastMathRewriter(PyExprMutator):  # type: ignore[misc]
 
     def _elementwise(self, name: str, function: Callable[[PrimExpr], PrimExpr], data: Expr, *how: int) -> Expr:
         def compute(x: Tensor) -> Tensor:
-            return te.compute(x.shape, lambda *i: function(x[i]), name=f"T_{name}")
+            def element(*at: PrimExpr) -> PrimExpr:
+                return function(x[at].astype("float32")).astype(x.dtype)
+
+            return te.compute(x.shape, element, name=f"T_{name}")
 
         return self._kernels.call(compute, data, name=name, how=how)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes  # noqa: F401 - numpy knows bfloat16 by it
 import numpy as np
 import pytest
 
@@ -18,7 +19,7 @@ from tunehub.compiler.preparing import prepare  # noqa: E402
 from tunehub.graph.numerics import fast_math as relax_fast_math  # noqa: E402
 from tunehub.graph.numerics.fast_math import fast_math  # noqa: E402
 from tunehub.graph.workloads import call_counts  # noqa: E402
-from tunehub.tir.nodes import calls_in, operator_of  # noqa: E402
+from tunehub.tir.nodes import calls_in, operator_of, tensor_class  # noqa: E402
 
 from ....cpu_features import AVX512, skip_unless_runs  # noqa: E402
 from ....cpu_features import cpu as cpu_of  # noqa: E402
@@ -175,3 +176,23 @@ def test_only_planned_networks_are_rewritten(nets: Any, target: Any) -> None:
 
 def _operators(mod: Any) -> set[str]:
     return {operator_of(call) for call in calls_in(mod)}
+
+
+@pytest.mark.parametrize(("kind", "largest"), [("float16", 1e-3), ("bfloat16", 8e-3)])
+@pytest.mark.parametrize("name", ["silu", "gelu", "tanh"])
+def test_halves_are_computed_in_float32(name: str, kind: str, largest: float) -> None:
+    skip_unless_runs(AVX512)
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", tensor_class()((4, 96), kind))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            result = builder.emit_output(getattr(op if name == "tanh" else op.nn, name)(x))
+        builder.emit_func_output(result)
+    target = cpu_of(AVX512)
+    module = prepare(builder.get(), target, layout="auto")
+    values = np.linspace(-6, 6, 384, dtype="float32").reshape(4, 96).astype(kind)
+    machine = relax.VirtualMachine(tvm.compile(module, target=target), tvm.cpu())
+    found = machine["main"](tvm.runtime.tensor(values)).numpy().astype("float64")
+    exact = EXACT[name](values.astype("float64"))
+    assert (abs(found - exact) <= largest * np.maximum(abs(exact), 0.1)).all()
+    assert any(f"T_{name}" in str(function) for function in module.functions.values())
