@@ -10,7 +10,6 @@ from tvm import te
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.kernel_calls import Kernels, rewritten
-from tunehub.graph.simplify import NARROW
 from tunehub.kernels.te.fast_math import erf, exp, gelu, gelu_tanh, quarter_power, sigmoid, silu, softmax, tanh
 from tunehub.tir.nodes import (
     bound_value,
@@ -36,6 +35,7 @@ def fast_math(mod: IRModule, _context: PassContext) -> IRModule:
     return rewritten(_FastMathRewriter(mod), mod)
 
 
+_HALVES = ("float16", "bfloat16")
 _ELEMENTWISE: dict[str, Callable[[Any], Any]] = {
     "relax.exp": exp,
     "relax.erf": erf,
@@ -60,7 +60,7 @@ class _FastMathRewriter(PyExprMutator):  # type: ignore[misc]
             return call
         data, shape = call.args[0], shape_of(call.args[0])
         dtype = str(tensor_type(data).dtype)
-        if not shape or (dtype != "float32" and not (dtype in NARROW and name in _ELEMENTWISE)):
+        if not shape or (dtype != "float32" and not (dtype in _HALVES and name in _ELEMENTWISE)):
             return call
         if name == "relax.nn.softmax":
             axis = int(call.attrs.axis) % len(shape)
