@@ -280,14 +280,14 @@ def _print(rows: Sequence[RuntimeRow], left_out: Mapping[str, str]) -> None:
             row.name if row.version is None else f"{row.name} ({_WITH.get(row.name, '')}{row.version})",
             _ms(row.median_s),
             _ms(row.p95_s),
-            f"{row.median_s / ours:.3g}" if row.median_s and ours else "",
+            f"{ours / row.median_s:.3g} of its time" if row.median_s and ours and row is not rows[0] else "",
             "" if row.load_s is None else f"{row.load_s:.2f}",
             "" if row.difference is None else f"{row.difference:.1e}",
             str(row.runs),
         )
         for row in rows
     ]
-    headings = ("RUNTIME", "MEDIAN ms", "95 % ms", "OF TUNEHUB'S", "READY AFTER s", "DIFFERENCE", "RUNS")
+    headings = ("RUNTIME", "MEDIAN ms", "95 % ms", "TUNEHUB TAKES", "READY AFTER s", "DIFFERENCE", "RUNS")
     print_table(headings, cells, empty="")
     for row in rows:
         if row.error is not None:

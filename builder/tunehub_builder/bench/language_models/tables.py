@@ -11,7 +11,7 @@ from tunehub._files.atomic import create_file
 from tunehub_builder.bench.language_models.measuring import LanguageComparison, LanguageRow
 from tunehub_builder.bench.language_models.runtimes import OURS
 
-HEADINGS = ("RUNTIME", "WHAT", "MEDIAN ms", "TOKENS/s", "OF TUNEHUB'S", "GB/s READ", "OF BANDWIDTH", "DIFFERENCE")
+HEADINGS = ("RUNTIME", "WHAT", "MEDIAN ms", "TOKENS/s", "TUNEHUB TAKES", "GB/s READ", "OF BANDWIDTH", "DIFFERENCE")
 _OURS, _OTHERS = "#1f77b4", "#9aa5b1"
 
 
@@ -94,6 +94,8 @@ def _what(row: LanguageRow) -> str:
 
 
 def _share(row: LanguageRow, rows: Sequence[LanguageRow]) -> str:
-    """Its time over tunehub's."""
+    """Tunehub's time over that of another runtime."""
     ours = next((each for each in rows if each.runtime == OURS and _what(each) == _what(row)), None)
-    return "" if ours is None or ours.error or row.error else f"{row.seconds / ours.seconds:.3g}"
+    if ours is None or ours is row or ours.error or row.error:
+        return ""
+    return f"{ours.seconds / row.seconds:.3g} of its time"
