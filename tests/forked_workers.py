@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -57,10 +58,14 @@ _FORKS = _Forks()
 
 @contextmanager
 def forked_workers() -> Iterator[None]:
-    """While it lasts, workers whose output nobody keeps are forks. What is given a launcher of its own uses that."""
+    """While it lasts, workers are forks, and nobody keeps what they print: a log of theirs stays empty. What is given a
+    launcher of its own uses that."""
 
     def launcher(*, log: Any = None, **more: Any) -> Launcher:
-        return _FORKS if log in (None, os.devnull) else NewInterpreter(log=log, **more)
+        if more:
+            return NewInterpreter(log=log, **more)
+        Path(log or os.devnull).open("ab").close()
+        return _FORKS
 
     with (
         patch.object(process, "NewInterpreter", launcher),

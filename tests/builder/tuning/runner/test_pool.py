@@ -7,9 +7,12 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from tunehub.compiler.workers import process
+from tunehub.compiler.workers.fork_server import NewInterpreter
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.runner.messages import RunnerResult
 from tunehub_builder.tuning.runner.pool import PoolOptions, Worker, WorkerPool
@@ -22,7 +25,8 @@ pytestmark = pytest.mark.slow
 def pool(target: dict[str, Any], task: TaskEntry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
     log = tmp_path_factory.mktemp("pool") / "log"
     options = PoolOptions(workers=1, threads=1, build_limit_s=20, measure_limit_s=20, log=str(log))
-    with WorkerPool(options, target) as pool:
+    # Their output is looked at, and one is killed by its number.
+    with patch.object(process, "NewInterpreter", NewInterpreter), WorkerPool(options, target) as pool:
         pool.add_task(task.exact, task.module)
         yield pool
 
