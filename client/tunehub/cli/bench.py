@@ -14,6 +14,7 @@ import click
 
 from tunehub.cli.compile import (
     check_output,
+    check_replaced,
     compiled,
     ending_cleanly,
     print_compiled,
@@ -238,6 +239,7 @@ def _compiled(
     from tunehub_builder.bench.models import network_of
 
     check_output(path, "--output", SUFFIX)
+    check_replaced(path, None, model.name, "delete it, or give another --output")
     with step_display() as show:
         clock = started(show)
         read = imported(opened(model, shapes, dims))

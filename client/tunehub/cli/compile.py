@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tunehub.deploy.compiling import CompiledLibrary, StepClock
     from tunehub_builder.networks import ImportedModel
 
+_FORCE = "give another --output, or --force to replace it"
 _STEPS = {
     "import": "reading the model",
     "registries": "looking for records",
@@ -46,8 +47,13 @@ _STEPS = {
 @click.command("compile")
 @click.argument("model", metavar="MODEL|FOLDER", type=click.Path(path_type=Path))
 @click.option(
-    "--output", "-o", type=click.Path(path_type=Path), metavar="FILE.so", help="The library.  [the model's name, here]"
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    metavar="FILE.so",
+    help="The library.  [the model's name and, where one is given, the target's, here]",
 )
+@click.option("--force", is_flag=True, help="Replace FILE.so also where it is another model's, or for another target.")
 @target_option
 @shape_option
 @dim_option
@@ -77,6 +83,7 @@ _STEPS = {
 def compile_model(
     model: Path,
     output: Path | None,
+    force: bool,
     shapes: Sequence[str],
     dims: Sequence[str],
     specialize: Sequence[str],
@@ -93,7 +100,8 @@ def compile_model(
 
     It needs TVM's runtime to load, not tunehub (docs/deploy.md), and says what it takes: see `tunehub run`.
     """
-    path = output or Path(f"{model.resolve().name if model.is_dir() else model.stem}{SUFFIX}")
+    require_relax_for("compile")
+    path = output or _own_name(model, options["target"])
     chosen = {"registry": registry or None, "strict": strict or None, **options}
     sizes = named_numbers("--specialize", specialize, "NAME=1,8")
     check_output(path, "--output", SUFFIX)
@@ -101,7 +109,8 @@ def compile_model(
         check_output(report, "--report")
     if weights is not None:
         check_output(weights, "--weights", ".safetensors")
-    require_relax_for("compile")
+    if not force:
+        check_replaced(path, options["target"], None if model.is_dir() else model.name, _FORCE)
     if model.is_dir():
         if shapes or dims or sizes:
             raise click.UsageError(
@@ -142,6 +151,24 @@ def compiled(read: ImportedModel, model: Path, path: Path, clock: StepClock, **o
     return compile_library(read.module, path, clock=clock, outputs=read.outputs, source=model, **options)
 
 
+def _own_name(model: Path, target: str | None) -> Path:
+    """The library's, of a model and the target that was asked for. Raises UnknownTargetError."""
+    name = model.resolve().name if model.is_dir() else model.stem
+    if target is None:
+        return Path(f"{name}{SUFFIX}")
+    from tunehub.target.descriptors import as_tvm_target, descriptor_of
+
+    return Path(f"{name}-{descriptor_of(as_tvm_target(target)).name}{SUFFIX}")
+
+
+def check_replaced(path: Path, target: str | None, source: str | None, remedy: str) -> None:
+    """Raise LibraryError where `path` is another model's library, or for another target than this."""
+    from tunehub.deploy.library import check_replaceable
+    from tunehub.target.descriptors import as_tvm_target
+
+    check_replaceable(path, as_tvm_target(target), source, remedy)
+
+
 def check_output(path: Path, option: str, suffix: str = "") -> None:
     """Raise LibraryError unless a file of this name can be written."""
     from tunehub.deploy.library import check_writable
@@ -157,6 +184,8 @@ def check_output(path: Path, option: str, suffix: str = "") -> None:
 
 def print_compiled(model: Path, made: CompiledLibrary, *, kept: bool = True) -> None:
     """What was made, for people; `kept`: they can run it."""
+    from tunehub.deploy.library import runs_here
+
     report = made.report
     seconds = ", ".join(f"{name} {taken:.1f}" for name, taken in made.seconds.items())
     total = sum(made.seconds.values())
@@ -174,8 +203,13 @@ def print_compiled(model: Path, made: CompiledLibrary, *, kept: bool = True) -> 
     say(f"{place}: {plain_size(made.bytes)}; the model's weights are {plain_size(made.weight_bytes)}")
     for title, specs in (("takes", made.interface.inputs), ("gives", made.interface.outputs)):
         say(f"{title} {', '.join(map(str, specs))}")
-    if kept:
+    if kept and runs_here(made.interface):
         say("", f"run it: tunehub run {made.path}")
+    elif kept:
+        say(
+            "",
+            f"it is for {report.target}, not for this machine: copy it there, and `tunehub run {made.path.name}`",
+        )
 
 
 def as_plain(made: CompiledLibrary) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import mmap
 import os
 import re
 import shutil
 import struct
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +17,14 @@ from tunehub._files.atomic import create_file
 from tunehub.deploy.interface import FUNCTION, Interface, check_sound, decoded
 from tunehub.exceptions import LibraryError, LinkError, last_line
 from tunehub.target.features import extensions, llvm_features_of_text, not_in
-from tunehub.target.host import cpu_features, machine_arch
+from tunehub.target.host import cpu_features, gpu_descriptor, machine_arch
+from tunehub_registry.printable import plain
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tunehub.graph.types import Executable
+    from tunehub.target.types import Target
     from tunehub.tir.types import DeviceTensor, Object
 
     Arrays = Mapping[str, npt.NDArray[Any]]
@@ -30,6 +35,8 @@ _COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
 _FULL = "No space left on device"
 _OTHER_MACHINE = "compile the model on this machine, or with --target for it (`tunehub compile MODEL --target …`)"
 _SM = re.compile(r"sm_(\d+)([af]?)")
+_BEGINNING, _MOST_BYTES = b'{"inputs":', 1 << 20  # of an interface, as msgspec writes it
+_MACHINE = ("kind", "mcpu", "mtriple", "mattr", "model", "arch")  # of TVM's targets
 _DEVICES = {"llvm": "cpu", "c": "cpu"}  # the others are called as their target
 
 
@@ -90,6 +97,48 @@ def check_writable(path: Path, option: str) -> None:
     except OSError as error:
         reason = "its folder does not exist" if not path.parent.is_dir() else error.strerror or str(error)
         raise LibraryError(path, reason, place=option, remedy=remedy) from None
+
+
+def check_replaceable(path: Path, target: Target, source: str | None, remedy: str) -> None:
+    """Raise LibraryError where the file `path` is there, and is no library of the model's file `source` for `target`.
+    `source` None is a language model's folder, of which libraries say nothing."""
+    if not path.exists():
+        return
+    found = stated_interface(path)
+    if found is None:
+        reason = None if source is None else "is there, and is no library of a model's file"
+    elif found.source != source:
+        reason = f"is the library of {found.source}"
+    else:
+        here, there = _machine(str(target)), _machine(found.target)
+        reason = None if here == there else f"is the library for {there}, not for {here}"
+    if reason is not None:
+        raise LibraryError(path, plain(reason), place="--output", remedy=remedy)
+
+
+def stated_interface(path: Path) -> Interface | None:
+    """What a library says of itself, read from its bytes: nothing of it runs, so that it may be for any machine.
+    None for other files. Raises OSError."""
+    with path.open("rb") as stream, suppress(ValueError, RecursionError, LibraryError):  # an empty file has no map
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            at = data.find(_BEGINNING)
+            text = data[at : at + _MOST_BYTES].decode(errors="replace") if at >= 0 else ""
+        return decoded(json.dumps(json.JSONDecoder().raw_decode(text)[0]).encode(), path)
+    return None
+
+
+def runs_here(interface: Interface) -> bool:
+    """Whether this machine has what a library is for."""
+    return _lacking(interface) is None if interface.device in _DEVICES else gpu_descriptor() is not None
+
+
+def _machine(target: str) -> str:
+    """What code is generated for, of a target of TVM's in JSON: without what a user may change of it at no harm."""
+    try:
+        config = json.loads(target)
+        return ", ".join(f"{key} {config[key]}" for key in _MACHINE if config.get(key))
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return target
 
 
 class Library:

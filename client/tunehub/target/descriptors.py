@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 _NAMED = re.compile(r"([a-z0-9][a-z0-9._]*)-([A-Za-z0-9][A-Za-z0-9._-]*)")
 _CPU_KINDS = frozenset({"llvm", "c"})
-_NOT_DETECTED = "sm_50"  # what TVM up to 0.19 writes into every CUDA target where it finds no GPU
+_NOT_DETECTED = "sm_50"  # what TVM writes into a CUDA target where it finds no GPU
+_CUDA_REMEDY = """name the model, such as 'cuda-h100', or the architecture, as {"kind": "cuda", "arch": "sm_90"}"""
 _TARGET_REMEDY = (
     'give a TVM target, a dict or JSON such as {"kind": "llvm", "mcpu": "znver5"}, a package name such as '
     "'llvm-znver5' or 'cuda-h100', or nothing for this machine's CPU; `tunehub list` shows the packages"
@@ -70,7 +71,12 @@ def as_tvm_target(target: object) -> Any:
         named = _NAMED.fullmatch(target)
         if named is not None and named[1] in ("llvm", "cuda"):
             return _tvm_target(_config_of_name(named[1], named[2]), target)
-    return target if isinstance(target, tvm.target.Target) else _tvm_target(target, target)
+    if isinstance(target, tvm.target.Target):
+        return target
+    found = _tvm_target(target, target)
+    if found.attrs.get("arch") == _NOT_DETECTED and "arch" not in str(target) and gpu_descriptor() is None:
+        raise UnknownTargetError(target, "names no architecture, and TVM finds no CUDA GPU here", remedy=_CUDA_REMEDY)
+    return found
 
 
 def missing_mcpu(target: object) -> str | None:
@@ -96,7 +102,7 @@ def _from_text(text: str) -> TargetDescriptor:
     if stripped == "cuda":
         gpu = gpu_descriptor()
         if gpu is None:
-            raise UnknownTargetError(text, "TVM finds no CUDA GPU here", remedy="name the model, such as 'cuda-h100'")
+            raise UnknownTargetError(text, "names no architecture, and TVM finds no CUDA GPU here", remedy=_CUDA_REMEDY)
         return gpu
     named = _NAMED.fullmatch(stripped)
     if named is not None and named[1] in ("llvm", "cuda"):

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tunehub.deploy.library import stated_interface
+
 from ...tiny_networks import tiny_mobilenet
 
 onnx = pytest.importorskip("onnx")
@@ -65,6 +67,47 @@ def test_a_model_becomes_a_library_that_runs(run: Any, here: Path) -> None:
     with np.load("y.npz") as found:
         (array,) = found.values()
     assert np.allclose(array, expected, atol=1e-5)
+
+
+def test_a_library_is_named_by_the_target_and_replaces_no_library_of_another_target_or_model(
+    run: Any, here: Path, product: Path
+) -> None:
+    network = tiny_mobilenet()
+    onnx.save(network.onnx_model(), "tiny.onnx")
+    assert run("compile", "tiny.onnx").code == 0
+    other = run("compile", "tiny.onnx", "--target", "llvm-skylake-avx512")
+    assert other.code == 0, other.err
+    assert {path.name for path in here.glob("*.so")} == {"tiny.so", "tiny-llvm-skylake-avx512.so"}
+    before = Path("tiny.so").read_bytes()
+    for arguments, reason in (
+        (["tiny.onnx", "-o", "tiny.so", "--target", "llvm-skylake-avx512"], "is the library for kind llvm, mcpu "),
+        ([product, "-o", "tiny.so"], "is the library of tiny.onnx"),
+    ):
+        refused = run("compile", *arguments)
+        assert refused.code == 2 and "tiny.so" in refused.err and reason in refused.err, refused
+        assert "give another --output, or --force" in refused.err
+        assert Path("tiny.so").read_bytes() == before
+    Path("foreign.so").write_bytes(b"not ours")
+    assert "is no library of a model's file" in run("compile", product, "-o", "foreign.so").err
+    assert "delete it, or give another --output" in run("bench", product, "--dim", "batch=1", "-o", "foreign.so").err
+    assert run("compile", "tiny.onnx", "-o", "tiny.so").code == 0
+    assert run("compile", product, "-o", "tiny.so", "--force").code == 0
+
+
+def test_a_library_for_a_gpu_is_built_for_the_architecture_that_was_asked_for(
+    run: Any, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunehub.target.descriptors.gpu_descriptor", lambda: None)
+    monkeypatch.setattr("tunehub.deploy.library.gpu_descriptor", lambda: None)
+    onnx.save(tiny_mobilenet().onnx_model(), "tiny.onnx")
+    for nowhere in ("cuda", '{"kind": "cuda"}'):
+        refused = run("compile", "tiny.onnx", "--target", nowhere)
+        assert refused.code == 2 and "TVM finds no CUDA GPU here" in refused.err and "cuda-h100" in refused.err, refused
+    made = run("compile", "tiny.onnx", "--target", '{"kind": "cuda", "arch": "sm_90"}')
+    assert made.code == 0, made.err
+    assert "tiny-cuda-sm_90.so" in made.out and "run it:" not in made.out and "copy it there" in made.out
+    found = stated_interface(here / "tiny-cuda-sm_90.so")
+    assert found is not None and (found.device, found.arch) == ("cuda", "sm_90")
 
 
 def test_an_open_dimension_stays_open_and_runs_at_any_size(run: Any, product: Path) -> None:
