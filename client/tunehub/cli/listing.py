@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,6 +27,8 @@ from tunehub_registry.printable import plain
 
 if TYPE_CHECKING:
     from tunehub_registry.package import Package
+
+PACKAGE_SUFFIX = ".tunepkg"
 
 
 @click.command("list")
@@ -48,11 +52,16 @@ def list_packages(target: str | None, registry: Sequence[str], as_json: bool) ->
 
 
 @click.command()
-@click.argument("package", metavar="NAME[==VERSION]")
+@click.argument("package", metavar="NAME[==VERSION]|FILE.tunepkg")
 @registry_option
 @json_option
 def show(package: str, registry: Sequence[str], as_json: bool) -> None:
     """Show what a package holds and how it was made (the newest version that is not yanked, by default)."""
+    if package.endswith(PACKAGE_SUFFIX):
+        with registry_errors():
+            found = describe_file(Path(package))
+        print_json(found) if as_json else _print_description(found)
+        return
     require = parse_versions(package, "NAME[==VERSION]")
     if require.name is None:
         raise RequirementError(
@@ -104,23 +113,55 @@ def _attestations(item: Published, cache: BlobCache, trust: TrustStore) -> dict[
 
 def describe(item: Published, cache: BlobCache) -> dict[str, Any]:
     """Everything that a package says of itself. Raises PackageUnusableError or RegistryUnreadableError."""
-    import msgspec
-
     from tunehub_registry.exceptions import RegistryError
-    from tunehub_registry.package import EVIDENCE, open_package
 
     sha256 = item.entry.sha256
     blob = cache.blob_path(sha256)
     try:
         sound = is_sound(blob, sha256)
         data = blob if sound else fetch_verified(sha256, lambda: item.registry.fetch_package(item.entry))
-        with open_package(data, source=item.entry.file) as package:
-            evidence = _evidence(package) if EVIDENCE in package.names else {"records": {}, "networks": []}
-            manifest: dict[str, Any] = msgspec.to_builtins(package.manifest)
+        contents = _contents(data, item.entry.file)
     except (RegistryError, HashMismatchError) as error:
         text = f"{item.name} {item.entry.version} from {item.registry.address}: {error}"
         raise PackageUnusableError(text, remedy="the registry has to publish it again") from error
-    return {**_row(item), "manifest": manifest, "evidence": evidence}
+    return {**_row(item), **contents}
+
+
+def describe_file(path: Path) -> dict[str, Any]:
+    """As `describe`, of a file that no registry has. Raises FormatError, and ClickException where none is."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise click.ClickException(
+            f"{path}: {error.strerror or error}; give a file that `tunehub pack` wrote"
+        ) from None
+    contents = _contents(path, str(path))
+    manifest = contents["manifest"]
+    sets = manifest["record_sets"]
+    return {
+        "name": manifest["name"],
+        "version": manifest["version"],
+        "tvm": [item["tvm"] for item in sets],
+        "tuners": [item["tuner"] for item in sets],
+        "size": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+        **dict.fromkeys(("published", "yanked", "successor", "attestations")),
+        "documents": [],
+        "license": manifest["license"] or None,
+        "registry": str(path),
+        **contents,
+    }
+
+
+def _contents(data: Path | bytes, source: str) -> dict[str, Any]:
+    """The manifest and a summary of the evidence. Raises FormatError."""
+    import msgspec
+
+    from tunehub_registry.package import EVIDENCE, open_package
+
+    with open_package(data, source=source) as package:
+        evidence = _evidence(package) if EVIDENCE in package.names else {"records": {}, "networks": []}
+        return {"manifest": msgspec.to_builtins(package.manifest), "evidence": evidence}
 
 
 def _evidence(package: Package) -> dict[str, Any]:

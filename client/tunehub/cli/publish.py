@@ -253,4 +253,4 @@ def _report(name: str, entry: ShardEntry, as_json: bool) -> None:
     if as_json:
         print_json({"name": name, "version": entry.version, "yanked": entry.yanked})
     else:
-        say(f"{name} {entry.version}: {'not yanked' if entry.yanked is None else f'yanked: {entry.yanked}'}")
+        say(f"{name} {entry.version}: {'no longer yanked' if entry.yanked is None else f'yanked: {entry.yanked}'}")

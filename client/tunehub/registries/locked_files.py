@@ -12,7 +12,7 @@ from tunehub.registries.embedded import EMBEDDED, embedded_registry
 from tunehub.registries.servers import reserved
 from tunehub_registry.document import Document
 from tunehub_registry.lock import LockedPackage
-from tunehub_registry.stores.open import is_folder, open_store, split_unsigned
+from tunehub_registry.stores.open import UnsupportedAddressError, is_folder, open_store, split_unsigned
 from tunehub_registry.stores.port import (
     AccessDeniedError,
     Deadline,
@@ -102,7 +102,7 @@ def download_verified(
             reason = f"its sha256 is not the one in the lock, {pin.sha256}"
         except StoreError as error:
             reason = f"{error.path}: {error.reason}" if error.path else error.reason
-            reason += f" ({error.remedy})" if isinstance(error, AccessDeniedError) else ""
+            reason += f" ({error.remedy})" if isinstance(error, AccessDeniedError | UnsupportedAddressError) else ""
         failures.append(Failure(address=place.address, reason=reason))
     return None, failures
 

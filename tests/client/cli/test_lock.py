@@ -154,6 +154,18 @@ def test_a_lock_that_contradicts_itself_is_refused_with_file_place_and_remedy(
         assert "restore the file from version control" in result.err
 
 
+def test_a_lock_of_a_bucket_without_boto3_says_what_to_install(
+    run: Any, registry: RegistryFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.publish(version="0.3.0")
+    assert run("lock", "llvm-znver5", *TVM, "--registry", registry.root).code == 0
+    path, folder = Path("tunehub.lock"), registry.root.as_uri()
+    path.write_text(path.read_text().replace(folder, "s3://bucket").replace(str(registry.root), "s3://bucket"))
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    result = run("sync", "--frozen")
+    assert result.code != 0 and "pip install 'tunehub[s3]'" in result.err, result
+
+
 def test_a_specifier_alone_is_for_the_targets(run: Any, registry: RegistryFolder) -> None:
     registry.publish(version="0.1.0")
     registry.publish(version="0.2.0")

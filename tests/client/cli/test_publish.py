@@ -97,11 +97,22 @@ def test_a_signed_registry_from_keys_to_yank(registry: Run, tmp_path: Path) -> N
     other = write_package(tmp_path / "c.tunepkg", "0.1.0", content=b"{} \n")
     assert "never changes" in registry("publish", "reg", other, code=1).output
     assert "yanked: slow" in registry("yank", "reg", "llvm-znver5==0.1.0", "--reason", "slow").output
-    assert "not yanked" in registry("unyank", "reg", "llvm-znver5==0.1.0").output
+    assert "llvm-znver5 0.1.0: no longer yanked" in registry("unyank", "reg", "llvm-znver5==0.1.0").output
     assert "no version 9" in registry("yank", "reg", "llvm-znver5==9", "--reason", "x", code=1).output
     assert "NAME==VERSION" in registry("yank", "reg", "llvm-znver5", "--reason", "x", code=2).output
     listed = json.loads(registry("list", "--registry", str(tmp_path / "reg"), "--json").output)
     assert [item["version"] for item in listed["packages"]] == ["0.2.0", "0.1.0"]
+
+
+def test_a_package_is_shown_by_its_file_before_it_is_published(run: Run, tmp_path: Path) -> None:
+    path = write_package(tmp_path / "a.tunepkg")
+    text = run("show", path).output
+    assert text.startswith("llvm-znver5 0.1.0 (") and path in text and "records: 1 of meta_schedule" in text
+    found = json.loads(run("show", path, "--json").output)
+    assert (found["name"], found["version"], found["registry"]) == ("llvm-znver5", "0.1.0", path)
+    assert "give a file that `tunehub pack` wrote" in run("show", "none.tunepkg", code=1).output
+    Path(path).write_bytes(b"PK")
+    assert "a.tunepkg" in run("show", path, code=1).output
 
 
 def test_aliases_that_do_not_count_are_said_to_who_publishes_them(registry: Run, tmp_path: Path) -> None:
