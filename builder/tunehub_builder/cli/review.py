@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from tunehub.target.tvm_releases import TVMRelease
     from tunehub_builder.review.releases import OtherReleases
     from tunehub_builder.review.review import ReviewedFor
+    from tunehub_registry.review import ReviewCheck
+
+_SHOWN = 50  # findings of a check
 
 
 @click.command()
@@ -62,10 +66,20 @@ def review(
         print_json(json.loads(data))
     else:
         for check in found.checks:
-            say(f"{check.verdict:8} {check.name}: {check.reason}")
+            for line in check_lines(check):
+                say(line)
         say(f"{folder}: {found.state}")
     if found.state != "verified":
         raise SystemExit(1)
+
+
+def check_lines(check: ReviewCheck) -> Iterator[str]:
+    """A check for people: its verdict and reason, and where it found several things, each on a line of its own."""
+    yield f"{check.verdict:8} {check.name}: {check.reason}"
+    if len(check.findings) > 1:
+        yield from (f"         {item.where}: {item.reason}" for item in check.findings[:_SHOWN])
+    if len(check.findings) > _SHOWN:
+        yield f"         and {len(check.findings) - _SHOWN} more, which --json prints"
 
 
 def _place(address: str, root_file: Path | None, role: str | None) -> ReviewedFor:

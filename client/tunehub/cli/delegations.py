@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from securesystemslib.signer import Signer
 
     from tunehub_registry.publishing.administration import Administration
+    from tunehub_registry.trust.metadata import Publisher
 
 
 @click.command()
@@ -77,15 +78,23 @@ def delegate(
         online = online_key_if_any(online_key)
         administration = _administration(store, root_file, online)
         if remove:
-            lost = administration.remove(publisher, signers)
+            lost, replaced = administration.remove(publisher, signers), None
             end = "disappeared" if online else "will disappear"
             text = f"{publisher} removed; {', '.join(lost) or 'no name'} {end}"
         else:
             lost = ()
-            _delegate(administration, publisher, keys, threshold, names, signers, reviewed=reviewed)
+            before = _delegate(administration, publisher, keys, threshold, names, signers, reviewed=reviewed)
+            replaced = None if before is None else _as_text(before)
             text = f"{publisher} may publish {', '.join(names)}{'' if online else ' once the signing job has run'}"
+            text += "" if replaced is None else f"; this replaces {replaced}"
     if as_json:
-        found = {"publisher": publisher, "names": list(names), "removed": remove, "disappeared": list(lost)}
+        found = {
+            "publisher": publisher,
+            "names": list(names),
+            "removed": remove,
+            "disappeared": list(lost),
+            "replaces": replaced,
+        }
         print_json({**found, "proposed": online is None})
     else:
         say(text)
@@ -100,14 +109,24 @@ def _delegate(
     signers: Sequence[Signer],
     *,
     reviewed: bool,
-) -> None:
+) -> Publisher | None:
+    """What the publisher was before, where that changes. Raises UsageError and RoleError."""
     from tunehub_registry.trust.keys import load_public_key
     from tunehub_registry.trust.metadata import Grant, Publisher
 
     if not keys:
         raise click.UsageError("give the publisher's public key: --key FILE.pub")
     grant = Grant(keys=tuple(map(load_public_key, keys)), threshold=threshold)
-    administration.delegate(Publisher(name=name, patterns=tuple(patterns), grant=grant, reviewed=reviewed), signers)
+    publisher = Publisher(name=name, patterns=tuple(patterns), grant=grant, reviewed=reviewed)
+    return administration.delegate(publisher, signers)
+
+
+def _as_text(publisher: Publisher) -> str:
+    """What a publisher was allowed, and by which keys."""
+    grant = publisher.grant
+    keys = ", ".join(key.keyid for key in grant.keys)
+    reviewed = ", reviewed packages only" if publisher.reviewed else ""
+    return f"{', '.join(publisher.patterns)} by {grant.threshold} of the keys {keys}{reviewed}"
 
 
 @click.command()

@@ -54,16 +54,20 @@ class Administration:
         self._reader = writer.reader
         self._retry = retry
 
-    def delegate(self, publisher: Publisher, targets_keys: Sequence[Signer]) -> None:
-        """Let a publisher publish names, or give a known one other keys, threshold or patterns.
+    def delegate(self, publisher: Publisher, targets_keys: Sequence[Signer]) -> Publisher | None:
+        """Let a publisher publish names, or give a known one other keys, threshold or patterns: returns what it was
+        before, None for a new one and for one that stays as it is.
 
         Raises RoleError for patterns that overlap another publisher's, for a name that a removed publisher had, when
         published names would be left out or the published metadata is not signed by enough of the new keys.
         """
 
+        found: list[Publisher | None] = []  # by the first attempt: later ones may see its own commit
+
         def attempt() -> None:
             state, before = self._read()
             known = rules.publishers_of(before.head)
+            found.append(known.get(publisher.name))
             if known.get(publisher.name) == publisher:
                 return
             rules.check_no_overlap(known.values(), publisher)
@@ -71,6 +75,7 @@ class Administration:
             self._commit_publishers(state, before, {**known, publisher.name: publisher}, targets_keys)
 
         self._persist(attempt)
+        return None if found[0] == publisher else found[0]
 
     def remove(self, name: str, targets_keys: Sequence[Signer]) -> tuple[str, ...]:
         """Take a publisher's names away from it; returns those that disappear from the registry.

@@ -7,9 +7,11 @@ from typing import Any, cast
 
 import pytest
 
+from tunehub_builder.cli.review import check_lines
 from tunehub_builder.review.contents import SubmittedContents
 from tunehub_builder.review.rules import PublishedRecords, digests_of, notes_beside, replayed_findings
 from tunehub_registry.evidence import NetworkEvidence
+from tunehub_registry.review import ReviewCheck, ReviewFinding
 from tunehub_registry.template_record import TemplateRecord
 
 pytestmark = pytest.mark.fast
@@ -43,3 +45,15 @@ def test_what_gets_lost_or_slower_is_said() -> None:
     gone, slower = notes_beside(submitted(record("a"), tuned_s=1.1), "0.2.0", PUBLISHED)
     assert gone.reason == "1 of its 2 records are left out"
     assert (slower.where, slower.reason) == ("net", "takes 1.10 times as long as with 0.2.0")
+
+
+def test_a_review_for_people_has_every_reason_of_a_check_up_to_fifty() -> None:
+    def shown(count: int) -> list[str]:
+        found = tuple(ReviewFinding(where=f"key {at}", reason="is too fast") for at in range(count))
+        return list(
+            check_lines(ReviewCheck(name="traces", verdict="refused", reason="key 0: is too fast", findings=found))
+        )
+
+    assert shown(1) == ["refused  traces: key 0: is too fast"]
+    assert [line.strip() for line in shown(3)[1:]] == [f"key {at}: is too fast" for at in range(3)]
+    assert len(shown(60)) == 52 and shown(60)[-1].strip() == "and 10 more, which --json prints"

@@ -115,6 +115,17 @@ def test_a_package_is_shown_by_its_file_before_it_is_published(run: Run, tmp_pat
     assert "a.tunepkg" in run("show", path, code=1).output
 
 
+def test_who_delegates_again_is_told_what_that_replaces(registry: Run) -> None:
+    options = ("--key", "acme.pem.pub", *_keys("targets", "online"))
+    same = registry("delegate", "reg", "acme", "--names", "llvm-*", *options).output
+    assert "acme may publish llvm-*" in same and "replaces" not in same
+    keyid = json.loads(registry("key", "show", "acme.pem.pub", "--json").output)["keyid"]
+    changed = registry("delegate", "reg", "acme", "--names", "llvm-znver*", *options).output
+    assert f"acme may publish llvm-znver*; this replaces llvm-* by 1 of the keys {keyid}" in changed
+    found = json.loads(registry("delegate", "reg", "acme", "--names", "llvm-*", *options, "--json").output)
+    assert found["replaces"].startswith("llvm-znver* by 1 of the keys ")
+
+
 def test_aliases_that_do_not_count_are_said_to_who_publishes_them(registry: Run, tmp_path: Path) -> None:
     own = write_package(tmp_path / "a.tunepkg", aliases=("EPYC",))
     assert registry("publish", "reg", own).stderr == ""
