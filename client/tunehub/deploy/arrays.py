@@ -49,7 +49,8 @@ def random_inputs(interface: Interface, sizes: Sizes, seed: int) -> Arrays:
     interface.check_sizes(sizes)
     shapes = {each.name: each.shape_at(sizes) for each in interface.inputs}
     try:
-        return {each.name: random_array(seed, each.name, shapes[each.name], each.dtype) for each in interface.inputs}
+        arrays = {each.name: random_array(seed, each.name, shapes[each.name], each.dtype) for each in interface.inputs}
+        return {each.name: arrays[each.name] * 0 if each.rows == 1 else arrays[each.name] for each in interface.inputs}
     except (MemoryError, ValueError) as error:  # NumPy has arrays of up to 2**63 bytes
         remedy = "give smaller sizes with --dim"
         raise LibraryError(dict(sizes), f"too large: {error}", place="--dim", remedy=remedy) from None
@@ -77,13 +78,26 @@ def read_inputs(path: Path, interface: Interface) -> Arrays:
 
 
 def check_inputs(path: object, found: Mapping[str, npt.NDArray[Any]], interface: Interface) -> None:
-    """Raise LibraryError unless each open dimension has one size in all arrays."""
+    """Raise LibraryError unless each open dimension has one size in all arrays, and indices are of rows that there are:
+    others would read whatever lies in memory."""
     sizes: dict[str, tuple[int, str]] = {}
     for each in interface.inputs:
+        _check_rows(path, each, found[each.name])
         for extent, size in zip(each.shape or (), found[each.name].shape, strict=False):
             if isinstance(extent, str) and sizes.setdefault(extent, (size, each.name))[0] != size:
                 other, name = sizes[extent]
                 raise _wrong(path, f"{extent!r} is {other} in {name!r} and {size} in {each.name!r}")
+
+
+def _check_rows(path: object, spec: TensorSpec, array: npt.NDArray[Any]) -> None:
+    if spec.rows is None or not array.size:
+        return
+    least, most = int(array.min()), int(array.max())
+    if least < -spec.rows or most >= spec.rows:
+        wrong = most if most >= spec.rows else least
+        reason = f"array {spec.name!r} has {wrong}, which is no row of a table of {spec.rows}"
+        remedy = f"give values from {-spec.rows} to {spec.rows - 1}"
+        raise LibraryError(path, reason, place=_PLACE, remedy=remedy)
 
 
 def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:

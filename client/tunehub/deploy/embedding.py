@@ -13,6 +13,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from tunehub.deploy.index_limits import index_limits
 from tunehub.deploy.interface import FUNCTION, Interface, TensorSpec, encoded
 from tunehub.exceptions import LibraryError
 from tunehub.target.features import all_llvm_features, extensions
@@ -35,10 +36,11 @@ def interface_of(
     are known; `source` is the model's file. Raises LibraryError for a module without a `main` of tensors; OSError."""
     main = _main(mod)
     given = [(str(getattr(each, "name_hint", None) or each.name), tensor_type(each)) for each in main.params]
+    limits = index_limits(main)
     results = _results(main.ret_ty if hasattr(main, "ret_ty") else main.ret_struct_info)
     named = list(outputs) if len(outputs) == len(results) else [f"output_{at}" for at in range(len(results))]
     return Interface(
-        inputs=tuple(_spec(name, kind, "input") for name, kind in given),
+        inputs=tuple(_spec(name, kind, "input", limits.get(at)) for at, (name, kind) in enumerate(given)),
         outputs=tuple(_spec(name, kind, "output") for name, kind in zip(named, results, strict=True)),
         target=str(target),
         device=str(target.kind.name),
@@ -111,7 +113,7 @@ def _results(kind: Type) -> list[Any]:
     return [inner for field in kind.fields for inner in _results(field)] if hasattr(kind, "fields") else [kind]
 
 
-def _spec(name: str, kind: Type, place: str) -> TensorSpec:
+def _spec(name: str, kind: Type, place: str, rows: int | None = None) -> TensorSpec:
     dtype, shape = getattr(kind, "dtype", None), shape_of_type(kind)
     if dtype is None or not hasattr(kind, "ndim"):
         reason = f"is a {type(kind).__name__}, not a tensor"
@@ -119,4 +121,4 @@ def _spec(name: str, kind: Type, place: str) -> TensorSpec:
     extents = (
         None if shape is None else tuple(e if isinstance(e, int) else str(str(e)) for e in shape)
     )  # TVM's texts are of a class of their own
-    return TensorSpec(name=name, dtype=str(dtype), shape=extents)
+    return TensorSpec(name=name, dtype=str(dtype), shape=extents, rows=rows)

@@ -110,6 +110,22 @@ def test_a_library_for_a_gpu_is_built_for_the_architecture_that_was_asked_for(
     assert found is not None and (found.device, found.arch) == ("cuda", "sm_90")
 
 
+@pytest.mark.parametrize("index", [5, -6, 10**9])
+def test_an_index_of_no_row_is_refused_before_it_is_read(run: Any, index: int) -> None:
+    table = numpy_helper.from_array(np.arange(15, dtype="float32").reshape(5, 3), "table")
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, (1, 4))
+    rows = helper.make_tensor_value_info("rows", TensorProto.FLOAT, (1, 4, 3))
+    graph = helper.make_graph([helper.make_node("Gather", ["table", "ids"], ["rows"])], "g", [ids], [rows], [table])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), "rows.onnx")
+    assert run("compile", "rows.onnx").code == 0
+    np.savez("good.npz", ids=np.array([[0, 4, -1, -5]]))
+    assert run("run", "rows.so", "--inputs", "good.npz", "--repeat", 1).code == 0
+    np.savez("bad.npz", ids=np.array([[0, index, 1, 2]]))
+    refused = run("run", "rows.so", "--inputs", "bad.npz")
+    assert refused.code == 2 and f"array 'ids' has {index}, which is no row of a table of 5" in refused.err, refused
+    assert "give values from -5 to 4" in refused.err
+
+
 def test_an_open_dimension_stays_open_and_runs_at_any_size(run: Any, product: Path) -> None:
     made = run("compile", product, "-o", "open.so", "--json").json
     assert made["library"] == "open.so" and made["weight_bytes"] == 80
