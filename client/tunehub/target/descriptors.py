@@ -74,7 +74,8 @@ def as_tvm_target(target: object) -> Any:
     if isinstance(target, tvm.target.Target):
         return target
     found = _tvm_target(target, target)
-    if found.attrs.get("arch") == _NOT_DETECTED and "arch" not in str(target) and gpu_descriptor() is None:
+    states = any(word in str(target) for word in ("arch", "-model="))  # TVM up to 0.19 had texts with a model
+    if found.attrs.get("arch") == _NOT_DETECTED and not states and gpu_descriptor() is None:
         raise UnknownTargetError(target, "names no architecture, and TVM finds no CUDA GPU here", remedy=_CUDA_REMEDY)
     return found
 
