@@ -41,5 +41,5 @@ def test_all_of_the_page_works(
             output = capsys.readouterr()
             assert not stop.value.code, output
             called.append(shlex.split(call)[1])
-    assert called == ["compile", "generate", "generate", "bench"]
+    assert called == ["compile", "compile", "generate", "generate", "generate", "bench"]
     assert (tmp_path / "llm.svg").is_file()

@@ -1,12 +1,13 @@
-"""Schedules of TVM without its checks after each step."""
+"""Schedules of TVM without its checks after each step, and steps of several."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import IRModule, Schedule
+    from tunehub.tir.types import IRModule, LoopRV, Schedule
 
 
 def open_schedule(mod: IRModule) -> Schedule:
@@ -22,6 +23,14 @@ def open_schedule(mod: IRModule) -> Schedule:
     whole = function.body
     own = function.with_body(type(whole)(whole.iter_values, whole.predicate, whole.block))
     return _schedule_type()(tvm.IRModule({"main": own}), debug_mask="none", error_render_level="none")
+
+
+def unroll_and_vectorize(schedule: Schedule, loops: Sequence[LoopRV]) -> None:
+    """Unroll all ``loops`` but the last, which becomes a vector."""
+    *unrolled, vectorized = loops
+    for loop in unrolled:
+        schedule.unroll(loop)
+    schedule.vectorize(vectorized)
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tunehub.kernels.cpu.divisors import divisors
-from tunehub.kernels.cpu.fusion import unroll_and_vectorize
+from tunehub.tir.schedules import unroll_and_vectorize
 from tunehub.tir.versions import COMM_REDUCE, DATA_PAR
 
 _MAX_TILES_IN_REGISTERS = 28

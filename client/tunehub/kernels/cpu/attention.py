@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from tunehub.kernels.cpu import amx, dot_product, pairs
 from tunehub.kernels.cpu.amx import Matrices
 from tunehub.kernels.cpu.base import Machine
-from tunehub.kernels.cpu.fusion import unroll_and_vectorize
 from tunehub.kernels.cpu.lane_sums import sum_lanes
 from tunehub.kernels.cpu.matrix_functions import BY_PAIRS, BY_WORDS, MatrixProduct, multiply_matrices
 from tunehub.kernels.cpu.pair_copies import copy_pairs
@@ -39,7 +38,7 @@ from tunehub.kernels.te.grouped import ATTENTION_WORDS, NARROW, TILES, WORDS, Gr
 from tunehub.kernels.te.integer_attention import BEFORE, INSIDE, QUERY_SUMS, WEIGHT_SUMS
 from tunehub.tir.nodes import blocks_in, integer, main_module, plain_extent
 from tunehub.tir.precision import PRECISION
-from tunehub.tir.schedules import open_schedule
+from tunehub.tir.schedules import open_schedule, unroll_and_vectorize
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target

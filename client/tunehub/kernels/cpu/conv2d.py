@@ -39,13 +39,13 @@ from tunehub.kernels.cpu.fusion import (
     gather_epilogue,
     opened,
     place_pad,
-    unroll_and_vectorize,
     vectorize_epilogue,
 )
 from tunehub.kernels.cpu.instruction import set_groups_apart
 from tunehub.kernels.cpu.register_tile import cost, tiles
 from tunehub.kernels.te.blocked import CONV2D
 from tunehub.kernels.te.grouped import CONV2D_INT8, CONV2D_PAIRS
+from tunehub.tir.schedules import unroll_and_vectorize
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target

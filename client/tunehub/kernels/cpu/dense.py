@@ -24,13 +24,12 @@ from tunehub.kernels.cpu.fusion import (
     finish_rest,
     gather_epilogue,
     opened,
-    unroll_and_vectorize,
 )
 from tunehub.kernels.cpu.instruction import set_groups_apart
 from tunehub.kernels.cpu.register_tile import cost, tiles
 from tunehub.kernels.te.blocked import DENSE
 from tunehub.kernels.te.grouped import DENSE_INT8, DENSE_PAIRS
-from tunehub.tir.schedules import open_schedule
+from tunehub.tir.schedules import open_schedule, unroll_and_vectorize
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target

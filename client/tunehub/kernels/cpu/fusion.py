@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cpu.base import Block, KnobError, anchor_at, is_map
 from tunehub.kernels.te.blocked import FROM_BLOCKED
-from tunehub.tir.schedules import open_schedule
+from tunehub.tir.schedules import open_schedule, unroll_and_vectorize
 
 if TYPE_CHECKING:
     from tunehub.tir.types import BlockRV, IRModule, LoopRV, Schedule
@@ -138,14 +138,6 @@ def place_pad(schedule: Schedule, pad: str | None, how: str, at: LoopRV, *, para
     outer = schedule.fuse(*loops[:3])
     if parallel:
         schedule.parallel(outer)
-
-
-def unroll_and_vectorize(schedule: Schedule, loops: Sequence[LoopRV]) -> None:
-    """Unroll all ``loops`` but the last, which becomes a vector."""
-    *unrolled, vectorized = loops
-    for loop in unrolled:
-        schedule.unroll(loop)
-    schedule.vectorize(vectorized)
 
 
 def vectorize_epilogue(schedule: Schedule, last: BlockRV, rank: int = 5) -> None:

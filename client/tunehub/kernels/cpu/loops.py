@@ -21,11 +21,10 @@ from msgspec import Meta
 from tunehub.kernels.cpu.access import nest_of
 from tunehub.kernels.cpu.base import FLOAT_BYTES, Block, Knobs, Machine, refusing, require, size_of, worth_threads
 from tunehub.kernels.cpu.divisors import divisors
-from tunehub.kernels.cpu.fusion import unroll_and_vectorize
 from tunehub.kernels.cpu.loop_plan import WIDE, Packing, Stage, inline_cheap, stages_of
 from tunehub.kernels.cpu.loop_tiles import tile_choices
 from tunehub.tir.nodes import element_type
-from tunehub.tir.schedules import open_schedule
+from tunehub.tir.schedules import open_schedule, unroll_and_vectorize
 
 if TYPE_CHECKING:
     from tunehub.tir.types import BlockRV, IRModule, LoopRV, PrimExpr, Schedule

@@ -24,10 +24,10 @@ from tunehub.kernels.cpu.base import (
     worth_threads,
 )
 from tunehub.kernels.cpu.divisors import divisors
-from tunehub.kernels.cpu.fusion import inline, unroll_and_vectorize
+from tunehub.kernels.cpu.fusion import inline
 from tunehub.kernels.cpu.lane_sums import sum_lanes
 from tunehub.kernels.te.nt_dense import SUMS, TOTAL
-from tunehub.tir.schedules import open_schedule
+from tunehub.tir.schedules import open_schedule, unroll_and_vectorize
 
 if TYPE_CHECKING:
     from tunehub.tir.types import BlockRV, IRModule, Schedule

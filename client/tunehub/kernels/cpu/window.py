@@ -30,10 +30,10 @@ from tunehub.kernels.cpu.fusion import (
     gather_epilogue,
     opened,
     place_pad,
-    unroll_and_vectorize,
     vectorize_epilogue,
 )
 from tunehub.kernels.cpu.register_tile import vectors_of
+from tunehub.tir.schedules import unroll_and_vectorize
 
 if TYPE_CHECKING:
     from tunehub.tir.types import IRModule, Schedule

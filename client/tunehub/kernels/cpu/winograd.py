@@ -29,10 +29,10 @@ from tunehub.kernels.cpu.base import (
 )
 from tunehub.kernels.cpu.divisors import divisors
 from tunehub.kernels.cpu.dot_product import multiply_integers
-from tunehub.kernels.cpu.fusion import Surroundings, finish_rest, inline, unroll_and_vectorize
+from tunehub.kernels.cpu.fusion import Surroundings, finish_rest, inline
 from tunehub.kernels.cpu.instruction import set_groups_apart
 from tunehub.kernels.te.winograd import BORDER, DATA, PAIR, PRODUCT, RESULT, ROWS, SUMS
-from tunehub.tir.schedules import open_schedule
+from tunehub.tir.schedules import open_schedule, unroll_and_vectorize
 
 if TYPE_CHECKING:
     from tunehub.tir.types import BlockRV, IRModule, LoopRV, Schedule
