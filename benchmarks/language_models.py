@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from benchmarks.shared.bandwidth import read_bandwidth
 from benchmarks.shared.table import Row
@@ -36,18 +37,8 @@ from tunehub_builder.networks import language_models
 
 MODELS: Mapping[str, ModelConfig] = {
     **language_models.MODELS,
-    "0.4b": ModelConfig(
-        family="llama",
-        hidden=896,
-        intermediate=4864,
-        layers=24,
-        heads=14,
-        kv_heads=2,
-        head_dim=64,
-        vocabulary=32000,
-        context=32768,
-        epsilon=1e-6,
-        rope_theta=1000000.0,
+    "0.4b": msgspec.structs.replace(
+        language_models.MODELS["qwen2.5-0.5b"], family="llama", vocabulary=32000, qkv_bias=False, tied=False
     ),
     "tiny": ModelConfig(
         family="llama",
@@ -160,8 +151,6 @@ def run(
 
 
 def _case(model: str, quantization: str, device: str, asked: Asked, layers: int | None) -> LanguageCase:
-    import msgspec
-
     config = MODELS[model] if layers is None else msgspec.structs.replace(MODELS[model], layers=layers)
     longest = max(*asked.prompts, *asked.contexts)
     return LanguageCase(

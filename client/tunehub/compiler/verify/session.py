@@ -38,9 +38,7 @@ _KINDS: tuple[Kind, ...] = ("signed", "negative", "positive")
 _ENOUGH = 2  # kinds of inputs
 _MANY_BYTES, _LONG_S = 64 << 20, 0.1  # of inputs, of a run of the plain schedule: from there on one kind has to do
 _MOST_ELEMENTS = 1 << 22  # of all parameters: larger instances take seconds to compare, and run the same code
-MOST_RUN = (
-    1 << 30
-)  # of all parameters, at sizes that a schedule names: copies and the plain schedule take half a minute
+MOST_RUN = 1 << 30  # of all parameters, at sizes that a schedule names: more take half a minute to copy and run
 _RUNS = 2  # of each: threads that write over each other do not do so every time
 _NO_MEMORY = ("out of memory", "memoryallocation", "bad_alloc", "memoryerror")  # says nothing about a schedule
 

@@ -11,24 +11,21 @@ from tvm import tirx
 
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import WARP
 from tunehub.kernels.cuda.gemm.hopper.kernel import Product, product_of
-from tunehub.kernels.cuda.gemm.hopper.open_bulk import OpenBulkWriter, most_length
-from tunehub.kernels.cuda.gemm.hopper.rule import matmul_in
+from tunehub.kernels.cuda.gemm.hopper.open_bulk import OpenBulkWriter, longest_piece
 from tunehub.kernels.cuda.gemm.hopper.tiles import DEPTH as PANEL
 from tunehub.kernels.cuda.gemm.hopper.tiles import FLOAT
-from tunehub.kernels.cuda.gemm.open_rows import open_matmul
 from tunehub.kernels.cuda.low_batch.taken_apart import TakenApart
 from tunehub.kernels.cuda.low_batch.weights import WORD_BITS
 from tunehub.kernels.cuda.open_function import OpenFunction
 from tunehub.kernels.cuda.packed_gemm.source import PackedSource
 from tunehub.kernels.cuda.packed_gemm.tile import DEPTH, PIECE, STAGED, PackedTile
-from tunehub.kernels.cuda.pieces import NotPiecesError
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.tir.cuda.ptx.barriers import bar_sync_warpgroup
 from tunehub.tir.cuda.ptx.mbarrier import mbarrier_arrive_expect_tx, mbarrier_wait
 from tunehub.tir.cuda.ptx.registers import st_shared_1
 from tunehub.tir.cuda.ptx.tma import tensor_map_encode, tma_load_2d, tma_load_2d_multicast
 from tunehub.tir.cuda.ptx.wgmma import ROW_BYTES, ROWS, WARPGROUP
-from tunehub.tir.nodes import main_module, parameters
+from tunehub.tir.nodes import parameters
 from tunehub.tir.statements import address, allocate, block_of, const, f32, load, loop, sequence, store, when
 from tunehub.tir.versions import UNROLLED
 from tunehub.tir.views import product as extent_of
@@ -49,15 +46,7 @@ def packed_over_all_rows(whole: OpenFunction, apart: TakenApart, tile: PackedTil
 
     Raises NotPiecesError where it is no such product, ValueError where x is no matrix, or what TVM raises.
     """
-    from tvm import s_tir
-
-    found = open_matmul(whole, matmul_in)
-    if found is None or not whole.axes.are_one:
-        raise NotPiecesError("the open axes are not the rows of a product")
-    piece = main_module(s_tir.renew_defs(whole.piece(most_length(whole))["main"]))
-    matmul = matmul_in(piece)
-    if matmul is None:
-        raise NotPiecesError("a piece is of another kind")
+    found, piece, matmul = longest_piece(whole)
     writer = _PackedWriter(product_of(piece, matmul), tile, device, apart)
     body = writer.over(whole, extent_of(wide(whole.axes.extents)) * found.of_one)
     return apart.function.with_body(block_of(apart.function.body, body, "root", []))

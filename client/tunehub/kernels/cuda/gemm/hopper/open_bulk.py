@@ -14,7 +14,7 @@ from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
 from tunehub.kernels.cuda.gemm.hopper.kernel import Product, product_of
 from tunehub.kernels.cuda.gemm.hopper.rule import matmul_in
 from tunehub.kernels.cuda.gemm.matmul import Matmul
-from tunehub.kernels.cuda.gemm.open_rows import open_matmul
+from tunehub.kernels.cuda.gemm.open_rows import OpenMatmul, open_matmul
 from tunehub.kernels.cuda.open_function import OpenFunction
 from tunehub.kernels.cuda.pieces import NotPiecesError
 from tunehub.kernels.devices.device import GpuDevice
@@ -37,14 +37,9 @@ def most_length(whole: OpenFunction) -> int:
     return _MOST_ELEMENTS // max(1, *of_one)
 
 
-def over_all_rows(
-    whole: OpenFunction, tile: BulkTile, device: GpuDevice, writer: type[OpenBulkWriter] | None = None
-) -> PrimFunc:
-    """``whole`` by ``tile`` for up to :func:`most_length` places along its open axis, not checked. ``writer``: of
-    another epilogue.
-
-    Raises NotPiecesError where it is no such product, ValueError where an operand is no matrix, or what TVM raises.
-    """
+def longest_piece(whole: OpenFunction) -> tuple[OpenMatmul, IRModule, Matmul]:
+    """``whole`` as a product, and the function of :func:`most_length` places along its open axis with its own. Raises
+    NotPiecesError where it is no product whose rows the open axes are."""
     from tvm import s_tir
 
     product = open_matmul(whole, matmul_in)
@@ -54,6 +49,18 @@ def over_all_rows(
     matmul = matmul_in(piece)
     if matmul is None:
         raise NotPiecesError("a piece is of another kind")
+    return product, piece, matmul
+
+
+def over_all_rows(
+    whole: OpenFunction, tile: BulkTile, device: GpuDevice, writer: type[OpenBulkWriter] | None = None
+) -> PrimFunc:
+    """``whole`` by ``tile`` for up to :func:`most_length` places along its open axis, not checked. ``writer``: of
+    another epilogue.
+
+    Raises NotPiecesError where it is no such product, ValueError where an operand is no matrix, or what TVM raises.
+    """
+    product, piece, matmul = longest_piece(whole)
     kind = writer or OpenBulkWriter
     own = kind(kind.read(piece, matmul), tile, device)
     body = own.over(whole, extent_of(wide(whole.axes.extents)) * product.of_one)
