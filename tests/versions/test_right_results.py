@@ -93,3 +93,17 @@ def test_convolutions_by_winograds_algorithm() -> None:
         results[winograd] = machine["main"](tvm.runtime.tensor(data)).numpy()
         assert ("winograd" in [each.template for each in hub.report().workloads]) == winograd
     assert np.abs(results[True] - results[False]).max() <= 1e-4 * np.abs(results[False]).max()
+
+
+def test_products_whose_weights_are_inputs_are_read_as_they_lie() -> None:
+    import tunehub
+
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype("float32") for shape in ((4, 256), (64, 256)))
+    target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": 2})
+    mod = net(lambda _, x, w: op.matmul(x, op.permute_dims(w)), x.shape, w.shape)
+    with tunehub.context(target) as hub:
+        machine = relax.VirtualMachine(tvm.compile(mod, target), tvm.cpu())
+    found = machine["main"](*map(tvm.runtime.tensor, (x, w))).numpy()
+    assert [each.template for each in hub.report().workloads] == ["nt_dense"]
+    np.testing.assert_allclose(found, x @ w.T, atol=1e-3)

@@ -13,7 +13,7 @@ from tunehub.tir.symbols import variables_in
 from tunehub.tir.versions import TENSOR_LOAD
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import Buffer, Index, MatchBufferRegion, PrimExpr, SBlockRealize, Stmt
+    from tunehub.tir.types import Buffer, BufferRegion, Index, MatchBufferRegion, PrimExpr, SBlockRealize, Stmt
 
 _INDEX = "int64"
 
@@ -46,12 +46,19 @@ def view(whole: Buffer, part: Buffer, starts: dict[int, PrimExpr]) -> list[Stmt]
 
 def match(part: Buffer, whole: Buffer) -> MatchBufferRegion:
     """For a block in which the buffer ``part`` of known shape is the beginning of ``whole`` along every axis."""
-    from tvm import ir, s_tir, tirx
+    from tvm import ir, tirx
 
     extents = buffer_kind(part).shape
     ranges = [ir.Range.from_min_extent(tirx.const(0, element_type(extent)), extent) for extent in extents]
-    matched = getattr(s_tir, "MatchBufferRegion", None) or tirx.MatchBufferRegion
-    return matched(part, tirx.BufferRegion(whole, ranges))
+    return match_region(part, tirx.BufferRegion(whole, ranges))
+
+
+def match_region(part: Buffer, region: BufferRegion) -> MatchBufferRegion:
+    """For a block in which the buffer ``part`` stands for ``region``."""
+    from tvm import s_tir, tirx
+
+    of_release = s_tir if hasattr(s_tir, "MatchBufferRegion") else tirx  # until 0.26
+    return of_release.MatchBufferRegion(part, region)
 
 
 class Extents:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tunehub.target.tvm_generation import find_tvm
 from tunehub.tir.nodes import blocks_in, buffer_of
 from tunehub.tir.statements import when
+from tunehub.tir.views import match_region
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
@@ -53,13 +54,13 @@ def compute_by(
 
     ``kinds``: shape, element type and name of the sums and of each operand, as buffers on the memory of its regions.
     """
-    from tvm import s_tir, tirx
+    from tvm import tirx
 
     old = schedule.get(block)
     written = old.writes[0]
     regions = [written, *(region for region in old.reads if not buffer_of(region).same_as(buffer_of(written)))]
     buffers = [tirx.decl_buffer(shape, kind, name, offset_factor=1) for shape, kind, name in kinds]
-    matched = [s_tir.MatchBufferRegion(buffer, region) for buffer, region in zip(buffers, regions, strict=True)]
+    matched = [match_region(buffer, region) for buffer, region in zip(buffers, regions, strict=True)]
     body, condition = buffers[0].vstore([0], value(*buffers)), _condition(old)
     body = body if condition is None else when(condition, body)
     new = type(old)(old.iter_vars, old.reads, old.writes, old.name_hint, body, None, [], matched, {})
@@ -82,12 +83,12 @@ def widened(*names: str) -> str:
 
 def strided_match(region: BufferRegion, name: str) -> MatchBufferRegion:
     """A buffer on the memory of ``region``, whose strides are known when TVM has compacted what it lies in."""
-    from tvm import s_tir, tirx
+    from tvm import tirx
 
     shape = [each.extent for each in region.region]
     strides = [tirx.Var(f"{name}_{axis}", "int32") for axis in range(len(shape))]
     buffer = tirx.decl_buffer(shape, buffer_of(region).dtype, name, strides=strides, offset_factor=1)
-    return s_tir.MatchBufferRegion(buffer, region)
+    return match_region(buffer, region)
 
 
 def pointer_to(buffer: Buffer, elements: Index, size: int) -> PrimExpr:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tunehub.kernels.cpu.base import FLOAT_BYTES
 from tunehub.kernels.cpu.instruction import pointer_to
 from tunehub.tir.nodes import buffer_kind, buffer_of
+from tunehub.tir.views import match_region
 
 if TYPE_CHECKING:
     from tunehub.tir.types import BlockRV, Schedule
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 def sum_lanes(schedule: Schedule, block: BlockRV) -> None:
     """Let a function do what ``block`` does: add up all of a row of float32 or int32, its innermost loop."""
-    from tvm import s_tir, tirx
+    from tvm import tirx
 
     around, lanes = schedule.get_loops(block)[-2:]
     count = int(schedule.get(lanes).extent)
@@ -26,7 +27,7 @@ def sum_lanes(schedule: Schedule, block: BlockRV) -> None:
     schedule.annotate(around, "pragma_import_llvm", imported)
     row = tirx.decl_buffer((count,), dtype, "row", offset_factor=1)
     total = tirx.decl_buffer((1,), dtype, "total", offset_factor=1)
-    matched = [s_tir.MatchBufferRegion(row, read), s_tir.MatchBufferRegion(total, written)]
+    matched = [match_region(row, read), match_region(total, written)]
     body = total.vstore([0], tirx.call_extern(dtype, name, pointer_to(row, 0, FLOAT_BYTES)))
     new = type(old)(old.iter_vars, [read], [written], old.name_hint, body, None, [], matched, {})
     schedule.state.replace(schedule.get_sref(outer), new, {old: new})

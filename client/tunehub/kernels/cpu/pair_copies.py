@@ -20,6 +20,7 @@ from tunehub.tir.expressions import has_variable, replaced
 from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of, element_type
 from tunehub.tir.statements import either, run
 from tunehub.tir.versions import LOADS
+from tunehub.tir.views import match_region
 
 if TYPE_CHECKING:
     from tunehub.tir.types import BlockRV, Buffer, Expr, PrimExpr, SBlock, Schedule, Stmt, Var
@@ -126,12 +127,12 @@ def copy_by(
     schedule: Schedule, found: GroupVector, shape: tuple[int, int], dtype: str, call: Callable[[Buffer], Stmt]
 ) -> None:
     """Let the block do what ``call`` does to the buffer of ``shape`` that it writes."""
-    from tvm import ir, s_tir, tirx
+    from tvm import ir, tirx
 
     old = schedule.get(found.block)
     whole = [ir.Range.from_min_extent(0, extent) for extent in buffer_kind(found.source).shape]
     to = tirx.decl_buffer(shape, dtype, "to", offset_factor=1)
-    matched = [s_tir.MatchBufferRegion(to, old.writes[0])]
+    matched = [match_region(to, old.writes[0])]
     reads = [tirx.BufferRegion(found.source, whole)]
     new = type(old)(old.iter_vars, reads, old.writes, old.name_hint, call(to), None, [], matched, {})
     schedule.state.replace(schedule.get_sref(found.block), new, {old: new})
