@@ -189,7 +189,7 @@ def print_compiled(model: Path, made: CompiledLibrary, *, kept: bool = True) -> 
     report = made.report
     seconds = ", ".join(f"{name} {taken:.1f}" for name, taken in made.seconds.items())
     total = sum(made.seconds.values())
-    say(f"{model.name} for {report.target} with {report.package or 'no package'}, in {total:.1f} s ({seconds})", "")
+    say(f"{model.name} for {report.target} with {report.records_text()}, in {total:.1f} s ({seconds})", "")
     rows = [
         (each.rung, str(each.workloads), str(each.calls), "" if each.time_share is None else f"{each.time_share:.0%}")
         for each in report.coverage()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ from tunehub.registries.requirement import Requirement, parse_requirement
 from tunehub.registries.resolution import Chosen, Resolution
 from tunehub.report.kept import CompileSaid
 from tunehub.report.model import Profile, WorkloadReport, WrongOperator
+from tunehub.report.origin import Origin
 from tunehub.report.report import Report
 from tunehub.target.descriptors import descriptor_of, missing_mcpu
 from tunehub.target.host import small_pool
@@ -69,7 +70,8 @@ class Hub:
     compiling keeps the layouts of a module or chooses them, `precision` what operands in float32 may be rounded to,
     `winograd` whether convolutions may be computed by that algorithm; with `measuring` it measures what has no record,
     and puts the fastest there. `verification` checks schedules before they serve. `published_profile` is what the
-    package for this very CPU says of its speed; `options` are what it was opened with. Compiling reports by `add`,
+    package for this very CPU says of its speed; `options` are what it was opened with, `origin` which packages and lock
+    file it goes by. Compiling reports by `add`,
     `failed`, `refused`, `fall_back`, `leaves_wrong` and `lost_vectors`; `on_step`, where somebody sets it, is told by
     `step` what begins: `graph`, `schedule`, `lower` or `code`.
     """
@@ -92,9 +94,11 @@ class Hub:
         read_tuning: Callable[[], PackageEvidence] | None = None,
         attestations: AttestationSummary | None = None,
         options: Options | None = None,
+        origin: Origin | None = None,
     ) -> None:
         """Use `open_hub`."""
         self.options = options
+        self.origin = origin or Origin()
         self.target = target
         self.host = host
         self.resolution = resolution
@@ -252,6 +256,7 @@ class Hub:
         return Report(
             target=self.host.name,
             package=chosen.label if chosen else None,
+            origin=self.origin,
             attestations=self._attestations,
             workloads=tuple(workloads),
             notes=tuple(self._policy.notes),
@@ -330,7 +335,8 @@ def resolve_host(
     """Resolve without opening the package. Raises as `open_hub`."""
     registries = _open_registries(options, policy)
     requirement = parse_requirement(options.require, options.require_place)
-    return registries, registries.resolve(host, requirement, tvm_version)
+    resolution = registries.resolve(host, requirement, tvm_version)
+    return registries, replace(resolution, behind=registries.behind(resolution, requirement, tvm_version))
 
 
 def _open_registries(options: Options, policy: Policy, deadline: Deadline | None = None) -> Registries:
@@ -345,6 +351,7 @@ class _Found:
 
     resolution: Resolution
     layers: RecordLayers
+    origin: Origin = field(default_factory=Origin)
     profile: PublishedProfile | None = None
     read_tuning: Callable[[], PackageEvidence] | None = None
     attestations: AttestationSummary | None = None
@@ -379,7 +386,7 @@ def _open(
         logs=layers.logs(), layout=options.layout or layers.layout(), precision=options.precision, measuring=measuring,
         read_tuning=found.read_tuning, verification=_verification(request, found),
         winograd=options.winograd, published_profile=found.profile, attestations=found.attestations,
-        options=options,
+        options=options, origin=found.origin,
     )  # fmt: skip
 
 
@@ -400,7 +407,11 @@ def _find(found: _Found, request: LayerRequest, deadline: Deadline) -> None:
     found.resolution, package = open_nearest_layer(request, registries)
     found.layers.add(package)
     found.profile = _published_profile(found.resolution, package)
-    found.layers.add(open_layer_behind(request, registries, found.resolution))
+    behind = open_layer_behind(request, registries, found.resolution)
+    if behind is not None:
+        found.layers.add(behind[1])
+        found.resolution = replace(found.resolution, behind=behind[0])
+    found.origin = registries.origin(found.resolution)
     chosen = found.resolution.chosen
     if chosen is not None:
         registry = registries.sources[chosen.position]

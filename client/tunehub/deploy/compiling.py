@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from tunehub import api
 from tunehub.compiler.hub import open_hub
 from tunehub.compiler.libraries.keeping import kept_compile
@@ -84,11 +86,12 @@ def compile_library(
     clock("registries")
     tvm_target = as_tvm_target(target)
     interface = interface_of(mod, tvm_target, outputs=outputs, source=source)
-    named = with_interface(mod, interface)
     linker = find_linker(path, cc)
     hub = open_hub(tvm_target, **options)
     hub.on_step = clock
     try:
+        interface = structs.replace(interface, origin=hub.origin)
+        named = with_interface(mod, interface)
         kept = kept_compile(hub, tvm_target, partial(_what, named, linker, specialize))
         library = kept.library()
         if library is None:

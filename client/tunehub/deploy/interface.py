@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from tunehub.exceptions import LibraryError
+from tunehub.report.origin import Origin
 
 FUNCTION = "tunehub_interface"
 VERSION = 1
@@ -60,7 +61,8 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True):
     `target` is TVM's, as JSON, `device` its kind of device (`llvm`, `cuda`). `arch` is a CPU's instruction set or
     a GPU's architecture (`x86_64`, `sm_90`), `features` what the code may use of a CPU, in LLVM's spelling; libraries
     of tunehub up to 0.2 have neither. `source` is the name of the model's file, without folders, and `source_sha256`
-    its hash; None where there was none.
+    its hash; None where there was none. `origin` is which packages it was compiled with (libraries of tunehub up to 0.2
+    have none).
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -73,6 +75,7 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True):
     source_sha256: str | None = None
     arch: str | None = None
     features: tuple[str, ...] = ()
+    origin: Origin | None = None
     version: int = VERSION
 
     def open_dimensions(self) -> tuple[str, ...]:

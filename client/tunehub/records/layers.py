@@ -153,15 +153,14 @@ def _open_package(request: LayerRequest, registries: Registries, chosen: Chosen)
     return package
 
 
-def open_layer_behind(request: LayerRequest, registries: Registries, resolution: Resolution) -> Layer | None:
-    """Behind a package for this very model, which may have few networks, the next nearest one of another name: what it
-    has for other models serves as it would without the first. None where the user asks for one by name or lock file."""
-    chosen, requirement, policy = resolution.chosen, request.requirement, request.policy
-    wanted = requirement.name is None and request.options.lock is None and not request.relay
-    if chosen is None or chosen.match.fit != "exact" or not wanted:
-        return None
-    behind = registries.resolve(resolution.host, requirement, request.tvm_version, besides=chosen.name).chosen
-    if behind is None:
+def open_layer_behind(
+    request: LayerRequest, registries: Registries, resolution: Resolution
+) -> tuple[Chosen, Layer] | None:
+    """Open what is behind the nearest package (`Registries.behind`): its records serve as they would without the first.
+    None where there is nothing, or it cannot be opened."""
+    chosen, policy = resolution.chosen, request.policy
+    behind = registries.behind(resolution, request.requirement, request.tvm_version)
+    if chosen is None or behind is None:
         return None
     try:
         with _costing_itself(behind):
@@ -172,7 +171,7 @@ def open_layer_behind(request: LayerRequest, registries: Registries, resolution:
         )  # fmt: skip
         if package.mask is not None:
             policy.note(str(package.mask))
-        return package
+        return behind, package
     except (PackageUnusableError, RegistryUnreadableError) as error:
         policy.note(f"{behind.label}, behind {chosen.label}, cannot be opened: {error.reason}")
         return None

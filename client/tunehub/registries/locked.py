@@ -23,11 +23,13 @@ from tunehub.exceptions import (
 from tunehub.registries.attested import TOO_FEW_REMEDY, Attesters
 from tunehub.registries.ordered import Registries
 from tunehub.registries.requirement import Requirement
-from tunehub.registries.resolution import Resolution, Unusable
+from tunehub.registries.resolution import Chosen, Resolution, Unusable
 from tunehub_registry.document import Document
 from tunehub_registry.exceptions import FormatError
 from tunehub_registry.index import Shard, ShardEntry
 from tunehub_registry.lock import MAX_LOCK_BYTES, Lock, LockedPackage, parse_lock
+from tunehub_registry.package import sha256_of
+from tunehub_registry.stores.address import split_unsigned
 from tunehub_registry.stores.port import Deadline
 from tunehub_registry.target import Accepted, TargetDescriptor, match
 
@@ -175,6 +177,17 @@ class LockedRegistries(Registries):
         super().__init__([registry], on_problem, attesters=attesters)
         self._lock = registry.lock
         self._options = options
+
+    def _address_of(self, chosen: Chosen) -> str:
+        """Where the package was when it was locked."""
+        pins = (pin.registry for pin in self._lock.packages if pin.sha256 == chosen.entry.sha256)
+        return split_unsigned(next(pins, chosen.registry))[0]
+
+    def _lock_sha256(self) -> str | None:
+        try:
+            return None if self._options.lock is None else sha256_of(self._options.lock)
+        except OSError:  # it was read before
+            return None
 
     def nothing_found(
         self, resolution: Resolution, require: Requirement, tvm_version: str | None, unusable: Unusable

@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 from msgspec import structs
 from packaging.specifiers import SpecifierSet
 
-from tunehub.exceptions import RequirementError
+from tunehub.exceptions import RegistryUnreadableError, RequirementError
 from tunehub.registries.embedded import EMBEDDED
 from tunehub.registries.ordered import Registries
 from tunehub.registries.requirement import Requirement, parse_requirement
-from tunehub.registries.resolution import Chosen, Decision, version_problem
+from tunehub.registries.resolution import Chosen, Decision, Resolution, version_problem
 from tunehub.registries.successors import deprecation
 from tunehub_registry import __version__
 from tunehub_registry.lock import Lock, LockedPackage
@@ -146,6 +146,33 @@ class Locker:
                 return
         self._require(found.name, require)
         self._pins.append(found)
+        self._pin_behind(host, require, tvm, found)
+
+    def _pin_behind(self, host: TargetDescriptor, require: Requirement, tvm: str | None, pin: LockedPackage) -> None:
+        """Pin what a compile without a lock looks through behind a package for this very model; a pin that may be that
+        stays. Where the registries cannot be read and the package was pinned before, a note says so."""
+        fit = match(pin.target, host)
+        if not isinstance(fit, Accepted) or any(
+            self._behind(name, host, tvm) for name in self._kept if name != pin.name
+        ):
+            return
+        chosen = Chosen(name=pin.name, registry=pin.registry, position=0, entry=pin.entry(), match=fit)
+        try:
+            found = self._registries.behind(Resolution(host=host, chosen=chosen), require, tvm)
+        except RegistryUnreadableError as error:
+            if pin not in self._kept.get(pin.name, ()):
+                raise
+            self.notes.append(f"what serves behind {pin.label} is not known: {error}")
+            return
+        if found is not None:
+            self._require(found.name, require)
+            bound = self._registries.resolve(host, self._required(found.name), tvm).chosen
+            self._pins += [self._pin(bound)] if bound is not None else []
+
+    def _behind(self, name: str, host: TargetDescriptor, tvm: str | None) -> bool:
+        """Whether a name that is pinned serves a host."""
+        target = self._kept[name][-1].target
+        return isinstance(match(target, host), Accepted) and self._keep(name, tvm) is not None
 
     def _pin_bound(self, host: TargetDescriptor, name: str, tvm: str | None) -> LockedPackage | None:
         """A new pin of the name that is nearest to a host, within what its pins are bound to; without one, a hole."""

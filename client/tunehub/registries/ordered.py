@@ -23,6 +23,8 @@ from tunehub.registries.resolution import (
     choose_version,
     rank_names,
 )
+from tunehub.report.origin import Origin, OriginPackage, place_of
+from tunehub.target.tvm_generation import is_relay
 from tunehub_registry.index import Shard, ShardEntry
 from tunehub_registry.target import Rejected, TargetDescriptor
 
@@ -122,6 +124,29 @@ class Registries:
                 trace.extend(_not_needed(ranked[position + 1 :], chosen))
                 break
         return Resolution(host=host, chosen=chosen, trace=tuple(trace))
+
+    def behind(self, resolution: Resolution, require: Requirement, tvm_version: str | None) -> Chosen | None:
+        """What serves behind a package for this very model, which may have few networks: the next nearest one of
+        another name. None where a package is asked for by name, and for TVM up to 0.19."""
+        chosen = resolution.chosen
+        if chosen is None or chosen.match.fit != "exact" or require.name is not None or is_relay(tvm_version):
+            return None
+        return self.resolve(resolution.host, require, tvm_version, besides=chosen.name).chosen
+
+    def origin(self, resolution: Resolution) -> Origin:
+        """Which packages a compile goes by after this resolution, and by which lock file."""
+        found = [chosen for chosen in (resolution.chosen, resolution.behind) if chosen is not None]
+        return Origin(packages=tuple(map(self._origin, found)), lock_sha256=self._lock_sha256())
+
+    def _origin(self, chosen: Chosen) -> OriginPackage:
+        address, entry = self._address_of(chosen), chosen.entry
+        return OriginPackage(name=chosen.name, version=entry.version, sha256=entry.sha256, registry=place_of(address))
+
+    def _address_of(self, chosen: Chosen) -> str:
+        return chosen.registry
+
+    def _lock_sha256(self) -> str | None:
+        return None
 
     def too_few(self, asked: int, name: str, registry: Registry, entry: ShardEntry) -> str | None:
         """Why a version is not attested by as many trusted keys as are asked for, or None."""

@@ -79,11 +79,13 @@ class Chosen:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resolution:
-    """The package chosen for `host`, or None, and every decision on the way."""
+    """The package chosen for `host`, or None, and every decision on the way. `behind` serves what the chosen one has no
+    record for, where a compile looks there, too."""
 
     host: TargetDescriptor
     chosen: Chosen | None
     trace: tuple[Decision, ...] = ()
+    behind: Chosen | None = None
 
     def explain(self) -> str:
         """Say in a few lines what was chosen and why each other candidate was not."""
@@ -93,6 +95,11 @@ class Resolution:
         else:
             lines = [f"{head}: {self.chosen.label} from {self.chosen.registry}, {_fit_text(self.chosen.match)}"]
             lines += filter(None, [deprecation(self.chosen.label, self.chosen.entry)])
+        if self.behind is not None:
+            fit = _fit_text(self.behind.match)
+            lines.append(
+                f"behind it, for what it has no record of: {self.behind.label} from {self.behind.registry}, {fit}"
+            )
         lines += [f"  {_decision_text(decision)}" for decision in self.trace]
         return "\n".join(map(plain, lines if self.trace else [*lines, "  the registries offer no packages"]))
 
@@ -102,6 +109,7 @@ class Resolution:
             "target": self.host.name,
             "arch": self.host.arch,
             "chosen": None if self.chosen is None else _chosen_json(self.chosen),
+            "behind": None if self.behind is None else _chosen_json(self.behind),
             "trace": [_decision_json(decision) for decision in self.trace],
         }
 

@@ -15,7 +15,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from tunehub.report.ladder import Check, StepRejected
+from tunehub.report.origin import Origin
 
 if TYPE_CHECKING:
     from tunehub_registry.trust.attestations import AttestationSummary
@@ -208,7 +211,7 @@ class ReportData:
     give the text of workloads without a record of their own, and the TVM that wrote it, by exact key: what
     `save_misses` writes.
     `wrong_operators` are what is known to be computed wrongly for some data. `accuracy` is the package's evidence on
-    networks.
+    networks. `origin` is which packages were looked through, and by which lock file.
     """
 
     target: str
@@ -221,6 +224,11 @@ class ReportData:
     wrong_operators: tuple[WrongOperator, ...] = ()
     accuracy: tuple[NetworkAccuracy, ...] = ()
     attestations: AttestationSummary | None = None
+    origin: Origin = field(default_factory=Origin)
+
+    def serving(self) -> dict[str, int]:
+        """How many workloads each package or file of records serves, by its label: most first."""
+        return dict(Counter(item.package for item in self.workloads if item.package is not None).most_common())
 
     def hits(self) -> tuple[WorkloadReport, ...]:
         """The workloads that records serve."""
@@ -285,6 +293,9 @@ class ReportData:
         return {
             "target": self.target,
             "package": self.package,
+            "packages": self._packages(),
+            "lock_sha256": self.origin.lock_sha256,
+            "rules": dict(self.origin.rules),
             "attestations": None if self.attestations is None else self.attestations.to_json(),
             "rungs": self.rung_counts(),
             "hits": len(self.hits()),
@@ -297,6 +308,13 @@ class ReportData:
             "wrong_operators": [asdict(item) for item in self.wrong_operators],
             "workloads": [{**asdict(item), "share": self.share(item)} for item in self.workloads],
         }
+
+    def _packages(self) -> list[dict[str, Any]]:
+        """The packages that were looked through, and how many workloads each one serves."""
+        serving = self.serving()
+        return [
+            {**msgspec.structs.asdict(each), "workloads": serving.get(each.label, 0)} for each in self.origin.packages
+        ]
 
     def _bottleneck(self, item: WorkloadReport) -> dict[str, Any]:
         gain = asdict(self.gain(item))

@@ -23,6 +23,10 @@ class Report(ReportData):
         """The report in one to six lines."""
         return text.summary(self)
 
+    def records_text(self) -> str:
+        """Whose records serve, in words."""
+        return text.records_text(self)
+
     def table(self) -> Table:
         """The report as a table of rich."""
         return text.table(self)

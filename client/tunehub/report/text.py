@@ -36,7 +36,7 @@ def summary(report: ReportData) -> str:
     total = len(report.workloads)
     rungs = ", ".join(f"{rung} {count}" for rung, count in report.rung_counts().items() if count)
     served = f"{len(report.hits())} of {total} workloads served by records" if total else "no workloads compiled yet"
-    lines = [f"{report.target} with {report.package or 'no package'}: {served}{f' ({rungs})' if rungs else ''}"]
+    lines = [f"{report.target} with {records_text(report)}: {served}{f' ({rungs})' if rungs else ''}"]
     if report.attestations is not None:
         lines.append(f"{report.package}: {report.attestations.text}")
     if total:
@@ -51,6 +51,16 @@ def summary(report: ReportData) -> str:
         run, others = _ms(report.profile.run_s), _ms(report.profile.others_s)
         lines.append(f"a run takes {run} ms; calls of no workload {others} ms (median of {report.profile.runs} runs)")
     return "\n".join(map(plain, lines))
+
+
+def records_text(report: ReportData) -> str:
+    """Whose records serve, `llvm-znver5 0.4.0 and llvm-znver4 0.4.0`; the nearest package where nothing is compiled."""
+    if report.package is None and not report.serving():
+        return "no package"
+    if not report.workloads:
+        return str(report.package)
+    serving = list(report.serving())
+    return " and ".join(filter(None, (", ".join(serving[:-1]), *serving[-1:]))) or f"no record of {report.package}"
 
 
 def table(report: ReportData) -> Table:

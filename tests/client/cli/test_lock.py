@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from tunehub.registries.trust_store import TrustStore
+from tunehub.target.descriptors import descriptor_of
 from tunehub_registry.index import RecordSetSummary, encode_index
 from tunehub_registry.lock import Lock, LockedPackage, parse_lock
 
@@ -183,6 +184,32 @@ def test_a_target_that_only_a_relative_serves(run: Any, registry: RegistryFolder
     assert pins() == ["llvm-skylake 0.1.0"]
     assert run("lock", "llvm-znver5", "--registry", registry.root).code == 0
     assert pins() == ["llvm-skylake 0.1.0", "llvm-znver5 0.1.0"]
+
+
+def test_a_lock_holds_what_serves_behind_the_nearest_package_too(
+    run: Any, registry: RegistryFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a compile without a lock looks there; who asks for a package by name gets that alone."""
+    registry.publish(descriptor_of("llvm-znver5"))
+    registry.publish(SKYLAKE)
+    target, arguments = "llvm-znver5", ("--registry", registry.root)
+    both = ["llvm-skylake 0.1.0", "llvm-znver5 0.1.0"]
+    free = run("resolve", target, *arguments, "--json").json
+    assert (free["chosen"]["name"], free["behind"]["name"]) == ("llvm-znver5", "llvm-skylake")
+    assert run("lock", target, *TVM, *arguments).code == 0
+    assert pins() == both
+    monkeypatch.setenv("TUNEHUB_LOCK", "tunehub.lock")
+    locked = run("resolve", target, "--json").json
+    monkeypatch.delenv("TUNEHUB_LOCK")
+    for place in ("chosen", "behind"):
+        assert locked[place]["sha256"] == free[place]["sha256"]
+    registry.publish(SKYLAKE, version="0.2.0")
+    assert run("lock", target, *arguments).code == 0
+    assert pins() == both
+    assert run("lock", "llvm-znver5==0.1.0", *TVM, "-o", "one.lock", *arguments).code == 0
+    assert pins("one.lock") == ["llvm-znver5 0.1.0"]
+    assert run("lock", target, "-o", "one.lock", *arguments).code == 0  # the hole of an older lock is filled
+    assert pins("one.lock") == ["llvm-skylake 0.2.0", "llvm-znver5 0.1.0"]
 
 
 def test_several_versions_of_tvm(run: Any, registry: RegistryFolder) -> None:

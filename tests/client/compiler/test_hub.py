@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sqlite3
@@ -38,6 +39,7 @@ from tunehub_registry.machine_profile import MachineProfile, encode_profile
 from tunehub_registry.target import TargetDescriptor
 
 from ..conftest import A76, SKYLAKE, ZNVER5, RegistryFolder, key, lines, make_record
+from ..registries.lock_files import pin_of, write_lock
 
 pytestmark = pytest.mark.fast
 
@@ -129,6 +131,21 @@ def test_behind_a_package_for_the_very_model_the_next_nearest_one_serves_what_it
     pinned = open_quietly(registry, require="llvm-znver5")  # asked for by name
     assert serves(pinned, 1)
     assert not serves(pinned, 2)
+
+
+def test_a_lock_of_both_serves_as_without_one_and_the_report_says_which_packages_and_lock(
+    registry: RegistryFolder, tmp_path: Path
+) -> None:
+    registry.publish(SKYLAKE, data=lines(make_record(1, run_s=(1.0,)), make_record(2)))
+    registry.publish()
+    lock = write_lock(tmp_path, pin_of(registry, "0.1.0"), pin_of(registry, "0.1.0", SKYLAKE))
+    hubs = (open_quietly(registry), open_hub(ZNVER5, tvm_version=TVM, lock=lock))
+    for number, package in ((1, "llvm-znver5 0.1.0"), (2, "llvm-skylake 0.1.0")):
+        assert [getattr(hub.lookup.by_exact(key(number)), "package", None) for hub in hubs] == [package, package]
+    free, locked = (hub.report().to_json() for hub in hubs)
+    assert [each["sha256"] for each in free["packages"]] == [each["sha256"] for each in locked["packages"]]
+    assert [each["registry"] for each in locked["packages"]] == ["a folder", "a folder"]
+    assert (free["lock_sha256"], locked["lock_sha256"]) == (None, hashlib.sha256(lock.read_bytes()).hexdigest())
 
 
 def test_a_package_behind_another_that_cannot_be_opened_is_noted(registry: RegistryFolder) -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from tunehub.report.ladder import Refusal, StepRejected
 from tunehub.report.model import NetworkAccuracy, OtherCalls, Profile, TunedRatio, WorkloadReport, WrongOperator
+from tunehub.report.origin import Origin, OriginPackage
 from tunehub.report.report import Report
 from tunehub.report.text import passed_over, table
 
@@ -50,6 +51,24 @@ def test_summary_counts_rungs_and_names_the_bottleneck() -> None:
     assert str(REPORT) == REPORT.summary()
     assert [item.name for item in REPORT.misses()] == ["softmax", "pool"]
     assert "no workloads compiled yet" in Report(target="llvm-x", package=None).summary()
+
+
+def test_the_header_and_the_report_name_the_packages_whose_records_serve() -> None:
+    packages = tuple(
+        OriginPackage(name=name, version=version, sha256="0" * 64, registry="embedded")
+        for name, version in (("llvm-znver6", "1.0.0"), ("llvm-znver5", "0.1.0"))
+    )
+    behind = replace(REPORT, package="llvm-znver6 1.0.0", origin=Origin(packages=packages, lock_sha256="f" * 64))
+    assert behind.summary().startswith("llvm-znver5 with llvm-znver5 0.1.0: 2 of 4 workloads")
+    assert [(each["name"], each["workloads"]) for each in behind.to_json()["packages"]] == [
+        ("llvm-znver6", 0),
+        ("llvm-znver5", 2),
+    ]
+    assert behind.to_json()["lock_sha256"] == "f" * 64
+    nothing = replace(behind, workloads=WORKLOADS[2:])
+    assert nothing.summary().startswith("llvm-znver5 with no record of llvm-znver6 1.0.0: 0 of 2 workloads")
+    both = replace(behind, workloads=(*WORKLOADS, replace(WORKLOADS[0], package="llvm-znver6 1.0.0")))
+    assert both.records_text() == "llvm-znver5 0.1.0 and llvm-znver6 1.0.0"
 
 
 def test_measured_times_come_before_predicted_ones() -> None:

@@ -97,6 +97,7 @@ def _of_hub(hub: Hub) -> dict[str, Any]:
     verification, chosen = hub.verification, hub.resolution.chosen
     return {
         "host": repr(hub.host),
+        "origin": repr(hub.origin),
         "package": None if chosen is None else [chosen.label, chosen.entry.sha256, repr(chosen.match)],
         "options": [hub.layout, hub.precision, hub.winograd, hub.strict],
         "verify": None if verification is None else [verification.mode, repr(verification.device)],
