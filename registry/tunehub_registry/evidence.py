@@ -16,6 +16,7 @@ __all__ = [
     "Accuracy",
     "BadLine",
     "Evidence",
+    "JudgedRule",
     "NetworkEvidence",
     "RecordEvidence",
     "encode_evidence",
@@ -24,6 +25,22 @@ __all__ = [
 ]
 
 NotNegative = Annotated[float, Meta(ge=0.0)]
+RuleHash = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
+
+
+class JudgedRule(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client has for the workload without the record, as of the day when the two were compared.
+
+    `choice` is the hash of what rules chose (template, version and knobs), `text` that of the scheduled function, which
+    also changes when the kernel does; `run_s` its time in seconds, measured in turns with the record's `tuned_s`.
+    """
+
+    choice: RuleHash
+    text: RuleHash
+    run_s: _fields.Seconds
+
+    def __post_init__(self) -> None:
+        _fields.check_finite("run_s", self.run_s)
 
 
 class RecordEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="record"):
@@ -34,7 +51,8 @@ class RecordEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
     not admitted says why in `reason`. In a package with the records of several tuners, `tuner` says whose it is, and
     `trials` how many of the `space` of configurations were tried; `baseline` says what was the default, and how the
     outputs were compared, where it is not TVM's schedule of the same workload. A record of the tuner `template` may
-    name its `template`, and say in `untuned_s` what that takes with the knobs of its own rule.
+    name its `template`, and say in `untuned_s` what that takes with the knobs of its own rule. `rule` is what rules had
+    for the workload when the record was judged beside it; records from before 2026-11-28 do not say.
     """
 
     exact: _fields.Key
@@ -53,6 +71,12 @@ class RecordEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
     space: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
     template: _fields.TunerName | UnsetType = UNSET
     untuned_s: _fields.Seconds | UnsetType = UNSET
+    rule: JudgedRule | UnsetType = UNSET
+
+    @property
+    def without_s(self) -> float | None:
+        """Seconds that the workload took without the record on the day when they were compared, if that is known."""
+        return self.rule.run_s if self.rule else self.untuned_s or None
 
     def __post_init__(self) -> None:
         for field in ("default_s", "tuned_s", "speedup", "spread", "output_max_rel_diff", "untuned_s"):

@@ -89,6 +89,7 @@ MEASUREMENT = attested.Measurement(
 EVIDENCE = evidence.RecordEvidence(
     exact=KEY, default_s=1.0, tuned_s=0.5, speedup=2.0, repeats=3, spread=0.1, output_max_rel_diff=0.0, threads=1,
     admitted=True, reason="r", tuner="template", baseline="b", trials=3, space=4, template="dense", untuned_s=0.7,
+    rule=evidence.JudgedRule(choice="0" * 16, text="1" * 16, run_s=0.6),
 )  # fmt: skip
 NETWORK_EVIDENCE = evidence.NetworkEvidence(
     network="n", default_s=1.0, tuned_s=0.5, onnxruntime_s=0.7, repeats=3, threads=1, output_max_rel_diff=0.0,

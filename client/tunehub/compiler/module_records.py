@@ -208,4 +208,5 @@ def _report(item: VerifiedScheduling, name: str, remaining: str, replaced: StepR
         source=served.source,
         predicted_s=served.predicted_s,
         sizes=served.sizes,
+        stale=served.stale,
     )

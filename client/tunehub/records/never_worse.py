@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from tunehub.records.lookup import Measured
     from tunehub_registry.any_record import AnyRecord
+    from tunehub_registry.evidence import RecordEvidence
     from tunehub_registry.ladder_record import LadderRecord
 
 
@@ -66,6 +67,36 @@ def against_promise(record_s: float, promised_s: float) -> str | None:
     if record_s <= promised_s:
         return None
     return f"it took {microseconds(record_s)} µs, and {microseconds(promised_s)} µs are promised without a record"
+
+
+def against_judged(judged: RecordEvidence, choice: str, promised_s: float | None) -> str | None:
+    """Why a record of a package does not serve that was ``judged`` beside what rules had, where they have ``choice``
+    (its hash) now: the faster serves, by what is known.
+
+    Of the same choice that is what was measured. Of another one it is what it promises, which needs the margin of a
+    guess against a measurement; a record that was no faster than the rules of its day gives way to those of today.
+    """
+    rule_s = judged.without_s
+    if rule_s is None or not judged.rule:
+        return None
+    if judged.rule.choice == choice:
+        return None if judged.tuned_s <= rule_s else f"{_took(judged.tuned_s, rule_s)} without it"
+    if promised_s is not None and GUESS_MARGIN * promised_s <= judged.tuned_s:
+        return f"it took {microseconds(judged.tuned_s)} µs, and rules now promise {microseconds(promised_s)} µs"
+    return None if judged.tuned_s < rule_s else f"{_took(judged.tuned_s, rule_s)} by the rules of its day, now replaced"
+
+
+def stale_text(judged: RecordEvidence, choice: str, promised_s: float | None) -> str | None:
+    """What a report says of a record that serves though it was judged beside another choice of the rules."""
+    rule = judged.rule or None
+    if rule is None or rule.choice == choice:
+        return None
+    now = "of unknown time" if promised_s is None else f"promised to take {microseconds(promised_s)} µs"
+    return f"stale: {_took(judged.tuned_s, rule.run_s)} by the rules of its day; theirs is another kernel now, {now}"
+
+
+def _took(tuned_s: float, rule_s: float) -> str:
+    return f"it took {microseconds(tuned_s)} µs, against {microseconds(rule_s)} µs"
 
 
 def against_default_knobs(found: Measured, template: str) -> str | None:

@@ -62,7 +62,8 @@ class WorkloadReport:
     it was not and why. `refused` are the schedules that did not pass. `symbols` are the names of its open dimensions.
     Where a record serves these, `sizes` says which sizes, and the times are those at a typical one. `scalar_remainders`
     is what TVM had against vectors for what is left over at the end of rows, which is computed one by one then. `types`
-    are those of the operands and sums of its product, where they are not all one: `uint8 × int8 → int32`.
+    are those of the operands and sums of its product, where they are not all one: `uint8 × int8 → int32`. `stale` says
+    of a record that serves that it was judged beside other rules than this tunehub has.
 
     For Relay, `tuner` made the record, `implementation` is the one that TVM chose for the operator, and `rejected` are
     the others; `trials` were spent on a space of `space` configurations, where that is known.
@@ -97,6 +98,7 @@ class WorkloadReport:
     sizes: str | None = None
     scalar_remainders: str | None = None
     types: str | None = None
+    stale: str | None = None
 
     @property
     def hit(self) -> bool:

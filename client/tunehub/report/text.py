@@ -225,6 +225,7 @@ def _remarks(item: WorkloadReport) -> str:
     parts += refused + ([f"{len(skipped)} skipped: {skipped[0]}"] if skipped else [])
     if item.rung in ("dlight", "default") and not item.skipped:
         parts += item.passed_over[-1:]
+    parts += [item.stale] if item.stale else []
     if item.scalar_remainders is not None:
         parts.append(f"remainders of vectors one by one: {item.scalar_remainders}")
     if item.rejected:

@@ -12,11 +12,13 @@ from tunehub.records.lookup import Measured
 from tunehub.records.never_worse import (
     against_borrowing,
     against_default_knobs,
+    against_judged,
     against_promise,
     against_record,
     against_transfer,
+    stale_text,
 )
-from tunehub_registry.evidence import RecordEvidence, encode_evidence
+from tunehub_registry.evidence import JudgedRule, RecordEvidence, encode_evidence
 
 from ..conftest import RegistryFolder, key, lines, make_record
 from .template_records import opened, template_lines, template_record
@@ -118,3 +120,38 @@ def test_a_published_record_gives_way_to_a_rule_that_promises_less(
     record_s: float, promised_s: float, used: bool
 ) -> None:
     assert (against_promise(record_s, promised_s) is None) == used
+
+
+OLD, NEW = "0" * 16, "1" * 16
+
+
+@pytest.mark.parametrize(
+    ("rule_s", "choice", "promised_s", "reason"),
+    [
+        (9e-6, OLD, None, None),
+        (9e-6, OLD, 1e-6, None),  # the same choice was measured: what it promises says nothing more
+        (6e-6, OLD, None, "it took 7 µs, against 6 µs without it"),
+        (9e-6, NEW, None, None),
+        (9e-6, NEW, 6e-6, None),  # within the margin of a guess
+        (9e-6, NEW, 5e-6, "it took 7 µs, and rules now promise 5 µs"),
+        (7e-6, NEW, None, "it took 7 µs, against 7 µs by the rules of its day, now replaced"),
+    ],
+)
+def test_a_row_gives_way_to_the_rules_of_today_where_these_are_known_to_be_faster(
+    rule_s: float, choice: str, promised_s: float | None, reason: str | None
+) -> None:
+    judged = line(admitted=True, rule=JudgedRule(choice=OLD, text=OLD, run_s=rule_s))
+    assert against_judged(judged, choice, promised_s) == reason
+
+
+def test_a_row_that_was_never_judged_beside_rules_serves_as_ever() -> None:
+    assert against_judged(line(admitted=True, untuned_s=1e-6), NEW, 1e-9) is None
+    assert stale_text(line(admitted=True), NEW, None) is None
+
+
+def test_a_stale_row_that_serves_says_by_what() -> None:
+    judged = line(admitted=True, rule=JudgedRule(choice=OLD, text=OLD, run_s=9e-6))
+    assert stale_text(judged, OLD, None) is None
+    said = "stale: it took 7 µs, against 9 µs by the rules of its day; theirs is another kernel now, "
+    assert stale_text(judged, NEW, None) == said + "of unknown time"
+    assert stale_text(judged, NEW, 6e-6) == said + "promised to take 6 µs"

@@ -16,10 +16,12 @@ from tunehub.records.lookup import Candidate, content_of
 from tunehub.records.never_worse import (
     against_borrowing,
     against_default_knobs,
+    against_judged,
     against_ladder,
     against_promise,
     against_record,
     against_transfer,
+    stale_text,
 )
 from tunehub.registries.key_scheme import LADDER, META_SCHEDULE, TEMPLATE
 from tunehub.report.ladder import LadderWalk, Refusal, Step, StepRejected, walk
@@ -33,6 +35,7 @@ from tunehub.tir.symbols import is_symbolic, symbol_name, symbols_of, typical, t
 from tunehub_registry.template_record import TemplateRecord
 
 if TYPE_CHECKING:
+    from tunehub.compiler.schedule.rule_choice import RuleChoice
     from tunehub.kernels.cuda.choose import ChosenKernel, Offer, RefusedKernel
     from tunehub.kernels.symbolic.schedule import TiledFunction
     from tunehub.options import Precision
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from tunehub.target.types import Target
     from tunehub.tir.types import IRModule, PrimFunc, ScheduledModule
     from tunehub_registry.any_record import AnyRecord
+    from tunehub_registry.evidence import RecordEvidence
     from tunehub_registry.ladder_record import LadderRecord
 
 DEFAULT_TRANSFERS = Transfers()
@@ -57,7 +61,7 @@ class Served:
     ``sizes`` says which sizes of a symbolic function what serves; the times are then those at typical ones.
     ``embedded``: the record is of a package that comes with tunehub; ``foreign``: neither of one nor the user's own.
     ``by_rule``: its knobs are what the template's own rule chooses, so that the function would have this schedule
-    without a record, too.
+    without a record, too. ``stale`` is what a report says of a record that was judged beside other rules.
     """
 
     step: Step
@@ -74,6 +78,7 @@ class Served:
     embedded: bool = False
     by_rule: bool = False
     foreign: bool = False
+    stale: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,6 +155,19 @@ class Request:
         return best.best.seconds if best is not None and best.best is not None and best.rule is rule else None
 
     @cached_property
+    def rule_choice(self) -> RuleChoice | None:
+        """What rules choose for the function; None where that is not known: it has open axes, or a rule fails."""
+        from tunehub.compiler.schedule.rule_choice import cpu_choice, cuda_choice  # records without it need none
+
+        try:
+            if self.is_symbolic:
+                return None
+            on_cuda = self.target.kind.name == "cuda"
+            return cuda_choice(self.offers) if on_cuda else cpu_choice(self.fit, self.mod, self.target)
+        except Exception:  # what fails is said when the rule is asked for a schedule
+            return None
+
+    @cached_property
     def offers(self) -> list[Offer]:
         """What rules for CUDA have for the function, of known shapes; to be used up once."""
         from tunehub.kernels.cuda.choose import offers  # CPUs need none of it
@@ -202,8 +220,9 @@ _Outcomes = Iterable[Served | StepRejected]
 def _exact(request: Request) -> _Outcomes:
     """The record of this very function, or its ladder."""
     candidate = request.lookup.by_exact(request.exact)
-    if candidate is not None:
-        yield _unless_split_k_is_faster("exact", request, candidate)
+    outcome = None if candidate is None else _unless_rules_are_faster("exact", request, candidate)
+    if outcome is not None:
+        yield outcome
     yield from _laddered("exact", request, request.exact)
 
 
@@ -215,8 +234,39 @@ def _anchor(request: Request) -> _Outcomes:
         if against is not None:
             yield StepRejected(step="anchor", reason=against)
         else:
-            yield _unless_split_k_is_faster("anchor", request, candidate)
+            outcome = _unless_rules_are_faster("anchor", request, candidate)
+            if outcome is not None:
+                yield outcome
     yield from _laddered("anchor", request, request.anchor)
+
+
+def _unless_rules_are_faster(step: Step, request: Request, candidate: Candidate) -> Served | StepRejected | None:
+    """What a record gives, rejected where what rules have for this very function today is known to be faster; None
+    where the step ``exact`` has said so. A user's own records, and what was measured here, stay."""
+    judged = _judged(request, candidate)
+    now = None if judged is None else request.rule_choice
+    if judged is None or now is None:
+        return _unless_split_k_is_faster(step, request, candidate)
+    against = against_judged(judged, now.hash, now.seconds)
+    if against is not None and step == "exact":
+        return StepRejected(step=step, reason=against, package=candidate.package, record=candidate.record.op)
+    if against is not None:
+        return None
+    outcome, stale = _unless_split_k_is_faster(step, request, candidate), stale_text(judged, now.hash, now.seconds)
+    return outcome if isinstance(outcome, StepRejected) else replace(outcome, stale=stale)
+
+
+def _judged(request: Request, candidate: Candidate) -> RecordEvidence | None:
+    """The evidence on a package's record of this very function that was judged beside what rules had then; None also
+    where today's rules have the very schedule."""
+    record, knobs = candidate.record, isinstance(candidate.record, TemplateRecord)
+    if record.exact != request.exact or candidate.rung in ("user", "measured"):
+        return None
+    found = request.lookup.measured(TEMPLATE if knobs else META_SCHEDULE, record.exact)
+    if found is None or found.package != candidate.package or not found.evidence.rule:
+        return None
+    is_by_rule = isinstance(record, TemplateRecord) and _is_by_rule(request, record)
+    return None if is_by_rule else found.evidence
 
 
 def _unless_split_k_is_faster(step: Step, request: Request, candidate: Candidate) -> Served | StepRejected:

@@ -142,6 +142,13 @@ def _spaces(mod: IRModule, target: Target) -> Iterator[list[KernelCandidate]]:
             return
 
 
+def knobs_of_tile(tile: object) -> dict[str, Any]:
+    """The fields of a tile of any rule that say what it is, as JSON has them; none of what is no dataclass."""
+    own = {name: getattr(tile, name) for name in _knobs_of(type(tile))} if dataclasses.is_dataclass(tile) else {}
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(own, enc_hook=repr))  # lists, as records have them
+    return found
+
+
 def _rule_of(template: str) -> RecordedRule | None:
     return next((rule for rule in _recorded() if template in rule.TEMPLATES), None)
 
@@ -231,8 +238,7 @@ def _open_by_copy_engine(whole: OpenFunction, tile: BulkTile, length: int, targe
 def _choice(tile: object, length: int | None = None) -> TileChoice:
     kinds = ((rule, *each) for rule in _recorded() for each in rule.TEMPLATES.items())
     rule, template, _ = next(each for each in kinds if each[-1] is type(tile))
-    own = {name: getattr(tile, name) for name in _knobs_of(type(tile))}
-    knobs = msgspec.json.decode(msgspec.json.encode(own))  # lists, as a record that was read has them
+    knobs = knobs_of_tile(tile)
     return TileChoice(
         template=template, version=rule.VERSION, knobs=knobs if length is None else {**knobs, _LENGTH: length}
     )
