@@ -14,7 +14,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.kernel_calls import rewritten
 from tunehub.graph.quantised.dequantisation import Dequantised, dequantised_from
-from tunehub.kernels.cpu import amx
+from tunehub.kernels.cpu import amx, pairs
 from tunehub.kernels.cpu.dot_product import dot_product_of
 from tunehub.kernels.cpu.packed_panels import PlainPanels
 from tunehub.kernels.cpu.packed_products import product_function
@@ -64,6 +64,7 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         self._widest = _widest(target)
         dot = dot_product_of(target) if narrow else None
         self._narrow, self._has_tiles = narrow, amx.doubt(target, "bfloat16") is None
+        self._has_pairs = not self._has_tiles and pairs.doubt(target) is None
         self._dot_lanes = dot.lanes if dot is not None and dot.group == 4 else 0
         self._made: dict[Any, Dequantised | None] = {}
         self._functions: dict[Any, Any] = {}
@@ -80,7 +81,7 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         source = transposed_matrix(self, call.args[1])
         made = None if source is None else self._quantised(source)
         if made is not None:
-            product = self._product(made, static_shape(made.weights)[0], shape[-1])  # type: ignore[index]
+            product = self._product(made, static_shape(made.weights)[0], shape[-1], types[0])  # type: ignore[index]
             self.count += 1
             return self._called(product, call, [made.weights, made.scales], types)
         plain = None if source is None else self._plain(call.args[0], source)
@@ -97,15 +98,16 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         """The product of one row, of many, or of a number that is not known, with an input [N, K] of floats."""
         shape, dtype, known = static_shape(source), str(tensor_type(source).dtype), static_shape(data)
         rows = None if known is None else math.prod(known[:-1])
-        many = rows >= _MANY_ROWS if rows is not None and rows != 1 else True
-        tiles = self._has_tiles and self._widest == TILE and (self._narrow or dtype == "bfloat16")
-        if dtype == "float32" and not tiles and rows not in (None, 1):
+        rounded = self._narrow or dtype == "bfloat16"
+        tiles, in_pairs = self._has_tiles and self._widest == TILE and rounded, self._has_pairs and rounded
+        many = rows in (None, 1) or rows >= _MANY_ROWS or (in_pairs and dtype == "bfloat16")
+        if dtype == "float32" and not (tiles or in_pairs) and rows not in (None, 1):
             return None  # fused with what is behind, it is faster
         if not many or shape is None or dtype != str(tensor_type(data).dtype) or not is_given(self, source):
             return None
         if self._widest not in PlainPanels.HEIGHTS or shape[0] % self._widest:
             return None
-        return plain_product(shape[0], shape[1], self._widest, tiles=tiles)
+        return plain_product(shape[0], shape[1], self._widest, tiles=tiles, pairs=in_pairs)
 
     def _function(self, product: PackedProduct, extents: list[Any], scales: str, types: list[str]) -> GlobalVar:
         key = (product, *map(_extent, extents), scales, *types)
@@ -116,11 +118,14 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         self.tiles |= product.tiles and not product.plain
         return self._functions[key]
 
-    def _product(self, made: Dequantised, rows: int, depth: int) -> PackedProduct:
+    def _product(self, made: Dequantised, rows: int, depth: int, data: str) -> PackedProduct:
         bits = made.format.bits
         lanes = lanes_of(depth, bits, self._widest)
         integers, tiles = lanes == self._dot_lanes, self._narrow and self._has_tiles and lanes == TILE
-        return PackedProduct(rows=rows, depth=depth, bits=bits, lanes=lanes, integers=integers, tiles=tiles)
+        in_pairs = self._has_pairs and data == "bfloat16" and not integers and lanes == pairs.LANES
+        return PackedProduct(
+            rows=rows, depth=depth, bits=bits, lanes=lanes, integers=integers, tiles=tiles, pairs=in_pairs
+        )
 
     def _quantised(self, source: Expr) -> Dequantised | None:
         if not isinstance(source, relax.Var) or self.lookup_binding(source) is None:

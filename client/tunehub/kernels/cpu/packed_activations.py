@@ -96,7 +96,7 @@ class Floats(Activations):
 
 
 class Pairs(Activations):
-    """In bfloat16, in the order that they are given in, as tiles of AMX read them."""
+    """In bfloat16, in the order that they are given in, as tiles of AMX read them, and ``vdpbf16ps`` in words."""
 
     def __init__(self, product: PackedProduct, data: Buffer, rows: Rows, root: SBlockRealize) -> None:
         super().__init__(product, data, rows, root)
@@ -105,6 +105,18 @@ class Pairs(Activations):
     @property
     def buffers(self) -> list[Buffer]:
         return [self.numbers]
+
+    def pair(self, row: PrimExpr, at: PrimExpr) -> PrimExpr:
+        """Two numbers, as a word."""
+        from tvm import tirx
+
+        first = row * self.product.depth + at * 2
+        return tirx.reinterpret("int32", load(self.numbers, tirx.Ramp(first, const(1), 2)))
+
+    def words(self, row: PrimExpr, first: PrimExpr) -> PrimExpr:
+        """A vector of words, from number ``first`` on."""
+        place = Vectors(2 * self.vectors.lanes).ramp(row * self.product.depth + first)
+        return self.vectors.bits_as(load(self.numbers, place), "int32")
 
     def _chunk(self, row: PrimExpr, chunk: PrimExpr) -> Stmt:
         vectors, statements = self.vectors, []

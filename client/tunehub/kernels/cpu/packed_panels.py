@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from tunehub.kernels.cpu.packed_activations import Activations, Floats, Integers
 from tunehub.kernels.cpu.packed_weights import PackedProduct, numbers_of
-from tunehub.kernels.cpu.vectors import Vectors
+from tunehub.kernels.cpu.vectors import Vectors, line_of
 from tunehub.tir.nodes import buffer_kind
 from tunehub.tir.statements import block_of, const, load, loop, nest, prefetch, sequence, serial, store, unrolled
 from tunehub.tir.versions import PARALLEL, SERIAL
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _ACROSS = 2  # vectors of outputs in a panel
 ROWS_OF_BLOCK = 128  # for which a panel is unpacked once
 _UNROLLED = 4  # steps of a reduction in floats
+_LINE_WORDS = 16  # of a line of a cache
 _KEPT = 7  # of what is done, in memory: TVM takes a minute for expressions of them
 _OUTPUT, _BEGIN, _END, _GROUP, _FOLLOWING, ROW, NEXT = range(_KEPT)
 _LOW_BITS = 0x0F0F0F0F
@@ -163,22 +164,28 @@ class PanelProducts(Generic[_Given]):
         spare = self.vectors.buffer("spare", dtype)
 
         def part(at: PrimExpr, across: PrimExpr) -> Stmt:
-            first, place = output + across * self.lanes, self.vectors.ramp(at * self.lanes)
-            values = [load(self.weights[0], first + lane, place) for lane in range(self.lanes)]
-            if dtype == "float32":
-                values = [self.vectors.cast(each) for each in values]
-            loads = [self.vectors.set(each, value) for each, value in zip(taken, values, strict=True)]
-            return sequence(
-                loads, self._ahead(across, at), self.vectors.transposed(taken, spare), used(at, across, taken)
-            )
+            first = output + across * self.lanes
+            loads = [self.vectors.set(each, self._taken(first + lane, at, dtype)) for lane, each in enumerate(taken)]
+            ahead = self._ahead(across, at, dtype)
+            return sequence(loads, ahead, self.vectors.transposed(taken, spare), used(at, across, taken))
 
         body = nest("vector across", [count, self.across], part, SERIAL)
         return block_of(self.root, body, "unpack", [*taken, spare])
 
-    def _ahead(self, across: PrimExpr, at: PrimExpr) -> Stmt:
+    def _taken(self, row: PrimExpr, at: PrimExpr, dtype: str) -> PrimExpr:
+        """Vector ``at`` of a row of weights, whose bits are of 32-bit words or which become floats."""
+        place = Vectors(self._elements(dtype)).ramp(at * self._elements(dtype))
+        loaded = load(self.weights[0], row, place)
+        return self.vectors.cast(loaded) if dtype == "float32" else self.vectors.bits_as(loaded, dtype)
+
+    def _elements(self, dtype: str) -> int:
+        """Of the weights in a vector of ``dtype``."""
+        return self.lanes if dtype == "float32" else self.lanes * line_of(self.weights[0]) // _LINE_WORDS
+
+    def _ahead(self, across: PrimExpr, at: PrimExpr, dtype: str) -> Stmt:
         """Ask for this vector of the next panel's rows."""
-        next_ = load(self.place, _FOLLOWING) + across * self.lanes
-        return unrolled("lane", self.lanes, lambda lane: prefetch(self.weights[0], next_ + lane, at * self.lanes))
+        next_, place = load(self.place, _FOLLOWING) + across * self.lanes, at * self._elements(dtype)
+        return unrolled("lane", self.lanes, lambda lane: prefetch(self.weights[0], next_ + lane, place))
 
     def factor_place(self, group: PrimExpr, across: Index) -> PrimExpr:
         return self.vectors.ramp((group * self.across + across) * self.lanes)

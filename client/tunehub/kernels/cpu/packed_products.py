@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from tunehub.kernels.cpu.packed_activations import Floats, Integers, in_buffer
+from tunehub.kernels.cpu import pairs
+from tunehub.kernels.cpu.packed_activations import Floats, Integers, Pairs, in_buffer
+from tunehub.kernels.cpu.packed_pairs import PairPanels, PlainPairs
 from tunehub.kernels.cpu.packed_panels import BytePanels, FloatPanels, PanelProducts, PlainPanels
 from tunehub.kernels.cpu.packed_tiles import PlainTiles, TilePanels
 from tunehub.kernels.cpu.packed_weights import GROUP, PackedProduct, numbers_of
@@ -28,13 +30,14 @@ from tunehub.tir.statements import (
     either,
     f32,
     load,
-    parallel,
+    loop,
     prefetch,
     sequence,
     serial,
     store,
     with_root,
 )
+from tunehub.tir.versions import PARALLEL
 
 if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, Index, PrimExpr, PrimFunc, Stmt, Tensor
@@ -60,9 +63,15 @@ def product_function(product: PackedProduct, shape: Sequence[Index], data: str, 
     if not product.plain:
         given.append(te.placeholder((product.rows, product.groups), scales, name="scales"))
     function = te.create_prim_func([*given, _computed(product, given, result)])
-    writer = _PlainProducts if product.plain else _ByteProducts if product.integers else _FloatProducts
-    function = function.with_body(writer(product, function).body()).without_attr("global_symbol")
+    function = function.with_body(_writer(product, scales)(product, function).body()).without_attr("global_symbol")
     return function.with_attr({"tirx.is_scheduled": True, "tirx.noalias": True, "op_pattern": _OPAQUE})
+
+
+def _writer(product: PackedProduct, weights: str) -> type[_ProductWriter]:
+    """Of a product whose scales, or weights, are ``weights``."""
+    if product.plain:
+        return _PairProducts if product.pairs and weights == "bfloat16" else _PlainProducts
+    return _ByteProducts if product.integers else _FloatProducts
 
 
 def _computed(product: PackedProduct, given: Sequence[Tensor], dtype: str) -> Tensor:
@@ -100,10 +109,12 @@ class _ProductTile:
 class _ProductWriter:
     """Writes the statements of a function."""
 
-    ACTIVATIONS: type[Floats] | type[Integers]
+    ACTIVATIONS: type[Floats] | type[Integers] | type[Pairs]
     PANELS: type[PanelProducts[Any]]
+    PAIRS: type[PanelProducts[Any]] = PairPanels
     TILES: type[PanelProducts[Any]] = TilePanels
-    activations: Floats | Integers
+    PRAGMAS: ClassVar[dict[str, object]] = {}  # of the loop over few rows
+    activations: Floats | Integers | Pairs
 
     def __init__(self, product: PackedProduct, function: PrimFunc) -> None:
         self.product, self.root = product, function.body
@@ -127,7 +138,7 @@ class _ProductWriter:
 
     def _panels(self) -> PanelProducts[Any] | None:
         """What many rows are multiplied by, None where they never are so many."""
-        kind = self.TILES if self.product.tiles else self.PANELS
+        kind = self.TILES if self.product.tiles else self.PAIRS if self.product.pairs else self.PANELS
         least, count = kind.least_rows(self.product), integer(self.rows.count)
         if least is None or (count is not None and count < least):
             return None
@@ -160,7 +171,7 @@ class _ProductWriter:
                 serial("rest", rest, lambda row: tiles(at, whole * _ROWS + row, 1)),
             )
 
-        return parallel("part", self.product.rows // together, part)
+        return loop("part", self.product.rows // together, part, PARALLEL, annotations=self.PRAGMAS)
 
     def _tile(self, first: PrimExpr, row: PrimExpr, height: int, wide: int) -> Stmt:
         """``height`` rows of weights from ``first`` on, times ``wide`` rows of activations from ``row`` on."""
@@ -271,7 +282,7 @@ class _PlainProducts(_ProductWriter):
     """With weights that are floats."""
 
     ACTIVATIONS = Floats
-    PANELS, TILES = PlainPanels, PlainTiles
+    PANELS, PAIRS, TILES = PlainPanels, PlainPairs, PlainTiles
     activations: Floats
 
     def _chunk(self, tile: _ProductTile, chunk: PrimExpr) -> Stmt:
@@ -287,6 +298,32 @@ class _PlainProducts(_ProductWriter):
                 into = parts[at % _CHAINS] if parts else each
                 product = vectors.get(weights[n]) * self.activations.number(tile.row + m, chunk, at)
                 statements.append(vectors.add(into, product))
+        return sequence([*statements, *(vectors.add(tile.sums[0, 0], vectors.get(each)) for each in parts)])
+
+
+class _PairProducts(_ProductWriter):
+    """With weights and activations in bfloat16, whose pairs lie side by side along K."""
+
+    ACTIVATIONS = Pairs
+    PAIRS = PlainPairs
+    PRAGMAS: ClassVar = {"pragma_import_llvm": pairs.IMPORTED}
+    activations: Pairs
+
+    def _chunk(self, tile: _ProductTile, chunk: PrimExpr) -> Stmt:
+        height, statements = 1 + max(n for _, n in tile.sums), []
+        vectors, weights = self.vectors, self._own(tile, "weight", height, "int32")
+        parts = self._own(tile, "part", _CHAINS if len(tile.sums) == 1 else 0)
+        statements += vectors.clear(parts)
+        count = 2 * vectors.lanes
+        for at in range(self.product.in_word // 2):
+            first = (chunk * (self.product.in_word // 2) + at) * count
+            for n, weight in enumerate(weights):
+                words = load(self.weights[0], tile.first + n, Vectors(count).ramp(first))
+                statements.append(vectors.set(weight, vectors.bits_as(words, "int32")))
+            for (m, n), each in tile.sums.items():
+                into, data = parts[at % _CHAINS] if parts else each, self.activations.words(tile.row + m, first)
+                value = pairs.pair_products(vectors.get(into), vectors.get(weights[n]), data)
+                statements.append(vectors.set(into, value))
         return sequence([*statements, *(vectors.add(tile.sums[0, 0], vectors.get(each)) for each in parts)])
 
 

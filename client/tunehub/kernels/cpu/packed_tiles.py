@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tunehub.kernels.cpu import amx
 from tunehub.kernels.cpu.instruction import pointer_to
-from tunehub.kernels.cpu.packed_activations import Pairs
-from tunehub.kernels.cpu.packed_panels import NEXT, ROW, ROWS_OF_BLOCK, PanelProducts
-from tunehub.kernels.cpu.packed_weights import GROUP, numbers_of
+from tunehub.kernels.cpu.packed_pairs import PairPanels, PlainPairs
+from tunehub.kernels.cpu.packed_panels import NEXT, ROW, ROWS_OF_BLOCK
+from tunehub.kernels.cpu.packed_weights import GROUP
 from tunehub.kernels.cpu.tile_pieces import TILE
 from tunehub.tir.statements import block_of, const, either, load, nest, sequence, serial, store
 from tunehub.tir.versions import SERIAL
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import Buffer, Index, PrimExpr, Stmt
+    from tunehub.tir.types import Buffer, PrimExpr, Stmt
 
 _TALL = 2  # tiles of rows in registers together
 _PAIRS = GROUP // 2  # of a row of a tile: its 64 bytes
@@ -30,12 +30,11 @@ _HIGH = 0xFFFF0000
 _BLOCK_BYTES = 1 << 20
 
 
-class TilePanels(PanelProducts[Pairs]):
-    """The panel: pairs of bfloat16, [groups, across, pairs of a group, lanes] words."""
+class TilePanels(PairPanels):
+    """The panel is as :class:`PairPanels` has it."""
 
     HEIGHTS: ClassVar = {TILE: TILE}
     TILES = 1
-    ACTIVATIONS = Pairs
 
     @property
     def pragmas(self) -> dict[str, object]:
@@ -50,33 +49,10 @@ class TilePanels(PanelProducts[Pairs]):
         from tvm import tirx
 
         self.results = tirx.decl_buffer((_TALL * TILE * self.across * TILE,), "float32", "tiles")
-        return tirx.decl_buffer((self.product.groups * self.across * _PAIRS * TILE,), "uint32", "panel")
+        return super()._panel()
 
     def _buffers(self) -> list[Buffer]:
         return [*super()._buffers(), self.results]
-
-    def _place(self, group: PrimExpr, across: Index, pair: Index) -> PrimExpr:
-        return ((group * self.across + across) * _PAIRS + pair) * TILE
-
-    def _unpacked(self, chunk: PrimExpr, word: int, across: Index, words: Buffer) -> list[Stmt]:
-        product, vectors = self.product, self.vectors
-        of_group, pairs = product.words_of_group, product.in_word // 2
-        group, first = chunk * (self.lanes // of_group) + word // of_group, word % of_group * pairs
-        scale = load(self.factors, self.factor_place(group, across))
-
-        def number(at: int) -> PrimExpr:
-            return numbers_of(product, vectors, words, at) * scale
-
-        return [self._pair_stored(group, across, first + at, number(2 * at), number(2 * at + 1)) for at in range(pairs)]
-
-    def _pair_stored(self, group: PrimExpr, across: Index, pair: Index, low: PrimExpr, high: PrimExpr) -> Stmt:
-        """Two numbers of a row, in floats, of as many outputs as there are lanes."""
-        from tvm import tirx
-
-        vectors = self.vectors
-        below = vectors.high_half(low) >> vectors.all(16, "uint32")
-        above = tirx.bitwise_and(vectors.high_half(high), vectors.all(_HIGH, "uint32"))
-        return store(self.panel, [vectors.ramp(self._place(group, across, pair))], tirx.bitwise_or(below, above))
 
     def _multiplied(self, output: PrimExpr, begin: PrimExpr, end: PrimExpr) -> Stmt:
         from tvm import tirx
@@ -105,7 +81,7 @@ class TilePanels(PanelProducts[Pairs]):
             return const(number, "int8")
 
         def step(group: PrimExpr) -> Stmt:
-            panel = [pointer_to(self.panel, self._place(group, n, 0), _WORD) for n in range(self.across)]
+            panel = [pointer_to(self.panel, self.panel_place(group, n, 0), _WORD) for n in range(self.across)]
             data = [pointer_to(self.activations.numbers, row * depth + group * GROUP, _NARROW) for row in rows]
             load_tile, stride = "llvm.x86.tileloadd64", const(TILE * _WORD, "int64")
             return sequence(
@@ -155,7 +131,7 @@ class TilePanels(PanelProducts[Pairs]):
         def pair(group: PrimExpr, at: PrimExpr) -> Stmt:
             first, added = group * GROUP + at * 2, []
             for n, each in enumerate(sums):
-                words = load(self.panel, vectors.ramp(self._place(group, n, at)))
+                words = load(self.panel, vectors.ramp(self.panel_place(group, n, at)))
                 halves = (words << vectors.all(16, "uint32"), tirx.bitwise_and(words, vectors.all(_HIGH, "uint32")))
                 added += [
                     vectors.add(each, data(first + item) * vectors.bits_as(half, "float32"))
@@ -168,23 +144,5 @@ class TilePanels(PanelProducts[Pairs]):
         return block_of(self.root, sequence(vectors.clear(sums), steps, stored), "plain", sums)
 
 
-class PlainTiles(TilePanels):
+class PlainTiles(PlainPairs, TilePanels):
     """With weights that are floats."""
-
-    def _scales(self, output: PrimExpr) -> Stmt | None:
-        return None
-
-    def _words(self, output: PrimExpr) -> Stmt:
-        halves = GROUP // TILE
-
-        def used(at: PrimExpr, across: PrimExpr, taken: Sequence[Buffer]) -> list[Stmt]:
-            from tvm import tirx
-
-            group, first = tirx.floordiv(at, halves), tirx.floormod(at, halves) * (TILE // 2)
-            numbers = [self.vectors.get(each) for each in taken]
-            return [
-                self._pair_stored(group, across, first + pair, *numbers[2 * pair : 2 * pair + 2])
-                for pair in range(TILE // 2)
-            ]
-
-        return self._turned(output, self.product.depth // TILE, "float32", used)

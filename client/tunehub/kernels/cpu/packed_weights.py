@@ -27,8 +27,9 @@ _PLAIN_BITS = (4, 8, 16)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedProduct:
     """A product with ``rows`` of ``depth`` numbers of ``bits``, by vectors of ``lanes`` words. ``integers``:
-    activations are rounded to 8 bits; ``tiles``: those of many rows and weights to bfloat16, for AMX. ``plain``:
-    weights are floats, and a word is what ``32 / bits`` vectors of them, one behind the other, have in a lane."""
+    activations are rounded to 8 bits; ``tiles``, ``pairs``: those of many rows and weights to bfloat16, for AMX or
+    AVX512-BF16. ``plain``: weights are floats, and a word is what ``32 / bits`` vectors of them, one behind the other,
+    have in a lane."""
 
     rows: int
     depth: int
@@ -36,6 +37,7 @@ class PackedProduct:
     lanes: int
     integers: bool
     tiles: bool = False
+    pairs: bool = False
     plain: bool = False
 
     @property
@@ -81,13 +83,17 @@ def lanes_of(depth: int, bits: int, widest: int) -> int:
     return next(lanes for lanes in _WIDEST if lanes <= max(widest, _WIDEST[-1]) and words % lanes == 0)
 
 
-def plain_product(rows: int, depth: int, widest: int, *, tiles: bool) -> PackedProduct | None:
+def plain_product(
+    rows: int, depth: int, widest: int, *, tiles: bool = False, pairs: bool = False
+) -> PackedProduct | None:
     """The product with weights that are floats, where they fill vectors of ``widest`` lanes."""
     found = (bits for bits in _PLAIN_BITS if depth % (widest * WORD // bits) == 0 and depth % GROUP == 0)
     bits = next(found, None)
     if bits is None:
         return None
-    return PackedProduct(rows=rows, depth=depth, bits=bits, lanes=widest, integers=False, tiles=tiles, plain=True)
+    return PackedProduct(
+        rows=rows, depth=depth, bits=bits, lanes=widest, integers=False, tiles=tiles, pairs=pairs, plain=True
+    )
 
 
 def numbers_of(product: PackedProduct, vectors: Vectors, words: Buffer, at: int) -> PrimExpr:

@@ -43,11 +43,28 @@ define <16 x float> @tunehub_dpbf16ps(<16 x float> %sums, ptr %pair, ptr %weight
   ret <16 x float> %r
 }
 """
+_OF_VALUES = "tunehub_dpbf16ps_values"
+IMPORTED = """
+declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
+define <16 x float> @tunehub_dpbf16ps_values(<16 x float> %sums, <16 x i32> %one, <16 x i32> %other) alwaysinline {
+  %a = bitcast <16 x i32> %one to <32 x bfloat>
+  %b = bitcast <16 x i32> %other to <32 x bfloat>
+  %r = call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float> %sums, <32 x bfloat> %a, <32 x bfloat> %b)
+  ret <16 x float> %r
+}
+"""
 
 
 def doubt(target: Target) -> str | None:
     """Why code for ``target`` cannot have the instruction, or None."""
     return lacking(target, {FEATURE: "AVX512_BF16"})
+
+
+def pair_products(sums: PrimExpr, one: PrimExpr, other: PrimExpr) -> PrimExpr:
+    """``sums`` and in each lane the products of two pairs, as words of 32 bits; where ``IMPORTED`` is."""
+    from tvm import tirx
+
+    return tirx.call_extern(f"{WIDE}x{LANES}", _OF_VALUES, sums, one, other)
 
 
 def is_paired(function: PrimFunc) -> bool:

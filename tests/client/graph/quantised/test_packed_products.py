@@ -17,12 +17,13 @@ from tunehub.models.random_weights import random_array
 from tunehub.models.session import CacheSizes
 from tunehub.tir.nodes import calls_in, operator_of
 
-from ....cpu_features import AMX, AVX2, AVX512_VNNI, cpu, needs, needs_tvm
+from ....cpu_features import AMX, AVX2, AVX512_BF16, AVX512_VNNI, cpu, needs, needs_tvm
 from ....numpy_decoder import NumpyDecoder
 from ....small_models import LLAMA, small
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:no package serves")]
 PRODUCTS = 4 * LLAMA.layers + 1
+PROMPT = [3, 1, 4, 1, 5] * 6  # many rows
 STEPS = ("embed", "decode", "batch_decode", "prefill")
 
 
@@ -68,6 +69,7 @@ def test_activations_are_rounded_only_where_that_is_allowed_and_faster() -> None
         ("q0f32", AMX, "bf16", 3 * (PRODUCTS - 1)),
         ("q0f32", AMX, "float32", 3 * (PRODUCTS - 1)),
         ("q0f16", AVX2, "bf16", 3 * PRODUCTS),
+        ("q0f32", AVX512_BF16, "bf16", 3 * (PRODUCTS - 1)),
     ],
 )
 def test_weights_that_are_floats_have_such_functions(kind: str, model: str, precision: Any, functions: int) -> None:
@@ -88,18 +90,27 @@ def test_weights_that_are_floats_have_such_functions(kind: str, model: str, prec
     ],
 )
 def test_steps_give_numpys_logits(kind: str, precision: Any, largest: float) -> None:
-    compiled = compile_model(
-        small(tied=True, qkv_bias=True), kind, cpu(AVX512_VNNI), precision=precision, functions=STEPS
-    )
+    assert logits_error(kind, AVX512_VNNI, precision) < largest
+
+
+@needs_tvm
+@needs(AVX512_BF16)
+@pytest.mark.parametrize(("kind", "precision"), [("q0bf16", "float32"), ("q0f32", "bf16"), ("q4bf16_1", "float32")])
+def test_steps_in_pairs_give_numpys_logits(kind: str, precision: Any) -> None:
+    assert logits_error(kind, AVX512_BF16, precision) < 2e-2
+
+
+def logits_error(kind: str, model: str, precision: Any) -> float:
+    """Of prompts and steps, by the largest logit."""
+    compiled = compile_model(small(tied=True, qkv_bias=True), kind, cpu(model), precision=precision, functions=STEPS)
     arrays = [random_array(each, compiled.quantization.bits) for each in compiled.parameters]
     weights = [tvm.runtime.tensor(each) for each in arrays]
     session = compiled.session(weights, tvm.cpu(), CacheSizes(sequences=2, tokens=128, chunk=32))
     reference = NumpyDecoder(compiled, arrays)
     first, second = session.open(), session.open()
-    found = [session.prefill(first, [3, 1, 4, 1, 5]).numpy()[0]]
+    found = [session.prefill(first, PROMPT).numpy()[0]]
     session.prefill(second, [2, 7])
     found.append(session.decode([first], session.tokens([9])).numpy()[0])
     found.append(session.decode([first, second], session.tokens([2, 6])).numpy()[1])
-    wanted = [reference.logits(each)[-1:] for each in ([3, 1, 4, 1, 5], [3, 1, 4, 1, 5, 9], [2, 7, 6])]
-    for one, other in zip(found, wanted, strict=True):
-        assert abs(one - other).max() < largest * abs(other).max()
+    wanted = [reference.logits(each)[-1:] for each in (PROMPT, [*PROMPT, 9], [2, 7, 6])]
+    return max(float(abs(one - other).max() / abs(other).max()) for one, other in zip(found, wanted, strict=True))

@@ -19,7 +19,7 @@ from tunehub.kernels.cpu.packed_products import product_function
 from tunehub.kernels.cpu.packed_weights import PackedProduct, lanes_of, plain_product
 
 from ....amx_emulation import emulated, emulation  # noqa: F401
-from ....cpu_features import AMX, AVX2, AVX512, AVX512_VNNI, AVX_VNNI, cpu, here, needs, needs_tvm
+from ....cpu_features import AMX, AVX2, AVX512, AVX512_BF16, AVX512_VNNI, AVX_VNNI, cpu, here, needs, needs_tvm
 
 pytestmark = pytest.mark.slow
 
@@ -77,10 +77,10 @@ def _error(
     return float(abs(output.numpy().astype("float64") - wanted).max() / abs(wanted).max())
 
 
-def plain_error(rows: int, kind: str, model: Any, *, lanes: int = 16, depth: int = 1152, tiles: bool = False) -> float:
-    """Of products with random weights of a type of floats and results in that."""
+def plain_error(rows: int, kind: str, model: Any, *, lanes: int = 16, depth: int = 1152, by: str = "") -> float:
+    """Of products with random weights of a type of floats and results in that, of many rows ``by`` tiles or pairs."""
     rng = np.random.default_rng(depth)
-    product = plain_product(64, depth, lanes, tiles=tiles)
+    product = plain_product(64, depth, lanes, tiles=by == "tiles", pairs=by == "pairs")
     assert product is not None
     data, weights = (rng.standard_normal(shape).astype(kind) for shape in ((rows, depth), (64, depth)))
     return _error(product, [data, weights], weights.astype("float64"), model, result=kind)
@@ -197,14 +197,30 @@ def test_weights_that_are_floats_have_such_products(model: str, rows: int, kind:
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize(("kind", "largest"), [("float32", 1e-2), ("bfloat16", 1e-2)])
 def test_weights_that_are_floats_have_emulated_tiles(kind: str, largest: float) -> None:
-    assert plain_error(67, kind, AVX512, tiles=True) < largest
+    assert plain_error(67, kind, AVX512, by="tiles") < largest
 
 
 @needs_tvm
 @needs(AMX)
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])
 def test_weights_that_are_floats_have_tiles(kind: str) -> None:
-    assert plain_error(67, kind, AMX, tiles=True) < 1e-2
+    assert plain_error(67, kind, AMX, by="tiles") < 1e-2
+
+
+@needs_tvm
+@needs(AVX512_BF16)
+@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("rows", [1, 3, 6, 24, 259])
+def test_weights_that_are_floats_have_products_of_pairs(kind: str, rows: int) -> None:
+    assert plain_error(rows, kind, AVX512_BF16, by="pairs") < 1e-2
+
+
+@needs_tvm
+@needs(AVX512_BF16)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_many_rows_by_pairs_are_as_exact_as_bfloat16(bits: int) -> None:
+    product = replace(product_of(AVX512, bits, rows=64, depth=1152), pairs=True)
+    assert EXACT < error(product, operands(product, (67, 1152)), AVX512_BF16) < ROUNDED / 2
 
 
 @needs_tvm
