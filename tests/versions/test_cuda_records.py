@@ -113,3 +113,17 @@ def test_kernels_for_warpgroups_are_for_tvms_that_have_what_they_are_made_of() -
     from tunehub.target.tvm_generation import require_relax
 
     assert has_functions() == (require_relax().release >= (0, 27))
+
+
+@pytest.mark.parametrize("template", ["cuda_tiles", "low_batch", "warpgroups", "bulk_copies", "low_batch_warpgroups"])
+def test_knobs_that_this_tvm_has_no_kernel_for_serve_after_other_records(template: str) -> None:
+    from tunehub.compiler.current import is_current
+    from tunehub.kernels.cuda import rules
+    from tunehub.kernels.cuda.gemm.hopper.rule import has_functions
+    from tunehub_registry.template_record import TemplateRecord
+
+    assert any(template in getattr(rule, "TEMPLATES", ()) for rule in rules.RULES)
+    of_functions = "warpgroup" in template or template == "bulk_copies"
+    key, measured = "0" * 32, {"op": "matmul", "run_s": (1e-5,), "default_s": None, "source": "template"}
+    record = TemplateRecord(exact=key, anchor=key, template=template, version=1, knobs={}, **measured)
+    assert is_current(record) == (has_functions() or not of_functions)

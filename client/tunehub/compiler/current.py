@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tunehub.kernels.cpu import NAMES, template
-from tunehub.kernels.cuda.templates import VERSIONS
+from tunehub.kernels.cuda.templates import OLDEST_TVM, VERSIONS
+from tunehub.target.tvm_generation import find_tvm
 from tunehub_registry.template_record import TemplateRecord
 
 
@@ -13,5 +14,6 @@ def version_of(name: str) -> int | None:
 
 
 def is_current(record: TemplateRecord) -> bool:
-    """Whether this client has the template of a record, in its version."""
-    return record.version == version_of(record.template)
+    """Whether this client has the template of a record, in its version, and the installed TVM is new enough for it."""
+    tvm, oldest = find_tvm(), OLDEST_TVM.get(record.template, (0, 0))
+    return record.version == version_of(record.template) and (tvm is None or tvm.release >= oldest)

@@ -1,5 +1,5 @@
-"""Templates for CUDA whose tiles records may name as knobs (:mod:`tunehub.kernels.cuda.knobs`), with their versions:
-what an index of records knows without TVM."""
+"""Templates for CUDA whose tiles records may name as knobs (:mod:`tunehub.kernels.cuda.knobs`), with their versions,
+and the oldest TVM that some need: what an index of records knows without TVM."""
 
 from __future__ import annotations
 
@@ -13,3 +13,4 @@ VERSIONS = {
     "low_batch_direct": 1,
     "low_batch_warpgroups": 1,
 }
+OLDEST_TVM = {"warpgroups": (0, 27), "bulk_copies": (0, 27), "low_batch_warpgroups": (0, 27)}  # functions of CUDA C++
