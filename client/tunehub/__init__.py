@@ -13,9 +13,11 @@ TYPE_CHECKING = False  # `typing` takes longer to import than all of this
 if TYPE_CHECKING:
     from tunehub.api import compile, context, explain, install, installed_hubs, pipeline, resolve, uninstall
     from tunehub.compiler.hub import Hub, open_hub
+    from tunehub.deploy.loading import Model, load
     from tunehub.exceptions import (
         HubError,
         HubWarning,
+        LibraryError,
         LockFileError,
         MissesFileError,
         RequirementError,
@@ -34,8 +36,10 @@ __all__ = [
     "Hub",
     "HubError",
     "HubWarning",
+    "LibraryError",
     "LockFileError",
     "MissesFileError",
+    "Model",
     "Report",
     "RequirementError",
     "Resolution",
@@ -51,6 +55,7 @@ __all__ = [
     "host_target",
     "install",
     "installed_hubs",
+    "load",
     "open_hub",
     "pipeline",
     "resolve",
@@ -62,6 +67,7 @@ __all__ = [
 _MODULES = {
     "tunehub.api": ("compile", "context", "explain", "install", "installed_hubs", "pipeline", "resolve", "uninstall"),
     "tunehub.compiler.hub": ("Hub", "open_hub"),
+    "tunehub.deploy.loading": ("Model", "load"),
     "tunehub.registries.resolution": ("Resolution",),
     "tunehub.graph.quantised.torch_operators": ("torch_convert_map",),
     "tunehub.report.model": ("WorkloadReport",),

@@ -7,8 +7,8 @@ import io
 import warnings
 from typing import Any
 
-import tunehub
 from tunehub.exceptions import last_line, typed_last_line
+from tunehub.graph.quantised.torch_operators import torch_convert_map
 from tunehub_builder.networks.exceptions import ModelFileError
 from tunehub_builder.networks.exported_archive import checked_archive
 from tunehub_builder.networks.network import ImportedModel
@@ -63,7 +63,7 @@ def _to_relax(program: Any, source: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return from_exported_program(program, custom_convert_map=tunehub.torch_convert_map())
+            return from_exported_program(program, custom_convert_map=torch_convert_map())
     except Exception as error:  # converters raise whatever they run into
         reason = f"TVM {tvm.__version__} cannot import {_place(error)} ({typed_last_line(error).rstrip('.')})"
         raise ModelFileError(source, reason, _REMEDY) from error

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 import click
 
 from tunehub.cli.examples import with_examples
-from tunehub.cli.output import say
+from tunehub.cli.output import print_error, say
 from tunehub.exceptions import HubWarning, TunehubError, UsageError
 from tunehub_registry import __version__
 from tunehub_registry.printable import plain
@@ -55,6 +55,9 @@ BUILDER_COMMANDS = (
 BUILDER_REMEDY = "install the builder: pip install 'tunehub[builder]'"
 
 
+_AS_JSON = "json"  # what the context's object is where JSON was asked for
+
+
 class LazyGroup(click.Group):
     """A group whose commands are given as `module:attribute`."""
 
@@ -77,6 +80,8 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except click.ClickException as error:
             error.message = plain(error.message)  # type: ignore[misc]
+            if ctx.obj is _AS_JSON:
+                print_error(error)
             raise
 
 
@@ -89,12 +94,13 @@ def cli() -> None:
 def main(args: list[str] | None = None) -> None:
     """Run the command line and exit."""
     warnings.showwarning = _show_warning
+    as_json = "--json" in (sys.argv[1:] if args is None else args)
     try:
-        cli.main(args=args, prog_name="tunehub", standalone_mode=True)
-    except UsageError as error:
-        _fail(error, 2)
+        cli.main(args=args, prog_name="tunehub", standalone_mode=True, obj=_AS_JSON if as_json else None)
     except TunehubError as error:
-        _fail(error, 1)
+        if as_json:
+            print_error(error)
+        _fail(error, 2 if isinstance(error, UsageError) else 1)
 
 
 def load_command(name: str, place: str) -> click.Command:

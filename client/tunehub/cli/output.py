@@ -9,6 +9,8 @@ import click
 
 from tunehub_registry.printable import plain
 
+_FIELDS = frozenset({"value", "place", "reason", "remedy", "path", "registry", "found"})
+
 
 def say(*lines: str, err: bool = False) -> None:
     """Print lines, an empty one without any, on standard output or standard error. They may hold texts of others."""
@@ -26,6 +28,13 @@ def stream(pieces: Iterable[str]) -> None:
 def print_json(value: object) -> None:
     """Print one JSON document."""
     click.echo(json.dumps(value, indent=2))  # ASCII: what does not print is escaped
+
+
+def print_error(error: Exception) -> None:
+    """Print an error as the one JSON document: its class, its message, and what it says in fields."""
+    fields = {name: plain(str(value)) for name, value in vars(error).items() if name in _FIELDS and value is not None}
+    message = getattr(error, "message", None) or str(error)
+    print_json({"error": {"type": type(error).__name__, "message": plain(message), **fields}})
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     Arrays = dict[str, npt.NDArray[Any]]
 
 _PLACE = "--inputs"
+_REMEDIES = {
+    _PLACE: "write it with numpy.savez(FILE, NAME=array, …); `tunehub run MODEL.so` shows the inputs",
+    "inputs": "convert it with astype, reshape or their like; `model.inputs` says what it takes",
+}
 _SUFFIX = ".npy"
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError, RuntimeError)
 
@@ -77,27 +81,29 @@ def read_inputs(path: Path, interface: Interface) -> Arrays:
     return found
 
 
-def check_inputs(path: object, found: Mapping[str, npt.NDArray[Any]], interface: Interface) -> None:
+def check_inputs(
+    path: object, found: Mapping[str, npt.NDArray[Any]], interface: Interface, place: str = _PLACE
+) -> None:
     """Raise LibraryError unless each open dimension has one size in all arrays, and indices are of rows that there are:
-    others would read whatever lies in memory."""
+    others would read whatever lies in memory. Arrays may be PyTorch's; `place` is where they came from."""
     sizes: dict[str, tuple[int, str]] = {}
     for each in interface.inputs:
-        _check_rows(path, each, found[each.name])
+        _check_rows(path, each, found[each.name], place)
         for extent, size in zip(each.shape or (), found[each.name].shape, strict=False):
             if isinstance(extent, str) and sizes.setdefault(extent, (size, each.name))[0] != size:
                 other, name = sizes[extent]
-                raise _wrong(path, f"{extent!r} is {other} in {name!r} and {size} in {each.name!r}")
+                raise _wrong(path, f"{extent!r} is {other} in {name!r} and {size} in {each.name!r}", place)
 
 
-def _check_rows(path: object, spec: TensorSpec, array: npt.NDArray[Any]) -> None:
-    if spec.rows is None or not array.size:
+def _check_rows(path: object, spec: TensorSpec, array: npt.NDArray[Any], place: str) -> None:
+    if spec.rows is None or not math.prod(array.shape):
         return
     least, most = int(array.min()), int(array.max())
     if least < -spec.rows or most >= spec.rows:
         wrong = most if most >= spec.rows else least
         reason = f"array {spec.name!r} has {wrong}, which is no row of a table of {spec.rows}"
         remedy = f"give values from {-spec.rows} to {spec.rows - 1}"
-        raise LibraryError(path, reason, place=_PLACE, remedy=remedy)
+        raise LibraryError(path, reason, place=place, remedy=remedy)
 
 
 def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -131,7 +137,7 @@ def _array(archive: zipfile.ZipFile, spec: TensorSpec, path: Path) -> npt.NDArra
             raise _wrong(path, f"array {spec.name!r} is of version {version} of the format")
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, _, dtype = read(stream)
-        _check_fits(path, spec, shape, str(dtype.newbyteorder("=")))
+        check_array(path, spec, shape, str(dtype.newbyteorder("=")))
         if info.file_size - stream.tell() != math.prod(shape) * dtype.itemsize:
             raise _wrong(path, f"array {spec.name!r} has not the size that its shape {shape_text(shape)} says")
     with archive.open(info) as stream:
@@ -139,18 +145,17 @@ def _array(archive: zipfile.ZipFile, spec: TensorSpec, path: Path) -> npt.NDArra
         return array.astype(dtype.newbyteorder("="), order="C", copy=False)
 
 
-def _check_fits(path: Path, spec: TensorSpec, shape: tuple[int, ...], dtype: str) -> None:
+def check_array(path: object, spec: TensorSpec, shape: tuple[int, ...], dtype: str, place: str = _PLACE) -> None:
     """Raise LibraryError for another element type, rank or extent than those of `spec`."""
     if dtype != spec.dtype:
-        raise _wrong(path, f"array {spec.name!r} is {dtype}, the input is {spec.dtype}")
+        raise _wrong(path, f"array {spec.name!r} is {dtype}, the input is {spec.dtype}", place)
     fits = spec.shape is None or (
         len(shape) == len(spec.shape)
         and all(isinstance(w, str) or w == s for w, s in zip(spec.shape, shape, strict=True))
     )
     if not fits:
-        raise _wrong(path, f"array {spec.name!r} is {shape_text(shape)}, the input {shape_text(spec.shape)}")
+        raise _wrong(path, f"array {spec.name!r} is {shape_text(shape)}, the input {shape_text(spec.shape)}", place)
 
 
-def _wrong(path: Path | object, reason: str) -> LibraryError:
-    remedy = "write it with numpy.savez(FILE, NAME=array, …); `tunehub run MODEL.so` shows the inputs"
-    return LibraryError(path, reason, place=_PLACE, remedy=remedy)
+def _wrong(path: object, reason: str, place: str = _PLACE) -> LibraryError:
+    return LibraryError(path, reason, place=place, remedy=_REMEDIES[place])

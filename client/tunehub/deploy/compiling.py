@@ -54,8 +54,8 @@ class StepClock:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompiledLibrary:
-    """A library that was written: its `bytes`, those of the model's weights as they were imported, the report, and
-    `seconds` by step."""
+    """A library that was written, or is kept in the cache: its `bytes`, those of the model's weights as they were
+    imported, the report, and `seconds` by step."""
 
     path: Path
     interface: Interface
@@ -75,13 +75,15 @@ def compile_library(
     source: Path | None = None,
     specialize: Sizes | None = None,
     cc: str | None = None,
+    copied: bool = True,
     **options: Unpack[HubOptions],
 ) -> CompiledLibrary:
     """Compile `mod` as `tunehub.compile` does and write it as the shared library `path`, which names its `outputs`, and
     `source`, the model's file. `cc` is the compiler that links it.
 
-    The same compile, in this process or a later one, takes the library that is kept in the cache. Raises as
-    `tunehub.compile`; LibraryError for a module without a `main` of tensors, LinkError, OSError.
+    The same compile, in this process or a later one, takes the library that is kept in the cache; where it may not be
+    `copied` it stays there, and so does what is kept now. Raises as `tunehub.compile`; LibraryError for a module
+    without a `main` of tensors, LinkError, OSError.
     """
     clock("registries")
     tvm_target = as_tvm_target(target)
@@ -98,14 +100,15 @@ def compile_library(
             executable = api.compile(named, tvm_target, hub=hub, specialize=specialize)
             clock("link")
             write_library(executable, path, linker)
-            kept.keep(partial(copy_library, path))
-        else:
+            library = kept.keep(partial(copy_library, path))
+        elif copied:
             clock("link")
             copy_library(library, path)
         hub.read_tuning()
         report = hub.report()
     finally:
         hub.close()
+    path = path if copied or library is None else library
     return CompiledLibrary(
         path=path,
         interface=interface,

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from tunehub._files.atomic import create_file
 from tunehub.deploy.interface import FUNCTION, Interface, check_sound, decoded
-from tunehub.exceptions import LibraryError, LinkError, last_line
+from tunehub.deploy.runtime import as_numpy, cpu_machine, cpu_tensor, flat, load_module
+from tunehub.exceptions import LibraryError, LinkError, TunehubError, last_line
 from tunehub.target.features import extensions, llvm_features_of_text, not_in
 from tunehub.target.host import cpu_features, gpu_descriptor, machine_arch
 from tunehub_registry.printable import plain
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from tunehub.graph.types import Executable
     from tunehub.target.types import Target
-    from tunehub.tir.types import DeviceTensor, Object
+    from tunehub.tir.types import Device, DeviceTensor, Object
 
     Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -37,7 +38,7 @@ _OTHER_MACHINE = "compile the model on this machine, or with --target for it (`t
 _SM = re.compile(r"sm_(\d+)([af]?)")
 _BEGINNING, _MOST_BYTES = b'{"inputs":', 1 << 20  # of an interface, as msgspec writes it
 _MACHINE = ("kind", "mcpu", "mtriple", "mattr", "model", "arch")  # of TVM's targets
-_DEVICES = {"llvm": "cpu", "c": "cpu"}  # the others are called as their target
+_DEVICES = frozenset({"llvm", "c"})  # kinds of targets that are CPUs; other devices are called as their kind
 
 
 def find_linker(path: Path, cc: str | None = None) -> str:
@@ -146,34 +147,52 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         """Raises LibraryError: no such file, no whole library, not of `tunehub compile`, for another CPU or GPU."""
-        import tvm
-        from tvm.runtime.vm import VirtualMachine
-
         _check_whole(path)
         try:
-            module = tvm.runtime.load_module(str(path))
-            cpu = VirtualMachine(module, tvm.cpu())
-            self.interface: Interface = decoded(cpu[FUNCTION]().numpy().tobytes(), path)
+            module = load_module(path)
+            cpu = cpu_machine(module)
+            self.interface: Interface = decoded(as_numpy(cpu[FUNCTION]()).tobytes(), path)
             check_sound(self.interface, path)
-            self._device = tvm.device(_DEVICES.get(self.interface.device, self.interface.device))
-        except LibraryError:
+            self._device = None if self.interface.device in _DEVICES else _device_of(self.interface)
+        except TunehubError:
             raise
         except Exception as error:  # of the system's loader, or of TVM's
             raise _unusable(path, last_line(error)) from None
-        if not self._device.exist:
+        if self._device is not None and not self._device.exist:
             raise _unusable(path, f"it is for a device that is not here: {self.interface.device}")
-        lacking = _lacking(self.interface) if self.interface.device in _DEVICES else self._other_gpu()
+        lacking = _lacking(self.interface) if self._device is None else self._other_gpu()
         if lacking is not None:
             raise LibraryError(path, lacking, place="library", remedy=_OTHER_MACHINE)
-        self._path = path
-        self._machine = cpu if self.interface.device in _DEVICES else VirtualMachine(module, self._device)
+        self.path = path
+        self._machine = cpu if self._device is None else _machine_on(module, self._device)
+
+    @property
+    def device(self) -> Device | None:
+        """TVM's device that it runs on, None for the CPU."""
+        return self._device
+
+    @property
+    def main(self) -> Callable[..., Any]:
+        """Its function `main`, of tensors on its device. Raises LibraryError where it has none."""
+        try:
+            found: Callable[..., Any] = self._machine["main"]
+        except Exception as error:
+            raise _unusable(self.path, f"it has no function main: {last_line(error)}") from None
+        return found
+
+    def tensor(self, array: npt.NDArray[Any]) -> DeviceTensor:
+        """`array` on its device: a copy, but on the CPU where its memory is aligned."""
+        if self._device is None:
+            return cpu_tensor(array)
+        import tvm
+
+        return tvm.runtime.tensor(array, self._device)
 
     def runner(self, inputs: Arrays) -> Callable[[], Any]:
         """A run on `inputs`, by name, which are on the device from then on; it ends when the device is done."""
-        import tvm
-
-        arguments = [tvm.runtime.tensor(inputs[each.name], self._device) for each in self.interface.inputs]
-        sync = self._device.sync if self.interface.device not in _DEVICES else None
+        arguments = [self.tensor(inputs[each.name]) for each in self.interface.inputs]
+        sync = None if self._device is None else self._device.sync
+        main = self.main
 
         def run() -> Any:
             try:
@@ -181,31 +200,35 @@ class Library:
                 if sync is not None:
                     sync()
             except Exception as error:
-                raise _unusable(self._path, f"running it failed: {last_line(error)}") from None
+                raise self.failed(error) from None
             return found
-
-        try:
-            main = self._machine["main"]
-        except Exception as error:
-            raise _unusable(self._path, f"it has no function main: {last_line(error)}") from None
 
         return run
 
+    def failed(self, error: Exception) -> LibraryError:
+        """What a run raised, as an error of this library."""
+        return _unusable(self.path, f"running it failed: {last_line(error)}")
+
     def outputs(self, found: Object) -> dict[str, npt.NDArray[Any]]:
-        """What a run gave, by name. Raises LibraryError where that is not what its interface says."""
-        try:
-            arrays = [each.numpy() for each in _flat(found)]
-        except (AttributeError, TypeError, RecursionError):
-            arrays = []
+        """What a run gave, by name, on the CPU. Raises LibraryError where that is not what its interface says."""
         names = [each.name for each in self.interface.outputs]
-        if len(arrays) != len(names):
-            raise _unusable(self._path, f"its interface names {len(names)} outputs, it gave {len(arrays)} arrays")
-        return dict(zip(names, arrays, strict=True))
+        return dict(zip(names, map(as_numpy, self.tensors(found)), strict=True))
+
+    def tensors(self, found: Object) -> list[DeviceTensor]:
+        """What a run gave, in order. Raises LibraryError where there are not as many as its interface says."""
+        try:
+            tensors = flat(found)
+        except (TypeError, RecursionError):
+            tensors = []
+        if len(tensors) != len(self.interface.outputs):
+            reason = f"its interface names {len(self.interface.outputs)} outputs, it gave {len(tensors)} arrays"
+            raise _unusable(self.path, reason)
+        return tensors
 
     def _other_gpu(self) -> str | None:
         """Why the code is not for the GPU that is here, or None."""
         wanted = _SM.fullmatch(self.interface.arch or "")
-        here = str(self._device.compute_version or "").replace(".", "")
+        here = str((self._device and self._device.compute_version) or "").replace(".", "")
         if wanted is None or not here.isdigit():
             return None
         number, of_one = int(wanted[1]), bool(wanted[2])
@@ -225,8 +248,16 @@ def _lacking(interface: Interface) -> str | None:
     return f"its code may use what this CPU lacks: {', '.join(missing)}" if missing else None
 
 
-def _flat(found: Object) -> list[DeviceTensor]:
-    return [found] if hasattr(found, "numpy") else [tensor for each in found for tensor in _flat(each)]
+def _device_of(interface: Interface) -> Device:
+    import tvm
+
+    return tvm.device(interface.device)
+
+
+def _machine_on(module: Any, device: Device) -> Any:
+    from tvm.runtime.vm import VirtualMachine
+
+    return VirtualMachine(module, device)
 
 
 def _check_whole(path: Path) -> None:

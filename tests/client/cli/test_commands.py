@@ -355,3 +355,19 @@ def test_yanked_only_version_is_shown(run: Any, registry: RegistryFolder) -> Non
     (registry.root / update.shard_path).write_bytes(update.shard_data)
     (registry.root / "index.json").write_bytes(encode_index(update.index))
     assert "yanked: slow" in run("show", "llvm-znver5", "--registry", registry.root).out
+
+
+def test_errors_are_json_where_json_was_asked_for(run: Any, tmp_path: Path) -> None:
+    """Of the library, of a command, and of the command line; programs read one document, people the same on stderr."""
+    unreadable = run("run", tmp_path / "nothing.so", "--json")
+    assert unreadable.code == 2
+    assert unreadable.json["error"]["type"] == "LibraryError"
+    assert unreadable.json["error"]["reason"] == "no such file"
+    assert set(unreadable.json["error"]) == {"type", "message", "value", "place", "reason", "remedy"}
+    assert "no such file" in unreadable.err
+    for arguments, kind in ((("cache", "--nothing"), "NoSuchOption"), (("nothing",), "UsageError")):
+        refused = run(*arguments, "--json")
+        assert refused.code == 2
+        assert refused.json["error"]["type"].startswith((kind, "NoSuchCommand"))
+        assert refused.err.startswith("Usage: ")
+    assert run("run", tmp_path / "nothing.so").out == ""

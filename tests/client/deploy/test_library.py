@@ -31,8 +31,10 @@ TARGET = tvm.target.Target({"kind": "llvm"})
 ALONE = "import sys; sys.modules['tunehub'] = None\n"  # importing it raises
 
 
-def example(language: str) -> str:
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+def example(language: str, of: str = "") -> str:
+    """The document's block of a language that has the words `of`."""
+    blocks = re.findall(rf"^```{language}\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+    (found,) = [block for block in blocks if of in block]
     return str(found)
 
 
@@ -67,7 +69,7 @@ def test_a_library_says_what_it_takes_and_computes_what_tvm_does(library: Path) 
 
 
 def test_the_python_example_needs_no_compiler_and_no_tunehub(library: Path) -> None:
-    text = ALONE + example("python").replace("model.so", str(library))
+    text = ALONE + example("python", "VirtualMachine").replace("model.so", str(library))
     env = {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr
@@ -75,6 +77,26 @@ def test_the_python_example_needs_no_compiler_and_no_tunehub(library: Path) -> N
     name, *numbers = re.findall(r"classes|-?\d+\.\d+(?:e-?\d+)?", done.stdout)
     assert name == "classes"
     assert np.allclose([float(number) for number in numbers], expected, atol=1e-6)
+
+
+def test_the_example_without_the_package_tvm_needs_two_files(library: Path, tmp_path: Path) -> None:
+    """The runtime and the library, beside the wheel apache-tvm-ffi."""
+    shutil.copy(Path(tvm.__path__[0]) / "lib" / "libtvm_runtime.so", tmp_path)
+    shutil.copy(library, tmp_path / "model.so")
+    text = example("python", "ctypes").replace("224", "16")
+    text = f"{ALONE}sys.modules['tvm'] = None\n{text}"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    expected = default_outputs({"data": np.ones((1, 3, 16, 16), "float32")}).ravel()[:3]
+    assert np.allclose([float(number) for number in done.stdout.strip(" []\n").split()], expected, atol=1e-6)
+
+
+def test_the_example_with_tunehub_is_one_call(library: Path, tmp_path: Path) -> None:
+    shutil.copy(library, tmp_path / "model.so")
+    text = example("python", "tunehub.load").replace("224", "16").replace("model.onnx", "model.so")
+    text += "print(output.shape)"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.stdout == "(1, 10)\n", done.stderr
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
