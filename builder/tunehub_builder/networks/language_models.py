@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from tunehub.models.config import ModelConfig
+from tunehub.models.config import Experts, ModelConfig
 from tunehub_builder.networks.exceptions import ModelFileError
 from tunehub_builder.networks.network import OPEN, Network
 
@@ -86,6 +86,35 @@ MODELS: Mapping[str, ModelConfig] = MappingProxyType(
             context=4096,
             epsilon=1e-5,
             rope_theta=10000.0,
+        ),
+        "qwen1.5-moe-a2.7b": ModelConfig(
+            family="qwen2_moe",
+            hidden=2048,
+            intermediate=5632,
+            layers=24,
+            heads=16,
+            kv_heads=16,
+            head_dim=128,
+            vocabulary=151936,
+            context=8192,
+            epsilon=1e-6,
+            rope_theta=1000000.0,
+            qkv_bias=True,
+            experts=Experts(count=60, chosen=4, intermediate=1408, shared=5632, normalised=False),
+        ),
+        "mixtral-8x7b": ModelConfig(
+            family="mixtral",
+            hidden=4096,
+            intermediate=14336,
+            layers=32,
+            heads=32,
+            kv_heads=8,
+            head_dim=128,
+            vocabulary=32000,
+            context=32768,
+            epsilon=1e-5,
+            rope_theta=1000000.0,
+            experts=Experts(count=8, chosen=2, intermediate=14336),
         ),
     }
 )

@@ -14,8 +14,8 @@ class TorchDecoder:
     def __init__(self, config: ModelConfig, weights: Mapping[str, Any]) -> None:
         import torch
 
-        if config.experts is not None or config.rope_scaling is not None:
-            raise NotImplementedError("mixtures of experts and scaled rotary embeddings in PyTorch")
+        if config.rope_scaling is not None:
+            raise NotImplementedError("scaled rotary embeddings in PyTorch")
         self.config, self.weights = config, weights
         place = weights["model.norm.weight"].device
         steps = torch.arange(0, config.head_dim, 2, device=place).float() / config.head_dim
@@ -59,11 +59,41 @@ class TorchDecoder:
             query, key = self._turned(query, positions), self._turned(key, positions)
             out = attended(number, query, key, value).transpose(1, 2).reshape(batch, length, -1)
             x = x + self._linear(out, f"{name}self_attn.o_proj")
-            both = self._linear(self._norm(x, f"{name}post_attention_layernorm"), f"{name}mlp.gate_up_proj")
-            gate, up = both.chunk(2, -1)
-            x = x + self._linear(functional.silu(gate) * up, f"{name}mlp.down_proj")
+            normed = self._norm(x, f"{name}post_attention_layernorm")
+            x = x + (self._feed_forward(normed, f"{name}mlp") if config.experts is None else self._moe(normed, name))
         head = "model.embed_tokens" if config.tied else "lm_head"
         return self._linear(self._norm(x[:, -1:], "model.norm"), head).float()
+
+    def _feed_forward(self, x: Any, name: str) -> Any:
+        return self._linear(_gated(self._linear(x, f"{name}.gate_up_proj")), f"{name}.down_proj")
+
+    def _moe(self, x: Any, layer: str) -> Any:
+        """Steps read the weights of the chosen experts, prompts pass one expert after the other."""
+        import torch
+
+        experts, name = self.config.experts, f"{layer}moe"
+        assert experts is not None
+        rows = x.reshape(-1, x.shape[-1])
+        share, number = torch.softmax(self._linear(rows, f"{name}.gate").float(), -1).topk(experts.chosen, -1)
+        share = share / share.sum(-1, keepdim=True) if experts.normalised else share
+        first, second = self.weights[f"{name}.e1_e3.weight"], self.weights[f"{name}.e2.weight"]
+        if x.shape[1] == 1:
+            each = torch.einsum(
+                "rcnk,rck->rcn", second[number], _gated(torch.einsum("rcnk,rk->rcn", first[number], rows))
+            )
+            mixed = (each.float() * share[..., None]).sum(1)
+        else:
+            mixed = torch.zeros(rows.shape, dtype=torch.float32, device=rows.device)
+            for expert in range(experts.count):
+                at, slot = torch.where(number == expert)
+                each = _gated(rows[at] @ first[expert].T) @ second[expert].T
+                mixed.index_add_(0, at, each.float() * share[at, slot, None])
+        out = mixed.to(x.dtype).reshape(x.shape)
+        if not experts.shared:
+            return out
+        return out + self._linear(x, f"{name}.shared_expert_gate").sigmoid() * self._feed_forward(
+            x, f"{name}.shared_expert"
+        )
 
     def _linear(self, x: Any, name: str) -> Any:
         from torch.nn import functional
@@ -83,6 +113,14 @@ class TorchDecoder:
         cos, sin = (torch.cat([each, each], -1) for each in (angles.cos(), angles.sin()))
         first, second = x.chunk(2, -1)
         return (x.float() * cos + torch.cat([-second, first], -1).float() * sin).to(x.dtype)
+
+
+def _gated(both: Any) -> Any:
+    """SiLU of the first half, times the second."""
+    from torch.nn import functional
+
+    gate, up = both.chunk(2, -1)
+    return functional.silu(gate) * up
 
 
 def _attention(query: Any, key: Any, value: Any, *, causal: bool = False, mask: Any = None) -> Any:

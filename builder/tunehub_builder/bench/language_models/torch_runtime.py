@@ -13,8 +13,9 @@ _WARM_UP = 3
 
 
 class TorchLanguageModel:
-    """See :class:`~tunehub_builder.bench.language_models.case.LanguageRuntime`. `compiled`: by `torch.compile`, which
-    on a GPU makes its own CUDA graphs. Quantised weights are plain ones here, of the values that they stand for."""
+    """See :class:`~tunehub_builder.bench.language_models.case.LanguageRuntime`. `compiled`: by `torch.compile`, whose
+    step is captured as any other: what its mode `reduce-overhead` does, of which a cache that steps write into is not
+    part. Quantised weights are plain ones here, of the values that they stand for."""
 
     def __init__(self, case: LanguageCase, *, compiled: bool = False, threads: int = 0) -> None:
         self._case, self._compiled, self._threads = case, compiled, threads
@@ -89,14 +90,10 @@ class TorchLanguageModel:
         position = torch.tensor([context], device=place)
         mask = (torch.arange(keys.shape[3], device=place) <= position)[None, None, None]
         given = (words, position, mask, keys, values)
-        if self._compiled:
-            for each in given:
-                torch._dynamo.mark_static_address(each)
-            compiled = torch.compile(self._decoder.step, mode="reduce-overhead" if place == "cuda" else "default")
-            return _warm(lambda: compiled(*given))
-        if place == "cpu":
-            return _warm(lambda: self._decoder.step(*given))
-        return _captured(lambda: self._decoder.step(*given))
+        step = (
+            torch.compile(self._decoder.step, fullgraph=True, dynamic=False) if self._compiled else self._decoder.step
+        )
+        return (_warm if place == "cpu" else _captured)(lambda: step(*given))
 
     def _sync(self) -> None:
         import torch
@@ -208,5 +205,5 @@ def _dequantized(words: Any, scales: Any, kind: Any) -> Any:
     ):  # whole they would be four times as large
         values = (some[..., None] >> shifts) & ((1 << kind.bits) - 1)
         groups = values.reshape(*scale.shape, GROUP).to(scale.dtype) - kind.zero
-        found.append((groups * scale[..., None]).reshape(len(some), -1))
+        found.append((groups * scale[..., None]).reshape(*some.shape[:-1], -1))
     return torch.cat(found)
