@@ -20,7 +20,6 @@ from tunehub.kernels.cuda.open_function import OpenFunction
 from tunehub.kernels.cuda.packed_gemm.source import PackedSource
 from tunehub.kernels.cuda.packed_gemm.tile import DEPTH, PIECE, STAGED, PackedTile
 from tunehub.kernels.devices.device import GpuDevice
-from tunehub.tir.cuda.ptx.barriers import bar_sync_warpgroup
 from tunehub.tir.cuda.ptx.mbarrier import mbarrier_arrive_expect_tx, mbarrier_wait
 from tunehub.tir.cuda.ptx.registers import st_shared_1
 from tunehub.tir.cuda.ptx.tma import tensor_map_encode, tma_load_2d, tma_load_2d_multicast
@@ -151,6 +150,7 @@ class _PackedWriter(OpenBulkWriter):
         def one(turn: PrimExpr) -> Stmt:
             at = turn * self.steps
             column = self.first_column + self.thread // WARPGROUP * tile.columns
+            early, epilogue = self._staged_epilogue() if tile.cluster == 1 else ([], [])
             return sequence(
                 [
                     loop("i", self.count, lambda i: store(self.accumulators, [i], f32(0)), UNROLLED),
@@ -158,9 +158,10 @@ class _PackedWriter(OpenBulkWriter):
                     loop("i", packed.state, lambda i: store(self.state, [i], const(0, "uint32")), UNROLLED),
                     packed.begin()(state, scales, column, first),
                     loop("i", self.steps, lambda i: step(at, i, column)),
+                    *early,
                     packed.finish()(sums, state),
                     self._release((at + (self.steps - 1)) % tile.stages),
-                    *([] if tile.cluster > 1 else self._staged_epilogue()),
+                    *epilogue,
                 ]
             )
 
@@ -168,16 +169,9 @@ class _PackedWriter(OpenBulkWriter):
 
     # -- epilogue: accumulators have columns where others have rows
 
-    def _staged_epilogue(self) -> list[Any]:
-        group = self.thread // WARPGROUP
-        self.staged = self.tile.staged_at + group * (PIECE * STAGED * FLOAT)
-        met = bar_sync_warpgroup()(group + 1)
-        found: list[Any] = []
-        for part in range(self.packed.parts):
-            for first in range(0, self.tile.rows, PIECE):
-                high = min(PIECE, self.tile.rows - first)
-                found += [*self._piece_to_shared(part, first, high), met, self._piece_epilogue(part, first, high), met]
-        return found
+    def _pieces(self) -> list[tuple[int, int, int]]:
+        rows = range(0, self.tile.rows, PIECE)
+        return [(part, at, min(PIECE, self.tile.rows - at)) for part in range(self.packed.parts) for at in rows]
 
     def _accumulators_to_shared(self) -> list[Any]:
         lane, group = self.thread % WARP, self.thread // WARPGROUP
@@ -213,7 +207,7 @@ class _PackedWriter(OpenBulkWriter):
 
         return [one(j, half, v) for j in range(width // 8) for half in (0, 1) for v in (0, 1)]
 
-    def _piece_epilogue(self, part: int, first: int, width: int) -> Stmt:
+    def _piece_places(self, part: int, first: int, width: int) -> list[tuple[Any, Any, Any]]:
         inside, across = self.thread % WARPGROUP, ROWS // _VECTOR
         left = self.first_column + self.thread // WARPGROUP * self.tile.columns + part * ROWS
 
@@ -222,4 +216,4 @@ class _PackedWriter(OpenBulkWriter):
             row, column = index // across, index % across * _VECTOR
             return self.first_row + first + row, left + column, row * STAGED + column
 
-        return self._write_vectors([place(i) for i in range(width * across // WARPGROUP)])
+        return [place(i) for i in range(width * across // WARPGROUP)]

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
-from tunehub.kernels.cuda.gemm.hopper.tiles import FLOAT, HALF, SKEW
+from tunehub.kernels.cuda.gemm.hopper.tiles import FLOAT, HALF
 from tunehub.tir.cuda.ptx.wgmma import ROWS, WARPGROUP
 
 DEPTH = 128  # of K in a stage
@@ -43,8 +43,6 @@ class PackedTile(BulkTile):
         return self.x_bytes + self.block[1] * self.row_bytes
 
     @property
-    def barriers_at(self) -> int:
-        """Where barriers are, in bytes."""
-        if self.cluster > 1:
-            return max(self.staged_at, self.block[0] * (self.block[1] + SKEW) * FLOAT)
-        return self.staged_at + math.prod(self.groups) * PIECE * STAGED * FLOAT
+    def staged_bytes(self) -> int:
+        """Of the results of a warpgroup that go through shared memory at a time."""
+        return PIECE * STAGED * FLOAT

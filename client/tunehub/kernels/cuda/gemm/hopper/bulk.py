@@ -275,13 +275,15 @@ class _BulkWriter(_KernelWriter):
 
         def one(turn: PrimExpr) -> Stmt:
             at = turn * self.steps
+            early, epilogue = self._staged_epilogue() if tile.cluster == 1 else ([], [])
             return sequence(
                 [
                     loop("i", self.count, lambda i: store(self.accumulators, [i], f32(0)), UNROLLED),
                     loop("i", self.steps, lambda i: step(at, i)),
+                    *early,
                     wgmma_finish(self.count)(address(self.accumulators, const(0))),
                     self._release((at + (self.steps - 1)) % tile.stages),
-                    *([] if tile.cluster > 1 else self._staged_epilogue()),
+                    *epilogue,
                 ]
             )
 
@@ -302,22 +304,26 @@ class _BulkWriter(_KernelWriter):
 
     # -- epilogue
 
-    def _staged_epilogue(self) -> list[Any]:
-        """Results of a warpgroup, some columns at a time through its own part of shared memory."""
+    def _staged_epilogue(self) -> tuple[list[Any], list[Any]]:
+        """Results of a warpgroup, some at a time through its own part of shared memory. What they are computed from
+        beside accumulators is loaded some pieces ahead, the first before all products are done."""
         group = self.thread // WARPGROUP
-        self.staged = self.tile.staged_at + group * (ROWS * STAGED * FLOAT)
+        self.staged = self.tile.staged_at + group * self.tile.staged_bytes
         met = bar_sync_warpgroup()(group + 1)
+        pieces = self._pieces()
+        early = self.tile.pieces_ahead
+        ahead = [self._load_ahead(self._piece_places(*piece)) if early else ([], []) for piece in pieces]
         found: list[Any] = []
-        for part in range(self.parts):
-            for first in range(0, self.tile.columns, PIECE):
-                width = min(PIECE, self.tile.columns - first)
-                found += [
-                    *self._piece_to_shared(part, first, width),
-                    met,
-                    self._piece_epilogue(part, first, width),
-                    met,
-                ]
-        return found
+        for number, piece in enumerate(pieces):
+            later = [statement for _, loads in ahead[number + early : number + early + 1] for statement in loads]
+            written = self._write_vectors(self._piece_places(*piece), ahead[number][0])
+            found += [*self._piece_to_shared(*piece), *later, met, written, met]
+        return [statement for _, loads in ahead[:early] for statement in loads], found
+
+    def _pieces(self) -> list[tuple[int, int, int]]:
+        """Of a warpgroup's results: the part of its rows, the first column, how many."""
+        columns = range(0, self.tile.columns, PIECE)
+        return [(part, at, min(PIECE, self.tile.columns - at)) for part in range(self.parts) for at in columns]
 
     def _piece_to_shared(self, part: int, first: int, width: int) -> list[Any]:
         lane = self.thread % WARP
@@ -330,7 +336,8 @@ class _BulkWriter(_KernelWriter):
 
         return [pair(j, half) for j in range(width // 8) for half in (0, 1)]
 
-    def _piece_epilogue(self, part: int, first: int, width: int) -> Stmt:
+    def _piece_places(self, part: int, first: int, width: int) -> list[tuple[Any, Any, Any]]:
+        """Row, column and place in shared memory of the vectors of a thread."""
         tile, inside = self.tile, self.thread % WARPGROUP
         group, across = self.thread // WARPGROUP, width // _VECTOR
         top = self.first_row + group // tile.groups[1] * tile.rows + part * ROWS
@@ -341,10 +348,7 @@ class _BulkWriter(_KernelWriter):
             row, column = index // across, index % across * _VECTOR
             return top + row, left + column, row * STAGED + column
 
-        whole, rest = divmod(ROWS * across, WARPGROUP)
-        found = [self._write_vectors([place(i) for i in range(whole)])] if whole else []
-        found += [when(inside < rest, self._write_vectors([place(whole)]))] if rest else []
-        return sequence(found)
+        return [place(i) for i in range(ROWS * across // WARPGROUP)]
 
     def _four_accumulators(self, place: Index) -> Any:
         if self.tile.cluster > 1:

@@ -59,11 +59,21 @@ class BulkTile(WarpgroupBlock):
         return self.stages * self.stage_bytes
 
     @property
+    def staged_bytes(self) -> int:
+        """Of the results of a warpgroup that go through shared memory at a time."""
+        return ROWS * STAGED * FLOAT
+
+    @property
+    def pieces_ahead(self) -> int:
+        """Pieces of results whose other operands are loaded before all products are done; not measured yet."""
+        return 0
+
+    @property
     def barriers_at(self) -> int:
         """Where barriers are, in bytes."""
         if self.cluster > 1:
             return max(self.staged_at, self.block[0] * (self.block[1] + SKEW) * FLOAT)
-        return self.staged_at + math.prod(self.groups) * ROWS * STAGED * FLOAT
+        return self.staged_at + math.prod(self.groups) * self.staged_bytes
 
     @property
     def shared_bytes(self) -> int:

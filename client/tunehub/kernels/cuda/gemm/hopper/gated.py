@@ -67,17 +67,17 @@ class _GatedWriter(OpenBulkWriter):
             ]
         )
 
-    def _staged_epilogue(self) -> list[Any]:
+    def _staged_epilogue(self) -> tuple[list[Any], list[Any]]:
         """As for others; a piece has as many columns of both halves."""
         group = self.thread // WARPGROUP
-        self.staged = self.tile.staged_at + group * (ROWS * STAGED * FLOAT)
+        self.staged = self.tile.staged_at + group * self.tile.staged_bytes
         met, across = bar_sync_warpgroup()(group + 1), self._height(1)
         found: list[Any] = []
         for part in range(self.parts):
             for first in range(0, across, _HALF):
                 width = min(_HALF, across - first)
                 found += [*self._halves_to_shared(part, first, width), met, self._half_piece(part, first, width), met]
-        return found
+        return [], found
 
     def _halves_to_shared(self, part: int, first: int, width: int) -> list[Any]:
         lane = self.thread % WARP

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tvm import tirx
 
@@ -54,6 +54,8 @@ from tunehub.tir.versions import TENSOR_LOAD, UNROLLED, VECTORIZED
 
 if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, BufferLoad, Index, IRModule, Number, PrimExpr, PrimFunc, SBlock, Stmt, Var
+
+    _Load: TypeAlias = "tuple[Any, Callable[[Any], Any]]"
 
 ROUNDED = "NT_matmul_of_tf32"  # products whose weights are TF32's numbers already begin so
 _ACROSS = ROW_BYTES // COPIED_BYTES  # copies of a row
@@ -494,11 +496,11 @@ class _KernelWriter:
         row, column = index // across, index % across * _VECTOR
         return self.first_row + row, self.first_column + column, row * self.row_stride + column
 
-    def _write_vectors(self, places: Sequence[tuple[Any, Any, Any]]) -> Stmt:
+    def _write_vectors(self, places: Sequence[tuple[Any, Any, Any]], ahead: Sequence[Buffer] = ()) -> Stmt:
         """Results of a thread. All that they are computed from is loaded before the first is written, beyond the end
-        what is there last, so that a thread waits once."""
+        what is there last, so that a thread waits once. ``ahead``: what :meth:`_load_ahead` loaded for them."""
         clusters = self.summed
-        held: list[Any] = []
+        held: list[Any] = list(ahead)
         first, then = [], []
         totals = self._buffer("totals", _VECTOR * len(places), "float32", "local")
         for number, (row, column, place) in enumerate(places):
@@ -506,15 +508,36 @@ class _KernelWriter:
             if clusters:
                 first.append(store(totals, [tirx.Ramp(start, 1, _VECTOR)], self._four_accumulators(place)))
             totals_at = (totals, start) if clusters else (self.pool, place)
-            loads = self._loads(row, column, totals_at)
-            held = held or [
-                self._buffer("held", _VECTOR * len(places), element_type(load), "local") for load, _ in loads
-            ]
-            first += [self._vector(buffer, start, inside) for buffer, (_, inside) in zip(held, loads, strict=True)]
+            loads = self._beside(row, column, totals_at) if ahead else self._loads(row, column, totals_at)
+            held = held or self._held(loads, len(places))
+            if not ahead:
+                first += [self._vector(buffer, start, inside) for buffer, (_, inside) in zip(held, loads, strict=True)]
             known = [(load, buffer, start) for (load, _), buffer in zip(loads, held, strict=True)]
             then.append(self._results(row, column, totals_at, known))
-        buffers = [allocate(each) for each in [*([totals] if clusters else []), *held]]
+        buffers = [allocate(each) for each in [*([totals] if clusters else []), *([] if ahead else held)]]
         return sequence([*buffers, *first, *then])
+
+    def _load_ahead(self, places: Sequence[tuple[Any, Any, Any]]) -> tuple[list[Buffer], list[Stmt]]:
+        """What results at these places are computed from beside accumulators, in registers, and the statements that
+        load it."""
+        totals_at = self._buffer("totals", _VECTOR, "float32", "local"), 0
+        loads = [self._beside(row, column, totals_at) for row, column, _ in places]
+        held = self._held(loads[0], len(places))
+        vectors = [
+            self._vector(buffer, number * _VECTOR, inside)
+            for number, each in enumerate(loads)
+            for buffer, (_, inside) in zip(held, each, strict=True)
+        ]
+        return held, [*map(allocate, held), *vectors]
+
+    def _beside(self, row: PrimExpr, column: PrimExpr, totals_at: tuple[Any, Any]) -> list[_Load]:
+        """As :meth:`_loads`, of what are no accumulators."""
+        loads = self._loads(row, column, totals_at)
+        return [each for each in loads if not each[0].source.same_as(totals_at[0])]
+
+    def _held(self, loads: Sequence[_Load], count: int) -> list[Buffer]:
+        """Registers of a thread for so many vectors of each."""
+        return [self._buffer("held", _VECTOR * count, element_type(load), "local") for load, _ in loads]
 
     @property
     def summed(self) -> bool:
@@ -532,9 +555,7 @@ class _KernelWriter:
         total = load(totals_at[0], totals_at[1] + v)
         return self.product.result(self.batch, row, column + v, total)
 
-    def _loads(
-        self, row: PrimExpr, column: PrimExpr, totals_at: tuple[Any, Any]
-    ) -> list[tuple[Any, Callable[[Any], Any]]]:
+    def _loads(self, row: PrimExpr, column: PrimExpr, totals_at: tuple[Any, Any]) -> list[_Load]:
         """What a result is computed from, as it is written for the variable ``v``, and as a function of that, within
         the bounds of rows and columns. None where it is loaded under a condition."""
         if self.vector == 1:
