@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunehub.comparison.difference import difference
 from tunehub.comparison.protocol import MeasuringPlan, Timer, in_turns, wall_timer
-from tunehub.compiler.workers.process import NewInterpreter, WorkerProcess
+from tunehub.compiler.workers.process import Answer, NewInterpreter, WorkerProcess
 from tunehub_builder.bench.runtimes import Arrays, Runtime
 from tunehub_builder.networks import Network
 
@@ -52,23 +52,26 @@ class RuntimeSession:
         self._runtime = runtime
         self._threads = threads
         self._timer: Timer | None = None
+        self._run: Callable[[], Arrays] | None = None
 
     def preparation(self, network: Network) -> RuntimeFacts:
         """Compile or load ``network`` and run it once. Raises what the runtime raises."""
-        self._timer = None
+        return self.first_run(self.compilation(network))
+
+    def compilation(self, network: Network) -> RuntimeFacts:
+        """Compile or load ``network``: the first half of :meth:`preparation`."""
+        self._timer = self._run = None
         gc.collect()
         prepared = self._runtime.prepare(network, self._threads)
-        self._timer = prepared.timer or wall_timer(prepared.run)
+        self._timer, self._run = prepared.timer or wall_timer(prepared.run), prepared.run
+        return RuntimeFacts(compile_s=prepared.compile_s, report=prepared.report, library_bytes=prepared.library_bytes)
+
+    def first_run(self, facts: RuntimeFacts) -> RuntimeFacts:
+        """``facts`` of what was compiled last, with those of a run: the second half of :meth:`preparation`."""
+        assert self._run is not None, "compilation comes first"
         began = time.perf_counter()
-        outputs = prepared.run()
-        first_s = time.perf_counter() - began
-        return RuntimeFacts(
-            compile_s=prepared.compile_s,
-            first_s=first_s,
-            outputs=outputs,
-            report=prepared.report,
-            library_bytes=prepared.library_bytes,
-        )
+        outputs = self._run()
+        return replace(facts, first_s=time.perf_counter() - began, outputs=outputs)
 
     def latencies(self, runs: int) -> list[float]:
         """Seconds of each of so many runs, one after the other."""
@@ -106,7 +109,7 @@ class NetworkComparison:
 
     def max_rel_diff(self, runtime: str) -> float:
         """The largest difference of its outputs from those of any other, relative to the largest value of an output."""
-        others = [facts.outputs for name, facts in self.facts.items() if name != runtime]
+        others = [facts.outputs for name, facts in self.facts.items() if name != runtime and facts.outputs]
         if runtime not in self.facts or not others:
             return _NAN
         return max(difference(self.facts[runtime].outputs, other) for other in others)
@@ -147,16 +150,39 @@ def compare(
 
 def prepared(network: Network, workers: Mapping[str, WorkerProcess], limit_s: float = _LIMIT_S) -> NetworkComparison:
     """The first half of :func:`compare`: no samples yet."""
-    facts: dict[str, RuntimeFacts] = {}
-    errors: dict[str, str] = {}
+    answers = {}
     for name, worker in workers.items():
         if not worker.alive:
             worker.start()
-        kind, value = worker.ask(("preparation", network), limit_s)
-        if kind == "ok":
-            facts[name] = value
-        else:
-            errors[name] = value
+        answers[name] = worker.ask(("preparation", network), limit_s)
+    return _answered(network, answers)
+
+
+def prepared_at_once(
+    network: Network, workers: Mapping[str, WorkerProcess], once: str, once_s: float, limit_s: float = _LIMIT_S
+) -> NetworkComparison:
+    """As :func:`prepared`, but all compile at the same time, and the runtime ``once`` has its first run when nothing
+    else is at work: it is its only sample. It has no more than ``once_s`` seconds for it, and no sample if that is too
+    short."""
+    for name, worker in workers.items():
+        if not worker.alive:
+            worker.start()
+        worker.send(("compilation" if name == once else "preparation", network))
+    answers = {name: worker.receive(limit_s, "preparation") for name, worker in workers.items()}
+    ready = _answered(network, answers)
+    if once not in ready.facts:
+        return ready
+    kind, value = workers[once].ask(("first_run", ready.facts[once]), once_s)
+    if kind == "ok":
+        return replace(ready, facts={**ready.facts, once: value}, samples_s={once: (value.first_s,)})
+    if not workers[once].alive and "limit" in str(value):
+        return ready
+    return replace(ready, errors={**ready.errors, once: value})
+
+
+def _answered(network: Network, answers: Mapping[str, Answer]) -> NetworkComparison:
+    facts = {name: value for name, (kind, value) in answers.items() if kind == "ok"}
+    errors = {name: str(value) for name, (kind, value) in answers.items() if kind != "ok"}
     return NetworkComparison(name=network.name, facts=facts, samples_s={}, errors=errors)
 
 
@@ -166,11 +192,14 @@ def measured(
     plan: MeasuringPlan = PLAN,
     limit_s: float = _LIMIT_S,
 ) -> NetworkComparison:
-    """The second half of :func:`compare`. A first run beyond the plan's cutoff is all that a runtime gets."""
+    """The second half of :func:`compare`. A first run beyond the plan's cutoff is all that a runtime gets; one that has
+    samples, or had no first run, gets no more."""
     limit = plan.cutoff * min((facts.first_s for facts in ready.facts.values()), default=0.0)
     slow = {name: (facts.first_s,) for name, facts in ready.facts.items() if facts.first_s > limit}
-    found = _in_turns(ready, {name: None for name in ready.facts if name not in slow}, workers, plan, limit_s)
-    return replace(found, samples_s={**found.samples_s, **slow})
+    done = {**slow, **ready.samples_s}
+    turns = {name: None for name, facts in ready.facts.items() if name not in done and facts.outputs}
+    found = _in_turns(ready, turns, workers, plan, limit_s)
+    return replace(found, samples_s={**found.samples_s, **done})
 
 
 def measured_each(

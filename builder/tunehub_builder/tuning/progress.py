@@ -14,6 +14,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from tunehub.report.delayed_bar import folded_column, whole_column
 from tunehub_registry.printable import plain
 
 if TYPE_CHECKING:
@@ -211,9 +212,11 @@ class BarReporter:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-        name = TextColumn("{task.description}", markup=False)  # brackets are no markup: a link is an escape
-        figures = TextColumn("{task.fields[figures]}", markup=False)
-        columns = (name, BarColumn(bar_width=20), MofNCompleteColumn(), figures)
+        # Brackets are no markup: a link is an escape.
+        name = TextColumn("{task.description}", markup=False, table_column=folded_column())
+        figures = TextColumn("{task.fields[figures]}", markup=False, table_column=folded_column())
+        bar = BarColumn(bar_width=20, table_column=whole_column())
+        columns = (name, bar, MofNCompleteColumn(table_column=whole_column()), figures)
         self._bar: Bar = Progress(*columns, console=Console(file=stream))
         self._row = self._bar.add_task("preparing", total=None, figures="")
 

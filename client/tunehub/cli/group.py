@@ -52,6 +52,20 @@ COMMANDS = {
 BUILDER_COMMANDS = (
     "attest", "check", "distill", "import", "networks", "pack", "rebuild", "replay", "review", "submit", "tune",
 )  # fmt: skip
+GROUPS = {
+    "Use": (
+        "bench", "cache", "calibrate", "compile", "demo", "doctor", "explain", "export", "fetch", "generate", "list",
+        "lock", "resolve", "run", "show", "sync",
+    ),
+    "Tune": ("check", "distill", "import", "networks", "pack", "rebuild", "replay", "tune"),
+    "Publish": (
+        "attach", "catalogue", "deprecate", "init", "mirror", "publish", "review", "submit", "undeprecate", "unyank",
+        "yank",
+    ),
+    "Trust": ("attest", "audit", "delegate", "key", "refresh", "rotate", "timestamp", "trust"),
+}  # fmt: skip
+"""The commands as `--help` shows them: each in one group."""
+_HELP = 200  # letters of a command's first sentence, which lines are broken for
 BUILDER_REMEDY = "install the builder: pip install 'tunehub[builder]'"
 
 
@@ -63,6 +77,17 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*super().list_commands(ctx), *COMMANDS, *_builder_commands()})
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands by group, with a line each."""
+        known = set(self.list_commands(ctx))
+        for title, names in GROUPS.items():
+            commands = [(name, self.get_command(ctx, name)) for name in names if name in known]
+            rows = [(name, each.get_short_help_str(_HELP)) for name, each in commands if each is not None]
+            if not rows:  # without the builder
+                continue
+            with formatter.section(title):
+                formatter.write_dl(rows, col_max=max(map(len, known)) + 2)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         place = COMMANDS.get(cmd_name)

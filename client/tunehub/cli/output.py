@@ -47,7 +47,9 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, empty
     if not content:
         say(empty)
         return
-    table = Table(*headings, box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")  # on a narrow terminal addresses and hashes are whole, in two lines
     for row in content:
         table.add_row(*row)
     terminal = Console().is_terminal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, BinaryIO, cast
 
-from tunehub.report.delayed_bar import DelayedBar
+from tunehub.report.delayed_bar import DelayedBar, whole_column
 
 
 class TransferBar(DelayedBar):
@@ -18,7 +18,7 @@ class TransferBar(DelayedBar):
         """As the base says."""
         from rich.progress import DownloadColumn, TransferSpeedColumn
 
-        return DownloadColumn(), TransferSpeedColumn()
+        return DownloadColumn(table_column=whole_column()), TransferSpeedColumn(table_column=whole_column())
 
 
 class _Counted:

@@ -6,10 +6,28 @@ import sys
 import threading
 import time
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from rich.table import Column
 
 PATIENCE_S = 2.0
+_BAR = 20  # letters; the rest of a line is for texts
 Bar = TypeVar("Bar", bound="DelayedBar")
+
+
+def whole_column() -> Column:
+    """A column of rich that a narrow terminal does not cut."""
+    from rich.table import Column
+
+    return Column(no_wrap=True)
+
+
+def folded_column() -> Column:
+    """A column of rich whose text takes several lines on a narrow terminal."""
+    from rich.table import Column
+
+    return Column(overflow="fold")
 
 
 class DelayedBar:
@@ -47,13 +65,15 @@ class DelayedBar:
         """What stands behind the bar: columns of rich."""
         from rich.progress import MofNCompleteColumn
 
-        return (MofNCompleteColumn(),)
+        return (MofNCompleteColumn(table_column=whole_column()),)
 
     def _show(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), *self.columns())
+        bar = BarColumn(bar_width=_BAR, table_column=whole_column())
+        text = TextColumn("{task.description}", markup=False, table_column=folded_column())
+        columns = (text, bar, *self.columns())
         self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
         self._bar.add_task(self._text, total=self._total)
         self._bar.start()

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from tests.tiny_networks import tiny_mobilenet
@@ -19,7 +20,14 @@ from tests.tiny_networks import tiny_mobilenet
 from tunehub.comparison.protocol import MeasuringPlan
 from tunehub_builder import networks
 from tunehub_builder.bench import demo
-from tunehub_builder.bench.comparison import NetworkComparison, RuntimeFacts, compare, runtime_processes
+from tunehub_builder.bench.comparison import (
+    NetworkComparison,
+    RuntimeFacts,
+    compare,
+    measured,
+    prepared_at_once,
+    runtime_processes,
+)
 from tunehub_builder.bench.runtimes import OnnxRuntime, Tunehub, TvmDefault
 
 sys.path.append(str(Path(__file__).parents[1] / "fakes"))  # processes import the fakes by name, too
@@ -60,7 +68,26 @@ def test_three_runtimes_agree_and_the_summary_has_the_promised_fields(
     assert all(row[key] > 0 for key in row if key not in ("name", "max_rel_diff"))
     assert summary["geomean_vs_default"] == pytest.approx(row["default_ms"] / row["tunehub_ms"])
     assert summary["geomean_vs_onnxruntime"] == pytest.approx(row["tunehub_ms"] / row["onnxruntime_ms"])
-    assert "times faster than the default" in "\n".join(demo._lines(found))
+    assert "times as fast as the default" in "\n".join(demo._lines(found))
+
+
+@pytest.mark.parametrize("then", ["runs", "hangs", "dies"])
+def test_the_default_runs_once_and_is_given_up_after_its_time(tiny: networks.Network, then: str) -> None:
+    """One that is too slow is no failure; one that ends its process is."""
+    slow = FakeRuntime(name="default", at=1 << 30 if then == "runs" else 1, then=then)
+    runtimes = (slow, FakeRuntime(name="tunehub"), FakeRuntime(name="onnxruntime"))
+    with runtime_processes(runtimes, threads=1) as workers:
+        found = measured(prepared_at_once(tiny, workers, "default", 3.0), workers, QUICK)
+    (row,) = demo.summarize([found])["networks"]
+    text = "\n".join(demo._lines(found))
+    assert row["tunehub_ms"] > 0 and row["max_rel_diff"] == 0.0
+    assert len(found.samples_s.get("default", ())) == (then == "runs")
+    assert (row["default_ms"] is None, row.get("default_over_ms"), "errors" in row) == {
+        "runs": (False, None, False),
+        "hangs": (True, 1e3 * demo.DEFAULT_S, False),
+        "dies": (True, None, True),
+    }[then]
+    assert ("more than 10000 ms" in text) == (then == "hangs")
 
 
 class FakeProcess:
@@ -73,7 +100,7 @@ class FakeProcess:
 
     def ask(self, request: tuple[Any, ...], _limit_s: float) -> tuple[str, Any]:
         if request[0] == "preparation":
-            return "ok", RuntimeFacts(compile_s=1.0)
+            return "ok", RuntimeFacts(compile_s=1.0, outputs=[np.ones(1, "float32")])
         self.runs += request[1]
         return "ok", self._run_s
 
@@ -126,7 +153,7 @@ def test_no_number_of_any_output_is_lost(tiny: networks.Network) -> None:
 
 
 def test_unknown_networks_are_refused_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "compare", lambda *_, **__: pytest.fail("compiled"))
+    monkeypatch.setattr(demo, "prepared_at_once", lambda *_, **__: pytest.fail("compiled"))
     with pytest.raises(networks.UnknownNetworkError, match="resnet50"):
         demo.run_demo(["resnet51"])
 
@@ -146,7 +173,7 @@ def test_nothing_is_left_behind_when_the_demo_is_interrupted() -> None:
     command = [sys.executable, "-c", code, "demo", "--network", "squeezenet"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, text=True) as process:
         assert process.stderr is not None
-        assert process.stderr.readline().startswith("squeezenet: compiling")
+        assert process.stderr.readline().startswith("squeezenet (1 of 1): compiling")
         time.sleep(0.5)
         children = children_of(process.pid)
         os.killpg(process.pid, signal.SIGINT)

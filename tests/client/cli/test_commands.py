@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 import tunehub
 from tunehub.cli import doctor as doctor_module
 from tunehub.cli.doctor import examine
+from tunehub.cli.group import BUILDER_COMMANDS, COMMANDS, GROUPS
+from tunehub.cli.output import print_table
 from tunehub.options import read_options
 from tunehub.registries.embedded import EMBEDDED, license_text
 from tunehub.tir.cuda import headers
@@ -27,10 +30,24 @@ pytestmark = pytest.mark.fast
 def test_help_and_version(run: Any) -> None:
     result = run("--help")
     assert result.code == 0
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted({*COMMANDS, *BUILDER_COMMANDS})
+    for title in GROUPS:
+        assert f"\n{title}:\n" in result.out
+    assert "..." not in result.out.partition("\n")[2]  # no line is cut
     for name in ("cache", "demo", "doctor", "list", "resolve", "show", "tune", "distill", "check", "pack", "networks"):
         assert name in result.out
         assert run(name, "--help").code == 0
     assert run("--version").out == f"tunehub, version {tunehub.__version__}\n"
+
+
+def test_tables_cut_nothing_at_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    address = "s3://a-bucket-of-somebody/with/a/long/path/to/the/registry/of/the/team"
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    print_table(("NAME", "REGISTRY"), [("llvm-a-processor-with-a-name", address)], empty="")
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert "…" not in shown and max(map(len, shown.splitlines())) <= 80
+    assert "".join(line[29:].strip() for line in shown.splitlines()[1:]) == address
 
 
 def test_list(run: Any, registry: RegistryFolder) -> None:
