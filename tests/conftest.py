@@ -12,6 +12,8 @@ from itertools import islice
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 from .cpu_features import instruction_missed
 from .seaweed import Seaweed, serve
@@ -20,6 +22,16 @@ from .seaweed import Seaweed, serve
 settings.register_profile("random", deadline=None, print_blob=True)
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.load_profile("same")
+
+
+def _constants_of_the_moment() -> Constants:
+    """Hypothesis also draws constants of the modules that are imported at the moment, which it parses for that: 5 s of
+    CPU in each process, and other examples in each run. `nox -s sweep` has them."""
+    return _no_constants if settings.default.derandomize else _constants_of_modules()
+
+
+_no_constants, _constants_of_modules = providers._local_constants, providers._get_local_constants
+providers._get_local_constants = _constants_of_the_moment
 
 # What this machine's cache keeps is no test's; those of the client have a cache of their own each.
 os.environ["TUNEHUB_COMPILED"] = "0"

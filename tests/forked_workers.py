@@ -20,7 +20,8 @@ from tunehub.compiler.workers.process import SLOW_OPTIONAL_MODULES, Launched, La
 
 _IMPORTS = (
     "tvm", "tvm.relax", "tvm.s_tir.meta_schedule", "tunehub.compiler.verify.session",
-    "tunehub.compiler.measure.session", "tunehub_builder.tuning.runner.worker",
+    "tunehub.compiler.measure.session", "tunehub.compiler.pipeline", "tunehub.compiler.hub",
+    "tunehub_builder.bench.comparison", "tunehub_builder.fleet.worker", "tunehub_builder.tuning.runner.knob_worker",
 )  # fmt: skip
 _START_S = 120.0
 _AS_EVER = (sys.executable, process._BOOT)

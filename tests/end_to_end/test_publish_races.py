@@ -35,6 +35,7 @@ from tunehub_registry.trust.metadata import Grant, Publisher
 
 from ..client.conftest import make_package
 from ..seaweed import Seaweed
+from ..sweeps import swept
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SCRIPT = Path(__file__).with_name("registry_processes.py")
@@ -171,14 +172,15 @@ def finish_reading(site: Site, readers: list[subprocess.Popen[bytes]]) -> None:
 
 
 @pytest.mark.long
-def test_six_racing_publishers_of_whom_two_are_killed(site: Site) -> None:
-    packages = {number: make_packages(site.folder, number, 8) for number in range(6)}
+@pytest.mark.parametrize("count", swept([4], [8]))
+def test_six_racing_publishers_of_whom_two_are_killed(site: Site, count: int) -> None:
+    packages = {number: make_packages(site.folder, number, count) for number in range(6)}
     publishers = {number: site.publisher(number, packages[number]) for number in packages}
     readers = [site.reader(number) for number in range(2)]
     everything = [*publishers.values(), *readers]
     with ended(everything):
         for victim in (0, 1):  # one of each publisher; where it is in its transaction is up to chance
-            while len(site.acknowledged(victim)) < 3:
+            while len(site.acknowledged(victim)) < count // 2:
                 assert publishers[victim].poll() is None, site.errors()
                 time.sleep(0.01)
             time.sleep(random.random() * 0.3)
@@ -195,7 +197,7 @@ def test_six_racing_publishers_of_whom_two_are_killed(site: Site) -> None:
 
 
 def test_publishers_without_the_online_key_and_a_signing_job_that_is_killed(site: Site) -> None:
-    packages = {number: make_packages(site.folder, number, 4) for number in range(3)}
+    packages = {number: make_packages(site.folder, number, 3) for number in range(3)}
     publishers = {number: site.publisher(number, packages[number], online=False) for number in packages}
     job, reader = site.signing_job(), site.reader(0)
     everything = [*publishers.values(), job, reader]
@@ -219,10 +221,10 @@ def test_publishers_without_the_online_key_and_a_signing_job_that_is_killed(site
 
 
 def test_the_server_is_killed_and_restarted_under_load(site: Site) -> None:
-    packages = {number: make_packages(site.folder, number, 7) for number in range(4)}
+    packages = {number: make_packages(site.folder, number, 4) for number in range(4)}
     publishers = [site.publisher(number, packages[number]) for number in packages]
     with ended(publishers):
-        for done in (4, 16):
+        for done in (3, 9):
             while sum(len(site.acknowledged(number)) for number in packages) < done:
                 assert any(process.poll() is None for process in publishers), site.errors()
                 time.sleep(0.01)

@@ -127,7 +127,8 @@ def processes(
     with ExitStack() as stack:
         workers = {}
         for name, make_session in sessions.items():
-            launcher = NewInterpreter(python=(pythons or {}).get(name))
+            python = (pythons or {}).get(name)
+            launcher = NewInterpreter(python=python) if python else None
             workers[name] = WorkerProcess(make_session, threads=threads, launcher=launcher)
             stack.callback(workers[name].stop, at_once=True)
         yield workers
