@@ -31,6 +31,7 @@ from tunehub.kernels.cuda.gemm.tensor_core import rule as tensor_core
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import matmul_of
 from tunehub.kernels.cuda.gemm.tiles import NAME as CUDA_TILES
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate, RecordedRule
+from tunehub.kernels.cuda.low_batch.open_rows import few_rows
 from tunehub.kernels.cuda.open_function import OpenFunction, open_function
 from tunehub.kernels.cuda.symbolic.schedule import piece_problem
 from tunehub.kernels.cuda.symbolic.tensor_cores import grid_of
@@ -215,7 +216,8 @@ def _open_by_warpgroups(whole: OpenFunction, tile: WarpgroupTile, length: int, t
 
 
 def _open_by_copy_engine(whole: OpenFunction, tile: BulkTile, length: int, target: Target) -> PrimFunc:
-    """By ``tile`` as far as its places are numbers of 32 bits, and by warpgroups beyond."""
+    """By ``tile`` as far as its places are numbers of 32 bits. Beyond that serves the kernel that the fewest rows have:
+    it is run with these when it is verified, where others would be checked and not run."""
     from tunehub.kernels.cuda.gemm.hopper.open_bulk import most_length, over_all_rows  # needs TVM 0.25
 
     product, device = _open_product(whole, target), device_of(target)
@@ -226,10 +228,12 @@ def _open_by_copy_engine(whole: OpenFunction, tile: BulkTile, length: int, targe
     known = any(tile in set(bulk_tiles.tiles(matmul, device)) for matmul in matmuls)
     if length != product.length(tile.block[0]) or not known:
         raise KnobError(f"{tile} is none of the tiles of this function with TMA loads, in pieces of {length}")
-    (beyond,) = warpgroups.ranked(product.at(sizes[-1]), 1, device)
+    few = few_rows(whole, target, 1)
+    beyond = few[0].function if few else over_rows(whole, warpgroups.ranked(product.at(sizes[-1]), 1, device)[0])
     branches = [
+        *few,
         SizeBranch(up_to=most_length(whole), function=over_all_rows(whole, tile, device)),
-        SizeBranch(up_to=None, function=over_rows(whole, beyond)),
+        SizeBranch(up_to=None, function=beyond),
     ]
     size = extent_of(wide(whole.axes.extents))
     return warpgroups.for_own_target(joined(whole.function, size, branches), target)

@@ -34,9 +34,9 @@ def quantised_apart(whole: OpenFunction) -> TakenApart | None:
     return taken_apart(whole.function, product.made_by[0], product.extents.weights)
 
 
-def few_rows(whole: OpenFunction, target: Target) -> list[SizeBranch]:
-    """Branches of the function for its first sizes; none where its open axis is not the rows of such a product, or
-    where a kernel is not to be had. Raises what TVM raises."""
+def few_rows(whole: OpenFunction, target: Target, count: int | None = None) -> list[SizeBranch]:
+    """Branches of the function for its first sizes, ``count`` at most; none where its open axis is not the rows of such
+    a product, or where a kernel is not to be had. Raises what TVM raises."""
     if not has_low_batch(target):
         return []
     first = find_product(whole.piece(_LENGTHS[0]))
@@ -45,7 +45,8 @@ def few_rows(whole: OpenFunction, target: Target) -> list[SizeBranch]:
         return []
     branches, asked, device = [], limits_of(target).asked_shared_memory, device_of(target)
     has_warpgroups = warpgroups.serves(target)
-    for length in (*_LENGTHS, *(_MORE_OF_QUANTISED if first.extents.weights.group else ())):
+    lengths = (*_LENGTHS, *(_MORE_OF_QUANTISED if first.extents.weights.group else ()))
+    for length in lengths[:count]:
         piece = whole.piece(length)
         product = find_product(piece)
         if product is None:
