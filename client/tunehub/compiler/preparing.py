@@ -98,18 +98,19 @@ def simplifying_passes(mod: IRModule) -> list[Pass]:
 
 
 def _quantised_passes(target: Target, note: Callable[[str], None] | None) -> list[Pass]:
-    """Models in QDQ form in integers, on CPUs."""
+    """Models in QDQ form in integers, on CPUs, and what they quantise by its own extremes in one kernel each."""
     import tvm
     from tvm import relax
 
     if target.kind.name != "llvm":
         return []
+    from tunehub.graph.quantised.dynamic import quantised_at_once
     from tunehub.graph.quantised.integers import in_integers
     from tunehub.kernels.cpu.dot_product import dot_product_of
 
     @tvm.transform.module_pass(opt_level=0, name="tunehub.in_integers")  # type: ignore[untyped-decorator]
     def quantised(mod: IRModule, _context: PassContext) -> IRModule:
-        return in_integers(mod, dot_product_of(target), note)
+        return quantised_at_once(in_integers(mod, dot_product_of(target), note), target)
 
     return [relax.transform.CanonicalizeBindings(), quantised]
 

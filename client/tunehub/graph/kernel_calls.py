@@ -62,6 +62,19 @@ class Kernels:
         return call
 
 
+def open_extents(tensor: Expr) -> list[Any]:
+    """Extents that a function has for ``tensor``: its numbers and variables, and a new variable for anything else, for
+    which no parameter would define those in it."""
+    from tvm import tirx
+
+    shape = list(tensor_type(tensor).shape)
+    kept = (isinstance(known, int) or is_variable(known) for known in shape_of(tensor) or ())
+    return [
+        each if known else tirx.Var(f"extent_{at}", "int64")
+        for at, (each, known) in enumerate(zip(shape, kept, strict=True))
+    ]
+
+
 def _extents(tensor: Expr) -> tuple[Hashable, ...] | None:
     """Of a tensor expression: numbers, and for symbols what is equal for one symbol alone; None for other extents."""
     shape = shape_of(tensor)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunehub.graph.kernel_calls import rewritten
+from tunehub.graph.kernel_calls import open_extents, rewritten
 from tunehub.graph.quantised.dequantisation import Dequantised, dequantised_from
 from tunehub.kernels.cpu import amx, pairs
 from tunehub.kernels.cpu.dot_product import dot_product_of
@@ -20,7 +20,7 @@ from tunehub.kernels.cpu.packed_panels import PlainPanels
 from tunehub.kernels.cpu.packed_products import product_function
 from tunehub.kernels.cpu.packed_weights import PackedProduct, lanes_of, plain_product
 from tunehub.kernels.cpu.tile_pieces import TILE
-from tunehub.kernels.cpu.vectors import vector_types
+from tunehub.kernels.cpu.vectors import vector_types, widest_lanes
 from tunehub.tir.nodes import (
     is_given,
     operator_of,
@@ -61,7 +61,7 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: IRModule, target: Target, *, narrow: bool) -> None:
         super().__init__(mod)
         self._mod = mod
-        self._widest = _widest(target)
+        self._widest = widest_lanes(target)
         dot = dot_product_of(target) if narrow else None
         self._narrow, self._has_tiles = narrow, amx.doubt(target, "bfloat16") is None
         self._has_pairs = not self._has_tiles and pairs.doubt(target) is None
@@ -89,7 +89,7 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
 
     def _called(self, product: PackedProduct, call: Call, weights: list[Expr], types: list[str]) -> Expr:
         extents = list(tensor_type(call.args[0]).shape)
-        function = self._function(product, extents, str(tensor_type(weights[-1]).dtype), types)
+        function = self._function(product, open_extents(call.args[0]), str(tensor_type(weights[-1]).dtype), types)
         result = tensor_class()([*extents[:-1], product.rows], types[1])
         self.written += 1
         return relax.call_tir(function, relax.Tuple([call.args[0], *weights]), result)
@@ -133,15 +133,6 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         if source not in self._made:
             self._made[source] = dequantised_from(source, self.lookup_binding, self._mod, vector_types())
         return self._made[source]
-
-
-def _widest(target: Target) -> int:
-    """Lanes of vectors of which elements can be permuted."""
-    from tvm.target import codegen
-
-    if codegen.target_has_features(["avx512f"], target):
-        return 16
-    return 8 if codegen.target_has_features(["avx2"], target) else 4
 
 
 def _extent(extent: Any) -> Any:

@@ -178,7 +178,7 @@ class Integers(Activations):
         statements = [vectors.set(each, self._given(row, chunk, at)) for at, each in enumerate(numbers)]
         statements += [*self._largest(numbers, largest)]
         statements += [
-            vectors.set(one, self._rounded(vectors.get(each) * inverse))
+            vectors.set(one, to_integers(vectors, vectors.get(each) * inverse))
             for each, one in zip(numbers, rounded, strict=True)
         ]
         total = sum((vectors.get(each) for each in rounded[1:]), vectors.get(rounded[0]))
@@ -216,11 +216,6 @@ class Integers(Activations):
             step *= 2
         return statements
 
-    def _rounded(self, value: PrimExpr) -> PrimExpr:
-        """To the nearest integer, of numbers up to ``_LARGEST``."""
-        moved = self.vectors.bits_as(value + self.vectors.all(_ROUNDING), "int32")
-        return moved - self.vectors.all(_ROUNDING_BITS, "int32")
-
     def _stored(self, row: PrimExpr, chunk: PrimExpr, rounded: list[Buffer]) -> list[Stmt]:
         """The lowest bytes of numbers, four of them in a word."""
         from tvm import tirx
@@ -234,6 +229,12 @@ class Integers(Activations):
                 word = tirx.bitwise_or(word, low << vectors.all(8 * byte, "int32"))
             statements.append(store(self._bytes, [self._place(row, chunk, len(chosen), vector)], word))
         return statements
+
+
+def to_integers(vectors: Vectors, value: PrimExpr) -> PrimExpr:
+    """The nearest integers, ties to even, of numbers up to 2²²."""
+    moved = vectors.bits_as(value + vectors.all(_ROUNDING), "int32")
+    return moved - vectors.all(_ROUNDING_BITS, "int32")
 
 
 def in_buffer(buffer: Buffer) -> Rows:

@@ -12,6 +12,7 @@ from tunehub.tir.nodes import buffer_kind
 from tunehub.tir.statements import const, load, store
 
 if TYPE_CHECKING:
+    from tunehub.target.types import Target
     from tunehub.tir.types import Buffer, Index, PrimExpr, Stmt
 
 _DOT = {16: "llvm.x86.avx512.vpdpbusd.512", 8: "llvm.x86.avx512.vpdpbusd.256"}
@@ -31,6 +32,15 @@ def vector_types() -> tuple[str, ...]:
     installed = find_tvm()
     narrow = ("bfloat16",) if installed is not None and installed.release >= _OLDEST_TVM else ()
     return ("float32", "float16", *narrow)
+
+
+def widest_lanes(target: Target) -> int:
+    """Lanes of vectors of which elements can be permuted, as ``target`` has them."""
+    from tvm.target import codegen
+
+    if codegen.target_has_features(["avx512f"], target):
+        return 16
+    return 8 if codegen.target_has_features(["avx2"], target) else 4
 
 
 def line_of(buffer: Buffer) -> int:

@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from tunehub.graph.quantised.dynamic import quantised_at_once
+from tunehub.tir.nodes import calls_in, operator_of
+from tunehub_builder.networks.onnx_import import to_relax
+
 from ....cpu_features import AMX, AVX2, AVX512_VNNI, AVX_VNNI, cpu, here, needs_tvm
 from .onnx_models import Array, both, model
 
@@ -48,6 +52,24 @@ def test_a_product_that_is_quantised_at_run_time(dtype: str, tmp_path: Any, inte
     result, expected, notes = both(model(nodes, constants, x.shape, 3), x, tmp_path, integer_cpu)
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
     assert notes == ["int8: 1 of 1 convolutions and products with quantised operands compute in integers"]
+
+
+@pytest.mark.parametrize("rows", [3, 300])  # by one thread, and by all
+def test_what_is_quantised_at_run_time_is_onnxruntimes_in_one_kernel(rows: int, tmp_path: Any) -> None:
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        helper.make_node("Cast", ["q"], ["numbers"], to=TensorProto.FLOAT),
+        helper.make_node("Cast", ["z"], ["zero"], to=TensorProto.FLOAT),
+        helper.make_node("Sub", ["numbers", "zero"], ["moved"]),
+        helper.make_node("Mul", ["moved", "s"], ["y"]),
+    ]
+    x = RNG.uniform(-1, 3, (rows, 192)).astype("float32")
+    made = model(nodes, {}, x.shape, 2)
+    result, expected, _ = both(made, x, tmp_path, cpu(AVX2))
+    assert (result == expected).all()
+    module = quantised_at_once(to_relax(made, "model"), cpu(AVX2))
+    assert [operator_of(call) for call in calls_in(module)].count("relax.call_tir") == 1
+    assert "quantize" not in [operator_of(call).rpartition(".")[2] for call in calls_in(module)]
 
 
 DATA = {"xs": np.float32(0.02), "xz": np.uint8(120)}
