@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,14 @@ SOURCES = {
     "tunehub_registry": ROOT / "registry",
     "benchmarks": ROOT,
 }
+PARTS = ("client", "builder", "registry", "benchmarks", "tests")
 _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _MODULE = re.compile(r"`(?!tunehub\.lock`)((?:tunehub|tunehub_builder|tunehub_registry|benchmarks)(?:\.\w+)+)")
 _PATH = re.compile(r"`((?:client|builder|registry|benchmarks|tests|docs|packages)/[a-z0-9_./-]+)`")
+_OF_CODE = ("architecture.md", "CONTRIBUTING.md")  # which name files and folders by the ends of their paths
+_END = re.compile(r"`([a-z][\w/]*(?:/|\.py|\.cuh))`")
+_NAME = re.compile(r"`(\w+)`(?: of| in|, read by)? \(?`([\w/]+\.py)`")
 
 pytestmark = [
     pytest.mark.fast,
@@ -57,6 +62,29 @@ def test_every_module_and_path_that_is_named_exists(document: Path) -> None:
         assert any(_module(parts[:n]) for n in range(len(parts), 1, -1)) or _in_package(parts), name
     for path in _PATH.findall(text):
         assert list(ROOT.glob(path)), path
+
+
+def test_every_file_and_name_of_the_code_is_there(document: Path) -> None:
+    text = document.read_text() if document.name in _OF_CODE else ""
+    for end in (each for each in _END.findall(text) if "NAME" not in each):
+        assert _ending_with(end), end
+    for name, end in _NAME.findall(re.sub(r"\s+", " ", text)):
+        assert any(re.search(rf"\b{name}\b", file.read_text()) for file in _ending_with(end)), f"{name} of {end}"
+
+
+def _ending_with(end: str) -> list[Path]:
+    whole = end.rstrip("/")
+    return [
+        ROOT / path
+        for path in _paths()
+        if f"/{path}".endswith(f"/{whole}") and (ROOT / path).is_dir() == (end != whole)
+    ]
+
+
+@cache
+def _paths() -> list[Path]:
+    below = (path for part in PARTS for path in (ROOT / part).rglob("*"))
+    return [path.relative_to(ROOT) for path in (*ROOT.iterdir(), *below)]
 
 
 def _module(parts: list[str]) -> bool:

@@ -218,40 +218,37 @@ def _conv_layer(arguments: Sequence[Any], *, depthwise: bool = False) -> ConvLay
 
 
 def _dense_pack(arguments: Sequence[Any], knobs: Mapping[str, Any], sizes: tuple[int, ...]) -> Translation:
-    rows, depth = _shape(arguments[0] if arguments else None, 2, "data")
-    outputs, weight_depth = _shape(arguments[1] if len(arguments) > 1 else None, 2, "weight")
-    if weight_depth != depth or any(other not in (None, "float32") for other in arguments[2:]):
-        _refuse("it is no plain product of float32 matrices")
+    layer = _dense_layer(arguments, sizes[0])
     _, tasks_rows, columns = _split(knobs, "tile_y", 3)
     _, tasks_outputs, tile_x = _split(knobs, "tile_x", 3)
-    block = sizes[0]
-    if tile_x % block or outputs % tile_x:
-        _refuse(f"tile_x: {tile_x} is no multiple of a block of {block} that divides {outputs} outputs")
+    if tile_x % layer.block or layer.outputs % tile_x:
+        _refuse(f"tile_x: {tile_x} is no multiple of a block of {layer.block} that divides {layer.outputs} outputs")
     step, part = _inner(knobs, "tile_k"), _inner(knobs, "tile_inner") if "tile_inner" in knobs else 1
     if 1 < part < columns and step > 1:
         _refuse(f"tile_inner: {part} of {columns} rows are computed for {step} steps before the next {part}")
-    row = tasks_rows * columns
-    if rows % row or depth % step:
-        _refuse(f"tile_y, tile_k: tasks of {row} rows and steps of {step} do not divide {rows} and {depth}")
-    blocks = tile_x // block
+    row, blocks = tasks_rows * columns, tile_x // layer.block
+    if layer.rows % row or layer.depth % step:
+        _refuse(f"tile_y, tile_k: tasks of {row} rows and steps of {step} do not divide {layer.rows} and {layer.depth}")
     unrolled = max((d for d in divisors(step, MAX_STEPS) if d * columns * blocks <= MAX_UNROLLED), default=1)
     notes = [f"tile_k {step}: {unrolled} steps are unrolled here"] if unrolled != step else []
     if tasks_outputs > 1:
         notes.append(f"tile_x: a task has the outputs of one tile here, not of {tasks_outputs}")
+    tile = {"columns": columns, "blocks": blocks, "lanes": layer.block, "row": row}
     return Translation(
         template="dense",
-        layers=(DenseLayer(rows=rows, depth=depth, outputs=outputs, block=block),),
-        knobs={
-            "columns": columns,
-            "blocks": blocks,
-            "lanes": block,
-            "row": row,
-            "order": "outputs",
-            "step": unrolled,
-            "parallel": True,
-        },
+        layers=(layer,),
+        knobs={**tile, "order": "outputs", "step": unrolled, "parallel": True},
         notes=tuple(notes),
     )
+
+
+def _dense_layer(arguments: Sequence[Any], block: int) -> DenseLayer:
+    """The product of the first two arguments, [M, K] and [N, K]."""
+    rows, depth = _shape(arguments[0] if arguments else None, 2, "data")
+    outputs, weight_depth = _shape(arguments[1] if len(arguments) > 1 else None, 2, "weight")
+    if weight_depth != depth or any(other not in (None, "float32") for other in arguments[2:]):
+        _refuse("it is no plain product of float32 matrices")
+    return DenseLayer(rows=rows, depth=depth, outputs=outputs, block=block)
 
 
 def _dense_nopack(_arguments: Sequence[Any], _knobs: Mapping[str, Any], _sizes: tuple[int, ...]) -> Translation:

@@ -83,37 +83,38 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         name = str(getattr(call.op, "name", ""))
         if name != "relax.matmul" and name not in _CONVOLUTIONS:
             return call
-        types = {str(tensor_type(argument).dtype) for argument in call.args}
-        if len(types) != 1 or not types <= {*_NARROW, "float32"}:
+        types, result = {str(tensor_type(argument).dtype) for argument in call.args}, str(tensor_type(call).dtype)
+        if len(types) != 1 or not types <= {*_NARROW, "float32"} or result not in {*types, _SUM}:
             return call
         (own,) = types
-        half, result = own in self._half, str(tensor_type(call).dtype)
-        rows = _rows(call) if name == "relax.matmul" else MOST_ROWS + 1
+        wide = self._by_kernel(call, own) if name == "relax.matmul" else None
+        if wide is None and own in self._half and result == own:
+            wide = self._wide(name, call)
+        if wide is None or result == _SUM:
+            return call if wide is None else wide
+        return relax.op.astype(self.builder_.emit(wide), result)
+
+    def _by_kernel(self, call: Call, own: str) -> Expr | None:
+        """A matmul of operands of the type ``own``, the second transposed, as a kernel that reads that as it lies and
+        has a result in float32; None where there is none."""
+        rows, half = _rows(call), own in self._half
         few = rows is not None and rows <= MOST_ROWS
         if own in _NARROW and not half and not few:
-            return call
-        weight, kernel = self._transposed(call) if name == "relax.matmul" else None, NAME
-        if weight is None and self._transposing and name == "relax.matmul" and own == _SUM:
-            weight, kernel = self._rounded_weight(call), ROUNDED
-        made = self._dequantised(call) if half and name == "relax.matmul" else None
-        if made is not None and not few and (rows is not None or not self._packed):
-            weight, kernel, made = self._untransposed(call), NAME, None
-        if made is not None and result in (own, _SUM):
-            wide = self._kernels.call(
+            return None
+        made = self._dequantised(call) if half else None
+        if made is not None and (few or (rows is None and self._packed)):
+            return self._kernels.call(
                 partial(_dequantised_matmul, form=made.format),
                 *(call.args[0], made.weights, made.scales),
                 name=f"dequantize_{NAME}",
                 how=(made.format,),
             )
-        elif weight is not None and result in (own, _SUM):
-            wide = self._kernels.call(partial(nt_matmul, name=kernel), call.args[0], weight, name=kernel)
-        elif half and result == own:
-            wide = self._wide(name, call)
-        else:
-            return call
-        if wide is None or result == _SUM:
-            return call if wide is None else wide
-        return relax.op.astype(self.builder_.emit(wide), result)
+        weight, kernel = self._transposed(call) if made is None else self._untransposed(call), NAME
+        if weight is None and self._transposing and own == _SUM:
+            weight, kernel = self._rounded_weight(call), ROUNDED
+        if weight is None:
+            return None
+        return self._kernels.call(partial(nt_matmul, name=kernel), call.args[0], weight, name=kernel)
 
     def _transposed(self, call: Call) -> Expr | None:
         """The parameter [N, K], or part of one, whose transpose is the second operand of a matmul, or None."""

@@ -88,29 +88,13 @@ def _function(by: MatrixProduct, name: str, rows: int, vectors: int) -> str:
         f"  %d{r}_at = mul i64 %data_row, {r}\n  %d{r} = getelementptr i8, ptr %data, i64 %d{r}_at\n"
         for r in range(rows)
     )
-    weights = "".join(
-        f"  %w{v}_at = getelementptr i8, ptr %weights_now, i64 {64 * v}\n"
-        f"  %w{v} = load {operand}, ptr %w{v}_at, align 64\n"
-        for v in range(vectors)
-    )
-    data = "".join(
-        f"  %p{r}_at = getelementptr i32, ptr %d{r}, i64 %i\n"
-        f"  %p{r}_one = load i32, ptr %p{r}_at, align 4\n"
-        f"  %p{r}_first = insertelement <16 x i32> poison, i32 %p{r}_one, i64 0\n"
-        f"  %p{r}_all = shufflevector <16 x i32> %p{r}_first, <16 x i32> poison, <16 x i32> zeroinitializer\n"
-        f"  %p{r} = bitcast <16 x i32> %p{r}_all to {operand}\n"
-        for r in range(rows)
-    )
+    weights = "".join(_loaded_weights(vector, operand) for vector in range(vectors))
+    data = "".join(_broadcast_group(row, operand) for row in range(rows))
     products = "".join(
         f"  %n{r}_{v} = call {sums} {by.intrinsic}({sums} %s{r}_{v}, {operand} %w{v}, {operand} %p{r})\n"
         for r, v in tile
     )
-    ended = "".join(
-        f"  %e{r}_{v}_row = mul i64 %sums_row, {r}\n  %e{r}_{v}_at = add i64 %e{r}_{v}_row, {64 * v}\n"
-        f"  %e{r}_{v} = getelementptr i8, ptr %sums, i64 %e{r}_{v}_at\n"
-        f"  store {sums} %n{r}_{v}, ptr %e{r}_{v}, align 4\n"
-        for r, v in tile
-    )
+    ended = "".join(_stored_sums(row, vector, sums) for row, vector in tile)
     return f"""
 declare {sums} {by.intrinsic}({sums}, {operand}, {operand})
 define i32 @{name}(ptr %sums, i32 %sums_row_32, ptr %data, i32 %data_row_32, ptr %weights, i32 %weights_step_32, \
@@ -128,3 +112,32 @@ end:
 {ended}  ret i32 0
 }}
 """
+
+
+def _loaded_weights(vector: int, operand: str) -> str:
+    """``%w``: a vector of weights of this step."""
+    return (
+        f"  %w{vector}_at = getelementptr i8, ptr %weights_now, i64 {64 * vector}\n"
+        f"  %w{vector} = load {operand}, ptr %w{vector}_at, align 64\n"
+    )
+
+
+def _broadcast_group(row: int, operand: str) -> str:
+    """``%p``: a group of a row of data in all lanes."""
+    return (
+        f"  %p{row}_at = getelementptr i32, ptr %d{row}, i64 %i\n"
+        f"  %p{row}_one = load i32, ptr %p{row}_at, align 4\n"
+        f"  %p{row}_first = insertelement <16 x i32> poison, i32 %p{row}_one, i64 0\n"
+        f"  %p{row}_all = shufflevector <16 x i32> %p{row}_first, <16 x i32> poison, <16 x i32> zeroinitializer\n"
+        f"  %p{row} = bitcast <16 x i32> %p{row}_all to {operand}\n"
+    )
+
+
+def _stored_sums(row: int, vector: int, sums: str) -> str:
+    """The store of ``%n``, a vector of sums."""
+    at = f"%e{row}_{vector}"
+    return (
+        f"  {at}_row = mul i64 %sums_row, {row}\n  {at}_at = add i64 {at}_row, {64 * vector}\n"
+        f"  {at} = getelementptr i8, ptr %sums, i64 {at}_at\n"
+        f"  store {sums} %n{row}_{vector}, ptr {at}, align 4\n"
+    )

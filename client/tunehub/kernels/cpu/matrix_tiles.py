@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
@@ -250,45 +251,28 @@ def _tile(schedule: Schedule, anchor: BlockRV, workload: TileWorkload, knobs: Ma
 
 def _matrices(schedule: Schedule, anchor: BlockRV, workload: TileWorkload, knobs: MatrixTileKnobs) -> Matrices:
     """What a task computes; steps come from the indices with which the anchor reads its data."""
-    _, lanes = workload.outputs
-    if workload.anchor != CONV2D_TILES:
-        axis = workload.row_axis
-        return Matrices(
-            rows=knobs.rows,
-            images=1,
-            blocks=knobs.blocks,
-            lanes=lanes,
-            weights_stay=knobs.stays == "weights",
-            tall=knobs.tall,
-            parts=knobs.parts,
-            reduction=workload.reduction[:-1],
-            data_row=(axis, 1),
-            data_image=(axis, 0),
-            data_steps=(),
-            sums_row=axis,
-            sums_image=axis,
-            sums_block=len(workload.lead) + 1,
-            stepped=workload.stepped,
-        )
-    (down, by_row), (right, by_column) = (_steps(schedule, anchor, axis) for axis in (2, 3))
-    joined = workload.pointwise
-    return Matrices(
-        rows=knobs.rows * workload.columns if joined else workload.columns,
-        images=1 if joined else knobs.rows,
+    described = partial(
+        Matrices,
         blocks=knobs.blocks,
-        lanes=lanes,
+        lanes=workload.outputs[1],
         weights_stay=knobs.stays == "weights",
         tall=knobs.tall,
         parts=knobs.parts,
         reduction=workload.reduction[:-1],
-        data_row=(3, right),
-        data_image=(2, down),
-        data_steps=((1, 1), (2, by_row), (3, by_column)),
-        sums_row=3,
-        sums_image=2,
-        sums_block=1,
-        data_block=_data_block(schedule, anchor),
     )
+    if workload.anchor != CONV2D_TILES:
+        axis = workload.row_axis
+        return described(
+            rows=knobs.rows, images=1, data_row=(axis, 1), data_image=(axis, 0), data_steps=(),
+            sums_row=axis, sums_image=axis, sums_block=len(workload.lead) + 1, stepped=workload.stepped,
+        )  # fmt: skip
+    (down, by_row), (right, by_column) = (_steps(schedule, anchor, axis) for axis in (2, 3))
+    joined = workload.pointwise
+    return described(
+        rows=knobs.rows * workload.columns if joined else workload.columns, images=1 if joined else knobs.rows,
+        data_row=(3, right), data_image=(2, down), data_steps=((1, 1), (2, by_row), (3, by_column)),
+        sums_row=3, sums_image=2, sums_block=1, data_block=_data_block(schedule, anchor),
+    )  # fmt: skip
 
 
 def _data_block(schedule: Schedule, anchor: BlockRV) -> Callable[[Any, Any], Any] | None:

@@ -89,24 +89,13 @@ def over_pieces(
 
     piece = s_tir.renew_defs(piece)
     nest, batch = _kernel(piece)
-    extents, length = wide(axes.extents), sizes[-1]
-    one = product(extents) if axes.are_one else (extents[-1] + (length - 1)) // length
-    if not axes.are_one:
-        launch = _whole_pieces(nest, product([*extents[:-1], one]))
-        *lead, at = places(launch.piece, [*extents[:-1], one])
-        first, last = at * length, extents[-1]
-        starts = [*lead, first]
-    else:
-        count = (one + (length - 1)) // length
-        launch = _whole_pieces(nest, count) if blocks is None else _row_blocks(nest, one, length, blocks)
-        first, last = launch.piece * length, one
-        starts = places(first, extents)
-    bound, starts = ([], starts) if blocks is None else _bound_places(starts)
+    length = sizes[-1]
+    launch, rest, starts = _launched(nest, axes, length, blocks)
+    declared, starts = ([], starts) if blocks is None else _bound_places(starts)
     body = nest.body
     if not launch.inside.same_as(nest.loop_var):
         inside = specialized(piece.with_body(body), [nest.loop_var], [launch.inside])
         piece, body = inside.with_body(piece.body), inside.body
-    declared = bound
     limits: dict[int, int] = {}  # by buffer the axis along which a piece may go beyond the end
     for whole, part, own in zip(parameters(function), parameters(piece), axes.places, strict=True):
         declared += view(
@@ -114,14 +103,40 @@ def over_pieces(
         )
         if length > 1 and own[-1] is not None:
             limits[hash(part)] = own[-1]
-    rest = tirx.Cast("int32", tirx.min(last - first, number(length)))
     # Names of memory in calls: since 0.27 a buffer is one itself.
     pointers = frozenset(hash(each) for part in parameters(piece) for each in (part, part.data))
-    body = _Masking(limits, pointers, rest).statement(body) if limits else body
+    if limits:
+        body = _Masking(limits, pointers, tirx.Cast("int32", tirx.min(rest, number(length)))).statement(body)
     body = _along_z(batch, body)
     inner = block_of(piece.body, _bound(launch, nest, body), "piece", piece.body.block.alloc_buffers)
     outer = threads("blockIdx.x", launch.wide, sequence(declared, inner), launch.x)
     return function.with_body(block_of(function.body, outer, "root", []))
+
+
+def _launched(
+    nest: For, axes: OpenAxes, length: int, blocks: RowBlocks | None
+) -> tuple[_Launch, PrimExpr, list[PrimExpr]]:
+    """The grid of all pieces of ``length``; what is left from the beginning of a piece on, along the last open axis or,
+    where they are one, all of them; where a piece begins along each."""
+    extents = wide(axes.extents)
+    if axes.are_one:
+        rows = product(extents)
+        if blocks is None:
+            launch = _whole_pieces(nest, _pieces(rows, length))
+        else:
+            launch = _row_blocks(nest, rows, length, blocks)
+        first = launch.piece * length
+        return launch, rows - first, places(first, extents)
+    counts = [*extents[:-1], _pieces(extents[-1], length)]
+    launch = _whole_pieces(nest, product(counts))
+    *lead, at = places(launch.piece, counts)
+    first = at * length
+    return launch, extents[-1] - first, [*lead, first]
+
+
+def _pieces(extent: PrimExpr, length: int) -> PrimExpr:
+    """How many of ``length`` there are in ``extent``, the last one if it is shorter, too."""
+    return (extent + (length - 1)) // length
 
 
 def _bound_places(starts: Sequence[PrimExpr]) -> tuple[list[Any], list[Any]]:

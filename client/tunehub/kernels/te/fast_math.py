@@ -22,7 +22,7 @@ from tvm import te, tirx
 from tunehub.tir.nodes import plain_extent
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import PrimExpr, Tensor
+    from tunehub.tir.types import Index, PrimExpr, Tensor
 
 _LANES = 16  # of the widest vectors; narrower ones take several
 _LOG2_E = 1.44269504088896341
@@ -109,39 +109,44 @@ def softmax(data: Tensor, axis: int) -> Tensor:
     in vectors nevertheless: ``_LANES`` maxima or sums side by side, the last of a row filled up, and then these.
     """
     shape = [plain_extent(extent) for extent in data.shape]
-    kept = [*shape[:axis], *shape[axis + 1 :]]
-    length = shape[axis]
-    undivided = not isinstance(length, int) or (length > _LANES and not _divided(length))
-    in_vectors = axis == len(shape) - 1 and undivided
+    most = _along(data, axis, te.max, tirx.min_value("float32"), "T_softmax_maxelem")
+    powers = te.compute(shape, lambda *i: exp(data[i] - most[_without(axis, i)]), name="T_softmax_exp")
+    total = _along(powers, axis, te.sum, _f32(0), "T_softmax_expsum")
+    return te.compute(shape, lambda *i: powers[i] / total[_without(axis, i)], name="T_softmax_norm")
 
-    def reduced(tensor: Tensor, reducer: Callable[..., PrimExpr], extent: int, name: str) -> Tensor:
-        k = te.reduce_axis((0, extent), "k")
 
-        def whole(*i: PrimExpr) -> PrimExpr:
-            place = (*i[:axis], k, *i[axis:])
-            return reducer(tensor[place], axis=k)
+def _along(tensor: Tensor, axis: int, reducer: Callable[..., PrimExpr], neutral: PrimExpr, name: str) -> Tensor:
+    """``tensor`` reduced along ``axis``, in vectors where these do not divide its rows."""
+    shape = [plain_extent(extent) for extent in tensor.shape]
+    kept, length = _without(axis, shape), shape[axis]
+    if axis != len(shape) - 1 or (isinstance(length, int) and (length <= _LANES or _divided(length))):
+        return _reduced(tensor, axis, kept, reducer, length, name)
+    k = te.reduce_axis((0, (length + _LANES - 1) // _LANES), "k")
 
-        return te.compute(kept, whole, name=name)
+    def side(*i: PrimExpr) -> PrimExpr:
+        last = k * _LANES + i[-1]
+        place = (*i[:-1], last)
+        return reducer(tirx.if_then_else(last < length, tensor[place], neutral), axis=k)
 
-    def along(tensor: Tensor, reducer: Callable[..., PrimExpr], neutral: PrimExpr, name: str) -> Tensor:
-        if not in_vectors:
-            return reduced(tensor, reducer, length, name)
-        k = te.reduce_axis((0, (length + _LANES - 1) // _LANES), "k")
+    sides = te.compute((*kept, _LANES), side, name=f"{name}_side")
+    return _reduced(sides, axis, kept, reducer, _LANES, name)
 
-        def side(*i: PrimExpr) -> PrimExpr:
-            last = k * _LANES + i[-1]
-            place = (*i[:-1], last)
-            return reducer(tirx.if_then_else(last < length, tensor[place], neutral), axis=k)
 
-        return reduced(te.compute((*kept, _LANES), side, name=f"{name}_side"), reducer, _LANES, name)
+def _reduced(
+    tensor: Tensor, axis: int, kept: Sequence[Index], reducer: Callable[..., PrimExpr], extent: Index, name: str
+) -> Tensor:
+    """``tensor`` reduced along ``axis`` of ``extent``; ``kept``: its shape without that."""
+    k = te.reduce_axis((0, extent), "k")
 
-    def others(indices: Sequence[PrimExpr]) -> tuple[Any, ...]:
-        return (*indices[:axis], *indices[axis + 1 :])
+    def whole(*i: PrimExpr) -> PrimExpr:
+        place = (*i[:axis], k, *i[axis:])
+        return reducer(tensor[place], axis=k)
 
-    most = along(data, te.max, tirx.min_value("float32"), "T_softmax_maxelem")
-    powers = te.compute(shape, lambda *i: exp(data[i] - most[others(i)]), name="T_softmax_exp")
-    total = along(powers, te.sum, _f32(0), "T_softmax_expsum")
-    return te.compute(shape, lambda *i: powers[i] / total[others(i)], name="T_softmax_norm")
+    return te.compute(kept, whole, name=name)
+
+
+def _without(axis: int, values: Sequence[Index]) -> tuple[Any, ...]:
+    return (*values[:axis], *values[axis + 1 :])
 
 
 def _divided(length: int) -> bool:

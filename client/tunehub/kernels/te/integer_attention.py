@@ -121,28 +121,8 @@ class _Number:
 
 def _products(sizes: AttentionSizes, query: Reordered, keys: Reordered, how: QuantisedAttention) -> Any:
     """A function that returns a score, of queries copied for a task and keys copied in groups."""
-    split = _BY.split(sizes.depth)
-
-    def narrow(*i: PrimExpr) -> PrimExpr:
-        *outer, task, row, step = i
-        return tirx.Select(row < sizes.rows, _signed(query.at(*outer, sizes.row(task, row), step)), _i8(1))
-
-    def packed(*i: PrimExpr) -> PrimExpr:
-        *outer, group, step, place, item = i
-        key = tirx.min(group * sizes.width + place, sizes.keys - 1)
-        return keys.at(*outer, step * _BY.size + item, key)
-
-    queries = te.compute((*sizes.lead, sizes.tasks, sizes.rows + 1, sizes.depth), narrow, name=ROUNDED)
-    groups = te.compute((*sizes.lead, sizes.groups, *split, sizes.width, _BY.size), packed, name=KEYS)
-    step, item = reduced((*split, _BY.size))
-
-    def product(*i: PrimExpr) -> PrimExpr:
-        *outer, task, row, group, place = i
-        element = element_at(queries, *outer, task, row, position((step, item), (*split, _BY.size)))
-        return te.sum(_wide(element) * _wide(element_at(groups, *outer, group, step, place, item)), axis=[step, item])
-
-    *tile, count, width = sizes.tile
-    sums = te.compute((*tile[:-1], sizes.rows + 1, count, width), product, name=ATTENTION_WORDS)
+    queries = _narrow_queries(sizes, query)
+    sums = _summed_products(sizes, queries, _grouped_keys(sizes, keys))
     rows, vectors = (*sizes.lead, sizes.tasks, sizes.rows), (sizes.depth // LANES, LANES)
 
     def of_query(*i: Index) -> PrimExpr:
@@ -159,6 +139,42 @@ def _products(sizes: AttentionSizes, query: Reordered, keys: Reordered, how: Qua
         return found if how.product is None else how.product.number(found)
 
     return score
+
+
+def _narrow_queries(sizes: AttentionSizes, query: Reordered) -> Tensor:
+    """The queries of each task in signed bytes, and a row of ones."""
+
+    def narrow(*i: PrimExpr) -> PrimExpr:
+        *outer, task, row, step = i
+        return tirx.Select(row < sizes.rows, _signed(query.at(*outer, sizes.row(task, row), step)), _i8(1))
+
+    return te.compute((*sizes.lead, sizes.tasks, sizes.rows + 1, sizes.depth), narrow, name=ROUNDED)
+
+
+def _grouped_keys(sizes: AttentionSizes, keys: Reordered) -> Tensor:
+    """The keys in groups, the last one filled up with its last key."""
+
+    def packed(*i: PrimExpr) -> PrimExpr:
+        *outer, group, step, place, item = i
+        key = tirx.min(group * sizes.width + place, sizes.keys - 1)
+        return keys.at(*outer, step * _BY.size + item, key)
+
+    shape = (*sizes.lead, sizes.groups, *_BY.split(sizes.depth), sizes.width, _BY.size)
+    return te.compute(shape, packed, name=KEYS)
+
+
+def _summed_products(sizes: AttentionSizes, queries: Tensor, groups: Tensor) -> Tensor:
+    """The sums of products of each query, and of the row of ones, with each key."""
+    split = _BY.split(sizes.depth)
+    step, item = reduced((*split, _BY.size))
+
+    def product(*i: PrimExpr) -> PrimExpr:
+        *outer, task, row, group, place = i
+        element = element_at(queries, *outer, task, row, position((step, item), (*split, _BY.size)))
+        return te.sum(_wide(element) * _wide(element_at(groups, *outer, group, step, place, item)), axis=[step, item])
+
+    *tile, count, width = sizes.tile
+    return te.compute((*tile[:-1], sizes.rows + 1, count, width), product, name=ATTENTION_WORDS)
 
 
 def _powers(sizes: AttentionSizes, score: Callable[..., PrimExpr], how: QuantisedAttention) -> Tensor:

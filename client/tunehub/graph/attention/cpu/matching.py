@@ -1,4 +1,5 @@
-"""What attention is made of in a graph, and whether its tensors fit together."""
+"""What attention is made of in a graph, and whether its tensors fit together; CUDA's own walk is another
+(docs/adr/0072-two-walks-to-attention.md)."""
 
 from __future__ import annotations
 

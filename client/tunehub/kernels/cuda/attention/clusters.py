@@ -12,7 +12,9 @@ from tunehub.tir.cuda.ptx.registers import ld_shared_cluster_4, store_4
 from tunehub.tir.statements import Body, const, load, nest, pointer, sequence, store, threads
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import Index, PrimExpr, Stmt
+    from collections.abc import Callable
+
+    from tunehub.tir.types import Buffer, Index, PrimExpr, Stmt
 
 
 class ClusterKernel(AttentionKernel):
@@ -42,7 +44,7 @@ class ClusterKernel(AttentionKernel):
         whole = self.shared("joined", (rows, wide * (outputs + 4)), self.a.dtype)
         ends = self.shared("ends", (rows, wide * 4), self.a.dtype)
         end = self.local("end", (4,))
-        far, most = self.local("far", (blocks, 4)), self.local("far_ends", (blocks, 4))
+        of_all = self._of_all_blocks(whole, ends, wide)
 
         def joined(own: PrimExpr, column: PrimExpr) -> Stmt:
             return sequence(
@@ -54,16 +56,6 @@ class ClusterKernel(AttentionKernel):
                 store_4()(pointer(ends, own, 0), pointer(end, 0)),
             )
 
-        def of_all(own: PrimExpr, column: PrimExpr) -> Stmt:
-            def read(rank: PrimExpr) -> Stmt:
-                return sequence(
-                    ld_shared_cluster_4()(pointer(far, rank, 0), pointer(whole, own, column * wide), rank),
-                    ld_shared_cluster_4()(pointer(most, rank, 0), pointer(ends, own, 0), rank),
-                )
-
-            part = (lambda w: load(most, w, 0), lambda w: load(most, w, 1), lambda w, x: load(far, w, x))
-            return sequence(nest("w", [blocks], read), self.added_up(blocks, *part), self.write_four(own, column))
-
         return sequence(
             cp_async_wait_all()(),
             self.kept(partial, row_stats),
@@ -72,3 +64,20 @@ class ClusterKernel(AttentionKernel):
             self.by_fours(of_all, lambda at: at % blocks == self.rank),
             cluster_sync()(),
         )
+
+    def _of_all_blocks(self, whole: Buffer, ends: Buffer, wide: int) -> Callable[[PrimExpr, PrimExpr], Stmt]:
+        """What writes four results of a row: the blocks' own, in ``whole`` and ``ends`` of each, added up."""
+        blocks = self.t.cluster
+        far, most = self.local("far", (blocks, 4)), self.local("far_ends", (blocks, 4))
+        part = (lambda w: load(most, w, 0), lambda w: load(most, w, 1), lambda w, x: load(far, w, x))
+
+        def of_all(own: PrimExpr, column: PrimExpr) -> Stmt:
+            def read(rank: PrimExpr) -> Stmt:
+                return sequence(
+                    ld_shared_cluster_4()(pointer(far, rank, 0), pointer(whole, own, column * wide), rank),
+                    ld_shared_cluster_4()(pointer(most, rank, 0), pointer(ends, own, 0), rank),
+                )
+
+            return sequence(nest("w", [blocks], read), self.added_up(blocks, *part), self.write_four(own, column))
+
+        return of_all

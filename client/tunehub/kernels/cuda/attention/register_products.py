@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunehub.target.gpu_architectures import WARP
 from tunehub.tir.cuda.ptx.cp_async import cp_async_16_to, cp_async_commit_group
+from tunehub.tir.nodes import buffer_kind
 from tunehub.tir.statements import (
     barrier,
     const,
@@ -21,7 +22,9 @@ from tunehub.tir.statements import (
 )
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import PrimExpr, Stmt
+    from collections.abc import Callable
+
+    from tunehub.tir.types import Buffer, PrimExpr, Stmt
 
 
 class Singles:
@@ -89,77 +92,47 @@ class Singles:
         first = k.key_warp * self.t.keys
 
         def step(d: PrimExpr) -> Stmt:
-            def queries(h: PrimExpr) -> Stmt:
-                return vectorized(
-                    "x", 4, lambda x: store(self.first, [h, x], load(k.engine.q_tile, own + self.row(h), d * 4 + x))
-                )
-
-            def keys(c: PrimExpr) -> Stmt:
-                return vectorized(
-                    "x",
-                    4,
-                    lambda x: store(self.second, [c, x], load(k.k_tile, stage, first + self.column(c), d * 4 + x)),
-                )
-
-            def add(h: PrimExpr, c: PrimExpr, x: PrimExpr) -> Stmt:
-                return store(
-                    self.acc_s, [h, c], load(self.acc_s, h, c) + load(self.first, h, x) * load(self.second, c, x)
-                )
-
             return sequence(
-                nest("h", [self.rows], queries),
-                nest("c", [self.columns], keys),
-                nest("h c x", [self.rows, self.columns, 4], add),
+                _vectors("h", self.first, lambda h, x: load(k.engine.q_tile, own + self.row(h), d * 4 + x)),
+                _vectors("c", self.second, lambda c, x: load(k.k_tile, stage, first + self.column(c), d * 4 + x)),
+                nest("h c x", [self.rows, self.columns, 4], self._add_score),
             )
 
         clear = nest("h c", [self.rows, self.columns], lambda *at: store(self.acc_s, at, f32(0)))
         return sequence(clear, serial("d", self.a.depth // 4, step))
 
-    def weighted(self, stage: PrimExpr) -> Stmt:
+    def _add_score(self, h: PrimExpr, c: PrimExpr, x: PrimExpr) -> Stmt:
+        return store(self.acc_s, [h, c], load(self.acc_s, h, c) + load(self.first, h, x) * load(self.second, c, x))
 
+    def weighted(self, stage: PrimExpr) -> Stmt:
         k = self.k
-        first = k.key_warp * self.t.keys
-        put = nest(
-            "h c",
-            [self.rows, self.columns],
-            lambda h, c: store(self.w_tile, [k.warp, self.row(h), self.column(c)], load(self.acc_s, h, c)),
-        )
+
+        def put(h: PrimExpr, c: PrimExpr) -> Stmt:
+            return store(self.w_tile, [k.warp, self.row(h), self.column(c)], load(self.acc_s, h, c))
 
         def along(j: PrimExpr) -> Stmt:
-            read = nest(
-                "h",
-                [self.rows],
-                lambda h: vectorized(
-                    "x", 4, lambda x: store(self.first, [h, x], load(self.w_tile, k.warp, self.row(h), j * 4 + x))
-                ),
-            )
-            return sequence(read, nest("y", [4], lambda y: one(j, y)))
-
-        def one(j: PrimExpr, y: PrimExpr) -> Stmt:
-            key = first + j * 4 + y
-            groups = self.outputs // self.neighbours
-            read = nest(
-                "n",
-                [groups],
-                lambda n: vectorized(
-                    "x",
-                    self.neighbours,
-                    lambda x: store(
-                        self.wide,
-                        [n, x],
-                        load(k.v_tile, stage, key, n * (8 * self.neighbours) + k.lane % 8 * self.neighbours + x),
-                    ),
-                ),
-            )
-
-            def add(h: PrimExpr, n: PrimExpr, x: PrimExpr) -> Stmt:
-                return store(
-                    self.acc_o,
-                    [h, n, x],
-                    load(self.acc_o, h, n, x) + load(self.first, h, y) * load(self.wide, n, x),
-                )
-
-            return sequence(read, nest("h n x", [self.rows, groups, self.neighbours], add))
+            read = _vectors("h", self.first, lambda h, x: load(self.w_tile, k.warp, self.row(h), j * 4 + x))
+            return sequence(read, nest("y", [4], lambda y: self._add_key(stage, j, y)))
 
         sync = barrier("warp")
-        return sequence(put, sync, serial("j", self.t.keys // 4, along), sync)
+        return sequence(nest("h c", [self.rows, self.columns], put), sync, serial("j", self.t.keys // 4, along), sync)
+
+    def _add_key(self, stage: PrimExpr, j: PrimExpr, y: PrimExpr) -> Stmt:
+        """Add the values of key ``y`` of the four at ``j``, weighted, to the outputs."""
+        k = self.k
+        key, groups = k.key_warp * self.t.keys + j * 4 + y, self.outputs // self.neighbours
+
+        def value(n: PrimExpr, x: PrimExpr) -> PrimExpr:
+            return load(k.v_tile, stage, key, n * (8 * self.neighbours) + k.lane % 8 * self.neighbours + x)
+
+        def add(h: PrimExpr, n: PrimExpr, x: PrimExpr) -> Stmt:
+            total = load(self.acc_o, h, n, x) + load(self.first, h, y) * load(self.wide, n, x)
+            return store(self.acc_o, [h, n, x], total)
+
+        return sequence(_vectors("n", self.wide, value), nest("h n x", [self.rows, groups, self.neighbours], add))
+
+
+def _vectors(name: str, to: Buffer, element: Callable[[PrimExpr, PrimExpr], PrimExpr]) -> Stmt:
+    """A loop over the rows of ``to``, each of which is written as one vector of ``element(row, lane)``."""
+    rows, lanes = (int(extent) for extent in buffer_kind(to).shape)
+    return nest(name, [rows], lambda i: vectorized("x", lanes, lambda x: store(to, [i, x], element(i, x))))

@@ -172,20 +172,11 @@ def tiled(mod: IRModule, reducing: ReductionBlock, tile: Tile, *, symbolic: bool
     before, after = _around(schedule, reducing)
     result = _result(schedule, anchor, after)
     # Step 2. Spatial loops: (block, virtual thread, thread, inner); reduction loops: (step, inside of it).
-    loops = schedule.get_loops(anchor)
-    count = len(reducing.spatial)
-    cut = [
-        schedule.split(loop, [None if symbolic else -(-extent // math.prod(sizes)), *sizes], preserve_unit_iters=True)
-        for loop, extent, *sizes in zip(
-            loops[:count], reducing.spatial, tile.virtual, tile.threads, tile.inner, strict=True
-        )
-    ]
-    steps = [
-        schedule.split(loop, [None if symbolic else -(-extent // step), step], preserve_unit_iters=True)
-        for loop, extent, step in zip(loops[count:], reducing.reduction, tile.step, strict=True)
-    ]
-    blocks, virtual, threads, inner = (list(level) for level in zip(*cut, strict=True))
-    outer, inside = (list(level) for level in zip(*steps, strict=True))
+    loops, count = schedule.get_loops(anchor), len(reducing.spatial)
+    sizes = list(zip(tile.virtual, tile.threads, tile.inner, strict=True))
+    blocks, virtual, threads, inner = _cut(schedule, loops[:count], reducing.spatial, sizes, symbolic=symbolic)
+    steps = [(step,) for step in tile.step]
+    outer, inside = _cut(schedule, loops[count:], reducing.reduction, steps, symbolic=symbolic)
     if symbolic:
         blocks.sort(key=lambda loop: integer(schedule.get(loop).extent) is None)
     schedule.reorder(*blocks, *virtual, *threads, *outer, *inside, *inner)
@@ -201,6 +192,22 @@ def tiled(mod: IRModule, reducing: ReductionBlock, tile: Tile, *, symbolic: bool
     _unroll(schedule, anchor)
     schedule.decompose_reduction(anchor, outer[0])
     return schedule
+
+
+def _cut(
+    schedule: Schedule,
+    loops: Sequence[LoopRV],
+    extents: Sequence[int],
+    sizes: Sequence[Sequence[int]],
+    *,
+    symbolic: bool,
+) -> list[list[LoopRV]]:
+    """Each loop in levels, the outermost over tiles, the others of ``sizes``. The loops of each level."""
+    levels = [
+        schedule.split(loop, [None if symbolic else -(-extent // math.prod(inner)), *inner], preserve_unit_iters=True)
+        for loop, extent, inner in zip(loops, extents, sizes, strict=True)
+    ]
+    return [list(level) for level in zip(*levels, strict=True)]
 
 
 def one_thread_each(mod: IRModule, reducing: ReductionBlock) -> Schedule:
