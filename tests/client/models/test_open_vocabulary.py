@@ -21,6 +21,7 @@ from tunehub.models.step_session import StepSession
 
 from ...numpy_decoder import NumpyDecoder
 from ...small_models import TINY, small, with_open_vocabulary
+from ...sweeps import swept
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:no package serves")]
 
@@ -29,7 +30,7 @@ SIZES = CacheSizes(sequences=2, tokens=64, chunk=32)
 PROMPTS = ([3, 1, 4, 1, 5], [9, 2])
 
 
-@pytest.mark.parametrize("quantization", ["q0f32", "q4f32_1"])
+@pytest.mark.parametrize("quantization", swept(["q4f32_1"], ["q0f32"]))
 def test_both_kinds_of_session_give_numpys_logits(quantization: str) -> None:
     target = tunehub.host_target()
     closed = export(CONFIG, target, quantization)

@@ -20,6 +20,7 @@ from tunehub.models.session import CacheSizes, LanguageSession, greedy_tokens
 
 from ...numpy_decoder import NumpyDecoder
 from ...small_models import TINY, small
+from ...sweeps import swept
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:no package serves")]
 
@@ -98,7 +99,7 @@ def test_skipped_places_count_as_tokens(plain: Both) -> None:
         session.skip(sequence, 64)
 
 
-@pytest.mark.parametrize("quantization", ["q4f32_1", "q8f32_1"])
+@pytest.mark.parametrize("quantization", swept(["q4f32_1"], ["q8f32_1"]))
 def test_quantised_models_give_numpys_logits(quantization: str) -> None:
     both = _both(small(TINY, layers=1), quantization)
     session = both.session()

@@ -20,8 +20,10 @@ from tunehub.tir.nodes import calls_in, operator_of
 from ....cpu_features import AMX, AVX2, AVX512_BF16, AVX512_VNNI, cpu, needs, needs_tvm
 from ....numpy_decoder import NumpyDecoder
 from ....small_models import LLAMA, small
+from ....sweeps import swept
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:no package serves")]
+ONE_LAYER = small(tied=True, qkv_bias=True, layers=1)
 PRODUCTS = 4 * LLAMA.layers + 1
 PROMPT = [3, 1, 4, 1, 5] * 6  # many rows
 STEPS = ("embed", "decode", "batch_decode", "prefill")
@@ -80,29 +82,23 @@ def test_weights_that_are_floats_have_such_functions(kind: str, model: str, prec
 @needs_tvm
 @needs(AVX512_VNNI)
 @pytest.mark.parametrize(
-    ("kind", "precision", "largest"),
-    [
-        ("q4f32_1", "float32", 1e-5),
-        ("q4f16_1", "bf16", 2e-2),
-        ("q8f32_1", "bf16", 2e-2),
-        ("q0bf16", "float32", 2e-2),
-        ("q0f32", "float32", 1e-5),
-    ],
+    "case", swept(["q4f32_1 float32", "q8f32_1 bf16", "q0bf16 float32"], ["q4f16_1 bf16", "q0f32 float32"])
 )
-def test_steps_give_numpys_logits(kind: str, precision: Any, largest: float) -> None:
-    assert logits_error(kind, AVX512_VNNI, precision) < largest
+def test_steps_give_numpys_logits(case: str) -> None:
+    exact = case in ("q4f32_1 float32", "q0f32 float32")
+    assert logits_error(AVX512_VNNI, *case.split()) < (1e-5 if exact else 2e-2)
 
 
 @needs_tvm
 @needs(AVX512_BF16)
-@pytest.mark.parametrize(("kind", "precision"), [("q0bf16", "float32"), ("q0f32", "bf16"), ("q4bf16_1", "float32")])
-def test_steps_in_pairs_give_numpys_logits(kind: str, precision: Any) -> None:
-    assert logits_error(kind, AVX512_BF16, precision) < 2e-2
+@pytest.mark.parametrize("case", swept(["q0f32 bf16", "q4bf16_1 float32"], ["q0bf16 float32"]))
+def test_steps_in_pairs_give_numpys_logits(case: str) -> None:
+    assert logits_error(AVX512_BF16, *case.split()) < 2e-2
 
 
-def logits_error(kind: str, model: str, precision: Any) -> float:
+def logits_error(model: str, kind: str, precision: Any) -> float:
     """Of prompts and steps, by the largest logit."""
-    compiled = compile_model(small(tied=True, qkv_bias=True), kind, cpu(model), precision=precision, functions=STEPS)
+    compiled = compile_model(ONE_LAYER, kind, cpu(model), precision=precision, functions=STEPS)
     arrays = [random_array(each, compiled.quantization.bits) for each in compiled.parameters]
     weights = [tvm.runtime.tensor(each) for each in arrays]
     session = compiled.session(weights, tvm.cpu(), CacheSizes(sequences=2, tokens=128, chunk=32))
