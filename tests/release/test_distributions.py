@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import zipfile
@@ -26,6 +27,19 @@ ROOT = Path(__file__).parents[2]
 BUILT = Path(os.environ.get("TUNEHUB_DISTRIBUTIONS", ROOT / "dist"))
 MOST_BYTES = 5 << 20
 Call = Callable[..., str]
+MODEL = """
+import onnx
+from onnx import TensorProto, helper
+row = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 64]) for name in ("x", "y")]
+graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "model", row[:1], row[1:])
+onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), "model.onnx")
+"""
+COMPILE = """
+import onnx
+import tunehub
+from tvm.relax.frontend.onnx import from_onnx
+tunehub.compile(from_onnx(onnx.load("model.onnx"), keep_params_in_input=False), tunehub.host_target())
+"""
 
 
 def run(*command: object, cwd: Path, **environ: str) -> str:
@@ -182,6 +196,29 @@ def test_the_catalogue(full: Call, wheel: Path, tmp_path: Path) -> None:
     run("uv", "pip", "install", "-q", "--python", python, f"{wheel}[catalogue]", cwd=tmp_path)
     full("tunehub", "catalogue", "-o", tmp_path / "site")
     assert "llvm-znver5" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+
+
+def test_the_containers_of_the_page_on_pins(full: Call, wheel: Path, tmp_path: Path) -> None:
+    """Each stage is an environment with what its `pip install` brings; folders of the image lie in this one."""
+    (dockerfile,) = re.findall(r"^```dockerfile\n(.*?)^```", (ROOT / "docs" / "pin.md").read_text(), re.M | re.S)
+    (tmp_path / "app").mkdir()
+    full("tunehub", "lock", cwd=tmp_path / "app")
+    full("python", "-c", MODEL, cwd=tmp_path / "app")
+    (tmp_path / "app" / "compile.py").write_text(COMPILE)
+    environ = {"HOME": str(tmp_path)}
+    for number, stage in enumerate(dockerfile.split("FROM ")[1:]):
+        venv = tmp_path / f"stage{number}"
+        run("uv", "venv", "-q", venv, cwd=tmp_path)
+        environ["PATH"] = f"{venv}/bin:{os.environ['PATH']}"
+        for word, rest in re.findall(r"^(RUN|ENV) (.*)$", stage, re.MULTILINE):
+            rest = rest.replace("/tunehub-cache", str(tmp_path / "cache")).replace("/app", str(tmp_path / "app"))
+            if word == "ENV":
+                environ |= dict(each.split("=", 1) for each in rest.split())
+            elif rest.startswith("pip install "):
+                wanted = [each.replace("tunehub", str(wheel)) for each in shlex.split(rest)[2:]]
+                run("uv", "pip", "install", "-q", "--python", venv, *wanted, cwd=tmp_path)
+            else:
+                run(*shlex.split(rest), cwd=tmp_path / "app", **environ)
 
 
 def test_the_tutorial(full: Call, tmp_path: Path) -> None:
