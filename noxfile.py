@@ -225,18 +225,32 @@ def replay(session: nox.Session) -> None:
     """The packages named, or the newest of this repository, on every supported TVM: some minutes each. Other words are
     options of `tunehub replay`. The documents to attach lie in the session's temporary folder."""
     session.install("-e", ".[builder]", "ml_dtypes>=0.4", "uv>=0.5")
-    newest = {
-        path.name.rpartition("-")[0]: path for path in sorted(Path("packages").glob("*.tunepkg"), key=_version_of)
-    }
     named = [word for word in session.posargs if word.endswith(".tunepkg")]
     options = [word for word in session.posargs if word not in named]
-    for package in map(Path, named or newest.values()):
+    for package in map(Path, named or _newest_packages()):
         document = Path(session.create_tmp()).resolve() / f"{package.stem}.json"
         document.unlink(missing_ok=True)
         session.run("tunehub", "replay", str(package), *options, "-o", str(document), success_codes=[0, 1])  # 1: masked
         if not document.exists():
             session.error(f"{package} was not replayed")
         session.log(f"{document}: publish it with `tunehub attach . {document} --unsigned`")
+
+
+@nox.session
+def rows(session: nox.Session) -> None:
+    """The rows of the packages named, or of the newest of this repository, as a table, before a release: fails where one
+    matches no workload of its networks, is slower than rules where both were measured, or cannot be used by this TVM.
+    Other words are options of `tunehub rows`. Ten minutes; nothing is measured."""
+    session.install("-e", MODERN)
+    named = [word for word in session.posargs if word.endswith(".tunepkg")]
+    options = [word for word in session.posargs if word not in named]
+    session.run("tunehub", "rows", *(named or map(str, _newest_packages())), *options)
+
+
+def _newest_packages() -> list[Path]:
+    """The newest version of each package of this repository."""
+    found = {path.name.rpartition("-")[0]: path for path in sorted(Path("packages").glob("*.tunepkg"), key=_version_of)}
+    return list(found.values())
 
 
 def _version_of(package: Path) -> list[int]:

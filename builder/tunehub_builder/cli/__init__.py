@@ -15,6 +15,7 @@ COMMANDS = {
     "rebuild": "tunehub_builder.cli.rebuild:rebuild",
     "replay": "tunehub_builder.cli.replay:replay",
     "review": "tunehub_builder.cli.review:review",
+    "rows": "tunehub_builder.cli.rows:rows",
     "submit": "tunehub_builder.cli.submit:submit",
     "tune": "tunehub_builder.cli.tune:tune",
 }

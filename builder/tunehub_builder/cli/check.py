@@ -10,7 +10,15 @@ import click
 
 from tunehub.cli.output import print_json, say
 from tunehub_builder.cli.errors import errors, resumable
-from tunehub_builder.cli.options import FILE, FOLDER, resources_of, threads_option, workers_option
+from tunehub_builder.cli.options import (
+    FILE,
+    FOLDER,
+    POSITIVE,
+    resources_of,
+    threads_option,
+    workers_option,
+    writable,
+)
 
 
 @click.command()
@@ -18,8 +26,14 @@ from tunehub_builder.cli.options import FILE, FOLDER, resources_of, threads_opti
 @click.option("--work", type=FOLDER, help="With FILE: the work directory that has the records' workloads.")
 @click.option("--launch-on", metavar="ARCH", help="PACKAGE for CUDA: compile its kernels for this GPU, such as sm_80.")
 @click.option("--end-to-end", is_flag=True, help="Also judge whole networks; PACKAGE is judged by them alone.")
-@click.option("--network", "names", multiple=True, metavar="NAME", help="End to end: only this network.")
-@click.option("--model", "models", multiple=True, type=FILE, help="End to end: an ONNX file, as was tuned in DIR.")
+@click.option("--again", is_flag=True, help="PACKAGE: judge its rows beside what rules have today.")
+@click.option("--sample", type=POSITIVE, help="--again: so many rows, drawn by their keys.  [all]")
+@click.option("-o", "--output", type=FILE, callback=writable,
+              help="--again: the evidence, for `pack --judged`.  [PACKAGE.judged.jsonl]")  # fmt: skip
+@click.option("--network", "names", multiple=True, metavar="NAME", help="End to end, --again: only this network.")
+@click.option("--model", "models", multiple=True, type=FILE,
+              help="End to end: an ONNX file, as was tuned in DIR. --again: one that has workloads.")  # fmt: skip
+@click.option("--from-misses", "misses", multiple=True, type=FILE, help="--again: a file of misses that has workloads.")
 @threads_option
 @workers_option
 @click.option("--json", "as_json", is_flag=True, help="Print the verdicts as JSON.")
@@ -28,8 +42,12 @@ def check(
     work: Path | None,
     launch_on: str | None,
     end_to_end: bool,
+    again: bool,
+    sample: int | None,
+    output: Path | None,
     names: tuple[str, ...],
     models: tuple[Path, ...],
+    misses: tuple[Path, ...],
     threads: int | None,
     workers: int | None,
     as_json: bool,
@@ -44,6 +62,10 @@ def check(
     records and with the admitted ones, and runs them in turns. `pack` leaves records out that only rejected networks
     call; a rejected network of a PACKAGE means exit code 1.
 
+    --again measures the rows of a PACKAGE for this machine beside what a client has without them today, and appends
+    what it finds to a file, row by row: a run that was cut off goes on where it ended. Rows that lost mean exit code 1;
+    `tunehub pack --with PACKAGE --judged FILE` leaves them out.
+
     --launch-on sm_80 --work DIR compiles every kernel of a PACKAGE for that GPU, and refuses those that take more
     threads, shared memory or registers than it has; no GPU is needed.
 
@@ -52,13 +74,22 @@ def check(
     """
     from tunehub_builder.gate import check as gate
 
-    _check_usage(path, end_to_end, names, launch_on, work)
+    _check_usage(path, end_to_end, names, launch_on, work, again)
+    if not again and (sample or output or misses):
+        raise click.UsageError("--sample, --output and --from-misses are for --again")
     with errors():
         resources = resources_of(threads, workers)
         if launch_on is not None and work is not None:
             from tunehub_builder.gate.launch_check import check_launches
 
             outcome = check_launches(path, work, launch_on, sys.stderr)
+        elif again:
+            from tunehub_builder.gate.again import AgainRequest, check_again
+            from tunehub_builder.replay.workloads import WorkloadFiles
+
+            files = WorkloadFiles(models=tuple(map(str, models)), misses=tuple(map(str, misses)))
+            request = AgainRequest(count=sample, names=names, files=files)
+            outcome = check_again(path, request, output or path.with_suffix(".judged.jsonl"), resources, sys.stderr)
         elif path.is_dir():
             with resumable(path):
                 outcome = gate.check_work_directory(path, resources, models, end_to_end=end_to_end, networks=names)
@@ -75,16 +106,23 @@ def check(
         raise SystemExit(1)
 
 
-def _check_usage(path: Path, end_to_end: bool, names: Sequence[str], launch_on: str | None, work: Path | None) -> None:
+def _check_usage(
+    path: Path, end_to_end: bool, names: Sequence[str], launch_on: str | None, work: Path | None, again: bool
+) -> None:
     """Raise UsageError for options that do not go with what is checked."""
     is_package = path.suffix == ".tunepkg" and not path.is_dir()
+    if again:
+        if not is_package or end_to_end or launch_on is not None or work is not None:
+            raise click.UsageError("--again is for a package (.tunepkg), without --end-to-end, --launch-on and --work")
+        return
     if launch_on is not None:
         if not is_package or work is None or end_to_end:
             raise click.UsageError("--launch-on is for a package (.tunepkg) and --work, without --end-to-end")
         return
     if names and not end_to_end:
-        raise click.UsageError("--network is for --end-to-end")
+        raise click.UsageError("--network is for --end-to-end and --again")
     if is_package and not end_to_end:
-        raise click.UsageError("a package's records were judged when it was made; --end-to-end judges networks with it")
+        reason = "a package's records were judged when it was made"
+        raise click.UsageError(f"{reason}; --end-to-end judges networks with it, --again its rows anew")
     if end_to_end and not is_package and not path.is_dir():
         raise click.UsageError("--end-to-end is for a work directory or a package (.tunepkg)")

@@ -23,6 +23,7 @@ from tunehub_registry.licenses import DEFAULT_LICENSE
 @click.option("--with", "base", type=FILE, help="A package of the same target: all that it holds goes along.")
 @click.option("--without", metavar="KEY[=REASON]", multiple=True,
               help="Leave this record of the package given by --with out; its evidence says why.")  # fmt: skip
+@click.option("--judged", type=FILE, help="What `tunehub check --again` wrote of the package given by --with.")
 @click.option("--profile", type=FILE, help="What `tunehub calibrate` kept of this CPU.  [that of DIR]")
 @click.option("--license", default=DEFAULT_LICENSE, show_default=True, metavar="SPDX",
               help="The licence of what DIR gives; Apache-2.0 is the other usual one.")  # fmt: skip
@@ -37,6 +38,7 @@ def pack(
     measured: Path | None,
     base: Path | None,
     without: tuple[str, ...],
+    judged: Path | None,
     profile: Path | None,
     license: str,
     base_license: str | None,
@@ -45,7 +47,10 @@ def pack(
     """Write the admitted records of DIR, with their evidence, as a package.
 
     With --with PACKAGE and --without KEY, DIR may be left out: the next version of PACKAGE without some of its records.
+    So it may with --judged FILE, which `tunehub check --again PACKAGE` wrote: records that lost go by themselves, what
+    was measured of the others is their evidence.
     """
+    from tunehub_builder.gate.again import read_judged
     from tunehub_builder.packing.left_out import read_left_out
     from tunehub_builder.packing.network_evidence import read_network_evidence
     from tunehub_builder.packing.pack import pack_directory
@@ -57,6 +62,7 @@ def pack(
         built = pack_directory(
             work, version, name=name, measured=networks_measured, base=base, profile=profile, license=license,
             base_license=base_license, without=read_left_out(without),
+            again=read_judged(judged) if judged else None,
         )  # fmt: skip
         path = publish_locally(built, output, index)
     stated = built.manifest.license
@@ -68,7 +74,7 @@ def pack(
     number = built.counts["taken_along" if directory is None else "records"]
     say(f"{path}: {number} records, {len(built.data)} bytes, sha256 {built.sha256}")
     if base is not None:
-        left_out = f", {built.counts['left_out']} left out" if without else ""
+        left_out = f", {built.counts['left_out']} left out" if without or judged else ""
         say(f"taken along from {base.name}: {built.counts['taken_along']} records{left_out}")
     say(f"licence: {stated or f'not stated, as in {base and base.name}: --base-license states it'}")
     if directory is not None:

@@ -17,21 +17,30 @@ from tunehub.registries.key_scheme import META_SCHEDULE
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.packing.contents import Contents
 from tunehub_builder.packing.left_out import keys_left_out, rejected_lines
+from tunehub_registry.evidence import RecordEvidence, encode_evidence
 from tunehub_registry.licenses import license_of_both
 from tunehub_registry.manifest import Manifest, NetworkEntry, RecordSet
 from tunehub_registry.package import EVIDENCE, MANIFEST, open_package
 from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.tuning_curves import CURVES, curves_in
 
+_Judged = tuple[str, str]  # tuner and key
+
 
 def with_base(
-    contents: Contents, path: Path, *, base_license: str | None = None, without: Mapping[str, str] | None = None
+    contents: Contents,
+    path: Path,
+    *,
+    base_license: str | None = None,
+    without: Mapping[str, str] | None = None,
+    again: Mapping[_Judged, RecordEvidence] | None = None,
 ) -> Contents:
     """``contents`` and everything that the package ``path`` holds, under both licences.
 
     Each record set says how it was made; the package's own provenance is that of ``contents``. Of workloads that
     ``contents`` has evidence on, the package's records of the same tuner stay behind, and those that come in their
     place name its networks, too. ``without``: reasons to leave records of the package out, by how their keys begin.
+    ``again``: what `tunehub check --again` found of the package's records: those that lost are left out, too.
     ``base_license`` is for a package that states none. Raises PackingError when the two do not go together or ``path``
     cannot be read, PackageError and FormatError when it is damaged, LicenseError when the licences make too long an
     expression.
@@ -49,7 +58,9 @@ def with_base(
     judged = {(about.tuner, about.exact) for about in map(_about, contents.evidence.splitlines()) if about.exact}
     reasons = keys_left_out(without or {}, (about[1] for about in held if about not in judged), path)
     left_out = {about: reasons[about[1]] for about in held if about[1] in reasons}
-    judged |= left_out.keys()
+    anew = {about: line for about, line in (again or {}).items() if about in held.keys() - judged - left_out.keys()}
+    lost = {about for about, line in anew.items() if not line.admitted}
+    judged |= left_out.keys() | lost
     sets, files = _without(judged, manifest.record_sets, files)
     own = _with_free_names(_with_known_networks(contents, held), files)
     known = tuple(with_provenance(manifest, entry) for entry in sets)
@@ -60,14 +71,14 @@ def with_base(
         networks=_merged_networks(manifest.networks, contents.networks, path),
         provenance=contents.provenance,
         files={**files, **own.files},
-        evidence=_not_judged(evidence, judged) + rejected_lines(evidence, left_out) + own.evidence,
+        evidence=_not_judged(evidence, judged | anew.keys())
+        + rejected_lines(evidence, left_out)
+        + b"".join(map(encode_evidence, anew.values()))
+        + own.evidence,
         curves=(*(each for each in curves if (each.tuner, each.exact) not in judged), *own.curves),
-        counts={**own.counts, "left_out": len(left_out), **_counts(manifest.record_sets, sets)},
+        counts={**own.counts, "left_out": len(left_out) + len(lost), **_counts(manifest.record_sets, sets)},
         license=license_of_both(_license_of(manifest, base_license, path), contents.license),
     )
-
-
-_Judged = tuple[str, str]  # tuner and key
 
 
 class _About(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from tunehub_builder.packing.left_out import nothing_of_its_own
 from tunehub_builder.packing.publish import BuiltPackage
 from tunehub_builder.tuning.profile import profile_to_pack
 from tunehub_builder.tuning.work_directory import WorkDirectory
-from tunehub_registry.evidence import NetworkEvidence
+from tunehub_registry.evidence import NetworkEvidence, RecordEvidence
 from tunehub_registry.licenses import DEFAULT_LICENSE, canonical_license
 from tunehub_registry.machine_profile import PROFILE, encode_profile
 from tunehub_registry.manifest import Manifest
@@ -36,6 +36,7 @@ def pack_directory(
     license: str | None = DEFAULT_LICENSE,
     base_license: str | None = None,
     without: Mapping[str, str] | None = None,
+    again: Mapping[tuple[str, str], RecordEvidence] | None = None,
 ) -> BuiltPackage:
     """Pack the admitted records of ``directory``, with the evidence on them and on the rejected ones.
 
@@ -45,7 +46,8 @@ def pack_directory(
     profile is that in the file ``profile``, else that of ``directory``, else that of ``base``. ``license`` is an SPDX
     expression for what comes from ``directory``, None for not stated; ``base_license`` one for a ``base`` that states
     none: without it the new package states none either. ``without``: reasons to leave records of ``base`` out, by how
-    their keys begin; then there need be no ``directory``.
+    their keys begin, and ``again``, what was judged of its records anew, of which losers are left out; with either
+    there need be no ``directory``.
 
     Raises PackingError: nothing is admitted or left out, a wrong ``name`` or ``version``, a ``base`` or ``profile``
     that does not go with it; WorkDirectoryError: a damaged file; PackageError, FormatError: a damaged ``base``;
@@ -54,18 +56,20 @@ def pack_directory(
     other = None if base_license is None else canonical_license(base_license)
     if directory is not None:
         contents = _own(directory, measured, license)
-    elif base is not None and without:
+    elif base is not None and (without or again):
         contents = nothing_of_its_own(base, other)
     else:
-        raise PackingError("without a work directory, give a package (--with) and what to leave out of it (--without)")
+        raise PackingError(
+            "without a work directory, give a package (--with) and what to leave out of it (--without, --judged)"
+        )
     if name is not None and name != contents.target.name:
         raise PackingError(f"the package of this target is called {contents.target.name}, not {name}")
     if base is not None:
-        contents = with_base(contents, base, base_license=other, without=without)
+        contents = with_base(contents, base, base_license=other, without=without, again=again)
     if directory is not None and not (contents.counts["records"] or contents.counts.get("left_behind")):
         raise nothing_admitted(directory, checked=contents.counts["rejected"] > 0)
-    if without and base is None:
-        raise PackingError("--without leaves records of a package out: give it, too (--with)")
+    if (without or again) and base is None:
+        raise PackingError("--without and --judged are about records of a package: give it, too (--with)")
     manifest = Manifest(
         name=contents.target.name,
         version=_version(version),

@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
+from tunehub.exceptions import typed_last_line
 from tunehub.options import Precision
-from tunehub.registries.key_scheme import LADDER, TEMPLATE
+from tunehub.registries.key_scheme import LADDER, META_SCHEDULE, TEMPLATE
 from tunehub_builder import networks
 from tunehub_builder.networks.network import OPEN
 from tunehub_builder.tuning.missed import missed_workloads
@@ -50,6 +51,44 @@ def sources(manifest: Manifest, files: WorkloadFiles, missing: Mapping[str, Any]
     for name, source in chain(map(_named, known), _in_files(files, manifest.target.name)):
         if name not in names or any(name in record.networks for record in missing.values()):
             yield source
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MatchedRecord:
+    """A record of a tuner with its workload, a module with ``main``, which only clients that keep layouts have if it is
+    ``kept``."""
+
+    tuner: str
+    record: Any
+    mod: Any
+    kept: bool
+
+
+def matched_records(
+    manifest: Manifest, records: Mapping[str, Mapping[str, Any]], files: WorkloadFiles, target: Any, unread: list[str]
+) -> Iterator[MatchedRecord]:
+    """The ``records``, by tuner and key, whose workloads some source has, each once; ``unread`` gets why a source has
+    none."""
+    missing = {(tuner, key): record for tuner, of in records.items() for key, record in of.items()}
+    ways = _ways(records, target)
+    for source in sources(manifest, files, {str(at): record for at, record in enumerate(missing.values())}):
+        for tuner, kept in ways:
+            try:
+                workloads = source.workloads(tuner, target)
+            except Exception as error:  # importers and passes raise anything
+                unread.append(f"{Path(source.name).name}: {typed_last_line(error)}")
+                continue
+            for about in [about for about in missing if about[1] in workloads]:
+                record = missing.pop(about)
+                yield MatchedRecord(tuner=about[0], record=record, mod=workloads[about[1]], kept=kept)
+
+
+def _ways(records: Mapping[str, Any], target: Any) -> list[tuple[str, bool]]:
+    """As whose a network's workloads are made, a client's own way first; a GPU has them either way."""
+    if all(tuner == META_SCHEDULE for tuner in records):
+        return [(META_SCHEDULE, False)]
+    kept = [(META_SCHEDULE, target.kind.name != "cuda")] if META_SCHEDULE in records else []
+    return [(TEMPLATE, False), *kept]
 
 
 def is_known(name: str) -> bool:

@@ -61,6 +61,7 @@ tunehub resolve llvm-znver4 --require 'attested>=2'
 tunehub review submission/
 tunehub review submission/ --registry s3://bucket/hub --role alice -o review.json
 tunehub rotate s3://bucket/hub online --new-key online2 --root-key root1 --online-key online
+tunehub rows packages/llvm-znver4-0.5.0.tunepkg
 tunehub run model.so
 tunehub run model.so --inputs x.npz --outputs y.npz
 tunehub show llvm-znver5==0.1.0

@@ -50,7 +50,8 @@ COMMANDS = {
     "yank": "tunehub.cli.publish:yank",
 }
 BUILDER_COMMANDS = (
-    "attest", "check", "distill", "import", "networks", "pack", "rebuild", "replay", "review", "submit", "tune",
+    "attest", "check", "distill", "import", "networks", "pack", "rebuild", "replay", "review", "rows", "submit",
+    "tune",
 )  # fmt: skip
 GROUPS = {
     "Use": (

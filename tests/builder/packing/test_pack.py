@@ -23,7 +23,7 @@ from tunehub_builder.packing.pack import pack_directory
 from tunehub_builder.packing.publish import publish_locally
 from tunehub_builder.tuning.journal import Journal, KnobChoice
 from tunehub_builder.tuning.work_directory import TaskEntry, WorkDirectory
-from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, read_evidence
+from tunehub_registry.evidence import JudgedRule, NetworkEvidence, RecordEvidence, encode_evidence, read_evidence
 from tunehub_registry.exceptions import FormatError, LicenseError, VersionConflictError
 from tunehub_registry.index import parse_index, parse_shard
 from tunehub_registry.machine_profile import PROFILE, MachineProfile, parse_profile
@@ -206,6 +206,43 @@ def test_what_cannot_be_left_out_is_explained(two: Path, options: list[str], rea
 def test_a_beginning_of_two_keys_is_refused(two: Path) -> None:
     with pytest.raises(PackingError, match="holds 2 records whose keys begin with 000000"):
         keys_left_out({"000000": BY_HAND}, ["0" * 32, "0" * 31 + "1"], two)
+
+
+def judged(exact: str, **changes: Any) -> RecordEvidence:
+    return msgspec.structs.replace(
+        RecordEvidence(
+            exact=exact, default_s=1e-3, tuned_s=2e-4, speedup=5.0, repeats=9, spread=0.0, output_max_rel_diff=0.0,
+            threads=2, admitted=True, rule=JudgedRule(choice="0" * 16, text="1" * 16, run_s=3e-4),
+        ),
+        **changes,
+    )  # fmt: skip
+
+
+def test_what_lost_to_the_rules_of_today_goes_by_itself(two: Path, task: TaskEntry, tmp_path: Path) -> None:
+    lost = judged("0" * 32, admitted=False, reason="0.8 times as fast as what serves without a record")
+    elsewhere = judged("f" * 32)
+    file, out = tmp_path / "judged.jsonl", tmp_path / "out"
+    file.write_bytes(b"".join(map(encode_evidence, (lost, judged(task.exact), elsewhere))))
+    command = ["pack", "--version", "0.2.0", "--with", str(two), "--judged", str(file), "-o", str(out)]
+    result = CliRunner().invoke(cli, command)
+    assert result.exit_code == 0, result.output
+    assert "taken along from two.tunepkg: 1 records, 1 left out" in result.output
+    (path,) = out.iterdir()
+    with open_package(path) as package:
+        (records,) = package.manifest.record_sets
+        assert (records.count, b"0" * 32 in package.read(records.file)) == (1, False)
+        with package.open(EVIDENCE) as stream:
+            found = [line for line in read_evidence(stream, "test") if isinstance(line, RecordEvidence)]
+    by_key = {line.exact: line for line in found}
+    assert (by_key["0" * 32], by_key[task.exact]) == (lost, judged(task.exact))
+    assert (len(by_key), "f" * 32 in by_key) == (len(found), False)
+
+
+def test_a_file_of_other_evidence_is_not_what_was_judged(two: Path, tmp_path: Path) -> None:
+    file = tmp_path / "judged.jsonl"
+    file.write_bytes(b"{}\n")
+    result = CliRunner().invoke(cli, ["pack", "--version", "0.2.0", "--with", str(two), "--judged", str(file)])
+    assert (result.exit_code, "judged.jsonl, line 1: no evidence on a record" in result.output) == (1, True)
 
 
 def test_without_needs_a_package(directory: WorkDirectory) -> None:

@@ -1,0 +1,224 @@
+"""`tunehub check --again`: the rows of a package beside what rules have today, measured on this machine.
+
+Each row, its workload's default and what a client has without the row are built and timed in turns, as at the gate.
+What comes out is evidence, a line for each row, from which `tunehub pack --judged` makes the package's next version
+(docs/adr/0076-rows-that-stay-true.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any, TextIO
+
+import msgspec
+from msgspec import UNSET
+
+from tunehub.comparison.protocol import interquartile_range
+from tunehub.compiler.schedule.ladder import Request
+from tunehub.compiler.schedule.rule_choice import text_hash
+from tunehub.kernels.template_fit import published_rates
+from tunehub.records.lookup import EmptyLookup
+from tunehub.registries.key_scheme import META_SCHEDULE
+from tunehub.target.machine_profile import PublishedProfile
+from tunehub_builder.backends.relax.target import find_relax_target
+from tunehub_builder.backends.relax.workload_gate import LIMITS, Verdict, case_of, evidence
+from tunehub_builder.exceptions import BuilderError
+from tunehub_builder.gate.comparison import plan_for
+from tunehub_builder.gate.finalists import Distilled
+from tunehub_builder.gate.report import CheckResult, Rejection, shown_on
+from tunehub_builder.gate.rows import evidence_of, published_profile
+from tunehub_builder.gate.workloads import judge_on
+from tunehub_builder.replay.records import records_by_tuner
+from tunehub_builder.replay.workloads import MatchedRecord, WorkloadFiles, matched_records
+from tunehub_builder.tuning.run import Resources
+from tunehub_builder.tuning.runner.again_worker import AgainSession, CudaAgainSession
+from tunehub_builder.tuning.runner.pool import PoolOptions, WorkerPool, warm_up
+from tunehub_builder.tuning.target import TuningTarget
+from tunehub_builder.tuning.trial_record import as_trial
+from tunehub_builder.tuning.work_directory import TaskEntry
+from tunehub_registry.any_record import AnyRecord
+from tunehub_registry.evidence import JudgedRule, RecordEvidence, encode_evidence, read_evidence
+from tunehub_registry.ladder_record import LadderRecord
+from tunehub_registry.package import open_package
+
+About = tuple[str, str]  # tuner and key
+_DISTURBED = 0.1  # of a median: the distance of its quartiles where other programs were at work
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    """A row with its workload, and what rules have for it today; ``rule`` has no time yet."""
+
+    tuner: str
+    record: AnyRecord
+    entry: Distilled
+    rule: JudgedRule
+    known: RecordEvidence | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgainRequest:
+    """Which rows are judged: at most ``count`` (None: all), drawn by the hashes of their keys; of workloads that are
+    in no network known by name, ``files`` have some. ``names``: only rows of these networks."""
+
+    count: int | None = None
+    names: Sequence[str] = ()
+    files: WorkloadFiles = field(default_factory=WorkloadFiles)
+
+
+def check_again(path: Path, request: AgainRequest, output: Path, resources: Resources, stream: TextIO) -> CheckResult:
+    """Judge rows of the package ``path`` and append their evidence to ``output``; those that it has stay as they are.
+
+    Rows whose times other programs disturbed get none: the next call judges them.
+
+    Raises BuilderError for a package that cannot be read, or without a row whose workload is at hand;
+    NoSuchTargetError and UnsuitableTargetError for one of another machine, PackageError and FormatError for a damaged
+    one, TuningError when a worker cannot be started.
+    """
+    try:
+        with open_package(path, source=str(path)) as package:
+            manifest, records = package.manifest, records_by_tuner(package)
+            known, published = evidence_of(package), published_profile(package)
+    except OSError as error:
+        raise BuilderError(f"{path}: {error.strerror}; give a package file (.tunepkg)") from error
+    target, done = find_relax_target(manifest.name), read_judged(output)
+    wanted = {
+        tuner: {key: each for key, each in of.items() if (tuner, key) not in done and _is_asked(each, request.names)}
+        for tuner, of in records.items()
+    }
+    unread: list[str] = []
+    with published_rates(published):
+        import tvm
+
+        own = tvm.target.Target(target.config)
+        found = matched_records(manifest, wanted, request.files, own, unread)
+        rows = _drawn([each for each in found if not isinstance(each.record, LadderRecord)], request.count)
+        if not rows and not done:
+            reason = "; ".join(["no row of fixed shapes has a workload at hand", *unread])
+            raise BuilderError(f"{path}: {reason}; give --model or --from-misses")
+        judged = [_row(each, own, known.get((each.tuner, each.record.exact))) for each in rows]
+    for line in _measured(judged, target, published, resources, stream):
+        with output.open("ab") as file:
+            file.write(encode_evidence(line))
+        done[line.tuner or META_SCHEDULE, line.exact] = line
+    return _result(records, done)
+
+
+def read_judged(path: Path) -> dict[About, RecordEvidence]:
+    """What was judged before, by tuner and key; nothing where there is no file. Raises BuilderError where it cannot be
+    read, or holds something else."""
+    try:
+        with path.open("rb") as stream:
+            lines = list(read_evidence(stream, str(path)))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise BuilderError(f"{path}: {error.strerror}; give a file that `tunehub check --again` wrote") from error
+    for number, line in enumerate(lines, 1):
+        if not isinstance(line, RecordEvidence):
+            raise BuilderError(f"{path}, line {number}: no evidence on a record; delete the line and judge again")
+    return {(line.tuner or META_SCHEDULE, line.exact): line for line in lines if isinstance(line, RecordEvidence)}
+
+
+def _is_asked(record: Any, names: Sequence[str]) -> bool:
+    return not names or bool({*names} & {*record.networks})
+
+
+def _drawn(found: Sequence[MatchedRecord], count: int | None) -> list[MatchedRecord]:
+    def place(each: MatchedRecord) -> str:
+        return hashlib.sha256(f"{each.record.exact} {each.tuner}".encode()).hexdigest()
+
+    return list(found) if count is None else sorted(found, key=place)[:count]
+
+
+def _row(matched: MatchedRecord, target: Any, known: RecordEvidence | None) -> _Row:
+    """Raises nothing: a rule that fails leaves the workload to TVM."""
+    import tvm
+
+    from tunehub.tir.element_types import written_types
+
+    record, request = matched.record, Request(mod=matched.mod, target=target, lookup=EmptyLookup())
+    with target:
+        text = text_hash(request.by_rule(matched.mod["main"]))
+    choice = request.rule_choice
+    task = TaskEntry(
+        name=record.op,
+        exact=record.exact,
+        anchor=record.anchor,
+        counts=dict.fromkeys(record.networks, 1),
+        module=str(tvm.ir.save_json(matched.mod)),
+        types=tuple(sorted(written_types(matched.mod["main"]))),
+    )
+    entry = Distilled(task=task, best=(as_trial(record),), trials=1, beside_rule=True)
+    rule = JudgedRule(choice=text if choice is None else choice.hash, text=text, run_s=1.0)
+    return _Row(tuner=matched.tuner, record=record, entry=entry, rule=rule, known=known)
+
+
+def _measured(
+    rows: Sequence[_Row], target: TuningTarget, published: PublishedProfile | None, resources: Resources, stream: TextIO
+) -> Iterator[RecordEvidence]:
+    """The evidence on each row, as it comes."""
+    if not rows:
+        return
+    kind = str(target.config.get("kind"))
+    with tempfile.TemporaryDirectory() as folder:
+        options = PoolOptions(
+            workers=resources.workers, threads=resources.threads, log=str(Path(folder) / "native.log")
+        )
+        with WorkerPool(options, target.config, make_session=_session(kind, Path(folder), published)) as pool:
+            warm_up(pool.workers, target.config)
+            places = [[worker] for worker in pool.workers] if kind == "cuda" else [pool.workers]
+            show, positions = shown_on(stream), count(1)
+            for tuner in dict.fromkeys(row.tuner for row in rows):
+                own = {row.record.exact: row for row in rows if row.tuner == tuner}
+                cases = [case_of(row.entry, target.config, resources.threads, plan_for(kind)) for row in own.values()]
+                for verdict in judge_on(cases, places, LIMITS):
+                    show(verdict, next(positions), len(rows))
+                    line = judged_line(verdict, own[verdict.exact])
+                    if line is not None and not is_disturbed(verdict):
+                        yield line
+
+
+def _session(kind: str, folder: Path, published: PublishedProfile | None) -> Any:
+    from tunehub_builder.tuning.runner.cuda_worker import gpu_lock
+
+    return partial(CudaAgainSession, gpu_lock(folder)) if kind == "cuda" else partial(AgainSession, published)
+
+
+def is_disturbed(verdict: Verdict) -> bool:
+    """Whether times were so far apart that they say nothing for or against a row: it is judged another time."""
+    samples = [verdict.default_s, *(finalist.run_s for finalist in verdict.finalists)]
+    return any(interquartile_range(each) > _DISTURBED * statistics.median(each) for each in samples if each)
+
+
+def judged_line(verdict: Verdict, row: _Row) -> RecordEvidence | None:
+    """The evidence on a row: what was measured with its rule's time, or that it is not admitted, and why; None where
+    nothing was measured of it, and never was."""
+    line = evidence(verdict)
+    if line is None:
+        return None if row.known is None else msgspec.structs.replace(row.known, admitted=False, reason=verdict.reason)
+    own_s = verdict.finalists[-1].run_s or verdict.default_s  # without a rule a client has TVM's default
+    rule = msgspec.structs.replace(row.rule, run_s=statistics.median(own_s))
+    said = {} if row.known is None else {name: getattr(row.known, name) for name in ("trials", "space", "template")}
+    untuned = {"untuned_s": rule.run_s} if said.get("template") else {}
+    tuner = UNSET if row.tuner == META_SCHEDULE else row.tuner
+    return msgspec.structs.replace(line, tuner=tuner, rule=rule, **said, **untuned)
+
+
+def _result(records: Mapping[str, Mapping[str, Any]], done: Mapping[About, RecordEvidence]) -> CheckResult:
+    names = {(tuner, key): record.op for tuner, of in records.items() for key, record in of.items()}
+    own = {about: line for about, line in done.items() if about in names}
+    rejected = tuple(
+        Rejection(where=about[1], name=names[about], reason=line.reason or "")
+        for about, line in own.items()
+        if not line.admitted
+    )
+    speedups = tuple(line.speedup for line in own.values() if line.admitted)
+    return CheckResult(admitted=len(speedups), rejected=rejected, measured=True, speedups=speedups)

@@ -1,0 +1,204 @@
+"""`tunehub rows`: whether each record of a package still is what it was published as.
+
+A record has to match a workload of a network that the package was made of, schedule it on the TVM that is installed,
+and be no slower than what rules had where both were measured. Nothing is run: `tunehub check --again` measures anew.
+Workloads are made as for tuning, and as a client has them (:mod:`tunehub_builder.replay.workloads`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tunehub.compiler.schedule.ladder import Request
+from tunehub.compiler.schedule.rule_choice import text_hash
+from tunehub.exceptions import last_line
+from tunehub.kernels.template_fit import published_rates
+from tunehub.records.lookup import EmptyLookup
+from tunehub.registries.key_scheme import KEY_SCHEMES, META_SCHEDULE, RECORD_TUNERS
+from tunehub.registries.resolution import tvm_allowed
+from tunehub.target.descriptors import as_tvm_target
+from tunehub.target.machine_profile import PublishedProfile
+from tunehub_builder.exceptions import BuilderError
+from tunehub_builder.replay.records import Record, records_by_tuner, scheduled_by_record
+from tunehub_builder.replay.workloads import MatchedRecord, WorkloadFiles, is_known, matched_records
+from tunehub_builder.tuning.target import tvm_versions
+from tunehub_registry.evidence import RecordEvidence, read_evidence
+from tunehub_registry.machine_profile import PROFILE, parse_profile, profile_in
+from tunehub_registry.manifest import Manifest
+from tunehub_registry.package import EVIDENCE, Package, open_package
+
+_MOST_REASON = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One record. ``problem`` fails a release: ``unmatched`` (no workload of its networks has its key), ``orphaned``
+    (TVM or a template of today cannot use it) or ``slower`` (than rules, where both were measured), for ``reason``.
+
+    ``at_hand``: a network of it could be made, or its workload was in a file; else nothing more is known. ``stale``:
+    rules have something else now than it was judged beside, None where it does not say. ``by_rule``: it is what rules
+    have. ``kept``: only a client that keeps layouts has its workload.
+    """
+
+    tuner: str
+    exact: str
+    op: str
+    networks: tuple[str, ...]
+    at_hand: bool
+    problem: str | None = None
+    reason: str = ""
+    stale: bool | None = None
+    by_rule: bool = False
+    kept: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackageRows:
+    """The rows of a package. ``problems``: of the package itself, such as an empty table; ``unread``: networks whose
+    workloads could not be made, and why."""
+
+    package: str
+    rows: tuple[Row, ...]
+    problems: tuple[str, ...]
+    unread: tuple[str, ...]
+
+    @property
+    def failed(self) -> bool:
+        """Whether it may not be released as it is."""
+        return bool(self.problems) or any(row.problem for row in self.rows)
+
+    def counts(self) -> dict[str, int]:
+        """How many rows there are of each kind."""
+        problems = Counter(row.problem for row in self.rows)
+        return {
+            "rows": len(self.rows),
+            "not at hand": sum(not row.at_hand for row in self.rows),
+            **{name: problems[name] for name in ("unmatched", "orphaned", "slower")},
+            "stale": sum(row.stale is True for row in self.rows),
+            "never judged": sum(row.stale is None for row in self.rows),
+            "as by rule": sum(row.by_rule for row in self.rows),
+            "layout=keep": sum(row.kept for row in self.rows),
+        }
+
+    def by_network(self) -> dict[str, tuple[int, int]]:
+        """By network: its rows, and those of them that matched a workload."""
+        named = Counter(name for row in self.rows for name in row.networks)
+        matched = Counter(name for row in self.rows for name in row.networks if row.at_hand and not row.problem)
+        return {name: (count, matched[name]) for name, count in sorted(named.items())}
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it in JSON's types."""
+        rows = [asdict(row) for row in self.rows]
+        said = {"package": self.package, "problems": self.problems, "unread": self.unread}
+        return {**said, "counts": self.counts(), "networks": self.by_network(), "rows": rows}
+
+
+def rows_of(path: Path, files: WorkloadFiles) -> PackageRows:
+    """Look at every record of the package ``path``. Raises BuilderError where it cannot be read, PackageError and
+    FormatError where it is damaged."""
+    try:
+        with open_package(path, source=str(path)) as package:
+            manifest, records = package.manifest, records_by_tuner(package)
+            evidence, published = evidence_of(package), published_profile(package)
+    except OSError as error:
+        raise BuilderError(f"{path}: {error.strerror}; give a package file (.tunepkg)") from error
+    label = f"{manifest.name} {manifest.version}"
+    looked = _Looked(manifest=manifest, records=records, evidence=evidence, target=as_tvm_target(manifest.name))
+    with published_rates(published):
+        rows = tuple(looked.rows(files))
+    return PackageRows(package=label, rows=rows, problems=tuple(_problems(manifest)), unread=tuple(looked.unread))
+
+
+def evidence_of(package: Package) -> dict[tuple[str, str], RecordEvidence]:
+    """The evidence on a package's records, by tuner and key."""
+    if EVIDENCE not in package.names:
+        return {}
+    with package.open(EVIDENCE) as stream:
+        lines = [line for line in read_evidence(stream, EVIDENCE) if isinstance(line, RecordEvidence)]
+    return {(line.tuner or META_SCHEDULE, line.exact): line for line in lines}
+
+
+def published_profile(package: Package) -> PublishedProfile | None:
+    """The machine profile that a package has, as clients take it. Raises FormatError for a damaged one."""
+    data, manifest = profile_in(package), package.manifest
+    if data is None:
+        return None
+    return PublishedProfile(profile=parse_profile(data, PROFILE), package=f"{manifest.name} {manifest.version}")
+
+
+def _problems(manifest: Manifest) -> Iterator[str]:
+    """What is wrong with whole tables."""
+    if not manifest.record_sets:
+        yield "it has no table of records"
+    installed = tvm_versions()[0]
+    for entry in manifest.record_sets:
+        if entry.count == 0:
+            yield f"{entry.file} is empty"
+        elif entry.tuner in RECORD_TUNERS and not tvm_allowed(entry.tvm, installed):
+            yield f"{entry.file} is for TVM {entry.tvm}, which {installed} is not"
+        elif KEY_SCHEMES.get(entry.tuner, entry.key_scheme) != entry.key_scheme:
+            yield f"{entry.file} has keys of the scheme {entry.key_scheme}; today's is {KEY_SCHEMES[entry.tuner]}"
+
+
+@dataclass(kw_only=True)
+class _Looked:
+    """The records of a package on their way past the sources of workloads."""
+
+    manifest: Manifest
+    records: Mapping[str, Mapping[str, Record]]
+    evidence: Mapping[tuple[str, str], RecordEvidence]
+    target: Any
+    unread: list[str] = field(default_factory=list)
+
+    def rows(self, files: WorkloadFiles) -> Iterator[Row]:
+        found = set()
+        for matched in matched_records(self.manifest, self.records, files, self.target, self.unread):
+            found.add((matched.tuner, matched.record.exact))
+            yield self._matched(matched)
+        for tuner, records in self.records.items():
+            for key, record in records.items():
+                if (tuner, key) not in found:
+                    yield self._unmatched(tuner, key, record)
+
+    def _matched(self, matched: MatchedRecord) -> Row:
+        tuner, record, mod = matched.tuner, matched.record, matched.mod
+        judged = self.evidence.get((tuner, record.exact))
+        row = Row(
+            tuner=tuner,
+            exact=record.exact,
+            op=record.op,
+            networks=record.networks,
+            at_hand=True,
+            kept=matched.kept,
+        )
+        with self.target:
+            try:
+                text = text_hash(scheduled_by_record(record, mod, self.target)["main"])
+            except Exception as error:  # TVM raises many kinds
+                return replace(row, problem="orphaned", reason=last_line(error, limit=_MOST_REASON))
+            request = Request(mod=mod, target=self.target, lookup=EmptyLookup())
+            own = text_hash(request.by_rule(mod["main"]))
+        choice = request.rule_choice
+        stale = None
+        if judged is not None and judged.rule:
+            stale = judged.rule.text != own or (choice is not None and judged.rule.choice != choice.hash)
+        row = replace(row, stale=stale, by_rule=text == own)
+        rule_s = None if judged is None or stale or row.by_rule else judged.without_s
+        if judged is None or rule_s is None or judged.tuned_s <= rule_s:
+            return row
+        return replace(
+            row, problem="slower", reason=f"it takes {judged.tuned_s / rule_s:.3g} times as long as rules do"
+        )
+
+    def _unmatched(self, tuner: str, key: str, record: Record) -> Row:
+        """Where none of its networks can be made, nobody can say what is wrong with it."""
+        at_hand = bool(record.networks) and all(map(is_known, record.networks))
+        return Row(
+            tuner=tuner, exact=key, op=record.op, networks=record.networks, at_hand=at_hand,
+            problem="unmatched" if at_hand else None,
+            reason=f"no workload of {', '.join(record.networks)} has its key" if at_hand else "",
+        )  # fmt: skip

@@ -1,0 +1,122 @@
+"""`tunehub rows` and `tunehub check --again`: rows of a published package beside today's rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from tunehub.cli.group import cli
+from tunehub.target.host import host_descriptor
+from tunehub_builder.backends.relax.workload_gate import Verdict
+from tunehub_builder.gate.again import is_disturbed, read_judged
+from tunehub_builder.gate.comparison import Finalist
+from tunehub_builder.gate.rows import Row, rows_of
+from tunehub_builder.replay.workloads import WorkloadFiles
+from tunehub_registry.evidence import JudgedRule, RecordEvidence, encode_evidence, read_evidence
+from tunehub_registry.package import EVIDENCE, MANIFEST, open_package, pack
+from tunehub_registry.target import Rejected, match
+
+from ..small_packages import rows_of_network
+
+pytestmark = pytest.mark.slow
+PACKAGE = Path(__file__).parents[3] / "packages" / "llvm-znver4-0.5.0.tunepkg"
+NETWORK = "squeezenet_bf16"
+OLD = "0" * 16
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> tuple[Path, list[str]]:
+    return rows_of_network(PACKAGE, NETWORK, 3, tmp_path / "small.tunepkg")
+
+
+def again(path: Path, *, files: dict[str, bytes] | None = None, evidence: list[RecordEvidence] | None = None) -> None:
+    """Write a package again with other files, or other evidence."""
+    with open_package(path) as package:
+        manifest, held = package.manifest, {name: package.read(name) for name in package.names if name != MANIFEST}
+    lines = {} if evidence is None else {EVIDENCE: b"".join(map(encode_evidence, evidence))}
+    path.write_bytes(pack(manifest, {**held, **(files or {}), **lines}))
+
+
+def found(path: Path) -> list[Row]:
+    return list(rows_of(path, WorkloadFiles()).rows)
+
+
+def test_rows_of_a_published_package_match_their_network(small: tuple[Path, list[str]]) -> None:
+    looked = rows_of(small[0], WorkloadFiles())
+    assert (looked.by_network(), looked.problems, looked.unread) == ({NETWORK: (3, 3)}, (), ())
+    assert looked.counts()["unmatched"] == looked.counts()["orphaned"] == 0
+
+
+def test_a_row_that_matches_nothing_or_cannot_be_used_fails(small: tuple[Path, list[str]]) -> None:
+    path, keys = small
+    with open_package(path) as package:
+        records = package.read("records/template.jsonl")
+    renamed = records.replace(keys[0].encode(), b"f" * 32).splitlines(keepends=True)
+    renamed[1] = renamed[1].replace(b'"version":1', b'"version":9')
+    again(path, files={"records/template.jsonl": b"".join(renamed)})
+    result = CliRunner().invoke(cli, ["rows", str(path)])
+    assert result.exit_code == 1, result.output
+    assert f"unmatched: {'f' * 12} template" in result.output
+    assert f"no workload of {NETWORK} has its key" in result.output
+    assert f"orphaned: {keys[1][:12]} template" in result.output
+    assert "version 9 of the template" in result.output
+
+
+def test_rows_say_whether_they_were_judged_beside_todays_rules(small: tuple[Path, list[str]]) -> None:
+    path, keys = small
+    with open_package(path) as package, package.open(EVIDENCE) as stream:
+        lines = [line for line in read_evidence(stream, "x") if isinstance(line, RecordEvidence) and line.exact in keys]
+    assert {row.stale for row in found(path)} == {None}
+    old = [
+        msgspec.structs.replace(line, rule=JudgedRule(choice=OLD, text=OLD, run_s=line.tuned_s / 2)) for line in lines
+    ]
+    again(path, evidence=old)
+    assert [(row.stale, row.problem) for row in found(path)] == [(True, None)] * 3
+
+
+def test_a_row_slower_than_rules_where_both_were_measured_fails(small: tuple[Path, list[str]]) -> None:
+    path, keys = small
+    with open_package(path) as package, package.open(EVIDENCE) as stream:
+        lines = [line for line in read_evidence(stream, "x") if isinstance(line, RecordEvidence) and line.exact in keys]
+    again(path, evidence=[msgspec.structs.replace(line, untuned_s=line.tuned_s / 2) for line in lines])
+    rows = found(path)
+    assert all(row.by_rule or row.problem == "slower" for row in rows)
+    assert {row.reason for row in rows if row.problem} <= {"it takes 2 times as long as rules do"}
+
+
+def test_rows_are_judged_again_beside_rules_and_not_twice(
+    small: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, keys = small
+    with open_package(path) as package:
+        if isinstance(match(package.manifest.target, host_descriptor()), Rejected):
+            pytest.skip("this machine cannot run the package")
+    monkeypatch.setattr("tunehub_builder.gate.again._DISTURBED", 1e9)  # other tests are at work
+    output = tmp_path / "judged.jsonl"
+    command = ["check", "--again", str(path), "--threads", "1", "--workers", "1", "-o", str(output)]
+    CliRunner().invoke(cli, [*command, "--sample", "1"])
+    (first,) = read_judged(output).values()
+    assert first.exact in keys and first.tuner == "template"
+    assert first.rule and first.rule.choice != OLD and first.rule.run_s == first.untuned_s
+    text = output.read_bytes()
+    CliRunner().invoke(cli, [*command, "--sample", "1"])
+    assert output.read_bytes().startswith(text) and len(read_judged(output)) == 2
+
+
+@pytest.mark.parametrize(("run_s", "disturbed"), [((1.0, 1.01, 1.02), False), ((1.0, 1.3, 1.6), True), ((), False)])
+def test_times_that_others_disturbed_judge_nothing(run_s: tuple[float, ...], disturbed: bool) -> None:
+    steady = Finalist(source="x", tuning_s=1.0, run_s=(1.0, 1.0, 1.0))
+    fields: dict[str, Any] = {"exact": "a" * 32, "name": "f", "digest": "d", "threads": 1, "admitted": True}
+    verdict = Verdict(default_s=(2.0,), finalists=(Finalist(source="y", tuning_s=1.0, run_s=run_s), steady), **fields)
+    assert is_disturbed(verdict) == disturbed
+
+
+@pytest.mark.parametrize(
+    "options", [["--again", "work"], ["--again", "p.tunepkg", "--end-to-end"], ["p.tunepkg", "--sample", "3"]]
+)
+def test_options_of_judging_again_go_with_packages(options: list[str]) -> None:
+    assert CliRunner().invoke(cli, ["check", *options]).exit_code == 2
