@@ -11,9 +11,9 @@ import click
 from tunehub.cli.output import print_json, say
 from tunehub_builder.cli.errors import errors, resumable
 from tunehub_builder.cli.options import (
+    COUNT,
     FILE,
     FOLDER,
-    POSITIVE,
     resources_of,
     threads_option,
     workers_option,
@@ -27,7 +27,9 @@ from tunehub_builder.cli.options import (
 @click.option("--launch-on", metavar="ARCH", help="PACKAGE for CUDA: compile its kernels for this GPU, such as sm_80.")
 @click.option("--end-to-end", is_flag=True, help="Also judge whole networks; PACKAGE is judged by them alone.")
 @click.option("--again", is_flag=True, help="PACKAGE: judge its rows beside what rules have today.")
-@click.option("--sample", type=POSITIVE, help="--again: so many rows, drawn by their keys.  [all]")
+@click.option(
+    "--sample", type=COUNT, help="--again: measure so many rows, drawn by their keys; 0 on any machine.  [all]"
+)
 @click.option("-o", "--output", type=FILE, callback=writable,
               help="--again: the evidence, for `pack --judged`.  [PACKAGE.judged.jsonl]")  # fmt: skip
 @click.option("--network", "names", multiple=True, metavar="NAME", help="End to end, --again: only this network.")
@@ -63,7 +65,8 @@ def check(
     call; a rejected network of a PACKAGE means exit code 1.
 
     --again measures the rows of a PACKAGE for this machine beside what a client has without them today, and appends
-    what it finds to a file, row by row: a run that was cut off goes on where it ended. Rows that lost mean exit code 1;
+    what it finds to a file, row by row: a run that was cut off goes on where it ended. Rows that have the very schedule
+    of today's rules need no measuring, and no such machine with --sample 0. Rows that lost mean exit code 1;
     `tunehub pack --with PACKAGE --judged FILE` leaves them out.
 
     --launch-on sm_80 --work DIR compiles every kernel of a PACKAGE for that GPU, and refuses those that take more
@@ -75,7 +78,7 @@ def check(
     from tunehub_builder.gate import check as gate
 
     _check_usage(path, end_to_end, names, launch_on, work, again)
-    if not again and (sample or output or misses):
+    if not again and (sample is not None or output or misses):
         raise click.UsageError("--sample, --output and --from-misses are for --again")
     with errors():
         resources = resources_of(threads, workers)

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -26,6 +26,7 @@ from tunehub.compiler.schedule.rule_choice import text_hash
 from tunehub.kernels.template_fit import published_rates
 from tunehub.records.lookup import EmptyLookup
 from tunehub.registries.key_scheme import META_SCHEDULE
+from tunehub.target.descriptors import as_tvm_target
 from tunehub.target.machine_profile import PublishedProfile
 from tunehub_builder.backends.relax.target import find_relax_target
 from tunehub_builder.backends.relax.workload_gate import LIMITS, Verdict, case_of, evidence
@@ -35,7 +36,7 @@ from tunehub_builder.gate.finalists import Distilled
 from tunehub_builder.gate.report import CheckResult, Rejection, shown_on
 from tunehub_builder.gate.rows import evidence_of, published_profile
 from tunehub_builder.gate.workloads import judge_on
-from tunehub_builder.replay.records import records_by_tuner
+from tunehub_builder.replay.records import records_by_tuner, scheduled_by_record
 from tunehub_builder.replay.workloads import MatchedRecord, WorkloadFiles, matched_records
 from tunehub_builder.tuning.run import Resources
 from tunehub_builder.tuning.runner.again_worker import AgainSession, CudaAgainSession
@@ -53,20 +54,31 @@ _DISTURBED = 0.1  # of a median: the distance of its quartiles where other progr
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Row:
-    """A row with its workload, and what rules have for it today; ``rule`` has no time yet."""
+class _PackagedRow:
+    """A row with its workload, and what rules have for it today; ``rule`` has no time yet. ``same``: that is the very
+    schedule of the row."""
 
     tuner: str
     record: AnyRecord
     entry: Distilled
     rule: JudgedRule
     known: RecordEvidence | None
+    same: bool
+
+    @property
+    def as_rules(self) -> RecordEvidence | None:
+        """What is known of a row that rules have, too: its time is theirs. None where it has to be measured."""
+        if not self.same or self.known is None or not self.known.admitted:
+            return None
+        rule = msgspec.structs.replace(self.rule, run_s=self.known.tuned_s)
+        return msgspec.structs.replace(self.known, rule=rule)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgainRequest:
-    """Which rows are judged: at most ``count`` (None: all), drawn by the hashes of their keys; of workloads that are
-    in no network known by name, ``files`` have some. ``names``: only rows of these networks."""
+    """Which rows are judged: at most ``count`` are measured (None: all; 0 needs no machine), drawn by the hashes of
+    their keys; of workloads that are in no network known by name, ``files`` have some. ``names``: only rows of these
+    networks."""
 
     count: int | None = None
     names: Sequence[str] = ()
@@ -88,23 +100,25 @@ def check_again(path: Path, request: AgainRequest, output: Path, resources: Reso
             known, published = evidence_of(package), published_profile(package)
     except OSError as error:
         raise BuilderError(f"{path}: {error.strerror}; give a package file (.tunepkg)") from error
-    target, done = find_relax_target(manifest.name), read_judged(output)
+    done, measures = read_judged(output), request.count != 0
+    target = find_relax_target(manifest.name) if measures else None  # said before minutes of work
     wanted = {
         tuner: {key: each for key, each in of.items() if (tuner, key) not in done and _is_asked(each, request.names)}
         for tuner, of in records.items()
     }
     unread: list[str] = []
     with published_rates(published):
-        import tvm
-
-        own = tvm.target.Target(target.config)
+        own = as_tvm_target(manifest.name) if target is None else _tvm_target(target)
         found = matched_records(manifest, wanted, request.files, own, unread)
-        rows = _drawn([each for each in found if not isinstance(each.record, LadderRecord)], request.count)
-        if not rows and not done:
-            reason = "; ".join(["no row of fixed shapes has a workload at hand", *unread])
-            raise BuilderError(f"{path}: {reason}; give --model or --from-misses")
-        judged = [_row(each, own, known.get((each.tuner, each.record.exact))) for each in rows]
-    for line in _measured(judged, target, published, resources, stream):
+        rows = [_row(each, own, known.get((each.tuner, each.record.exact))) for each in found if _is_static(each)]
+    if not rows and not done:
+        reason = "; ".join(["no row of fixed shapes has a workload at hand", *unread])
+        raise BuilderError(f"{path}: {reason}; give --model or --from-misses")
+    same = [line for row in rows if (line := row.as_rules) is not None]
+    stream.write(f"{len(same)} of {len(rows)} rows have the very schedule of rules: nothing of them is measured\n")
+    others = _drawn([row for row in rows if row.as_rules is None], request.count)
+    measured = () if target is None else _measured(others, target, published, resources, stream)
+    for line in chain(same, measured):
         with output.open("ab") as file:
             file.write(encode_evidence(line))
         done[line.tuner or META_SCHEDULE, line.exact] = line
@@ -131,15 +145,27 @@ def _is_asked(record: Any, names: Sequence[str]) -> bool:
     return not names or bool({*names} & {*record.networks})
 
 
-def _drawn(found: Sequence[MatchedRecord], count: int | None) -> list[MatchedRecord]:
-    def place(each: MatchedRecord) -> str:
-        return hashlib.sha256(f"{each.record.exact} {each.tuner}".encode()).hexdigest()
-
-    return list(found) if count is None else sorted(found, key=place)[:count]
+def _is_static(matched: MatchedRecord) -> bool:
+    return not isinstance(matched.record, LadderRecord)
 
 
-def _row(matched: MatchedRecord, target: Any, known: RecordEvidence | None) -> _Row:
-    """Raises nothing: a rule that fails leaves the workload to TVM."""
+def _tvm_target(target: TuningTarget) -> Any:
+    import tvm
+
+    return tvm.target.Target(target.config)
+
+
+def _drawn(rows: Sequence[_PackagedRow], most: int | None) -> list[_PackagedRow]:
+    """By the hashes of their keys, so that nobody chooses them; all in their order."""
+
+    def place(row: _PackagedRow) -> str:
+        return hashlib.sha256(f"{row.record.exact} {row.tuner}".encode()).hexdigest()
+
+    return list(rows) if most is None else sorted(rows, key=place)[:most]
+
+
+def _row(matched: MatchedRecord, target: Any, known: RecordEvidence | None) -> _PackagedRow:
+    """Raises nothing: a rule that fails leaves the workload to TVM, and a record that fails is judged so."""
     import tvm
 
     from tunehub.tir.element_types import written_types
@@ -158,11 +184,25 @@ def _row(matched: MatchedRecord, target: Any, known: RecordEvidence | None) -> _
     )
     entry = Distilled(task=task, best=(as_trial(record),), trials=1, beside_rule=True)
     rule = JudgedRule(choice=text if choice is None else choice.hash, text=text, run_s=1.0)
-    return _Row(tuner=matched.tuner, record=record, entry=entry, rule=rule, known=known)
+    same = _text_of(matched, target) == text
+    return _PackagedRow(tuner=matched.tuner, record=record, entry=entry, rule=rule, known=known, same=same)
+
+
+def _text_of(matched: MatchedRecord, target: Any) -> str | None:
+    """The hash of the workload as the record schedules it, None where it does not."""
+    try:
+        with target:
+            return text_hash(scheduled_by_record(matched.record, matched.mod, target)["main"])
+    except Exception:  # of any kind: the gate says what
+        return None
 
 
 def _measured(
-    rows: Sequence[_Row], target: TuningTarget, published: PublishedProfile | None, resources: Resources, stream: TextIO
+    rows: Sequence[_PackagedRow],
+    target: TuningTarget,
+    published: PublishedProfile | None,
+    resources: Resources,
+    stream: TextIO,
 ) -> Iterator[RecordEvidence]:
     """The evidence on each row, as it comes."""
     if not rows:
@@ -198,7 +238,7 @@ def is_disturbed(verdict: Verdict) -> bool:
     return any(interquartile_range(each) > _DISTURBED * statistics.median(each) for each in samples if each)
 
 
-def judged_line(verdict: Verdict, row: _Row) -> RecordEvidence | None:
+def judged_line(verdict: Verdict, row: _PackagedRow) -> RecordEvidence | None:
     """The evidence on a row: what was measured with its rule's time, or that it is not admitted, and why; None where
     nothing was measured of it, and never was."""
     line = evidence(verdict)

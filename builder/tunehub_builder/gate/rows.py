@@ -35,13 +35,14 @@ _MOST_REASON = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class RowState:
     """One record. ``problem`` fails a release: ``unmatched`` (no workload of its networks has its key), ``orphaned``
     (TVM or a template of today cannot use it) or ``slower`` (than rules, where both were measured), for ``reason``.
 
     ``at_hand``: a network of it could be made, or its workload was in a file; else nothing more is known. ``stale``:
     rules have something else now than it was judged beside, None where it does not say. ``by_rule``: it is what rules
-    have. ``kept``: only a client that keeps layouts has its workload.
+    have. ``kept``: only a client that keeps layouts has its workload. ``anchored``: no workload has its key, and one
+    without a row of its own has its anchor block, which it serves.
     """
 
     tuner: str
@@ -54,6 +55,7 @@ class Row:
     stale: bool | None = None
     by_rule: bool = False
     kept: bool = False
+    anchored: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +64,7 @@ class PackageRows:
     workloads could not be made, and why."""
 
     package: str
-    rows: tuple[Row, ...]
+    rows: tuple[RowState, ...]
     problems: tuple[str, ...]
     unread: tuple[str, ...]
 
@@ -81,6 +83,7 @@ class PackageRows:
             "stale": sum(row.stale is True for row in self.rows),
             "never judged": sum(row.stale is None for row in self.rows),
             "as by rule": sum(row.by_rule for row in self.rows),
+            "by anchor": sum(row.anchored for row in self.rows),
             "layout=keep": sum(row.kept for row in self.rows),
         }
 
@@ -154,20 +157,20 @@ class _Looked:
     target: Any
     unread: list[str] = field(default_factory=list)
 
-    def rows(self, files: WorkloadFiles) -> Iterator[Row]:
-        found = set()
-        for matched in matched_records(self.manifest, self.records, files, self.target, self.unread):
+    def rows(self, files: WorkloadFiles) -> Iterator[RowState]:
+        found, anchors = set(), set[str]()
+        for matched in matched_records(self.manifest, self.records, files, self.target, self.unread, anchors):
             found.add((matched.tuner, matched.record.exact))
             yield self._matched(matched)
         for tuner, records in self.records.items():
             for key, record in records.items():
                 if (tuner, key) not in found:
-                    yield self._unmatched(tuner, key, record)
+                    yield _unmatched(tuner, record, anchored=record.anchor in anchors)
 
-    def _matched(self, matched: MatchedRecord) -> Row:
+    def _matched(self, matched: MatchedRecord) -> RowState:
         tuner, record, mod = matched.tuner, matched.record, matched.mod
         judged = self.evidence.get((tuner, record.exact))
-        row = Row(
+        row = RowState(
             tuner=tuner,
             exact=record.exact,
             op=record.op,
@@ -194,11 +197,18 @@ class _Looked:
             row, problem="slower", reason=f"it takes {judged.tuned_s / rule_s:.3g} times as long as rules do"
         )
 
-    def _unmatched(self, tuner: str, key: str, record: Record) -> Row:
-        """Where none of its networks can be made, nobody can say what is wrong with it."""
-        at_hand = bool(record.networks) and all(map(is_known, record.networks))
-        return Row(
-            tuner=tuner, exact=key, op=record.op, networks=record.networks, at_hand=at_hand,
-            problem="unmatched" if at_hand else None,
-            reason=f"no workload of {', '.join(record.networks)} has its key" if at_hand else "",
-        )  # fmt: skip
+
+def _unmatched(tuner: str, record: Record, *, anchored: bool) -> RowState:
+    """Where none of its networks can be made, nobody can say what is wrong with it."""
+    at_hand = anchored or (bool(record.networks) and all(map(is_known, record.networks)))
+    lost = at_hand and not anchored
+    return RowState(
+        tuner=tuner,
+        exact=record.exact,
+        op=record.op,
+        networks=record.networks,
+        at_hand=at_hand,
+        problem="unmatched" if lost else None,
+        reason=f"no workload of {', '.join(record.networks)} has its key" if lost else "",
+        anchored=anchored,
+    )

@@ -65,10 +65,18 @@ class MatchedRecord:
 
 
 def matched_records(
-    manifest: Manifest, records: Mapping[str, Mapping[str, Any]], files: WorkloadFiles, target: Any, unread: list[str]
+    manifest: Manifest,
+    records: Mapping[str, Mapping[str, Any]],
+    files: WorkloadFiles,
+    target: Any,
+    unread: list[str],
+    anchors: set[str] | None = None,
 ) -> Iterator[MatchedRecord]:
     """The ``records``, by tuner and key, whose workloads some source has, each once; ``unread`` gets why a source has
-    none."""
+    none, ``anchors`` the keys of the anchor blocks of workloads that none of them is for."""
+    from tunehub.tir.keys import anchor_key
+
+    exact = {key for of in records.values() for key in of}
     missing = {(tuner, key): record for tuner, of in records.items() for key, record in of.items()}
     ways = _ways(records, target)
     for source in sources(manifest, files, {str(at): record for at, record in enumerate(missing.values())}):
@@ -78,6 +86,8 @@ def matched_records(
             except Exception as error:  # importers and passes raise anything
                 unread.append(f"{Path(source.name).name}: {typed_last_line(error)}")
                 continue
+            if anchors is not None and not kept:
+                anchors |= {anchor_key(mod) or "" for key, mod in workloads.items() if key not in exact}
             for about in [about for about in missing if about[1] in workloads]:
                 record = missing.pop(about)
                 yield MatchedRecord(tuner=about[0], record=record, mod=workloads[about[1]], kept=kept)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from tunehub.target.host import host_descriptor
 from tunehub_builder.backends.relax.workload_gate import Verdict
 from tunehub_builder.gate.again import is_disturbed, read_judged
 from tunehub_builder.gate.comparison import Finalist
-from tunehub_builder.gate.rows import Row, rows_of
+from tunehub_builder.gate.rows import RowState, rows_of
 from tunehub_builder.replay.workloads import WorkloadFiles
 from tunehub_registry.evidence import JudgedRule, RecordEvidence, encode_evidence, read_evidence
 from tunehub_registry.package import EVIDENCE, MANIFEST, open_package, pack
@@ -41,7 +43,12 @@ def again(path: Path, *, files: dict[str, bytes] | None = None, evidence: list[R
     path.write_bytes(pack(manifest, {**held, **(files or {}), **lines}))
 
 
-def found(path: Path) -> list[Row]:
+def rows_beside(path: Path, evidence: Iterable[RecordEvidence]) -> list[RowState]:
+    again(path, evidence=list(evidence))
+    return found(path)
+
+
+def found(path: Path) -> list[RowState]:
     return list(rows_of(path, WorkloadFiles()).rows)
 
 
@@ -56,6 +63,9 @@ def test_a_row_that_matches_nothing_or_cannot_be_used_fails(small: tuple[Path, l
     with open_package(path) as package:
         records = package.read("records/template.jsonl")
     renamed = records.replace(keys[0].encode(), b"f" * 32).splitlines(keepends=True)
+    again(path, files={"records/template.jsonl": b"".join(renamed)})
+    assert [row.op for row in found(path) if row.anchored]  # what is fused around its heavy block may be another
+    renamed[0] = re.sub(rb'"anchor":"\w+"', b'"anchor":"' + b"f" * 32 + b'"', renamed[0])
     renamed[1] = renamed[1].replace(b'"version":1', b'"version":9')
     again(path, files={"records/template.jsonl": b"".join(renamed)})
     result = CliRunner().invoke(cli, ["rows", str(path)])
@@ -98,13 +108,17 @@ def test_rows_are_judged_again_beside_rules_and_not_twice(
     monkeypatch.setattr("tunehub_builder.gate.again._DISTURBED", 1e9)  # other tests are at work
     output = tmp_path / "judged.jsonl"
     command = ["check", "--again", str(path), "--threads", "1", "--workers", "1", "-o", str(output)]
-    CliRunner().invoke(cli, [*command, "--sample", "1"])
-    (first,) = read_judged(output).values()
-    assert first.exact in keys and first.tuner == "template"
-    assert first.rule and first.rule.choice != OLD and first.rule.run_s == first.untuned_s
+    result = CliRunner().invoke(cli, [*command, "--sample", "0"])
+    assert result.exit_code == 0, result.output
+    same = read_judged(output)
+    assert same and all(line.rule and line.rule.run_s == line.tuned_s for line in same.values())
     text = output.read_bytes()
-    CliRunner().invoke(cli, [*command, "--sample", "1"])
-    assert output.read_bytes().startswith(text) and len(read_judged(output)) == 2
+    CliRunner().invoke(cli, command)
+    everything = read_judged(output)
+    assert {key for _, key in everything} == {*keys} and output.read_bytes().startswith(text)
+    measured = [line for about, line in everything.items() if about not in same]
+    assert all(line.rule and line.rule.run_s == line.untuned_s for line in measured)
+    assert {row.stale for row in rows_beside(path, everything.values())} == {False}
 
 
 @pytest.mark.parametrize(("run_s", "disturbed"), [((1.0, 1.01, 1.02), False), ((1.0, 1.3, 1.6), True), ((), False)])
