@@ -15,12 +15,15 @@ from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx, onnx_frontend
 
 from tunehub.exceptions import typed_last_line
+from tunehub.tir.nodes import shape_of, tensor_type
+from tunehub.tir.symbols import symbol_name, variables_in
 from tunehub_builder.networks.exceptions import OnnxFileError
 
 REMEDY = (
     "Export with other operators or another opset, simplify the model (for example with onnxsim), "
     "or move the part around this operator out of the model"
 )
+_LOWER, _INTEGERS = "tir_var_lower_bound", ("int32", "int64")
 _NAMED = 3  # nodes that an error names
 
 
@@ -35,9 +38,18 @@ def to_relax(model: onnx.ModelProto, source: str) -> tvm.IRModule:
         with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
             warnings.simplefilter("ignore")
             with _known_lengths_of_ranges():
-                return from_onnx(model, keep_params_in_input=False)
+                return _with_tokens(from_onnx(model, keep_params_in_input=False))
     except Exception as error:  # converters raise whatever they run into
         raise OnnxFileError(source, _reason(error, printed.getvalue(), model), REMEDY) from error
+
+
+def _with_tokens(mod: tvm.IRModule) -> tvm.IRModule:
+    """``mod`` for at least one token, where slices ask: the last of ``n`` is one of them, and not ``min(n, 1)``. Open
+    dimensions of integers, which count tokens, say so, as ``torch.export`` does."""
+    main = mod["main"]
+    given = [each for each in main.params if str(tensor_type(each).dtype) in _INTEGERS]
+    counts = {symbol_name(each): 1 for each in variables_in(extent for one in given for extent in shape_of(one) or ())}
+    return tvm.IRModule({**dict(mod.functions.items()), mod.get_global_var("main"): main.with_attr(_LOWER, counts)})
 
 
 @contextlib.contextmanager

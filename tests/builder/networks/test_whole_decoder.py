@@ -19,9 +19,11 @@ from tests.numpy_decoder import NumpyDecoder
 from tests.small_models import TINY, small
 
 import tunehub
+from tunehub.graph.shapes.bounds import within_bounds
 from tunehub.models.export import parameters_of
 from tunehub.models.quantization import quantization
 from tunehub.models.weights import arrays
+from tunehub.tir.nodes import integer, shape_of_type
 from tunehub_builder.bench.language_models.checkpoint import weights_of, write_random
 from tunehub_builder.bench.language_models.onnx_decoder import WeightFile, past_names, write_decoder
 from tunehub_builder.networks.onnx_import import to_relax
@@ -54,3 +56,13 @@ def test_greedy_tokens_are_numpys_and_attention_is_a_kernel_of_ours(tmp_path: Pa
     model: Any = SimpleNamespace(config=CONFIG, parameters=parameters, quantization=kind)
     numpy = NumpyDecoder(model, list(arrays(parameters, CONFIG, kind, tmp_path)))
     assert found == numpy.greedy_after(PROMPT, found)
+
+
+def test_the_last_of_some_tokens_is_one_row(tmp_path: Path) -> None:
+    write_random(CONFIG, tmp_path)
+    write_decoder(CONFIG, weights_of(tmp_path), WeightFile(tmp_path), tmp_path / "prompt.onnx", "prompt")
+    module = to_relax(onnx.load(tmp_path / "prompt.onnx"), "prompt.onnx")
+    logits = module["main"].body.body
+    assert "min" in str(shape_of_type(logits.ty.fields[0]))
+    bounded = within_bounds(module)["main"].body.body
+    assert integer(shape_of_type(bounded.ty.fields[0])[1]) == 1  # type: ignore[index]

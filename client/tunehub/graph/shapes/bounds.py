@@ -39,6 +39,7 @@ _CONCAT = "relax.concat"
 _POOLING = ("relax.nn.max_pool2d", "relax.nn.avg_pool2d")
 _CONDITION = "if_then_else"
 _ANY_END = (1 << 31) - 1
+_LONGEST = 1 << 48  # extent: bytes that a CPU can address
 _Bounds = tuple[tuple[Any, int, int | None], ...]  # symbols, each with its first and its last value
 
 
@@ -151,7 +152,9 @@ class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
         """Where the slices of a call begin and end, counted from the beginning and within the shape; None where all are
         numbers, but for ends that mean the end of an extent with choices, and where a slice runs backwards."""
         shape, slices = shape_of(call.args[0]), _slices(call)
-        if shape is None or slices is None or not any(_is_open(row, shape) for row in slices):
+        if shape is None or slices is None:
+            return None
+        if not any(_is_open(row, shape) or (self._bounds and _from_end(row, shape)) for row in slices):
             return None
         begins, ends = [], []
         for axis, begin, end, step in slices:
@@ -160,7 +163,8 @@ class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
                 return None
             first = self._inside(begin, shape[place])
             begins.append(first)
-            last = shape[place] if _is_end(end, shape[place]) else self._inside(end, shape[place])
+            whole = _is_end(end, shape[place]) or (self._bounds and (integer(end) or 0) >= _ANY_END)
+            last = shape[place] if whole else self._inside(end, shape[place])
             ends.append(self._analyzer.simplify(tvm.tirx.max(last, first)))
         return begins, ends
 
@@ -201,6 +205,13 @@ def _slices(call: Call) -> list[tuple[Any, ...]] | None:
 def _is_open(slice_: tuple[PrimExpr, ...], shape: Sequence[Index]) -> bool:
     axis, _, end, _ = slice_
     return any(integer(each) is None for each in slice_) or _is_end(end, shape[integer(axis) or 0])
+
+
+def _from_end(slice_: tuple[PrimExpr, ...], shape: Sequence[Index]) -> bool:
+    """Whether numbers count from an end that is not known."""
+    axis, begin, end, _ = slice_
+    counts = (integer(begin) or 0) < 0 or (integer(end) or 0) < 0
+    return counts and integer(shape[integer(axis) or 0]) is None
 
 
 def _is_end(end: PrimExpr, extent: Index) -> bool:
@@ -296,8 +307,7 @@ def _analyzer(function: Function, bounds: _Bounds) -> Analyzer:
     stated = {hash(symbol): (first, last) for symbol, first, last in bounds}
     for symbol in symbols_of_parameters(function):
         first, last = stated.get(hash(symbol), (0, None))
-        most = arith.ConstIntBound.POS_INF if last is None else last
-        analyzer.update(symbol, arith.ConstIntBound(first, most))
+        analyzer.update(symbol, arith.ConstIntBound(first, _LONGEST if last is None else last))
     return analyzer
 
 
