@@ -15,6 +15,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx, onnx_frontend
 
 from tunehub.exceptions import typed_last_line
+from tunehub.graph.origins import inherited, named
 from tunehub.tir.nodes import shape_of, tensor_type
 from tunehub.tir.symbols import symbol_name, variables_in
 from tunehub_builder.networks.exceptions import OnnxFileError
@@ -37,8 +38,8 @@ def to_relax(model: onnx.ModelProto, source: str) -> tvm.IRModule:
         # The importer warns about names and prints the node it fails on; both belong into our error or nowhere.
         with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
             warnings.simplefilter("ignore")
-            with _known_lengths_of_ranges():
-                return _with_tokens(from_onnx(model, keep_params_in_input=False))
+            with _known_lengths_of_ranges(), _named_calls():
+                return _with_tokens(inherited(from_onnx(_with_names(model), keep_params_in_input=False)))
     except Exception as error:  # converters raise whatever they run into
         raise OnnxFileError(source, _reason(error, printed.getvalue(), model), REMEDY) from error
 
@@ -73,6 +74,35 @@ def _known_lengths_of_ranges() -> Iterator[None]:
         yield
     finally:
         converter._impl_v12 = theirs
+
+
+@contextlib.contextmanager
+def _named_calls() -> Iterator[None]:
+    """The call that TVM's importer makes of a node has the node's name, see :mod:`tunehub.graph.origins`. Not with TVM
+    0.25, which loses most of them at once."""
+    importer: Any = onnx_frontend.ONNXGraphImporter
+    if not hasattr(tvm.ir, "is_prim_expr"):  # since 0.26
+        yield
+        return
+    theirs = importer._convert_operator
+
+    def ours(self: Any, operator: str, inputs: Any, attributes: Any, opset: int) -> Any:
+        made = theirs(self, operator, inputs, attributes, opset)
+        own = named(made, (str(attributes.get("tvm_custom", {}).get("name") or operator),))
+        return made if own is made else self.bb.normalize(own)
+
+    importer._convert_operator = ours
+    try:
+        yield
+    finally:
+        importer._convert_operator = theirs
+
+
+def _with_names(model: onnx.ModelProto) -> onnx.ModelProto:
+    """`model`, whose nodes all have names: those without are called as their first output."""
+    for node in model.graph.node:
+        node.name = node.name or node.output[0]
+    return model
 
 
 def _integer(value: Any) -> int | None:

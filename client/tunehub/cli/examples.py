@@ -64,6 +64,7 @@ tunehub rotate s3://bucket/hub online --new-key online2 --root-key root1 --onlin
 tunehub rows packages/llvm-znver4-0.5.0.tunepkg
 tunehub run model.so
 tunehub run model.so --inputs x.npz --outputs y.npz
+tunehub run model.onnx --profile --plot graph.svg
 tunehub show llvm-znver5==0.1.0
 tunehub submit work/resnet --version 0.1.0 --sign-off 'Ada Byron <ada@example.org>'
 tunehub sync --frozen

@@ -20,19 +20,34 @@ _WARM_UP_S, _SAMPLE_S, _BUDGET_S = 0.1, 0.05, 30.0
 
 
 @click.command()
-@click.argument("library", metavar="MODEL.so", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("library", metavar="MODEL.so|MODEL", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--inputs", type=click.Path(path_type=Path), metavar="FILE.npz", help="Arrays by name.  [random ones]")
 @click.option("--outputs", type=click.Path(path_type=Path), metavar="FILE.npz", help="Write what comes out.")
 @dim_option
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of random inputs.")
 @click.option("--repeat", type=click.IntRange(min=1), default=7, show_default=True, help="Timed samples.")
+@click.option("--profile", "profiled", is_flag=True, help="The time of each call, by the model's nodes.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.svg", help="With --profile: draw the graph.")
+@click.option(
+    "--report", type=click.Path(path_type=Path), metavar="FILE.json", help="With --profile: of the library's compile."
+)
 @json_option
 def run(
-    library: Path, inputs: Path | None, outputs: Path | None, dims: Sequence[str], seed: int, repeat: int, as_json: bool
+    library: Path,
+    inputs: Path | None,
+    outputs: Path | None,
+    dims: Sequence[str],
+    seed: int,
+    repeat: int,
+    profiled: bool,
+    plot: Path | None,
+    report: Path | None,
+    as_json: bool,
 ) -> None:
     """Run a library that `tunehub compile` wrote: shapes and element types of what it takes and gives, and its time.
 
-    Loading a library runs its code: load only your own.
+    With --profile also a model's file, which is compiled or taken from the cache. Loading a library runs its code: load
+    only your own.
     """
     from tunehub.cli.compile import check_output, ending_cleanly, step_display
     from tunehub.deploy.arrays import write_arrays
@@ -43,11 +58,20 @@ def run(
     sizes = named_sizes(dims)
     if inputs is not None and sizes:
         raise click.UsageError("--dim is for random inputs; --inputs has sizes of its own")
+    if (plot is not None or report is not None) and not profiled:
+        raise click.UsageError("--plot and --report go with --profile")
+    if profiled and outputs is not None:
+        raise click.UsageError("--outputs goes without --profile")
     if outputs is not None:
         check_output(outputs, "--outputs")
     if find_tvm() is not None:  # else its runtime lies beside the library
         require_relax_for("run")
     size_pool()
+    if profiled:
+        from tunehub.cli.profile import profile
+
+        profile(library, inputs, sizes, seed, repeat, report=report, picture=plot, as_json=as_json)
+        return
     with ending_cleanly(), step_display(per_second=1) as show:
         show("loading")
         loaded, given = _loaded(library, inputs, sizes, seed)

@@ -12,6 +12,7 @@ from tunehub.compiler.schedule.ladder import Scheduled, Scheduling
 from tunehub.compiler.verify.functions import VerifiedFunctions, VerifiedScheduling
 from tunehub.compiler.verify.port import ScheduleVerifier
 from tunehub.exceptions import CompileStepError
+from tunehub.graph.origins import call_names
 from tunehub.graph.weight_work import weight_work
 from tunehub.graph.workloads import call_counts, workloads
 from tunehub.interrupts import raise_if_asked
@@ -78,11 +79,12 @@ class ModuleRecords:
 
     def report(self) -> None:
         """Tell the hub what serves, and what was refused."""
-        calls = call_counts(self._mod)
+        calls, names = call_counts(self._mod), call_names(self._mod)
         for (variable, function), item in zip(self._workloads, self.verified.items, strict=True):
             name = str(variable.name_hint)  # not TVM's str, which 0.25 frees twice when it is copied
             line = _report(item, name, self._remaining, self.replaced.get(name))
-            report = replace(line, count=calls[name], module=self._number)
+            nodes = tuple(names.get(name, ()))
+            report = replace(line, count=calls[name], module=self._number, nodes=nodes if any(nodes) else ())
             self._hub.add(report, function)
             for rejected in report.refused:
                 if rejected.refusal is not None and rejected.refusal.check == "run":  # the static check is as any guard

@@ -135,13 +135,15 @@ def _legalizing_passes(target: Target) -> list[Pass]:
     from tvm import relax
 
     from tunehub.graph.constants import evaluate_constants
+    from tunehub.graph.origins import fused_with_names, spread_names
 
     found = []
     for each in relax.pipeline.legalize_passes(target):
         name = str(each.info.name)
         found += [evaluate_constants] if name == "FoldConstant" else []
-        found += [] if DEFAULT_SCHEDULE in name else [each]
-    return found
+        found += [spread_names] if name in ("LegalizeOps", "FuseOps") else []
+        found += [] if DEFAULT_SCHEDULE in name else [fused_with_names(each) if name == "FuseOps" else each]
+    return [*found, spread_names]
 
 
 def _channels_last_passes(*, wanted: bool) -> list[Pass]:

@@ -49,7 +49,8 @@ def time_calls(executable: Executable, inputs: Inputs, kind: str, runs: int) -> 
     watch = _Watch(device.sync if kind != "llvm" else _nothing)
     machine.set_instrument(watch.instrument)
     timed = [watch.of(run) for _ in range(runs + 1)][1:]
-    return RunTimes(calls=without_watching(_medians(timed)), run_s=median(whole), runs=runs)
+    calls = without_watching(_medians(timed))
+    return RunTimes(calls=calls, run_s=median(whole), runs=runs, order=tuple(watch.order))
 
 
 class _Watch:
@@ -59,9 +60,10 @@ class _Watch:
         self._sync = sync
         self._open: list[tuple[float, float]] = []  # when a call began, and the seconds of the calls inside it
         self._calls: dict[str, list[float]] = {}
+        self.order: list[str] = []  # of the last run, by when calls ended
 
     def of(self, run: Callable[[], None]) -> dict[str, list[float]]:
-        self._open, self._calls = [], defaultdict(list)
+        self._open, self._calls, self.order = [], defaultdict(list), []
         run()
         return self._calls
 
@@ -73,6 +75,7 @@ class _Watch:
         elif self._open:
             began, inside = self._open.pop()
             self._calls[str(symbol)].append(now - began - inside)
+            self.order.append(str(symbol))
             if self._open:
                 outer, seconds = self._open[-1]
                 self._open[-1] = (outer, seconds + now - began)
@@ -84,7 +87,11 @@ def without_watching(calls: Mapping[str, CallTime]) -> dict[str, CallTime]:
     idle = calls.get(_IDLE)
     each_s = idle.seconds / idle.calls if idle is not None and idle.calls else 0.0
     return {
-        name: CallTime(calls=time.calls, seconds=max(time.seconds - each_s * time.calls, _LEFT * time.seconds))
+        name: CallTime(
+            calls=time.calls,
+            seconds=max(time.seconds - each_s * time.calls, _LEFT * time.seconds),
+            each=tuple(max(seconds - each_s, _LEFT * seconds) for seconds in time.each),
+        )
         for name, time in calls.items()
     }
 
@@ -95,6 +102,7 @@ def _medians(runs: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, CallTim
         name: CallTime(
             calls=len(runs[-1].get(name, ())),
             seconds=median(sum(calls.get(name, ())) for calls in runs),
+            each=tuple(map(median, zip(*(calls.get(name, ()) for calls in runs), strict=False))),
         )
         for name in names
     }

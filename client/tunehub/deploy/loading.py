@@ -57,7 +57,12 @@ class Model:
     @property
     def name(self) -> str:
         """The model's file, where the library says it, else the library's."""
-        return self.interface.source or self._library.path.name
+        return self.interface.source or self.path.name
+
+    @property
+    def path(self) -> Path:
+        """The file of its library."""
+        return self._library.path
 
     @property
     def interface(self) -> Interface:

@@ -63,7 +63,9 @@ class WorkloadReport:
     Where a record serves these, `sizes` says which sizes, and the times are those at a typical one. `scalar_remainders`
     is what TVM had against vectors for what is left over at the end of rows, which is computed one by one then. `types`
     are those of the operands and sums of its product, where they are not all one: `uint8 × int8 → int32`. `stale` says
-    of a record that serves that it was judged beside other rules than this tunehub has.
+    of a record that serves that it was judged beside other rules than this tunehub has. `nodes` are the names of the
+    model's own nodes that each call computes, in the order of the calls, as far as they are known, and `calls_s` the
+    measured seconds of each.
 
     For Relay, `tuner` made the record, `implementation` is the one that TVM chose for the operator, and `rejected` are
     the others; `trials` were spent on a space of `space` configurations, where that is known.
@@ -99,6 +101,8 @@ class WorkloadReport:
     scalar_remainders: str | None = None
     types: str | None = None
     stale: str | None = None
+    nodes: tuple[tuple[str, ...], ...] = ()
+    calls_s: tuple[float, ...] = ()
 
     @property
     def hit(self) -> bool:

@@ -307,3 +307,26 @@ def test_the_cache_of_compiled_code_is_shown_checked_and_emptied(
     assert damaged["path"] == str(entry)
     assert run("cache", "clear", "--compiled", "--json").json["freed"] > 0
     assert not {row["kind"] for row in run("cache", "ls", "--json").json["files"]} & {"library", "kernel"}
+
+
+def test_a_run_is_profiled_by_the_models_own_nodes(run: Any, here: Path) -> None:
+    """Of a model's file, and of a library with the report of its compile; the picture has the same calls."""
+    onnx.save(tiny_mobilenet().onnx_model(), "tiny.onnx")
+    nodes = {node.name for node in onnx.load("tiny.onnx").graph.node}
+    found = run("run", "tiny.onnx", "--profile", "--repeat", 2, "--plot", "graph.svg", "--json").json
+    kernels = [call for call in found["calls"] if call["rung"] is not None]
+    named = [name for call in kernels for name in call["nodes"]]
+    assert set(named) <= nodes and len(named) > len(nodes) / 2
+    assert all(call["seconds"] > 0 for call in found["calls"]) and found["run_s"] > 0
+    picture = (here / "graph.svg").read_text()
+    assert picture.count("<g>") == len(kernels) and picture.count("<path") >= len(kernels) - 1
+
+    assert run("compile", "tiny.onnx", "--report", "report.json").code == 0
+    again = run("run", "tiny.so", "--profile", "--repeat", 2, "--report", "report.json")
+    assert again.out.startswith("NODES") and kernels[0]["nodes"][0] in again.out and "a run takes" in again.out
+    alone = run("run", "tiny.so", "--profile", "--repeat", 2, "--json").json
+    assert {call["rung"] for call in alone["calls"]} == {None}
+
+    for wrong in (["--plot", "x.svg"], ["--profile", "--outputs", "y.npz"], ["--profile", "--report", "tiny.onnx"]):
+        refused = run("run", "tiny.so", *wrong)
+        assert refused.code == 2 and "--" in refused.err

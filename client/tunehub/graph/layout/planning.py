@@ -27,6 +27,7 @@ from tunehub.graph.layout.operators import Choice, Operator, Rules
 from tunehub.graph.layout.rules import ELEMENTWISE, recognise
 from tunehub.graph.layout.sequences import as_images
 from tunehub.graph.layout.shuffles import fold_shuffles
+from tunehub.graph.origins import named, names_of
 from tunehub.kernels.cpu.dot_product import DotProduct
 from tunehub.kernels.te.grouped import TILES_INT8
 from tunehub.tir.nodes import operator_of, tensor_type, variables_in
@@ -271,7 +272,7 @@ class _LayoutRewriter(PyExprMutator):  # type: ignore[misc]
             return
         operator = self._operators[variable]
         inputs = [self._in_layout(image, choice.source) for image in operator.inputs]
-        written = operator.write(self.builder_, choice, inputs)
+        written = named(operator.write(self.builder_, choice, inputs), names_of(variable, binding.value))
         if isinstance(variable, relax.DataflowVar):
             self._written[variable] = {choice.result: self.builder_.emit(written)}
             return

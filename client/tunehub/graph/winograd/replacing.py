@@ -11,6 +11,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.comparison.guess import GUESS_MARGIN
 from tunehub.graph.kernel_calls import result_types
+from tunehub.graph.origins import named, names_of
 from tunehub.tir.nodes import calls_in, is_constant, operator_of, tensor_class
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
             operands = [given[number] if number >= 0 else made[-1 - number] for number in stage.operands]
             types = result_types(call) if stage.shape is None else [_type_of(stage.shape, stage.dtype, call)]
             result = relax.call_tir(self._function(name, at, stage), relax.Tuple(operands), types)
+            result = named(result, names_of(call))
             if stage.shape is None:
                 return result
             made.append(self.builder_.emit(result))
