@@ -27,8 +27,8 @@ NAMES = (
         "pt2e",
         "pytorch",
     ),
-    *("quantised", "random_traces", "registry", "relay_gpu", "relay_trials", "schedules", "templates", "transfer"),
-    *("tuning", "warm_start", "zoo"),
+    *("quantised", "random_traces", "registry", "relay_gpu", "relay_trials", "reproducible", "schedules", "templates"),
+    *("transfer", "tuning", "warm_start", "zoo"),
 )
 
 
