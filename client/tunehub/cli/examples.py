@@ -40,6 +40,8 @@ tunehub generate Llama-3.2-1B/ 'The capital of France is' --library llama.so
 tunehub generate Llama-3.2-1B/ 'Once upon a time' --temperature 0.8 --top-p 0.95 --tokens 200
 tunehub import cuda_v0.10.log -o registry/
 tunehub init s3://bucket/hub --root-key root1 --root-key root2 --targets-key targets --online-key online
+tunehub inspect model.so
+tunehub inspect model.so --sbom model.cdx.json
 tunehub key new publisher
 tunehub key show publisher.pub
 tunehub list llvm

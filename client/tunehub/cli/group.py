@@ -32,6 +32,7 @@ COMMANDS = {
     "fetch": "tunehub.cli.fetch:fetch",
     "generate": "tunehub.cli.generate:generate",
     "init": "tunehub.cli.init:init",
+    "inspect": "tunehub.cli.inspect:inspect",
     "key": "tunehub.cli.keys:key",
     "list": "tunehub.cli.listing:list_packages",
     "lock": "tunehub.cli.lock:lock",
@@ -55,10 +56,10 @@ BUILDER_COMMANDS = (
 )  # fmt: skip
 GROUPS = {
     "Use": (
-        "bench", "cache", "calibrate", "compile", "demo", "doctor", "explain", "export", "fetch", "generate", "list",
-        "lock", "resolve", "run", "show", "sync",
+        "bench", "cache", "calibrate", "compile", "demo", "doctor", "explain", "export", "fetch", "generate", "inspect",
+        "list", "lock", "resolve", "run", "show", "sync",
     ),
-    "Tune": ("check", "distill", "import", "networks", "pack", "rebuild", "replay", "tune"),
+    "Tune": ("check", "distill", "import", "networks", "pack", "rebuild", "replay", "rows", "tune"),
     "Publish": (
         "attach", "catalogue", "deprecate", "init", "mirror", "publish", "review", "submit", "undeprecate", "unyank",
         "yank",

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from tunehub import api
 from tunehub.compiler.hub import open_hub
+from tunehub.compiler.libraries.inputs import rules_digest
 from tunehub.compiler.libraries.keeping import kept_compile
 from tunehub.deploy.embedding import interface_of, weight_bytes, with_interface
 from tunehub.deploy.interface import Interface
@@ -92,6 +93,7 @@ def compile_library(
     hub = open_hub(tvm_target, **options)
     hub.on_step = clock
     try:
+        hub.origin = structs.replace(hub.origin, rules_sha256=rules_digest())
         interface = structs.replace(interface, origin=hub.origin)
         named = with_interface(mod, interface)
         kept = kept_compile(hub, tvm_target, partial(_what, named, linker, specialize))

@@ -301,7 +301,7 @@ class ReportData:
             "package": self.package,
             "packages": self._packages(),
             "lock_sha256": self.origin.lock_sha256,
-            "rules": dict(self.origin.rules),
+            "rules_sha256": self.origin.rules_sha256,
             "attestations": None if self.attestations is None else self.attestations.to_json(),
             "rungs": self.rung_counts(),
             "hits": len(self.hits()),

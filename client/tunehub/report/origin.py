@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import msgspec
 
 FOLDER = "a folder"
@@ -26,11 +24,11 @@ class OriginPackage(msgspec.Struct, frozen=True, kw_only=True):
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """What a compile went by: its `packages`, nearest first, the SHA-256 of the lock file that pinned them (None
-    without one), and the versions of kernels' rules by name."""
+    without one), and of the programs whose rules choose what has no record (None where nobody asked)."""
 
     packages: tuple[OriginPackage, ...] = ()
     lock_sha256: str | None = None
-    rules: Mapping[str, int] = msgspec.field(default_factory=dict)
+    rules_sha256: str | None = None
 
 
 def place_of(address: str) -> str:

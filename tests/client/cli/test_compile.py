@@ -13,8 +13,11 @@ import numpy as np
 import pytest
 
 from tunehub.deploy.library import stated_interface
+from tunehub.target.descriptors import descriptor_of
+from tunehub_registry.package import sha256_of
 
 from ...tiny_networks import tiny_mobilenet
+from ..conftest import RegistryFolder
 
 onnx = pytest.importorskip("onnx")
 tvm = pytest.importorskip("tvm")
@@ -92,6 +95,34 @@ def test_a_library_is_named_by_the_target_and_replaces_no_library_of_another_tar
     assert "delete it, or give another --output" in run("bench", product, "--dim", "batch=1", "-o", "foreign.so").err
     assert run("compile", "tiny.onnx", "-o", "tiny.so").code == 0
     assert run("compile", product, "-o", "tiny.so", "--force").code == 0
+
+
+def test_a_library_and_its_report_say_what_they_were_made_of(
+    run: Any, here: Path, product: Path, registry: RegistryFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = registry.publish(descriptor_of("llvm-znver4"))
+    assert run("lock", "llvm-znver4", "--registry", registry.root).code == 0
+    monkeypatch.setenv("TUNEHUB_LOCK", "tunehub.lock")
+    done = run("compile", product, "--target", "llvm-znver4", "-o", "model.so", "--report", "report.json")
+    assert done.code == 0, done.err
+    found = run("inspect", "model.so", "--json", "--sbom", "model.cdx.json").json
+    lock, sha256 = sha256_of("tunehub.lock"), sha256_of(package)
+    (stated,) = found["origin"]["packages"]
+    assert (stated["name"], stated["version"], stated["sha256"]) == ("llvm-znver4", "0.1.0", sha256)
+    assert (found["origin"]["lock_sha256"], found["sha256"]) == (lock, sha256_of("model.so"))
+    assert found["source_sha256"] == sha256_of(product)
+    report = json.loads(Path("report.json").read_text())
+    assert report["lock_sha256"] == lock and report["rules_sha256"] == found["origin"]["rules_sha256"] is not None
+    assert [each["sha256"] for each in report["packages"]] == [sha256]
+    bill = json.loads(Path("model.cdx.json").read_text())
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    assert {each["type"] for each in bill["components"]} == {"library", "data", "machine-learning-model"}
+    assert bill["dependencies"][0]["dependsOn"] == [each["bom-ref"] for each in bill["components"]]
+    assert sha256 in [hashed["content"] for each in bill["components"] for hashed in each.get("hashes", ())]
+    shown = run("inspect", "model.so").out
+    assert f"lock file: sha256 {lock}" in shown and sha256 in shown
+    refused = run("inspect", product)
+    assert refused.code == 2 and product.name in refused.err and "does not say what it is" in refused.err
 
 
 def test_a_library_for_a_gpu_is_built_for_the_architecture_that_was_asked_for(

@@ -93,6 +93,11 @@ class _ConstantsApart(relax.PyExprMutator):  # type: ignore[misc]
         return place
 
 
+def rules_digest() -> str:
+    """SHA-256 of this package's programs: whose rules choose what no record serves."""
+    return _sources_digest()
+
+
 def _of_hub(hub: Hub) -> dict[str, Any]:
     verification, chosen = hub.verification, hub.resolution.chosen
     return {
