@@ -443,6 +443,7 @@ def _verification(request: LayerRequest, found: _Found) -> Verification | None:
         if options.verify == "always":
             policy.warn("nothing is verified: that needs TVM 0.25 or newer", "verifying")
         return None
+    from tunehub.compiler.artifacts.store import store_of
     from tunehub.compiler.verify.verification import Verification
 
     measured_here = chosen is not None and chosen.match.fit == "exact"
@@ -450,6 +451,7 @@ def _verification(request: LayerRequest, found: _Found) -> Verification | None:
         options.verify,
         host=request.host,
         cache=options.cache,
+        kernels=store_of(options),
         measured_package=chosen.label if chosen is not None and measured_here else None,
         foreign=found.layers.foreign(),
         on_problem=policy.problem,

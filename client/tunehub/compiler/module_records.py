@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -31,7 +31,7 @@ from tunehub.tir.symbols import symbol_name, symbols_of
 if TYPE_CHECKING:
     from tunehub.compiler.hub import Hub
     from tunehub.target.types import Target
-    from tunehub.tir.types import IRModule
+    from tunehub.tir.types import IRModule, PrimFunc
 
 _INTEGERS = "→ int32"  # of the types of a product
 
@@ -41,25 +41,36 @@ class ModuleRecords:
     functions whose default schedule is not TVM's own, and why, by name."""
 
     def __init__(
-        self, mod: IRModule, target: Target, hub: Hub, verifier: ScheduleVerifier, known: Mapping[str, Scheduling]
+        self,
+        mod: IRModule,
+        target: Target,
+        hub: Hub,
+        verifier: ScheduleVerifier,
+        known: Mapping[str, Scheduling],
+        begin: Callable[[str, PrimFunc, Target], None] = lambda *_: None,
     ) -> None:
-        """``mod``: a prepared module; ``known``: what is scheduled already, by name."""
+        """``mod``: a prepared module; ``known``: what is scheduled already, by name; ``begin`` is told each scheduled
+        function as it will be in the module, with its name, as soon as it is there."""
         self._mod, self._hub, self._target = mod, hub, target
-        self._number = hub.begin_module()
+        self._number, self._begin = hub.begin_module(), begin
         self._workloads = list(workloads(mod))
         self.replaced: dict[str, StepRejected] = {}
         self._remaining: Literal["default", "dlight"] = "default" if target.kind.name == "llvm" else "dlight"
         wants = hub.verification.wants if hub.verification is not None else lambda _: False
         self.verified = VerifiedFunctions(self._schedulings(known), verifier, wants)
 
-    def _schedulings(self, known: Mapping[str, Scheduling]) -> Iterator[Scheduling]:
+    def _schedulings(self, known: Mapping[str, Scheduling]) -> Iterator[tuple[str, Scheduling]]:
         for variable, function in self._workloads:
             raise_if_asked()
-            scheduled = known.get(str(variable.name_hint))
-            if scheduled is not None:
-                yield scheduled.under_name_of(function)
+            name = str(variable.name_hint)
+            found = known.get(name)
+            if found is not None:
+                found = found.under_name_of(function)
             else:
-                yield Scheduling(function, self._target, self._hub.lookup, precision=self._hub.precision)
+                found = Scheduling(function, self._target, self._hub.lookup, precision=self._hub.precision)
+            yield name, found
+            if (scheduled := _marked(found)) is not None:
+                self._begin(name, scheduled, self._target)
 
     def by_name(self) -> dict[str, Scheduling]:
         """What serves each function now."""
@@ -72,9 +83,9 @@ class ModuleRecords:
 
         updated = tvm.IRModule(dict(self._mod.functions.items()), attrs=self._mod.attrs)
         for (variable, _), item in zip(self._workloads, self.verified.items, strict=True):
-            scheduled = item.scheduling.function
+            scheduled = _marked(item.scheduling)
             if scheduled is not None:
-                updated.update_func(variable, scheduled.with_attr(IS_SCHEDULED, True))
+                updated.update_func(variable, scheduled)
         return updated
 
     def report(self) -> None:
@@ -177,6 +188,12 @@ class ModuleRecords:
             reason = f"{without} functions do without tensor cores: {missing.reason}"
             problem = CompileStepError(reason, remedy=missing.remedy, cause="CUDA's headers")
             self._hub.failed("scheduling for tensor cores", problem)
+
+
+def _marked(scheduling: Scheduling) -> PrimFunc | None:
+    """The function with the schedule that serves now, as it is in the module."""
+    found = scheduling.function
+    return None if found is None else found.with_attr(IS_SCHEDULED, True)
 
 
 def _report(item: VerifiedScheduling, name: str, remaining: str, replaced: StepRejected | None) -> WorkloadReport:

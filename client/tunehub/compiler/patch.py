@@ -37,7 +37,7 @@ class DefaultPipelinePatch:
         self._lock = threading.Lock()
         self._originals: tuple[Any, Any] | None = None
         self._lowering: Factory | None = None
-        self._kernels = SideBySide(store=_store)
+        self.kernels = SideBySide(store=_store)
 
     @contextmanager
     def activate(self, hub: Hub) -> Iterator[None]:
@@ -85,7 +85,7 @@ class DefaultPipelinePatch:
             if self._users == 0 and self._originals is not None:
                 relax.pipeline.PIPELINE_MAP["default"], relax.get_default_pipeline = self._originals
                 PIPELINE_MAP[PIPELINE] = self._lowering
-                self._kernels.close()
+                self.kernels.close()
                 self._originals = self._lowering = None
 
     def originals(self) -> tuple[Any, Any]:
@@ -101,7 +101,7 @@ class DefaultPipelinePatch:
 
         default, by_target = relax.pipeline.PIPELINE_MAP["default"], relax.get_default_pipeline
         self._originals, self._lowering = (default, by_target), PIPELINE_MAP[PIPELINE]
-        PIPELINE_MAP[PIPELINE] = self._kernels.lowering(
+        PIPELINE_MAP[PIPELINE] = self.kernels.lowering(
             with_dependent_launches(without_cleaning(PIPELINE_MAP[PIPELINE], _lost_vectors))
         )
 

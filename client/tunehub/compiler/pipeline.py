@@ -295,7 +295,7 @@ def _scheduled_and_finished(
     """``mod`` after :func:`apply_records` and :func:`finish`, which goes on while schedules are verified. Where one is
     refused it was in vain, and so was an error that it raised."""
     hub.step("schedule")
-    records = ModuleRecords(mod, target, hub, verifier, known)
+    records = ModuleRecords(mod, target, hub, verifier, known, _patch.kernels.begin)
     hub.step("lower")
     finished = _finished(records, target)
     if records.verified.settle():

@@ -6,7 +6,9 @@ makes it. So kernels are dealt to targets that differ in their tag alone, the so
 does, and threads compile it by the very callback, whosever that is; TVM then gets what they have made. In place of
 TVM's own callback NVRTC is asked without the headers that most kernels do not need (:mod:`tunehub.tir.cuda.nvrtc`): for
 9 modules of a ResNet-18 threads waited 25 s with them, and 1.9 s without. What NVRTC makes is kept in the cache by its
-source (:mod:`tunehub.compiler.artifacts.store`), as long as the callback is TVM's own.
+source (:mod:`tunehub.compiler.artifacts.store`), as long as the callback is TVM's own. Functions of many kernels, as
+those of open sizes are, take NVRTC longest: each of these kernels is a module, so that the source is the same in the
+process that verifies the schedule and in the compile, which then finds machine code in the cache.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from threading import local
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tunehub.compiler.artifacts.kernels import KernelStore
 from tunehub.compiler.artifacts.store import ArtifactStore
 from tunehub.target.host import usable_threads
 from tunehub.tir.cuda.kept_loops import with_kept_loops
 from tunehub.tir.cuda.nvrtc import CALLBACK, asked_for, build_plain, own_architecture, split_source, without_header
+from tunehub.tir.symbols import PROBES
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
@@ -30,10 +33,14 @@ if TYPE_CHECKING:
 
 _MOST_MODULES = 16
 _FEWEST_KERNELS = 2  # of a module
+_APART = 3  # kernels of a function from which on each has a module of its own
+_ALONE = "tunehub.alone"  # the mark of such kernels
+_FINALISED = "tunehub.finalised"  # the mark of kernels after TVM's last passes
 _TAG = "tunehub."
 _ENTRY = "tirx.is_entry_func"  # what TVM makes of the only function of a module
 
 Factory = Callable[[], tuple[Any, Any, Any]]
+_Lowered: TypeAlias = "list[tuple[GlobalVar, PrimFunc]]"
 
 
 class _SourceSeen(Exception):
@@ -44,11 +51,20 @@ class SideBySide:
     """Compiles ahead in ``threads`` threads (None: as many as there are processors); ``store`` gives what keeps machine
     code of the compile that is going on, None: nothing does."""
 
-    def __init__(self, threads: int | None = None, store: Callable[[], ArtifactStore] | None = None) -> None:
-        """Nothing is started, and TVM is as it is, until a module for CUDA is compiled."""
-        self._store = store
+    def __init__(
+        self,
+        threads: int | None = None,
+        store: Callable[[], ArtifactStore] | None = None,
+        quick: Callable[[], bool] = asked_for,
+    ) -> None:
+        """Nothing is started, and TVM is as it is, until a module for CUDA is compiled. ``quick``: whether NVRTC may be
+        asked in place of the callback."""
+        self._store, self._quick = store, quick
         self._kept: KernelStore | None = None
         self._threads = min(threads or usable_threads(), _MOST_MODULES)
+        self._factory: Factory | None = None
+        self._early: ThreadPoolExecutor | None = None
+        self._ahead: dict[str, tuple[PrimFunc, Future[_Lowered]]] = {}  # what was begun ahead, by name
         self._pool: ThreadPoolExecutor | None = None
         self._original: Any = None
         self._plain: str | None = None  # TVM's header, where it can be left out
@@ -58,6 +74,7 @@ class SideBySide:
 
     def lowering(self, factory: Factory) -> Factory:
         """``factory`` of a lowering pipeline, with one that deals kernels to modules and begins to compile them."""
+        self._factory = factory
 
         def apart() -> tuple[Any, Any, Any]:
             import tvm
@@ -66,9 +83,14 @@ class SideBySide:
 
             @tvm.transform.module_pass(opt_level=0, name="tunehub.DealKernels")  # type: ignore[untyped-decorator]
             def deal(mod: IRModule, context: PassContext) -> IRModule:
+                known = {} if context.instruments else self._begun(mod)
+                rest = {variable: function for variable, function in mod.functions.items() if variable not in known}
+                mod = tvm.IRModule(rest, attrs=mod.attrs)
                 if not context.instruments:
                     mod = _with_kept_loops(mod)
-                found = dealt(lowered_apart(lower, mod, context, self._threads), self._threads)
+                found = dict(lowered_apart(lower, mod, context, self._threads).functions.items())
+                found |= {variable: function for part in known.values() for variable, function in part}
+                found = dealt(tvm.IRModule(found, attrs=mod.attrs), self._threads)
                 if not context.instruments:
                     self._finalise_ahead(found, finalize_device, context)
                 return found
@@ -89,8 +111,40 @@ class SideBySide:
 
         return apart
 
+    def begin(self, name: str, function: PrimFunc, target: Target) -> None:
+        """Lower ``function`` of the module that will be compiled for ``target``, in the PassContext of the moment,
+        while the caller goes on: one with branches for many sizes, which takes seconds."""
+        import tvm
+
+        context = tvm.transform.PassContext.current()
+        if self._factory is None or self._threads < _FEWEST_KERNELS or PROBES not in function.attrs:
+            return
+        if context.instruments or target.kind.name != "cuda":
+            return
+        self._early = self._early or ThreadPoolExecutor(self._threads)
+        host = target.host or tvm.target.Target("llvm" if tvm.runtime.enabled("llvm") else "c")
+        named = tvm.IRModule({name: function.with_attr("global_symbol", name)})
+        mod = tvm.tirx.transform.BindTarget(target.with_host(host))(named)
+        self._ahead[name] = (mod[name], self._early.submit(_lowered_ahead, self._factory, mod, context))
+
+    def _begun(self, mod: IRModule) -> dict[GlobalVar, _Lowered]:
+        """What :meth:`begin` made of functions that are in ``mod`` as they were then; nothing where names clash."""
+        found: dict[GlobalVar, _Lowered] = {}
+        for variable, function in mod.functions.items():
+            before, future = self._ahead.pop(str(variable.name_hint), (None, None))
+            if before is not None and future is not None and _is_same(before, function):
+                with suppress(Exception):  # TVM raises it again
+                    found[variable] = future.result()
+        names = [str(each.name_hint) for part in found.values() for each, _ in part]
+        others = {str(each.name_hint) for each in mod.functions if each not in found}
+        return found if len(set(names)) == len(names) and not others & set(names) else {}
+
     def close(self) -> None:
         """End the threads, and leave TVM as it was."""
+        if self._early is not None:
+            self._early.shutdown(wait=False, cancel_futures=True)
+        self._early = self._factory = None
+        self._ahead.clear()
         if self._pool is not None:
             _register(self._original)
             self._pool.shutdown(wait=False, cancel_futures=True)
@@ -108,6 +162,8 @@ class SideBySide:
             return
 
         def finalised(item: tuple[GlobalVar, PrimFunc]) -> PrimFunc:
+            if _FINALISED in item[1].attrs:
+                return item[1].without_attr(_FINALISED)
             with context:
                 return finalize()(tvm.IRModule(dict([item]), attrs=mod.attrs))[item[0]]
 
@@ -132,7 +188,7 @@ class SideBySide:
             return
         if self._pool is None:
             self._original = tvm_ffi.get_global_func(CALLBACK)
-            quick = asked_for()
+            quick = self._quick()
             self._pool = ThreadPoolExecutor(self._threads)
             _register(self._compile)
             self._plain = self._plain_header() if quick else None
@@ -189,6 +245,29 @@ class SideBySide:
         return self._original(*arguments) if made is None else made.result()
 
 
+def _lowered_ahead(factory: Factory, mod: IRModule, context: PassContext) -> _Lowered:
+    """The functions that ``mod``, one function, becomes; kernels finalised, with a mark."""
+    import tvm
+
+    lower, _, finalize = factory()
+
+    def finalised(variable: GlobalVar, function: PrimFunc) -> PrimFunc:
+        if not _is_kernel(function):
+            return function
+        return finalize()(tvm.IRModule({variable: function}))[variable].with_attr(_FINALISED, True)
+
+    with context:
+        found = _marked(lower(_with_kept_loops(mod)), 1)
+        return [(variable, finalised(variable, function).without_attr(_ENTRY)) for variable, function in found]
+
+
+def _is_same(before: PrimFunc, now: PrimFunc) -> bool:
+    from tvm_ffi import structural_equal
+
+    targets = [str(each.attrs["target"]) for each in (before, now)]
+    return targets[0] == targets[1] and structural_equal(*(each.without_attr("target") for each in (before, now)))
+
+
 def _with_kept_loops(mod: IRModule) -> IRModule:
     import tvm
 
@@ -203,14 +282,18 @@ def lowered_apart(lower: Callable[[IRModule], IRModule], mod: IRModule, context:
     import tvm
 
     parts = [[item] for item in mod.functions.items() if _is_kernel(item[1])]
-    if min(threads, len(parts)) < _FEWEST_KERNELS or context.instruments:
+    if context.instruments:
         return lower(mod)
     others = [item for item in mod.functions.items() if not _is_kernel(item[1])]
+    if not parts or min(threads, len(parts) + bool(others)) < _FEWEST_KERNELS:
+        return (
+            tvm.IRModule(dict(_marked(lower(mod), len(parts) + len(others))), attrs=mod.attrs) if mod.functions else mod
+        )
 
     def alone(items: list[tuple[GlobalVar, PrimFunc]]) -> list[tuple[Any, Any]]:
         with context:
             part = lower(tvm.IRModule(dict(items), attrs=mod.attrs))
-        return [(variable, function.without_attr(_ENTRY)) for variable, function in part.functions.items()]
+        return [(variable, function.without_attr(_ENTRY)) for variable, function in _marked(part, len(items))]
 
     with ThreadPoolExecutor(threads) as pool:
         found = [each for part in pool.map(alone, [*parts, others] if others else parts) for each in part]
@@ -219,25 +302,56 @@ def lowered_apart(lower: Callable[[IRModule], IRModule], mod: IRModule, context:
     return tvm.IRModule(dict(found), attrs=mod.attrs)
 
 
+def _marked(lowered: IRModule, functions: int) -> list[tuple[GlobalVar, PrimFunc]]:
+    """What ``lowered`` has, made of so many functions; the kernels that have a module of their own with a mark."""
+    found = list(lowered.functions.items())
+    if functions > 1 or sum(_is_kernel(function) for _, function in found) < _APART:
+        return found
+    return [(variable, each.with_attr(_ALONE, True) if _is_kernel(each) else each) for variable, each in found]
+
+
 def dealt(mod: IRModule, modules: int) -> IRModule:
     """``mod``, lowered, with the kernels for each target of CUDA dealt to at most ``modules`` targets of their own,
-    where there are so many that it pays."""
+    where there are so many that it pays. Those with a mark have one each."""
     import tvm
 
     groups: dict[str, list[tuple[Any, Any]]] = {}
     for variable, function in mod.functions.items():
         if _is_kernel(function):
             groups.setdefault(str(function.attrs["target"]), []).append((variable, function))
-    counts = {text: max(1, min(modules, len(group) // _FEWEST_KERNELS)) for text, group in groups.items()}
-    if sum(counts.values()) < _FEWEST_KERNELS:
+    dealings = [_Dealing.of(text, group, modules) for text, group in groups.items()]
+    if sum(each.modules for each in dealings) < _FEWEST_KERNELS:
         return mod
     found = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs)
-    for kind, (text, group) in enumerate(groups.items()):
-        config = json.loads(text)
-        tagged = [tvm.target.Target({**config, "tag": f"{_TAG}{kind}.{n}"}) for n in range(counts[text])]
-        for number, (variable, function) in enumerate(group):
-            found.update_func(variable, function.with_attr("target", tagged[number % counts[text]]))
+    for kind, dealing in enumerate(dealings):
+        config = json.loads(dealing.target)
+        tagged = [tvm.target.Target({**config, "tag": f"{_TAG}{kind}.{n}"}) for n in range(dealing.modules)]
+        for number, (variable, function) in enumerate(dealing.kernels):
+            place = number if number < dealing.alone else dealing.alone + number % dealing.shared
+            found.update_func(variable, function.without_attr(_ALONE).with_attr("target", tagged[place]))
     return found
+
+
+class _Dealing(NamedTuple):
+    """Kernels for one target: the first are ``alone`` in a module each, the others in ``shared`` ones."""
+
+    target: str
+    kernels: list[tuple[Any, Any]]
+    alone: int
+    shared: int
+
+    @classmethod
+    def of(cls, target: str, group: list[tuple[Any, Any]], modules: int) -> _Dealing:
+        """At most so many ``modules`` are shared."""
+        alone = [item for item in group if _ALONE in (item[1].attrs or {})]
+        others = [item for item in group if _ALONE not in (item[1].attrs or {})]
+        shared = max(1, min(modules, len(others) // _FEWEST_KERNELS)) if others else 0
+        return cls(target, [*alone, *others], len(alone), shared)
+
+    @property
+    def modules(self) -> int:
+        """How many there are."""
+        return self.alone + self.shared
 
 
 def _is_kernel(function: PrimFunc) -> bool:

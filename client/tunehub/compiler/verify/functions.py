@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class VerifiedScheduling:
-    """A function's ``scheduling``, and what verifying said of the schedule that serves; no more where none does."""
+    """The ``scheduling`` of the function ``name``, and what verifying said of what serves, if that was asked."""
 
+    name: str
     scheduling: Scheduling
     verdict: KernelVerdict
     asked: ScheduledFunction | None = None
@@ -30,13 +31,13 @@ class VerifiedFunctions:
     """
 
     def __init__(
-        self, schedulings: Iterable[Scheduling], verifier: ScheduleVerifier, wants: Callable[[Served], bool]
+        self, schedulings: Iterable[tuple[str, Scheduling]], verifier: ScheduleVerifier, wants: Callable[[Served], bool]
     ) -> None:
-        """Takes one after the other, and submits what is to be verified."""
+        """Takes one after the other, by the names of functions, and submits what is to be verified."""
         self._verifier, self._wants = verifier, wants
         self.items: list[VerifiedScheduling] = []
-        for scheduling in schedulings:
-            self.items.append(VerifiedScheduling(scheduling, KernelVerdict()))
+        for name, scheduling in schedulings:
+            self.items.append(VerifiedScheduling(name, scheduling, KernelVerdict()))
             _submit(self.items[-1], verifier, wants)
 
     def settle(self) -> bool:
@@ -64,6 +65,7 @@ def _submit(item: VerifiedScheduling, verifier: ScheduleVerifier, wants: Callabl
         scheduled=scheduled,
         record=served.record,
         foreign=served.foreign,
+        name=item.name,
     )
     verifier.submit(item.asked)
 

@@ -22,7 +22,8 @@ class ScheduledFunction:
     """A schedule to verify: the PrimFunc ``original``, the same ``scheduled``, and the ``record`` that it was made by;
     ``foreign``: that is of a package that is neither the user's own nor came with tunehub.
 
-    ``exact`` is the key of the original; ``key`` is that of the whole, for a target that is known.
+    ``exact`` is the key of the original; ``key`` is that of the whole, for a target that is known. ``name``: of the
+    function in the module that is compiled, which machine code has, too.
     """
 
     exact: str
@@ -30,6 +31,7 @@ class ScheduledFunction:
     scheduled: PrimFunc
     record: AnyRecord | LadderRecord | None = None
     foreign: bool = False
+    name: str = "main"
 
     @cached_property
     def key(self) -> str:

@@ -26,13 +26,15 @@ from tunehub.compiler.verify.inputs import (
     written,
 )
 from tunehub.exceptions import last_line
+from tunehub.tir.lowering import IS_SCHEDULED, PIPELINE, without_cleaning
 from tunehub.tir.nodes import buffer_kind, buffer_shapes, is_static, main_module, parameters
 from tunehub.tir.precision import precisions
 from tunehub.tir.symbols import PROBES, elements_at, first_probes, instance, probes, scalars, symbol_name, symbols_of
 
 if TYPE_CHECKING:
+    from tunehub.compiler.artifacts.store import ArtifactStore
     from tunehub.target.types import Target
-    from tunehub.tir.types import Array, Device, DeviceTensor, Module, PrimFunc
+    from tunehub.tir.types import Array, Device, DeviceTensor, PackedFunc, PrimFunc
 
 _KINDS: tuple[Kind, ...] = ("signed", "negative", "positive")
 _ENOUGH = 2  # kinds of inputs
@@ -43,6 +45,8 @@ _RUNS = 2  # of each: threads that write over each other do not do so every time
 _NO_MEMORY = ("out of memory", "memoryallocation", "bad_alloc", "memoryerror")  # says nothing about a schedule
 
 _PERTURB, _FILL = -6, 0x80  # glibc's mallopt: what is given out is full of 0x7F, large numbers of every type
+
+_MAIN, _DEFAULT, _AS_COMPILED = "main", "default", "tunehub.verified"  # a function, pipelines
 
 Shapes: TypeAlias = "list[tuple[tuple[int, ...], str]]"
 
@@ -74,7 +78,7 @@ class _Reference:
     ``failed``: why there are none for some."""
 
     function: PrimFunc
-    library: Module
+    library: PackedFunc
     tolerance: float
     sizes: list[tuple[int, ...]]
     cases: dict[tuple[int, ...], list[_Case]] = field(default_factory=dict)
@@ -93,9 +97,9 @@ class _Reference:
 class VerifySession:
     """The requests of a worker: ``refer`` to a function, then ``judge`` its schedules. Functions are TVM's JSON."""
 
-    def __init__(self, target: str) -> None:
-        """``target`` as text."""
-        self._text = target
+    def __init__(self, target: str, store: ArtifactStore | None = None) -> None:
+        """``target`` as text; ``store``: what keeps machine code of a GPU's kernels, None: nothing does."""
+        self._text, self._store, self._pipeline = target, store, _DEFAULT
         self._reference: _Reference | None = None
         self._drawn: dict[Drawn, tuple[DeviceTensor, int]] = {}  # weights are the same at all sizes
 
@@ -103,7 +107,7 @@ class VerifySession:
         """Import TVM and take the device into use."""
         self._device().sync()
         if self._is_cuda():
-            _use_nvrtc(str(self._target().attrs["arch"]))
+            self._pipeline = with_nvrtc(str(self._target().attrs["arch"]), self._store)
         else:
             lower_as_compiles_do()
             _fill_new_memory()
@@ -155,7 +159,7 @@ class VerifySession:
         if not cases:
             reference.failed[values] = "its plain schedule gives no numbers on random inputs"
 
-    def _cases(self, library: Module, function: PrimFunc, behind: tuple[int, ...], enough: int) -> list[_Case]:
+    def _cases(self, library: PackedFunc, function: PrimFunc, behind: tuple[int, ...], enough: int) -> list[_Case]:
         """``enough`` cases, if that many kinds of inputs give numbers, for ``library`` at the shapes of ``function``;
         ``behind``: what it is called with behind its buffers."""
         found: list[_Case] = []
@@ -173,15 +177,15 @@ class VerifySession:
                 break
         return found
 
-    def judge(self, scheduled: str) -> RunResult:
-        """Run a schedule of the function that was referred to last."""
+    def judge(self, scheduled: str, name: str = _MAIN) -> RunResult:
+        """Run a schedule of the function that was referred to last, under its ``name`` in what is compiled."""
         reference = self._reference
         assert reference is not None
         most = reference.tolerance
         try:
             function = _function(scheduled)
             _check_parameters(function, reference.function)
-            library, sizes = self._built(function), self._sizes_of(reference, function)
+            library, sizes = self._built(function, name), self._sizes_of(reference, function)
             cases = [case for values in sizes for case in reference.cases[values]]
             found = max(self._apart(library, case) for case in cases for _ in range(_RUNS))
             most = max(most, tolerance(precisions([function]), "narrow sums"))
@@ -189,32 +193,35 @@ class VerifySession:
             return RunResult(tolerance=most, error=last_line(error), lost=not self._works())
         return RunResult(difference=found, tolerance=most, not_run=reference.not_run(sizes))
 
-    def _apart(self, library: Module, case: _Case) -> float:
+    def _apart(self, library: PackedFunc, case: _Case) -> float:
         outputs = self._outputs(library, case)
         pairs = [(a, b) for a, b in zip(outputs, case.expected, strict=True) if b is not None]
         return apart([a for a, _ in pairs], [b for _, b in pairs])
 
-    def _outputs(self, library: Module, case: _Case) -> list[Any]:
+    def _outputs(self, library: PackedFunc, case: _Case) -> list[Any]:
         """The outputs of a run, None for inputs."""
         expected = case.expected or [None] * len(case.shapes)
         rows = list(zip(case.inputs, case.shapes, expected, strict=True))
         tensors = [self._tensor(unwritten(*shape, known)) if given is None else given for given, shape, known in rows]
-        library["main"](*tensors, *case.scalars)
+        library(*tensors, *case.scalars)
         return [tensor.numpy() if given is None else None for tensor, (given, _, _) in zip(tensors, rows, strict=True)]
 
-    def _plain(self, function: PrimFunc) -> Module:
+    def _plain(self, function: PrimFunc) -> PackedFunc:
         if not self._is_cuda():
-            return built_reference(function, self._target())
+            return built_reference(function, self._target())[_MAIN]
+        import tvm
+
         from tunehub.kernels.cuda.plain import plain_schedule
 
-        return self._built(plain_schedule(function))
+        return tvm.tirx.build(main_module(plain_schedule(function)), self._target())[_MAIN]
 
-    def _built(self, function: PrimFunc) -> Module:
+    def _built(self, function: PrimFunc, name: str = _MAIN) -> PackedFunc:
         import tvm
 
         if not self._is_cuda():
-            return built(function, self._target())
-        return tvm.tirx.build(main_module(function), target=self._target())
+            return built(function, self._target())[_MAIN]
+        named = tvm.IRModule({name: function.with_attr("global_symbol", name).with_attr(IS_SCHEDULED, True)})
+        return tvm.tirx.build(named, self._target(), pipeline=self._pipeline)[name]
 
     def _given(self, drawn: Drawn) -> tuple[DeviceTensor, int]:
         """An array on the device, and its bytes."""
@@ -264,7 +271,7 @@ class BuildSession:
     def refer(self, original: str) -> None:
         """Nothing is run."""
 
-    def judge(self, scheduled: str) -> RunResult:
+    def judge(self, scheduled: str, _name: str = _MAIN) -> RunResult:
         """Build a schedule."""
         import tvm
 
@@ -311,11 +318,19 @@ def _fill_new_memory() -> None:
         ctypes.CDLL(None).mallopt(_PERTURB, _FILL)
 
 
-def _use_nvrtc(arch: str) -> None:
-    """Compile several times as fast as TVM does, where there is NVRTC."""
+def with_nvrtc(arch: str, store: ArtifactStore | None) -> str:
+    """Compile several times as fast as TVM does, where there is NVRTC. Returns the name of a pipeline that lowers
+    functions as a compile does, which then finds their kernels in the ``store``."""
+    from tvm.tirx.compilation_pipeline import PIPELINE_MAP
+
+    from tunehub.compiler.cuda.dependent_launch import with_dependent_launches
+    from tunehub.compiler.cuda.side_by_side import SideBySide
     from tunehub.tir.cuda.nvrtc import Compiler, NvrtcError
 
     try:
         Compiler(arch).install()
     except NvrtcError:
-        return  # TVM finds nvcc, or says what is missing
+        return _DEFAULT  # TVM finds nvcc, or says what is missing
+    kernels = SideBySide(store=None if store is None else lambda: store, quick=lambda: True)
+    PIPELINE_MAP[_AS_COMPILED] = kernels.lowering(with_dependent_launches(without_cleaning(PIPELINE_MAP[PIPELINE])))
+    return _AS_COMPILED

@@ -16,6 +16,7 @@ from tunehub.target.host import gpu_descriptor, host_descriptor, physical_cores
 from tunehub_registry.target import Accepted, TargetDescriptor, match
 
 if TYPE_CHECKING:  # opening a hub needs none of it
+    from tunehub.compiler.artifacts.store import ArtifactStore
     from tunehub.compiler.schedule.ladder import Served
     from tunehub.compiler.verify.memory import VerdictMemory
     from tunehub.compiler.verify.port import ScheduleVerifier
@@ -23,7 +24,7 @@ if TYPE_CHECKING:  # opening a hub needs none of it
     from tunehub.target.types import Target
     from tunehub.tir.types import IRModule
 
-VERIFY_VERSION = 5
+VERIFY_VERSION = 6
 """Changes whenever running a schedule could give another verdict than before."""
 MOST_WORKERS = 8  # processes; each has TVM in memory, and on a GPU a context of its own
 _EXPLAINED, _NEVER, _FAILED = "explaining runs nothing", "verify=never", "running it failed"
@@ -47,6 +48,7 @@ class Verification:
         *,
         host: TargetDescriptor,
         cache: Path,
+        kernels: ArtifactStore | None = None,
         measured_package: str | None = None,
         foreign: bool = False,
         on_problem: Callable[[HubError], None],
@@ -54,10 +56,10 @@ class Verification:
     ) -> None:
         """``host`` describes the target. ``measured_package`` (name and version) has records that were measured on
         ``host``; ``foreign``: some are neither the user's own nor came with tunehub. ``cache`` is the folder in which
-        verdicts are kept."""
+        verdicts are kept, ``kernels`` keeps machine code."""
         self.mode: Verify = mode
         self.limits = limits or VerifyLimits()
-        self._host, self._cache, self._on_problem = host, cache, on_problem
+        self._host, self._cache, self._on_problem, self._kernels = host, cache, on_problem, kernels
         self._measured_package, self._foreign = measured_package, foreign
         self._device: Device | None = None
         self._memories: dict[str, VerdictMemory] = {}
@@ -149,7 +151,9 @@ class Verification:
         inner: ScheduleVerifier = StaticVerifier(target, _find_fault(kind), reason, run_later=there and explaining)
         if runs or (kind == "llvm" and not explaining):
             workers = max(1, min(MOST_WORKERS, physical_cores() or 1))
-            inner = WorkerVerifier(str(target), inner, workers=workers, limits=self.limits, builds=not runs)
+            inner = WorkerVerifier(
+                str(target), inner, workers=workers, limits=self.limits, builds=not runs, store=self._kernels
+            )
         return RememberingVerifier(inner, self.memory(target), not_run=None if runs else reason)
 
 

@@ -14,6 +14,7 @@ from queue import LifoQueue
 from typing import Any
 
 from tunehub.comparison.difference import difference_reason
+from tunehub.compiler.artifacts.store import ArtifactStore
 from tunehub.compiler.verify.limits import VerifyLimits
 from tunehub.compiler.verify.port import KernelVerdict, ScheduledFunction, ScheduleVerifier
 from tunehub.compiler.verify.session import MOST_RUN, BuildSession, RunResult, VerifySession, lacks_memory
@@ -30,6 +31,7 @@ _IMPORTS = (
     "tunehub.compiler.verify.session",
     "tunehub.kernels.cuda.plain",
     "tunehub.tir.cuda.nvrtc",
+    "tunehub.compiler.cuda.side_by_side",
     "cuda.bindings.nvrtc",
 )
 """What a session imports, none of which uses a device."""
@@ -40,11 +42,18 @@ class WorkerVerifier:
     ``otherwise``, in this process."""
 
     def __init__(
-        self, target: str, otherwise: ScheduleVerifier, *, workers: int, limits: VerifyLimits, builds: bool = False
+        self,
+        target: str,
+        otherwise: ScheduleVerifier,
+        *,
+        workers: int,
+        limits: VerifyLimits,
+        builds: bool = False,
+        store: ArtifactStore | None = None,
     ) -> None:
-        """``target`` as text; ``builds``: its code does not run here, so that schedules are built alone. Nothing is
-        started yet."""
-        self._session = partial(BuildSession if builds else VerifySession, target)
+        """``target`` as text; ``builds``: its code does not run here, so that schedules are built alone. ``store``:
+        what keeps machine code of kernels. Nothing is started yet."""
+        self._session = partial(BuildSession, target) if builds else partial(VerifySession, target, store)
         self._otherwise, self._limits = otherwise, limits
         self._count = workers
         self._threads: ThreadPoolExecutor | None = None
@@ -65,7 +74,7 @@ class WorkerVerifier:
         if asked.key not in self._asked:
             threads = self._threads or self._open()
             texts = (workload_text(asked.original), workload_text(asked.scheduled))
-            self._asked[asked.key] = threads.submit(self._judge, *texts)
+            self._asked[asked.key] = threads.submit(self._judge, *texts, asked.name)
 
     def verdict(self, asked: ScheduledFunction) -> KernelVerdict:
         """As the port says."""
@@ -98,10 +107,10 @@ class WorkerVerifier:
             self._idle.put(worker)
         return self._threads
 
-    def _judge(self, original: str, scheduled: str) -> KernelVerdict:
+    def _judge(self, original: str, scheduled: str, name: str) -> KernelVerdict:
         worker = self._idle.get()
         try:
-            return worker.judge(original, scheduled)
+            return worker.judge(original, scheduled, name)
         finally:
             self._idle.put(worker)
 
@@ -151,19 +160,19 @@ class _VerifyWorker:
         if self._process is not None:
             self._process.stop(at_once=True)
 
-    def judge(self, original: str, scheduled: str) -> KernelVerdict:
-        """Run a schedule beside the plain one."""
+    def judge(self, original: str, scheduled: str, name: str) -> KernelVerdict:
+        """Run a schedule of the function ``name`` beside the plain one."""
         try:
-            return self._run(original, scheduled)
+            return self._run(original, scheduled, name)
         except _CannotSayError as why:
             return KernelVerdict(not_run=str(why))
 
-    def _run(self, original: str, scheduled: str) -> KernelVerdict:
+    def _run(self, original: str, scheduled: str, name: str) -> KernelVerdict:
         """Run it; a process that ends gets it once more. Raises _CannotSayError."""
         for _ in range(_TRIES):
             self._must(("refer", original), self._limits.reference_s)
             assert self._process is not None
-            kind, value = self._process.ask(("judge", scheduled), self._limits.run_s)
+            kind, value = self._process.ask(("judge", scheduled, name), self._limits.run_s)
             if kind == "ok":
                 return self._verdict(value)
             if self._process.alive:

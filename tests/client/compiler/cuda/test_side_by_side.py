@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,19 +15,27 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
 import tvm
 import tvm_ffi
-from tvm import te
+from tvm import relax, te
 from tvm.support import nvcc
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 
+from tunehub.compiler import pipeline
 from tunehub.compiler.artifacts.store import ArtifactStore
+from tunehub.compiler.cuda import side_by_side
 from tunehub.compiler.cuda.side_by_side import SideBySide, dealt, lowered_apart
+from tunehub.compiler.hub import open_hub
+from tunehub.compiler.verify.session import VerifySession, with_nvrtc
+from tunehub.compiler.verify.static import StaticVerifier
+from tunehub.exceptions import HubWarning
 from tunehub.tir.cuda import nvrtc
 from tunehub.tir.lowering import PIPELINE
-from tunehub.tir.nodes import main_module
+from tunehub.tir.nodes import main_module, tensor_class
 
 pytestmark = pytest.mark.slow
 
 TARGET = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
+HOPPER = {"kind": "cuda", "arch": "sm_90", "max_threads_per_block": 1024, "thread_warp_size": 32}
+HOPPER |= {"max_shared_memory_per_block": 232448}
 CALLBACK, BUILD = "tvm_callback_cuda_compile", "target.build.cuda"
 
 
@@ -297,3 +306,50 @@ def test_who_wants_to_see_what_nvrtc_gets_sees_tvms_source(monkeypatch: pytest.M
     monkeypatch.delenv("TVM_KERNEL_DUMP")
     monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvcc")
     assert not nvrtc.asked_for()
+
+
+def _open_product() -> Any:
+    """Rows of an open number with a weight."""
+    rows = tvm.tirx.Var("rows", "int64")
+    x, w = (relax.Var(*each) for each in (("x", _tensor(rows)), ("w", _tensor(512))))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, w]):
+        with builder.dataflow():
+            y = builder.emit_output(builder.emit(relax.op.matmul(x, relax.op.permute_dims(w))))
+        builder.emit_func_output(y)
+    return builder.get()
+
+
+def _tensor(rows: Any) -> Any:
+    return tensor_class()((rows, 512), "float16")
+
+
+@pytest.mark.usefixtures("cache")
+def test_an_open_product_is_lowered_once_and_its_kernels_are_those_that_were_verified(
+    cuda: _Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    lowered: list[str] = []
+
+    def noted(lower: Any, mod: Any, *rest: Any) -> Any:
+        lowered.extend(str(each.name_hint) for each in mod.functions)
+        return lowered_apart(lower, mod, *rest)
+
+    monkeypatch.setattr(side_by_side, "lowered_apart", noted)
+    monkeypatch.setattr(pipeline._patch.kernels, "_threads", 2)
+    monkeypatch.setattr(StaticVerifier, "submit", lambda _self, each: asked.append(each))
+    monkeypatch.setattr(nvrtc, "Compiler", lambda _arch: SimpleNamespace(install=lambda: None))
+    monkeypatch.setitem(PIPELINE_MAP, "tunehub.verified", None)
+    target = tvm.target.Target(HOPPER)
+    with pytest.warns(HubWarning, match="no package serves"):
+        hub = open_hub(target)
+    pipeline.compile_module(_open_product(), target, hub)
+    compiled = {source for source, _ in cuda.asked}
+    (product,) = asked
+    assert lowered and product.name not in lowered
+    cuda.asked.clear()
+    session = VerifySession(str(target))
+    session._pipeline = with_nvrtc("sm_90", None)
+    session._built(product.scheduled, product.name)
+    verified = {source for source, _ in cuda.asked}
+    assert len(verified) > 2 and verified <= compiled
