@@ -88,7 +88,9 @@ def _forked_workers(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     pytest.importorskip("tvm")
     from .forked_workers import forked_workers
+    from .written_once import cache_kernels_written_once
 
+    cache_kernels_written_once()
     with forked_workers():
         yield
 
