@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
@@ -15,13 +16,15 @@ if TYPE_CHECKING:
     from tunehub_builder.logs.read import ReadFile
     from tunehub_builder.logs.to_packages import ImportReport, Prover
     from tunehub_builder.logs.to_templates import TemplateImport
+    from tunehub_builder.logs.tophub import FetchedLogs
 
 _SHOWN = 20
 
 
 @click.command("import")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True,
-                type=click.Path(exists=True, dir_okay=False, path_type=Path))  # fmt: skip
+@click.argument("names", metavar="[FILE | BACKEND]...", nargs=-1)
+@click.option("--from", "place", metavar="tophub|PLACE",
+              help="Fetch TopHub's files, of all BACKENDs or some: the public ones, or those of a mirror.")  # fmt: skip
 @click.option("-o", "--output", required=True, type=click.Path(file_okay=False, path_type=Path),
               help="Folder that gets the packages (a registry) or the records; made if need be.")  # fmt: skip
 @click.option("--as", "kind", type=click.Choice(["package", "template"]), default="package", show_default=True,
@@ -33,7 +36,8 @@ _SHOWN = 20
 @click.option("--proof/--no-proof", default=True, help="Load every record in TVM 0.8-0.19, where one is installed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def import_logs(
-    files: tuple[Path, ...],
+    names: tuple[str, ...],
+    place: str | None,
     output: Path,
     kind: str,
     work: Path | None,
@@ -47,27 +51,69 @@ def import_logs(
     Every device model gets a package of its own. A line that cannot be used is listed with its reason and never loses
     the file. Exits with 1 when nothing could be imported.
 
+    --from tophub imports TopHub's public files (arm_cpu, mali, adreno, rocm, opencl, intel_graphics, cuda, llvm, …),
+    which are under Apache-2.0; their packages say where they are from.
+
     With --as template, AutoTVM's x86 lines become records of templates: a file DEVICE.jsonl for each device, in a
     folder that TUNEHUB_RECORDS takes. Their times are those of the log; nothing of them is published unmeasured.
     """
-    if kind == "template":
-        if version is not None or license is not None:
-            raise click.UsageError("--version and --license are for packages; records of templates have neither")
-        _import_as_templates(files, output, work, as_json)
-        return
-    if work is not None:
+    if kind == "template" and (version is not None or license is not None):
+        raise click.UsageError("--version and --license are for packages; records of templates have neither")
+    if work is not None and kind != "template":
         raise click.UsageError("--work is for --as template")
-    from tunehub_builder.logs.to_packages import import_as_packages
+    with TemporaryDirectory() as folder, errors():
+        fetched = None if place is None else _fetched(place, names, Path(folder))
+        files = _given(names) if fetched is None else fetched.files
+        if kind == "template":
+            _import_as_templates(files, output, work, as_json)
+            return
+        _import_as_packages(files, output, version, license, fetched, as_json=as_json, proof=proof)
 
-    with errors():
-        prover, how = _prover() if proof else (None, "not proved: --no-proof")
-        report = import_as_packages(files, output, version=version, license=license, prover=prover, proof=how)
+
+def _import_as_packages(
+    files: tuple[Path, ...],
+    output: Path,
+    version: str | None,
+    license: str | None,
+    fetched: FetchedLogs | None,
+    *,
+    as_json: bool,
+    proof: bool,
+) -> None:
+    from tunehub_builder.logs.to_packages import import_as_packages
+    from tunehub_builder.logs.tophub import LICENSE, PUBLIC
+
+    origin = None if fetched is None else fetched.origin
+    stated = license or (LICENSE if origin == PUBLIC else None)
+    prover, how = _prover() if proof else (None, "not proved: --no-proof")
+    report = import_as_packages(
+        files, output, version=version, license=stated, prover=prover, proof=how, origin=origin
+    )  # fmt: skip
     if as_json:
         print_json(report.as_json())
     else:
         _print(report, output)
     if not report.packages:
         raise SystemExit(1)
+
+
+def _fetched(place: str, names: tuple[str, ...], folder: Path) -> FetchedLogs:
+    from tunehub_builder.logs.tophub import fetch_tophub
+
+    found = fetch_tophub(place, names, folder, lambda text: say(text, err=True))
+    if found.missing:
+        say(f"{found.place} has no {', '.join(found.missing)}", err=True)
+    return found
+
+
+def _given(names: tuple[str, ...]) -> tuple[Path, ...]:
+    """The files that are named. Raises UsageError."""
+    if not names:
+        raise click.UsageError("give FILEs, or --from tophub")
+    missing = next((name for name in names if not Path(name).is_file()), None)
+    if missing is not None:
+        raise click.UsageError(f"there is no file {missing!r}")
+    return tuple(map(Path, names))
 
 
 def _import_as_templates(files: tuple[Path, ...], output: Path, work: Path | None, as_json: bool) -> None:
@@ -79,8 +125,7 @@ def _import_as_templates(files: tuple[Path, ...], output: Path, work: Path | Non
         raise click.ClickException(f"--as template keys layers with TVM {RELAX_RANGE}, but {found}")
     from tunehub_builder.logs.to_templates import import_as_templates
 
-    with errors():
-        report = import_as_templates(files, output, work)
+    report = import_as_templates(files, output, work)
     if as_json:
         print_json(report.as_json())
     else:

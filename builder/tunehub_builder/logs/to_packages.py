@@ -79,11 +79,13 @@ def import_as_packages(
     license: str | None = None,
     prover: Prover | None = None,
     proof: str = "",
+    origin: str | None = None,
 ) -> ImportReport:
     """Add the records of all files to the folder registry `output`, which is made when it is not there.
 
     The version is that of the file's name (`cuda_v0.10.log`), unless given. `proof` describes the prover. `license` is
-    an SPDX expression, None for not stated. Raises LicenseError for another text.
+    an SPDX expression, None for not stated; `origin` is where the files were fetched from. Raises LicenseError for
+    another text.
     Raises BuilderError (a file that cannot be read, a version that is none, a full disk) and VersionConflictError (the
     folder has this version of a package with other records).
     """
@@ -91,7 +93,7 @@ def import_as_packages(
     files = [read_file(path, version) for path in paths]
     if prover is not None:
         files = _prove(files, prover)
-    built = [_build(name, number, items, files, stated) for (name, number), items in _by_package(files).items()]
+    built = [_build(name, number, items, files, stated, origin) for (name, number), items in _by_package(files).items()]
     if built and not (output / INDEX_PATH).exists():
         output.mkdir(parents=True, exist_ok=True)
         write_atomically(output / INDEX_PATH, [encode_index(Index())])
@@ -138,7 +140,12 @@ def _by_package(files: Iterable[ReadFile]) -> dict[tuple[str, str], list[Importe
 
 
 def _build(
-    name: str, version: str, items: Sequence[Imported], files: Sequence[ReadFile], stated: str | None
+    name: str,
+    version: str,
+    items: Sequence[Imported],
+    files: Sequence[ReadFile],
+    stated: str | None,
+    origin: str | None,
 ) -> BuiltPackage:
     """Pack the lines of one model; its descriptor is that of most lines (`-mattr` differs between some)."""
     descriptors = Counter(item.target for item in items)
@@ -153,10 +160,10 @@ def _build(
             scheme = KEY_SCHEMES[tuner]
             sets.append(RecordSet(tuner=tuner, file=member, tvm=TVM_VERSIONS, key_scheme=scheme, count=len(lines)))
     target = descriptors.most_common(1)[0][0]
+    provenance = _provenance(items, sources, origin)
     manifest = Manifest(
-        name=name, version=version, target=target, record_sets=tuple(sets), provenance=_provenance(items, sources),
-        license=stated,
-    )  # fmt: skip
+        name=name, version=version, target=target, record_sets=tuple(sets), provenance=provenance, license=stated
+    )
     return BuiltPackage(manifest=manifest, data=pack(manifest, members), counts={"records": len(items)})
 
 
@@ -170,7 +177,7 @@ def _origin(items: Iterable[Imported], sources: Iterable[ReadFile]) -> Iterator[
             yield _json_line({**row, "from": TRANSLATED_FROM, "to": item.record.format})
 
 
-def _provenance(items: Sequence[Imported], sources: Sequence[ReadFile]) -> Provenance:
+def _provenance(items: Sequence[Imported], sources: Sequence[ReadFile], origin: str | None) -> Provenance:
     """Of the machine only the target is known; dates are those of the first and the last measurement."""
     times = [item.record.timestamp for item in items if 0 < item.record.timestamp < _LATEST] or [0.0]
     versions = sorted({_tvm_version(item) for item in items})
@@ -180,7 +187,7 @@ def _provenance(items: Sequence[Imported], sources: Sequence[ReadFile]) -> Prove
         tvm_version=", ".join(versions)[:256],
         tvm_ffi_version="none",
         tuner_options={
-            "imported_from": names[:1024],
+            "imported_from": (names if origin is None else f"{origin}: {names}")[:1024],
             "sha256": ", ".join(file.sha256 for file in sources)[:1024],
             "translated": sum(item.original is not None for item in items),
             "gate": "not run: the costs are those of the log",

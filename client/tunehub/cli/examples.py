@@ -39,6 +39,7 @@ tunehub fetch llvm-znver5==0.1.0
 tunehub generate Llama-3.2-1B/ 'The capital of France is' --library llama.so
 tunehub generate Llama-3.2-1B/ 'Once upon a time' --temperature 0.8 --top-p 0.95 --tokens 200
 tunehub import cuda_v0.10.log -o registry/
+tunehub import --from tophub arm_cpu mali adreno rocm opencl intel_graphics -o registry/
 tunehub init s3://bucket/hub --root-key root1 --root-key root2 --targets-key targets --online-key online
 tunehub inspect model.so
 tunehub inspect model.so --sbom model.cdx.json
