@@ -135,6 +135,20 @@ def _files(
 
 
 def _comparisons(directory: WorkDirectory) -> Iterator[Comparison]:
+    yield from _of_workloads(directory)
+    for ladder in sorted(latest(ladder_journal(directory).entries()), key=lambda verdict: verdict.exact):
+        yield SizesComparison(
+            exact=ladder.exact, threads=ladder.threads, at=tuple(times.at for times in ladder.times),
+            default_s=tuple(t.default_s for t in ladder.times), run_s=tuple(t.run_s for t in ladder.times),
+        )  # fmt: skip
+    for network in judged_workloads(directory).network_verdicts().values():
+        yield NetworkTimes(
+            network=network.name, threads=network.threads, default_s=network.default_s, plain_s=network.plain_s,
+            tuned_s=network.tuned_s, difference=network.difference if network.difference != float("inf") else None,
+        )  # fmt: skip
+
+
+def _of_workloads(directory: WorkDirectory) -> Iterator[WorkloadComparison]:
     entries = {entry.task.exact: entry for entry in distill(directory)}
     for verdict in sorted(latest(verdict_journal(directory).entries()), key=lambda verdict: verdict.exact):
         entry = entries.get(verdict.exact)
@@ -153,16 +167,6 @@ def _comparisons(directory: WorkDirectory) -> Iterator[Comparison]:
                 )
                 for at, each in enumerate(verdict.finalists)
             ),
-        )  # fmt: skip
-    for ladder in sorted(latest(ladder_journal(directory).entries()), key=lambda verdict: verdict.exact):
-        yield SizesComparison(
-            exact=ladder.exact, threads=ladder.threads, at=tuple(times.at for times in ladder.times),
-            default_s=tuple(t.default_s for t in ladder.times), run_s=tuple(t.run_s for t in ladder.times),
-        )  # fmt: skip
-    for network in judged_workloads(directory).network_verdicts().values():
-        yield NetworkTimes(
-            network=network.name, threads=network.threads, default_s=network.default_s, plain_s=network.plain_s,
-            tuned_s=network.tuned_s, difference=network.difference if network.difference != float("inf") else None,
         )  # fmt: skip
 
 

@@ -289,6 +289,17 @@ def _padded_convolution(raiser: _Raiser, call: Call) -> Expr | None:
     )
 
 
+def _reached_taps(places: Sequence[int], size: int, last: int) -> tuple[range, tuple[int, int]] | None:
+    """Those of a kernel, from the first to the last, that read some of an image of ``size`` along an axis, and what is
+    to be padded for them; None where the first of them reads no padding. ``places``: what taps of the first window
+    read; ``last``: how far from that the last window begins."""
+    taps = [tap for tap, place in enumerate(places) if place < size and last + place >= 0]
+    if not taps or places[taps[0]] > 0:
+        return None
+    padding = -places[taps[0]], max(last + places[taps[-1]] + 1 - size, 0)
+    return range(taps[0], taps[-1] + 1), padding
+
+
 def _reached(raiser: _Raiser, call: Call) -> Expr | None:
     """A dilated 2D convolution of a small image without the rows and columns of its kernel that only read padding."""
     attrs, weight = call.attrs, raiser.bound(call.args[1])
@@ -298,16 +309,15 @@ def _reached(raiser: _Raiser, call: Call) -> Expr | None:
         return None
     values, padding = constant_array(weight), [int(each) for each in attrs.padding]
     for axis in (0, 1):
-        size, dilation = shape[2 + axis], int(attrs.dilation[axis])
-        if not isinstance(size, int) or not isinstance(result[2 + axis], int):
+        size, dilation, stride = shape[2 + axis], int(attrs.dilation[axis]), int(attrs.strides[axis])
+        if not isinstance(size, int) or not isinstance(result[2 + axis], int) or dilation == 1:
             continue
-        last = (result[2 + axis] - 1) * int(attrs.strides[axis])  # where the last window begins, from the first
+        last = (result[2 + axis] - 1) * stride  # where the last window begins, from the first
         places = [tap * dilation - padding[axis] for tap in range(values.shape[2 + axis])]
-        taps = [tap for tap, place in enumerate(places) if place < size and last + place >= 0]
-        if dilation == 1 or not taps or places[taps[0]] > 0:
-            continue
-        padding[axis], padding[2 + axis] = -places[taps[0]], max(last + places[taps[-1]] + 1 - size, 0)
-        values = values.take(range(taps[0], taps[-1] + 1), 2 + axis)
+        reached = _reached_taps(places, size, last)
+        if reached is not None:
+            taps, (padding[axis], padding[2 + axis]) = reached
+            values = values.take(taps, 2 + axis)
     if values.shape == static_shape(weight):
         return None
     smaller = relax.op.nn.conv2d(

@@ -111,16 +111,11 @@ def open_user_records(
     """
     file = path / f"{host.name}.jsonl" if _is_folder(path) else path
     if not _is_file(file):
-        if given and not _is_folder(path):
-            remedy = "correct TUNEHUB_RECORDS or user_records: a JSONL file, or a folder with <target name>.jsonl"
-            raise UserRecordsError(f"your own records: {path} is not there", remedy=remedy)
+        _check_asked(path, given, "a JSONL file, or a folder with <target name>.jsonl")
         return None
     if _is_for_other_kind(file, host):
         return None
-    infos = [
-        SetInfo(id=number, tuner=tuner, tvm="", key_scheme=KEY_SCHEMES[tuner])
-        for number, tuner in enumerate(sorted(RECORD_TUNERS))
-    ]
+    infos = _user_sets(sorted(RECORD_TUNERS))
     files = [file] * len(infos)  # a file may hold records of either tuner, so it is read once for each
     index = _open_user_index(files, infos, cache)
     bad = index.sets[0].bad  # the same lines for every tuner
@@ -150,17 +145,11 @@ def open_user_logs(
     names = (f"{host.name}.log", f"{host.name}.json", "autotvm.log", "auto_scheduler.json")
     files = [path / name for name in names if _is_file(path / name)] if _is_folder(path) else [path]
     if not files or not _is_file(files[0]):
-        if given and not _is_folder(path):
-            remedy = "correct TUNEHUB_RECORDS or user_records: a tuning log, or a folder with <target name>.log"
-            raise UserRecordsError(f"your own records: {path} is not there", remedy=remedy)
+        _check_asked(path, given, "a tuning log, or a folder with <target name>.log")
         return None
     # A file may hold lines of either tuner, so each file is read once for each.
-    pairs = [(file, tuner) for file in files for tuner in ("autotvm", "auto_scheduler")]
-    infos = [
-        SetInfo(id=number, tuner=tuner, tvm="", key_scheme=KEY_SCHEMES[tuner])
-        for number, (_, tuner) in enumerate(pairs)
-    ]
-    sources = [file for file, _ in pairs]
+    tuners = ("autotvm", "auto_scheduler")
+    infos, sources = _user_sets(tuners * len(files)), [file for file in files for _ in tuners]
     index = _open_user_index(sources, infos, cache, kind=host.kind)
     bad = sum(info.bad for info in index.sets if info.tuner == "autotvm")
     if bad:
@@ -375,6 +364,17 @@ def _first_bad(sets: Iterable[SetInfo]) -> str:
 def _is_for_other_kind(file: Path, host: TargetDescriptor) -> bool:
     kind = file.name.partition("-")[0]
     return kind in _OTHER_KINDS and kind != host.kind
+
+
+def _check_asked(path: Path, given: bool, what: str) -> None:
+    """Raise UserRecordsError where a file was asked for that is not there."""
+    if given and not _is_folder(path):
+        remedy = f"correct TUNEHUB_RECORDS or user_records: {what}"
+        raise UserRecordsError(f"your own records: {path} is not there", remedy=remedy)
+
+
+def _user_sets(tuners: Sequence[str]) -> list[SetInfo]:
+    return [SetInfo(id=at, tuner=each, tvm="", key_scheme=KEY_SCHEMES[each]) for at, each in enumerate(tuners)]
 
 
 def _open_user_index(

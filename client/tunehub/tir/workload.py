@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +117,20 @@ def check_text(text: str, rules: GraphRules = _WORKLOAD, *, inline_integers: boo
 
     ``inline_integers``: this TVM reads the value of an IntImm as a number, others as the number of a node.
     """
+    nodes = _nodes(text, rules)
+    numbers = {**_NUMBERS, "IntImm": ("value",)} if inline_integers else _NUMBERS
+    depths: list[int] = []
+    for number, node in enumerate(nodes):
+        kind = _checked_kind(number, node, rules)
+        references = list(_references(number, kind, node.get("data"), numbers))
+        if rules.mixed is not None and kind.startswith(rules.mixed):  # these hold numbers, too
+            references = [reference for reference in references if 0 <= reference < number]
+        depths.append(_depth(number, references, depths))
+        _check_code(number, kind, node.get("data"), nodes, rules)
+
+
+def _nodes(text: str, rules: GraphRules) -> list[Any]:
+    """The nodes of a graph, the root one of them."""
     if len(text) > rules.max_bytes:
         raise WorkloadTextError(f"{rules.what} has more than {rules.max_bytes} bytes")
     try:
@@ -130,22 +144,19 @@ def check_text(text: str, rules: GraphRules = _WORKLOAD, *, inline_integers: boo
         raise WorkloadTextError(f"{rules.what} has more than {rules.max_nodes} nodes")
     if type(graph.get("root_index")) is not int or not 0 <= graph["root_index"] < len(nodes):
         raise WorkloadTextError(f"{rules.what}'s root is not one of its nodes")
-    numbers = {**_NUMBERS, "IntImm": ("value",)} if inline_integers else _NUMBERS
-    depths: list[int] = []
-    for number, node in enumerate(nodes):
-        kind = _checked_kind(number, node, rules)
-        depth = 0
-        mixed = rules.mixed is not None and kind.startswith(rules.mixed)
-        for reference in _references(number, kind, node.get("data"), numbers):
-            if mixed and not 0 <= reference < number:
-                continue
-            if not 0 <= reference < number:  # TVM's loader follows a circle until the stack is full
-                raise WorkloadTextError(f"node {number} refers to node {reference}, which does not come before it")
-            depth = max(depth, depths[reference] + 1)
-        if depth > MAX_DEPTH:
-            raise WorkloadTextError(f"its nodes are more than {MAX_DEPTH} deep")
-        depths.append(depth)
-        _check_code(number, kind, node.get("data"), nodes, rules)
+    return nodes
+
+
+def _depth(number: int, references: Iterable[int], depths: Sequence[int]) -> int:
+    """How many nodes lie in a chain below one with these ``references``; ``depths``: of those before it."""
+    depth = 0
+    for reference in references:
+        if not 0 <= reference < number:  # TVM's loader follows a circle until the stack is full
+            raise WorkloadTextError(f"node {number} refers to node {reference}, which does not come before it")
+        depth = max(depth, depths[reference] + 1)
+    if depth > MAX_DEPTH:
+        raise WorkloadTextError(f"its nodes are more than {MAX_DEPTH} deep")
+    return depth
 
 
 def _checked_kind(number: int, node: Any, rules: GraphRules) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from tunehub.tir.nodes import integers, operator_of, shape_of, static_shape, ten
 
 if TYPE_CHECKING:
     from tunehub.graph.types import BlockBuilder, Call, Expr
+    from tunehub.tir.types import Tensor
 
 _SHORTEST_RUN = 4  # of channels that move together: fewer take as long as a transform to the plain layout
 
@@ -39,6 +41,19 @@ def recognise(rules: Rules, call: Expr) -> Operator | None:
 # --- Pooling and reductions over the image
 
 
+def _pool2d(kind: str, attrs: Any) -> Callable[[Tensor], Tensor]:
+    return partial(
+        blocked.pool2d_blocked,
+        kind="max" if kind == "max" else "avg",
+        pool_size=pair(attrs.pool_size),
+        strides=pair(attrs.strides),
+        padding=four(attrs.padding),
+        dilation=pair(attrs.dilation),
+        ceil_mode=bool(attrs.ceil_mode),
+        count_include_pad=bool(attrs.count_include_pad),
+    )
+
+
 def _pooling(kind: str) -> Callable[[Rules, Any], Operator | None]:
     def rule(rules: Rules, call: Call) -> Operator | None:
         attrs = call.attrs
@@ -51,20 +66,7 @@ def _pooling(kind: str) -> Callable[[Rules, Any], Operator | None]:
         def write(builder: BlockBuilder, choice: Choice, inputs: Sequence[Expr]) -> Expr:
             if fixed and choice.result:
                 return _narrow_pooling(rules, builder, call, inputs[0])
-            return builder.call_te(
-                lambda x: blocked.pool2d_blocked(
-                    x,
-                    kind="max" if kind == "max" else "avg",
-                    pool_size=pair(attrs.pool_size),
-                    strides=pair(attrs.strides),
-                    padding=four(attrs.padding),
-                    dilation=pair(attrs.dilation),
-                    ceil_mode=bool(attrs.ceil_mode),
-                    count_include_pad=bool(attrs.count_include_pad),
-                ),
-                inputs[0],
-                primfunc_name_hint=f"{kind}_pool2d",
-            )
+            return builder.call_te(_pool2d(kind, attrs), inputs[0], primfunc_name_hint=f"{kind}_pool2d")
 
         taps = math.prod(pair(attrs.pool_size))
         return _same_layout(rules, call, (call.args[0],), write, taps=taps)

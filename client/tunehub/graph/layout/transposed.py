@@ -58,18 +58,9 @@ def conv2d_transpose(rules: Rules, call: Call) -> Operator | None:
     if min(*rows.padding, *columns.padding) < 0:
         return None
 
-    def workload(block: int) -> ConvWorkload:
-        return ConvWorkload(
-            batch=shape[0],
-            in_channels=shape[1],
-            out_channels=math.prod(strides) * filled((1, result[1], 1, 1), block),
-            in_size=(shape[2], shape[3]),
-            out_size=(rows.extent, columns.extent),
-            kernel=(rows.taps, columns.taps),
-        )
-
     def cost(source: int, block: int) -> float:
-        seconds = rules.costs.conv(workload(block), source, block)
+        channels = math.prod(strides) * filled((1, result[1], 1, 1), block)
+        seconds = rules.costs.conv(_of_phases(shape, channels, (rows, columns)), source, block)
         if not block:  # the plain operator multiplies with the zeros, too
             return seconds * math.prod(strides)
         return seconds + rules.costs.pooling(2 * filled(result, block), block)
@@ -79,6 +70,19 @@ def conv2d_transpose(rules: Rules, call: Call) -> Operator | None:
 
     pairs = [(PLAIN, PLAIN), *((a, b) for a in (PLAIN, *rules.blocks) for b in rules.blocks)]
     return Operator((data,), tuple(Choice(a, b, cost(a, b)) for a, b in pairs), write)
+
+
+def _of_phases(image: Sequence[int], channels: int, axes: tuple[_Phases, _Phases]) -> ConvWorkload:
+    """The convolution whose ``channels`` are those of all phases."""
+    rows, columns = axes
+    return ConvWorkload(
+        batch=image[0],
+        in_channels=image[1],
+        out_channels=channels,
+        in_size=(image[2], image[3]),
+        out_size=(rows.extent, columns.extent),
+        kernel=(rows.taps, columns.taps),
+    )
 
 
 def _write_phases(

@@ -175,14 +175,7 @@ def apply(mod: IRModule, workload: DenseWorkload, knobs: DenseKnobs) -> Schedule
         schedule.parallel(outer)
     _vectorize_epilogue(schedule, last, knobs, packed=workload.packed is not None)
     # Step 3. Accumulators zeroed before the reduction; multiply-adds of vectors, or the instruction for groups.
-    begun = schedule.decompose_reduction(anchor, reduction)
-    if workload.group > 1:
-        if workload.paired:
-            pairs.multiply_in_pairs(schedule, anchor, at)
-        else:
-            dot_product.multiply_integers(schedule, anchor, knobs.lanes, workload.group)
-        (begun,) = schedule.get_child_blocks(begun)
-    unroll_and_vectorize(schedule, schedule.get_loops(begun)[-3:])
+    _accumulate(schedule, anchor, (at, reduction), knobs.lanes, workload)
     # Step 4. Operands that are filled up; code of its own for the last rows.
     if workload.around.pad is not None:
         _widened(schedule, schedule.get_sblock(workload.around.pad), knobs)
@@ -190,6 +183,21 @@ def apply(mod: IRModule, workload: DenseWorkload, knobs: DenseKnobs) -> Schedule
         schedule.annotate(at, "pragma_loop_partition_hint", 1)
     finish_rest(schedule, workload.around, parallel=knobs.parallel)
     return schedule
+
+
+def _accumulate(
+    schedule: Schedule, anchor: BlockRV, loops: tuple[LoopRV, LoopRV], lanes: int, workload: DenseWorkload
+) -> None:
+    """``loops``: over tiles, and that of the reduction; ``lanes`` of outputs."""
+    at, reduction = loops
+    begun = schedule.decompose_reduction(anchor, reduction)
+    if workload.group > 1:
+        if workload.paired:
+            pairs.multiply_in_pairs(schedule, anchor, at)
+        else:
+            dot_product.multiply_integers(schedule, anchor, lanes, workload.group)
+        (begun,) = schedule.get_child_blocks(begun)
+    unroll_and_vectorize(schedule, schedule.get_loops(begun)[-3:])
 
 
 def _describe(mod: IRModule, block: Block, around: Surroundings) -> DenseWorkload | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cpu import Machine, winograd
@@ -66,15 +67,15 @@ def by_tiles(function: PrimFunc, target: Target, schedule: Inner) -> TiledFuncti
         if windows is not None:
             return TiledFunction(mod=main_module(windows.function), tile=None, template=windows.template)
         return _anywhere(function, machine)
-    rows = by_rows(function, axes, target)
-    if rows is not None:
-        return TiledFunction(mod=main_module(rows), tile=None, template=dense_template.NAME)
-    products = by_nt_rows(function, axes, machine)
-    if products is not None:
-        return TiledFunction(mod=main_module(products), tile=None, template=nt_template.NAME)
-    images = by_images(function, axes, machine)
-    if images is not None:
-        return TiledFunction(mod=main_module(images), tile=None, template=winograd.NAME)
+    whole_by = (
+        (partial(by_rows, function, axes, target), dense_template.NAME),
+        (partial(by_nt_rows, function, axes, machine), nt_template.NAME),
+        (partial(by_images, function, axes, machine), winograd.NAME),
+    )
+    for schedule_whole, template in whole_by:
+        whole = schedule_whole()
+        if whole is not None:
+            return TiledFunction(mod=main_module(whole), tile=None, template=template)
     piece = piece_of(function, axes, [1] * len(axes.extents))
     if piece is None:
         return _anywhere(function, machine)
