@@ -59,6 +59,6 @@ def test_names_change_no_structure() -> None:
 
     model = two_equal_layers()
     named, plain = to_relax(model, "twice"), from_onnx(model, keep_params_in_input=False)
-    tvm.ir.assert_structural_equal(named, plain)
+    tvm.ir.assert_structural_equal(named["main"].body, plain["main"].body, map_free_vars=True)
     (block,) = named["main"].body.blocks
     assert [names_of(each.var) for each in block.bindings[:2]] == [("first/conv",), ("first/relu",)]
