@@ -50,17 +50,21 @@ class PeerModel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuntimeRow:
-    """A runtime's part: seconds of a run (median and 95th percentile of `runs`) and of loading, which for some is
-    compiling; `difference` of its outputs from tunehub's, relative to the largest; `error` where something is wrong."""
+    """A runtime's part: seconds of a run (median, 95th and 99th percentile of `runs`) and of loading, which for some is
+    compiling; `difference` of its outputs from tunehub's, relative to the largest; `error` where something is wrong.
+    `batch` is the size of the open first dimension, where it was asked for; `per_s` are samples a second in streams."""
 
     name: str
     version: str | None
     median_s: float | None = None
     p95_s: float | None = None
+    p99_s: float | None = None
     runs: int = 0
     load_s: float | None = None
     difference: float | None = None
     error: str | None = None
+    batch: int | None = None
+    per_s: float | None = None
 
 
 def network_of(interface: Interface, sizes: Sizes, library: Path, model: Path | None) -> Network:
@@ -76,6 +80,15 @@ def network_of(interface: Interface, sizes: Sizes, library: Path, model: Path | 
         input_dtypes={each.name: each.dtype for each in interface.inputs},
         definition=PeerModel(path=model or library, shapes=fixed),
     )
+
+
+def batch_dimension(interface: Interface) -> str:
+    """The open dimension that comes first in all inputs. Raises BenchError where there is none."""
+    first = {each.shape[0] if each.shape else None for each in interface.inputs}
+    if len(first) == 1 and isinstance(name := first.pop(), str):
+        return name
+    shapes = ", ".join(map(str, interface.inputs))
+    raise BenchError(f"--batch: no open dimension comes first in all inputs ({shapes}): export the model with one")
 
 
 def compare_library(
@@ -116,7 +129,8 @@ def _row(found: NetworkComparison, name: str, most: float) -> RuntimeRow:
         name=name,
         version=version_of(name),
         median_s=median(samples) if samples else None,
-        p95_s=_percentile_95(samples) if samples else None,
+        p95_s=_percentile(samples, 95) if samples else None,
+        p99_s=_percentile(samples, 99) if samples else None,
         runs=len(samples),
         load_s=None if facts is None else facts.compile_s,
         difference=apart,
@@ -132,8 +146,8 @@ def _difference(found: NetworkComparison, name: str) -> float | None:
     return difference(found.facts[name].outputs, found.facts[OURS].outputs)
 
 
-def _percentile_95(samples: Sequence[float]) -> float:
-    return quantiles(samples, n=20, method="inclusive")[-1] if len(samples) > 1 else samples[0]
+def _percentile(samples: Sequence[float], percent: int) -> float:
+    return quantiles(samples, n=100, method="inclusive")[percent - 1] if len(samples) > 1 else samples[0]
 
 
 def as_plain(row: RuntimeRow) -> dict[str, Any]:

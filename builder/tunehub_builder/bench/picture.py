@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tunehub_builder.exceptions import BenchError
 
 ENDINGS = (".svg", ".png", ".pdf")
 _OURS, _OTHERS = "#1f77b4", "#9aa5b1"
+_WIDE = 84  # letters of a line
 _LOGARITHMIC = 20.0  # times as slow: beyond, other bars would be too short to compare
 
 
@@ -23,8 +25,9 @@ def check_picture(path: Path) -> None:
         raise BenchError(f"--plot {path}: matplotlib is not installed: pip install 'tunehub[bench]'")
 
 
-def draw(rows: Sequence[RuntimeRow], path: Path, *, title: str) -> None:
-    """Write bars of median times with a line up to the 95th percentile. Raises OSError."""
+def draw(rows: Sequence[RuntimeRow], path: Path, *, title: str, said: str = "") -> None:
+    """Write median times with a line up to the 95th percentile: as bars from 0, or, where the longest is much longer
+    than the shortest, as dots on a logarithmic axis. `said` stands below the title. Raises OSError."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -32,24 +35,37 @@ def draw(rows: Sequence[RuntimeRow], path: Path, *, title: str) -> None:
     timed = [row for row in rows if row.median_s is not None and row.p95_s is not None]
     medians = [1e3 * (row.median_s or 0.0) for row in timed]
     late = [[0.0] * len(timed), [1e3 * (row.p95_s or 0.0) - ms for row, ms in zip(timed, medians, strict=True)]]
-    figure = Figure(figsize=(7.0, 1.3 + 0.5 * len(timed)), layout="constrained")
+    lines = textwrap.wrap(said, _WIDE)
+    figure = Figure(figsize=(7.0, 1.3 + 0.16 * len(lines) + 0.5 * len(timed)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    labels = [row.name if row.error is None else f"{row.name} (differs)" for row in timed]
+    labels, places = list(map(_label, timed)), list(range(len(timed)))
     colours = [_OURS if row.name == OURS else _OTHERS for row in timed]
-    bars = axes.barh(labels, medians, xerr=late, color=colours, ecolor="#444444", capsize=3)
-    axes.bar_label(bars, [f"{ms:.3g} ms" for ms in medians], padding=6)
-    axes.invert_yaxis()
     logarithmic = bool(timed) and max(medians) > _LOGARITHMIC * min(medians)
     if logarithmic:
         axes.set_xscale("log")
-    axes.margins(x=0.18)
+        axes.errorbar(medians, places, xerr=late, fmt="none", ecolor="#444444", capsize=3)
+        axes.scatter(medians, places, color=colours, zorder=3)
+        axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+    else:
+        axes.barh(places, medians, xerr=late, color=colours, ecolor="#444444", capsize=3)
+    for place, (ms, row) in enumerate(zip(medians, timed, strict=True)):  # above the whisker, at the median
+        text = f"{ms:.3g} ms" + ("" if row.per_s is None else f", {row.per_s:.3g} a second")
+        axes.annotate(text, (ms, place), (4, 5), textcoords="offset points", fontsize="small")
+    axes.set_yticks(places, labels)
+    axes.set_ylim(len(timed) - 0.4, -0.8)
+    axes.margins(x=0.2)
     axes.spines[["top", "right"]].set_visible(False)
-    scale = " (logarithmic)" if logarithmic else ""
-    axes.set_xlabel(f"ms of a run: median, and up to the 95th percentile{scale}")
-    axes.set_title(title, loc="left", fontsize="medium")
+    scale = "on a logarithmic axis" if logarithmic else "from 0"
+    axes.set_xlabel(f"ms of a run, {scale}: the median, and a line up to the 95th percentile")
+    axes.set_title("\n".join([title, *lines]), loc="left", fontsize="medium")
     form = path.suffix.lower().removeprefix(".")
     plain = {"svg.hashsalt": "tunehub", "svg.fonttype": "none"}  # the same bytes for the same times; text stays text
     metadata = {"Date": None} if form == "svg" else {"CreationDate": None} if form == "pdf" else None
     with matplotlib.rc_context(plain):
         create_file(path, lambda temporary: figure.savefig(temporary, format=form, metadata=metadata, dpi=144))
+
+
+def _label(row: RuntimeRow) -> str:
+    parts = [row.name, row.version, None if row.batch is None else f"batch {row.batch}"]
+    return " ".join(filter(None, parts)) + (" (differs)" if row.error is not None else "")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
@@ -22,7 +22,15 @@ from tunehub.cli.compile import (
     step_display,
 )
 from tunehub.cli.language_models import LanguageRequest, bench_folder, needing_packages, quantization_option
-from tunehub.cli.model_files import dim_option, imported, named_sizes, opened, require_relax_for, shape_option
+from tunehub.cli.model_files import (
+    dim_option,
+    imported,
+    named_sizes,
+    opened,
+    require_relax_for,
+    shape_option,
+    target_option,
+)
 from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import print_json, print_table, say
 from tunehub.deploy.library import SUFFIX
@@ -31,6 +39,8 @@ from tunehub.options import Precision
 if TYPE_CHECKING:
     from tunehub.deploy.interface import Interface
     from tunehub_builder.bench.models import RuntimeRow
+    from tunehub_builder.bench.runtimes import Runtime
+    from tunehub_builder.networks import Network
 
 _WITH = dict.fromkeys(("tunehub", "default"), "TVM ")
 _REMEDY = "install what benchmarks need: pip install 'tunehub[bench]'"
@@ -52,7 +62,9 @@ _REMEDY = "install what benchmarks need: pip install 'tunehub[bench]'"
 @quantization_option
 @click.option("--prompt", type=click.IntRange(min=1), default=512, help="Words that a language model reads.  [512]")
 @click.option("--generate", type=click.IntRange(min=1), default=128, help="Steps of a sample behind them.  [128]")
-@click.option("--batch", default="1", metavar="1,8,32", help="Sequences of a step.  [1]")
+@click.option("--batch", metavar="1,8,32", help="Sizes of an open first dimension; a language model's sequences.  [1]")
+@click.option("--streams", type=click.IntRange(min=1), help="Also runs a second in so many streams.")
+@target_option
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="Of a language model.  [cpu]")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw bars: .svg, .png or .pdf.")
 @registry_option
@@ -74,47 +86,61 @@ def bench(
     quantization: str | None,
     prompt: int,
     generate: int,
-    batch: str,
+    batch: str | None,
+    streams: int | None,
+    target: str | None,
     device: str,
 ) -> None:
     """Compile MODEL, or take a library, and time it beside other runtimes on this CPU; or a language model's FOLDER.
 
     Each has a process of its own and as many threads; they take turns. Outputs are compared. Exits with 1
-    when a runtime fails, or gives something else than tunehub.
+    when a runtime fails, or gives something else than tunehub. --streams has as many processes of each runtime share
+    the threads, and counts what they do together.
     """
     asked = None if against is None else [name.strip() for name in against.split(",") if name.strip()]
     if model.is_dir():
+        if streams is not None or target is not None:
+            raise click.UsageError("--streams and --target go with a file; a language model has --device")
         request = LanguageRequest(
             quantization=quantization,
             device=device,
             prompt=prompt,
             generate=generate,
-            batches=_batches(batch),
+            batches=_batches(batch or "1"),
             against=asked,
             threads=threads or _cores(),
             repeat=repeat,
         )
         _bench_folder(model, request, plot, as_json)
     wanted = Comparison(
-        peers=asked, threads=threads or _cores(), repeat=repeat, precision=precision, tolerance=tolerance
+        peers=asked,
+        threads=threads or _cores(),
+        repeat=repeat,
+        precision=precision,
+        tolerance=tolerance,
+        batches=_batches(batch) if batch is not None else (),
+        streams=streams,
     )
     require_relax_for("bench")
     with _builders_errors(), ending_cleanly(), tempfile.TemporaryDirectory() as folder:
         _check(wanted, model, plot)
         if model.suffix == SUFFIX:
+            if target is not None:
+                raise click.UsageError("--target goes with a model; a library is what it is")
             subject = _library(model, source, shapes, dims, output)
         else:
             path = output or Path(folder) / f"{model.stem}{SUFFIX}"
-            hub = {"precision": precision, "registry": registry or None}
-            subject = _compiled(model, path, shapes, dims, quiet=as_json, kept=output is not None, **hub)
+            hub = {"precision": precision, "registry": registry or None, "target": target}
+            opens = bool(wanted.batches)
+            subject = _compiled(model, path, shapes, dims, quiet=as_json, kept=output is not None, opens=opens, **hub)
         compared = _compared(subject, wanted)
     if as_json:
         print_json(_as_plain(model, wanted, compared))
     else:
-        _print(compared.rows, compared.left_out)
+        _print(compared.rows, compared.left_out, wanted.streams)
         say(f"on {compared.machine}, {wanted.threads} threads each; differences are of the largest output")
     if plot is not None:
-        _draw(compared.rows, plot, f"{model.name} on {compared.machine}, {wanted.threads} threads each")
+        _draw(compared, plot, model, wanted.threads)
     sys.exit(1 if any(row.error for row in compared.rows) else 0)
 
 
@@ -144,13 +170,16 @@ def _batches(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """What was asked for: `peers` by name, None for all there are; the others are options of the command."""
+    """What was asked for: `peers` by name, None for all there are; `batches`, none for the shapes as they are; the
+    others are options of the command."""
 
     peers: Sequence[str] | None
     threads: int
     repeat: int
     precision: str | None
     tolerance: float | None
+    batches: tuple[int, ...] = ()
+    streams: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,7 +200,7 @@ class Compared:
 
     rows: Sequence[RuntimeRow]
     left_out: Mapping[str, str]
-    inputs: Mapping[str, tuple[int, ...]]
+    inputs: Mapping[str, tuple[int | str, ...]]
     tolerance: float
     machine: str
 
@@ -205,23 +234,51 @@ def _compared(subject: Subject, wanted: Comparison) -> Compared:
     from tunehub.target.host import host_descriptor
     from tunehub_builder.bench import models, peers
 
-    chosen = peers.chosen_peers(wanted.peers, subject.model, subject.no_model)
-    network = models.network_of(subject.interface, subject.sizes, subject.library, subject.model)
-    names = [models.OURS, *(each.name for each in chosen.runtimes)]
-    say(f"timing {', '.join(names)}", err=True)
-    with step_display(per_second=1) as show:
-        show("each in a process of its own, in turns")
-        found = models.compare_library(
-            subject.library, network, chosen.runtimes, threads=wanted.threads, repeat=wanted.repeat
-        )
+    on_cpu = subject.interface.device == "llvm"
+    if wanted.peers and not on_cpu:
+        raise click.UsageError(f"it is for {subject.interface.device}; runtimes are compared on this CPU, not there")
+    chosen = peers.chosen_peers(wanted.peers if on_cpu else (), subject.model, subject.no_model)
     most = models.most_apart(subject.interface, wanted.precision) if wanted.tolerance is None else wanted.tolerance
-    return Compared(
-        rows=models.rows_of(found, names, most),
-        left_out=chosen.left_out,
-        inputs=network.inputs,
-        tolerance=most,
-        machine=host_descriptor().name,
-    )
+    opened = models.batch_dimension(subject.interface) if wanted.batches else ""
+    rows: list[RuntimeRow] = []
+    shapes: dict[str, tuple[int | str, ...]] = {}
+    with step_display(per_second=1) as show:
+        for batch in wanted.batches or (None,):
+            sizes = subject.sizes if batch is None else {**subject.sizes, opened: batch}
+            network = models.network_of(subject.interface, sizes, subject.library, subject.model)
+            rows += _timed(subject, network, chosen.runtimes, wanted, batch, most, show)
+            shapes = shapes or dict(network.inputs)
+    if wanted.batches:
+        shapes = {each.name: each.shape or () for each in subject.interface.inputs}
+    machine = host_descriptor().name if on_cpu else f"{subject.interface.device} {subject.interface.arch}"
+    return Compared(rows=rows, left_out=chosen.left_out, inputs=shapes, tolerance=most, machine=machine)
+
+
+def _timed(
+    subject: Subject,
+    network: Network,
+    others: Sequence[Runtime],
+    wanted: Comparison,
+    batch: int | None,
+    most: float,
+    show: Callable[[str], None],
+) -> list[RuntimeRow]:
+    """The rows of one batch: latencies in turns, then streams."""
+    from tunehub_builder.bench import models, throughput
+    from tunehub_builder.bench.runtimes import LibraryRuntime
+
+    names = [models.OURS, *(each.name for each in others)]
+    what = "" if batch is None else f" at batch {batch}"
+    say(f"timing {', '.join(names)}{what}", err=True)
+    show("each in a process of its own, in turns")
+    found = models.compare_library(subject.library, network, others, threads=wanted.threads, repeat=wanted.repeat)
+    rows = [replace(row, batch=batch) for row in models.rows_of(found, names, most)]
+    if wanted.streams is None:
+        return rows
+    show(f"{wanted.streams} streams of each, one runtime after the other")
+    ours = LibraryRuntime(library=subject.library.resolve(), name=models.OURS)
+    runtimes = {each.name: each for each in (ours, *others)}
+    return throughput.with_throughput(rows, network, runtimes, streams=wanted.streams, threads=wanted.threads)
 
 
 def _cores() -> int:
@@ -231,19 +288,29 @@ def _cores() -> int:
 
 
 def _compiled(
-    model: Path, path: Path, shapes: Sequence[str], dims: Sequence[str], *, quiet: bool, kept: bool, **options: Any
+    model: Path,
+    path: Path,
+    shapes: Sequence[str],
+    dims: Sequence[str],
+    *,
+    quiet: bool,
+    kept: bool,
+    opens: bool,
+    **options: Any,
 ) -> Subject:
-    """The library of a model's file. What is open is an error before it is compiled."""
+    """The library of a model's file. What is open is an error before it is compiled, but a first dimension where it
+    `opens`."""
     from tunehub.deploy.embedding import interface_of
     from tunehub.target.host import host_target
-    from tunehub_builder.bench.models import network_of
+    from tunehub_builder.bench.models import batch_dimension, network_of
 
     check_output(path, "--output", SUFFIX)
-    check_replaced(path, None, model.name, "delete it, or give another --output")
+    check_replaced(path, options["target"], model.name, "delete it, or give another --output")
     with step_display() as show:
         clock = started(show)
         read = imported(opened(model, shapes, dims))
-        network_of(interface_of(read.module, host_target()), {}, path, model)
+        interface = interface_of(read.module, host_target())
+        network_of(interface, {batch_dimension(interface): 1} if opens else {}, path, model)
         made = compiled(read, model, path, clock, **options)
     if not quiet:
         print_compiled(model, made, kept=kept)
@@ -261,10 +328,6 @@ def _library(
     if shapes or output is not None:
         raise click.UsageError("--input-shape and --output go with a model; a library is what it is")
     interface = Library(path).interface
-    if interface.device != "llvm":
-        raise click.UsageError(
-            f"{path} is for {interface.device}; runtimes are compared on this CPU (`tunehub run` times it)"
-        )
     file, reason = source, ""
     if file is None and interface.source is not None:
         file = path.parent / interface.source
@@ -275,27 +338,39 @@ def _library(
     return Subject(library=path, interface=interface, sizes=named_sizes(dims), model=file, no_model=reason)
 
 
-def _print(rows: Sequence[RuntimeRow], left_out: Mapping[str, str]) -> None:
-    ours = rows[0].median_s
+def _print(rows: Sequence[RuntimeRow], left_out: Mapping[str, str], streams: int | None = None) -> None:
+    ours = {row.batch: row.median_s for row in rows if row.name == rows[0].name}
     cells = [
         (
+            *(("" if row.batch is None else str(row.batch),) if any(row.batch for row in rows) else ()),
             row.name if row.version is None else f"{row.name} ({_WITH.get(row.name, '')}{row.version})",
             _ms(row.median_s),
             _ms(row.p95_s),
-            f"{ours / row.median_s:.3g} of its time" if row.median_s and ours and row is not rows[0] else "",
+            _ms(row.p99_s),
+            _share(ours[row.batch], row) if row.name != rows[0].name else "",
+            *(("" if row.per_s is None else f"{row.per_s:.4g}",) if streams else ()),
             "" if row.load_s is None else f"{row.load_s:.2f}",
             "" if row.difference is None else f"{row.difference:.1e}",
             str(row.runs),
         )
         for row in rows
     ]
-    headings = ("RUNTIME", "MEDIAN ms", "95 % ms", "TUNEHUB TAKES", "READY AFTER s", "DIFFERENCE", "RUNS")
+    headings = (
+        *(("BATCH",) if any(row.batch for row in rows) else ()),
+        *("RUNTIME", "MEDIAN ms", "95 % ms", "99 % ms", "TUNEHUB TAKES"),
+        *((f"A SECOND IN {streams} STREAMS",) if streams else ()),
+        *("READY AFTER s", "DIFFERENCE", "RUNS"),
+    )
     print_table(headings, cells, empty="")
     for row in rows:
         if row.error is not None:
             say(f"{row.name}: {row.error}", err=True)
     for name, reason in left_out.items():
         say(f"{name} is left out: {reason}")
+
+
+def _share(ours: float | None, row: RuntimeRow) -> str:
+    return f"{ours / row.median_s:.3g} of its time" if row.median_s and ours else ""
 
 
 def _as_plain(model: Path, wanted: Comparison, compared: Compared) -> dict[str, Any]:
@@ -307,6 +382,7 @@ def _as_plain(model: Path, wanted: Comparison, compared: Compared) -> dict[str, 
         "machine": compared.machine,
         "threads": wanted.threads,
         "repeat": wanted.repeat,
+        "streams": wanted.streams,
         "tolerance": compared.tolerance,
         "inputs": {name: list(shape) for name, shape in compared.inputs.items()},
         "runtimes": [as_plain(row) for row in compared.rows],
@@ -318,10 +394,15 @@ def _ms(seconds: float | None) -> str:
     return "failed" if seconds is None else f"{1e3 * seconds:.4g}"
 
 
-def _draw(rows: Sequence[RuntimeRow], plot: Path, title: str) -> None:
+def _draw(compared: Compared, plot: Path, model: Path, threads: int) -> None:
+    import time
+
+    from tunehub.deploy.interface import shape_text
     from tunehub_builder.bench.picture import draw
 
+    shapes = ", ".join(f"{name} {shape_text(shape)}" for name, shape in compared.inputs.items())
+    said = f"{shapes}; {compared.machine}, {threads} threads; {time.strftime('%Y-%m-%d')}"
     try:
-        draw(rows, plot, title=title)
+        draw(compared.rows, plot, title=model.name, said=said)
     except OSError as error:
         raise click.ClickException(f"--plot {plot}: {error.strerror}; give a file that you may write") from None

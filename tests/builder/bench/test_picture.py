@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -21,15 +22,25 @@ ROWS = [
 
 def drawn(path: Path, rows: list[RuntimeRow] = ROWS) -> bytes:
     pytest.importorskip("matplotlib")
-    draw(rows, path, title="model.onnx, 2 threads each")
+    draw(rows, path, title="model.onnx", said="x [1, 8]; llvm-acme, 2 threads; 2026-11-28")
     return path.read_bytes()
 
 
 def test_bars_have_names_and_times_as_text(tmp_path: Path) -> None:
     root = ElementTree.fromstring(drawn(tmp_path / "bench.svg"))
     words = {"".join(each.itertext()).strip() for each in root.iter("{http://www.w3.org/2000/svg}text")}
-    assert {"tunehub", "default", "wrong (differs)", "1 ms", "200 ms", "model.onnx, 2 threads each"} <= words
+    text = " ".join(words)
+    assert {"tunehub 1", "default 1", "wrong (differs)", "1 ms", "200 ms", "3 ms"} <= words
+    assert "model.onnx" in text and "x [1, 8]; llvm-acme, 2 threads; 2026-11-28" in text
     assert not any("dead" in word for word in words)
+
+
+def test_bars_begin_at_nothing_and_times_far_apart_are_dots(tmp_path: Path) -> None:
+    """A bar's length would say nothing on a logarithmic axis."""
+    assert b"on a logarithmic axis" in drawn(tmp_path / "far.svg")
+    near = drawn(tmp_path / "near.svg", [ROWS[0], replace(ROWS[2], error=None, batch=8, per_s=100.0)])
+    assert b"ms of a run, from 0" in near
+    assert b"wrong batch 8" in near and b"3 ms, 100 a second" in near
 
 
 def test_the_same_times_are_the_same_bytes(tmp_path: Path) -> None:

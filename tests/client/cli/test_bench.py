@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tunehub.cli.bench import _library as subject_of
@@ -51,17 +52,24 @@ def test_the_table_says_what_share_of_each_runtimes_time_tunehub_takes_and_who_i
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     rows = [
-        RuntimeRow(name="tunehub", version="0.27.0", median_s=0.002, p95_s=0.003, runs=9, load_s=0.1),
+        RuntimeRow(name="tunehub", version="0.27.0", median_s=0.002, p95_s=0.003, p99_s=0.0035, runs=9, load_s=0.1),
         RuntimeRow(
-            name="onnxruntime", version="1.31", median_s=0.003, p95_s=0.004, runs=8, difference=0.5, error="is off"
+            name="onnxruntime",
+            version="1.31",
+            median_s=0.003,
+            p95_s=0.004,
+            p99_s=0.0045,
+            runs=8,
+            difference=0.5,
+            error="is off",
         ),
         RuntimeRow(name="default", version=None, error="crashed"),
     ]
     print_rows(rows, {"openvino": "it is not installed"})
     shown = capsys.readouterr()
     assert [line.split() for line in shown.out.splitlines()[1:3]] == [
-        ["tunehub", "(TVM", "0.27.0)", "2", "3", "0.10", "9"],
-        ["onnxruntime", "(1.31)", "3", "4", "0.667", "of", "its", "time", "5.0e-01", "8"],
+        ["tunehub", "(TVM", "0.27.0)", "2", "3", "3.5", "0.10", "9"],
+        ["onnxruntime", "(1.31)", "3", "4", "4.5", "0.667", "of", "its", "time", "5.0e-01", "8"],
     ]
     assert "failed" in shown.out and "openvino is left out: it is not installed" in shown.out
     assert shown.err == "onnxruntime: is off\ndefault: crashed\n"
@@ -89,7 +97,7 @@ def test_a_library_for_a_gpu_is_not_compared_on_this_cpu(
 ) -> None:
     interface = Interface(inputs=(), outputs=(), target="{}", device="cuda", tvm="0.27.0", tunehub="0.1.0")
     monkeypatch.setattr("tunehub.deploy.library.Library", lambda path: SimpleNamespace(interface=interface))
-    ended = run("bench", model.with_suffix(".so"))
+    ended = run("bench", model.with_suffix(".so"), "--against", "onnxruntime")
     assert ended.code == 2 and "is for cuda; runtimes are compared on this CPU" in ended.err
 
 
@@ -130,3 +138,35 @@ def test_the_table_is_there_although_the_picture_cannot_be_written(
     ended = run("bench", model, "--against", "", "--repeat", 1, "--threads", 1, "--plot", "bench.svg")
     assert ended.code == 1 and "--plot bench.svg: No space left on device" in ended.err
     assert "MEDIAN ms" in ended.out
+
+
+@pytest.fixture
+def open_model(model: Path) -> Path:
+    """y = x @ w, with any number of rows."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    weights = numpy_helper.from_array(np.arange(20, dtype="float32").reshape(4, 5), "w")
+    kinds = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ("rows", size)) for n, size in (("x", 4), ("y", 5))]
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", kinds[:1], kinds[1:], [weights])
+    path = model.with_name("open.onnx")
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def test_batches_have_latencies_and_streams_have_throughput(run: Any, open_model: Path) -> None:
+    options = ["--against", "onnxruntime", "--repeat", 1, "--threads", 1, "--batch", "1,3", "--streams", 2, "--json"]
+    made = run("bench", open_model, *options)
+    assert made.code == 0, made.err
+    rows = made.json["runtimes"]
+    assert [(each["batch"], each["name"]) for each in rows] == [
+        (1, "tunehub"), (1, "onnxruntime"), (3, "tunehub"), (3, "onnxruntime"),
+    ]  # fmt: skip
+    for each in rows:
+        assert 0 < each["median_s"] <= each["p95_s"] <= each["p99_s"] and each["per_s"] > 0
+    assert made.json["inputs"] == {"x": ["rows", 4]} and made.json["streams"] == 2
+
+
+def test_a_batch_needs_an_open_first_dimension(run: Any, model: Path) -> None:
+    refused = run("bench", model, "--batch", "1,8", "--against", "")
+    assert refused.code == 1
+    assert "no open dimension comes first in all inputs (data float32 [1, 3, 16, 16])" in refused.err
