@@ -42,13 +42,14 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "warpgroups": _WARPGROUPS,
     "warpgroups_tf32": _WARPGROUPS,
     "warpgroups_bulk": ("products", "loads", "instructions", "rounds", "joined", "gathered", "results", "bytes"),
+    "warpgroups_l2": ("launch", "loads", "multicast"),
 }  # fmt: skip
 
 
 class DeviceCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, eq=False):
     """Seconds for one of each thing that a kernel's time is a sum of, by the kind of the kernel: tiles by ``threads``,
-    with ``split_k``, on ``tensor_cores``, for ``warpgroups`` (of operands in TF32; brought in bulk by the copy engine),
-    and what TVM's own rules make (``*_default``)."""
+    with ``split_k``, on ``tensor_cores``, for ``warpgroups`` (of operands in TF32; brought in bulk by the copy engine;
+    these at least, as all multiprocessors load from the L2 cache), and what TVM's own rules make (``*_default``)."""
 
     threads: CostTable
     threads_default: CostTable
@@ -60,6 +61,7 @@ class DeviceCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     warpgroups: CostTable
     warpgroups_tf32: CostTable
     warpgroups_bulk: CostTable
+    warpgroups_l2: CostTable
 
 
 class LaunchCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, eq=False):

@@ -18,6 +18,7 @@ _LIMITS: Mapping[str, str] = {
     "bytes": "memory",
     "sectors": "l2",
     "loads": "l2",
+    "multicast": "l2",
     "work": "flops",
     "window_work": "flops",
 }

@@ -28,6 +28,11 @@ class PackedTile(BulkTile):
         return (24, 240) if math.prod(self.groups) > 1 and self.rows * self.columns > _WIDE else None
 
     @property
+    def pieces_ahead(self) -> int:
+        """None: weights are in registers."""
+        return 0
+
+    @property
     def x_bytes(self) -> int:
         """Of x, in a stage."""
         return self.block[0] * DEPTH * HALF

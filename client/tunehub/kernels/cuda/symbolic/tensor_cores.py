@@ -4,6 +4,7 @@ schedule, which serves the other sizes. One is launched when the function is cal
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -58,7 +59,7 @@ class SizeGrid(NamedTuple):
     kernels: int
 
 
-_ROWS = SizeGrid((16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096), (16, 64, 256, 1024), 6)
+_ROWS = SizeGrid((16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096), (16, 64, 256, 1024), 7)
 _IMAGES = SizeGrid((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64), (1, 3, 8, 16), 2)
 _PADDED = 65  # rows from which TVM's rule takes tensor cores; of an open number it always does
 
@@ -246,8 +247,9 @@ def _chosen(matmul: OpenMatmul, tiles: Sequence[_Tile], device: GpuDevice) -> li
 
 def _seconds(matmul: Matmul, tile: _Tile, device: GpuDevice) -> float:
     if isinstance(tile, BulkTile):
-        few = matmul.extents[1] < FEWEST_ROWS
-        return _NEVER_S if few else warpgroup_cost.bulk_seconds(matmul, tile, device) / warpgroups.MARGIN
+        _, rows, columns, _ = matmul.extents
+        serves = rows >= FEWEST_ROWS and tile.is_at_once(math.prod(tile.over(rows, columns)), device)
+        return _NEVER_S if not serves else warpgroup_cost.bulk_seconds(matmul, tile, device) / warpgroups.MARGIN
     if isinstance(tile, WarpgroupTile):
         return warpgroup_cost.seconds(matmul, tile, device)
     return tensor_core_s(matmul, tile, device)

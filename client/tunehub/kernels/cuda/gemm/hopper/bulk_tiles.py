@@ -46,7 +46,13 @@ class BulkTile(WarpgroupBlock):
     @property
     def registers(self) -> tuple[int, int] | None:
         """Of a thread that brings and of one that multiplies, where these need more than there are for all alike."""
-        return (24, 240) if self.rows * self.columns > _WIDE else None
+        return (24, 240) if self.rows * self.columns > _WIDE or self.loads_ahead else None
+
+    @property
+    def loads_ahead(self) -> bool:
+        """Whether two warpgroups have as many registers for their epilogue's sake alone, which then has what results
+        are computed from."""
+        return self.rows * self.columns == _WIDE and math.prod(self.groups) > 1 and self.cluster == 1
 
     @property
     def threads(self) -> int:
@@ -65,8 +71,10 @@ class BulkTile(WarpgroupBlock):
 
     @property
     def pieces_ahead(self) -> int:
-        """Pieces of results whose other operands are loaded before all products are done; not measured yet."""
-        return 0
+        """Pieces of results whose other operands are loaded before all products are done. Measured of 8,192 x 4,096
+        results and a residual, K of 4,096: with none 1.123 of cuBLAS's time without it, with 2 1.098, with 4 and as
+        many registers 1.072."""
+        return 4 if self.loads_ahead else 2
 
     @property
     def barriers_at(self) -> int:
@@ -93,6 +101,10 @@ class BulkTile(WarpgroupBlock):
     def started(self, clusters: int, device: GpuDevice) -> int:
         """How many of ``clusters`` are started; each computes what is left, too. Where K is divided that is all."""
         return clusters if self.cluster > 1 else min(clusters, self.resident(device))
+
+    def is_at_once(self, clusters: int, device: GpuDevice) -> bool:
+        """Whether there are places for all of so many ``clusters``, if K is divided: these do not overlap otherwise."""
+        return self.cluster == 1 or clusters <= self.resident(device)
 
     def band(self, high: int) -> int:
         """Of ``high`` clusters along the rows, how many are computed before those below: as many as divide them."""
@@ -143,5 +155,5 @@ def _divides(tile: BulkTile, clusters: int, steps: int, device: GpuDevice) -> bo
     """Whether K may be divided: all ``clusters`` are there at a time. Accumulators must not outlive the part of the
     kernel that has so many registers."""
     parts = math.prod(tile.block) // 4 // tile.cluster
-    few = clusters <= tile.resident(device) and tile.registers is None
+    few = tile.is_at_once(clusters, device) and tile.registers is None
     return few and steps >= 4 * tile.cluster and parts % tile.multiplying == 0
