@@ -16,9 +16,11 @@ from tvm.relax.frontend.onnx import from_onnx, onnx_frontend
 
 from tunehub.exceptions import typed_last_line
 from tunehub.graph.origins import inherited, named
+from tunehub.kernels.cuda.low_batch.weights import GROUP, Format, dequantised
 from tunehub.tir.nodes import shape_of, tensor_type
 from tunehub.tir.symbols import symbol_name, variables_in
 from tunehub_builder.networks.exceptions import OnnxFileError
+from tunehub_builder.networks.onnx_packed import PACKED
 
 REMEDY = (
     "Export with other operators or another opset, simplify the model (for example with onnxsim), "
@@ -38,7 +40,7 @@ def to_relax(model: onnx.ModelProto, source: str) -> tvm.IRModule:
         # The importer warns about names and prints the node it fails on; both belong into our error or nowhere.
         with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
             warnings.simplefilter("ignore")
-            with _known_lengths_of_ranges(), _named_calls():
+            with _known_lengths_of_ranges(), _named_calls(), _packed_weights():
                 return _with_tokens(inherited(from_onnx(_with_names(model), keep_params_in_input=False)))
     except Exception as error:  # converters raise whatever they run into
         raise OnnxFileError(source, _reason(error, printed.getvalue(), model), REMEDY) from error
@@ -103,6 +105,29 @@ def _with_names(model: onnx.ModelProto) -> onnx.ModelProto:
     for node in model.graph.node:
         node.name = node.name or node.output[0]
     return model
+
+
+@contextlib.contextmanager
+def _packed_weights() -> Iterator[None]:
+    """TVM's importer knows the operator of :mod:`tunehub_builder.networks.onnx_packed`, too."""
+    theirs = onnx_frontend._get_convert_map
+
+    class Converter(onnx_frontend.OnnxOpConverter):  # type: ignore[misc]
+        @classmethod
+        def _impl_v1(cls, builder: Any, inputs: Sequence[Any], attributes: Any, _parameters: Any) -> Any:
+            form = Format(bits=attributes["bits"], group=GROUP, centred=bool(attributes["centred"]))
+
+            def compute(words: Any, scales: Any) -> Any:
+                return dequantised(words, scales, form)
+
+            made = builder.emit_te(compute, *inputs, primfunc_name_hint="dequantize")
+            return relax.op.permute_dims(made, [1, 0]) if attributes["transposed"] else made
+
+    onnx_frontend._get_convert_map = lambda *known: {**theirs(*known), PACKED: Converter}
+    try:
+        yield
+    finally:
+        onnx_frontend._get_convert_map = theirs
 
 
 def _integer(value: Any) -> int | None:

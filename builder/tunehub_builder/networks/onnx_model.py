@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 
 from tunehub.graph.identifiers import identifiers
 from tunehub_builder.networks.exceptions import NetworkError, OnnxFileError
+from tunehub_builder.networks.onnx_packed import with_packed_weights
 from tunehub_builder.networks.onnx_quantised import to_qdq
 from tunehub_builder.networks.onnx_shapes import keep_shapes
 
@@ -72,13 +73,15 @@ def simplify(model: onnx.ModelProto) -> None:
 
     Sum becomes Add: the importers make a broadcast, a stack and a reduction of it, which no convolution takes in.
     Dropout, the identity at inference, goes: TVM 0.25 cannot import it. Needs opset 8, the first whose Sum broadcasts.
-    From opset 13 on, what :mod:`tunehub_builder.networks.onnx_shapes` rewrites, and integer operators in QDQ form
-    (:mod:`tunehub_builder.networks.onnx_quantised`).
+    From opset 13 on, what :mod:`tunehub_builder.networks.onnx_shapes` rewrites, integer operators in QDQ form
+    (:mod:`tunehub_builder.networks.onnx_quantised`), and weights in blocks
+    (:mod:`tunehub_builder.networks.onnx_packed`).
     """
     if _opset(model) < FIRST_OPSET_WITH_BROADCASTING_SUM:
         return
     if _opset(model) >= FIRST_OPSET_WITH_AXES_AS_INPUTS:
         keep_shapes(model.graph)
+        with_packed_weights(model.graph)
         to_qdq(model.graph)
     _drop_dropout(model.graph)
     nodes = [new for node in model.graph.node for new in (_adds(node) if node.op_type == "Sum" else [node])]

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tunehub.graph.types import Call, Expr, Var
     from tunehub.tir.types import Buffer, IRModule, PrimExpr, PrimFunc, SBlockRealize
 
+_MATRIX = 2  # axes
 _MOST_CALLS = 16  # from quantised weights to those that are multiplied
 _ROWS = 8  # that are evaluated beside the first and the last
 _TRUNCATED = ("Div", "Mod")  # as indices have them: other numbers may be negative
@@ -44,7 +45,7 @@ _Elements = Callable[[Sequence[Array]], Array]  # of a tensor, at the places tha
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dequantised:
-    """Weights in a ``format``, made of two variables of Relax."""
+    """Weights in a ``format``, made of two variables or constants of Relax."""
 
     format: Format
     weights: Expr
@@ -56,10 +57,15 @@ class _NotEvaluatedError(Exception):
 
 
 def dequantised_from(
-    weights: Expr, bound: Callable[[Expr], Expr], mod: IRModule, types: Sequence[str] = ("float16",)
+    weights: Expr,
+    bound: Callable[[Expr], Expr],
+    mod: IRModule,
+    types: Sequence[str] = ("float16",),
+    forms: Sequence[Format] = QUANTISED,
 ) -> Dequantised | None:
-    """What the variable ``weights`` [N, K] of Relax, of one of ``types``, is made of, if it is of quantised weights;
-    ``bound``: the call that a variable is bound to, None for parameters. ``mod`` has the functions that are called."""
+    """What the variable ``weights`` [N, K] of Relax, of one of ``types``, is made of, if it is of weights quantised in
+    one of ``forms``, variables or constants; ``bound``: the call that a variable is bound to, None for parameters.
+    ``mod`` has the functions that are called."""
     shape, dtype = static_shape(weights), str(tensor_type(weights).dtype)
     if shape is None or len(shape) != 2 or dtype not in types:
         return None
@@ -69,7 +75,7 @@ def dequantised_from(
     if calls is None or len(leaves) != 2 or set(kinds) != {"uint32", dtype}:
         return None
     words, scales = kinds["uint32"], kinds[dtype]
-    for form in QUANTISED:
+    for form in forms:
         fitting = (shape[0], shape[1] * form.bits // WORD_BITS), (shape[0], shape[1] // form.group)
         if shape[1] % form.group or (static_shape(words), static_shape(scales)) != fitting:
             continue
@@ -92,6 +98,7 @@ def _cone(value: Expr, bound: Callable[[Expr], Expr], leaves: list[Expr]) -> dic
             return
         for each in _variables(call.args):
             visit(each)
+        leaves.extend(each for each in _constants(call.args) if len(static_shape(each) or ()) == _MATRIX)
         found[variable] = call
 
     visit(value)
@@ -99,10 +106,19 @@ def _cone(value: Expr, bound: Callable[[Expr], Expr], leaves: list[Expr]) -> dic
 
 
 def _variables(arguments: Sequence[Expr]) -> Iterator[Any]:
+    return (each for each in _plain(arguments) if type(each).__name__ in ("Var", "DataflowVar"))
+
+
+def _constants(arguments: Sequence[Expr]) -> Iterator[Any]:
+    return (each for each in _plain(arguments) if is_constant(each))
+
+
+def _plain(arguments: Sequence[Expr]) -> Iterator[Any]:
+    """With the fields of tuples in their place."""
     for each in arguments:
         if type(each).__name__ == "Tuple":
-            yield from _variables(each.fields)
-        elif type(each).__name__ in ("Var", "DataflowVar"):
+            yield from _plain(each.fields)
+        else:
             yield each
 
 
@@ -152,7 +168,7 @@ def _graph(calls: dict[Expr, Call], leaves: dict[Expr, _Elements], mod: IRModule
     known = dict(leaves)
     for variable, call in calls.items():
         function, arguments = _kernel(variable, call, mod)
-        given = [_of(constant_array(each)) if is_constant(each) else known[each] for each in arguments]
+        given = [known[each] if each in known else _of(constant_array(each)) for each in arguments]
         known[variable] = _results(function, given)
     return known
 

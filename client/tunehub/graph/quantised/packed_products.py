@@ -21,6 +21,7 @@ from tunehub.kernels.cpu.packed_products import product_function
 from tunehub.kernels.cpu.packed_weights import PackedProduct, lanes_of, plain_product
 from tunehub.kernels.cpu.tile_pieces import TILE
 from tunehub.kernels.cpu.vectors import vector_types, widest_lanes
+from tunehub.kernels.cuda.low_batch.weights import CENTRED, QUANTISED
 from tunehub.kernels.template_fit import machine_for
 from tunehub.tir.nodes import (
     is_given,
@@ -126,14 +127,23 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         integers, tiles = lanes == self._dot_lanes, self._narrow and self._has_tiles and lanes == TILE
         in_pairs = self._has_pairs and data == "bfloat16" and not integers and lanes == pairs.LANES
         return PackedProduct(
-            rows=rows, depth=depth, bits=bits, lanes=lanes, integers=integers, tiles=tiles, pairs=in_pairs
+            rows=rows,
+            depth=depth,
+            bits=bits,
+            lanes=lanes,
+            integers=integers,
+            tiles=tiles,
+            pairs=in_pairs,
+            centred=made.format.centred,
         )
 
     def _quantised(self, source: Expr) -> Dequantised | None:
         if not isinstance(source, relax.Var) or self.lookup_binding(source) is None:
             return None
         if source not in self._made:
-            self._made[source] = dequantised_from(source, self.lookup_binding, self._mod, vector_types())
+            self._made[source] = dequantised_from(
+                source, self.lookup_binding, self._mod, vector_types(), (*QUANTISED, *CENTRED)
+            )
         return self._made[source]
 
 

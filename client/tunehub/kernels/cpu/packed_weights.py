@@ -29,7 +29,7 @@ class PackedProduct:
     """A product with ``rows`` of ``depth`` numbers of ``bits``, by vectors of ``lanes`` words. ``integers``:
     activations are rounded to 8 bits; ``tiles``, ``pairs``: those of many rows and weights to bfloat16, for AMX or
     AVX512-BF16. ``plain``: weights are floats, and a word is what ``32 / bits`` vectors of them, one behind the other,
-    have in a lane."""
+    have in a lane. ``centred``: half of all numbers are below 0, as ONNX has them; of MLC-LLM's one fewer."""
 
     rows: int
     depth: int
@@ -39,6 +39,7 @@ class PackedProduct:
     tiles: bool = False
     pairs: bool = False
     plain: bool = False
+    centred: bool = False
 
     @property
     def in_word(self) -> int:
@@ -48,7 +49,7 @@ class PackedProduct:
     @property
     def zero(self) -> int:
         """What is stored for 0."""
-        return int(2 ** (self.bits - 1)) - 1
+        return int(2 ** (self.bits - 1)) - (0 if self.centred else 1)
 
     @property
     def words(self) -> int:

@@ -24,16 +24,17 @@ _HALF, _BFLOAT = "float16", "bfloat16"
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Format:
     """``bits`` of a weight; ``group``: so many along K share a scale, 0 where they have none; ``bfloat``: products of
-    bfloat16, else of float16."""
+    bfloat16, else of float16. ``centred``: half of the numbers are below 0 (ONNX), else one fewer (MLC-LLM)."""
 
     bits: int
     group: int = 0
     bfloat: bool = False
+    centred: bool = False
 
     @property
     def offset(self) -> int:
         """What is taken from a quantised number."""
-        return int(2 ** (self.bits - 1)) - 1
+        return int(2 ** (self.bits - 1)) - (0 if self.centred else 1)
 
     @property
     def bytes_of_weight(self) -> float:
@@ -42,6 +43,7 @@ class Format:
 
 
 QUANTISED = (Format(bits=4, group=GROUP), Format(bits=8, group=GROUP))
+CENTRED = tuple(replace(each, centred=True) for each in QUANTISED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
