@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,7 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         self._half = _NARROW if target is not None and serves(target) else _HALF
         self._packed = target is None or has_low_batch(target)
         self._made: dict[Any, Dequantised | None] = {}
+        self._computed: dict[Hashable, bool] = {}
 
     def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
@@ -138,7 +140,9 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         if not isinstance(source, relax.Var) or self.lookup_binding(source) is None:
             return None
         if source not in self._made:
-            self._made[source] = dequantised_from(source, self.lookup_binding, self._mod, self._half)
+            self._made[source] = dequantised_from(
+                source, self.lookup_binding, self._mod, self._half, known=self._computed
+            )
         return self._made[source]
 
     def _untransposed(self, call: Call) -> Expr | None:

@@ -6,7 +6,7 @@ random tensors, and has to give, bit by bit, what :mod:`tunehub.kernels.cuda.low
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -62,10 +62,14 @@ def dequantised_from(
     mod: IRModule,
     types: Sequence[str] = ("float16",),
     forms: Sequence[Format] = QUANTISED,
+    *,
+    known: dict[Hashable, bool] | None = None,
 ) -> Dequantised | None:
     """What the variable ``weights`` [N, K] of Relax, of one of ``types``, is made of, if it is of weights quantised in
     one of ``forms``, variables or constants; ``bound``: the call that a variable is bound to, None for parameters.
-    ``mod`` has the functions that are called."""
+    ``mod`` has the functions that are called. ``known``: what was found of calls of this module, as layers have the
+    same."""
+    known = {} if known is None else known
     shape, dtype = static_shape(weights), str(tensor_type(weights).dtype)
     if shape is None or len(shape) != 2 or dtype not in types:
         return None
@@ -79,7 +83,10 @@ def dequantised_from(
         fitting = (shape[0], shape[1] * form.bits // WORD_BITS), (shape[0], shape[1] // form.group)
         if shape[1] % form.group or (static_shape(words), static_shape(scales)) != fitting:
             continue
-        if _computes(calls, weights, (words, scales), form, mod):
+        said = _said(calls, (words, scales), form)
+        if said not in known:
+            known[said] = _computes(calls, weights, (words, scales), form, mod)
+        if known[said]:
             return Dequantised(format=form, weights=words, scales=scales)
     return None
 
@@ -103,6 +110,26 @@ def _cone(value: Expr, bound: Callable[[Expr], Expr], leaves: list[Expr]) -> dic
 
     visit(value)
     return found if 0 < len(found) <= _MOST_CALLS else None
+
+
+def _said(calls: dict[Expr, Call], leaves: Sequence[Expr], form: Format) -> Hashable:
+    """What ``calls`` compute, whatever their variables are: equal for calls that compute the same."""
+    places = {variable: at for at, variable in enumerate((*leaves, *calls))}
+
+    def told(value: Expr) -> Hashable:
+        if type(value).__name__ == "Tuple":
+            return tuple(map(told, value.fields))
+        if value in places:
+            return places[value], static_shape(value), str(tensor_type(value).dtype)
+        if is_constant(value):
+            array = constant_array(value)
+            return str(array.dtype), array.shape, array.tobytes()
+        return str(getattr(value, "name_hint", value))
+
+    return form, tuple(
+        (told(variable), operator_of(call), str(call.attrs or ""), *map(told, call.args))
+        for variable, call in calls.items()
+    )
 
 
 def _variables(arguments: Sequence[Expr]) -> Iterator[Any]:
