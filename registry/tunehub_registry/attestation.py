@@ -16,7 +16,7 @@ from tunehub_registry.exceptions import FieldError
 from tunehub_registry.package import SUFFIX, package_filename
 from tunehub_registry.target import TargetDescriptor
 
-FORMAT_VERSION = "1.2"
+FORMAT_VERSION = "1.3"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 PREDICATE_TYPE: Final = "urn:tunehub:attestation:measurement:1"
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
@@ -34,7 +34,8 @@ class ComparedTimes(msgspec.Struct, frozen=True, kw_only=True):
     """What runs took, in seconds, with TVM's default and with the package's records, measured in turns.
 
     Medians of ``repeats`` samples, ``…_spread_s`` the distance between their quartiles. ``output_max_rel_diff`` is how
-    far the outputs were apart, relative to the largest of the default's.
+    far the outputs were apart, relative to the largest of the default's. ``rule_s`` (since format 1.3) is what a client
+    there has without the record, in the same turns.
     """
 
     default_s: _Seconds
@@ -43,6 +44,7 @@ class ComparedTimes(msgspec.Struct, frozen=True, kw_only=True):
     tuned_spread_s: _Spread
     repeats: _fields.Positive
     output_max_rel_diff: _Difference
+    rule_s: _Seconds | UnsetType = UNSET
 
     @property
     def gain(self) -> float:
@@ -135,6 +137,12 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         gains = [record.times.gain for record in self.records if record.times is not None]
         return geometric_mean(gains) if gains else None
 
+    @property
+    def beside_rules(self) -> tuple[float, ...]:
+        """Of each record its time over that of what a client there has without it, where both were measured."""
+        times = (record.times for record in self.records if record.times is not None)
+        return tuple(each.tuned_s / each.rule_s for each in times if each.rule_s)
+
 
 class _Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sha256: _fields.Sha256
@@ -187,7 +195,7 @@ def parse_attestation(data: bytes, source: str) -> Attestation:
     """
     value = _json.decode(data, source, max_bytes=MAX_PAYLOAD_BYTES)
     predicate = value.get("predicate") if isinstance(value, dict) else None
-    _json.check_version(predicate, "format_version", source, major=1, minor=2)
+    _json.check_version(predicate, "format_version", source, major=1, minor=3)
     return _json.convert(value, Attestation, source)
 
 

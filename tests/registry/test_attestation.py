@@ -76,7 +76,7 @@ def test_values_out_of_bounds_are_refused_with_their_place(path: str, value: obj
 
 def test_versions() -> None:
     said = json.loads(encode_attestation(an_attestation()))
-    said["predicate"].update(format_version="1.3", weather="sunny")
+    said["predicate"].update(format_version="1.4", weather="sunny")
     with pytest.warns(NewerFormatWarning):
         assert isinstance(parse_attestation(json.dumps(said).encode(), "x"), Attestation)
     said["predicate"]["format_version"] = "2.0"

@@ -11,6 +11,7 @@ import hashlib
 import statistics
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, count
@@ -40,7 +41,7 @@ from tunehub_builder.replay.records import records_by_tuner, scheduled_by_record
 from tunehub_builder.replay.workloads import MatchedRecord, WorkloadFiles, matched_records
 from tunehub_builder.tuning.run import Resources
 from tunehub_builder.tuning.runner.again_worker import AgainSession, CudaAgainSession
-from tunehub_builder.tuning.runner.pool import PoolOptions, WorkerPool, warm_up
+from tunehub_builder.tuning.runner.pool import PoolOptions, Worker, WorkerPool, warm_up
 from tunehub_builder.tuning.target import TuningTarget
 from tunehub_builder.tuning.trial_record import as_trial
 from tunehub_builder.tuning.work_directory import TaskEntry
@@ -208,28 +209,37 @@ def _measured(
     if not rows:
         return
     kind = str(target.config.get("kind"))
-    with tempfile.TemporaryDirectory() as folder:
-        options = PoolOptions(
-            workers=resources.workers, threads=resources.threads, log=str(Path(folder) / "native.log")
-        )
-        with WorkerPool(options, target.config, make_session=_session(kind, Path(folder), published)) as pool:
-            warm_up(pool.workers, target.config)
-            places = [[worker] for worker in pool.workers] if kind == "cuda" else [pool.workers]
-            show, positions = shown_on(stream), count(1)
-            for tuner in dict.fromkeys(row.tuner for row in rows):
-                own = {row.record.exact: row for row in rows if row.tuner == tuner}
-                cases = [case_of(row.entry, target.config, resources.threads, plan_for(kind)) for row in own.values()]
-                for verdict in judge_on(cases, places, LIMITS):
-                    show(verdict, next(positions), len(rows))
-                    line = judged_line(verdict, own[verdict.exact])
-                    if line is not None and not is_disturbed(verdict):
-                        yield line
+    with tempfile.TemporaryDirectory() as folder, again_pool(target, Path(folder), published, resources) as pool:
+        places = again_places(kind, pool)
+        show, positions = shown_on(stream), count(1)
+        for tuner in dict.fromkeys(row.tuner for row in rows):
+            own = {row.record.exact: row for row in rows if row.tuner == tuner}
+            cases = [case_of(row.entry, target.config, resources.threads, plan_for(kind)) for row in own.values()]
+            for verdict in judge_on(cases, places, LIMITS):
+                show(verdict, next(positions), len(rows))
+                line = judged_line(verdict, own[verdict.exact])
+                if line is not None and not is_disturbed(verdict):
+                    yield line
 
 
-def _session(kind: str, folder: Path, published: PublishedProfile | None) -> Any:
+@contextmanager
+def again_pool(
+    target: TuningTarget, folder: Path, published: PublishedProfile | None, resources: Resources
+) -> Iterator[WorkerPool]:
+    """Workers that build records of any kind, and what rules have by the ``published`` rates. Raises TuningError."""
     from tunehub_builder.tuning.runner.cuda_worker import gpu_lock
 
-    return partial(CudaAgainSession, gpu_lock(folder)) if kind == "cuda" else partial(AgainSession, published)
+    on_cuda = target.config.get("kind") == "cuda"
+    session: Any = partial(CudaAgainSession, gpu_lock(folder)) if on_cuda else partial(AgainSession, published)
+    options = PoolOptions(workers=resources.workers, threads=resources.threads, log=str(folder / "native.log"))
+    with WorkerPool(options, target.config, make_session=session) as pool:
+        warm_up(pool.workers, target.config)
+        yield pool
+
+
+def again_places(kind: str, pool: WorkerPool) -> Sequence[Sequence[Worker]]:
+    """Who judges apart from the others: on a GPU, which whoever measures has locked, each worker."""
+    return [[worker] for worker in pool.workers] if kind == "cuda" else [pool.workers]
 
 
 def is_disturbed(verdict: Verdict) -> bool:

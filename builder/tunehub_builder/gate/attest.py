@@ -7,6 +7,7 @@ import statistics
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -15,21 +16,21 @@ from msgspec import UNSET
 from tunehub.comparison.protocol import interquartile_range
 from tunehub.options import Layout
 from tunehub.registries.key_scheme import META_SCHEDULE, TEMPLATE
-from tunehub.target.host import host_descriptor
+from tunehub.target.host import gpu_descriptor, host_descriptor
+from tunehub.target.machine_profile import PublishedProfile
 from tunehub_builder import networks
 from tunehub_builder.backends.relax.run import task_entry
 from tunehub_builder.backends.relax.target import find_relax_target
 from tunehub_builder.backends.relax.workload_gate import LIMITS, Verdict, case_of
 from tunehub_builder.exceptions import BuilderError
+from tunehub_builder.gate.again import again_places, again_pool
 from tunehub_builder.gate.comparison import plan_for
 from tunehub_builder.gate.finalists import Distilled
+from tunehub_builder.gate.rows import published_profile
 from tunehub_builder.gate.workloads import judge_on
 from tunehub_builder.networks import Network
 from tunehub_builder.tuning.progress import milliseconds
 from tunehub_builder.tuning.run import Resources
-from tunehub_builder.tuning.runner.knob_worker import KnobSession
-from tunehub_builder.tuning.runner.pool import PoolOptions, WorkerPool
-from tunehub_builder.tuning.runner.worker import TraceSession
 from tunehub_builder.tuning.target import HOST, TuningTarget, tvm_versions
 from tunehub_builder.tuning.trial_record import as_trial
 from tunehub_builder.tuning.work_directory import TaskEntry
@@ -40,7 +41,7 @@ from tunehub_registry.package import Package, open_package, sha256_of
 from tunehub_registry.printable import plain
 from tunehub_registry.publishing.packages import date_text
 from tunehub_registry.record import ScheduleRecord
-from tunehub_registry.target import Rejected, match
+from tunehub_registry.target import Rejected, TargetDescriptor, match
 from tunehub_registry.template_record import TemplateRecord
 from tunehub_registry.trust.attestations import draw_of, seed_of
 from tunehub_registry.trust.state import utc_now
@@ -48,7 +49,7 @@ from tunehub_registry.trust.state import utc_now
 if TYPE_CHECKING:
     from securesystemslib.signer import Signer
 
-_SESSIONS = {META_SCHEDULE: TraceSession, TEMPLATE: KnobSession}
+_TUNERS = (META_SCHEDULE, TEMPLATE)
 _MOST_TEXT = 400
 
 
@@ -75,25 +76,26 @@ class _Drawn:
 def attest_package(
     path: Path, request: SampleRequest, signer: Signer, resources: Resources, stream: TextIO
 ) -> Attestation:
-    """Measure a sample of a package's records for fixed shapes on this CPU; ``signer`` draws it.
+    """Measure a sample of a package's records for fixed shapes on this machine's CPU or GPU, beside TVM's default and
+    what a client has without them; ``signer`` draws it.
 
     Raises BuilderError for a package that this machine cannot use, or that has no record of the networks' workloads,
     NetworkError, PackageError and FormatError.
     """
     started = date_text(utc_now())
-    subject, manifest, records = _read(path)
-    target = find_relax_target(HOST)
+    subject, manifest, records, published = _read(path)
+    target = find_relax_target(HOST if manifest.target.kind == "llvm" else manifest.target.kind)
     found = _measurable(records, _networks(manifest.networks, request), target)
     if not found:
         reason = "has no record for a workload of these networks on this machine"
         raise BuilderError(f"{path}: {reason}; name networks that it was made of with --network or --model")
     draw = draw_of(subject, signer) if request.seed is None else UNSET
     seed = seed_of(draw) if draw else request.seed or 0
-    measured = tuple(_measured(_sample(found, request.count, seed), target, resources, stream))
+    measured = tuple(_measured(_sample(found, request.count, seed), target, published, resources, stream))
     return Attestation(
         subject=(subject,),
         predicate=Measurement(
-            machine=host_descriptor(),
+            machine=_machine(manifest.target.kind),
             tvm_version=tvm_versions()[0],
             threads=resources.threads,
             started=started,
@@ -107,14 +109,16 @@ def attest_package(
     )
 
 
-def _read(path: Path) -> tuple[PackageSubject, Manifest, list[tuple[str, AnyRecord]]]:
-    """What an attestation is about, and the records for fixed shapes and current TVM, with their tuners."""
+def _read(path: Path) -> tuple[PackageSubject, Manifest, list[tuple[str, AnyRecord]], PublishedProfile | None]:
+    """What an attestation is about, the records for fixed shapes and current TVM with their tuners, and the rates by
+    which a client's rules go with the package."""
     try:
         sha256 = sha256_of(path)
         with open_package(path, source=str(path)) as package:
             manifest = package.manifest
             _check_served(manifest)
-            return PackageSubject.of(manifest.name, manifest.version, sha256), manifest, list(_records(package))
+            subject = PackageSubject.of(manifest.name, manifest.version, sha256)
+            return subject, manifest, list(_records(package)), published_profile(package)
     except OSError as error:
         raise BuilderError(f"{path}: {error.strerror}; give a package file (.tunepkg)") from error
 
@@ -122,17 +126,23 @@ def _read(path: Path) -> tuple[PackageSubject, Manifest, list[tuple[str, AnyReco
 def _check_served(manifest: Manifest) -> None:
     """Raise BuilderError unless a client here would use the package."""
     label = f"{manifest.name} {manifest.version}"
-    if manifest.target.kind != "llvm":
-        raise BuilderError(f"{label}: only packages for CPUs can be attested so far")
-    outcome = match(manifest.target, host_descriptor())
+    outcome = match(manifest.target, _machine(manifest.target.kind))
     if isinstance(outcome, Rejected):
         raise BuilderError(f"{label} does not serve this machine: {outcome.reason}; attest it on one that it serves")
+
+
+def _machine(kind: str) -> TargetDescriptor:
+    """This machine's CPU, or its GPU. Raises BuilderError where there is none of the ``kind``."""
+    found = host_descriptor() if kind == "llvm" else gpu_descriptor() if kind == "cuda" else None
+    if found is None:
+        raise BuilderError(f"this machine has no {kind} device that TVM can use; attest the package on one that has")
+    return found
 
 
 def _records(package: Package) -> Iterator[tuple[str, AnyRecord]]:
     """The records for fixed shapes and current TVM, with their tuners."""
     for entry in package.manifest.record_sets:
-        if entry.tuner not in _SESSIONS:
+        if entry.tuner not in _TUNERS:
             continue
         with package.open(entry.file) as stream:
             for record in read_any_records(stream, entry.file):
@@ -156,8 +166,9 @@ def _measurable(
     records: Sequence[tuple[str, AnyRecord]], found: Iterable[Network], target: TuningTarget
 ) -> list[_Drawn]:
     """The records of these networks' workloads."""
-    layout: Layout = "auto" if any(tuner == TEMPLATE for tuner, _ in records) else "keep"  # as a client decides
-    tasks = {task.exact: task for task in _tasks(found, target, layout)}
+    by_knobs = any(tuner == TEMPLATE for tuner, _ in records)
+    layout: Layout = "auto" if by_knobs and target.config.get("kind") == "llvm" else "keep"  # as a client decides
+    tasks = {task.exact: task for task in _tasks(list(found), target, layout)}
     return [
         _Drawn(tuner=tuner, record=record, task=tasks[record.exact])
         for tuner, record in records
@@ -165,8 +176,8 @@ def _measurable(
     ]
 
 
-def _tasks(found: Iterable[Network], target: TuningTarget, layout: Layout) -> Iterator[TaskEntry]:
-    """The workloads that a client has of these networks on this machine."""
+def _tasks(found: Sequence[Network], target: TuningTarget, layout: Layout) -> Iterator[TaskEntry]:
+    """The workloads that a client has of these networks on this machine; on a GPU channels may be last."""
     import tvm
 
     from tunehub_builder.tuning.tasks import extract_tasks
@@ -174,8 +185,9 @@ def _tasks(found: Iterable[Network], target: TuningTarget, layout: Layout) -> It
     own = tvm.target.Target(target.config)
     for network in found:
         modules = [(network.name, network.relax_module())]
-        for task in extract_tasks(modules, own, layout=layout, precision=network.compiled_in):
-            yield task_entry(task, network.name)
+        for last in (False, True) if own.kind.name == "cuda" else (False,):
+            tasks = extract_tasks(modules, own, layout=layout, channels_last=last, precision=network.compiled_in)
+            yield from (task_entry(task, network.name) for task in tasks)
 
 
 def _sample(found: Sequence[_Drawn], count: int, seed: int) -> list[_Drawn]:
@@ -189,32 +201,35 @@ def _sample(found: Sequence[_Drawn], count: int, seed: int) -> list[_Drawn]:
 
 
 def _measured(
-    sample: Sequence[_Drawn], target: TuningTarget, resources: Resources, stream: TextIO
+    sample: Sequence[_Drawn],
+    target: TuningTarget,
+    published: PublishedProfile | None,
+    resources: Resources,
+    stream: TextIO,
 ) -> Iterator[SampledRecord]:
-    plan, done = plan_for("llvm"), 0
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "native.log"
-        options = PoolOptions(workers=resources.workers, threads=resources.threads, log=str(log))
-        for tuner, session in _SESSIONS.items():
-            own = [drawn for drawn in sample if drawn.tuner == tuner]
-            if not own:
-                continue
-            entries = [Distilled(task=d.task, best=(as_trial(d.record),), trials=1) for d in own]
-            cases = [case_of(entry, target.config, resources.threads, plan) for entry in entries]
-            with WorkerPool(options, target.config, make_session=session) as pool:
-                for drawn, verdict in zip(own, judge_on(cases, [pool.workers], LIMITS), strict=True):
-                    done += 1
-                    found = sampled_record(tuner, verdict, op=drawn.record.op)
-                    said = plain(f"[{done}/{len(sample)}] {verdict.name}: {_said(found)}")
-                    print(said, file=stream, flush=True)
-                    yield found
+    kind, positions = str(target.config.get("kind")), count(1)
+    with tempfile.TemporaryDirectory() as folder, again_pool(target, Path(folder), published, resources) as pool:
+        places = again_places(kind, pool)
+        for tuner in _TUNERS:
+            own = {drawn.record.exact: drawn for drawn in sample if drawn.tuner == tuner}
+            cases = [case_of(_entry(each), target.config, resources.threads, plan_for(kind)) for each in own.values()]
+            for verdict in judge_on(cases, places, LIMITS) if cases else ():
+                found = sampled_record(tuner, verdict, op=own[verdict.exact].record.op)
+                said = plain(f"[{next(positions)}/{len(sample)}] {verdict.name}: {_said(found)}")
+                print(said, file=stream, flush=True)
+                yield found
+
+
+def _entry(drawn: _Drawn) -> Distilled:
+    return Distilled(task=drawn.task, best=(as_trial(drawn.record),), trials=1, beside_rule=True)
 
 
 def _said(record: SampledRecord) -> str:
     times = record.times
     if times is None:
         return f"fault: {record.fault}"
-    return f"{milliseconds(times.default_s)} → {milliseconds(times.tuned_s)} ({times.gain:.2f}×)"
+    rule = f", without it {milliseconds(times.rule_s)}" if times.rule_s else ""
+    return f"{milliseconds(times.default_s)} → {milliseconds(times.tuned_s)} ({times.gain:.2f}×{rule})"
 
 
 def sampled_record(tuner: str, verdict: Verdict, *, op: str) -> SampledRecord:
@@ -223,6 +238,7 @@ def sampled_record(tuner: str, verdict: Verdict, *, op: str) -> SampledRecord:
     if not compared.run_s or not verdict.default_s or compared.difference is None:
         fault = compared.reason or verdict.reason or "its outputs cannot be compared"
         return SampledRecord(exact=verdict.exact, tuner=tuner, op=op, fault=fault[:_MOST_TEXT])
+    rule = verdict.finalists[1].run_s if verdict.finalists[1:] else ()
     times = ComparedTimes(
         default_s=statistics.median(verdict.default_s),
         default_spread_s=interquartile_range(verdict.default_s),
@@ -230,5 +246,6 @@ def sampled_record(tuner: str, verdict: Verdict, *, op: str) -> SampledRecord:
         tuned_spread_s=interquartile_range(compared.run_s),
         repeats=len(compared.run_s),
         output_max_rel_diff=compared.difference,
+        rule_s=statistics.median(rule) if rule else UNSET,
     )
     return SampledRecord(exact=verdict.exact, tuner=tuner, op=op, times=times)

@@ -36,7 +36,7 @@ from tunehub.registries.blob_cache import BlobCache
 from tunehub.registries.configured import configured_registries
 from tunehub.registries.ordered import Registries
 from tunehub.registries.requirement import Requirement, parse_requirement
-from tunehub.registries.resolution import Chosen, Resolution
+from tunehub.registries.resolution import Chosen, Resolution, nearest_text
 from tunehub.report.kept import CompileSaid
 from tunehub.report.model import Profile, WorkloadReport, WrongOperator
 from tunehub.report.origin import Origin
@@ -258,6 +258,7 @@ class Hub:
             package=chosen.label if chosen else None,
             origin=self.origin,
             attestations=self._attestations,
+            nearest=nearest_text(chosen, self.host.name, self._attestations),
             workloads=tuple(workloads),
             notes=tuple(self._policy.notes),
             profile=self._profiles.get(modules.pop()) if len(modules) == 1 else None,

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from packaging.specifiers import SpecifierSet
@@ -20,6 +20,9 @@ from tunehub.target.tvm_generation import is_relay
 from tunehub_registry.index import ShardEntry
 from tunehub_registry.printable import plain
 from tunehub_registry.target import FITS, Accepted, Matcher, Rejected, TargetDescriptor
+
+if TYPE_CHECKING:
+    from tunehub_registry.trust.attestations import AttestationSummary
 
 _FIT_ORDER = {fit: order for order, fit in enumerate(FITS)}
 
@@ -272,3 +275,12 @@ def _chosen_json(chosen: Chosen) -> dict[str, Any]:
         "sha256": chosen.entry.sha256,
         "successor": successor_text(chosen.entry),
     }
+
+
+def nearest_text(chosen: Chosen | None, machine: str, attested: AttestationSummary | None) -> str | None:
+    """What is known of the records of a package on a ``machine`` that it was not made for; None for its own."""
+    if chosen is None or chosen.match.fit == "exact" or chosen.name == machine:
+        return None
+    measured = None if attested is None else attested.nearest_text(machine)
+    said = measured or "not measured by a machine that you trust (`tunehub attest` measures a sample)"
+    return f"made for {chosen.name}; its records on {machine}: {said}"

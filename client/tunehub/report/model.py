@@ -211,9 +211,10 @@ class WrongOperator:
 class ReportData:
     """The workloads of all modules that a hub compiled, with what the hub had to say.
 
-    `package` is the resolved package or None, `attestations` what machines that the user trusts measured of it, `notes`
-    are warnings and remarks. `profile` is there when the modules of
-    the report, or the only one of them, were profiled. `tuning` is evidence by the name of a template. `functions` are
+    `package` is the resolved package or None, `attestations` what machines that the user trusts measured of it,
+    `nearest` what is known of it here where it was made for another machine. `notes` are warnings and remarks.
+    `profile` is there when the modules of the report, or the only one of them, were profiled. `tuning` is evidence by
+    the name of a template. `functions`
     give the text of workloads without a record of their own, and the TVM that wrote it, by exact key: what
     `save_misses` writes.
     `wrong_operators` are what is known to be computed wrongly for some data. `accuracy` is the package's evidence on
@@ -230,6 +231,7 @@ class ReportData:
     wrong_operators: tuple[WrongOperator, ...] = ()
     accuracy: tuple[NetworkAccuracy, ...] = ()
     attestations: AttestationSummary | None = None
+    nearest: str | None = None
     origin: Origin = field(default_factory=Origin)
 
     def serving(self) -> dict[str, int]:
@@ -302,6 +304,7 @@ class ReportData:
             "packages": self._packages(),
             "lock_sha256": self.origin.lock_sha256,
             "rules_sha256": self.origin.rules_sha256,
+            "nearest": self.nearest,
             "attestations": None if self.attestations is None else self.attestations.to_json(),
             "rungs": self.rung_counts(),
             "hits": len(self.hits()),

@@ -37,6 +37,8 @@ def summary(report: ReportData) -> str:
     rungs = ", ".join(f"{rung} {count}" for rung, count in report.rung_counts().items() if count)
     served = f"{len(report.hits())} of {total} workloads served by records" if total else "no workloads compiled yet"
     lines = [f"{report.target} with {records_text(report)}: {served}{f' ({rungs})' if rungs else ''}"]
+    if report.nearest is not None:
+        lines.append(f"{report.package}: {report.nearest}")
     if report.attestations is not None:
         lines.append(f"{report.package}: {report.attestations.text}")
     if total:

@@ -37,6 +37,7 @@ from tunehub_registry.exceptions import FormatError
 DRAW_TYPE = "application/vnd.tunehub.draw"
 _BEFORE_DRAWS = ("1.0", "1.1")  # formats in which whoever attested chose the seed
 MAX_ATTESTATIONS = 256  # in one document: the rest is not read
+_SLOWER = 1.02  # times as long: less is noise
 _AHEAD = timedelta(days=1)  # clocks differ
 _MOMENT = "%Y-%m-%dT%H:%M:%SZ"  # as attestations have it: sorts as text
 
@@ -89,6 +90,17 @@ class AttestationSummary:
     def gains(self) -> tuple[float, ...]:
         """Of each machine that counts, how many times faster than TVM's default the sampled records are there."""
         return tuple(gain for gain in (measurement.gain for measurement in self.counted) if gain is not None)
+
+    def nearest_text(self, machine: str) -> str | None:
+        """What was measured on a machine of this name, such as `cuda-h100`, of a package that was made for another one;
+        None where nobody who counts did. The newest of several."""
+        found = [each for each in self.counted if each.machine.name == machine and each.beside_rules]
+        if not found:
+            return None
+        ratios = max(found, key=lambda each: each.finished).beside_rules
+        slower = sum(ratio > _SLOWER for ratio in ratios)
+        rows = "1 row" if len(ratios) == 1 else f"{len(ratios)} rows"
+        return f"measured at {geometric_mean(ratios):.2f} of the time without records ({rows}, {slower} slower)"
 
     def to_json(self) -> dict[str, Any]:
         """What counts, in JSON's types."""

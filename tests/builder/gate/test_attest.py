@@ -6,6 +6,7 @@ import re
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import onnx
 import pytest
 from click.testing import CliRunner
@@ -49,6 +50,13 @@ def test_a_time_without_a_gain_is_no_fault() -> None:
     assert found.times.gain == pytest.approx(4 / 6) and found.times.tuned_spread_s == pytest.approx(1e-3)
 
 
+def test_what_a_client_has_without_the_record_is_stated_beside_it() -> None:
+    record, rule = (Finalist(source="x", tuning_s=1.0, run_s=(s,), difference=0.0) for s in (2e-3, 3e-3))
+    verdict = msgspec.structs.replace(judged(record, None), finalists=(record, rule))
+    assert sampled_record("template", verdict, op="conv2d").times.rule_s == 3e-3
+    assert not sampled_record("template", judged(record, None), op="conv2d").times.rule_s
+
+
 @pytest.mark.parametrize(
     ("finalist", "reason"),
     [
@@ -90,7 +98,7 @@ def test_two_machines_attest_a_package_and_both_count(
 @pytest.mark.parametrize(
     ("package", "options", "expected"),
     [
-        (GPU, [], "only packages for CPUs can be attested so far"),
+        (GPU, [], "this machine has no cuda device that TVM can use"),
         (CPU, ["--network", "nosuch"], "nosuch"),
         (Path("missing.tunepkg"), [], "give a package file"),
         (Path(__file__), [], "test_attest.py"),

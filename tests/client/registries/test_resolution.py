@@ -12,6 +12,7 @@ from tunehub.registries.resolution import (
     NameOffer,
     Resolution,
     choose_version,
+    nearest_text,
     rank_names,
     tvm_allowed,
 )
@@ -195,3 +196,15 @@ def test_explain_and_json_say_everything() -> None:
     nothing = Resolution(host=SKYLAKE, chosen=None)
     assert "no package serves it" in nothing.explain()
     assert nothing.to_json()["chosen"] is None
+
+
+def test_a_package_for_another_machine_says_what_is_known_of_it_here() -> None:
+    (own,), _ = rank_names([offer(ZNVER5)], ZNVER5, ANY)
+    (other,), _ = rank_names([offer(SKYLAKE)], ZNVER5, ANY)
+    exact, nearest = (choose_version(each, [entry("0.1.0")], ANY, "0.27.0.post1")[0] for each in (own, other))
+    assert nearest_text(exact, "llvm-znver5", None) is nearest_text(None, "llvm-znver5", None) is None
+    said = nearest_text(nearest, "llvm-znver5", None)
+    assert said is not None
+    assert said.startswith(
+        "made for llvm-skylake; its records on llvm-znver5: not measured by a machine that you trust"
+    )

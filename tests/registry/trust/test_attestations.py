@@ -9,14 +9,25 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from securesystemslib.signer import Key, Signer
-from tests.registry.attestations import NOW, SUBJECT, a_record, a_signer, an_attestation, signed
+from tests.registry.attestations import (
+    NOW,
+    SUBJECT,
+    a_measurement,
+    a_record,
+    a_signer,
+    an_attestation,
+    signed,
+    some_times,
+)
 
-from tunehub_registry.attestation import PackageSubject
+from tunehub_registry.attestation import ComparedTimes, PackageSubject
 from tunehub_registry.exceptions import FormatError
 from tunehub_registry.trust.attestations import (
     MAX_ATTESTATIONS,
     AttestationSummary,
+    JudgedAttestation,
     draw_of,
     read_envelope,
     seed_of,
@@ -225,3 +236,15 @@ def test_one_whose_records_its_key_drew_counts_and_others_do_not(alice: Signer, 
 
 def test_one_of_before_draws_counts(alice: Signer) -> None:
     assert reasons(judge(signed(alice, format_version="1.1"), alice)) == [None]
+
+
+def test_what_was_measured_on_a_machine_that_the_package_was_not_made_for() -> None:
+    def times(rule_s: float) -> ComparedTimes:
+        return structs.replace(some_times(), rule_s=rule_s)
+
+    records = [a_record(0, times=times(2e-3)), a_record(1, times=times(5e-4)), a_record(2, times=some_times())]
+    measured = a_measurement(records=tuple(records))
+    summary = AttestationSummary(judged=(JudgedAttestation(line=1, keyid="a", measurement=measured),))
+    assert summary.nearest_text("llvm-znver4") == "measured at 1.00 of the time without records (2 rows, 1 slower)"
+    assert summary.nearest_text("llvm-znver5") is None
+    assert AttestationSummary().nearest_text("llvm-znver4") is None
