@@ -1,5 +1,8 @@
-"""Which tile of the kernel for packed weights should take least: what kernels with TMA loads cost otherwise, with fewer
-bytes of weights, and dequantisation where products do not hide it. Pure."""
+"""Which tile of the kernel for packed weights should take least. Pure.
+
+Clocks were fitted to 60 pairs of a tile and a product of Llama-3-8B with 128 to 1,024 rows on an H200 (2026-11-28), 12
+% apart at most: dequantisation is hidden by no product of its own multiprocessor, and takes half as long where threads
+that multiply have more registers."""
 
 from __future__ import annotations
 
@@ -14,49 +17,58 @@ from tunehub.kernels.cuda.packed_gemm.tile import DEPTH, PackedTile
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.tir.cuda.ptx.wgmma import ROWS
 
-_GROUPS, _ROWS = (1, 2), (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192)
-_SHARED = ((1, 1), (1, 2))  # blocks that load weights, and x, in common
-_WIDE = 128 * ROWS  # accumulators of a warpgroup with two instructions beside each other
+_GROUPS, _ROWS = (1, 2, 3), (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192)
+_SHARED = ((1, 1), (1, 2), (2, 1))  # blocks that load weights, and x, in common
+_CLUSTERS = (1, 2)
+_WIDE = 128 * ROWS  # accumulators of a warpgroup with two instructions beside each other, or of three
 _STAGES = (8, 6, 5, 4, 3)
-# Cycles in which one warpgroup, or two side by side, dequantise 64 rows of 64 of K: some 115 instructions of each warp.
-_DEQUANTISED = {1: 300.0, 2: 240.0}
 _HALF_STEP = 64  # of K
+# Of that, and of 64 columns, clocks that tensor cores take for a row, and that dequantisation takes beside: of one
+# warpgroup alone (a guess), of several, of several with more registers and so many rows.
+_OF_ROW, _OF_ONE, _OF_SEVERAL, _OF_MORE_REGISTERS, _ROWS_OF_THESE = 2.0, 450.0, 195.0, 100.0, 128
+_OF_TILE = 4000.0  # clocks before the first product, and after the last
+_JOINED = 3e-6  # seconds, where a cluster divides K
+_SUSTAINED = 0.96  # of a device's clock
 
 
 def tiles(bits: int) -> Iterator[PackedTile]:
-    """Every tile that may serve without K divided, with as many stages as there is room for."""
-    for groups, rows, parts, shared in product(_GROUPS, _ROWS, (1, 2), _SHARED):
-        columns = ROWS * parts
-        if parts > 1 and rows * ROWS > _WIDE:
-            continue
-        own = PackedTile(groups=(1, groups), rows=rows, columns=columns, stages=1, bits=bits, shared=shared)
+    """Every tile that may serve, with as many stages as there is room for."""
+    for groups, rows, parts, shared, cluster in product(_GROUPS, _ROWS, (1, 2), _SHARED, _CLUSTERS):
+        own = PackedTile(
+            groups=(1, groups), rows=rows, columns=ROWS * parts, stages=1, bits=bits, shared=shared, cluster=cluster
+        )
         fitting = (replace(own, stages=stages) for stages in _STAGES)
         found = next((tile for tile in fitting if tile.shared_bytes <= SHARED_BYTES), None)
-        if found is not None:
+        if found is not None and _suits(found):
             yield found
+
+
+def _suits(tile: PackedTile) -> bool:
+    """Whether there are registers: where K is divided accumulators must not outlive the part of the kernel that has
+    more of them."""
+    if tile.cluster > 1 and (tile.registers is not None or math.prod(tile.shared) > 1):
+        return False
+    groups, wide = math.prod(tile.groups), tile.columns > ROWS
+    return tile.rows * ROWS <= _WIDE and not (wide and groups > 2) if wide or groups > 2 else True
 
 
 def seconds(extents: LowBatchExtents, tile: PackedTile, device: GpuDevice) -> float:
     """What ``tile`` should take on ``device``."""
-    costs = device.costs.warpgroups_bulk
-    return math.fsum(costs.get(name, 1.0) * count for name, count in _counts(extents, tile, device).items())
-
-
-def _counts(extents: LowBatchExtents, tile: PackedTile, device: GpuDevice) -> dict[str, float]:
-    """As :func:`tunehub.kernels.cuda.gemm.hopper.cost.bulk_counts`; ``waits`` are seconds."""
-    (height, width), (along_rows, along_columns) = tile.block, tile.shared
-    rounds = math.ceil(math.prod(tile.over(extents.rows, extents.columns)) / tile.resident(device))
-    steps = rounds * math.ceil(extents.depth / DEPTH) * (DEPTH // _HALF_STEP)
-    instructions = width // ROWS
-    products = height * width * _HALF_STEP * device.costs.warpgroups_bulk["products"]
-    dequantised = _DEQUANTISED[tile.groups[1]] / device.clock * (tile.columns // ROWS)
+    clusters = math.prod(tile.over(extents.rows, extents.columns))
+    if not tile.is_at_once(clusters, device):
+        return math.inf
+    rounds = math.ceil(clusters / tile.resident(device))
+    steps = math.ceil(math.ceil(extents.depth / DEPTH) / tile.cluster) * (DEPTH // _HALF_STEP)
+    of_step = math.prod(tile.groups) * (tile.columns // ROWS) * (_OF_ROW * tile.rows + _dequantised(tile))
     weights = extents.columns * extents.depth * extents.weights.bytes_of_weight
-    return {
-        "products": steps * height * width * _HALF_STEP,
-        "loads": steps * (height / along_columns * HALF + width / along_rows * tile.bits / 8) * _HALF_STEP,
-        "instructions": steps * instructions,
-        "waits": steps * max(0.0, dequantised - products),
-        "rounds": rounds,
-        "results": rounds * height * width,
-        "bytes": weights + HALF * extents.rows * (extents.depth + extents.columns),
-    }
+    moved = (weights + HALF * extents.rows * (extents.depth + extents.columns)) / device.bandwidth
+    busiest = rounds * (steps * of_step + _OF_TILE) / (_SUSTAINED * device.clock)
+    return max(busiest, moved) + (_JOINED if tile.cluster > 1 else 0.0)
+
+
+def _dequantised(tile: PackedTile) -> float:
+    if math.prod(tile.groups) == 1:
+        return _OF_ONE
+    if tile.registers is None:
+        return _OF_SEVERAL
+    return _OF_MORE_REGISTERS + max(0, _ROWS_OF_THESE - tile.rows * tile.columns // ROWS) / 2

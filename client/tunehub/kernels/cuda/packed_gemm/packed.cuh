@@ -10,7 +10,8 @@
 
 constexpr int DEPTH = 128, GROUP = 32, STEPS = (K + DEPTH - 1) / DEPTH;
 constexpr int PITCH = DEPTH * FORMAT / 8, PANEL = MT * 1024;  // bytes of a row of weights; of 64 of K of x
-constexpr int SCALES = 32, CONSTANTS = SCALES + 4 * PARTS;     // places in the state
+constexpr int RING = 4;  // groups of 32 of K in registers, of which products may be under way
+constexpr int SCALES = 8 * RING, CONSTANTS = SCALES + 4 * PARTS;     // places in the state
 constexpr bool WHOLE = K % DEPTH == 0;
 
 __device__ __forceinline__ unsigned word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
@@ -48,35 +49,42 @@ __device__ __forceinline__ unsigned two_of_eight(unsigned q, unsigned selected, 
   return multiply(add(bytes(q, 0x64646464u, selected), 0xe47fe47fu), scale);  // 1024 + q, - 1151
 }
 
-__device__ __forceinline__ void dequantise(unsigned (&a)[4][4], unsigned rows, int pair, const unsigned* scales, const unsigned* constants) {
+// The words that have this thread's weights of a group of 32 of K.
+__device__ __forceinline__ void load_words(unsigned (&to)[8], unsigned rows, int group) {
+  const int lane = threadIdx.x % 4, turned = threadIdx.x % 32 / 4;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const unsigned own = rows + h * 8 * PITCH;
+    if constexpr (FORMAT == 4) {
+      const uint4 four = load_four(own + group * 16);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) to[4 * h + i] = word(four, i);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const unsigned from = own + ((group * 2 + i) ^ turned) * 16 + lane / 2 * 4;
+        to[4 * h + 2 * i] = load_one(from), to[4 * h + 2 * i + 1] = load_one(from + 8);
+      }
+    }
+  }
+}
+
+// 32 of K for two instructions.
+__device__ __forceinline__ void dequantise(unsigned (&a)[2][4], const unsigned (&words)[8], int group, const unsigned* scales, const unsigned* constants) {
   const int lane = threadIdx.x % 4;
-  unsigned one[2][2];  // by row and group of 32
+  const unsigned first = lane % 2 * 2;
 #pragma unroll
-  for (int h = 0; h < 2; ++h)
+  for (int h = 0; h < 2; ++h) {
+    const unsigned scale = twice(scales[2 * h + group / 2], group % 2);
+    if constexpr (FORMAT == 4) {
+      const unsigned selected = BFLOAT ? lane * 0x11u + (lane + 4) * 0x1100u : lane * 0x1111u;
 #pragma unroll
-    for (int g = 0; g < 2; ++g) one[h][g] = twice(scales[2 * h + pair], g);
-  if constexpr (FORMAT == 4) {
-    const unsigned selected = BFLOAT ? lane * 0x11u + (lane + 4) * 0x1100u : lane * 0x1111u;
+      for (int i = 0; i < 4; ++i) a[i / 2][i % 2 * 2 + h] = two_of_four(words[4 * h + i], selected, scale, constants);
+    } else {
+      const unsigned selected = BFLOAT ? first + 0x70u + (first + 1) * 0x100u + 0x7000u : first + 0x40u + (first + 1) * 0x100u + 0x4000u;
 #pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-      for (int g = 0; g < 2; ++g) {
-        const uint4 words = load_four(rows + h * 8 * PITCH + pair * 32 + g * 16);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) a[2 * g + i / 2][i % 2 * 2 + h] = two_of_four(word(words, i), selected, one[h][g], constants);
-      }
-  } else {
-    const unsigned first = lane % 2 * 2;
-    const unsigned selected = BFLOAT ? first + 0x70u + (first + 1) * 0x100u + 0x7000u : first + 0x40u + (first + 1) * 0x100u + 0x4000u;
-    const int turned = threadIdx.x % 32 / 4;
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const unsigned from = rows + h * 8 * PITCH + ((pair * 4 + i) ^ turned) * 16 + lane / 2 * 4;
-        a[i][h] = two_of_eight(load_one(from), selected, one[h][i / 2]);
-        a[i][2 + h] = two_of_eight(load_one(from + 8), selected, one[h][i / 2]);
-      }
+      for (int i = 0; i < 4; ++i) a[i / 2][i % 2 * 2 + h] = two_of_eight(words[4 * h + i], selected, scale);
+    }
   }
 }
 
@@ -91,31 +99,31 @@ __device__ __forceinline__ void begin(void* state, const void* scales, int colum
   }
 }
 
-// Start the products of the stage number `step`, whose weights and x lie at these addresses: all but the last group of them
-// are done when this ends.
+// Start the products of the stage number `step`, whose weights and x lie at these addresses: those of the stage before are
+// done when this ends. 32 of K are dequantised while the products of those before run.
 __device__ __forceinline__ void products(void* d, void* state, unsigned weights, unsigned x, const void* scales, int column, int step) {
   float (&sums)[PARTS][4 * MT] = *reinterpret_cast<float (*)[PARTS][4 * MT]>(d);
   unsigned* own = (unsigned*)state;
-  unsigned (&kept)[2][4][4] = *reinterpret_cast<unsigned (*)[2][4][4]>(state);
-  unsigned now[4 * PARTS];
+  unsigned (&kept)[RING][2][4] = *reinterpret_cast<unsigned (*)[RING][2][4]>(state);
+  unsigned now[4 * PARTS], words[2][8];
 #pragma unroll
   for (int i = 0; i < 4 * PARTS; ++i) now[i] = own[SCALES + i];
-  load_scales(own + SCALES, scales, column, step + 1 < STEPS ? step + 1 : STEPS - 1);
   const unsigned rows = weights + (threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4) * PITCH;
+  load_words(words[0], rows, 0);
+  load_scales(own + SCALES, scales, column, step + 1 < STEPS ? step + 1 : STEPS - 1);
 #pragma unroll
-  for (int pair = 0; pair < 2; ++pair)
+  for (int turn = 0; turn < 4 * PARTS; ++turn) {
+    const int group = turn / PARTS, part = turn % PARTS, next = turn + 1;
+    if (next < 4 * PARTS) load_words(words[next % 2], rows + next % PARTS * 64 * PITCH, next / PARTS);
+    dequantise(kept[turn % RING], words[turn % 2], group, now + 4 * part, own + CONSTANTS);
+    products_begin();
 #pragma unroll
-    for (int part = 0; part < PARTS; ++part) {
-      const int turn = (pair * PARTS + part) % 2;
-      dequantise(kept[turn], rows + part * 64 * PITCH, pair, now + 4 * part, own + CONSTANTS);
-      products_begin();
+    for (int i = 0; i < 2; ++i) tunehub_wgmma_from_registers(sums[part], kept[turn % RING][i], descriptor(x + group / 2 * PANEL + (group % 2 * 2 + i) * 32));
+    products_end();
+    wait_for_products<RING - 1>(sums[part]);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) tunehub_wgmma_from_registers(sums[part], kept[turn][i], descriptor(x + pair * PANEL + i * 32));
-      products_end();
-      wait_for_products<1>(sums[part]);
-#pragma unroll
-      for (int i = 0; i < 16; ++i) keep(kept[1 - turn][i / 4][i % 4]);
-    }
+    for (int i = 0; i < 8; ++i) keep(kept[next % RING][i / 4][i % 4]);
+  }
 }
 
 // All products are done.

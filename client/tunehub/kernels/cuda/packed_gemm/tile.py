@@ -11,6 +11,7 @@ from tunehub.tir.cuda.ptx.wgmma import ROWS, WARPGROUP
 
 DEPTH = 128  # of K in a stage
 PIECE = 32  # rows of x whose results go through shared memory at a time
+_MOST_GROUPS = 3
 _WIDE = 64 * WARPGROUP  # accumulators of a warpgroup that leave all threads as many registers
 STAGED = ROWS + 4  # results of each, so that rows begin at different banks
 
@@ -25,7 +26,10 @@ class PackedTile(BulkTile):
     @property
     def registers(self) -> tuple[int, int] | None:
         """Of a thread that loads and of one that multiplies, where these need more than there are for all alike."""
-        return (24, 240) if math.prod(self.groups) > 1 and self.rows * self.columns > _WIDE else None
+        groups = math.prod(self.groups)
+        if groups == _MOST_GROUPS:
+            return 24, 160
+        return (24, 240) if groups > 1 and self.rows * self.columns > _WIDE else None
 
     @property
     def pieces_ahead(self) -> int:

@@ -40,6 +40,13 @@ def test_few_columns_have_smaller_tiles_than_many() -> None:
     assert rows <= _best(4096, 28672, 4096)[1]
 
 
+def test_k_is_divided_where_all_clusters_are_there_at_a_time() -> None:
+    divided = [tile for tile in tiles(4) if tile.cluster > 1]
+    few, many = (LowBatchExtents(rows=rows, columns=4096, depth=14336, weights=QUANTISED[0]) for rows in (128, 4096))
+    assert any(math.isfinite(seconds(few, tile, DEVICE)) for tile in divided)
+    assert all(math.isinf(seconds(many, tile, DEVICE)) and tile.registers is None for tile in divided)
+
+
 def test_time_is_never_less_than_weights_take_from_memory() -> None:
     extents = LowBatchExtents(rows=65, columns=28672, depth=4096, weights=QUANTISED[0])
     least = 28672 * 4096 * QUANTISED[0].bytes_of_weight / DEVICE.bandwidth

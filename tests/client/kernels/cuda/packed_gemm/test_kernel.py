@@ -45,6 +45,7 @@ def _tile(
 TILES = {
     "alone": _tile(2, 64, 64, 3),
     "one": _tile(1, 24, 64, 2),
+    "three warpgroups": _tile(3, 32, 64, 3),
     "two instructions": _tile(2, 32, 128, 3),
     "x in common": _tile(1, 64, 64, 3, (1, 2)),
     "weights in common": _tile(2, 48, 64, 3, (2, 1)),
