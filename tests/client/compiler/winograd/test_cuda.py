@@ -20,6 +20,7 @@ from tunehub.records.lookup import EmptyLookup, FoundLadder
 from tunehub_registry.ladder_record import LadderRecord, LadderStep, TimesAt
 
 from ....relax_nets import net
+from ....sweeps import covering
 from ...kernels.cuda.scheduled import H200
 from .running import Array, compiled, functions, on_a_cpu, run
 
@@ -53,21 +54,23 @@ def rewritten(mod: Any, tile: int | None, monkeypatch: pytest.MonkeyPatch) -> An
     return with_winograd(prepare(mod, H200), H200, EmptyLookup(), lambda _: None)
 
 
+Image = tuple[tuple[int, ...], int, tuple[int, int], bool]  # shape, outputs, padding, with something around it
+
+
 @pytest.mark.parametrize(
-    ("shape", "outputs", "padding", "around"),
-    [
-        ((1, 8, 16, 16), 8, (1, 1), True),
-        ((2, 5, 14, 7), 12, (1, 1), False),
-        ((3, 8, 11, 13), 9, (0, 0), False),
-        ((1, 4, 12, 10), 6, (1, 0), False),
-    ],
-    ids=["even", "uneven", "no padding", "half padding"],
+    ("image", "tile"),
+    covering(
+        [
+            ((1, 8, 16, 16), 8, (1, 1), True),
+            ((2, 5, 14, 7), 12, (1, 1), False),
+            ((3, 8, 11, 13), 9, (0, 0), False),
+            ((1, 4, 12, 10), 6, (1, 0), False),
+        ],
+        [2, 4],
+    ),
 )
-@pytest.mark.parametrize("tile", [2, 4])
-def test_results_are_those_of_the_direct_convolution(
-    shape: tuple[int, ...], outputs: int, padding: tuple[int, int], around: bool, tile: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_results_are_those_of_the_direct_convolution(image: Image, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape, outputs, padding, around = image
     mod, data = layer(shape, outputs, padding, around=around), array(*shape)
     found = rewritten(mod, tile, monkeypatch)
     assert sum("winograd" in name for name in functions(found)) == 3
@@ -76,15 +79,15 @@ def test_results_are_those_of_the_direct_convolution(
 
 
 @pytest.mark.parametrize(
-    ("shape", "outputs", "padding", "around"),
-    [((8, 16, 16), 8, (1, 1), True), ((5, 14, 7), 12, (1, 1), False), ((8, 11, 13), 9, (0, 0), False)],
-    ids=["even", "uneven", "no padding"],
+    ("image", "tile"),
+    covering(
+        [((8, 16, 16), 8, (1, 1), True), ((5, 14, 7), 12, (1, 1), False), ((8, 11, 13), 9, (0, 0), False)], [2, 4]
+    ),
 )
-@pytest.mark.parametrize("tile", [2, 4])
 def test_an_open_batch_has_the_results_of_the_direct_convolution(
-    shape: tuple[int, ...], outputs: int, padding: tuple[int, int], around: bool, tile: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    image: Image, tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape, outputs, padding, around = image
     mod = layer((tvm.tirx.Var("n", "int64"), *shape), outputs, padding, around=around)
     found = rewritten(mod, tile, monkeypatch)
     assert sum("winograd" in name for name in functions(found)) == 3

@@ -26,6 +26,7 @@ from tunehub.tir.nodes import buffer_kind, main_module, parameters, tensor_class
 
 from ....cpu_features import AVX2, AVX512, AVX512_VNNI, AVX_VNNI, best_here, here, needs_tvm
 from ....cpu_features import cpu as cpu_of
+from ....sweeps import covering
 
 pytestmark = pytest.mark.slow
 
@@ -141,8 +142,7 @@ def test_a_convolution_is_that_of_integers(
 
 
 @needs_tvm
-@pytest.mark.parametrize("rows", [1, 6, 37])
-@pytest.mark.parametrize("name", here(*CPUS))
+@pytest.mark.parametrize(("rows", "name"), covering([1, 6, 37], here(*CPUS)))
 def test_a_product_with_a_turned_weight_is_that_of_integers(name: str, rows: int) -> None:
     model, found = Model((rows, 48)), dict[str, Array]()
 

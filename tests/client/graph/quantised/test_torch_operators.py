@@ -19,6 +19,8 @@ from tunehub.graph.quantised.integers import in_integers
 from tunehub.kernels.cpu.dot_product import DotProduct
 from tunehub.tir.nodes import calls_in, operator_of, tensor_class, tensor_type
 
+from ....sweeps import covering
+
 pytestmark = pytest.mark.slow
 
 Array = np.ndarray[Any, Any]
@@ -125,10 +127,17 @@ def test_scales_of_channels_in_any_type(axis: int, zeros: bool) -> None:
     np.testing.assert_allclose(found, (expected - (points.reshape(shape) if zeros else 0)) * along, rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["choose_qparams.tensor", "choose_qparams_symmetric.tensor"])
-@pytest.mark.parametrize(("dtype", "low", "high"), [("uint8", 0, 255), ("int8", -128, 127), ("uint8", 0, 127)])
-@pytest.mark.parametrize("x", [X, np.abs(X), np.zeros((2, 2), "float32")], ids=["both", "positive", "zeros"])
-def test_parameters_chosen_at_run_time(kind: str, dtype: str, low: int, high: int, x: Array) -> None:
+@pytest.mark.parametrize(
+    ("kind", "stored", "x"),
+    covering(
+        ["choose_qparams.tensor", "choose_qparams_symmetric.tensor"],
+        [("uint8", 0, 255), ("int8", -128, 127), ("uint8", 0, 127)],
+        [X, np.abs(X), np.zeros((2, 2), "float32")],
+        together=2,
+    ),
+)
+def test_parameters_chosen_at_run_time(kind: str, stored: tuple[str, int, int], x: Array) -> None:
+    dtype, low, high = stored
     limits, eps = (low, high), 1.2e-7
 
     def make(importer: Importer, x: Any) -> Any:

@@ -20,6 +20,7 @@ from tunehub.kernels.cpu.packed_weights import PackedProduct, lanes_of, plain_pr
 
 from ....amx_emulation import emulated, emulation  # noqa: F401
 from ....cpu_features import AMX, AVX2, AVX512, AVX512_BF16, AVX512_VNNI, AVX_VNNI, cpu, here, needs, needs_tvm
+from ....sweeps import covering
 
 pytestmark = pytest.mark.slow
 
@@ -91,9 +92,9 @@ def product_of(model: str, bits: int, *, rows: int = 24, depth: int = 896, integ
     return PackedProduct(rows=rows, depth=depth, bits=bits, lanes=lanes, integers=integers)
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("model", here(AVX512, AVX2, "x86-64"))
-@pytest.mark.parametrize("rows", [1, 4, 7])
+@pytest.mark.parametrize(
+    ("bits", "model", "rows"), covering([4, 8], here(AVX512, AVX2, "x86-64"), [1, 4, 7], together=2)
+)
 def test_products_in_floats_are_exact(model: str, bits: int, rows: int) -> None:
     product = product_of(model, bits)
     assert error(product, operands(product, (rows, 896)), model) < EXACT
@@ -129,17 +130,15 @@ def test_activations_that_8_bits_hold_lose_nothing() -> None:
 
 
 @needs_tvm
-@pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("rows", [12, 259])
-@pytest.mark.parametrize("model", here(AVX_VNNI, AVX512_VNNI))
+@pytest.mark.parametrize(
+    ("bits", "rows", "model"), covering([4, 8], [12, 259], here(AVX_VNNI, AVX512_VNNI), together=2)
+)
 def test_many_rows_of_integers_are_as_exact(model: str, bits: int, rows: int) -> None:
     product = product_of(model, bits, rows=64, depth=MANY[LANES[model]], integers=True)
     assert EXACT < error(product, operands(product, (rows, product.depth)), model) < ROUNDED
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("rows", [24, 259])
-@pytest.mark.parametrize("model", here(AVX512, AVX2))
+@pytest.mark.parametrize(("bits", "rows", "model"), covering([4, 8], [24, 259], here(AVX512, AVX2), together=2))
 def test_many_rows_in_floats_are_exact(model: str, bits: int, rows: int) -> None:
     product = product_of(model, bits, rows=64, depth=MANY[LANES[model]])
     assert error(product, operands(product, (rows, product.depth)), model) < 3 * EXACT
@@ -184,11 +183,11 @@ def test_code_for_amx_has_its_instructions() -> None:
 
 
 @needs_tvm
-@pytest.mark.parametrize("model", here(AVX512, AVX2))
-@pytest.mark.parametrize(("kind", "largest"), [("float32", 3e-6), ("float16", 2e-3), ("bfloat16", 1e-2)])
-@pytest.mark.parametrize("rows", [1, 7, 67])
-def test_weights_that_are_floats_have_such_products(model: str, rows: int, kind: str, largest: float) -> None:
-    lanes = LANES[model]
+@pytest.mark.parametrize(
+    ("model", "kind", "rows"), covering(here(AVX512, AVX2), ["float32", "float16", "bfloat16"], [1, 7, 67], together=2)
+)
+def test_weights_that_are_floats_have_such_products(model: str, rows: int, kind: str) -> None:
+    lanes, largest = LANES[model], {"float32": 3e-6, "float16": 2e-3, "bfloat16": 1e-2}[kind]
     assert plain_error(rows, kind, model, lanes=lanes, depth=96 * lanes) < largest
 
 
@@ -209,8 +208,7 @@ def test_weights_that_are_floats_have_tiles(kind: str) -> None:
 
 @needs_tvm
 @needs(AVX512_BF16)
-@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("rows", [1, 3, 6, 24, 259])
+@pytest.mark.parametrize(("kind", "rows"), covering(["float32", "float16", "bfloat16"], [1, 3, 6, 24, 259]))
 def test_weights_that_are_floats_have_products_of_pairs(kind: str, rows: int) -> None:
     assert plain_error(rows, kind, AVX512_BF16, by="pairs") < 1e-2
 
@@ -232,9 +230,11 @@ def test_many_rows_may_have_any_rank_and_results_16_bits() -> None:
 
 
 @needs(AVX512)
-@pytest.mark.parametrize(("rows", "depth"), [(1, 32), (6, 64), (7, 128), (40, 192), (96, 4864), (8, 544)])
-@pytest.mark.parametrize("bits", [4, 8])
-def test_any_number_of_weights_and_of_groups_has_a_product(rows: int, depth: int, bits: int) -> None:
+@pytest.mark.parametrize(
+    ("shape", "bits"), covering([(1, 32), (6, 64), (7, 128), (40, 192), (96, 4864), (8, 544)], [4, 8])
+)
+def test_any_number_of_weights_and_of_groups_has_a_product(shape: tuple[int, int], bits: int) -> None:
+    rows, depth = shape
     product = product_of(AVX512, bits, rows=rows, depth=depth)
     assert error(product, operands(product, (5, depth)), AVX512) < EXACT
 

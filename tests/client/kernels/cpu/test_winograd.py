@@ -54,7 +54,7 @@ def written(case: Any, tile: int, support: Any) -> Written:
     return Written(mod=mod, match=match, inputs=inputs, expected=expected, shape=case.shapes[-1])
 
 
-@pytest.mark.parametrize("seed", swept((0, 3, 7, 8, 11), range(60)))
+@pytest.mark.parametrize("seed", swept((0, 3, 8), range(60)))
 @pytest.mark.parametrize("tile", [2, 4])
 def test_equal_to_the_direct_convolution(cpu: Any, seed: int, tile: int, support: Any) -> None:
     _, target, machine = cpu

@@ -20,6 +20,7 @@ from tunehub.kernels.transfer.threads import ThreadExtents, TransferError
 from tunehub.tir.guard import check_function
 from tunehub.tir.nodes import children
 
+from ....sweeps import covering
 from ...compiler.outputs import difference, one_after_the_other
 
 TARGET = tvm.target.Target(
@@ -64,8 +65,7 @@ def _extents(function: Any) -> list[tuple[str, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tile", TILES)
-@pytest.mark.parametrize("anchored", [False, True])
+@pytest.mark.parametrize(("tile", "anchored"), covering(TILES, [False, True]))
 def test_loads_follow_the_threads_of_the_product(tile: SplitTile, anchored: bool) -> None:
     trace, served = _trace(tile), 0
     for rows, columns, inner in SHAPES:
@@ -83,8 +83,7 @@ def test_loads_follow_the_threads_of_the_product(tile: SplitTile, anchored: bool
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("anchored", [False, True])
-@pytest.mark.parametrize("inner", UNDIVIDED)
+@pytest.mark.parametrize(("anchored", "inner"), covering([False, True], UNDIVIDED))
 def test_the_end_of_k_is_not_lost(inner: int, anchored: bool) -> None:
     mod = _product(64, 96, inner, relu=anchored)
     try:

@@ -19,6 +19,7 @@ from tvm.relax.frontend.nn.llm import kv_cache
 from tunehub.graph.attention.cpu.paged_kernel import paged_kernel
 
 from .....cpu_features import AVX2, AVX512, cpu, here, needs_tvm
+from .....sweeps import covering
 from ...cuda.paged_attention.cache import Cache, attention
 
 pytestmark = pytest.mark.slow
@@ -102,8 +103,7 @@ def check(case: Case, model: str = AVX2, cores: int = 2) -> None:
 LENGTHS = (0, 1, 16, 17, 100)
 
 
-@pytest.mark.parametrize("model", here(AVX512, AVX2))
-@pytest.mark.parametrize("heads", [(2, 14), (3, 3), (1, 20)])
+@pytest.mark.parametrize(("model", "heads"), covering(here(AVX512, AVX2), [(2, 14), (3, 3), (1, 20)]))
 def test_decode_is_right_at_every_length(model: str, heads: tuple[int, int]) -> None:
     check(Case(kind="decode", lengths=LENGTHS, counts=[1] * len(LENGTHS), heads=heads), model)
 
@@ -126,8 +126,10 @@ def test_queries_without_pages_get_nothing() -> None:
     check(Case(kind="prefill", lengths=[0, 20], counts=[3, 4], causal=0))
 
 
-@pytest.mark.parametrize("kind", ["decode", "ragged", "prefill"])
-@pytest.mark.parametrize("dtype", ["float16", pytest.param("bfloat16", marks=needs_tvm)])
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    covering(["decode", "ragged", "prefill"], ["float16", pytest.param("bfloat16", marks=needs_tvm)]),
+)
 def test_caches_may_have_16_bits(kind: str, dtype: str) -> None:
     counts = [1, 1] if kind == "decode" else [5, 21]
     check(Case(kind=kind, lengths=[5, 21], counts=counts, heads=(2, 6), depth=96, dtype=dtype))

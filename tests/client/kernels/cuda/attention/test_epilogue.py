@@ -27,6 +27,7 @@ from tunehub.tir.guard import GuardError
 from tunehub.tir.nodes import buffer_shapes, main_module, parameters, statements_in, tensor_class
 from tunehub.tir.symbols import instance
 
+from .....sweeps import covering
 from .cases import H200, Case, expected, function_of, placeholders
 from .lockstep import run as run_in_lockstep
 
@@ -116,8 +117,7 @@ def _check(case: Case, behind: Behind, heads: int = 1) -> None:
     assert np.abs(out.astype("float64") - want).max() <= within * np.abs(want).max()
 
 
-@pytest.mark.parametrize("tile", TILES)
-@pytest.mark.parametrize("behind", [half, single, added], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(("tile", "behind"), covering(list(TILES), [half, single, added]))
 def test_every_form_of_the_kernel_computes_what_follows_attention(tile: str, behind: Behind) -> None:
     _check(TILES[tile], behind)
 

@@ -26,6 +26,7 @@ from tunehub.tir.cuda import nvrtc
 from tunehub.tir.guard import check_function
 from tunehub.tir.nodes import main_module
 
+from .....sweeps import covering
 from ..gemm.hopper.bulk_emulator import run_bulk
 from ..low_batch.on_cpu import weights
 from ..low_batch.products import quantised_open_product
@@ -103,8 +104,7 @@ def _assert_right(tile: PackedTile, rows: int, columns: int, depth: int, dtype: 
     assert np.abs(out[0].astype("float32") - expected).max() <= TYPES[dtype] * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize(("dtype", "tile"), covering(list(TYPES), list(TILES)))
 def test_it_is_checked_and_compiled(tile: str, dtype: str) -> None:
     function, original = _made(FORMS[TILES[tile].bits], TILES[tile], 136, 544, dtype)
     check_function(function, original, H200)

@@ -19,6 +19,7 @@ from tunehub.kernels.cuda.low_batch.weights import Format
 from tunehub.kernels.cuda.packed_gemm.source import PackedSource
 from tunehub.kernels.cuda.packed_gemm.tile import PackedTile
 
+from .....sweeps import covering
 from ..low_batch.on_cpu import HEADER, INSTRUCTIONS, run_code
 
 pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
@@ -59,14 +60,10 @@ def _swizzled(rows: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("columns", "depth", "first"), [(64, 256, 0), (200, 288, 128)], ids=["whole", "beyond the end"]
+    ("whole", "parts", "bfloat", "bits"), covering([True, False], [1, 2], [False, True], [4, 8], together=2)
 )
-@pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("bfloat", [False, True], ids=["float16", "bfloat16"])
-@pytest.mark.parametrize("bits", [4, 8])
-def test_sums_are_right(
-    bits: int, bfloat: bool, parts: int, columns: int, depth: int, first: int, tmp_path: Path
-) -> None:
+def test_sums_are_right(bits: int, bfloat: bool, parts: int, whole: bool, tmp_path: Path) -> None:
+    columns, depth, first = (64, 256, 0) if whole else (200, 288, 128)  # beyond the end
     rows, kind = 24, ml_dtypes.bfloat16 if bfloat else np.float16
     tile = PackedTile(groups=(1, 1), rows=rows, columns=64 * parts, stages=2, bits=bits)
     form = Format(bits=bits, group=32, bfloat=bfloat)

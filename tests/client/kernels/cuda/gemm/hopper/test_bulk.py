@@ -28,7 +28,7 @@ from tunehub.tir.cuda.fault import Fault, NotSimulated
 from tunehub.tir.guard import check_function
 from tunehub.tir.nodes import buffer_shapes
 
-from ......sweeps import swept
+from ......sweeps import covering, swept
 from ...scheduled import H200
 from ..half_products import every_other_row, half_product
 from .bulk_emulator import run_bulk
@@ -71,8 +71,7 @@ def _at_most(count: int) -> Callable[[BulkTile, int, GpuDevice], int]:
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("several", [False, True], ids=["a tile each", "several tiles"])
-@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize(("several", "tile"), covering([False, True], list(TILES)))
 def test_results_are_right(tile: str, several: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BulkTile, "started", _at_most(2 if several else 1 << 20))
     _assert_right(SMALL, TILES[tile], seed=len(tile))

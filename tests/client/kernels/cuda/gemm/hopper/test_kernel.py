@@ -25,7 +25,7 @@ from tunehub.tir.cuda.check import fault
 from tunehub.tir.cuda.fault import Fault, NotSimulated
 from tunehub.tir.nodes import buffer_shapes
 
-from ......sweeps import swept
+from ......sweeps import covering, swept
 from ...scheduled import H200
 from ..half_products import half_nhwc_conv, half_product
 from .emulator import run
@@ -56,8 +56,7 @@ def _kernel(mod: Any, tile: WarpgroupTile) -> Any:
 
 
 @pytest.mark.no_cover  # what writes kernels is covered by the check's test
-@pytest.mark.parametrize("tile", TILES)
-@pytest.mark.parametrize("name", swept(["weights as they lie", "bfloat16"], MODULES))
+@pytest.mark.parametrize(("tile", "name"), covering(list(TILES), list(MODULES)))
 def test_results_are_right(name: str, tile: str) -> None:
     _assert_right(MODULES[name], TILES[tile])
 
@@ -73,8 +72,7 @@ def _assert_right(mod: Any, tile: WarpgroupTile) -> None:
     assert np.abs(arrays[-1].astype("float32") - expected).max() <= most * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("tile", TILES)
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize(("tile", "name"), covering(list(TILES), list(MODULES)))
 def test_nothing_is_wrong_with_a_kernel(name: str, tile: str) -> None:
     assert fault(_kernel(MODULES[name], TILES[tile]), H200) is None
 

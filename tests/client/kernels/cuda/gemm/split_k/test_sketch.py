@@ -24,7 +24,7 @@ from tunehub_builder.tuning.search.split_k import SplitKSearch, distance
 from tunehub_builder.tuning.search.strategy import trace_id
 from tunehub_registry.trace_rules import required_features
 
-from ......sweeps import swept
+from ......sweeps import covering, swept
 from ......unoptimised import UNOPTIMISED
 from .products import CASES, TARGET, batched, conv, dense, strided
 
@@ -91,8 +91,7 @@ def test_threads_load_whole_windows() -> None:
             assert image % 9 == 0 and tile.depth % 9 == 0 and tile.block[2] % image == 0
 
 
-@pytest.mark.parametrize("pipelined", [False, True])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("pipelined", "case"), covering([False, True], list(CASES)))
 def test_a_schedule_replays_as_it_was_made(case: str, pipelined: bool) -> None:
     import tvm
 
@@ -191,8 +190,7 @@ def test_tiles_are_among_the_first_candidates_and_more_come_when_they_are_fast()
     assert {trace_id(trace) for trace in first}.isdisjoint(map(trace_id, resumed.propose(trials, 16)))
 
 
-@pytest.mark.parametrize("pipelined", [False, True])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("pipelined", "case"), covering([False, True], list(CASES)))
 def test_machine_code_keeps_sums_in_registers(case: str, pipelined: bool) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     import tvm
