@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 LONGEST = 32  # characters of a label
 _KEPT = 128  # pictures that a registry's next catalogue may have again: drawing one takes a tenth of a second
+_WIDTH = 5.4  # inches: on a narrow screen texts are still to be read
 _SMALL = 9  # of texts, in points
 _BAR, _LEGEND = 0.17, 0.24  # heights of a bar and of a line of the legend, in inches
 _BETWEEN = 0.8  # groups, in bars
-_LEGEND_COLUMNS = 3
+_LEGEND_COLUMNS = 2
 _LOGARITHMIC = 20.0  # times as slow: beyond, other bars would be too short to compare
 # matplotlib writes colours as six hex digits: each of these stands for one of the page's.
 _TEXT, _GRID = "#010101", "#010102"
@@ -52,7 +53,8 @@ class Line:
 
 
 def bars(groups: Sequence[Group], series: Sequence[str], *, title: str) -> str:
-    """Groups of horizontal bars, one bar a series (six at most), as an `<svg>` element that is described by `title`.
+    """Groups of horizontal bars, or of dots on a logarithmic axis, one a series (six at most), as an `<svg>` element
+    that is described by `title`.
 
     The same times give the same bytes, and are drawn once.
     """
@@ -86,7 +88,7 @@ def _picture(height: float, draw: Callable[[Figure], None], title: str) -> str:
     buffer = StringIO()
     with matplotlib.rc_context(_PLAIN), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # glyphs that its font lacks: the browser has others
-        figure = Figure(figsize=(7.4, height))
+        figure = Figure(figsize=(_WIDTH, height))
         FigureCanvasSVG(figure)
         draw(figure)
         figure.savefig(buffer, format="svg", metadata=_NO_METADATA, transparent=True)
@@ -95,7 +97,7 @@ def _picture(height: float, draw: Callable[[Figure], None], title: str) -> str:
 
 def _draw_lines(figure: Figure, lines: Sequence[Line], height: float) -> None:
     below = (0.6 + 0.2 * len(lines)) / height
-    axes = figure.add_axes((0.1, below, 0.86, 1 - below - 0.1 / height))
+    axes = figure.add_axes((0.13, below, 0.82, 1 - below - 0.1 / height))
     for line, colour in zip(lines, _SERIES[1:], strict=False):
         trials = [trial for trial, _ in line.points]
         times = [1e3 * seconds for _, seconds in line.points]
@@ -116,16 +118,24 @@ def _draw_lines(figure: Figure, lines: Sequence[Line], height: float) -> None:
 
 def _draw(figure: Figure, groups: Sequence[Group], series: Sequence[str], height: float) -> None:
     above = _LEGEND * _legend_rows(series)
-    axes = figure.add_axes((0.33, 0.42 / height, 0.64, 1 - (above + 0.47) / height))
+    axes = figure.add_axes((0.37, 0.42 / height, 0.6, 1 - (above + 0.47) / height))
+    drawn = [seconds for group in groups for seconds in group.seconds if seconds]
+    logarithmic = bool(drawn) and max(drawn) > _LOGARITHMIC * min(drawn)  # a bar's length would say nothing there
     for number, name in enumerate(series):
         found = [(place, group.seconds[number]) for place, group in zip(_places(groups), groups, strict=True)]
         times = [1e3 * seconds for _, seconds in found if seconds]
         # Bars of a group lie close together: one that it lacks leaves no gap.
         places = [place[number] for place, seconds in found if seconds]
-        made = axes.barh(places, times, height=0.88, color=_SERIES[number], label=plain(name))
-        axes.bar_label(made, [f"{_number(ms)} ms" for ms in times], padding=3, fontsize=_SMALL, color=_TEXT)
-    drawn = [seconds for group in groups for seconds in group.seconds if seconds]
-    if drawn and max(drawn) > _LOGARITHMIC * min(drawn):
+        if logarithmic:
+            axes.scatter(times, places, s=22, color=_SERIES[number], label=plain(name))
+        else:
+            axes.barh(places, times, height=0.88, color=_SERIES[number], label=plain(name))
+        for ms, place in zip(times, places, strict=True):
+            axes.annotate(
+                f"{_number(ms)} ms", (ms, place), (5, 0), textcoords="offset points", va="center", fontsize=_SMALL,
+                color=_TEXT,
+            )  # fmt: skip
+    if logarithmic:
         axes.set_xscale("log")
         axes.set_xlim(1e3 * min(drawn) / 2, 1e3 * max(drawn) * 6)
     else:

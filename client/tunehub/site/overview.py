@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -17,6 +19,10 @@ MOST_ROWS, MOST_COLUMNS = 60, 12  # of the heat map on the front page
 HOTTEST = 6
 SCALE = (1, 3, 10, 30, 100, 300)  # gains, one of each heat
 Row = TypeVar("Row")
+_GENERATIONS = ("Relax: TVM 0.25 and newer", "Relay: TVM up to 0.19")
+_NEWEST_RELAY = (0, 24)
+_TYPES = ("float32", "float16", "bfloat16", "int8")
+_VARIANT = re.compile(r"_(?:bf16|int8|fp16|half(?P<batch>\d+))$")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,13 +85,33 @@ class TargetRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HeatMap:
-    """Networks by targets, with the entries of each. `more_networks` and `more_targets` did not fit."""
+class HeatRow:
+    """A network in all its types and batches: its page, and the entries of each column."""
 
-    targets: tuple[tuple[str, str], ...]
-    rows: tuple[tuple[NetworkRow, tuple[tuple[Entry, ...], ...]], ...]
+    name: str
+    path: str
+    cells: tuple[tuple[Entry, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeatTable:
+    """Networks by targets and types of numbers. `targets`: path, title, and how many columns each has; `dtypes`: of
+    each column."""
+
+    title: str
+    targets: tuple[tuple[str, str, int], ...]
+    dtypes: tuple[str, ...]
+    rows: tuple[HeatRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeatMap:
+    """A table for Relax, and one for Relay. `more_networks` and `more_targets` did not fit."""
+
+    tables: tuple[HeatTable, ...]
     dtypes: tuple[str, ...]
     releases: tuple[str, ...]
+    networks: int
     more_networks: int
     more_targets: int
     scale: tuple[int, ...] = SCALE
@@ -166,24 +192,84 @@ def target_title(target: TargetDescriptor) -> str:
 
 def heat_map(overview: Overview) -> HeatMap:
     """The networks and targets with the most entries."""
-    rows = overview.network_rows()
-    counts: dict[tuple[str, str], int] = {}
-    for entries in overview.networks.values():
-        for entry in entries:
-            key = (entry.target_path, entry.target)
-            counts[key] = counts.get(key, 0) + 1
-    targets = sorted(counts, key=lambda key: (-counts[key], key))
-    shown, columns = rows[:MOST_ROWS], targets[:MOST_COLUMNS]
-    cells = {row.path: _cells(overview.networks[row.path], columns) for row in shown}
-    visible = [entry.network for found in cells.values() for cell in found for entry in cell]
+    entries = [entry for row in overview.network_rows() for entry in overview.networks[row.path]]
+    counts = Counter((entry.target_path, entry.target) for entry in entries)
+    targets = sorted(counts, key=lambda key: (-counts[key], key))[:MOST_COLUMNS]
+    by_table: dict[str, dict[str, list[Entry]]] = {title: {} for title in _GENERATIONS}
+    for entry in entries:
+        title = _GENERATIONS[_is_relay(entry)]
+        by_table[title].setdefault(base_name(entry.network.name), []).append(entry)
+    tables = [_heat_table(title, rows, targets) for title, rows in by_table.items() if rows]
+    visible = [entry.network for table in tables for row in table.rows for cell in row.cells for entry in cell]
+    shown = sum(len(table.rows) for table in tables)
     return HeatMap(
-        targets=tuple(columns),
-        rows=tuple((row, cells[row.path]) for row in shown),
-        dtypes=tuple(sorted({network.dtype for network in visible})),
+        tables=tuple(tables),
+        dtypes=tuple(sorted({dtype for table in tables for dtype in table.dtypes}, key=_type_order)),
         releases=tuple(release for release in RELEASES if any(release in network.releases for network in visible)),
-        more_networks=len(rows) - len(shown),
-        more_targets=len(targets) - len(columns),
+        networks=shown,
+        more_networks=sum(map(len, by_table.values())) - shown,
+        more_targets=len(counts) - len(targets),
     )
+
+
+def base_name(network: str) -> str:
+    """A network's name without the type and batch that some end in: `bert_base_bf16` is `bert_base`."""
+    return _VARIANT.sub("", network) or network
+
+
+def batch_of(network: str) -> str:
+    """The batch that a network's name ends in: `8` of `bert_half8`; empty for 1 or none."""
+    found = _VARIANT.search(network)
+    batch = found["batch"] if found else None
+    return "" if batch in (None, "1") else str(batch)
+
+
+def column_type(network: TunedNetwork) -> str:
+    """The type of a network: as it is stated, or by its name where records are stated to be for any."""
+    return type_of(network.name, network.dtype)
+
+
+def type_of(network: str, stated: str) -> str:
+    """As :func:`column_type`, of a name and what is stated."""
+    half = _VARIANT.search(network)
+    return "float16" if half and half["batch"] else stated
+
+
+def _is_relay(entry: Entry) -> bool:
+    releases = entry.network.releases
+    return bool(releases) and all(tuple(map(int, each.split("."))) <= _NEWEST_RELAY for each in releases)
+
+
+def _heat_table(title: str, networks: Mapping[str, Sequence[Entry]], targets: Sequence[tuple[str, str]]) -> HeatTable:
+    names = sorted(networks, key=lambda name: (-len({each.target_path for each in networks[name]}), name))[:MOST_ROWS]
+    shown = [entry for name in names for entry in networks[name]]
+    columns = [
+        (path, each)
+        for path, _ in targets
+        for each in sorted(
+            {column_type(entry.network) for entry in shown if entry.target_path == path}, key=_type_order
+        )
+    ]
+    rows = []
+    for name in names:
+        found = sorted(networks[name], key=lambda entry: (int(batch_of(entry.network.name) or 1), entry.network.name))
+        plain_first = min(found, key=lambda entry: (entry.network.name != name, entry.network.path))
+        cells = (
+            tuple(each for each in found if (each.target_path, column_type(each.network)) == column)
+            for column in columns
+        )
+        rows.append(HeatRow(name=name, path=plain_first.network.path, cells=tuple(cells)))
+    widths = Counter(path for path, _ in columns)
+    return HeatTable(
+        title=title,
+        targets=tuple((path, each, widths[path]) for path, each in targets if widths[path]),
+        dtypes=tuple(dtype for _, dtype in columns),
+        rows=tuple(rows),
+    )
+
+
+def _type_order(dtype: str) -> tuple[int, str]:
+    return (_TYPES.index(dtype) if dtype in _TYPES else len(_TYPES), dtype)
 
 
 def type_rows(overview: Overview) -> list[TypeRow]:
@@ -252,10 +338,3 @@ def _network_row(path: str, entries: Sequence[Entry]) -> NetworkRow:
         targets=len({entry.target_path for entry in entries}),
         gain=max(gains, default=None),
     )
-
-
-def _cells(entries: Iterable[Entry], columns: Sequence[tuple[str, str]]) -> tuple[tuple[Entry, ...], ...]:
-    by_target: dict[str, list[Entry]] = {}
-    for entry in entries:
-        by_target.setdefault(entry.target_path, []).append(entry)
-    return tuple(tuple(by_target.get(path, ())) for path, _ in columns)

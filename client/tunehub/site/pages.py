@@ -11,7 +11,7 @@ import jinja2
 from jinja2.bccache import Bucket
 from markupsafe import Markup
 
-from tunehub.site.overview import heat
+from tunehub.site.overview import batch_of, column_type, heat
 from tunehub_registry import __version__
 
 _FOLDER = Path(__file__).parent
@@ -55,6 +55,8 @@ class Pages:
             "times": times,
             "percent": percent,
             "heat": heat,
+            "batch_of": batch_of,
+            "column_type": column_type,
             "drawn": Markup,
         }
         self._environment.globals |= {"version": __version__, **common}

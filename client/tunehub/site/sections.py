@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from tunehub.site.charts import Group, Line, bars, falling
 from tunehub.site.curves import CurveView
 from tunehub.site.data import write_data
+from tunehub.site.machines import machine_views
 from tunehub.site.overview import Entry, NetworkRow, Overview, PackageRow, TargetRow, heat_map, pages, type_rows
 from tunehub.site.pages import Pages
 from tunehub.site.releases import RELEASES
@@ -59,7 +60,12 @@ def write_overviews(out: Pages, overview: Overview, trust: Sequence[RegistryTrus
     out.write("trust.html", "trust.html", registries=trust, attesters=attesters)
     rows = overview.packages[:ROWS]
     facts = {"networks": len(networks), "targets": len(targets)}
-    values = {"heat": heat_map(overview), "types": type_rows(overview), "releases": RELEASES}
+    values = {
+        "heat": heat_map(overview),
+        "machines": machine_views(targets),
+        "types": type_rows(overview),
+        "releases": RELEASES,
+    }
     out.write("front.html", "index.html", overview=overview, rows=rows, facts=facts, **values)
 
 

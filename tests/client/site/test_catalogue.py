@@ -15,10 +15,13 @@ from tunehub.cli.group import cli
 from tunehub.registries.embedded import embedded_registry
 from tunehub.site.charts import Group, bars
 from tunehub.site.folder import replaced_folder
+from tunehub.site.machines import machine_views
 from tunehub.site.names import slug
-from tunehub.site.overview import HOTTEST, heat, pages
+from tunehub.site.overview import HOTTEST, Entry, PackageRow, TargetRow, base_name, batch_of, heat, pages, type_of
 from tunehub.site.releases import releases_of
+from tunehub.site.views import PEERS, EndToEndTimes, PeerTime, TunedNetwork
 from tunehub_registry.printable import plain
+from tunehub_registry.target import TargetDescriptor
 
 from ..conftest import A76, SKYLAKE, ZNVER5, RegistryFolder
 from ..signing import FolderPlace, SigningRegistry
@@ -205,3 +208,36 @@ def test_a_picture_is_well_formed_and_shows_hostile_labels_as_text() -> None:
     assert "</script>" in texts and "$\\frac{a}{b}$" in texts and "\u202e" not in texts
     assert "var(--chart-1)" in svg and not re.search(r"#0101\d\d| id=\"(?!p|m)", svg)
     assert svg == bars(groups, ("default", "tuned"), title=HOSTILE)
+
+
+def test_variants_of_a_network_are_one_row_by_type_and_batch() -> None:
+    names = ("bert_base", "bert_base_bf16", "bert_half8", "bert_half1", "resnet50_fp16", "_bf16", "resnet-50")
+    assert [base_name(name) for name in names] == [
+        "bert_base", "bert_base", "bert", "bert", "resnet50", "_bf16", "resnet-50",
+    ]  # fmt: skip
+    assert [batch_of(name) for name in names] == ["", "", "8", "", "", "", ""]
+    assert type_of("bert_half8", "any") == "float16" and type_of("bert_base_bf16", "bfloat16") == "bfloat16"
+
+
+def test_a_machine_has_its_times_beside_other_runtimes() -> None:
+    graphs, torch = (PeerTime(name=PEERS[key], seconds=s) for key, s in (("tuned_graphs_s", 0.5), ("torch_s", 2.0)))
+    times = EndToEndTimes(
+        network="net", path="network/net", variant="", dtype="float32", default_s=4.0, tuned_s=1.0,
+        peers=(graphs, torch), threads=1, repeats=1, difference=0.0, conditions="", same_class="",
+    )  # fmt: skip
+    target = TargetDescriptor(kind="cuda", arch="sm_90", model="h200", aliases=("NVIDIA H200",))
+    network = TunedNetwork(
+        name="net", path="network/net", dtype="float32", source="", inputs=(), coverage=(), records=1, gain=8.0
+    )
+    entry = Entry(
+        network=network, package="cuda-h200", package_path="p", target="NVIDIA H200", target_path="t", version="1",
+        times=(times,),
+    )  # fmt: skip
+    package = PackageRow(
+        name="cuda-h200", path="p", target=target, target_path="t", registry="embedded", version="1", published="",
+        releases=(), size=1, networks=1, gain=None, yanked=False, successor="", matrix=(),
+    )  # fmt: skip
+    (view,) = machine_views([TargetRow(path="t", target=target, packages=(package,), entries=(entry,))])
+    assert "nvidia h200" in view.words and view.lock == "tunehub lock 'cuda-h200==1'"
+    assert [(each.name, each.share, each.networks) for each in view.beside] == [("PyTorch", 0.25, 1)]
+    assert [(each.seconds, each.others) for each in view.rows] == [(0.5, (2.0,))]
