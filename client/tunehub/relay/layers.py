@@ -20,6 +20,7 @@ from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.tuning_log import auto_scheduler_key, autotvm_key, name_of
 
 if TYPE_CHECKING:
+    from tunehub.relay.ladder import ServedConfig
     from tunehub.relay.types import Config, Expr, Implementation, Input, Op, RelayModule, Result, Workload
     from tunehub.target.types import Target
     from tunehub.tir.types import Attrs, Tensor
@@ -185,6 +186,21 @@ def reports(build: BuildLog, references: bool) -> list[WorkloadReport]:
     ]
 
 
+def _rung(
+    build: BuildLog, workload: Workload, served: ServedConfig | None, *, unasked: bool
+) -> tuple[str, str | None, float | None]:
+    """The rung of what serves ``workload``, whose it is, and the seconds that it took; ``unasked``: TVM chose without
+    asking for it, from records on top of ours."""
+    if workload in build.by_user:
+        return "user", "your own AutoTVM context", float(build.by_user[workload].cost)
+    if build.has_user_records and unasked:
+        return "user", "your own AutoTVM context", None
+    if served is None:
+        return "default", None, None
+    candidate = served.candidate
+    return candidate.rung, candidate.package, None if candidate.rung == "transfer" else candidate.record.mean_s
+
+
 def _report(
     build: BuildLog,
     name: str,
@@ -195,17 +211,9 @@ def _report(
     candidates: Sequence[tuple[Workload, Config]],
 ) -> WorkloadReport:
     served = build.session.served(target, workload)
-    run_s, moved = served.candidate.record.mean_s if served else None, None
-    if workload in build.by_user:
-        rung, package, run_s = "user", "your own AutoTVM context", float(build.by_user[workload].cost)
-    elif build.has_user_records and workload is not None and all(asked[0] != workload for asked in candidates):
-        rung, package, run_s = "user", "your own AutoTVM context", None  # on top of ours: we were not even asked
-    elif served is not None:
-        rung, package = served.candidate.rung, served.candidate.package
-        if rung == "transfer":
-            run_s, moved = None, served
-    else:
-        rung, package = "default", None
+    unasked = workload is not None and all(asked[0] != workload for asked in candidates)
+    rung, package, run_s = _rung(build, workload, served, unasked=unasked)
+    moved = served if rung == "transfer" else None
     measured = _evidence(build, target, workload)
     return WorkloadReport(
         name=name_of(workload) if workload is not None else f"{op} {implementation}",

@@ -284,12 +284,6 @@ class AttentionKernel:
         start = tile * self.t.step + self.key_warp * self.t.keys
         behind = start + self.t.keys > self.end_of(self.row_of_warp)
 
-        def largest(c: PrimExpr) -> Stmt:
-            return store(new, [0], tirx.max(load(new, 0), load(e.acc_s, *e.score_at(h, c))))
-
-        def exchanged(mask: int) -> Stmt:
-            return store(new, [0], tirx.max(load(new, 0), shfl_xor()(load(new, 0), const(mask), result="float32")))
-
         def power(c: PrimExpr) -> Stmt:
             at = e.score_at(h, c)
             value = tirx.exp2(self.exponent(load(e.acc_s, *at), load(weight, 0)))
@@ -302,15 +296,28 @@ class AttentionKernel:
             nest("c", [e.columns], lambda c: self.masked(start, h, c)) if self.pure is None else None,
             when(behind, nest("c", [e.columns], lambda c: self.hidden(start, h, c))) if self.hides else None,
             # Step 2. The new row_max, of all lanes that share the row.
-            store(new, [0], load(self.row_max, h)),
-            nest("c", [e.columns], largest),
-            [exchanged(mask) for mask in e.masks],
+            self.largest(new, h),
             # Step 3. The output and row_sum are rescaled to it.
             store(weight, [0], self.finite(load(new, 0))),
             None if self.single else self.rescaled(h),
             # Step 4. Weights, and their row_sum.
             store(self.row_max, [h], load(new, 0)),
             nest("c", [e.columns], power),
+        )
+
+    def largest(self, new: Buffer, h: PrimExpr) -> Stmt:
+        """Into ``new`` the largest score of a row so far, of all lanes that share it."""
+        from tvm import tirx
+
+        e = self.engine
+
+        def larger(other: PrimExpr) -> Stmt:
+            return store(new, [0], tirx.max(load(new, 0), other))
+
+        return sequence(
+            store(new, [0], load(self.row_max, h)),
+            nest("c", [e.columns], lambda c: larger(load(e.acc_s, *e.score_at(h, c)))),
+            [larger(shfl_xor()(load(new, 0), const(mask), result="float32")) for mask in e.masks],
         )
 
     def masked(self, start: PrimExpr, h: PrimExpr, c: PrimExpr) -> Stmt:

@@ -86,16 +86,11 @@ class Halves:
         k, lane = self.k, self.k.lane
         first = k.key_warp * self.t.keys
 
-        def pack(r: PrimExpr, j: PrimExpr, e: PrimExpr) -> Stmt:
-            at = [r, j * 2 + e // 2, e % 2 * 2]
-            low, high = load(self.acc_s, *at), load(self.acc_s, *at[:2], at[2] + 1)
-            return pack_pair(self.a.dtype)(pointer(self.all_weights, r, e), low, high)
-
         self.all_weights = k.local("pairs", (self.t.rows, 4), "uint32")
 
         def along(j: PrimExpr) -> Stmt:
             return sequence(
-                nest("r e", [self.t.rows, 4], lambda r, e: pack(r, j, e)),
+                nest("r e", [self.t.rows, 4], lambda r, e: self._pack(r, j, e)),
                 nest("n", [self.a.outputs // 16], lambda n: column(j, n)),
             )
 
@@ -111,3 +106,9 @@ class Halves:
             )
 
         return nest("j", [self.t.keys // 16], along)
+
+    def _pack(self, r: PrimExpr, j: PrimExpr, e: PrimExpr) -> Stmt:
+        """Two weights, in half precision, as an operand of a product has them."""
+        at = [r, j * 2 + e // 2, e % 2 * 2]
+        low, high = load(self.acc_s, *at), load(self.acc_s, *at[:2], at[2] + 1)
+        return pack_pair(self.a.dtype)(pointer(self.all_weights, r, e), low, high)

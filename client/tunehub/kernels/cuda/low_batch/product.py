@@ -68,31 +68,35 @@ def find_product(mod: IRModule) -> LowBatchProduct | None:
     schedule = Schedule(mod, debug_mask="none", error_render_level="none")
     reference = schedule.get_sblock(block.name_hint, "main")
     block = schedule.get(reference)
-    factors = _factors(block)
-    if factors is None:
+    factors, result = _factors(block), buffer_of(block.writes[0])
+    if factors is None or not _is_plain(block, factors) or str(buffer_kind(result).dtype) != _ACCUMULATOR:
         return None
-    own = [buffer_of(factor) for factor in factors]
-    result = buffer_of(block.writes[0])
-    if not _is_plain(block, factors) or str(buffer_kind(result).dtype) != _ACCUMULATOR:
-        return None
+    data, weights = (buffer_of(factor) for factor in factors)
     function = mod["main"]
-    given = _same(own[1], parameters(function))
-    made = None if given else quantised(function, own[1])
-    if not _same(own[0], parameters(function)) or not (given or made):
+    given = _same(weights, parameters(function))
+    made = None if given else quantised(function, weights)
+    if not _same(data, parameters(function)) or not (given or made):
         return None
-    columns, depth = (int(extent) for extent in buffer_kind(own[1]).shape)
-    rows = math.prod(int(extent) for extent in buffer_kind(result).shape) // columns
-    kind = format_of(str(buffer_kind(own[1]).dtype)) if made is None else made.format
-    if kind is None or rows > MOST_ROWS or depth % (kind.group or _VECTOR):
+    extents = _extents(result, weights, format_of(str(buffer_kind(weights).dtype)) if made is None else made.format)
+    if extents is None:
         return None
     return LowBatchProduct(
         name=str(block.name_hint),
-        extents=LowBatchExtents(rows=rows, columns=columns, depth=depth, weights=kind),
-        data=own[0],
-        weights=own[1] if made is None else made.weights,
+        extents=extents,
+        data=data,
+        weights=weights if made is None else made.weights,
         scales=None if made is None else made.scales,
         made_by=() if made is None else made.blocks,
     )
+
+
+def _extents(result: Buffer, weights: Buffer, kind: Format | None) -> LowBatchExtents | None:
+    """Of the product with ``weights`` [N, K]; None where the kernels are for fewer rows, or another K."""
+    columns, depth = (int(extent) for extent in buffer_kind(weights).shape)
+    rows = math.prod(int(extent) for extent in buffer_kind(result).shape) // columns
+    if kind is None or rows > MOST_ROWS or depth % (kind.group or _VECTOR):
+        return None
+    return LowBatchExtents(rows=rows, columns=columns, depth=depth, weights=kind)
 
 
 def _factors(block: SBlock) -> tuple[PrimExpr, PrimExpr] | None:
