@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
@@ -16,6 +17,7 @@ from tunehub_builder.networks.network import OPEN, ImportedModel, Network
 from tunehub_builder.networks.precision import is_quantised
 
 Shapes = Mapping[str, tuple[int, ...]]
+_SIZE, _MOST_TRIED = 64, 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +42,29 @@ class OnnxFile:
 
         model = self.onnx_model()
         outputs = tuple(value.name for value in model.graph.output)
-        return ImportedModel(module=to_relax(model, str(self.path)), outputs=outputs)
+        try:
+            return ImportedModel(module=to_relax(model, str(self.path)), outputs=outputs)
+        except OnnxFileError as error:
+            helps = self._sizes_that_help(model)
+            if not helps:
+                raise
+            remedy = f"Fix what is open there: {' '.join(f'--dim {name}={size}' for name, size in helps.items())}, say"
+            raise OnnxFileError(
+                error.path, error.reason, f"{remedy}; or {error.remedy[0].lower()}{error.remedy[1:]}"
+            ) from error
+
+    def _sizes_that_help(self, model: onnx.ModelProto) -> dict[str, int]:
+        """Sizes of open dimensions with which a model can be imported that cannot as it is: of one, or of all."""
+        from tunehub_builder.networks.onnx_import import to_relax
+
+        shapes = [onnx_model.shape_of(value) or () for value in model.graph.input]
+        names = dict.fromkeys(d for shape in shapes for d in shape if isinstance(d, str) and d != "?")
+        for tried in [*([name] for name in names), list(names)] if len(names) <= _MOST_TRIED else [list(names)]:
+            sizes = dict.fromkeys(tried, _SIZE)
+            with contextlib.suppress(OnnxFileError):
+                to_relax(replace(self, sizes={**self.sizes, **sizes}).onnx_model(), str(self.path))
+                return sizes
+        return {}
 
     def as_exported(self) -> onnx.ModelProto:
         """The file's model, its shapes fixed: what other runtimes are given. Raises OnnxFileError."""

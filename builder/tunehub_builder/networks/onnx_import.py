@@ -21,6 +21,7 @@ from tunehub.tir.nodes import shape_of, tensor_type
 from tunehub.tir.symbols import symbol_name, variables_in
 from tunehub_builder.networks.exceptions import OnnxFileError
 from tunehub_builder.networks.onnx_packed import PACKED
+from tunehub_builder.networks.onnx_shape_arithmetic import fold_shapes
 
 REMEDY = (
     "Export with other operators or another opset, simplify the model (for example with onnxsim), "
@@ -35,12 +36,25 @@ def to_relax(model: onnx.ModelProto, source: str) -> tvm.IRModule:
 
     Raises OnnxFileError (`path` = `source`) when the importer does not know an operator or fails on one.
     """
+    try:
+        return _imported(model, source)
+    except OnnxFileError:
+        folded = onnx.ModelProto()
+        folded.CopyFrom(model)
+        if not fold_shapes(folded):
+            raise
+        with contextlib.suppress(OnnxFileError):  # what it says of the file as it is says more
+            return _imported(folded, source)
+        raise
+
+
+def _imported(model: onnx.ModelProto, source: str) -> tvm.IRModule:
     printed = io.StringIO()
     try:
         # The importer warns about names and prints the node it fails on; both belong into our error or nowhere.
         with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
             warnings.simplefilter("ignore")
-            with _known_lengths_of_ranges(), _named_calls(), _packed_weights():
+            with _known_lengths_of_ranges(), _open_sizes_of_images(), _named_calls(), _packed_weights():
                 return _with_tokens(inherited(from_onnx(_with_names(model), keep_params_in_input=False)))
     except Exception as error:  # converters raise whatever they run into
         raise OnnxFileError(source, _reason(error, printed.getvalue(), model), REMEDY) from error
@@ -128,6 +142,31 @@ def _packed_weights() -> Iterator[None]:
         yield
     finally:
         onnx_frontend._get_convert_map = theirs
+
+
+@contextlib.contextmanager
+def _open_sizes_of_images() -> Iterator[None]:
+    """TVM's importer reads the sizes of a Resize as numbers: it gets some, and the open ones are put in their place."""
+    converter: Any = onnx_frontend.Resize
+    theirs = converter._impl_v18
+
+    def ours(builder: Any, inputs: Sequence[Any], attributes: Any, parameters: Any) -> Any:
+        sizes = inputs[3] if len(inputs) > 3 else None
+        if not isinstance(sizes, relax.ShapeExpr) or all(isinstance(each, tvm.tirx.IntImm) for each in sizes):
+            return theirs(builder, inputs, attributes, parameters)
+        numbers = [int(each) if isinstance(each, tvm.tirx.IntImm) else 1 for each in sizes]
+        found = theirs(builder, [*inputs[:3], relax.const(numbers, "int64"), *inputs[4:]], attributes, parameters)
+        if all(isinstance(each, tvm.tirx.IntImm) for each in list(sizes)[2:]):
+            return found
+        if not isinstance(found, relax.Call) or not isinstance(found.args[1], relax.ShapeExpr):
+            raise ValueError("Resize of one axis to an open size")
+        return relax.Call(found.op, [found.args[0], relax.ShapeExpr(list(sizes)[2:])], found.attrs)
+
+    converter._impl_v18 = ours
+    try:
+        yield
+    finally:
+        converter._impl_v18 = theirs
 
 
 def _integer(value: Any) -> int | None:
