@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from tunehub.comparison.protocol import interquartile_range
 from tunehub_builder.gate.networks import NetworkVerdict
-from tunehub_registry.evidence import NetworkEvidence, RecordEvidence
+from tunehub_registry.evidence import JudgedRule, NetworkEvidence, RecordEvidence
 
 
 def speedup(default_s: Sequence[float], run_s: Sequence[float]) -> float | None:
@@ -31,6 +31,7 @@ def timed_evidence(
     tuner: str | UnsetType = UNSET,
     baseline: str | UnsetType = UNSET,
     trials: int | UnsetType = UNSET,
+    rule: JudgedRule | UnsetType = UNSET,
 ) -> RecordEvidence:
     """A line of a package's evidence about samples in seconds, of which there are some; ``difference`` is of outputs.
 
@@ -51,6 +52,7 @@ def timed_evidence(
         tuner=tuner,
         baseline=baseline,
         trials=trials,
+        rule=rule,
     )
 
 

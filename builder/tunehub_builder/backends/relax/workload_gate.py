@@ -6,9 +6,11 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from tunehub.comparison.difference import tolerance
 from tunehub.comparison.protocol import MeasuringPlan
@@ -22,7 +24,7 @@ from tunehub_builder.tuning.runner.pool import Worker
 from tunehub_builder.tuning.runner.workers import worker_pool
 from tunehub_builder.tuning.search.knobs import RULE
 from tunehub_builder.tuning.work_directory import RunFile, TaskEntry, WorkDirectory
-from tunehub_registry.evidence import RecordEvidence
+from tunehub_registry.evidence import JudgedRule, RecordEvidence
 from tunehub_registry.exceptions import TraceError
 from tunehub_registry.trace_rules import validate_trace
 
@@ -34,7 +36,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The gate's decision on one workload: a line of ``verdicts.jsonl``.
 
     ``digest`` names the finalists that it is about, ``winner`` is one of them, with its ``trace`` or ``choice`` of
-    knobs. ``default_s`` and a finalist's ``run_s`` are samples in seconds. ``trials`` is how many were tried.
+    knobs. ``default_s`` and a finalist's ``run_s`` are samples in seconds. ``trials`` is how many were tried. ``rule``
+    is what rules had then, where that was among what was measured.
     """
 
     exact: str
@@ -49,6 +52,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     trace: Any = None
     choice: KnobChoice | None = None
     trials: int | None = None
+    rule: JudgedRule | None = None
 
     @property
     def subject(self) -> str:
@@ -147,7 +151,7 @@ def case_of(entry: Distilled, target: Mapping[str, Any], threads: int, plan: Mea
             own=len(entry.best) if entry.beside_rule else None,
         ),
         request=request,
-        verdict=partial(_verdict, entry, threads),
+        verdict=partial(_verdict, entry, threads, target),
     )
 
 
@@ -206,6 +210,7 @@ def evidence(verdict: Verdict) -> RecordEvidence | None:
         threads=verdict.threads,
         admitted=verdict.admitted,
         reason=verdict.reason,
+        rule=verdict.rule or UNSET,
         **choice,
     )
 
@@ -227,7 +232,7 @@ def _rounds_again(task: TaskEntry) -> bool:
     return roundings_in_a_row(tvm.ir.load_json(task.module)["main"]) > 1
 
 
-def _verdict(entry: Distilled, threads: int, compared: ComparedFinalists) -> Verdict:
+def _verdict(entry: Distilled, threads: int, target: Mapping[str, Any], compared: ComparedFinalists) -> Verdict:
     winner = compared.winner
     best = entry.best[winner] if winner is not None else None
     return Verdict(
@@ -243,4 +248,33 @@ def _verdict(entry: Distilled, threads: int, compared: ComparedFinalists) -> Ver
         trace=best.trace if best is not None else None,
         choice=best.choice if best is not None else None,
         trials=entry.trials,
+        rule=judged_rule(entry, target, compared),
     )
+
+
+def judged_rule(entry: Distilled, target: Mapping[str, Any], compared: ComparedFinalists) -> JudgedRule | None:
+    """What rules have for the workload today, with its time where that was compared: as it is, or as the default knobs
+    of the template that are still its choice. None where nothing was measured of it, or a rule fails."""
+    if not compared.default_s or (entry.preferred is None and not entry.beside_rule):
+        return None
+    import tvm
+
+    from tunehub.compiler.schedule.ladder import Request
+    from tunehub.compiler.schedule.rule_choice import NOTHING, choice_hash, text_hash
+    from tunehub.records.lookup import EmptyLookup
+
+    request = Request(mod=tvm.ir.load_json(entry.task.module), target=tvm.target.Target(target), lookup=EmptyLookup())
+    choice = request.rule_choice
+    if choice is None:
+        return None
+    own_s = compared.finalists[-1].run_s or compared.default_s if entry.beside_rule else ()
+    if entry.preferred is not None and not entry.beside_rule:
+        own = entry.best[entry.preferred].choice
+        is_todays = own is not None and choice.hash == choice_hash(own.template, own.version, own.knobs)
+        own_s = compared.finalists[entry.preferred].run_s if is_todays else ()
+        own_s = compared.default_s if choice.hash == choice_hash(NOTHING) else own_s
+    if not own_s:
+        return None
+    with request.target:
+        text = text_hash(request.by_rule(request.mod["main"]))
+    return JudgedRule(choice=choice.hash, text=text, run_s=median(own_s))

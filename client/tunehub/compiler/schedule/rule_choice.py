@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tunehub.tir.types import IRModule, PrimFunc
 
 _DIGITS = 16
-_NOTHING = "TVM's own"
+NOTHING = "TVM's own"  # what is chosen where no rule promises a gain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,12 +41,12 @@ def cpu_choice(fit: TemplateFit, mod: IRModule, target: Target) -> RuleChoice:
     from tunehub.kernels.cpu import attention  # imported by few functions
 
     if attention.is_attention(mod):
-        return RuleChoice(hash=_hash(attention.NAME))
+        return RuleChoice(hash=choice_hash(attention.NAME))
     match, machine = fit.match, machine_for(target)
     if match is None or cpu.doubt(match, machine) is not None:
-        return RuleChoice(hash=_hash(_NOTHING))
+        return RuleChoice(hash=choice_hash(NOTHING))
     knobs = msgspec.to_builtins(match.template.default_knobs(match.workload, machine))
-    return RuleChoice(hash=_hash(match.template.NAME, match.template.VERSION, knobs))
+    return RuleChoice(hash=choice_hash(match.template.NAME, match.template.VERSION, knobs))
 
 
 def cuda_choice(offers: Sequence[Offer]) -> RuleChoice:
@@ -56,16 +56,17 @@ def cuda_choice(offers: Sequence[Offer]) -> RuleChoice:
 
     offer = likeliest(offers)
     if offer is None or offer.best is None:
-        return RuleChoice(hash=_hash(_NOTHING))
-    chosen = _hash(offer.rule.NAME, offer.rule.VERSION, knobs_of_tile(offer.best.tile))
+        return RuleChoice(hash=choice_hash(NOTHING))
+    chosen = choice_hash(offer.rule.NAME, offer.rule.VERSION, knobs_of_tile(offer.best.tile))
     return RuleChoice(hash=chosen, seconds=offer.best.seconds)
 
 
 def text_hash(function: PrimFunc | None) -> str:
     """Of ``function`` as rules schedule it, whatever its names; None: they leave it to TVM."""
-    return _hash(_NOTHING) if function is None else workload_key(main_module(function))[:_DIGITS]
+    return choice_hash(NOTHING) if function is None else workload_key(main_module(function))[:_DIGITS]
 
 
-def _hash(*said: Any) -> str:
+def choice_hash(*said: Any) -> str:
+    """Of a template's name, its version and its knobs as JSON has them, or of what else a rule has chosen."""
     text = json.dumps(said, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]

@@ -121,6 +121,7 @@ def check_package(path: Path) -> int:
         assert (line.tuner, line.admitted, line.trials) == ("template", True, TRIALS)
         assert line.template == record.template
         assert line.untuned_s and line.untuned_s > 0.9 * line.tuned_s  # the default knobs did not win clearly
+        assert line.rule and line.rule.run_s in (line.untuned_s, line.default_s), "what rules choose today, too"
         assert record.default_s == line.default_s
     return len(records)
 
