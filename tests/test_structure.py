@@ -239,6 +239,13 @@ def test_parameters_of_the_client_say_what_they_are() -> None:
     assert sum(found) <= MOST_ANY * len(found), f"{sum(found)} of {len(found)}"
 
 
+def test_every_folder_of_the_client_is_in_the_architecture() -> None:
+    client = ROOT / "client" / "tunehub"
+    folders = [path.parent for path in client.rglob("*/__init__.py")]
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert [str(each.relative_to(client)) for each in folders if f"{each.name}/`" not in text] == []
+
+
 @pytest.mark.parametrize("floor", ["target", "tir", "graph", "relay"])
 def test_names_of_types_are_explained_and_used(floor: str) -> None:
     types = importlib.import_module(f"tunehub.{floor}.types")
