@@ -148,6 +148,9 @@ _BUCKET = {"s3://tunehub-registry": "reg"}
 SCENES: Mapping[str, Scene] = {
     "README.md": Scene(
         files=lambda folder: model(folder, "batch", 16),
+    ),
+    "docs/install.md": Scene(
+        files=lambda folder: model(folder, "batch", 16),
         prelude="import numpy as np\narray = np.ones((2, 16), 'float32')\n",
     ),
     "docs/compile.md": Scene(files=lambda folder: model(folder, "batch", "sequence", 16), prelude=_MODULE),

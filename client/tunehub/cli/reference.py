@@ -17,7 +17,7 @@ _INTRO = """\
 Made of the commands' own help by `python -m tunehub.cli.reference > docs/reference.md`; a test compares. `--help` of a
 command says the same. Exit codes: 0 done, 1 what was asked for failed, 2 wrong usage. What no option asks for comes
 from the environment: [settings](compile.md#settings). Commands for tuning need the extra `builder`
-([README](../README.md#try-it)).
+([install.md](install.md)).
 
 ## Shell completion
 

@@ -15,7 +15,7 @@ from tunehub_registry.printable import plain
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LONGEST = 32  # characters of a label
+LONGEST = 26  # characters of a label
 _KEPT = 128  # pictures that a registry's next catalogue may have again: drawing one takes a tenth of a second
 _WIDTH = 5.4  # inches: on a narrow screen texts are still to be read
 _SMALL = 9  # of texts, in points
@@ -127,7 +127,7 @@ def _draw(figure: Figure, groups: Sequence[Group], series: Sequence[str], height
         # Bars of a group lie close together: one that it lacks leaves no gap.
         places = [place[number] for place, seconds in found if seconds]
         if logarithmic:
-            axes.scatter(times, places, s=22, color=_SERIES[number], label=plain(name))
+            axes.scatter(times, places, s=22, color=_SERIES[number], edgecolors="none", label=plain(name))
         else:
             axes.barh(places, times, height=0.88, color=_SERIES[number], label=plain(name))
         for ms, place in zip(times, places, strict=True):
