@@ -17,6 +17,7 @@ from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import print_json, say
 from tunehub.exceptions import HubError, TunehubError, UnsupportedTVMError, last_line
 from tunehub.options import Options, read_options
+from tunehub.records.stale_rows import known_stale
 from tunehub.registries.configured import configured_registries
 from tunehub.registries.embedded import EMBEDDED
 from tunehub.registries.failures import plain_age
@@ -30,6 +31,7 @@ State = Literal["ok", "warning", "error"]
 _MARKS = {"ok": ("ok", "green"), "warning": ("!!", "yellow"), "error": ("no", "red")}
 _PROBE_TIMEOUT_S = 120
 _MAX_NAMES = 500  # characters
+_MOST_ROWS = 10  # that are named
 _SIGN = "ask its operator for signatures: `tunehub init` makes a signed registry"
 # What only TVM knows is asked in another process: its thread pool starts when it is asked for its size.
 _PROBE = """
@@ -85,7 +87,8 @@ def examine(options: Options) -> list[Finding]:
     """All findings, in the order in which one would look."""
     findings = [Finding(name="python", state="ok", text=f"{platform.python_version()} ({sys.executable})")]
     findings += _examine_tvm()
-    findings += [_examine_cache(options), *_examine_registries(options), _examine_onnxruntime()]
+    findings += [_examine_cache(options), *_examine_registries(options), *_examine_rows(options)]
+    findings += [_examine_onnxruntime()]
     return findings
 
 
@@ -260,6 +263,20 @@ def _registry_error(error: TunehubError) -> Finding:
     remedy = getattr(error, "remedy", None)
     text = getattr(error, "reason", str(error))
     return Finding(name="registry", state="error", text=text, remedy=remedy)
+
+
+def _examine_rows(options: Options) -> list[Finding]:
+    """The rows of packages that compiles here found to be stale, each package by itself."""
+    stale: dict[str, list[str]] = {}
+    for row in known_stale(options.cache):
+        stale.setdefault(row.package, []).append(f"{row.op} ({row.exact[:8]})")
+    remedy = "its publisher's `tunehub check --again` judges them anew; until then the faster serves by what is known"
+    found = []
+    for package, rows in stale.items():
+        more = f" and {len(rows) - _MOST_ROWS} more" if rows[_MOST_ROWS:] else ""
+        text = f"{package}: {len(rows)} rows were judged beside other rules: {', '.join(rows[:_MOST_ROWS])}{more}"
+        found.append(Finding(name="stale rows", state="warning", text=text, remedy=remedy))
+    return found
 
 
 def _examine_onnxruntime() -> Finding:

@@ -32,6 +32,7 @@ from tunehub.records.layers import (
 )
 from tunehub.records.log_lookup import EmptyLogs, IndexLogs, LogLookup
 from tunehub.records.lookup import EmptyLookup, IndexLookup, RecordLookup
+from tunehub.records.stale_rows import StaleRow, remember_stale
 from tunehub.registries.blob_cache import BlobCache
 from tunehub.registries.configured import configured_registries
 from tunehub.registries.ordered import Registries
@@ -274,7 +275,12 @@ class Hub:
         return (other.kind, other.arch) == (self.host.kind, self.host.arch)
 
     def close(self) -> None:
-        """Close the files of the records. Lookups afterwards find nothing or fail."""
+        """Close the files of the records, and remember which of them were stale. Lookups afterwards find nothing or
+        fail."""
+        found = [(item.package, item.exact, item.op) for item in self._workloads if item.stale is not None]
+        stale = [StaleRow(package=label, exact=key, op=op) for label, key, op in found if label and key]
+        if stale and self.options is not None:
+            remember_stale(self.options.cache, stale)
         for layer in (*getattr(self.lookup, "layers", ()), *getattr(self.logs, "layers", ())):
             if isinstance(layer, IndexLookup | IndexLogs):
                 layer.close()
