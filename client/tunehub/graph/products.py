@@ -32,14 +32,16 @@ from tunehub.kernels.cuda.gemm.hopper.rule import serves
 from tunehub.kernels.cuda.gemm.hopper.tf32 import rounded
 from tunehub.kernels.cuda.low_batch.product import MOST_ROWS, has_low_batch
 from tunehub.kernels.cuda.low_batch.weights import Format, dequantised
-from tunehub.kernels.te.products import NAME, nt_matmul
+from tunehub.kernels.te.products import NAME, nt_matmul, nt_matmuls
 from tunehub.tir.nodes import (
     constant_array,
     is_constant,
     is_given,
+    same_extent,
     shape_of,
     static_shape,
     tensor_type,
+    transposed_matrices,
     transposed_matrix,
 )
 
@@ -114,9 +116,18 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         weight, kernel = self._transposed(call) if made is None else self._untransposed(call), NAME
         if weight is None and self._transposing and own == _SUM:
             weight, kernel = self._rounded_weight(call), ROUNDED
-        if weight is None:
-            return None
-        return self._kernels.call(partial(nt_matmul, name=kernel), call.args[0], weight, name=kernel)
+        if weight is not None:
+            return self._kernels.call(partial(nt_matmul, name=kernel), call.args[0], weight, name=kernel)
+        weights = self._transposed_each(call) if half else None
+        return None if weights is None else self._kernels.call(nt_matmuls, call.args[0], weights, name=NAME)
+
+    def _transposed_each(self, call: Call) -> Expr | None:
+        """The parameter [B, N, K], or part of one, whose matrices' transposes the matrices [B, M, K] are multiplied
+        with, or None."""
+        data, weight = call.args
+        source = transposed_matrices(self, weight)
+        shapes = [shape_of(each) or () for each in (data, source)] if is_given(self, source) else []
+        return source if [len(shape) for shape in shapes] == [3, 3] and same_extent(*(s[0] for s in shapes)) else None
 
     def _transposed(self, call: Call) -> Expr | None:
         """The parameter [N, K], or part of one, whose transpose is the second operand of a matmul, or None."""

@@ -70,9 +70,8 @@ class MixtureOfExperts(nn.Module):  # type: ignore[misc]
 
     def _all(self, rows: Tensor, shares: Tensor, ranks: Tensor) -> Tensor:
         """Every expert of every row."""
-        whole = op.reshape(rows, (1, *rows.shape))
-        gate, up = op.split(self.e1_e3.of_all(whole), 2, axis=-1)
-        each = self.e2.of_all(op.silu(gate) * up)
+        gate, up = op.split(op.permute_dims(self.e1_e3.of_all(rows), [1, 0, 2]), 2, axis=-1)
+        each = self.e2.of_each(op.silu(gate) * up)
         count, chosen = self.experts.count, self.experts.chosen
 
         def summed(each: TETensor, shares: TETensor, ranks: TETensor) -> TETensor:
@@ -121,7 +120,18 @@ class ExpertWeights(nn.Module):  # type: ignore[misc]
         return op.tensor_expr_op(product, NAME, args=[x, number, *weights])
 
     def of_all(self, x: Tensor) -> Tensor:
-        """``[experts, rows, features]`` of ``[1, rows, features]`` or of as many as experts."""
+        """``[rows, experts, features]`` of ``[rows, features]``: one product with the weights of all."""
+        experts, columns, features = self.shape
+        rows = experts * columns
+        if self.kind.bits:
+            words, scales = (op.reshape(each, (rows, each.shape[-1])) for each in (self.q_weight, self.q_scale))
+            weight = dequantized(words, scales, (rows, features), self.kind)
+        else:
+            weight = op.reshape(self.weight, (rows, features))
+        return op.reshape(op.matmul(x, op.permute_dims(weight)), (x.shape[0], experts, columns))
+
+    def of_each(self, x: Tensor) -> Tensor:
+        """``[experts, rows, features]``: of each its own."""
         weight = dequantized(self.q_weight, self.q_scale, self.shape, self.kind) if self.kind.bits else self.weight
         return op.matmul(x, op.permute_dims(weight, [0, 2, 1]))
 

@@ -312,10 +312,10 @@ def bound_value(mutator: Mutator, expression: Expr) -> Expr:
 
 def is_given(mutator: Mutator, expression: Expr | None) -> bool:
     """Whether a variable of Relax, in what ``mutator`` writes, is a parameter of the function, or a part of one that is
-    a tuple: it is known when the function is called."""
+    a tuple, in whatever shape: it is known when the function is called."""
     value = bound_value(mutator, expression)
-    while type(value).__name__ == "TupleGetItem":
-        value = bound_value(mutator, value.tuple_value)
+    while type(value).__name__ == "TupleGetItem" or operator_of(value) == "relax.reshape":
+        value = bound_value(mutator, value.tuple_value if type(value).__name__ == "TupleGetItem" else value.args[0])
     return type(value).__name__ == "Var"
 
 
@@ -370,6 +370,12 @@ def transposed_matrix(graph: Mutator, expression: Expr) -> Expr | None:
     """The matrix that ``expression`` is the transpose of; None where it is of none."""
     value = bound_value(graph, expression)
     return value.args[0] if permuted_axes(value) == [1, 0] else None
+
+
+def transposed_matrices(graph: Mutator, expression: Expr) -> Expr | None:
+    """The tensor [B, N, K] whose matrices' transposes ``expression`` has; None where it is of none."""
+    value = bound_value(graph, expression)
+    return value.args[0] if permuted_axes(value) == [0, 2, 1] else None
 
 
 def same_extent(first: Index, second: Index) -> bool:

@@ -95,6 +95,26 @@ def test_a_transposed_part_of_a_tuple_of_parameters_is_read_as_it_lies() -> None
     np.testing.assert_allclose(found, y[:, :20] @ y[:, 20:].T, rtol=1e-2, atol=1e-2)
 
 
+def test_transposed_matrices_of_a_parameter_and_a_reshaped_one_are_read_as_they_lie() -> None:
+    """As experts have them: each its own matrix, or all in one product."""
+
+    def experts(emit: Any, x: Any, first: Any, second: Any) -> Any:
+        whole = emit(op.permute_dims(emit(op.reshape(first, (3 * 24, 40)))))
+        each = emit(op.permute_dims(emit(op.reshape(emit(op.matmul(x, whole)), (5, 3, 24))), [1, 0, 2]))
+        return op.matmul(each, emit(op.permute_dims(second, [0, 2, 1])))
+
+    mod = _network(experts, (5, 40), (3, 24, 40), (3, 16, 24))
+    assert Counter(_operators(mod)) >= Counter({"relax.call_tir": 2, "relax.permute_dims": 1})
+    assert "relax.matmul" not in _operators(mod)
+    rng = np.random.default_rng(0)
+    x, first, second = (
+        rng.standard_normal(shape).astype("float16") / 4 for shape in ((5, 40), (3, 24, 40), (3, 16, 24))
+    )
+    each = np.einsum("ik,enk->ein", x.astype("float32"), first.astype("float32")).astype("float16")
+    expected = np.einsum("ein,emn->eim", each.astype("float32"), second.astype("float32"))
+    np.testing.assert_allclose(_run(mod, x, first, second), expected, rtol=2e-3, atol=2e-3)
+
+
 def test_what_is_no_transposed_parameter_stays() -> None:
     def activation(emit: Any, x: Any, y: Any) -> Any:
         return op.matmul(x, emit(op.permute_dims(emit(op.nn.relu(y)))))

@@ -26,6 +26,16 @@ def nt_matmul(data: Tensor, weight: Tensor, *, name: str = NAME) -> Tensor:
     return te.compute((*data.shape[:-1], columns), product, name=name)
 
 
+def nt_matmuls(data: Tensor, weights: Tensor) -> Tensor:
+    """``data`` [B, M, K] times the transpose of ``weights`` [B, N, K], in float32."""
+    k = te.reduce_axis((0, weights.shape[2]), name="k")
+
+    def product(b: PrimExpr, i: PrimExpr, j: PrimExpr) -> PrimExpr:
+        return te.sum(data[b, i, k].astype(_SUM) * weights[b, j, k].astype(_SUM), axis=k)
+
+    return te.compute((*data.shape[:2], weights.shape[1]), product, name=NAME)
+
+
 def gated_product(data: Tensor, weight: Tensor) -> Tensor:
     """SiLU(gate) · up, of products with the first and the second half of the rows of ``weight``; rounded once."""
     wide = nt_matmul(data, weight)
