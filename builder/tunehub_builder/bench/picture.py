@@ -13,6 +13,7 @@ from tunehub_builder.exceptions import BenchError
 
 ENDINGS = (".svg", ".png", ".pdf")
 _OURS, _OTHERS = "#1f77b4", "#9aa5b1"
+_WHOLE = 100  # a second, from which on nobody asks for a fraction
 _WIDE = 84  # letters of a line
 _LOGARITHMIC = 20.0  # times as slow: beyond, other bars would be too short to compare
 
@@ -50,7 +51,7 @@ def draw(rows: Sequence[RuntimeRow], path: Path, *, title: str, said: str = "") 
     else:
         axes.barh(places, medians, xerr=late, color=colours, ecolor="#444444", capsize=3)
     for place, (ms, row) in enumerate(zip(medians, timed, strict=True)):  # above the whisker, at the median
-        text = f"{ms:.3g} ms" + ("" if row.per_s is None else f", {row.per_s:.3g} a second")
+        text = f"{ms:.3g} ms" + ("" if row.per_s is None else f", {_count(row.per_s)} a second")
         axes.annotate(text, (ms, place), (4, 5), textcoords="offset points", fontsize="small")
     axes.set_yticks(places, labels)
     axes.set_ylim(len(timed) - 0.4, -0.8)
@@ -66,6 +67,11 @@ def draw(rows: Sequence[RuntimeRow], path: Path, *, title: str, said: str = "") 
         create_file(path, lambda temporary: figure.savefig(temporary, format=form, metadata=metadata, dpi=144))
 
 
+def _count(per_s: float) -> str:
+    return f"{per_s:,.0f}" if per_s >= _WHOLE else f"{per_s:.3g}"
+
+
 def _label(row: RuntimeRow) -> str:
-    parts = [row.name, row.version, None if row.batch is None else f"batch {row.batch}"]
+    version = f"TVM {row.version}" if row.version and row.name in (OURS, "default") else row.version
+    parts = [row.name, version, None if row.batch is None else f"batch {row.batch}"]
     return " ".join(filter(None, parts)) + (" (differs)" if row.error is not None else "")

@@ -30,7 +30,7 @@ def test_bars_have_names_and_times_as_text(tmp_path: Path) -> None:
     root = ElementTree.fromstring(drawn(tmp_path / "bench.svg"))
     words = {"".join(each.itertext()).strip() for each in root.iter("{http://www.w3.org/2000/svg}text")}
     text = " ".join(words)
-    assert {"tunehub 1", "default 1", "wrong (differs)", "1 ms", "200 ms", "3 ms"} <= words
+    assert {"tunehub TVM 1", "default TVM 1", "wrong (differs)", "1 ms", "200 ms", "3 ms"} <= words
     assert "model.onnx" in text and "x [1, 8]; llvm-acme, 2 threads; 2026-11-28" in text
     assert not any("dead" in word for word in words)
 
