@@ -6,7 +6,8 @@ weight is read from memory as it lies, and becomes a number in registers.
 
 Threads share rows of weights; a block of ``_ROWS`` of these is multiplied with as many rows of activations at a time.
 With one row of activations, rows of weights are read one after the other: of several at once, memory gives half as much
-(Zen 4), and a sixth unless the next ones are asked for ahead. Of many rows, see
+(Zen 4), and a sixth unless the next ones are asked for ahead. In pairs of bfloat16 they are for more rows, too, whose
+activations the first cache holds: computing takes no longer. Of many rows, see
 :mod:`tunehub.kernels.cpu.packed_panels`.
 """
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, Index, PrimExpr, PrimFunc, Stmt, Tensor
 
 _ROWS = 4  # of weights, and of activations, whose sums are kept in registers
+_ACTIVATIONS = 1 << 13  # numbers of 16 bits that the first cache holds beside weights
 _CHAINS = 4  # sums of a row that do not wait for each other
 _TOGETHER = 8  # blocks of rows of weights that are multiplied with a block of activations, one after the other
 _LOW_BITS = 0x0F0F0F0F
@@ -114,6 +116,7 @@ class _ProductWriter:
     PAIRS: type[PanelProducts[Any]] = PairPanels
     TILES: type[PanelProducts[Any]] = TilePanels
     PRAGMAS: ClassVar[dict[str, object]] = {}  # of the loop over few rows
+    ROW_BY_ROW: ClassVar = False
     activations: Floats | Integers | Pairs
 
     def __init__(self, product: PackedProduct, function: PrimFunc) -> None:
@@ -121,6 +124,12 @@ class _ProductWriter:
         self.data, *self.weights, self.result = parameters(function)
         self.vectors, self.rows = Vectors(product.lanes), in_buffer(self.data)
         self.activations = self.ACTIVATIONS(product, self.data, self.rows, self.root)
+
+    @property
+    def _row_by_row(self) -> bool:
+        """Whether rows of weights are read one after the other, as memory has them, for several of activations, too:
+        these are in the first cache then."""
+        return self.ROW_BY_ROW and 2 * _ROWS * self.product.depth <= _ACTIVATIONS
 
     def body(self) -> Stmt:
         """All of them, by panels of weights where rows are many."""
@@ -164,12 +173,16 @@ class _ProductWriter:
         def part(at: PrimExpr) -> Stmt:
             if self.rows.are_one:
                 return tiles(at, const(0), 1)
-            whole = tirx.floordiv(self.rows.count, _ROWS)
-            rest = tirx.floormod(self.rows.count, _ROWS)
-            return sequence(
-                serial("rows", whole, lambda row: tiles(at, row * _ROWS, _ROWS)),
-                serial("rest", rest, lambda row: tiles(at, whole * _ROWS + row, 1)),
-            )
+            begin, left, statements = const(0), self.rows.count, []
+            for wide in (*((2 * _ROWS,) if self._row_by_row else ()), _ROWS, 1):
+
+                def some(row: PrimExpr, first: PrimExpr = begin, wide: int = wide) -> Stmt:
+                    return tiles(at, first + row * wide, wide)
+
+                count = tirx.floordiv(left, wide)
+                statements.append(serial("rest" if wide == 1 else "rows", count, some))
+                begin, left = begin + count * wide, tirx.floormod(left, wide)
+            return sequence(statements)
 
         return loop("part", self.product.rows // together, part, PARALLEL, annotations=self.PRAGMAS)
 
@@ -178,11 +191,19 @@ class _ProductWriter:
         sums = {(m, n): self.vectors.buffer(f"sum_{m}_{n}") for m in range(wide) for n in range(height)}
         tile = _ProductTile(first=first, row=row, sums=sums)
 
-        def chunk(at: PrimExpr) -> Stmt:
-            return sequence(self._ahead(first, height, at), self._chunk(tile, at))
+        parts, ahead = [tile], height
+        if self._row_by_row and height > 1:
+            of_rows = [{(m, 0): sums[m, n] for m in range(wide)} for n in range(height)]
+            parts = [_ProductTile(first=first + n, row=row, sums=each, own=tile.own) for n, each in enumerate(of_rows)]
+            ahead = 1
 
-        body = serial("chunk", self.product.chunks, chunk)
-        statements = [*self.vectors.clear(list(sums.values())), body, *self._results(tile)]
+        def steps(part: _ProductTile) -> Stmt:
+            def step(at: PrimExpr) -> Stmt:
+                return sequence(self._ahead(part.first, ahead, at) if height > 1 else None, self._chunk(part, at))
+
+            return serial("chunk", self.product.chunks, step)
+
+        statements = [*self.vectors.clear(list(sums.values())), *map(steps, parts), *self._results(tile)]
         return block_of(self.root, sequence(statements), "products", [*sums.values(), *tile.own.values()])
 
     def _results(self, tile: _ProductTile) -> list[Stmt]:
@@ -206,11 +227,9 @@ class _ProductWriter:
         return statements
 
     def _ahead(self, first: PrimExpr, height: int, chunk: PrimExpr) -> list[Stmt]:
-        """Ask for this chunk of the next rows, where several are read at a time."""
+        """Ask for this chunk of the next rows."""
         from tvm import tirx
 
-        if height == 1:
-            return []
         next_, weights = tirx.min(first + height, const(self.product.rows - height)), self.weights[0]
         count = self.product.lanes * (self.product.in_word if self.product.plain else 1)
         line = min(count, line_of(weights))
@@ -306,6 +325,7 @@ class _PairProducts(_ProductWriter):
 
     ACTIVATIONS = Pairs
     PAIRS = PlainPairs
+    ROW_BY_ROW = True
     PRAGMAS: ClassVar = {"pragma_import_llvm": pairs.IMPORTED}
     activations: Pairs
 
