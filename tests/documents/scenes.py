@@ -173,6 +173,7 @@ SCENES: Mapping[str, Scene] = {
             r"tunehub lock (--upgrade|'llvm-znver5>=|llvm-znver6)": "versions to come: tests/client/cli/test_lock.py",
             r"tunehub sync|executable = tunehub.compile\(mod, target, lock": "of the lock before",
             r"tunehub list --json": "a pipe into jq",
+            r"tunehub lock --check": "of the lock before: tests/client/cli/test_lock.py",
         },
     ),
     "docs/publish.md": Scene(files=lambda folder: registry(folder), swapped=_BUCKET, left_out={

@@ -29,6 +29,8 @@ tunehub compile Llama-3.2-1B/ --quantization q4f16_1 -o llama.so
 tunehub delegate s3://bucket/hub alice --key alice.pub --names 'llvm-znver*' --targets-key targets --online-key online
 tunehub demo --network squeezenet
 tunehub deprecate s3://bucket/hub llvm-znver5==0.1.0 --successor 'llvm-znver5>=0.2' --reason 'made for TVM 0.25'
+tunehub diff llvm-znver5==0.3.0 llvm-znver5==0.4.0
+tunehub diff old.lock tunehub.lock --json
 tunehub distill work/resnet -o records.jsonl
 tunehub doctor
 tunehub explain model.onnx --target llvm-znver5 --misses misses.jsonl
@@ -49,6 +51,7 @@ tunehub list llvm
 tunehub lock
 tunehub lock llvm-znver5 'cuda-h200>=0.9' --upgrade llvm-znver5
 tunehub lock 'llvm-znver5, attested>=2'
+tunehub lock --check
 tunehub mirror https://example.com/hub s3://bucket/hub
 tunehub networks
 tunehub pack work/resnet --version 0.1.0
@@ -72,6 +75,8 @@ tunehub show llvm-znver5==0.1.0
 tunehub submit work/resnet --version 0.1.0 --sign-off 'Ada Byron <ada@example.org>'
 tunehub sync --frozen
 tunehub timestamp s3://bucket/hub --online-key env:ONLINE_PEM --root root.json
+tunehub tree
+tunehub tree llvm-znver5 --lock tunehub.lock
 tunehub trust add https://example.com/hub root.json
 tunehub trust attester add lab.key.pub
 tunehub trust attester ls

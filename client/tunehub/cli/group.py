@@ -26,6 +26,7 @@ COMMANDS = {
     "delegate": "tunehub.cli.delegations:delegate",
     "demo": "tunehub.cli.demo:demo",
     "deprecate": "tunehub.cli.publish:deprecate",
+    "diff": "tunehub.cli.diff:diff",
     "doctor": "tunehub.cli.doctor:doctor",
     "explain": "tunehub.cli.explain:explain",
     "export": "tunehub.cli.export:export",
@@ -45,6 +46,7 @@ COMMANDS = {
     "show": "tunehub.cli.listing:show",
     "sync": "tunehub.cli.sync:sync",
     "timestamp": "tunehub.cli.timestamp:timestamp",
+    "tree": "tunehub.cli.tree:tree",
     "trust": "tunehub.cli.trust:trust",
     "undeprecate": "tunehub.cli.publish:undeprecate",
     "unyank": "tunehub.cli.publish:unyank",
@@ -56,8 +58,8 @@ BUILDER_COMMANDS = (
 )  # fmt: skip
 GROUPS = {
     "Use": (
-        "bench", "cache", "calibrate", "compile", "demo", "doctor", "explain", "export", "fetch", "generate", "inspect",
-        "list", "lock", "resolve", "run", "show", "sync",
+        "bench", "cache", "calibrate", "compile", "demo", "diff", "doctor", "explain", "export", "fetch", "generate",
+        "inspect", "list", "lock", "resolve", "run", "show", "sync", "tree",
     ),
     "Tune": ("check", "distill", "import", "networks", "pack", "rebuild", "replay", "rows", "tune"),
     "Publish": (

@@ -43,6 +43,7 @@ _MAX_PRESIGN_S = 7 * 24 * 3600  # S3's own limit
               "the lock file, or the installed one).")  # fmt: skip
 @click.option("--presign", type=click.IntRange(1, _MAX_PRESIGN_S), metavar="SECONDS", help="Write URLs that need no "
               "credentials for so long (packages in S3): the lock file is then a secret.")  # fmt: skip
+@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if the file would change.")
 @json_option
 def lock(
     wanted: Sequence[str],
@@ -52,6 +53,7 @@ def lock(
     registry: Sequence[str],
     tvm: Sequence[str],
     presign: int | None,
+    check: bool,
     as_json: bool,
 ) -> None:
     """Write a lock file: the packages that this project compiles with, by SHA-256.
@@ -77,6 +79,10 @@ def lock(
     except RegistryError as error:
         raise click.ClickException(str(error)) from None
     locker.notes += _deprecated_since(before, after, options)
+    if check:
+        changed = data is not None and (not path.exists() or path.read_bytes() != data)
+        _report(path, before, after, locker, written=changed, as_json=as_json, check=True)
+        sys.exit(1 if locker.holes or changed else 0)
     written = data is not None and _write(path, data)
     _report(path, before, after, locker, written=written, as_json=as_json)
     sys.exit(1 if locker.holes else 0)
@@ -144,7 +150,16 @@ def _write(path: Path, data: bytes) -> bool:
     return True
 
 
-def _report(path: Path, before: Lock | None, after: Lock, locker: Locker, *, written: bool, as_json: bool) -> None:
+def _report(
+    path: Path,
+    before: Lock | None,
+    after: Lock,
+    locker: Locker,
+    *,
+    written: bool,
+    as_json: bool,
+    check: bool = False,
+) -> None:
     changes = () if locker.holes else compare_locks(before, after)
     expiries = [item.url_expires for item in after.packages if item.url_expires is not None]
     until = min(expiries).isoformat() if expiries else None
@@ -153,14 +168,15 @@ def _report(path: Path, before: Lock | None, after: Lock, locker: Locker, *, wri
     for note in dict.fromkeys(locker.notes):
         say(f"Note: {note}", err=True)
     if as_json:
-        print_json(_as_json(path, after, locker, changes, written, until))
+        print_json({**_as_json(path, after, locker, changes, written and not check, until), "would_change": written})
         return
     places = {item.name: item.registry for item in after.packages}
     for change in changes:
         say(f"{change} ({places.get(change.name, 'no longer needed')})")
     if not locker.holes:
         count = f"{len(after.packages)} package{'' if len(after.packages) == 1 else 's'}"
-        say(f"{path}: {count}{'' if written else ', nothing changed'}")
+        would = " would be pinned (--check writes nothing)" if check and written else ""
+        say(f"{path}: {count}{would}{'' if written else ', nothing changed'}")
     if until is not None and not locker.holes:
         say(f"presigned URLs, which are secrets, are valid until {until}")
 

@@ -22,10 +22,11 @@ import pytest
 
 from tunehub.registries.trust_store import TrustStore
 from tunehub.target.descriptors import descriptor_of
+from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, encode_evidence
 from tunehub_registry.index import RecordSetSummary, encode_index
 from tunehub_registry.lock import Lock, LockedPackage, parse_lock
 
-from ..conftest import A76, SKYLAKE, ZNVER5, RegistryFolder, lines, make_record
+from ..conftest import A76, SKYLAKE, ZNVER5, RegistryFolder, key, lines, make_record
 from ..registries.lock_files import open_quietly, pin_of, serves, write_lock, yank
 from ..signing import BucketPlace, SigningRegistry
 
@@ -210,6 +211,68 @@ def test_a_lock_holds_what_serves_behind_the_nearest_package_too(
     assert pins("one.lock") == ["llvm-znver5 0.1.0"]
     assert run("lock", target, "-o", "one.lock", *arguments).code == 0  # the hole of an older lock is filled
     assert pins("one.lock") == ["llvm-skylake 0.2.0", "llvm-znver5 0.1.0"]
+
+
+def test_a_check_writes_nothing_and_says_by_its_exit_code_whether_the_file_would_change(
+    run: Any, registry: RegistryFolder
+) -> None:
+    registry.publish(version="0.1.0")
+    arguments = ("--registry", registry.root)
+    missing = run("lock", "llvm-znver5", "--check", *TVM, *arguments)
+    assert missing.code == 1 and not Path("tunehub.lock").exists()
+    assert "would be pinned (--check writes nothing)" in missing.out
+    assert run("lock", "llvm-znver5", *TVM, *arguments).code == 0
+    before = Path("tunehub.lock").read_bytes()
+    registry.publish(version="0.2.0")
+    assert run("lock", "--check", *arguments).code == 0
+    changed = run("lock", "--check", "--upgrade-all", "--json", *arguments)
+    assert (changed.code, changed.json["would_change"], changed.json["written"]) == (1, True, False)
+    assert Path("tunehub.lock").read_bytes() == before
+
+
+def test_the_tree_shows_what_a_compile_looks_through_and_what_asked_for_it(run: Any, registry: RegistryFolder) -> None:
+    target = descriptor_of("llvm-znver5")
+    registry.publish(target)
+    registry.publish(SKYLAKE)
+    arguments = ("--registry", registry.root)
+    free = run("tree", "llvm-znver5", "--json", *arguments).json
+    assert [each["name"] for each in free["targets"][0]["packages"]] == ["llvm-znver5", "llvm-skylake"]
+    assert run("lock", "llvm-znver5>=0.1", *TVM, *arguments).code == 0
+    locked = run("tree", "llvm-znver5", "--json").json
+    (package,) = locked["targets"][0]["packages"]
+    assert (package["requires"], package["registry"]) == (">=0.1", str(registry.root))
+    shown = run("tree", "llvm-znver5").out
+    assert shown.startswith("tunehub.lock: TVM 0.27.0\nllvm-znver5\n└── llvm-znver5 0.1.0 (")
+    assert package["sha256"] in shown
+
+
+def test_a_diff_says_what_gets_faster_slower_and_lost(run: Any, registry: RegistryFolder) -> None:
+    def evidence(tuned_s: float, *numbers: int) -> str:
+        lines_ = [RecordEvidence(exact=key(number), default_s=1.0, tuned_s=tuned_s * number, speedup=2.0, repeats=3,
+                  spread=0.0, output_max_rel_diff=0.0, threads=2, admitted=True) for number in numbers]  # fmt: skip
+        network = NetworkEvidence(
+            network="net", default_s=1.0, tuned_s=tuned_s, repeats=3, threads=2, output_max_rel_diff=0.0
+        )
+        return b"".join(map(encode_evidence, [*lines_, network])).decode()
+
+    old = registry.publish(version="0.1.0", evidence=evidence(0.1, 1, 2))
+    registry.publish(version="0.2.0", evidence=evidence(0.08, 1, 3))
+    arguments = ("--registry", registry.root)
+    found = run("diff", "llvm-znver5==0.1.0", "llvm-znver5==0.2.0", "--json", *arguments).json["packages"][0]
+    assert [(row["name"], row["change"]) for row in found["networks"]] == [("net", "faster")]
+    assert {row["name"]: row["change"] for row in found["workloads"]} == {
+        key(1): "faster", key(2): "lost", key(3): "new",
+    }  # fmt: skip
+    assert next(row["op"] for row in found["workloads"] if row["name"] == key(1)) == "matmul1"
+    shown = run("diff", old, "llvm-znver5==0.2.0", *arguments)
+    assert shown.code == 0 and "networks: 1 faster" in shown.out and "without it 1000 ms" in shown.out
+    for version in ("0.1.0", "0.2.0"):
+        assert run("lock", f"llvm-znver5=={version}", *TVM, "-o", f"{version}.lock", *arguments).code == 0
+    locks = run("diff", "0.1.0.lock", "0.2.0.lock", "--json").json["packages"]
+    assert [(each["old"], each["new"]) for each in locks] == [("llvm-znver5 0.1.0", "llvm-znver5 0.2.0")]
+    assert locks[0]["workloads"] == found["workloads"]
+    assert run("diff", "0.1.0.lock", "0.1.0.lock").out == "the same packages\n"
+    assert run("diff", "0.1.0.lock", old).code == 2
 
 
 def test_several_versions_of_tvm(run: Any, registry: RegistryFolder) -> None:
@@ -561,8 +624,8 @@ def test_a_registry_in_a_bucket_and_its_loss(
     assert (pin.registry, pin.url) == (address, s3_credentials.address("lock-loss/packages/llvm-znver5-0.1.0.tunepkg"))
     client = s3_credentials.client()
     index = json.loads((registry.root / "index.json").read_text())
-    for key in ("index.json", f"packages/shards/{index['names']['llvm-znver5']['shard']}.json"):
-        client.delete_object(Bucket="private", Key=f"lock-loss/{key}")
+    for name in ("index.json", f"packages/shards/{index['names']['llvm-znver5']['shard']}.json"):
+        client.delete_object(Bucket="private", Key=f"lock-loss/{name}")
     refused = run("sync", "--frozen")  # a server that only the lock file names gets no signature
     assert (refused.code, "403" in refused.err) == (1, True)
     assert "only a lock file names this server, name it by a registry in TUNEHUB_REGISTRY or" in refused.err
