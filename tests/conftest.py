@@ -83,14 +83,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def _forked_workers(request: pytest.FixtureRequest) -> Iterator[None]:
     """Where TVM compiles, worker processes are forks of one that has imported it."""
-    if request.node.get_closest_marker("slow") is None:
+    slow, legacy = (request.node.get_closest_marker(tier) is not None for tier in ("slow", "legacy"))
+    if not (slow or legacy):
         yield
         return
     pytest.importorskip("tvm")
     from .forked_workers import forked_workers
     from .written_once import cache_kernels_written_once
 
-    cache_kernels_written_once()
+    if slow:
+        cache_kernels_written_once()
     with forked_workers():
         yield
 

@@ -22,6 +22,8 @@ _IMPORTS = (
     "tvm", "tvm.relax", "tvm.s_tir.meta_schedule", "tunehub.compiler.verify.session",
     "tunehub.compiler.measure.session", "tunehub.compiler.pipeline", "tunehub.compiler.hub",
     "tunehub_builder.bench.comparison", "tunehub_builder.fleet.worker", "tunehub_builder.tuning.runner.knob_worker",
+    "tunehub_builder.backends.relay.autotvm_session", "tunehub_builder.backends.relay.gpu_session",
+    "tunehub_builder.backends.relay.workload_worker", "tunehub_builder.backends.relay.network_worker",
 )  # fmt: skip
 _START_S = 120.0
 _AS_EVER = (sys.executable, process._BOOT)

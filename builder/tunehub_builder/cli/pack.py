@@ -50,19 +50,22 @@ def pack(
     So it may with --judged FILE, which `tunehub check --again PACKAGE` wrote: records that lost go by themselves, what
     was measured of the others is their evidence.
     """
-    from tunehub_builder.gate.again import read_judged
     from tunehub_builder.packing.left_out import read_left_out
     from tunehub_builder.packing.network_evidence import read_network_evidence
     from tunehub_builder.packing.pack import pack_directory
     from tunehub_builder.packing.publish import publish_locally
     from tunehub_builder.tuning.work_directory import WorkDirectory
 
+    again = None
     with errors(), WorkDirectory(directory).locked() if directory else nullcontext() as work:
+        if judged:
+            from tunehub_builder.gate.again import read_judged  # not of TVM up to 0.19
+
+            again = read_judged(judged)
         networks_measured = read_network_evidence(measured) if measured else ()
         built = pack_directory(
             work, version, name=name, measured=networks_measured, base=base, profile=profile, license=license,
-            base_license=base_license, without=read_left_out(without),
-            again=read_judged(judged) if judged else None,
+            base_license=base_license, without=read_left_out(without), again=again,
         )  # fmt: skip
         path = publish_locally(built, output, index)
     stated = built.manifest.license
