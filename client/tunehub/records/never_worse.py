@@ -74,7 +74,7 @@ def against_judged(judged: RecordEvidence, choice: str, promised_s: float | None
     (its hash) now: the faster serves, by what is known.
 
     Of the same choice that is what was measured. Of another one it is what it promises, which needs the margin of a
-    guess against a measurement; a record that was no faster than the rules of its day gives way to those of today.
+    guess against a measurement; a record that was slower than the rules of its day gives way to those of today.
     """
     rule_s = judged.without_s
     if rule_s is None or not judged.rule:
@@ -83,7 +83,9 @@ def against_judged(judged: RecordEvidence, choice: str, promised_s: float | None
         return None if judged.tuned_s <= rule_s else f"{_took(judged.tuned_s, rule_s)} without it"
     if promised_s is not None and GUESS_MARGIN * promised_s <= judged.tuned_s:
         return f"it took {microseconds(judged.tuned_s)} µs, and rules now promise {microseconds(promised_s)} µs"
-    return None if judged.tuned_s < rule_s else f"{_took(judged.tuned_s, rule_s)} by the rules of its day, now replaced"
+    return (
+        None if judged.tuned_s <= rule_s else f"{_took(judged.tuned_s, rule_s)} by the rules of its day, now replaced"
+    )
 
 
 def stale_text(judged: RecordEvidence, choice: str, promised_s: float | None) -> str | None:
