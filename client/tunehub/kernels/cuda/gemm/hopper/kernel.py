@@ -287,26 +287,11 @@ class _KernelWriter:
         for step in range(min(ahead, self.steps)):
             start += [*self._load_stage(const(step), step), cp_async_commit()()]
         start += [cp_async_commit()() for _ in range(ahead - self.steps)]
-
-        # Step 3. Mainloop: wait for a stage, multiply it, and start the copies of one that nobody reads any more.
-        def iteration(step: PrimExpr) -> Stmt:
-            later = step + ahead
-            copies = self._load_stage(later, later % self.tile.stages)
-            return sequence(
-                [
-                    *([] if self.product.dtype != "float32" else self._round_stage(step % self.tile.stages, ahead - 1)),
-                    cp_async_wait_and_sync(ahead - 1)(),
-                    self._mma(step % self.tile.stages),
-                    *([when(later < self.steps, sequence(copies))] if self.steps > ahead else []),
-                    cp_async_commit()(),
-                    wgmma_wait(1)(),
-                ]
-            )
-
-        # Step 4. Epilogue: accumulators into shared memory, and from there to what follows.
         body = [
             *start,
-            loop("i", self.steps, iteration),
+            # Step 3. Mainloop.
+            loop("i", self.steps, partial(self._iteration, ahead=ahead)),
+            # Step 4. Epilogue: accumulators into shared memory, and from there to what follows.
             wgmma_finish(self.count)(address(self.accumulators, const(0))),
             barrier("shared.dyn"),
             *self._accumulators_to_shared(),
@@ -316,6 +301,21 @@ class _KernelWriter:
             return self._over_rows(sequence(body), self.open_rows)
         blocks = self.grid_rows * self.grid_columns * self.tile.cluster
         return self._grid(sequence(body), (self.batch, self.batch_extent), (self.whole, blocks))
+
+    def _iteration(self, step: PrimExpr, ahead: int) -> Stmt:
+        """Wait for a stage, multiply it, and start the copies of one that nobody reads any more, ``ahead`` of it."""
+        later = step + ahead
+        copies = self._load_stage(later, later % self.tile.stages)
+        return sequence(
+            [
+                *([] if self.product.dtype != "float32" else self._round_stage(step % self.tile.stages, ahead - 1)),
+                cp_async_wait_and_sync(ahead - 1)(),
+                self._mma(step % self.tile.stages),
+                *([when(later < self.steps, sequence(copies))] if self.steps > ahead else []),
+                cp_async_commit()(),
+                wgmma_wait(1)(),
+            ]
+        )
 
     def _over_rows(self, body: Callable[[PrimExpr], Stmt], rows: OpenRows) -> Stmt:
         """The blocks of one column after the other, as for known extents, without a division by what is not known."""
