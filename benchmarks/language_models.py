@@ -13,8 +13,11 @@ float32 of the same weights.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from benchmarks.shared.bandwidth import read_bandwidth
 from benchmarks.shared.table import Row
 from tunehub.models.config import ModelConfig
 from tunehub.target.host import physical_cores
+from tunehub.target.nvidia import find_gpus
 from tunehub_builder.bench.language_models.case import LanguageCase
 from tunehub_builder.bench.language_models.measuring import (
     Asked,
@@ -34,6 +38,7 @@ from tunehub_builder.bench.language_models.measuring import (
 )
 from tunehub_builder.bench.language_models.runtimes import OURS, RUNTIMES
 from tunehub_builder.networks import language_models
+from tunehub_builder.tuning.target import tvm_versions
 
 MODELS: Mapping[str, ModelConfig] = {
     **language_models.MODELS,
@@ -140,6 +145,7 @@ def run(
             log = _FigureLog(out, {"model": model, "quantization": quantization, "device": device, "layers": layers})
             chosen, profiled = [*ours, *against], log.kernels if profile else None
             count = threads or physical_cores()
+            log.machine()
             log.bandwidth("before", count)
             found = compare_language(
                 case, chosen, asked, threads=count, pythons=pythons, told=log.row, profiled=profiled
@@ -168,6 +174,15 @@ class _FigureLog:
 
     def __init__(self, path: Path | None, about: Mapping[str, Any]) -> None:
         self._path, self._about = path, about
+
+    def machine(self) -> None:
+        """The GPU, and what measures it: evidence states that."""
+        gpus = find_gpus() if self._about["device"] == "cuda" else ()
+        if gpus:
+            torch = {"torch": version("torch")} if find_spec("torch") is not None else {}
+            self._line(
+                machine={**gpus[0].facts(), "date": time.strftime("%Y-%m-%d"), "tvm": tvm_versions()[0], **torch}
+            )
 
     def row(self, row: LanguageRow) -> None:
         """A figure."""

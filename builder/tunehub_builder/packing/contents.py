@@ -42,9 +42,10 @@ def sorted_networks(run: RunFile) -> tuple[NetworkEntry, ...]:
 
 
 def measured_with(run: RunFile, measured: Iterable[NetworkEvidence]) -> list[NetworkEvidence]:
-    """The times of networks that were tuned in a run."""
+    """The times of networks that were tuned in a run. What is behind a network's name in parentheses, as the length of
+    a prompt, is no part of it."""
     tuned = {network.name for network in run.networks}
-    return [item for item in measured if item.network in tuned]
+    return [item for item in measured if {item.network, item.network.partition(" (")[0]} & tuned]
 
 
 def provenance_of(run: RunFile, trials: int, tuner: str | None = None) -> Provenance:

@@ -1,6 +1,7 @@
 """End-to-end times of whole networks as evidence, measured with a package's records.
 
-On CPUs they are the JSON of ``tunehub demo``, on GPUs that of ``benchmarks gpu``, with PyTorch's times of the same run.
+On CPUs they are the JSON of ``tunehub demo``, on GPUs that of ``benchmarks gpu``, or lines of ``benchmarks
+language_models``, with PyTorch's times of the same run.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import msgspec
 from msgspec import UNSET
 
 from tunehub_builder.exceptions import PackingError
+from tunehub_builder.packing.language_evidence import Line, language_evidence
 from tunehub_registry.evidence import NetworkEvidence
 from tunehub_registry.exceptions import FieldError
 
 _REMEDY = (
     "write it with `tunehub demo --json`, TUNEHUB_REGISTRY naming a registry that has the package; "
-    "on a GPU with `python -m benchmarks gpu`"
+    "on a GPU with `python -m benchmarks gpu`, or `language_models --against default,torch --out FILE.jsonl`"
 )
 
 
@@ -64,13 +66,18 @@ class _GpuResult(msgspec.Struct, frozen=True, kw_only=True):
     networks: tuple[_GpuRow, ...]
 
 
+_LINES = msgspec.json.Decoder(Line)
+
+
 def read_network_evidence(path: Path) -> tuple[NetworkEvidence, ...]:
     """The comparisons in ``path``, one a network; on a GPU those of networks that ran, with and without records.
 
-    Raises PackingError for a file that is neither the demo's JSON nor that of the GPU's benchmark.
+    Raises PackingError for a file that is neither the demo's JSON nor what a benchmark writes.
     """
     try:
-        content = msgspec.json.decode(path.read_bytes())
+        content = _content(path.read_bytes())
+        if isinstance(content, list):
+            return tuple(language_evidence(content))
         if isinstance(content, dict) and "gpu" in content:
             return _of_gpu(msgspec.convert(content, _GpuResult))
         found = msgspec.convert(content, _Comparisons)
@@ -79,6 +86,17 @@ def read_network_evidence(path: Path) -> tuple[NetworkEvidence, ...]:
         raise PackingError(f"{path}: {error.strerror}; {_REMEDY}") from error
     except (msgspec.DecodeError, FieldError) as error:
         raise PackingError(f"{path}: {error}; {_REMEDY}") from error
+
+
+def _content(data: bytes) -> Any:
+    """What ``data`` says: JSON, or lines of it."""
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        lines = _LINES.decode_lines(data)
+        if not lines:
+            raise
+        return lines
 
 
 def _evidence(row: _Row, found: _Comparisons) -> NetworkEvidence:

@@ -461,6 +461,32 @@ def test_times_on_a_gpu_without_repeats_are_no_evidence(tmp_path: Path) -> None:
         read_network_evidence(file)
 
 
+def test_prompts_and_steps_of_a_language_model_are_evidence_where_tvms_default_stands_beside(
+    directory: WorkDirectory, tmp_path: Path
+) -> None:
+    about = {"model": "ti", "quantization": "ny", "layers": None, "device": "cuda"}
+    machine = {key: value for key, value in GPU_RESULT.items() if key != "records"}
+    step = {**about, "kind": "decode", "batch": 8, "length": 512}
+    figures = [("tunehub", [2e-3, 3e-3, 4e-3]), ("default", [6e-2]), ("torch", [4e-3])]
+    lines = [
+        {**about, "machine": machine},
+        *({**step, "runtime": runtime, "samples_s": samples} for runtime, samples in figures),
+        {**step, "runtime": "tunehub", "batch": 1, "samples_s": [1e-3]},
+        {**about, "facts": {}, "apart": {"tunehub": 2e-3, "torch": 3e-3}},
+    ]
+    file = tmp_path / "lines.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (line,) = read_network_evidence(file)
+    assert line.network == "ti_ny (step of 8 after 512 tokens)"
+    assert (line.tuned_s, line.default_s, line.torch_graphs_s, line.repeats) == (3e-3, 6e-2, 4e-3, 3)
+    assert line.output_max_rel_diff == 2e-3 and line.device == "NVIDIA H200"
+    measured = [msgspec.structs.replace(line, network=f"{name} (prompt)") for name in ("tiny", "never tuned")]
+    built = pack_directory(directory, "0.1.0", measured=measured)
+    with open_package(built.data) as package, package.open("evidence.jsonl") as stream:
+        whole = [each for each in read_evidence(stream, "evidence.jsonl") if isinstance(each, NetworkEvidence)]
+    assert [each.network for each in whole] == ["tiny (prompt)"]
+
+
 @pytest.mark.parametrize(
     "content",
     [
