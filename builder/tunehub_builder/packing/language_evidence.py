@@ -15,7 +15,7 @@ from tunehub_registry.evidence import NetworkEvidence
 _OURS, _DEFAULT, _TORCH = "tunehub", "default", "torch"
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
+class MeasuringGpu(msgspec.Struct, frozen=True, kw_only=True):
     """The GPU, when and with what it was measured: the first line of a run."""
 
     gpu: str
@@ -27,7 +27,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     torch: str | None = None
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class LanguageFigure(msgspec.Struct, frozen=True, kw_only=True):
     """A figure of one runtime; or the ``machine``; or how far logits are ``apart``, by runtime. ``layers``: of a model
     that was cut short."""
 
@@ -39,14 +39,14 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = 0
     length: int = 0
     samples_s: tuple[float, ...] = ()
-    machine: Machine | None = None
+    machine: MeasuringGpu | None = None
     apart: Mapping[str, float] = {}
 
 
-def language_evidence(lines: Sequence[Line]) -> Iterator[NetworkEvidence]:
+def language_evidence(lines: Sequence[LanguageFigure]) -> Iterator[NetworkEvidence]:
     """Evidence of each prompt and step that was measured with TVM's default beside; none of models cut short."""
 
-    def name(line: Line) -> str:
+    def name(line: LanguageFigure) -> str:
         return f"{line.model}_{line.quantization}"
 
     for network, some in groupby(sorted(lines, key=name), name):
@@ -57,7 +57,9 @@ def language_evidence(lines: Sequence[Line]) -> Iterator[NetworkEvidence]:
             yield from _of_network(network, own, machine, apart)
 
 
-def _of_network(network: str, lines: Iterable[Line], machine: Machine, apart: float) -> Iterator[NetworkEvidence]:
+def _of_network(
+    network: str, lines: Iterable[LanguageFigure], machine: MeasuringGpu, apart: float
+) -> Iterator[NetworkEvidence]:
     figures: dict[tuple[str, int, int], dict[str, Sequence[float]]] = {}
     for line in lines:
         if line.samples_s:
@@ -84,6 +86,6 @@ def _of_network(network: str, lines: Iterable[Line], machine: Machine, apart: fl
         )
 
 
-def _conditions(machine: Machine) -> str:
+def _conditions(machine: MeasuringGpu) -> str:
     torch = f", PyTorch {machine.torch}" if machine.torch else ""
     return f"{machine.date}; TVM {machine.tvm}{torch}; random weights, logits beside those of float32"

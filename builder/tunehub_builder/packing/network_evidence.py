@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from tunehub_builder.exceptions import PackingError
-from tunehub_builder.packing.language_evidence import Line, language_evidence
+from tunehub_builder.packing.language_evidence import LanguageFigure, language_evidence
 from tunehub_registry.evidence import NetworkEvidence
 from tunehub_registry.exceptions import FieldError
 
@@ -66,7 +66,7 @@ class _GpuResult(msgspec.Struct, frozen=True, kw_only=True):
     networks: tuple[_GpuRow, ...]
 
 
-_LINES = msgspec.json.Decoder(Line)
+_LINES = msgspec.json.Decoder(LanguageFigure)
 
 
 def read_network_evidence(path: Path) -> tuple[NetworkEvidence, ...]:
