@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 CPU = {"kind": "llvm"}
 
 
-def _built(folder: Path, seconds: float = 6) -> None:
+def _built(folder: Path, seconds: float = 3) -> None:
     (folder / "functions").mkdir(parents=True)
     command = ["build", str(folder / "networks.jsonl"), "--alone", "--seconds", str(seconds), "--seed", "3"]
     result = CliRunner().invoke(main, [*command, "--kinds", ",".join(NARROW)])

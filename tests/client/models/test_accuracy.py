@@ -35,10 +35,10 @@ PYTORCH = json.loads((FOLDER / "pytorch.json").read_text())
 KINDS = {
     "q0f32": 1e-5,
     "q0bf16": 3e-3,
-    "q8f16_1": 2e-3,
-    "q4f32_1": 1e-2,
-    "q8f32_1": 2e-3,
     "q4f16_1": 1e-2,
+    "q4f32_1": 1e-2,
+    "q8f16_1": 2e-3,
+    "q8f32_1": 2e-3,
 }
 
 
@@ -77,7 +77,7 @@ def test_greedy_tokens_are_pytorchs_in_float32() -> None:
     assert greedy_tokens(session("q0f32"), [prompt], len(wanted)).tolist() == [wanted]
 
 
-@pytest.mark.parametrize("kind", swept(list(KINDS)[:4], KINDS))
+@pytest.mark.parametrize("kind", swept(list(KINDS)[:3], KINDS))
 def test_perplexity_is_float32s(kind: str) -> None:
     assert perplexity(session(kind)) == pytest.approx(PYTORCH["perplexity"], rel=KINDS[kind])
 

@@ -14,13 +14,14 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 import tvm
 
 from tunehub.models.compiling import compile_model
-from tunehub.models.config import Experts, ModelConfig, read_config
+from tunehub.models.config import Experts, read_config
 from tunehub.models.random_weights import random_array
 from tunehub.models.session import CacheSizes, greedy_tokens
 from tunehub.models.weights import arrays
 
 from ...numpy_decoder import NumpyDecoder
 from ...small_models import TINY, small
+from ...sweeps import swept
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:no package serves")]
 
@@ -37,8 +38,9 @@ COUNT = 64
 SAVED = ("Llama", "Qwen2", "Phi3", "Mixtral", "Qwen2Moe")
 
 
-@pytest.mark.parametrize("config", FAMILIES.values(), ids=FAMILIES)
-def test_prompts_and_steps_give_numpys_logits(config: ModelConfig) -> None:
+@pytest.mark.parametrize("name", swept(["biases and tied embeddings", "experts and a shared one"], FAMILIES))
+def test_prompts_and_steps_give_numpys_logits(name: str) -> None:
+    config = FAMILIES[name]
     compiled = compile_model(config, "q0f32", functions=("embed", "prefill", "batch_decode", "greedy"))
     values = [random_array(each) for each in compiled.parameters]
     numpy = NumpyDecoder(compiled, values)
