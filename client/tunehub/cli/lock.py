@@ -80,6 +80,7 @@ def lock(
         raise click.ClickException(str(error)) from None
     locker.notes += _deprecated_since(before, after, options)
     if check:
+        locker.notes += locker.lost(after)
         changed = data is not None and (not path.exists() or path.read_bytes() != data)
         _report(path, before, after, locker, written=changed, as_json=as_json, check=True)
         sys.exit(1 if locker.holes or changed else 0)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -123,6 +124,19 @@ class Locker:
                 self.holes.append(hole)
         return Lock(created_by=f"tunehub {__version__}", tvm=self._tvm, packages=self._merged())
 
+    def lost(self, lock: Lock) -> Iterator[str]:
+        """What a compile without the lock would look through besides, of pins that nothing bounds: locks of tunehub up
+        to 0.2 hold the nearest package alone. Nothing where the registries cannot be read."""
+        for pin in (lock.pins(name)[-1] for name in lock.names):
+            others = (target for name, target in lock.names.items() if name != pin.name)
+            if pin.requires is not None or any(isinstance(match(each, pin.target), Accepted) for each in others):
+                continue
+            with suppress(RegistryUnreadableError):
+                found = self._found_behind(pin, pin.target, _ANY, self._versions[0])
+                if found is not None:
+                    text = f"a compile without this lock looks through {found.label}, too, behind {pin.label}"
+                    yield f"{text}: `tunehub lock {pin.name}` adds it"
+
     def published(self) -> Mapping[str, TargetDescriptor]:
         """Every name of the registries, the nearest registry's target."""
         if self._offers is None:
@@ -151,14 +165,10 @@ class Locker:
     def _pin_behind(self, host: TargetDescriptor, require: Requirement, tvm: str | None, pin: LockedPackage) -> None:
         """Pin what a compile without a lock looks through behind a package for this very model; a pin that may be that
         stays. Where the registries cannot be read and the package was pinned before, a note says so."""
-        fit = match(pin.target, host)
-        if not isinstance(fit, Accepted) or any(
-            self._behind(name, host, tvm) for name in self._kept if name != pin.name
-        ):
+        if any(self._behind(name, host, tvm) for name in self._kept if name != pin.name):
             return
-        chosen = Chosen(name=pin.name, registry=pin.registry, position=0, entry=pin.entry(), match=fit)
         try:
-            found = self._registries.behind(Resolution(host=host, chosen=chosen), require, tvm)
+            found = self._found_behind(pin, host, require, tvm)
         except RegistryUnreadableError as error:
             if pin not in self._kept.get(pin.name, ()):
                 raise
@@ -168,6 +178,16 @@ class Locker:
             self._require(found.name, require)
             bound = self._registries.resolve(host, self._required(found.name), tvm).chosen
             self._pins += [self._pin(bound)] if bound is not None else []
+
+    def _found_behind(
+        self, pin: LockedPackage, host: TargetDescriptor, require: Requirement, tvm: str | None
+    ) -> Chosen | None:
+        """What the registries have behind a pin for a host. Raises RegistryUnreadableError."""
+        fit = match(pin.target, host)
+        if not isinstance(fit, Accepted):
+            return None
+        chosen = Chosen(name=pin.name, registry=pin.registry, position=0, entry=pin.entry(), match=fit)
+        return self._registries.behind(Resolution(host=host, chosen=chosen), require, tvm)
 
     def _behind(self, name: str, host: TargetDescriptor, tvm: str | None) -> bool:
         """Whether a name that is pinned serves a host."""

@@ -209,6 +209,11 @@ def test_a_lock_holds_what_serves_behind_the_nearest_package_too(
     assert pins() == both
     assert run("lock", "llvm-znver5==0.1.0", *TVM, "-o", "one.lock", *arguments).code == 0
     assert pins("one.lock") == ["llvm-znver5 0.1.0"]
+    assert run("lock", "--check", "-o", "one.lock", *arguments).err == ""  # it was asked for alone
+    one = Path("one.lock").read_text()
+    Path("old.lock").write_text("".join(line for line in one.splitlines(True) if "requires" not in line))
+    checked = run("lock", "--check", "-o", "old.lock", *arguments)
+    assert checked.code == 0 and "looks through llvm-skylake 0.2.0, too, behind llvm-znver5 0.1.0" in checked.err
     assert run("lock", target, "-o", "one.lock", *arguments).code == 0  # the hole of an older lock is filled
     assert pins("one.lock") == ["llvm-skylake 0.2.0", "llvm-znver5 0.1.0"]
 
