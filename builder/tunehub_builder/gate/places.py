@@ -16,9 +16,11 @@ def judge_at_once(
     cases: Iterable[_Case],
     places: Sequence[_Place],
     judge: Callable[[Iterator[_Case], _Place], Iterable[_Verdict]],
+    stop: Callable[[], object] = lambda: None,
 ) -> Iterator[_Verdict]:
     """What ``judge`` yields on all ``places``, each of which takes the next case when it is free, in a thread of its
     own where there are several. Raises what the first of them raises, when the others have ended what they were at.
+    Who stops asking, as Ctrl-C does, calls ``stop``, by which they end at once: a build may take minutes.
     """
     if len(places) == 1:
         yield from judge(iter(cases), places[0])
@@ -40,6 +42,10 @@ def judge_at_once(
         thread.start()
     try:
         yield from _until_all_ended(found, len(threads))
+    except BaseException:
+        shared.close()
+        stop()
+        raise
     finally:
         shared.close()
         for thread in threads:

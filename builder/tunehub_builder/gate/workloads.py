@@ -96,7 +96,13 @@ def judge_on(
     cases: Iterable[WorkloadCase[_Verdict]], workers: Sequence[Sequence[Worker]], limits: BuildLimits
 ) -> Iterator[_Verdict]:
     """As :func:`judge`, on several devices at once: ``workers`` are those of each. Raises as that."""
-    return judge_at_once(cases, workers, partial(judge, limits=limits))
+    return judge_at_once(cases, workers, partial(judge, limits=limits), partial(stop_workers, workers))
+
+
+def stop_workers(places: Sequence[Sequence[Worker]]) -> None:
+    """End the processes of all ``places``, whatever they are at."""
+    for worker in (worker for place in places for worker in place):
+        worker.stop(at_once=True)
 
 
 def judge(

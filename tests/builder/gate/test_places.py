@@ -66,6 +66,24 @@ def test_who_stops_asking_ends_all_places() -> None:
     assert threading.active_count() == running
 
 
+def test_who_stops_asking_waits_for_no_case_that_takes_minutes() -> None:
+    stopped, busy = threading.Event(), threading.Event()
+
+    def judge(cases: Iterator[int], place: str) -> Iterator[int]:
+        for case in cases:
+            if place == "slow":
+                busy.set()
+                assert stopped.wait(60), "nobody ended it"
+                raise RuntimeError("its process was stopped")
+            assert busy.wait(20)
+            yield case
+
+    found = judge_at_once(iter(int, 1), ["quick", "slow"], judge, stopped.set)
+    next(found)
+    found.close()  # type: ignore[attr-defined]
+    assert stopped.is_set()
+
+
 @pytest.mark.parametrize(("kind", "expected"), [("cuda", [["a"], ["b"]]), ("llvm", [["a", "b"]])])
 def test_each_worker_for_a_gpu_judges_workloads_of_its_own(kind: str, expected: list[list[str]]) -> None:
     run, workers = SimpleNamespace(target={"kind": kind}), ["a", "b"]

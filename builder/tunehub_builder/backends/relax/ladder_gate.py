@@ -8,6 +8,7 @@ import math
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -33,7 +34,7 @@ from tunehub_builder.gate.ladders import (
     with_more,
 )
 from tunehub_builder.gate.places import judge_at_once
-from tunehub_builder.gate.workloads import WorkloadCase, judge
+from tunehub_builder.gate.workloads import WorkloadCase, judge, stop_workers
 from tunehub_builder.tuning.best_so_far import BestSoFar
 from tunehub_builder.tuning.journal import Journal, KnobChoice, LineJournal, Trial
 from tunehub_builder.tuning.run import Resources
@@ -143,7 +144,8 @@ def check_ladders(
 
     def judged(due: Sequence[OpenWorkload]) -> Iterator[list[LadderVerdict]]:
         with worker_pool(directory, run, workers=_workers(run, resources, due), threads=resources.threads) as pool:
-            for verdict in judge_at_once(due, places(run, pool.workers), judge_each):
+            apart = places(run, pool.workers)
+            for verdict in judge_at_once(due, apart, judge_each, partial(stop_workers, apart)):
                 yield [verdict]
 
     def judge_each(entries: Iterable[OpenWorkload], workers: Sequence[Worker]) -> Iterator[LadderVerdict]:
