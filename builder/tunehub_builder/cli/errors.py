@@ -47,17 +47,22 @@ def _as_click_error(error: Exception) -> click.ClickException | None:
     return click.ClickException(f"{error}: the builder's packages are missing; pip install 'tunehub[{extra}]'")
 
 
+_AGAIN_S = 5.0
+
+
 @contextmanager
 def resumable(directory: Path) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end tuning with a message instead of a traceback."""
+    """Ctrl-C and SIGTERM end tuning with a message instead of a traceback, also where TVM swallows what they raise, or
+    a thread that is waited for does not end: it is raised again every few seconds."""
     stopped = False
 
     def stop(_signal: int, _frame: Any) -> None:
         nonlocal stopped
         stopped = True
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
     try:
         yield
     except BaseException as error:
@@ -67,5 +72,6 @@ def resumable(directory: Path) -> Iterator[None]:
             raise click.ClickException(message) from None
         raise
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -37,7 +37,7 @@ def judge_at_once(
             error = raised
         found.put(_Ended(error))
 
-    threads = [threading.Thread(target=work, args=(place,)) for place in places]
+    threads = [threading.Thread(target=work, args=(place,), daemon=True) for place in places]
     for thread in threads:
         thread.start()
     try:
