@@ -24,11 +24,12 @@ _WIDE = 128 * ROWS  # accumulators of a warpgroup with two instructions beside e
 _STAGES = (8, 6, 5, 4, 3)
 _HALF_STEP = 64  # of K
 # Of that, and of 64 columns, clocks that tensor cores take for a row, and that dequantisation takes beside: of one
-# warpgroup alone (a guess), of several, of several with more registers and so many rows.
-_OF_ROW, _OF_ONE, _OF_SEVERAL, _OF_MORE_REGISTERS, _ROWS_OF_THESE = 2.0, 450.0, 195.0, 100.0, 128
-_OF_TILE = 4000.0  # clocks before the first product, and after the last
+# warpgroup alone (a guess), of several, of several with more registers and so many rows, with two instructions.
+_OF_ROW, _OF_ONE, _OF_SEVERAL, _OF_MORE_REGISTERS, _ROWS_OF_THESE, _OF_TWO = 2.0, 450.0, 170.0, 90.0, 128, 112.0
+_OF_TILE = 5000.0  # clocks before the first product, and after the last
 _JOINED = 3e-6  # seconds, where a cluster divides K
 _SUSTAINED = 0.96  # of a device's clock
+_EXPOSED = 0.1  # of the time in which the L2 cache serves all blocks
 
 
 def tiles(bits: int) -> Iterator[PackedTile]:
@@ -48,8 +49,8 @@ def _suits(tile: PackedTile) -> bool:
     more of them."""
     if tile.cluster > 1 and (tile.registers is not None or math.prod(tile.shared) > 1):
         return False
-    groups, wide = math.prod(tile.groups), tile.columns > ROWS
-    return tile.rows * ROWS <= _WIDE and not (wide and groups > 2) if wide or groups > 2 else True
+    three, two_beside = math.prod(tile.groups) > max(_GROUPS) - 1, tile.columns > ROWS
+    return not (three and two_beside) and (tile.rows * ROWS <= _WIDE or not (three or two_beside))
 
 
 def seconds(extents: LowBatchExtents, tile: PackedTile, device: GpuDevice) -> float:
@@ -63,7 +64,15 @@ def seconds(extents: LowBatchExtents, tile: PackedTile, device: GpuDevice) -> fl
     weights = extents.columns * extents.depth * extents.weights.bytes_of_weight
     moved = (weights + HALF * extents.rows * (extents.depth + extents.columns)) / device.bandwidth
     busiest = rounds * (steps * of_step + _OF_TILE) / (_SUSTAINED * device.clock)
-    return max(busiest, moved) + (_JOINED if tile.cluster > 1 else 0.0)
+    loads = clusters * tile.blocks * steps * _loads(tile) / device.multiprocessors
+    waits = _EXPOSED * device.costs.warpgroups_l2["loads"] * loads
+    return max(busiest, moved) + waits + (_JOINED if tile.cluster > 1 else 0.0)
+
+
+def _loads(tile: PackedTile) -> float:
+    """Bytes of a block in half a step."""
+    (height, width), (along_rows, along_columns) = tile.block, tile.shared
+    return (height / along_columns * HALF + width / along_rows * tile.bits / 8) * _HALF_STEP
 
 
 def _dequantised(tile: PackedTile) -> float:
@@ -71,4 +80,6 @@ def _dequantised(tile: PackedTile) -> float:
         return _OF_ONE
     if tile.registers is None:
         return _OF_SEVERAL
-    return _OF_MORE_REGISTERS + max(0, _ROWS_OF_THESE - tile.rows * tile.columns // ROWS) / 2
+    if tile.columns > ROWS:
+        return _OF_TWO
+    return _OF_MORE_REGISTERS + max(0, _ROWS_OF_THESE - tile.rows) / 2

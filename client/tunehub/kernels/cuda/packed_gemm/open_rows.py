@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _SIZES = (16, 32, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512, 768, 1024, 2048, 4096)  # at which times are compared
 _KERNELS = 5
+_MANY, _OF_MANY = 512, 3.0  # rows from which sizes count for so many
 _NEVER_S = 1e3  # seconds of a tile that does not serve a size
 _FEW, _FEW_OF_BFLOAT = 64, 8
 
@@ -47,8 +48,8 @@ def many_rows(whole: OpenFunction, apart: TakenApart, target: Target) -> list[Si
     sizes = [rows for rows in _SIZES if rows > few(form)]
     extents = [LowBatchExtents(rows=rows, columns=columns, depth=depth, weights=form) for rows in sizes]
     times = [[seconds(each, tile, device) for each in extents] for tile in known]
-    found = []
-    for at, last in ranges(np.minimum(times, _NEVER_S), _KERNELS, np.ones(len(sizes))):
+    weights, found = np.where(np.array(sizes) < _MANY, 1.0, _OF_MANY), []
+    for at, last in ranges(np.minimum(times, _NEVER_S), _KERNELS, weights):
         function = packed_over_all_rows(whole, apart, known[at], device)
         check_function(function, apart.function, target)
         up_to = sizes[last] if last + 1 < len(sizes) else most_length(whole)

@@ -63,6 +63,8 @@ _ROWS = SizeGrid((16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 
 _IMAGES = SizeGrid((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64), (1, 3, 8, 16), 2)
 _PADDED = 65  # rows from which TVM's rule takes tensor cores; of an open number it always does
 
+_LIKELY = 8  # tiles with TMA loads of a size
+_FEW_BLOCKS, _OF_FOUR = 2, 1.15  # blocks of a cluster, and times what larger ones promise: five took as much longer
 _NEVER_S = 1e3  # seconds of what is not to be taken
 
 _Tile: TypeAlias = "TensorTile | WarpgroupTile | BulkTile"
@@ -179,8 +181,8 @@ def _likely(whole: OpenFunction, matmul: OpenMatmul, target: Target) -> dict[_Ti
 
 
 def _bulk_ranked(whole: OpenFunction, matmul: Matmul, device: GpuDevice) -> list[BulkTile]:
-    """The best tile of kernels with TMA loads; none where they are not for as many rows."""
-    return warpgroups.bulk_ranked(matmul, 1, device) if whole.axes.are_one else []
+    """The best tiles of kernels with TMA loads; none where they are not for as many rows."""
+    return warpgroups.bulk_ranked(matmul, _LIKELY, device) if whole.axes.are_one else []
 
 
 def grid_of(matmul: OpenMatmul) -> SizeGrid:
@@ -249,7 +251,8 @@ def _seconds(matmul: Matmul, tile: _Tile, device: GpuDevice) -> float:
     if isinstance(tile, BulkTile):
         _, rows, columns, _ = matmul.extents
         serves = rows >= FEWEST_ROWS and tile.is_at_once(math.prod(tile.over(rows, columns)), device)
-        return _NEVER_S if not serves else warpgroup_cost.bulk_seconds(matmul, tile, device) / warpgroups.MARGIN
+        four = _OF_FOUR if tile.cluster == 1 and tile.blocks > _FEW_BLOCKS else 1.0
+        return _NEVER_S if not serves else four * warpgroup_cost.bulk_seconds(matmul, tile, device) / warpgroups.MARGIN
     if isinstance(tile, WarpgroupTile):
         return warpgroup_cost.seconds(matmul, tile, device)
     return tensor_core_s(matmul, tile, device)
