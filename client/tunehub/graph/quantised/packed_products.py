@@ -22,7 +22,7 @@ from tunehub.kernels.cpu.packed_weights import PackedProduct, lanes_of, plain_pr
 from tunehub.kernels.cpu.tile_pieces import TILE
 from tunehub.kernels.cpu.vectors import vector_types, widest_lanes
 from tunehub.kernels.cuda.low_batch.weights import CENTRED, QUANTISED
-from tunehub.kernels.template_fit import machine_for
+from tunehub.kernels.template_fit import multiplies_pairs
 from tunehub.tir.nodes import (
     is_given,
     operator_of,
@@ -66,8 +66,7 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         self._widest = widest_lanes(target)
         dot = dot_product_of(target) if narrow else None
         self._narrow, self._has_tiles = narrow, amx.doubt(target, "bfloat16") is None
-        faster = machine_for(target).rates.pairs > 1
-        self._has_pairs = not self._has_tiles and faster and pairs.doubt(target) is None
+        self._has_pairs = not self._has_tiles and multiplies_pairs(target)
         self._dot_lanes = dot.lanes if dot is not None and dot.group == 4 else 0
         self._made: dict[Any, Dequantised | None] = {}
         self._functions: dict[Any, Any] = {}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tunehub.kernels.cpu.paged_attention.cached import LANES, AttentionOverKeys
+from tunehub.kernels.cpu.paged_attention.cached import LANES, TWICE, AttentionOverKeys
 from tunehub.kernels.cpu.paged_attention.function import with_kernel
 from tunehub.kernels.cpu.vectors import vector_types
 from tunehub.kernels.cuda.attention.kernel import LOG2_E
 from tunehub.kernels.cuda.paged_attention.function import BUFFERS, NUMBERS
 from tunehub.kernels.cuda.paged_attention.matching import paged_attention_of
-from tunehub.kernels.template_fit import machine_for
+from tunehub.kernels.template_fit import machine_for, multiplies_pairs
 from tunehub.tir.nodes import parameters
 from tunehub.tir.statements import const, f32
 
@@ -25,10 +25,10 @@ def paged_kernel(function: PrimFunc, target: Target) -> tuple[PrimFunc, PagedAtt
     found = paged_attention_of(function, target)
     if found is None or found.window or found.dtype not in vector_types() or found.depth % LANES:
         return None
-    return with_kernel(function, _cached(found), machine_for(target).cores), found
+    return with_kernel(function, _cached(found, target), machine_for(target).cores), found
 
 
-def _cached(attention: PagedAttention) -> AttentionOverKeys:
+def _cached(attention: PagedAttention, target: Target) -> AttentionOverKeys:
     function = attention.function
     buffers = parameters(function)
     names, values = NUMBERS[attention.kind], list(function.params)[len(buffers) :]
@@ -41,4 +41,5 @@ def _cached(attention: PagedAttention) -> AttentionOverKeys:
         buffers=dict(zip(BUFFERS[attention.kind], buffers, strict=True)),
         scale=(numbers.get("sm_scale") if attention.scale is None else f32(attention.scale)) * f32(LOG2_E),
         causal=numbers.get("causal", const(attention.causal)),
+        pairs=attention.dtype == "bfloat16" and attention.depth % TWICE.lanes == 0 and multiplies_pairs(target),
     )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 BLOCK = 16  # keys, and lanes: a page
 LANES = 16
 VECTORS = Vectors(LANES)
+TWICE = Vectors(2 * LANES)  # of 16 bits
 KEYS, VALUES = 0, 1
 LEAST = -5e4  # that scores are at least, as TVM's kernels have it
 MASKED = -1e30  # scores of keys that are not seen
@@ -24,7 +25,7 @@ MASKED = -1e30  # scores of keys that are not seen
 class AttentionOverKeys:
     """``heads`` of queries share ``key_heads`` of ``depth`` elements of type ``dtype``, a multiple of ``LANES``.
     ``buffers``: of TVM's kernels, by what they are; ``scale``: of scores as exponents of 2; ``causal``: whether queries
-    see no later keys."""
+    see no later keys; ``pairs``: many queries are multiplied in pairs of bfloat16, which ``dtype`` is."""
 
     heads: int
     key_heads: int
@@ -33,6 +34,7 @@ class AttentionOverKeys:
     buffers: Mapping[str, Buffer]
     scale: PrimExpr
     causal: PrimExpr
+    pairs: bool = False
 
     @property
     def group(self) -> int:
@@ -72,15 +74,25 @@ class AttentionOverKeys:
 
     def row(self, kind: int, first: PrimExpr, head: PrimExpr, key: PrimExpr, vector: PrimExpr) -> PrimExpr:
         """A vector of a key or value of the block at ``first``, in float32."""
-        elements = VECTORS.ramp(vector * LANES)
+        return self._wide(self._row(kind, first, head, key, VECTORS.ramp(vector * LANES)))
+
+    def row_words(self, kind: int, first: PrimExpr, head: PrimExpr, key: PrimExpr, vector: PrimExpr) -> PrimExpr:
+        """The same as words of two numbers each."""
+        return VECTORS.bits_as(self._row(kind, first, head, key, TWICE.ramp(vector * TWICE.lanes)), "uint32")
+
+    def _row(self, kind: int, first: PrimExpr, head: PrimExpr, key: PrimExpr, elements: PrimExpr) -> PrimExpr:
         if self.in_pages:
-            return self._wide(load(self.buffers["pages"], first, const(kind), head, key, elements))
-        return self._wide(load(self.buffers[("keys", "own_values")[kind]], first + key, head, elements))
+            return load(self.buffers["pages"], first, const(kind), head, key, elements)
+        return load(self.buffers[("keys", "own_values")[kind]], first + key, head, elements)
 
     def query(self, row: PrimExpr, head: PrimExpr, vector: PrimExpr) -> PrimExpr:
         """A vector of a query, scaled."""
         loaded = self._wide(load(self.buffers["queries"], row, head, VECTORS.ramp(vector * LANES)))
         return loaded * VECTORS.all(self.scale)
+
+    def query_words(self, row: PrimExpr, head: PrimExpr, vector: PrimExpr) -> PrimExpr:
+        """A vector of words of two numbers each, as they are."""
+        return VECTORS.bits_as(load(self.buffers["queries"], row, head, TWICE.ramp(vector * TWICE.lanes)), "uint32")
 
     def copied(self, kind: int, into: Buffer, first: PrimExpr, head: PrimExpr, last: PrimExpr) -> Stmt:
         """The keys or values of the block at ``first`` in float32 [BLOCK, depth]; what lies behind key ``last`` is that

@@ -8,8 +8,9 @@ Blocks that no query of a tile sees are left out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from tunehub.kernels.cpu import pairs
 from tunehub.kernels.cpu.paged_attention.cached import (
     BLOCK,
     KEYS,
@@ -20,10 +21,13 @@ from tunehub.kernels.cpu.paged_attention.cached import (
     VECTORS,
     AttentionOverKeys,
 )
-from tunehub.tir.statements import block_of, const, load, parallel, sequence, serial, store, when
+from tunehub.tir.statements import block_of, const, load, loop, nest, sequence, serial, store, when
+from tunehub.tir.versions import PARALLEL, SERIAL
 
 if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, PrimExpr, SBlockRealize, Stmt
+
+_HALF, _LOW, _HIGH = 16, 0x0000FFFF, 0xFFFF0000  # of a word
 
 
 def prefill(attention: AttentionOverKeys, root: SBlockRealize) -> Stmt:
@@ -37,13 +41,17 @@ def prefill(attention: AttentionOverKeys, root: SBlockRealize) -> Stmt:
         nth = tirx.floordiv(at, attention.key_heads)
         half = tirx.floordiv(nth, 2)
         tile = tirx.Select(tirx.floormod(nth, 2) == 0, half, tiles - 1 - half)
-        return _QueryTile(attention, root, tirx.floormod(at, attention.key_heads)).found(tile)
+        kind = _PairQueryTile if attention.pairs else _QueryTile
+        return kind(attention, root, tirx.floormod(at, attention.key_heads)).found(tile)
 
-    return parallel("task", tiles * attention.key_heads, task)
+    imported = {"pragma_import_llvm": pairs.IMPORTED} if attention.pairs else {}
+    return loop("task", tiles * attention.key_heads, task, PARALLEL, annotations=imported)
 
 
 class _QueryTile:
     """One of a head of keys."""
+
+    KEYS: ClassVar = BLOCK  # that one step of weighted values has
 
     def __init__(self, attention: AttentionOverKeys, root: SBlockRealize, head: PrimExpr) -> None:
         from tvm import tirx
@@ -53,11 +61,14 @@ class _QueryTile:
 
         self.attention, self.root, self.head = attention, root, head
         elements = attention.depth * LANES
+        kind, in_word = ("uint32", 2) if attention.pairs else ("float32", 1)
         self.place = memory("place", 2, "int32")  # the sequence, and the tile among its own
         self.block = memory("block", 2, "int32")  # where it begins, and the last key that counts
-        self.queries, self.outputs = memory("queries", elements), memory("outputs", elements)
-        self.keys, self.values = memory("keys", elements), memory("values", elements)
-        self.weights, self.seen = memory("weights", BLOCK * LANES), memory("seen", LANES, "int32")
+        self.outputs, self.seen = memory("outputs", elements), memory("seen", LANES, "int32")
+        self.queries, self.keys, self.values = (
+            memory(name, elements // in_word, kind) for name in ("queries", "keys", "values")
+        )
+        self.weights = memory("weights", BLOCK * LANES // in_word, kind)
         self.largest, self.total, self.before = (VECTORS.buffer(name) for name in ("largest", "total", "before"))
         self.scores = [VECTORS.buffer(f"score_{key}") for key in range(BLOCK)]
         self.spare = VECTORS.buffer("spare")
@@ -116,14 +127,13 @@ class _QueryTile:
         seen = length - 1 - tirx.Select(attention.causal > 0, behind, const(0))
         head = self.head * group + tirx.floormod(row, group)
         stores = [
-            store(
-                self.queries,
-                [VECTORS.ramp(vector * LANES * LANES + lane, LANES)],
-                attention.query(begin + query, head, const(vector)),
-            )
-            for vector in range(attention.vectors)
+            store(self.queries, [VECTORS.ramp(vector * LANES * LANES + lane, LANES)], value)
+            for vector, value in enumerate(self._query_vectors(begin + query, head))
         ]
         return sequence(store(self.seen, [lane], seen), stores)
+
+    def _query_vectors(self, row: PrimExpr, head: PrimExpr) -> list[PrimExpr]:
+        return [self.attention.query(row, head, const(vector)) for vector in range(self.attention.vectors)]
 
     def _block(self, at: PrimExpr, block: PrimExpr, length: PrimExpr) -> Stmt:
         first, last = (load(self.block, each) for each in (0, 1))
@@ -131,26 +141,29 @@ class _QueryTile:
             store(self.block, [0], self.attention.first(at, block)),
             store(self.block, [1], length - 1 - block * BLOCK),
         )
-        copies = [
+        return sequence(found, self._copies(first, last), self._scores(), self._softmax(block), self._outputs())
+
+    def _copies(self, first: PrimExpr, last: PrimExpr) -> list[Stmt]:
+        """The keys and values of the block at ``first``."""
+        return [
             self.attention.copied(kind, into, first, self.head, last)
             for kind, into in ((KEYS, self.keys), (VALUES, self.values))
         ]
-        return sequence(found, copies, self._scores(), self._softmax(block), self._outputs())
 
     def _scores(self) -> Stmt:
         """Of all queries with each key."""
-        depth = self.attention.depth
+        steps = self.attention.depth * self.KEYS // BLOCK
 
         def element(each: PrimExpr) -> Stmt:
             query = load(self.queries, _at(each))
             return sequence(
                 [
-                    VECTORS.add(score, VECTORS.all(load(self.keys, each + key * depth)) * query)
+                    VECTORS.set(score, self._added(score, load(self.keys, each + key * steps), query))
                     for key, score in enumerate(self.scores)
                 ]
             )
 
-        return sequence(VECTORS.clear(self.scores), serial("element", depth, element))
+        return sequence(VECTORS.clear(self.scores), serial("element", steps, element))
 
     def _softmax(self, block: PrimExpr) -> Stmt:
         """Scores become weights; what they are corrected by is put into ``before``."""
@@ -173,9 +186,13 @@ class _QueryTile:
                 VECTORS.set(score, VECTORS.get(score) - VECTORS.get(self.largest)),
                 *VECTORS.exp2(score, self.spare),
                 VECTORS.add(self.total, VECTORS.get(score)),
-                store(self.weights, [VECTORS.ramp(key * LANES)], VECTORS.get(score)),
+                *self._weighted(key),
             ]
         return sequence(statements)
+
+    def _weighted(self, key: int) -> list[Stmt]:
+        """The weights of a key put into memory."""
+        return [store(self.weights, [VECTORS.ramp(key * LANES)], VECTORS.get(self.scores[key]))]
 
     def _outputs(self) -> Stmt:
         """Weighted values are added to outputs."""
@@ -186,13 +203,13 @@ class _QueryTile:
                 weight = load(self.weights, _at(each))
                 return sequence(
                     [
-                        VECTORS.add(total, VECTORS.all(load(self.values, each * depth + at * LANES + element)) * weight)
-                        for element, total in enumerate(self.sums)
+                        VECTORS.set(total, self._added(total, load(self.values, each * depth + at * LANES + n), weight))
+                        for n, total in enumerate(self.sums)
                     ]
                 )
 
             def place(element: int) -> PrimExpr:
-                return _at(at * LANES + element)
+                return _at(self._element(at, element))
 
             corrected = [
                 VECTORS.set(total, load(self.outputs, place(element)) * VECTORS.get(self.before))
@@ -201,9 +218,17 @@ class _QueryTile:
             stored = [
                 store(self.outputs, [place(element)], VECTORS.get(total)) for element, total in enumerate(self.sums)
             ]
-            return sequence(corrected, serial("key", BLOCK, key), stored)
+            return sequence(corrected, serial("key", self.KEYS, key), stored)
 
         return serial("vector", self.attention.vectors, vector)
+
+    def _added(self, total: Buffer, number: PrimExpr, queries: PrimExpr) -> PrimExpr:
+        """``total`` and the products of what is in memory with a vector of queries or weights."""
+        return VECTORS.get(total) + VECTORS.all(number) * queries
+
+    def _element(self, vector: PrimExpr, at: int) -> PrimExpr:
+        """Of an output, whose values are at this place of a vector of them."""
+        return vector * LANES + at
 
     def _result(self, lane: PrimExpr, begin: PrimExpr, rows: PrimExpr, first: PrimExpr) -> Stmt:
         from tvm import tirx
@@ -217,6 +242,65 @@ class _QueryTile:
         largest, total = load(self.largest, lane), load(self.total, lane)
         written = self.attention.stored(begin + tirx.floordiv(row, group), head, values, largest, total)
         return when(row < rows, written)
+
+
+class _PairQueryTile(_QueryTile):
+    """In pairs of bfloat16: of neighbours of a query and a key, of weights and values of two keys."""
+
+    KEYS: ClassVar = BLOCK // 2
+
+    def _query_vectors(self, row: PrimExpr, head: PrimExpr) -> list[PrimExpr]:
+        return [self.attention.query_words(row, head, const(vector)) for vector in range(self.attention.vectors // 2)]
+
+    def _copies(self, first: PrimExpr, last: PrimExpr) -> list[Stmt]:
+        """Keys as they are; of two values the even numbers of a vector, and then the odd ones."""
+        from tvm import tirx
+
+        attention, vectors = self.attention, self.attention.vectors // 2
+
+        def words(kind: int, key: PrimExpr, vector: PrimExpr) -> PrimExpr:
+            return attention.row_words(kind, first, self.head, tirx.min(key, last), vector)
+
+        def key(at: PrimExpr, vector: PrimExpr) -> Stmt:
+            return store(self.keys, [VECTORS.ramp((at * vectors + vector) * LANES)], words(KEYS, at, vector))
+
+        def values(pair: PrimExpr, vector: PrimExpr) -> Stmt:
+            one, other = (words(VALUES, pair * 2 + at, vector) for at in (0, 1))
+            place = (pair * vectors + vector) * (2 * LANES)
+            half, low, high = VECTORS.all(_HALF, "uint32"), *(VECTORS.all(each, "uint32") for each in (_LOW, _HIGH))
+            even = tirx.bitwise_or(tirx.bitwise_and(one, low), other << half)
+            odd = tirx.bitwise_or(one >> half, tirx.bitwise_and(other, high))
+            return sequence(
+                [store(self.values, [VECTORS.ramp(place + at * LANES)], each) for at, each in enumerate((even, odd))]
+            )
+
+        return [
+            nest("key vector", [BLOCK, vectors], key, SERIAL),
+            nest("pair vector", [BLOCK // 2, vectors], values, SERIAL),
+        ]
+
+    def _scores(self) -> Stmt:
+        scaled = [VECTORS.set(each, VECTORS.get(each) * VECTORS.all(self.attention.scale)) for each in self.scores]
+        return sequence(super()._scores(), scaled)
+
+    def _weighted(self, key: int) -> list[Stmt]:
+        from tvm import tirx
+
+        if key % 2 == 0:
+            return []
+        low, high = (VECTORS.high_half(VECTORS.get(self.scores[each])) for each in (key - 1, key))
+        high = tirx.bitwise_and(high, VECTORS.all(_HIGH, "uint32"))
+        word = tirx.bitwise_or(low >> VECTORS.all(_HALF, "uint32"), high)
+        return [store(self.weights, [VECTORS.ramp(key // 2 * LANES)], word)]
+
+    def _added(self, total: Buffer, number: PrimExpr, queries: PrimExpr) -> PrimExpr:
+        words = [VECTORS.bits_as(each, "int32") for each in (VECTORS.all(number), queries)]
+        return pairs.pair_products(VECTORS.get(total), *words)
+
+    def _element(self, vector: PrimExpr, at: int) -> PrimExpr:
+        from tvm import tirx
+
+        return tirx.floordiv(vector, 2) * (2 * LANES) + at * 2 + tirx.floormod(vector, 2)
 
 
 def _at(element: PrimExpr) -> PrimExpr:

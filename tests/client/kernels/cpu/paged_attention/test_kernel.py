@@ -18,7 +18,7 @@ from tvm.relax.frontend.nn.llm import kv_cache
 
 from tunehub.graph.attention.cpu.paged_kernel import paged_kernel
 
-from .....cpu_features import AVX2, AVX512, cpu, here, needs_tvm
+from .....cpu_features import AVX2, AVX512, AVX512_BF16, cpu, here, needs, needs_tvm
 from .....sweeps import covering
 from ...cuda.paged_attention.cache import Cache, attention
 
@@ -133,6 +133,15 @@ def test_queries_without_pages_get_nothing() -> None:
 def test_caches_may_have_16_bits(kind: str, dtype: str) -> None:
     counts = [1, 1] if kind == "decode" else [5, 21]
     check(Case(kind=kind, lengths=[5, 21], counts=counts, heads=(2, 6), depth=96, dtype=dtype))
+
+
+@needs_tvm
+@needs(AVX512_BF16)
+@pytest.mark.parametrize(("kind", "causal"), [("ragged", 1), ("prefill", 1), ("prefill", 0)])
+def test_prompts_in_bfloat16_are_multiplied_in_pairs(kind: str, causal: int) -> None:
+    case = Case(kind=kind, lengths=[5, 40], counts=[5, 40], heads=(2, 6), depth=96, dtype="bfloat16", causal=causal)
+    assert "tunehub_dpbf16ps" in str(paged_kernel(case.function(), cpu(AVX512_BF16)))
+    check(case, AVX512_BF16)
 
 
 def test_windows_are_left_to_tvm() -> None:
