@@ -41,7 +41,7 @@ TIERS = {
 # The table of TVM's releases, read where nothing is installed. With the newest run the other tests, too.
 _RELAX = runpy.run_path(str(Path(__file__).with_name("client") / "tunehub" / "target" / "tvm_releases.py"))["RELAX"]
 OLDER_TVM = {release.version: release.extra for release in _RELAX[1:]}
-PYTEST = ("pytest>=8.0", "pytest-timeout>=2.2", "pytest-xdist>=3.6", "hypothesis>=6.100", "psutil>=5.9")
+PYTEST = ("pytest>=8.0", "pytest-timeout>=2.2", "pytest-xdist>=3.6", "hypothesis>=6.160", "psutil>=5.9")
 MODERN = ".[bench,builder,catalogue,fleet,llm,dev]"
 TUF_CONFORMANCE = "tuf-conformance @ git+https://github.com/theupdateframework/tuf-conformance@eec841c186f81f2d9d8d30460c7e7deefa615f9e"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

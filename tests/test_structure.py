@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import gc
 import importlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -29,6 +31,26 @@ NAMES_OF_SPEED = ("MULTIPROCESSORS", "PLACES", "IN_CLUSTERS", "LAUNCHES_S", "BAN
 WANTED = (ast.Import, ast.ImportFrom, ast.ClassDef)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Parsed:
+    """Of a module, which is parsed once: imports and classes, annotations of parameters, what is said of speeds."""
+
+    wanted: Sequence[ast.AST]
+    annotations: Sequence[ast.expr]
+    speeds: Sequence[str]
+
+
+@cache
+def _parsed(path: Path) -> Parsed:
+    gc.disable()  # or it looks through all trees again and again
+    try:
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))))
+        wanted = [node for node in nodes if isinstance(node, WANTED)]
+        return Parsed(wanted=wanted, annotations=list(_annotations(nodes)), speeds=list(_speeds(nodes)))
+    finally:
+        gc.enable()
+
+
 @cache
 def _modules() -> Mapping[str, Sequence[ast.AST]]:
     """Every module's imports and classes, in functions, too, by its full name; a package is its `__init__`."""
@@ -37,10 +59,7 @@ def _modules() -> Mapping[str, Sequence[ast.AST]]:
         for path in (ROOT / folder).rglob("*.py"):
             parts = path.relative_to(ROOT / base).with_suffix("").parts
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
-            found[name] = [
-                item for item in ast.walk(tree) if isinstance(item, ast.Import | ast.ImportFrom | ast.ClassDef)
-            ]
+            found[name] = _parsed(path).wanted
     return found
 
 
@@ -115,9 +134,9 @@ def test_no_prefix_stands_for_a_folder(prefix: str) -> None:
     assert not sorted(path.name for path in (ROOT / "client" / "tunehub").rglob(f"{prefix}*.py"))
 
 
-def _constants(path: Path) -> Iterator[str]:
+def _speeds(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """What a module says of the speed of a GPU: names of costs and multiprocessors, and numbers that a device has."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+    for node in nodes:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             if node.id.endswith("COSTS") or node.id.lstrip("_") in NAMES_OF_SPEED:
                 yield node.id
@@ -133,7 +152,7 @@ def _is_rate(value: object) -> bool:
 def test_only_devices_say_how_fast_a_gpu_is() -> None:
     client = ROOT / "client" / "tunehub"
     devices = client / "kernels" / "devices"
-    found = {path: list(_constants(path)) for path in client.rglob("*.py") if devices not in path.parents}
+    found = {path: _parsed(path).speeds for path in client.rglob("*.py") if devices not in path.parents}
     assert not {path: names for path, names in found.items() if names}
 
 
@@ -212,9 +231,9 @@ def test_commands_print_by_one_function() -> None:
     assert [found for found in lines if re.search(other, found[1])] == [counted]
 
 
-def _annotations(code: str) -> Iterator[ast.expr]:
+def _annotations(nodes: Iterable[ast.AST]) -> Iterator[ast.expr]:
     """Those of all parameters, but for `self` and `cls`."""
-    for node in ast.walk(ast.parse(code)):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             own = node.args
             each = [*own.posonlyargs, *own.args, *own.kwonlyargs, *filter(None, (own.vararg, own.kwarg))]
@@ -228,14 +247,14 @@ def _says_nothing(annotation: ast.expr) -> bool:
 
 def test_any_is_found_in_annotations() -> None:
     code = "def f(self, a: Any, *b: list[Any], c: AnyTile, d: typing.Any | None = None, **e: int) -> Any: ..."
-    found = {ast.unparse(each) for each in _annotations(code) if _says_nothing(each)}
+    found = {ast.unparse(each) for each in _annotations(ast.walk(ast.parse(code))) if _says_nothing(each)}
     assert found == {"Any", "list[Any]", "typing.Any | None"}
 
 
 def test_parameters_of_the_client_say_what_they_are() -> None:
     """TVM has no stubs: `tir/types.py` and its like have names for its classes."""
     files = sorted((ROOT / "client" / "tunehub").rglob("*.py"))
-    found = [_says_nothing(each) for path in files for each in _annotations(path.read_text(encoding="utf-8"))]
+    found = [_says_nothing(each) for path in files for each in _parsed(path).annotations]
     assert sum(found) <= MOST_ANY * len(found), f"{sum(found)} of {len(found)}"
 
 
