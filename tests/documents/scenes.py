@@ -27,7 +27,7 @@ LEFT_OUT = {
     r"(\.venv|python3 -m venv|pip install|nox)\b|\S*/(pip install|nox\b)|git tag|CUDA_VISIBLE_DEVICES": "installs, or "
     "releases: nox -s release makes environments of the wheel and its extras",
     r"(TUNEHUB_\w+=\S+ )?python -m (benchmarks|tvm)\b|dask ": "hours, or several machines: tests/benchmarks",
-    r"\S*tunehub (tune|check|attest|replay|distill|demo|bench|calibrate|catalogue)\b": "measures, or takes minutes",
+    r"\S*tunehub (tune|check|attest|replay|rows|distill|demo|bench|calibrate|catalogue)\b": "measures, or takes long",
     r"tunehub (pack|submit|review|publish s3://hub)\b": "needs what a run of tuning left: tests/builder",
     r".*(s3://(bucket|our-mirror)|https://registry\.example)": "somebody's server",
     r".*python compile\S*\.py|tunehub import\b|tunehub export tophub|.*my-registry": "files of readers: tests/builder",
