@@ -51,7 +51,7 @@ def check_every_choice(case: Any, target: Any, machine: Any, support: Any, times
             np.testing.assert_allclose(result, expected, rtol=2e-3, atol=2e-4, err_msg=f"{case.name}: {knobs}")
 
 
-@pytest.mark.parametrize("size", swept([(13, 13), (5, 20)], [(55, 3), (7, 7), (1, 19), (9, 4)]))
+@pytest.mark.parametrize("size", swept([(13, 13)], [(5, 20), (55, 3), (7, 7), (1, 19), (9, 4)]))
 @pytest.mark.parametrize("cpu", ["avx512"], indirect=True)
 def test_pointwise_convolutions_of_any_size_by_every_choice(cpu: Any, size: tuple[int, int], support: Any) -> None:
     """Rows of the image may be joined or not, with a remainder or without.
@@ -129,7 +129,7 @@ def test_a_task_whose_last_tile_writes_rows_of_the_next_is_refused(support: Any)
         check_tiles(schedule.mod["main"])
 
 
-@pytest.mark.parametrize("seed", swept(range(4), range(4, 24)))
+@pytest.mark.parametrize("seed", swept(range(2), range(2, 24)))
 def test_products_with_weights_as_they_lie_by_every_choice(cpu: Any, seed: int, support: Any) -> None:
     _, target, machine = cpu
     check_every_choice(support.random_nt_dense(random.Random(seed), machine.vector), target, machine, support, 1)
