@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 _ROWS = 4  # of weights, and of activations, whose sums are kept in registers
 _ACTIVATIONS = 1 << 13  # numbers of 16 bits that the first cache holds beside weights
+_LINES_AHEAD = 12
 _CHAINS = 4  # sums of a row that do not wait for each other
 _TOGETHER = 8  # blocks of rows of weights that are multiplied with a block of activations, one after the other
 _LOW_BITS = 0x0F0F0F0F
@@ -227,13 +228,15 @@ class _ProductWriter:
         return statements
 
     def _ahead(self, first: PrimExpr, height: int, chunk: PrimExpr) -> list[Stmt]:
-        """Ask for this chunk of the next rows."""
+        """Ask for this chunk of the next rows, or, where rows are read one by one, for what lies some lines behind."""
         from tvm import tirx
 
-        next_, weights = tirx.min(first + height, const(self.product.rows - height)), self.weights[0]
+        weights, beyond = self.weights[0], height == 1
+        next_ = tirx.min(first + (0 if beyond else height), const(self.product.rows - (2 if beyond else height)))
         count = self.product.lanes * (self.product.in_word if self.product.plain else 1)
         line = min(count, line_of(weights))
-        return [prefetch(weights, next_ + n, chunk * count + at) for n in range(height) for at in range(0, count, line)]
+        begin = chunk * count + (_LINES_AHEAD * line if beyond else 0)
+        return [prefetch(weights, next_ + n, begin + at) for n in range(height) for at in range(0, count, line)]
 
     def _chunk(self, tile: _ProductTile, chunk: PrimExpr) -> Stmt:
         """The products of a chunk, added up in the accumulators of a tile."""
