@@ -1,7 +1,7 @@
 """Which tile of the kernel for packed weights should take least. Pure.
 
 Clocks were fitted to 60 pairs of a tile and a product of Llama-3-8B with 128 to 1,024 rows on an H200
-(`benchmarks/results/tiles-of-many-rows-h200-2026-11-28.txt`), 12 % apart at most: dequantisation is
+(`benchmarks/results/tiles-of-many-rows-h200-2026-11-28.txt`), 12 % apart at most for most of them: dequantisation is
 hidden by no product of its own multiprocessor, and takes half as long where threads that multiply have more
 registers."""
 
