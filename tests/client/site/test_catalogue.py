@@ -206,7 +206,7 @@ def test_a_picture_is_well_formed_and_shows_hostile_labels_as_text() -> None:
     tree = ElementTree.fromstring(svg)
     texts = "".join(tree.itertext())
     assert "</script>" in texts and "$\\frac{a}{b}$" in texts and "\u202e" not in texts
-    # Names that matplotlib makes of what is drawn (clip paths, markers, dots) may stand twice on a page; others may not.
+    # What matplotlib names by what is drawn (clip paths, markers, dots) may stand twice on a page; others may not.
     assert "var(--chart-1)" in svg and not re.search(r"#0101\d\d| id=\"(?!p|m|C\d_\d_)", svg)
     assert svg == bars(groups, ("default", "tuned"), title=HOSTILE)
 
