@@ -247,12 +247,13 @@ def _unless_rules_are_faster(step: Step, request: Request, candidate: Candidate)
     now = None if judged is None else request.rule_choice
     if judged is None or now is None:
         return _unless_split_k_is_faster(step, request, candidate)
-    against = against_judged(judged, now.hash, now.seconds)
+    promised_s = now.seconds if _is_of_this_device(request, candidate) else None
+    against = against_judged(judged, now.hash, promised_s)
     if against is not None and step == "exact":
         return StepRejected(step=step, reason=against, package=candidate.package, record=candidate.record.op)
     if against is not None:
         return None
-    outcome, stale = _unless_split_k_is_faster(step, request, candidate), stale_text(judged, now.hash, now.seconds)
+    outcome, stale = _unless_split_k_is_faster(step, request, candidate), stale_text(judged, now.hash, promised_s)
     return outcome if isinstance(outcome, StepRejected) else replace(outcome, stale=stale)
 
 
@@ -269,11 +270,28 @@ def _judged(request: Request, candidate: Candidate) -> RecordEvidence | None:
     return None if is_by_rule else found.evidence
 
 
+def _is_of_this_device(request: Request, candidate: Candidate) -> bool:
+    """Whether a package's times are of the GPU that rules promise times for: those of another one say nothing of this
+    one. On CPUs rules promise what the machine's own profile says."""
+    if request.target.kind.name != "cuda":
+        return True
+    from tunehub.kernels.devices.known import device_of  # CPUs need none of it
+    from tunehub.target.descriptors import as_tvm_target
+
+    try:
+        measured_on = as_tvm_target(candidate.package.partition(" ")[0])
+    except TunehubError:  # a package of a name that says no GPU
+        return False
+    return device_of(measured_on).name == device_of(request.target).name
+
+
 def _unless_split_k_is_faster(step: Step, request: Request, candidate: Candidate) -> Served | StepRejected:
     """What a record gives, rejected where split-K by rule promises less than it took for its publisher: MetaSchedule
-    has no such tiles. A user's own records, and what was measured here, stay."""
+    has no such tiles. A user's own records, what was measured here, and records of another GPU stay."""
     promised = None if candidate.rung in ("user", "measured") else request.split_k_s
-    against = None if promised is None else against_promise(candidate.record.mean_s, promised)
+    if promised is None or not _is_of_this_device(request, candidate):
+        return _tried(step, request, candidate)
+    against = against_promise(candidate.record.mean_s, promised)
     if against is None:
         return _tried(step, request, candidate)
     return StepRejected(step=step, reason=against, package=candidate.package, record=candidate.record.op)

@@ -21,6 +21,7 @@ from tunehub.kernels.cuda.gemm.split_k import rule as split_k_rule
 from tunehub.kernels.cuda.gemm.tiles import reduction_block_of
 from tunehub.kernels.cuda.promises import without_record_s
 from tunehub.kernels.devices.known import default_device
+from tunehub.target.descriptors import as_tvm_target
 from tunehub.tir.nodes import main_module
 
 from .convolutions import convolution
@@ -118,3 +119,14 @@ def test_a_published_record_gives_way_to_divided_sums_that_promise_much_less_and
     assert schedule_function(function, H200, _Own(lookup))[0].rung == "user"
     monkeypatch.setattr(Request, "split_k_s", None)
     assert schedule_function(function, H200, lookup)[0].rung in ("exact", "anchor")
+
+
+def test_a_record_of_another_gpu_stays_whatever_rules_promise_for_this_one(
+    lookup: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Request, "split_k_s", 1e-12)
+    function = convolution(512, 7, batch=1)
+    a100 = as_tvm_target("cuda-a100")
+    for target, is_compared in ((H200, True), (a100, False)):
+        rejected = schedule_function(function, target, lookup)[0].rejected
+        assert any("are promised without a record" in str(each.reason) for each in rejected) == is_compared
