@@ -28,7 +28,7 @@ EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 def rows(packages: Sequence[Path], models: Sequence[Path], misses: Sequence[Path], as_json: bool) -> None:
     """Look at every record of PACKAGEs for current TVM, before a release; nothing is measured.
 
-    Exits with 1 where one matches no workload of its networks, cannot be used by this TVM or today's templates, or is
+    Exits with 1 where one is of use to no network known by name, cannot be used by this TVM or today's templates, or is
     slower than what rules had where both were measured, and where a table is empty. Also says which rows were judged
     beside other rules than today's (stale), or never: `tunehub check --again` judges these anew. Rows of networks that
     cannot be made by name, and that no file has, are not at hand.

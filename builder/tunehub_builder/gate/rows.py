@@ -1,7 +1,8 @@
 """`tunehub rows`: whether each record of a package still is what it was published as.
 
-A record has to match a workload of a network that the package was made of, schedule it on the TVM that is installed,
-and be no slower than what rules had where both were measured. Nothing is run: `tunehub check --again` measures anew.
+A record has to be of use to a network, be it one that the package was not made of, schedule its workload on the TVM
+that is installed, and be no slower than what rules had where both were measured. Nothing is run: `tunehub check
+--again` measures anew.
 Workloads are made as for tuning, and as a client has them (:mod:`tunehub_builder.replay.workloads`).
 """
 
@@ -24,7 +25,7 @@ from tunehub.target.descriptors import as_tvm_target
 from tunehub.target.machine_profile import PublishedProfile
 from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.replay.records import Record, records_by_tuner, scheduled_by_record
-from tunehub_builder.replay.workloads import MatchedRecord, WorkloadFiles, is_known, matched_records
+from tunehub_builder.replay.workloads import Borrowers, MatchedRecord, WorkloadFiles, is_at_hand, matched_records
 from tunehub_builder.tuning.target import tvm_versions
 from tunehub_registry.evidence import RecordEvidence, read_evidence
 from tunehub_registry.machine_profile import PROFILE, parse_profile, profile_in
@@ -36,13 +37,14 @@ _MOST_REASON = 200
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowState:
-    """One record. ``problem`` fails a release: ``unmatched`` (no workload of its networks has its key), ``orphaned``
-    (TVM or a template of today cannot use it) or ``slower`` (than rules, where both were measured), for ``reason``.
+    """One record. ``problem`` fails a release: ``unmatched`` (no workload of a network known by name has a use for
+    it), ``orphaned`` (TVM or a template of today cannot use it) or ``slower`` (than rules, where both were measured),
+    for ``reason``.
 
     ``at_hand``: a network of it could be made, or its workload was in a file; else nothing more is known. ``stale``:
     rules have something else now than it was judged beside, None where it does not say. ``by_rule``: it is what rules
     have. ``kept``: only a client that keeps layouts has its workload. ``anchored``: no workload has its key, and one
-    without a row of its own has its anchor block, which it serves.
+    without a row of its own has its anchor block, which it serves, or, of a trace, its operator class, which it may.
     """
 
     tuner: str
@@ -158,14 +160,14 @@ class _Looked:
     unread: list[str] = field(default_factory=list)
 
     def rows(self, files: WorkloadFiles) -> Iterator[RowState]:
-        found, anchors = set(), set[str]()
-        for matched in matched_records(self.manifest, self.records, files, self.target, self.unread, anchors):
+        found, borrowers = set(), Borrowers()
+        for matched in matched_records(self.manifest, self.records, files, self.target, self.unread, borrowers):
             found.add((matched.tuner, matched.record.exact))
             yield self._matched(matched)
         for tuner, records in self.records.items():
             for key, record in records.items():
                 if (tuner, key) not in found:
-                    yield _unmatched(tuner, record, anchored=record.anchor in anchors)
+                    yield _unmatched(tuner, record, anchored=borrowers.have_use_for(tuner, record))
 
     def _matched(self, matched: MatchedRecord) -> RowState:
         tuner, record, mod = matched.tuner, matched.record, matched.mod
@@ -200,7 +202,7 @@ class _Looked:
 
 def _unmatched(tuner: str, record: Record, *, anchored: bool) -> RowState:
     """Where none of its networks can be made, nobody can say what is wrong with it."""
-    at_hand = anchored or (bool(record.networks) and all(map(is_known, record.networks)))
+    at_hand = anchored or is_at_hand(record)
     lost = at_hand and not anchored
     return RowState(
         tuner=tuner,
@@ -209,6 +211,8 @@ def _unmatched(tuner: str, record: Record, *, anchored: bool) -> RowState:
         networks=record.networks,
         at_hand=at_hand,
         problem="unmatched" if lost else None,
-        reason=f"no workload of {', '.join(record.networks)} has its key" if lost else "",
+        reason=f"no workload of {', '.join(record.networks)} or another network known by name has a use for it"
+        if lost
+        else "",
         anchored=anchored,
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, field
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -64,30 +64,56 @@ class MatchedRecord:
     kept: bool
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Borrowers:
+    """Workloads that no record was made for, by what they borrow records by: keys of ``anchors`` blocks, and of the
+    operator ``classes`` that traces are transferred within."""
+
+    anchors: set[str] = field(default_factory=set)
+    classes: set[str] = field(default_factory=set)
+
+    def add(self, mod: Any) -> None:
+        """One more workload."""
+        from tunehub.tir.keys import anchor_key
+        from tunehub.tir.operator_class import anchor_class_of, class_of
+
+        self.anchors.add(anchor_key(mod) or "")
+        self.classes.update(found.key for found in (class_of(mod), anchor_class_of(mod)) if found is not None)
+
+    def have_use_for(self, tuner: str, record: Any) -> bool:
+        """Whether one of them may be served by a record of ``tuner``."""
+        moved = {record.op_class, record.anchor_class} if tuner == META_SCHEDULE else set[str]()
+        return record.anchor in self.anchors or not moved.isdisjoint(self.classes)
+
+
 def matched_records(
     manifest: Manifest,
     records: Mapping[str, Mapping[str, Any]],
     files: WorkloadFiles,
     target: Any,
     unread: list[str],
-    anchors: set[str] | None = None,
+    borrowers: Borrowers | None = None,
 ) -> Iterator[MatchedRecord]:
     """The ``records``, by tuner and key, whose workloads some source has, each once; ``unread`` gets why a source has
-    none, ``anchors`` the keys of the anchor blocks of workloads that none of them is for."""
-    from tunehub.tir.keys import anchor_key
-
+    none. With ``borrowers``, which get the workloads that none of them is for, networks known by name that the package
+    does not name are sources, too, while a record is left that would have no use."""
     exact = {key for of in records.values() for key in of}
     missing = {(tuner, key): record for tuner, of in records.items() for key, record in of.items()}
     ways = _ways(records, target)
-    for source in sources(manifest, files, {str(at): record for at, record in enumerate(missing.values())}):
+    own = sources(manifest, files, {str(at): record for at, record in enumerate(missing.values())})
+    others: Iterator[WorkloadSource] = iter(())
+    if borrowers is not None:
+        others = takewhile(lambda _: _is_one_lost(missing, borrowers), _others(manifest, target))
+    for source in chain(own, others):
         for tuner, kept in ways:
             try:
                 workloads = source.workloads(tuner, target)
             except Exception as error:  # importers and passes raise anything
                 unread.append(f"{Path(source.name).name}: {typed_last_line(error)}")
                 continue
-            if anchors is not None and not kept:
-                anchors |= {anchor_key(mod) or "" for key, mod in workloads.items() if key not in exact}
+            if borrowers is not None and not kept:
+                for key in workloads.keys() - exact:
+                    borrowers.add(workloads[key])
             for about in [about for about in missing if about[1] in workloads]:
                 record = missing.pop(about)
                 yield MatchedRecord(tuner=about[0], record=record, mod=workloads[about[1]], kept=kept)
@@ -101,13 +127,34 @@ def _ways(records: Mapping[str, Any], target: Any) -> list[tuple[str, bool]]:
     return [(TEMPLATE, False), *kept]
 
 
+def _is_one_lost(missing: Mapping[tuple[str, str], Any], borrowers: Borrowers) -> bool:
+    return any(
+        is_at_hand(record) and not borrowers.have_use_for(tuner, record) for (tuner, _), record in missing.items()
+    )
+
+
 def is_known(name: str) -> bool:
     """Whether a package's network of this name can be built by it."""
     return networks.is_known(name.removesuffix(_OPEN_NAME))
 
 
+def is_at_hand(record: Any) -> bool:
+    """Whether all networks of a record can be built by name."""
+    return bool(record.networks) and all(map(is_known, record.networks))
+
+
+def _others(manifest: Manifest, target: Any) -> Iterator[WorkloadSource]:
+    """The networks known by name that a package does not name, in all precisions of its kind of machine."""
+    precisions = ("", "_fp16") if target.kind.name == "cuda" else ("", "_bf16", "_int8")
+    every = dict.fromkeys(f"{name}{precision}" for precision in precisions for name in networks.names())
+    named = {entry.name for entry in manifest.networks}
+    for name in every:
+        if name not in named and is_known(name):
+            yield WorkloadSource(name=name, workloads=_OfNetwork(name=name))
+
+
 def _named(entry: NetworkEntry) -> tuple[str, WorkloadSource]:
-    return entry.name, WorkloadSource(name=entry.name, workloads=_OfNetwork(entry))
+    return entry.name, WorkloadSource(name=entry.name, workloads=_OfNetwork(name=entry.name, source=entry.source))
 
 
 def _in_files(files: WorkloadFiles, target: str) -> Iterator[tuple[str, WorkloadSource]]:
@@ -118,15 +165,16 @@ def _in_files(files: WorkloadFiles, target: str) -> Iterator[tuple[str, Workload
         yield path.stem, WorkloadSource(name=str(path), workloads=_OfMisses(path, target))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _OfNetwork:
-    entry: NetworkEntry
+    name: str
+    source: str = ""
 
     def __call__(self, tuner: str, target: Any) -> dict[str, Any]:
         dims: dict[str, tuple[int, ...]] = {}
-        if OPEN in self.entry.source:
-            dims = {name.strip(): _OPEN_SIZES for name in self.entry.source.partition(OPEN)[2].split(",")}
-        network = networks.get_open(self.entry.name.removesuffix(_OPEN_NAME), dims)
+        if OPEN in self.source:
+            dims = {name.strip(): _OPEN_SIZES for name in self.source.partition(OPEN)[2].split(",")}
+        network = networks.get_open(self.name.removesuffix(_OPEN_NAME), dims)
         return _extracted(
             network.name,
             network.relax_module(),

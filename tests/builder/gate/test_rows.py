@@ -58,8 +58,11 @@ def test_rows_of_a_published_package_match_their_network(small: tuple[Path, list
     assert looked.counts()["unmatched"] == looked.counts()["orphaned"] == 0
 
 
-def test_a_row_that_matches_nothing_or_cannot_be_used_fails(small: tuple[Path, list[str]]) -> None:
+def test_a_row_that_matches_nothing_or_cannot_be_used_fails(
+    small: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, keys = small
+    monkeypatch.setattr("tunehub_builder.networks.names", lambda: ("squeezenet",))
     with open_package(path) as package:
         records = package.read("records/template.jsonl")
     renamed = records.replace(keys[0].encode(), b"f" * 32).splitlines(keepends=True)
@@ -71,9 +74,23 @@ def test_a_row_that_matches_nothing_or_cannot_be_used_fails(small: tuple[Path, l
     result = CliRunner().invoke(cli, ["rows", str(path)])
     assert result.exit_code == 1, result.output
     assert f"unmatched: {'f' * 12} template" in result.output
-    assert f"no workload of {NETWORK} has its key" in result.output
+    assert f"no workload of {NETWORK} or another network known by name has a use for it" in result.output
     assert f"orphaned: {keys[1][:12]} template" in result.output
     assert "version 9 of the template" in result.output
+
+
+@pytest.mark.parametrize(("known", "problem"), [("squeezenet", None), ("alexnet", "unmatched")])
+def test_a_row_of_use_to_another_network_than_its_own_is_not_dead(
+    known: str, problem: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = rows_of_network(PACKAGE, "squeezenet", 1, tmp_path / "one.tunepkg")
+    with open_package(path) as package:
+        manifest, held = package.manifest, {name: package.read(name) for name in package.names if name != MANIFEST}
+    name = "records/template.jsonl"
+    held[name] = held[name].replace(b'"networks":["squeezenet"]', b'"networks":["vgg19"]')
+    path.write_bytes(pack(msgspec.structs.replace(manifest, networks=()), held))
+    monkeypatch.setattr("tunehub_builder.networks.names", lambda: (known,))
+    assert [row.problem for row in found(path)] == [problem]
 
 
 def test_rows_say_whether_they_were_judged_beside_todays_rules(small: tuple[Path, list[str]]) -> None:
