@@ -53,8 +53,8 @@ class Runs(VerifySession):
         self._library = super()._plain(function)
         return self._library
 
-    def _built(self, function: Any) -> Any:
-        self._library = super()._built(function)
+    def _built(self, function: Any, name: str = "main") -> Any:
+        self._library = super()._built(function, name)
         return self._library
 
 
@@ -85,7 +85,7 @@ def _outputs(library: Any, function: Any, inputs: list[Any]) -> list[Any] | None
         own[...] = unwritten(shape, dtype)
         guarded.append((memory, start, size, own))
         tensors.append(tvm.runtime.from_dlpack(own))
-    library["main"](*tensors)
+    library(*tensors)
     for memory, start, size, _ in guarded:
         if (memory[:start] != 0x5A).any() or (memory[start + size :] != 0x5A).any():
             return None

@@ -123,6 +123,13 @@ def transfer() -> list[Row]:
 
 
 @smoke
+def reproducible() -> list[Row]:
+    from benchmarks.reproducible import run
+
+    return run("squeezenet", 2, "llvm", verify=False)
+
+
+@smoke
 def tuning() -> list[Row]:
     from benchmarks.tuning import run
 
