@@ -54,6 +54,8 @@ def pack_directory(
     LicenseError: not an SPDX expression.
     """
     other = None if base_license is None else canonical_license(base_license)
+    if directory is None and measured:
+        raise PackingError("--measured is about networks that a work directory tuned: give it, too (DIR)")
     if directory is not None:
         contents = _own(directory, measured, license)
     elif base is not None and (without or again):

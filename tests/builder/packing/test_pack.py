@@ -454,6 +454,14 @@ def test_times_on_a_gpu_stand_beside_those_of_pytorch(directory: WorkDirectory, 
     assert line.conditions == "2026-11-21; TVM 0.27.0, PyTorch 2.11; as a user's file"
 
 
+def test_times_of_networks_without_a_work_directory_are_refused(two: Path, tmp_path: Path) -> None:
+    file = tmp_path / "gpu.json"
+    file.write_text(json.dumps({**GPU_RESULT, "networks": [GPU_ROW]}))
+    command = ["pack", "--version", "0.2.0", "--with", str(two), "--without", "0" * 32, "--measured", str(file)]
+    result = CliRunner().invoke(cli, command)
+    assert (result.exit_code, "--measured is about networks that a work directory tuned" in result.output) == (1, True)
+
+
 def test_times_on_a_gpu_without_repeats_are_no_evidence(tmp_path: Path) -> None:
     file = tmp_path / "gpu.json"
     file.write_text(json.dumps({**GPU_RESULT, "networks": [{**GPU_ROW, "rounds": None}]}))
