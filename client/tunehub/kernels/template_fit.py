@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from tunehub.kernels import cpu as templates
-from tunehub.kernels.cpu import KnobError, Machine, Match, NamedKnobs, pairs
+from tunehub.kernels.cpu import KnobError, Machine, Match, NamedKnobs
 from tunehub.tir.guard import check_tiles
 from tunehub.tir.nodes import buffer_kind, integer, parameters
 
@@ -53,6 +53,8 @@ def _machine(target: Target, published: PublishedProfile | None) -> Machine:
 
 def multiplies_pairs(target: Target) -> bool:
     """Whether ``target`` multiplies pairs of bfloat16 by vectors, and so faster than numbers of float32."""
+    from tunehub.kernels.cpu import pairs  # not of TVM up to 0.19
+
     return pairs.doubt(target) is None and machine_for(target).rates.pairs > 1
 
 
