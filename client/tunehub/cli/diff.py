@@ -17,7 +17,7 @@ from tunehub.cli.writing import registry_errors
 from tunehub.exceptions import RequirementError
 from tunehub.options import Options, read_options
 from tunehub.records.evidence_changes import ORDER, EvidenceChange, network_changes, workload_changes
-from tunehub.registries.blob_cache import BlobCache, fetch_verified, is_sound
+from tunehub.registries.blob_cache import BlobCache
 from tunehub.registries.configured import configured_registries
 from tunehub.registries.requirement import parse_versions
 
@@ -98,8 +98,8 @@ def _pinned(pin: LockedPackage | None, options: Options) -> ComparedPackage:
         return ComparedPackage(label="nothing")
     lock = Lock(created_by="tunehub", packages=(pin,))
     source = LockedRegistry(lock, "the lock file", registries=options.registries, offline=options.offline)
-    blob = BlobCache(options.cache).blob_path(pin.sha256)
-    return _contents(blob if is_sound(blob, pin.sha256) else source.fetch_package(pin.entry()), pin.label)
+    data = BlobCache(options.cache).kept_or(pin.sha256, lambda: source.fetch_package(pin.entry()))
+    return _contents(data, pin.label)
 
 
 def _package(text: str, options: Options) -> ComparedPackage:
@@ -114,9 +114,7 @@ def _package(text: str, options: Options) -> ComparedPackage:
     if chosen is None:
         raise click.ClickException(f"{text}: no registry has such a version (`tunehub list` shows all)")
     entry, source = chosen.entry, chosen.registry
-    blob = BlobCache(options.cache).blob_path(entry.sha256)
-    sound = is_sound(blob, entry.sha256)
-    data = blob if sound else fetch_verified(entry.sha256, lambda: source.fetch_package(entry))
+    data = BlobCache(options.cache).kept_or(entry.sha256, lambda: source.fetch_package(entry))
     return _contents(data, f"{chosen.name} {entry.version}")
 
 

@@ -16,7 +16,7 @@ from tunehub.cli.writing import registry_errors
 from tunehub.exceptions import HubError, PackageUnusableError, RegistryUnreadableError, RequirementError
 from tunehub.options import Options, read_options
 from tunehub.registries.attested import read_attestations
-from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
+from tunehub.registries.blob_cache import BlobCache, HashMismatchError
 from tunehub.registries.configured import configured_registries
 from tunehub.registries.embedded import license_text
 from tunehub.registries.ordered import Published, Registries
@@ -115,11 +115,8 @@ def describe(item: Published, cache: BlobCache) -> dict[str, Any]:
     """Everything that a package says of itself. Raises PackageUnusableError or RegistryUnreadableError."""
     from tunehub_registry.exceptions import RegistryError
 
-    sha256 = item.entry.sha256
-    blob = cache.blob_path(sha256)
     try:
-        sound = is_sound(blob, sha256)
-        data = blob if sound else fetch_verified(sha256, lambda: item.registry.fetch_package(item.entry))
+        data = cache.kept_or(item.entry.sha256, lambda: item.registry.fetch_package(item.entry))
         contents = _contents(data, item.entry.file)
     except (RegistryError, HashMismatchError) as error:
         text = f"{item.name} {item.entry.version} from {item.registry.address}: {error}"

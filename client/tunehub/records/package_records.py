@@ -21,7 +21,7 @@ from tunehub.records.index import (
 from tunehub.records.indexing_budget import MAX_PACKAGE_BYTES, IndexingBudget, Meter, TooExpensiveError
 from tunehub.records.lookup import IndexLookup, IsCurrent
 from tunehub.records.masking import read_mask
-from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
+from tunehub.registries.blob_cache import BlobCache, HashMismatchError
 from tunehub.registries.embedded import embedded_digests
 from tunehub.registries.key_scheme import KEY_SCHEMES, LOG_TUNERS, RECORD_TUNERS
 from tunehub.registries.resolution import Chosen, tvm_allowed
@@ -259,9 +259,8 @@ class _PackageOpener:
 
     def _in_memory(self) -> RecordIndex:
         """Without a cache: from the blob if a sound one is there, else straight from the registry."""
-        blob = self._cache.blob_path(self._sha256)
         try:
-            data = blob if is_sound(blob, self._sha256) else fetch_verified(self._sha256, self._fetch)
+            data = self._cache.kept_or(self._sha256, self._fetch)
         except HashMismatchError as error:
             raise self._unusable(str(error)) from error
         from tunehub.records.index_building import evidence_of, index_in_memory

@@ -19,7 +19,7 @@ from packaging.version import Version
 
 from tunehub.exceptions import HubError, PackageUnusableError, TunehubError, UnknownTargetError
 from tunehub.records.whole_splits import with_whole_splits
-from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
+from tunehub.registries.blob_cache import BlobCache, HashMismatchError
 from tunehub.registries.ordered import Published, Registries
 from tunehub.registries.port import OnProblem
 from tunehub.registries.requirement import Requirement
@@ -209,12 +209,8 @@ def _lines_of(item: Published, cache: BlobCache) -> _Lines:
 
 
 def _records(item: Published, cache: BlobCache) -> Iterator[LogRecord | BadLine]:
-    sha256 = item.entry.sha256
-    blob = cache.blob_path(sha256)
     try:
-        data = (
-            blob if is_sound(blob, sha256) else fetch_verified(sha256, lambda: item.registry.fetch_package(item.entry))
-        )
+        data = cache.kept_or(item.entry.sha256, lambda: item.registry.fetch_package(item.entry))
         with open_package(data, source=item.entry.file) as package:
             for name in [entry.file for entry in package.manifest.record_sets if entry.tuner == AUTOTVM]:
                 with package.open(name) as stream:

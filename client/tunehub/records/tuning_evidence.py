@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tunehub.registries.blob_cache import BlobCache, fetch_verified, is_sound
+from tunehub.registries.blob_cache import BlobCache
 from tunehub.report.model import NetworkAccuracy, TunedRatio
 from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, read_evidence
 from tunehub_registry.package import EVIDENCE, open_package
@@ -34,9 +34,7 @@ class PackageEvidence:
 
 def read_package_evidence(chosen: Chosen, registry: Registry, cache: BlobCache) -> PackageEvidence:
     """What a package's evidence says. Raises RegistryUnreadableError, RegistryError or HashMismatchError."""
-    sha256 = chosen.entry.sha256
-    blob = cache.blob_path(sha256)
-    data = blob if is_sound(blob, sha256) else fetch_verified(sha256, lambda: registry.fetch_package(chosen.entry))
+    data = cache.kept_or(chosen.entry.sha256, lambda: registry.fetch_package(chosen.entry))
     with open_package(data, source=chosen.entry.file) as package:
         if EVIDENCE not in package.names:
             return PackageEvidence()

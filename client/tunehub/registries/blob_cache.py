@@ -108,6 +108,12 @@ class BlobCache:
         part.replace(path)
         return path
 
+    def kept_or(self, sha256: str, fetch: Callable[[], bytes]) -> Path | bytes:
+        """The blob with this hash where a sound one is there, else what `fetch` gives, which is not kept. Raises
+        HashMismatchError where that has another hash, and what `fetch` raises."""
+        path = self.blob_path(sha256)
+        return path if is_sound(path, sha256) else fetch_verified(sha256, fetch)
+
     def write(self, path: Path, fill: Callable[[Path], object]) -> None:
         """Let `fill` write a temporary file in the same folder, then put it in place in one step. Raises OSError."""
         self._make_folder(path.parent)
