@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -11,6 +11,10 @@ from msgspec import UNSET, Meta, UnsetType
 from tunehub_registry import _fields, _json
 from tunehub_registry._lines import MAX_LINE_BYTES, BadLine, read_lines
 from tunehub_registry.exceptions import FieldError
+from tunehub_registry.package import EVIDENCE
+
+if TYPE_CHECKING:
+    from tunehub_registry.package import Package
 
 __all__ = [
     "Accuracy",
@@ -20,6 +24,7 @@ __all__ = [
     "NetworkEvidence",
     "RecordEvidence",
     "encode_evidence",
+    "evidence_in",
     "parse_evidence",
     "read_evidence",
 ]
@@ -157,3 +162,11 @@ def encode_evidence(evidence: Evidence) -> bytes:
 def read_evidence(stream: BinaryIO, source: str) -> Iterator[Evidence | BadLine]:
     """Read a file of evidence lazily; a line that is not evidence becomes a BadLine and the rest goes on."""
     return read_lines(stream, source, parse_evidence)
+
+
+def evidence_in(package: Package) -> Iterator[Evidence | BadLine]:
+    """The evidence that a package holds, read lazily as by `read_evidence`; none where it has no such member. Raises
+    PackageError where it is damaged."""
+    if EVIDENCE in package.names:
+        with package.open(EVIDENCE) as stream:
+            yield from read_evidence(stream, EVIDENCE)

@@ -27,10 +27,10 @@ from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.replay.records import Record, records_by_tuner, scheduled_by_record
 from tunehub_builder.replay.workloads import Borrowers, MatchedRecord, WorkloadFiles, is_at_hand, matched_records
 from tunehub_builder.tuning.target import tvm_versions
-from tunehub_registry.evidence import RecordEvidence, read_evidence
+from tunehub_registry.evidence import RecordEvidence, evidence_in
 from tunehub_registry.machine_profile import PROFILE, parse_profile, profile_in
 from tunehub_registry.manifest import Manifest
-from tunehub_registry.package import EVIDENCE, Package, open_package
+from tunehub_registry.package import Package, open_package
 
 _MOST_REASON = 200
 
@@ -120,10 +120,7 @@ def rows_of(path: Path, files: WorkloadFiles) -> PackageRows:
 
 def evidence_of(package: Package) -> dict[tuple[str, str], RecordEvidence]:
     """The evidence on a package's records, by tuner and key."""
-    if EVIDENCE not in package.names:
-        return {}
-    with package.open(EVIDENCE) as stream:
-        lines = [line for line in read_evidence(stream, EVIDENCE) if isinstance(line, RecordEvidence)]
+    lines = (line for line in evidence_in(package) if isinstance(line, RecordEvidence))
     return {(line.tuner or META_SCHEDULE, line.exact): line for line in lines}
 
 

@@ -119,16 +119,13 @@ def _package(text: str, options: Options) -> ComparedPackage:
 
 
 def _contents(data: Path | bytes, label: str) -> ComparedPackage:
-    from tunehub_registry.evidence import BadLine, read_evidence
-    from tunehub_registry.package import EVIDENCE, open_package
+    from tunehub_registry.evidence import BadLine, evidence_in
+    from tunehub_registry.package import open_package
 
     decoder = msgspec.json.Decoder(_RecordLine)
     ops: dict[str, str] = {}
     with open_package(data, source=label) as package:
-        evidence: tuple[Evidence, ...] = ()
-        if EVIDENCE in package.names:
-            with package.open(EVIDENCE) as stream:
-                evidence = tuple(each for each in read_evidence(stream, EVIDENCE) if not isinstance(each, BadLine))
+        evidence = tuple(each for each in evidence_in(package) if not isinstance(each, BadLine))
         for name in package.names:
             if name.startswith("records/") and name.endswith(".jsonl"):
                 with package.open(name) as stream:

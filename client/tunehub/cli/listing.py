@@ -167,22 +167,20 @@ def _evidence(package: Package) -> dict[str, Any]:
 
     import msgspec
 
-    from tunehub_registry.evidence import BadLine, RecordEvidence, read_evidence
-    from tunehub_registry.package import EVIDENCE
+    from tunehub_registry.evidence import BadLine, RecordEvidence, evidence_in
 
     speedups: list[float] = []
     refused = bad = 0
     networks: list[dict[str, Any]] = []
-    with package.open(EVIDENCE) as stream:
-        for line in read_evidence(stream, EVIDENCE):
-            if isinstance(line, BadLine):
-                bad += 1
-            elif not isinstance(line, RecordEvidence):
-                networks.append(msgspec.to_builtins(line))
-            elif line.admitted:
-                speedups.append(line.speedup)
-            else:
-                refused += 1
+    for line in evidence_in(package):
+        if isinstance(line, BadLine):
+            bad += 1
+        elif not isinstance(line, RecordEvidence):
+            networks.append(msgspec.to_builtins(line))
+        elif line.admitted:
+            speedups.append(line.speedup)
+        else:
+            refused += 1
     geomean = geometric_mean(speedups) if speedups else None
     records = {"admitted": len(speedups), "refused": refused, "bad_lines": bad, "geomean_speedup": geomean}
     return {"records": records, "networks": networks}

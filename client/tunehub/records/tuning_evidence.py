@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from tunehub.registries.blob_cache import BlobCache
 from tunehub.report.model import NetworkAccuracy, TunedRatio
-from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, read_evidence
-from tunehub_registry.package import EVIDENCE, open_package
+from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, evidence_in
+from tunehub_registry.package import open_package
 
 if TYPE_CHECKING:
     from tunehub.registries.port import Registry
@@ -36,10 +36,7 @@ def read_package_evidence(chosen: Chosen, registry: Registry, cache: BlobCache) 
     """What a package's evidence says. Raises RegistryUnreadableError, RegistryError or HashMismatchError."""
     data = cache.kept_or(chosen.entry.sha256, lambda: registry.fetch_package(chosen.entry))
     with open_package(data, source=chosen.entry.file) as package:
-        if EVIDENCE not in package.names:
-            return PackageEvidence()
-        with package.open(EVIDENCE) as stream:
-            lines = list(read_evidence(stream, EVIDENCE))
+        lines = list(evidence_in(package))
     ratios = tuned_ratios(line for line in lines if isinstance(line, RecordEvidence))
     networks = filter(None, (network_accuracy(line) for line in lines if isinstance(line, NetworkEvidence)))
     return PackageEvidence(ratios=ratios, networks=tuple(networks))

@@ -16,11 +16,11 @@ from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_ve
 from tunehub.registries.ordered import Published, Registries
 from tunehub.registries.port import Registry
 from tunehub_registry.any_record import read_any_records
-from tunehub_registry.evidence import BadLine, NetworkEvidence, RecordEvidence, read_evidence
+from tunehub_registry.evidence import BadLine, NetworkEvidence, RecordEvidence, evidence_in
 from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.index import ShardEntry
 from tunehub_registry.manifest import Manifest, RecordSet
-from tunehub_registry.package import EVIDENCE, Package, open_package
+from tunehub_registry.package import Package, open_package
 from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.tuning_curves import TuningCurve, curves_in
 
@@ -158,14 +158,11 @@ def _read_records(
 def _read_evidence(package: Package, records: list[RecordEvidence], networks: list[NetworkEvidence]) -> int:
     """Add the lines to `records` and `networks`; how many were no evidence."""
     bad = 0
-    if EVIDENCE not in package.names:
-        return bad
-    with package.open(EVIDENCE) as stream:
-        for line in read_evidence(stream, EVIDENCE):
-            if isinstance(line, BadLine):
-                bad += 1
-            elif isinstance(line, RecordEvidence):
-                records.append(line)
-            else:
-                networks.append(line)
+    for line in evidence_in(package):
+        if isinstance(line, BadLine):
+            bad += 1
+        elif isinstance(line, RecordEvidence):
+            records.append(line)
+        else:
+            networks.append(line)
     return bad
