@@ -34,6 +34,7 @@ from tunehub_builder.backends.relax.workload_gate import LIMITS, Verdict, case_o
 from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.gate.comparison import plan_for
 from tunehub_builder.gate.finalists import Distilled
+from tunehub_builder.gate.packages import opened
 from tunehub_builder.gate.report import CheckResult, Rejection, shown_on
 from tunehub_builder.gate.rows import evidence_of, published_profile
 from tunehub_builder.gate.workloads import judge_on
@@ -48,7 +49,6 @@ from tunehub_builder.tuning.work_directory import TaskEntry
 from tunehub_registry.any_record import AnyRecord
 from tunehub_registry.evidence import JudgedRule, RecordEvidence, encode_evidence, read_evidence
 from tunehub_registry.ladder_record import LadderRecord
-from tunehub_registry.package import open_package
 
 About = tuple[str, str]  # tuner and key
 _DISTURBED = 0.1  # of a median: the distance of its quartiles where other programs were at work
@@ -95,12 +95,9 @@ def check_again(path: Path, request: AgainRequest, output: Path, resources: Reso
     NoSuchTargetError and UnsuitableTargetError for one of another machine, PackageError and FormatError for a damaged
     one, TuningError when a worker cannot be started.
     """
-    try:
-        with open_package(path, source=str(path)) as package:
-            manifest, records = package.manifest, records_by_tuner(package)
-            known, published = evidence_of(package), published_profile(package)
-    except OSError as error:
-        raise BuilderError(f"{path}: {error.strerror}; give a package file (.tunepkg)") from error
+    with opened(path) as package:
+        manifest, records = package.manifest, records_by_tuner(package)
+        known, published = evidence_of(package), published_profile(package)
     done, measures = read_judged(output), request.count != 0
     target = find_relax_target(manifest.name) if measures else None  # said before minutes of work
     wanted = {

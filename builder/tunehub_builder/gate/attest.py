@@ -26,6 +26,7 @@ from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.gate.again import again_places, again_pool
 from tunehub_builder.gate.comparison import plan_for
 from tunehub_builder.gate.finalists import Distilled
+from tunehub_builder.gate.packages import opened
 from tunehub_builder.gate.rows import published_profile
 from tunehub_builder.gate.workloads import judge_on
 from tunehub_builder.networks import Network
@@ -37,7 +38,7 @@ from tunehub_builder.tuning.work_directory import TaskEntry
 from tunehub_registry.any_record import AnyRecord, read_any_records
 from tunehub_registry.attestation import Attestation, ComparedTimes, Measurement, PackageSubject, SampledRecord
 from tunehub_registry.manifest import Manifest, NetworkEntry
-from tunehub_registry.package import Package, open_package, sha256_of
+from tunehub_registry.package import Package, sha256_of
 from tunehub_registry.printable import plain
 from tunehub_registry.publishing.packages import date_text
 from tunehub_registry.record import ScheduleRecord
@@ -112,15 +113,11 @@ def attest_package(
 def _read(path: Path) -> tuple[PackageSubject, Manifest, list[tuple[str, AnyRecord]], PublishedProfile | None]:
     """What an attestation is about, the records for fixed shapes and current TVM with their tuners, and the rates by
     which a client's rules go with the package."""
-    try:
-        sha256 = sha256_of(path)
-        with open_package(path, source=str(path)) as package:
-            manifest = package.manifest
-            _check_served(manifest)
-            subject = PackageSubject.of(manifest.name, manifest.version, sha256)
-            return subject, manifest, list(_records(package)), published_profile(package)
-    except OSError as error:
-        raise BuilderError(f"{path}: {error.strerror}; give a package file (.tunepkg)") from error
+    with opened(path) as package:
+        manifest = package.manifest
+        _check_served(manifest)
+        subject = PackageSubject.of(manifest.name, manifest.version, sha256_of(path))
+        return subject, manifest, list(_records(package)), published_profile(package)
 
 
 def _check_served(manifest: Manifest) -> None:

@@ -19,6 +19,7 @@ from tunehub_builder.backends.relax.workload_gate import RelaxWorkloads, Verdict
 from tunehub_builder.exceptions import BuilderError, WorkDirectoryError
 from tunehub_builder.gate.finalists import Distilled
 from tunehub_builder.gate.networks import NetworkVerdict, check_networks, judge_networks
+from tunehub_builder.gate.packages import opened
 from tunehub_builder.gate.report import CheckResult, NetworkResult, Rejection, network_results, shown_on
 from tunehub_builder.gate.workloads import check_workloads, judge_on
 from tunehub_builder.networks import OPEN
@@ -33,7 +34,7 @@ from tunehub_registry.any_record import AnyRecord, read_any_records
 from tunehub_registry.evidence import encode_evidence
 from tunehub_registry.ladder_record import LadderRecord
 from tunehub_registry.manifest import Manifest
-from tunehub_registry.package import EVIDENCE, Package, open_package
+from tunehub_registry.package import EVIDENCE, Package
 from tunehub_registry.template_record import BadLine, TemplateRecord
 
 _BUSY = 0.7  # load that other programs may put on the machine before we say that it is busy
@@ -110,12 +111,9 @@ def check_package(
     show = shown_on(stream)
     verdicts: list[NetworkVerdict] = []
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            with open_package(path, source=str(path)) as package:
-                file = _records_of(package, Path(folder))
-                found = network_cases(package.manifest.networks, names, models, file)
-        except OSError as error:
-            raise BuilderError(f"{path}: {error.strerror}; give a package file (.tunepkg)") from error
+        with opened(path) as package:
+            file = _records_of(package, Path(folder))
+            found = network_cases(package.manifest.networks, names, models, file)
         options = PoolOptions(workers=1, threads=resources.threads, log=str(Path(folder) / "native.log"))
         for position, judged in enumerate(judge_networks(RelaxNetworks.of(file), found, options), 1):
             for verdict in judged:

@@ -16,11 +16,11 @@ from tunehub.exceptions import last_line
 from tunehub.registries.key_scheme import META_SCHEDULE, TEMPLATE
 from tunehub.target.gpu_architectures import SM_80, LaunchLimits
 from tunehub_builder.exceptions import BuilderError
+from tunehub_builder.gate.packages import opened
 from tunehub_builder.gate.report import CheckResult, Rejection
 from tunehub_builder.tuning.work_directory import TaskEntry, WorkDirectory
 from tunehub_registry.any_record import AnyRecord, read_any_records
 from tunehub_registry.ladder_record import LadderRecord
-from tunehub_registry.package import open_package
 from tunehub_registry.printable import plain
 from tunehub_registry.template_record import BadLine
 
@@ -79,14 +79,11 @@ def _compiler(arch: str) -> Compiler:
 
 
 def _records(path: Path) -> list[AnyRecord]:
-    try:
-        with open_package(path, source=str(path)) as package:
-            if package.manifest.target.kind != "cuda":
-                raise BuilderError(f"{path}: is for {package.manifest.target.kind}; only CUDA has kernels to launch")
-            sets = [entry for entry in package.manifest.record_sets if entry.tuner in (META_SCHEDULE, TEMPLATE)]
-            return [record for entry in sets for record in _of_set(package, entry, path)]
-    except OSError as error:
-        raise BuilderError(f"{path}: {error.strerror}; give a package file (.tunepkg)") from error
+    with opened(path) as package:
+        if package.manifest.target.kind != "cuda":
+            raise BuilderError(f"{path}: is for {package.manifest.target.kind}; only CUDA has kernels to launch")
+        sets = [entry for entry in package.manifest.record_sets if entry.tuner in (META_SCHEDULE, TEMPLATE)]
+        return [record for entry in sets for record in _of_set(package, entry, path)]
 
 
 def _of_set(package: Any, entry: Any, path: Path) -> Iterator[AnyRecord]:

@@ -23,14 +23,14 @@ from tunehub.registries.key_scheme import KEY_SCHEMES, META_SCHEDULE, RECORD_TUN
 from tunehub.registries.resolution import tvm_allowed
 from tunehub.target.descriptors import as_tvm_target
 from tunehub.target.machine_profile import PublishedProfile
-from tunehub_builder.exceptions import BuilderError
+from tunehub_builder.gate.packages import opened
 from tunehub_builder.replay.records import Record, records_by_tuner, scheduled_by_record
 from tunehub_builder.replay.workloads import Borrowers, MatchedRecord, WorkloadFiles, is_at_hand, matched_records
 from tunehub_builder.tuning.target import tvm_versions
 from tunehub_registry.evidence import RecordEvidence, evidence_in
 from tunehub_registry.machine_profile import PROFILE, parse_profile, profile_in
 from tunehub_registry.manifest import Manifest
-from tunehub_registry.package import Package, open_package
+from tunehub_registry.package import Package
 
 _MOST_REASON = 200
 
@@ -105,12 +105,9 @@ class PackageRows:
 def rows_of(path: Path, files: WorkloadFiles) -> PackageRows:
     """Look at every record of the package ``path``. Raises BuilderError where it cannot be read, PackageError and
     FormatError where it is damaged."""
-    try:
-        with open_package(path, source=str(path)) as package:
-            manifest, records = package.manifest, records_by_tuner(package)
-            evidence, published = evidence_of(package), published_profile(package)
-    except OSError as error:
-        raise BuilderError(f"{path}: {error.strerror}; give a package file (.tunepkg)") from error
+    with opened(path) as package:
+        manifest, records = package.manifest, records_by_tuner(package)
+        evidence, published = evidence_of(package), published_profile(package)
     label = f"{manifest.name} {manifest.version}"
     looked = _Looked(manifest=manifest, records=records, evidence=evidence, target=as_tvm_target(manifest.name))
     with published_rates(published):
