@@ -169,9 +169,7 @@ def _row(matched: MatchedRecord, target: Any, known: RecordEvidence | None) -> _
     from tunehub.tir.element_types import written_types
 
     record, request = matched.record, Request(mod=matched.mod, target=target, lookup=EmptyLookup())
-    with target:
-        text = text_hash(request.by_rule(matched.mod["main"]))
-    choice = request.rule_choice
+    text, choice = request.rule_text, request.rule_choice
     task = TaskEntry(
         name=record.op,
         exact=record.exact,

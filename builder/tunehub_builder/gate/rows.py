@@ -179,9 +179,8 @@ class _Looked:
                 text = text_hash(scheduled_by_record(record, mod, self.target)["main"])
             except Exception as error:  # TVM raises many kinds
                 return replace(row, problem="orphaned", reason=last_line(error, limit=_MOST_REASON))
-            request = Request(mod=mod, target=self.target, lookup=EmptyLookup())
-            own = text_hash(request.by_rule(mod["main"]))
-        choice = request.rule_choice
+        request = Request(mod=mod, target=self.target, lookup=EmptyLookup())
+        own, choice = request.rule_text, request.rule_choice
         stale = None
         if judged is not None and judged.rule:
             stale = judged.rule.text != own or (choice is not None and judged.rule.choice != choice.hash)

@@ -260,7 +260,7 @@ def judged_rule(entry: Distilled, target: Mapping[str, Any], compared: ComparedF
     import tvm
 
     from tunehub.compiler.schedule.ladder import Request
-    from tunehub.compiler.schedule.rule_choice import NOTHING, choice_hash, text_hash
+    from tunehub.compiler.schedule.rule_choice import NOTHING, choice_hash
     from tunehub.records.lookup import EmptyLookup
 
     request = Request(mod=tvm.ir.load_json(entry.task.module), target=tvm.target.Target(target), lookup=EmptyLookup())
@@ -275,6 +275,4 @@ def judged_rule(entry: Distilled, target: Mapping[str, Any], compared: ComparedF
         own_s = compared.default_s if choice.hash == choice_hash(NOTHING) else own_s
     if not own_s:
         return None
-    with request.target:
-        text = text_hash(request.by_rule(request.mod["main"]))
-    return JudgedRule(choice=choice.hash, text=text, run_s=median(own_s))
+    return JudgedRule(choice=choice.hash, text=request.rule_text, run_s=median(own_s))

@@ -168,6 +168,14 @@ class Request:
             return None
 
     @cached_property
+    def rule_text(self) -> str:
+        """The hash of the function as rules schedule it, whatever its names."""
+        from tunehub.compiler.schedule.rule_choice import text_hash  # compiles need none of it
+
+        with self.target:
+            return text_hash(self.by_rule(self.mod["main"]))
+
+    @cached_property
     def offers(self) -> list[Offer]:
         """What rules for CUDA have for the function, of known shapes; to be used up once."""
         from tunehub.kernels.cuda.choose import offers  # CPUs need none of it
