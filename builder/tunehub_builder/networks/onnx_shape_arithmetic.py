@@ -150,7 +150,8 @@ def _gather(writer: _ShapeWriter, node: onnx.NodeProto) -> _ShapeVector:
 def _slice(writer: _ShapeWriter, node: onnx.NodeProto) -> _ShapeVector:
     data = writer.values[node.input[0]]
     parts = [[_known(each) for each in writer.values[name].numbers] if name else [0] for name in node.input[1:]]
-    (start,), (end,), (axis,), (step,) = (parts + [[0], [1]][len(parts) - 2 :])[:4] if len(parts) < 4 else parts
+    parts += [[default] for default in (0, 1)[len(parts) - 2 :]]  # the axis, the step
+    (start,), (end,), (axis,), (step,) = parts
     if data.scalar or axis not in (0, -1):
         raise ValueError(axis)
     return _ShapeVector(numbers=data.numbers[slice(start, end, step)])

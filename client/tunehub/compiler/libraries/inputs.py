@@ -93,11 +93,6 @@ class _ConstantsApart(relax.PyExprMutator):  # type: ignore[misc]
         return place
 
 
-def rules_digest() -> str:
-    """SHA-256 of this package's programs: whose rules choose what no record serves."""
-    return _sources_digest()
-
-
 def _of_hub(hub: Hub) -> dict[str, Any]:
     verification, chosen = hub.verification, hub.resolution.chosen
     return {
@@ -129,7 +124,7 @@ def _of_machine(hub: Hub, target: Target) -> list[str]:
 
 def _of_programs(kind: str) -> list[str]:
     """The programs that make code: this package, byte for byte, TVM, and what compiles kernels."""
-    found = [_sources_digest(), str(tvm.__version__), platform.python_version(), *_tvm_libraries()]
+    found = [rules_digest(), str(tvm.__version__), platform.python_version(), *_tvm_libraries()]
     if kind == "cuda":
         from tunehub.tir.cuda.nvrtc import compiler_identity
 
@@ -138,7 +133,8 @@ def _of_programs(kind: str) -> list[str]:
 
 
 @lru_cache(maxsize=1)
-def _sources_digest() -> str:
+def rules_digest() -> str:
+    """SHA-256 of this package's programs: whose rules choose what no record serves."""
     digest = hashlib.sha256()
     for root in (Path(__file__).parents[2], Path(tunehub_registry.__path__[0])):
         for path in sorted(root.rglob("*")):

@@ -168,7 +168,7 @@ def test_other_records_and_another_package_are_another_key(tmp_path: Path, regis
     assert len(set(found)) == 5 and None not in found
 
 
-@pytest.mark.parametrize("program", ["_sources_digest", "_tvm_libraries"])
+@pytest.mark.parametrize("program", ["rules_digest", "_tvm_libraries"])
 def test_another_tunehub_or_tvm_is_another_key(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = key()
     monkeypatch.setattr(inputs, program, lambda: "another")

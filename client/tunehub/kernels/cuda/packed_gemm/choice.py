@@ -50,7 +50,7 @@ def _suits(tile: PackedTile) -> bool:
     more of them."""
     if tile.cluster > 1 and (tile.registers is not None or math.prod(tile.shared) > 1):
         return False
-    three, two_beside = math.prod(tile.groups) > max(_GROUPS) - 1, tile.columns > ROWS
+    three, two_beside = math.prod(tile.groups) == max(_GROUPS), tile.columns > ROWS
     return not (three and two_beside) and (tile.rows * ROWS <= _WIDE or not (three or two_beside))
 
 
