@@ -31,7 +31,8 @@ _CHILD = """
 import json, sys, time
 import tunehub
 from tunehub_builder import networks
-target, module, found = tunehub.host_target(), networks.get(sys.argv[1]).relax_module(), []
+name, target, found = sys.argv[1], tunehub.host_target(), []
+module = (networks.from_onnx_file(name) if name.endswith(".onnx") else networks.get(name)).relax_module()
 for _ in range(int(sys.argv[2]) + 1):
     clock, cpu = time.perf_counter(), time.process_time()
     tunehub.compile(module, target, offline=True)
@@ -39,7 +40,7 @@ for _ in range(int(sys.argv[2]) + 1):
 print(json.dumps(found[1:]))
 """
 OPTIONS = (
-    click.Option(["--networks", "names"], default=",".join(_ELEVEN), show_default=True, help="Names, by commas."),
+    click.Option(["--networks", "names"], default=",".join(_ELEVEN), show_default=True, help="Names or ONNX files."),
     click.Option(
         ["--against"],
         type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -64,10 +65,13 @@ def run(names: str, against: Path | None, rounds: int, compiles: int, foreign: b
     rows: list[Row] = []
     for name in (each.strip() for each in names.split(",")):
         turns = [[_compiled(name, checkout, compiles) for checkout in checkouts] for _ in range(rounds)]
-        rows += _rows(name, *(_median([times for turn in turns for times in turn[at]]) for at in range(len(checkouts))))
+        label = Path(name).stem
+        middle = (_median([times for turn in turns for times in turn[at]]) for at in range(len(checkouts)))
+        rows += _rows(label, *middle)
         if foreign:
-            found = foreign_rows(networks.get(name), rounds)
-            rows += [msgspec.structs.replace(row, name=f"{name}_{row.name}") for row in found]
+            network = networks.from_onnx_file(name) if name.endswith(".onnx") else networks.get(name)
+            found = foreign_rows(network, rounds)
+            rows += [msgspec.structs.replace(row, name=f"{label}_{row.name}") for row in found]
     means = ("compile_vs_other", "compile_cpu_vs_other", "compile_foreign_first", "compile_foreign_again")
     return [*rows, *(mean for each in means for mean in _mean(rows, each))]
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from tunehub.deploy.compiling import StepClock, compile_library
 from tunehub_builder import networks
 name, target, path, verify = sys.argv[1:]
-module = networks.get(name).relax_module()
+module = (networks.from_onnx_file(name) if name.endswith(".onnx") else networks.get(name)).relax_module()
 options = {"offline": True, **({"verify": "never"} if verify == "never" else {})}
 compile_library(module, Path(path), target=None if target == "host" else target, clock=StepClock(), **options)
 """
@@ -34,7 +34,7 @@ OPTIONS = (
         ["--networks", "names"],
         default="squeezenet,mobilenet_v2,resnet50,shufflenet,bert_base",
         show_default=True,
-        help="Names, by commas.",
+        help="Names or ONNX files, by commas.",
     ),
     click.Option(["--compiles"], type=click.IntRange(min=2), default=4, show_default=True, help="Of each network."),
     click.Option(["--target"], default="host", show_default=True, help="A target of TVM."),
@@ -53,7 +53,8 @@ def _row(name: str, compiles: int, target: str, verify: bool) -> Row:
         library = _library(name, seed, target, verify)
         found.setdefault(hashlib.sha256(library).hexdigest(), len(library))
     sizes = ", ".join(f"{digest[:16]} ({size} bytes)" for digest, size in found.items())
-    return Row(name=f"libraries of {compiles} compiles of {name}", value=len(found), unit="count", note=sizes)
+    label = f"libraries of {compiles} compiles of {Path(name).stem}"
+    return Row(name=label, value=len(found), unit="count", note=sizes)
 
 
 def _library(name: str, seed: int, target: str, verify: bool) -> bytes:
@@ -65,7 +66,7 @@ def _library(name: str, seed: int, target: str, verify: bool) -> bytes:
             "TUNEHUB_CACHE": cache,
             "TUNEHUB_COMPILED": "0",
         }
-        path = Path(folder) / f"{name}.so"
+        path = Path(folder) / f"{Path(name).stem}.so"
         command = [sys.executable, "-c", _CHILD, name, target, str(path), "auto" if verify else "never"]
         subprocess.run(command, env=environment, check=True)
         return path.read_bytes()

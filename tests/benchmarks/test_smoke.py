@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -48,7 +49,7 @@ def client() -> list[Row]:
 def compile_time() -> list[Row]:
     from benchmarks.compile_time import run
 
-    return run("squeezenet", BENCHMARKS.parent, 1, 1, foreign=False)
+    return run(os.environ["TUNEHUB_WARM_NETWORKS"], BENCHMARKS.parent, 1, 1, foreign=False)
 
 
 @smoke
@@ -126,7 +127,7 @@ def transfer() -> list[Row]:
 def reproducible() -> list[Row]:
     from benchmarks.reproducible import run
 
-    return run("squeezenet", 2, "llvm", verify=False)
+    return run(os.environ["TUNEHUB_WARM_NETWORKS"], 2, "llvm", verify=False)
 
 
 @smoke
