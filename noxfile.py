@@ -93,9 +93,14 @@ def _read_tests(session: nox.Session, tier: str, *options: str) -> None:
 
 def _pytest_alone(session: nox.Session, tier: str, folder: str, *options: str) -> None:
     """One run of pytest over tests that measure: it reads their files only, or those that are asked for."""
+    _pytest(session, tier, *_files_with(session, "alone", folder), *options, parallel=False)
+
+
+def _files_with(session: nox.Session, marker: str, folder: str) -> list[str]:
+    """The files in which a marker stands, since to import all others takes long; none where some are asked for."""
     asked = any(Path(word.partition("::")[0]).exists() for word in session.posargs)
-    files = [str(file) for file in sorted(Path(folder).rglob("test_*.py")) if "pytest.mark.alone" in file.read_text()]
-    _pytest(session, tier, *([] if asked else files), *options, parallel=False)
+    files = [] if asked else sorted(Path(folder).rglob("test_*.py"))
+    return [str(file) for file in files if f"pytest.mark.{marker}" in file.read_text()]
 
 
 def _covered(config: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -128,8 +133,9 @@ def fast(session: nox.Session) -> None:
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("lint-imports", "--no-cache")
-    session.run("mypy", "--strict")
-    _pytest(session, "fast", parallel=True)
+    session.run("mypy", "--strict", env={"MYPY_NUM_WORKERS": str(os.cpu_count() or 1)})
+    processes = ("-n", str(min(os.cpu_count() or 1, 8)))  # nothing waits here
+    _pytest(session, "fast", *processes, *_files_with(session, "fast", "tests"), parallel=True)
 
 
 @nox.session(name="tests-modern", python=_counting_python())

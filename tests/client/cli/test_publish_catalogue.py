@@ -38,7 +38,7 @@ class Place:
     types: Callable[[], Mapping[str, str]]
 
 
-@pytest.fixture(params=["folder", "seaweed"])
+@pytest.fixture(params=["folder", pytest.param("seaweed", marks=pytest.mark.slow)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """An empty place of each kind of store."""
     if request.param == "folder":

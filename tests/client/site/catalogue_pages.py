@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -60,11 +61,12 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def check_pages(folder: Path) -> None:
     """Every link of every page leads to a file of the site, and no page is heavy."""
+    there = {str(path) for path in folder.rglob("*") if path.is_file() and not path.is_symlink()}
     for path in folder.rglob("*.html"):
         assert path.stat().st_size <= MOST_BYTES, path
         links = _Links()
         links.feed(path.read_text(encoding="utf-8"))
         for link in links.found:
-            place = (path.parent / link.partition("#")[0]).resolve() if not link.startswith("#") else path
-            assert place.is_file() and place.is_relative_to(folder.resolve()), (path, link)
+            place = os.path.normpath(path.parent / link.partition("#")[0])
+            assert link.startswith("#") or place in there, (path, link)
         assert not links.tags & {"img", "iframe", "object", "embed", "form"}, path

@@ -14,6 +14,7 @@ from tunehub_registry.publishing.setup import FIRST_ROOT_PATH, init_signed, init
 from tunehub_registry.trust.exceptions import ExpiredError, RoleError, UntrustedError
 from tunehub_registry.trust.metadata import Grant, Publisher
 
+from ...sweeps import covering
 from .fakes import (
     FAULTS,
     QUICK,
@@ -205,8 +206,7 @@ def test_rotating_a_publisher(signed: Signed) -> None:
     assert versions(signed) == ["1.0", "2.0"]
 
 
-@pytest.mark.parametrize("role", ["targets", "online"])
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(("role", "fault"), covering(["targets", "online"], FAULTS))
 def test_rotating_a_top_level_key_cut_off_anywhere(signed: Signed, role: Any, fault: Fault) -> None:
     """Clients, old and new, read the registry at each moment; a second run finishes what the first began."""
     put(signed, "1.0")

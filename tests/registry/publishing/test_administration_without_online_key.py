@@ -22,6 +22,7 @@ from tunehub_registry.trust.exceptions import ExpiredError, RoleError
 from tunehub_registry.trust.layout import versioned_path
 from tunehub_registry.trust.metadata import Grant, Publisher
 
+from ...sweeps import covering
 from .fakes import FAULTS, QUICK, Fault, FaultyStore, Killed, MemoryStore, Signed, count_writes, package
 
 pytestmark = pytest.mark.fast
@@ -235,8 +236,9 @@ def test_a_publisher_renews_what_waits(filled: Signed) -> None:
     assert versions(filled) == ["1.0", "2.0"]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("deed", ["delegate", "remove", "rotate publisher", "rotate targets"])
+@pytest.mark.parametrize(
+    ("deed", "fault"), covering(["delegate", "remove", "rotate publisher", "rotate targets"], FAULTS)
+)
 def test_cut_off_anywhere_and_run_again_it_is_done(filled: Signed, deed: str, fault: Fault) -> None:
     """Whoever reads sees the state before or the state after."""
     start, key = dict(filled.store.files), new_key()
