@@ -19,6 +19,7 @@ from tunehub.compiler.schedule.rule_choice import text_hash
 from tunehub.exceptions import last_line
 from tunehub.kernels.template_fit import published_rates
 from tunehub.records.lookup import EmptyLookup
+from tunehub.records.never_worse import is_stale
 from tunehub.registries.key_scheme import KEY_SCHEMES, META_SCHEDULE, RECORD_TUNERS
 from tunehub.registries.resolution import tvm_allowed
 from tunehub.target.descriptors import as_tvm_target
@@ -42,9 +43,11 @@ class RowState:
     for ``reason``.
 
     ``at_hand``: a network of it could be made, or its workload was in a file; else nothing more is known. ``stale``:
-    rules have something else now than it was judged beside, None where it does not say. ``by_rule``: it is what rules
-    have. ``kept``: only a client that keeps layouts has its workload. ``anchored``: no workload has its key, and one
-    without a row of its own has its anchor block, which it serves, or, of a trace, its operator class, which it may.
+    rules choose something else now than it was judged beside (:func:`tunehub.records.never_worse.is_stale`), None where
+    it does not say. ``recoded``: they choose the same, and make other code of it. ``by_rule``: it is what rules have,
+    so that it is not stale. ``kept``: only a client that keeps layouts has its workload. ``anchored``: no workload has
+    its key, and one without a row of its own has its anchor block, which it serves, or, of a trace, its operator class,
+    which it may.
     """
 
     tuner: str
@@ -55,6 +58,7 @@ class RowState:
     problem: str | None = None
     reason: str = ""
     stale: bool | None = None
+    recoded: bool = False
     by_rule: bool = False
     kept: bool = False
     anchored: bool = False
@@ -83,6 +87,7 @@ class PackageRows:
             "not at hand": sum(not row.at_hand for row in self.rows),
             **{name: problems[name] for name in ("unmatched", "orphaned", "slower")},
             "stale": sum(row.stale is True for row in self.rows),
+            "other code": sum(row.recoded for row in self.rows),
             "never judged": sum(row.stale is None for row in self.rows),
             "as by rule": sum(row.by_rule for row in self.rows),
             "by anchor": sum(row.anchored for row in self.rows),
@@ -181,10 +186,13 @@ class _Looked:
                 return replace(row, problem="orphaned", reason=last_line(error, limit=_MOST_REASON))
         request = Request(mod=mod, target=self.target, lookup=EmptyLookup())
         own, choice = request.rule_text, request.rule_choice
+        row = replace(row, by_rule=text == own)
         stale = None
         if judged is not None and judged.rule:
-            stale = judged.rule.text != own or (choice is not None and judged.rule.choice != choice.hash)
-        row = replace(row, stale=stale, by_rule=text == own)
+            now = None if choice is None else choice.hash
+            stale = not row.by_rule and is_stale(judged.rule, now, lambda: own)
+            recoded = not (row.by_rule or stale) and judged.rule.text != own
+            row = replace(row, stale=stale, recoded=recoded)
         rule_s = None if judged is None or stale or row.by_rule else judged.without_s
         if judged is None or rule_s is None or judged.tuned_s <= rule_s:
             return row

@@ -13,11 +13,11 @@ from tunehub.comparison.guess import GUESS_MARGIN, microseconds
 from tunehub.comparison.protocol import MARGIN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tunehub.records.lookup import Measured
     from tunehub_registry.any_record import AnyRecord
-    from tunehub_registry.evidence import RecordEvidence
+    from tunehub_registry.evidence import JudgedRule, RecordEvidence
     from tunehub_registry.ladder_record import LadderRecord
 
 
@@ -79,7 +79,7 @@ def against_judged(judged: RecordEvidence, choice: str, promised_s: float | None
     rule_s = judged.without_s
     if rule_s is None or not judged.rule:
         return None
-    if judged.rule.choice == choice:
+    if not is_stale(judged.rule, choice):
         return None if judged.tuned_s <= rule_s else f"{_took(judged.tuned_s, rule_s)} without it"
     if promised_s is not None and GUESS_MARGIN * promised_s <= judged.tuned_s:
         return f"it took {microseconds(judged.tuned_s)} µs, and rules now promise {microseconds(promised_s)} µs"
@@ -88,10 +88,18 @@ def against_judged(judged: RecordEvidence, choice: str, promised_s: float | None
     )
 
 
+def is_stale(rule: JudgedRule, choice: str | None, text: Callable[[], str] | None = None) -> bool:
+    """Whether rules have something else for a workload today than ``rule``, beside which a row of it was judged: by the
+    hash of their ``choice``; where that is not known without building what they have (open axes), by its ``text``."""
+    if choice is not None:
+        return rule.choice != choice
+    return text is not None and rule.text != text()
+
+
 def stale_text(judged: RecordEvidence, choice: str, promised_s: float | None) -> str | None:
     """What a report says of a record that serves though it was judged beside another choice of the rules."""
     rule = judged.rule or None
-    if rule is None or rule.choice == choice:
+    if rule is None or not is_stale(rule, choice):
         return None
     now = "of unknown time" if promised_s is None else f"promised to take {microseconds(promised_s)} µs"
     return f"stale: {_took(judged.tuned_s, rule.run_s)} by the rules of its day; theirs is another kernel now, {now}"

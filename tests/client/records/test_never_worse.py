@@ -16,6 +16,7 @@ from tunehub.records.never_worse import (
     against_promise,
     against_record,
     against_transfer,
+    is_stale,
     stale_text,
 )
 from tunehub_registry.evidence import JudgedRule, RecordEvidence, encode_evidence
@@ -148,6 +149,14 @@ def test_a_row_gives_way_to_the_rules_of_today_where_these_are_known_to_be_faste
 def test_a_row_that_was_never_judged_beside_rules_serves_as_ever() -> None:
     assert against_judged(line(admitted=True, untuned_s=1e-6), NEW, 1e-9) is None
     assert stale_text(line(admitted=True), NEW, None) is None
+
+
+def test_a_row_is_stale_by_the_choice_of_rules_and_by_their_code_only_where_no_choice_is_known() -> None:
+    rule = JudgedRule(choice=OLD, text="b" * 16, run_s=1e-6)
+    assert not is_stale(rule, OLD, lambda: "c" * 16)
+    assert is_stale(rule, NEW, lambda: rule.text)
+    assert is_stale(rule, None, lambda: "c" * 16)
+    assert not is_stale(rule, None, lambda: rule.text)
 
 
 def test_a_stale_row_that_serves_says_by_what() -> None:
