@@ -13,6 +13,7 @@ from tunehub_builder.networks.exceptions import ModelFileError
 from tunehub_builder.networks.exported_archive import checked_archive
 from tunehub_builder.networks.network import ImportedModel
 from tunehub_builder.networks.other_file import OtherFile
+from tunehub_builder.networks.torch_decoders import decoder_convert_map
 
 _NAMED = 3  # nodes that an error names
 _QUANTISED_OPERATORS = "torch.ao.quantization.fx._decomposed"  # importing it registers them
@@ -63,7 +64,7 @@ def _to_relax(program: Any, source: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return from_exported_program(program, custom_convert_map=torch_convert_map())
+            return from_exported_program(program, custom_convert_map={**torch_convert_map(), **decoder_convert_map()})
     except Exception as error:  # converters raise whatever they run into
         reason = f"TVM {tvm.__version__} cannot import {_place(error)} ({typed_last_line(error).rstrip('.')})"
         raise ModelFileError(source, reason, _REMEDY) from error
