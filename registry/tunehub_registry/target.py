@@ -51,6 +51,12 @@ def model_name(name: str) -> str:
     return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._")[:64] or "generic"
 
 
+def own_names(host: TargetDescriptor) -> set[str]:
+    """The names that a package for this very machine may have."""
+    aliases = (alias.lower() for alias in host.aliases)
+    return {host.name, *(f"{host.kind}-{alias}" for alias in aliases if model_name(alias) == alias)}
+
+
 class Accepted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The package serves the host, so well; among packages of the same fit the smallest distance is nearest."""
 

@@ -70,7 +70,7 @@ def show(package: str, registry: Sequence[str], as_json: bool) -> None:
     options = read_options(registry=registry or None)
     problems: list[HubError] = []
     registries = _registries(options, problems)
-    named = [item for item in registries.published() if item.name == require.name.lower()]
+    named = list(registries.published({require.name.lower()}))
     fitting = [item for item in named if require.allows(item.entry.version)]
     _report(problems)
     if not fitting:

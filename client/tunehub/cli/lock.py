@@ -105,7 +105,7 @@ def _demands(wanted: Sequence[str], before: Lock | None, locker: Locker) -> tupl
 def _describe(word: str, before: Lock | None, locker: Locker) -> TargetDescriptor:
     """The target of a word: that of the package of this name if there is one, so that other machines can be named."""
     name = word.strip().lower()
-    known = (before.names if before else {}).get(name) or locker.published().get(name)
+    known = (before.names if before else {}).get(name) or locker.find(name)
     return known or descriptor_of(word)
 
 

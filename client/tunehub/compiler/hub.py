@@ -330,7 +330,8 @@ def describe_target(target: TargetLike | None, options: Options, policy: Policy)
         return descriptor_of(target)
     except UnknownTargetError:
         registries = _open_registries(options, policy)
-        published = next((offer.target for offer in registries.offers() if offer.name == str(target).lower()), None)
+        name = str(target).lower()
+        published = next((offer.target for offer in registries.offers({name}) if offer.name == name), None)
         if published is None:
             raise
         return published

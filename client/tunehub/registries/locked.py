@@ -118,6 +118,10 @@ class LockedRegistry:
         """As the port says."""
         return self.lock.names
 
+    def find(self, name: str) -> TargetDescriptor | None:
+        """As the port says."""
+        return self.lock.names.get(name)
+
     def shard(self, name: str) -> Shard:
         """As the port says."""
         return self.lock.shard(name)

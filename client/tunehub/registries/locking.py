@@ -145,6 +145,12 @@ class Locker:
                 self._offers.setdefault(offer.name, offer.target)
         return self._offers
 
+    def find(self, name: str) -> TargetDescriptor | None:
+        """What a name is for, by the nearest registry that has it."""
+        known = self.published().get(name)
+        named = (offer.target for offer in self._registries.offers({name}) if offer.name == name)
+        return known or next(named, None)
+
     def _pin_target(self, host: TargetDescriptor, require: Requirement, tvm: str | None) -> None:
         """Pin the nearest package; a pinned version of it that fits stays."""
         found = self._exact(host, require, tvm)
@@ -215,7 +221,7 @@ class Locker:
         """Pin the newest version of a package that fits, unless what it serves is served; the hole if none does."""
         if not asked and name in self._kept and self._served(name, tvm):
             return None
-        target, require = self.published().get(name), self._required(name)
+        target, require = self.find(name), self._required(name)
         if target is None:
             return Hole(wanted=str(require), tvm=tvm, reason="no registry has it")
         resolution = self._registries.resolve(target, require, tvm)
@@ -278,10 +284,15 @@ class Locker:
             sha256=entry.sha256,
             published=entry.published,
             license=entry.license or None,
-            target=registry.names()[chosen.name],
+            target=self._target_of(chosen),
             record_sets=entry.record_sets,
             documents=entry.documents or (),
         )
+
+    def _target_of(self, chosen: Chosen) -> TargetDescriptor:
+        target = self._registries.sources[chosen.position].find(chosen.name)
+        assert target is not None  # it was chosen by it
+        return target
 
     def _merged(self) -> tuple[LockedPackage, ...]:
         """Every pin once, with the requirement it was found under, and one target for all versions of a name."""

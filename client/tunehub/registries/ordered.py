@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -26,7 +26,7 @@ from tunehub.registries.resolution import (
 from tunehub.report.origin import Origin, OriginPackage, place_of
 from tunehub.target.tvm_generation import is_relay
 from tunehub_registry.index import Shard, ShardEntry
-from tunehub_registry.target import Rejected, TargetDescriptor
+from tunehub_registry.target import Rejected, TargetDescriptor, own_names
 
 if TYPE_CHECKING:
     from tunehub.registries.port import OnProblem, Registry
@@ -78,10 +78,14 @@ class Registries:
         self._left_out: set[int] = set()
         self._failed: set[str] = set()  # addresses of what could not be read, or not all of it
 
-    def offers(self) -> Iterator[NameOffer]:
-        """Every name of every readable registry."""
+    def offers(self, asked: Iterable[str] = ()) -> Iterator[NameOffer]:
+        """Every name that readable registries list, and those of the `asked` that they have."""
+        wanted = tuple(asked)
         for position, registry in enumerate(self.sources):
-            names = self._attempt(position, registry.names) or {}
+            listed = self._attempt(position, registry.names) or {}
+            found = {name: self._attempt(position, partial(registry.find, name)) for name in wanted
+                     if name not in listed}  # fmt: skip
+            names = {**listed, **{name: target for name, target in found.items() if target is not None}}
             address = registry.address
             embedded = address == EMBEDDED
             for name in sorted(names):
@@ -89,9 +93,9 @@ class Registries:
                     name=name, target=names[name], registry=address, position=position, embedded=embedded
                 )  # fmt: skip
 
-    def published(self, names: Container[str] | None = None) -> Iterator[Published]:
+    def published(self, names: Collection[str] | None = None) -> Iterator[Published]:
         """Every version of every name (of `names`, where they are given), newest first, for listings."""
-        for offer in self.offers():
+        for offer in self.offers(names or ()):
             if names is not None and offer.name not in names:
                 continue
             shard = self._shard(offer)
@@ -110,7 +114,8 @@ class Registries:
     ) -> Resolution:
         """Take the nearest package, of another name than ``besides``, that has a version to use; shards are read only
         until a version is found."""
-        offers = (offer for offer in self.offers() if offer.name != besides)
+        asked = own_names(host) | ({require.name.lower()} if require.name else set())
+        offers = (offer for offer in self.offers(sorted(asked)) if offer.name != besides)
         ranked, trace = rank_names(offers, host, require, self._bound())
         chosen: Chosen | None = None
         for position, candidate in enumerate(ranked):

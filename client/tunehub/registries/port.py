@@ -37,7 +37,11 @@ class Registry(Protocol):
         """Whether what it gave is from the cache, because it cannot be read now."""
 
     def names(self) -> Mapping[str, TargetDescriptor]:
-        """Every name, with the target that its newest version is for. Read once, then remembered."""
+        """Every name, with the target that its newest version is for; of a publisher with a great many, some that stand
+        for the others. Read once, then remembered."""
+
+    def find(self, name: str) -> TargetDescriptor | None:
+        """What a name is for; None for a name that is not there."""
 
     def shard(self, name: str) -> Shard:
         """All versions of a name."""

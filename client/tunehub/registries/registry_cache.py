@@ -25,6 +25,7 @@ from tunehub.registries.blob_cache import tag_cache
 from tunehub.registries.delegated import Delegated
 from tunehub_registry.index import MAX_INDEX_BYTES, MAX_SHARD_BYTES
 from tunehub_registry.stores.port import Content, Deadline
+from tunehub_registry.target import TargetDescriptor
 
 REGISTRIES = "registries"
 SHARDS = "shards"
@@ -32,11 +33,13 @@ LOCK_TIMEOUT_S = 60.0
 
 
 class ShardRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A shard as a publisher signed it, and the SHA-256 of the snapshot that this was seen in."""
+    """A shard as a publisher signed it, and the SHA-256 of the snapshot that this was seen in. `target` is what the
+    name is for, where the publisher says that: of names in bins."""
 
     sha256: str
     length: int
     snapshot: str
+    target: TargetDescriptor | None = None
 
 
 class VerifiedState(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +48,8 @@ class VerifiedState(msgspec.Struct, frozen=True, kw_only=True):
     `root` and `snapshot` are the SHA-256 of the root that it was verified from, and of the snapshot. `delegated` are
     the publishers with their names, in order; None in states that were kept before aliases belonged to publishers.
     `expires` is the end of the timestamp, in ISO 8601, at most `MAX_TIMESTAMP_DAYS` after it was first seen; empty in
-    states from before it was kept. `timestamp` is the timestamp's SHA-256.
+    states from before it was kept. `timestamp` is the timestamp's SHA-256, `etag` its entity tag, kept of large ones.
+    `in_bins` are the publishers whose names the catalogue does not list.
     """
 
     address: str
@@ -56,6 +60,8 @@ class VerifiedState(msgspec.Struct, frozen=True, kw_only=True):
     delegated: tuple[Delegated, ...] | None = None
     expires: str = ""
     timestamp: str = ""
+    etag: str = ""
+    in_bins: tuple[str, ...] = ()
 
     def has_ended(self, now: datetime) -> bool:
         """Whether its timestamp says that nobody should take it for the present state any more."""

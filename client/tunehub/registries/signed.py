@@ -21,15 +21,16 @@ from msgspec import structs
 
 from tunehub._files.atomic import open_regular
 from tunehub.exceptions import RegistryUnreadableError, TrustError
-from tunehub.registries.delegated import with_own_aliases
+from tunehub.registries.delegated import publisher_of, with_own_aliases
 from tunehub.registries.failures import ended, last_known
 from tunehub.registries.port import Access
 from tunehub.registries.registry_cache import RegistryCache, ShardRef, VerifiedState
 from tunehub.registries.store_packages import StorePackages
 from tunehub_registry.exceptions import FormatError
 from tunehub_registry.index import MAX_SHARD_BYTES, Shard, shard_path
-from tunehub_registry.stores.port import Store, TooLargeError
+from tunehub_registry.stores.port import Content, Store, TooLargeError
 from tunehub_registry.target import TargetDescriptor
+from tunehub_registry.trust.attached import AttachedStore
 from tunehub_registry.trust.catalogue import decode_catalogue
 from tunehub_registry.trust.layout import MAX_TIMESTAMP_DAYS
 
@@ -51,7 +52,8 @@ class SignedRegistry(StorePackages):
     ) -> None:
         """Reads nothing yet. `label` is what messages call it, the store's address by default. `shipped`: the root is
         the one that comes with tunehub, not one that was given for this registry."""
-        super().__init__(store, label or store.address, access.on_problem)
+        self._files = AttachedStore(store)
+        super().__init__(self._files, label or store.address, access.on_problem)
         self.root = root
         self._shipped = shipped
         self._root_id = hashlib.sha256(root).hexdigest()
@@ -77,6 +79,45 @@ class SignedRegistry(StorePackages):
             self._report(left_out)
         return self._names
 
+    def find(self, name: str) -> TargetDescriptor | None:
+        """As the port says. A name that is in a bin costs that bin, if it is not here yet."""
+        target = self.names().get(name)
+        if target is not None or not self._is_in_bin(name):
+            return target
+        state = self._verified()
+        ref = state.shards.get(name)
+        if not self.stale and (ref is None or ref.snapshot != state.snapshot):
+            ref = self._found_in_bin(name, ref)
+        if ref is None or ref.target is None:
+            return None
+        if ref.target.name != name:
+            raise self._costing(name, self._forged(f"{name} is said to be for {ref.target.name}"))
+        return with_own_aliases({name: ref.target}, state.delegated or ())[name]
+
+    def _found_in_bin(self, name: str, kept: ShardRef | None) -> ShardRef | None:
+        try:
+            ref = self._signed_ref(name)
+        except TrustError as error:
+            raise self._costing(name, error) from error
+        except RegistryUnreadableError:
+            if kept is None:
+                raise
+            return kept  # as long as it is not asked for more
+        if ref is not None:
+            self._remember(name, ref)
+        return ref
+
+    def _is_in_bin(self, name: str) -> bool:
+        state = self._verified()
+        return bool(state.in_bins) and publisher_of(name, state.delegated or ()) in state.in_bins
+
+    def _costing(self, name: str, error: TrustError) -> RegistryUnreadableError:
+        """What is wrong costs a name in a bin alone, and otherwise the registry."""
+        if self._is_in_bin(name):
+            return RegistryUnreadableError(self.address, f"{name} is not used: {error.reason}", remedy=error.remedy)
+        self._failure = error
+        return error
+
     def shard(self, name: str) -> Shard:
         """As the port says. Where the network fails, the shard that was last verified for the name."""
         state = self._verified()
@@ -84,8 +125,7 @@ class SignedRegistry(StorePackages):
             try:
                 return self._present_shard(state, name)
             except TrustError as error:
-                self._failure = error
-                raise
+                raise self._costing(name, error) from error
             except RegistryUnreadableError as error:
                 if self._kept_shard(state, name) is None:
                     raise
@@ -180,7 +220,11 @@ class SignedRegistry(StorePackages):
         from tunehub.registries.tuf_client import VerifiedMetadata
 
         before = {name: _bytes_of(folder / name) for name in ("timestamp.json", "snapshot.json")}
-        found = VerifiedMetadata(self._store, self.root, folder, shipped=self._shipped)
+        known = None
+        if kept is not None and kept.etag and before["timestamp.json"] is not None:
+            is_kept = hashlib.sha256(before["timestamp.json"]).hexdigest() == kept.timestamp
+            known = Content(data=before["timestamp.json"], etag=kept.etag) if is_kept else None
+        found = VerifiedMetadata(self._files, self.root, folder, shipped=self._shipped, known=known)
         try:
             self._check_log(folder)
         except RegistryUnreadableError:  # or who showed another registry once, has it stay the newest for good
@@ -191,7 +235,7 @@ class SignedRegistry(StorePackages):
         expires = self._end(found, kept)
         same = kept is not None and (kept.snapshot, kept.catalogue) == (found.snapshot, found.catalogue)
         if kept is not None and same and kept.delegated is not None:
-            state = structs.replace(kept, expires=expires, timestamp=found.timestamp)
+            state = structs.replace(kept, expires=expires, timestamp=found.timestamp, etag=found.etag)
             self.cache.confirm_state() if state == kept else self.cache.keep_state(state)
             return state
         if not isinstance(found.catalogue, str):
@@ -206,6 +250,8 @@ class SignedRegistry(StorePackages):
             delegated=found.delegated(),
             expires=expires,
             timestamp=found.timestamp,
+            etag=found.etag,
+            in_bins=found.in_bins,
         )
         self.cache.keep_state(state)
         return state
@@ -214,7 +260,7 @@ class SignedRegistry(StorePackages):
         if self._access.trust is not None:
             from tunehub.registries.log_check import check_log
 
-            check_log(self._store, self._access.trust, (folder / "timestamp.json").read_bytes(), now())
+            check_log(self._files, self._access.trust, (folder / "timestamp.json").read_bytes(), now())
 
     def _end(self, found: VerifiedMetadata, kept: VerifiedState | None) -> str:
         """When the timestamp ends: as it says, but no later than so long after it was first seen here. Who got hold of
@@ -232,6 +278,9 @@ class SignedRegistry(StorePackages):
         ref = state.shards.get(name)
         if ref is None or ref.snapshot != state.snapshot:
             ref = self._signed_ref(name)
+        if ref is None:
+            reason = f"{name} is not signed by a publisher to whom the name is delegated"
+            raise RegistryUnreadableError(self.address, reason, remedy="its publisher has to publish it again")
         path = shard_path(ref.sha256)
         data = self.cache.shard(ref.sha256)
         if data is None:
@@ -241,19 +290,15 @@ class SignedRegistry(StorePackages):
         self._remember(name, ref)
         return shard
 
-    def _signed_ref(self, name: str) -> ShardRef:
+    def _signed_ref(self, name: str) -> ShardRef | None:
         if self._metadata is None:
             self._state = self._refresh(float("inf"))
         assert self._metadata is not None
         try:
-            ref = self._metadata.target(name)
+            return self._metadata.target(name)
         except OSError:  # the cache has become full or read-only since the refresh
             self._state = self._refresh_aside()
-            ref = self._metadata.target(name)
-        if ref is None:
-            reason = f"{name} is not signed by a publisher to whom the name is delegated"
-            raise RegistryUnreadableError(self.address, reason, remedy="its publisher has to publish it again")
-        return ref
+            return self._metadata.target(name)
 
     def _get_shard(self, path: str, ref: ShardRef) -> bytes:
         try:

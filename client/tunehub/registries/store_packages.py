@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from io import BytesIO
 from typing import BinaryIO
 
@@ -12,6 +13,7 @@ from tunehub_registry.document import Document
 from tunehub_registry.exceptions import FormatError, RegistryError
 from tunehub_registry.index import Shard, ShardEntry, parse_shard
 from tunehub_registry.stores.port import Content, Store, StoreError
+from tunehub_registry.target import TargetDescriptor
 
 
 class StorePackages:
@@ -27,6 +29,14 @@ class StorePackages:
     def address(self) -> str:
         """As the port says."""
         return self._address
+
+    def names(self) -> Mapping[str, TargetDescriptor]:
+        """As the port says."""
+        raise NotImplementedError
+
+    def find(self, name: str) -> TargetDescriptor | None:
+        """As the port says."""
+        return self.names().get(name)
 
     def fetch_package(self, entry: ShardEntry) -> bytes:
         """As the port says."""

@@ -25,7 +25,9 @@ from tunehub.exceptions import RegistryUnreadableError, TrustError
 from tunehub.registries.delegated import Delegated
 from tunehub.registries.failures import store_failure, trust_remedy
 from tunehub.registries.registry_cache import ShardRef
-from tunehub_registry.stores.port import AccessDeniedError, FileMissingError, Store, StoreError, TooLargeError
+from tunehub_registry.stores.port import AccessDeniedError, Content, FileMissingError, StoreError, TooLargeError
+from tunehub_registry.trust.attached import AttachedStore
+from tunehub_registry.trust.bins import publishers_in_bins
 from tunehub_registry.trust.layout import (
     CATALOGUE_FIELD,
     MAX_ROOT_BYTES,
@@ -33,9 +35,12 @@ from tunehub_registry.trust.layout import (
     MAX_TARGETS_BYTES,
     MAX_TIMESTAMP_BYTES,
     METADATA,
+    TIMESTAMP_PATH,
 )
+from tunehub_registry.trust.metadata import stated_target
 
 REMEDY_FORGED = "nothing of it is used; if this lasts, tell the registry's operator"
+_SMALL_BYTES = 16_384  # a timestamp without anything that rides in it is smaller
 _CONFIG = UpdaterConfig(
     root_max_length=MAX_ROOT_BYTES,
     timestamp_max_length=MAX_TIMESTAMP_BYTES,
@@ -47,9 +52,12 @@ _CONFIG = UpdaterConfig(
 class VerifiedMetadata:
     """The present metadata of a registry, verified from a trusted root on."""
 
-    def __init__(self, store: Store, root: bytes, folder: Path, *, shipped: bool = False) -> None:
+    def __init__(
+        self, store: AttachedStore, root: bytes, folder: Path, *, shipped: bool = False, known: Content | None = None
+    ) -> None:
         """Read and verify it; `folder` is python-tuf's, and nobody else may use it meanwhile. `shipped`: the root came
-        with tunehub, so that a registry that was never verified may be another's.
+        with tunehub, so that a registry that was never verified may be another's. `known`: the timestamp that was last
+        verified, with its entity tag.
 
         Raises TrustError when anything is not as signed, RegistryUnreadableError when a file cannot be had, OSError
         when `folder` cannot be written.
@@ -61,14 +69,18 @@ class VerifiedMetadata:
             if not path.is_file() and not path.is_dir():  # a pipe would keep python-tuf waiting
                 path.unlink()
         with _explained(self._address, stranger=shipped and not (folder / "timestamp.json").exists()):
-            self._updater = Updater(str(folder), METADATA, fetcher=_StoreFetcher(store), config=_CONFIG, bootstrap=root)
+            fetcher = _StoreFetcher(store, known)
+            self._updater = Updater(str(folder), METADATA, fetcher=fetcher, config=_CONFIG, bootstrap=root)
             self._updater.refresh()
         data = (folder / "timestamp.json").read_bytes()
         self.timestamp = hashlib.sha256(data).hexdigest()
         self.expires = str(msgspec.json.decode(data)["signed"]["expires"])
         data = (folder / "snapshot.json").read_bytes()
         self.snapshot = hashlib.sha256(data).hexdigest()
-        self.catalogue: Any = msgspec.json.decode(data)["signed"].get(CATALOGUE_FIELD)
+        signed = msgspec.json.decode(data)["signed"]
+        self.catalogue: Any = signed.get(CATALOGUE_FIELD)
+        self.in_bins = publishers_in_bins(name.removesuffix(".json") for name in signed["meta"])
+        self.etag = fetcher.etag
 
     def target(self, name: str) -> ShardRef | None:
         """What the publisher to whom the name is delegated has signed; None when there is nothing. Raises as above."""
@@ -76,7 +88,11 @@ class VerifiedMetadata:
             found = self._updater.get_targetinfo(name)
         if found is None or "sha256" not in found.hashes:
             return None
-        return ShardRef(sha256=found.hashes["sha256"], length=found.length, snapshot=self.snapshot)
+        try:
+            target = stated_target(found)
+        except msgspec.ValidationError:
+            target = None
+        return ShardRef(sha256=found.hashes["sha256"], length=found.length, snapshot=self.snapshot, target=target)
 
     def delegated(self) -> tuple[Delegated, ...]:
         """The publishers with the patterns of their names, in the order of the delegations. Raises as `delegations`."""
@@ -90,24 +106,33 @@ class VerifiedMetadata:
 
 
 class _StoreFetcher(FetcherInterface):
-    """Metadata files from a store: the base of the URLs is the folder's path in it."""
+    """Metadata files from a store: the base of the URLs is the folder's path in it. `etag` is that of the timestamp,
+    where it is a large one."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: AttachedStore, known: Content | None) -> None:
         self._store = store
+        self._known = known
+        self.etag = ""
 
     def _fetch(self, url: str) -> Iterator[bytes]:
         return iter((self.download_bytes(url, MAX_TARGETS_BYTES),))
 
     def download_bytes(self, url: str, max_length: int) -> bytes:
+        known = self._known if url == TIMESTAMP_PATH else None
         try:
-            content = self._store.get(url, max_bytes=max_length)
+            content = self._store.get(url, max_bytes=max_length, etag=known.etag if known else None)
         except (FileMissingError, AccessDeniedError) as error:
             raise DownloadHTTPError(str(error), 404) from error
         except TooLargeError as error:
             raise DownloadLengthMismatchError(str(error)) from error
         except StoreError as error:
             raise DownloadError(str(error)) from error
-        assert content is not None  # no entity tag was given
+        if content is None:
+            assert known is not None  # no entity tag was given otherwise
+            content = known
+            self._store.learn(url, content.data)
+        if url == TIMESTAMP_PATH and len(content.data) > _SMALL_BYTES:
+            self.etag = content.etag
         return content.data
 
 

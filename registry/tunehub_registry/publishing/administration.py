@@ -20,12 +20,15 @@ from typing import Literal, TypeVar
 from securesystemslib.signer import Signer
 from tuf.api.metadata import Root, Targets
 
+from tunehub_registry.publishing.bins import BinWriter
+from tunehub_registry.publishing.draft import Draft
 from tunehub_registry.publishing.ledger import DEFAULT_RETRY, RetryPolicy, persist
 from tunehub_registry.publishing.proposals import what_waits
-from tunehub_registry.publishing.signed import Draft, MetadataWriter
+from tunehub_registry.publishing.signed import MetadataWriter
 from tunehub_registry.publishing.waiting_delegations import WaitingDelegations, check_publisher, delegations_waiting
 from tunehub_registry.stores.port import IfAbsent
 from tunehub_registry.trust import metadata as rules
+from tunehub_registry.trust.bins import bins_of
 from tunehub_registry.trust.catalogue import encode_catalogue
 from tunehub_registry.trust.exceptions import RoleError
 from tunehub_registry.trust.layout import versioned_path
@@ -223,7 +226,7 @@ class Administration:
         now = self._reader.now()
         roles: dict[str, Root | Targets] = {rules.ROOT: state.root, rules.TARGETS: state.targets}
         for name in rules.publishers_of(state.targets):
-            role = self._reader.role(state, name)
+            role = self._reader.head(state, name)
             if role is not None:
                 roles[name] = role
         return tuple(
@@ -275,23 +278,32 @@ class Administration:
         for name, publisher in rules.publishers_of(state.targets).items():
             with suppress(RoleError):
                 signers = rules.signers_for(name, publisher.grant, keys, "--key")
-                drafts += filter(None, [self._role_draft(state, name, signers, state.targets)])
+                drafts += self._role_drafts(state, name, signers, state.targets)
         return drafts
 
-    def _role_draft(
+    def _role_drafts(
         self, state: SignedState, name: str, signers: Sequence[Signer], delegator: Targets
-    ) -> Draft[Targets] | None:
-        """A publisher's metadata, as it is, signed anew; None when there is none yet."""
-        role = self._reader.role(state, name)
+    ) -> list[Draft[Targets]]:
+        """A publisher's metadata, as it is, signed anew: with that of its bins; none when there is none yet."""
+        role = self._reader.head(state, name)
         if role is None:
-            return None
-        return Draft(
-            role=name,
-            base=role.version,
-            make=lambda version: rules.renewed_targets(role, name, version, self._reader.now()),
-            signers=signers,
-            delegator=delegator,
-        )
+            return []
+        if bins_of(role) is not None:
+            if self._proposes:
+                raise RoleError(f"{name} has its names in bins", remedy="give the online key: --online-key")
+            grant = rules.publishers_of(delegator)[name].grant
+            bins = BinWriter(reader=self._reader, state=state, publisher=name, grant=grant, signers=signers)
+            first, *others = bins.renewed()
+            return [replace(first, delegator=delegator), *others]
+        return [
+            Draft(
+                role=name,
+                base=role.version,
+                make=lambda version: rules.renewed_targets(role, name, version, self._reader.now()),
+                signers=signers,
+                delegator=delegator,
+            )
+        ]
 
     def _commit_publishers(
         self,
@@ -310,7 +322,7 @@ class Administration:
         drafts: list[Draft[Targets]] = []
         if resigned is not None:
             name, signers = resigned
-            drafts += filter(None, [self._role_draft(state, name, signers, make(before.free))])
+            drafts += self._role_drafts(state, name, signers, make(before.free))
         if not self._proposes:
             self._writer.commit(state, [draft, *drafts], catalogue=catalogue)
             return

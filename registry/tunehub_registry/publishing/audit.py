@@ -254,9 +254,8 @@ class _Auditor:
         meta = MetaFile(logged.version, logged.length, {"sha256": logged.sha256})
         snapshot, targets = self._reader.past_snapshot(meta)
         for publisher in rules.publishers_of(targets):
-            described = snapshot.meta.get(f"{publisher}.json")
-            if described is not None:
-                role = self._reader.past_role(targets, publisher, described)
+            role = self._reader.past_role(snapshot, targets, publisher)
+            if role is not None:
                 for name in role.targets:
                     if rules.publisher_for(targets, name) == publisher:
                         yield from self._versions(role, name)

@@ -34,11 +34,13 @@ _REMEDY = "its files were tampered with: restore them from a mirror or an older 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogStep:
-    """What a commit adds to the log: the next head as a signed note, and what is written once it is committed."""
+    """What a commit adds to the log: the next head as a signed note, and what is written once it is committed. `tiles`
+    are those that a reader of the head asks for, who never saw another."""
 
     note: str
     tail: LogTail
     files: Mapping[str, bytes]
+    tiles: Mapping[str, bytes]
 
 
 class LogWriter:
@@ -75,7 +77,9 @@ class LogWriter:
     def _step(self, origin: str, tail: LogTail, new: MetaFile, signer: Signer) -> LogStep:
         after, files = tail.append(_logged(new).entry)
         head = Checkpoint(origin=origin, size=after.size, root=after.frontier.root)
-        return LogStep(note=sign_checkpoint(head, signer).note, tail=after, files=files)
+        rows = zip(tail_places(tail.size), tail.rows, strict=True)
+        tiles = {log_path(place.path): b"".join(row) for place, row in rows if row}
+        return LogStep(note=sign_checkpoint(head, signer).note, tail=after, files=files, tiles=tiles)
 
     def _tail_of(self, head: Checkpoint, newest: LoggedSnapshot) -> LogTail:
         if (self._tail.size, self._tail.frontier.root) == (head.size, head.root):

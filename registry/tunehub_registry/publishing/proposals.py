@@ -16,11 +16,13 @@ from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.index import Shard, ShardEntry
 from tunehub_registry.publishing.blobs import has_blob
 from tunehub_registry.publishing.changes import NameState
+from tunehub_registry.publishing.draft import Draft
 from tunehub_registry.publishing.ledger import LedgerState
-from tunehub_registry.publishing.signed import Draft, SignedLedger
+from tunehub_registry.publishing.signed import SignedLedger
 from tunehub_registry.stores.port import AccessDeniedError, FileMissingError, UnreachableError
 from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.trust import metadata as rules
+from tunehub_registry.trust.bins import bins_of
 from tunehub_registry.trust.exceptions import RoleError
 from tunehub_registry.trust.state import SignedState, StateReader
 
@@ -76,7 +78,9 @@ def what_waits(reader: StateReader, state: SignedState, role: str, targets: Targ
     delegator = state.targets if targets is None else targets
     meta = state.snapshot.meta.get(f"{role}.json")
     base = 0 if meta is None else meta.version
-    found = Waiting(role=role, head=reader.role(state, role), free=base + 1, targets={})
+    found = Waiting(role=role, head=reader.head(state, role), free=base + 1, targets={})
+    if bins_of(found.head) is not None:  # such a publisher has the online key
+        return found
     for version, proposal in proposals(reader, delegator, role, base):
         if isinstance(proposal, RegistryError):
             found = _refuse(found, version, str(proposal))
@@ -111,6 +115,9 @@ class ProposalLedger(SignedLedger):
         shards = {name: (after.target, self._upload(after)) for name, after in changed.items()}
         role = roles.pop()
         waiting = self._waits(token, role)
+        if bins_of(waiting.head) is not None:
+            reason = f"{role} has its names in bins, and these are published with the online key alone"
+            raise RoleError(reason, remedy="give --online-key, or delegate new names to a publisher of few")
         draft = Draft(
             role=role,
             base=waiting.free - 1,
@@ -120,11 +127,12 @@ class ProposalLedger(SignedLedger):
         )
         self._writer.put_proposal(draft, waiting.free)
 
-    def _head(self, state: SignedState, role: str) -> Targets | None:
-        return self._waits(state, role).head
+    def _head(self, state: SignedState, role: str, name: str) -> Targets | None:
+        head = self._waits(state, role).head
+        return super()._head(state, role, name) if bins_of(head) is not None else head
 
     def _target(self, state: SignedState, role: str, name: str) -> TargetDescriptor | None:
-        return self._waits(state, role).targets.get(name) or state.catalogue.get(name)
+        return self._waits(state, role).targets.get(name) or super()._target(state, role, name)
 
     def _waits(self, state: SignedState, role: str) -> Waiting:
         if role not in self._waiting:
@@ -175,7 +183,7 @@ def _target_of(delegator: Targets, role: str, after: Targets, name: str) -> Targ
     """What a changed name is for. Raises ValueError for another's name, or without a target of that name."""
     if rules.publisher_for(delegator, name) != role:
         raise ValueError(f"{name} is not delegated to {role}")
-    target = rules.proposed_target(after.targets[name])
+    target = rules.stated_target(after.targets[name])
     if target is None or target.name != name:
         raise ValueError(f"it does not say what {name} is for")
     return target

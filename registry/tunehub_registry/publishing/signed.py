@@ -10,22 +10,22 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Generic
 
 from securesystemslib.signer import Signer
 from tuf.api.metadata import MetaFile, Root, Snapshot, T, Targets
 
 from tunehub_registry.index import INDEX_PATH, shard_path
+from tunehub_registry.publishing.bins import BinWriter
 from tunehub_registry.publishing.blobs import Uploads, exists
 from tunehub_registry.publishing.changes import NameState
+from tunehub_registry.publishing.draft import Draft
 from tunehub_registry.publishing.exceptions import NotInitialisedError
 from tunehub_registry.publishing.ledger import LedgerState
-from tunehub_registry.publishing.log import LogWriter, origin_of
+from tunehub_registry.publishing.log import LogStep, LogWriter, origin_of
 from tunehub_registry.publishing.source import first_root
 from tunehub_registry.publishing.unsigned import shard_bytes
 from tunehub_registry.stores.port import (
@@ -38,23 +38,14 @@ from tunehub_registry.stores.port import (
 )
 from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.trust import metadata as rules
-from tunehub_registry.trust.catalogue import encode_catalogue
+from tunehub_registry.trust.attached import attached_files
+from tunehub_registry.trust.bins import publishers_in_bins
+from tunehub_registry.trust.catalogue import encode_catalogue, with_samples
 from tunehub_registry.trust.exceptions import RoleError, UntrustedError
-from tunehub_registry.trust.layout import LOG_FIELD, TIMESTAMP_PATH, versioned_path
+from tunehub_registry.trust.layout import LOG_FIELD, MAX_TARGETS_BYTES, TIMESTAMP_PATH, versioned_path
 from tunehub_registry.trust.state import Clock, Excuse, SignedState, StateReader, utc_now
 
 _FIRST_PACE_S = 0.01  # what a write takes, until it is known better
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Draft(Generic[T]):
-    """The next metadata of a role: `make` gives it for a version number; `base` is the present number, 0 for none."""
-
-    role: str
-    base: int
-    make: Callable[[int], T]
-    signers: Sequence[Signer]
-    delegator: Root | Targets
 
 
 class MetadataWriter:
@@ -123,19 +114,24 @@ class MetadataWriter:
         text = state.catalogue_text if catalogue is None else catalogue
         self._commit_snapshot(state, changed, text)
 
-    def commit_timestamp(self, state: SignedState, snapshot: MetaFile | None = None) -> None:
+    def commit_timestamp(self, state: SignedState, snapshot: tuple[MetaFile, Snapshot] | None = None) -> None:
         """Replace the timestamp of `state`, by one for another snapshot if given. Raises as `commit`."""
         signers = self.online_signers(state.root)
         present = state.timestamp.snapshot_meta
         fields = state.timestamp.unrecognized_fields
-        step = None if snapshot is None else self._log.next(fields, present, snapshot, signers[0])
+        meta = present if snapshot is None else snapshot[0]
+        step = None if snapshot is None else self._log.next(fields, present, meta, signers[0])
         if self.begins_log and LOG_FIELD not in fields:
-            step = self._log.first(origin_of(first_root(self.store)), snapshot or present, signers[0])
+            step = self._log.first(origin_of(first_root(self.store)), meta, signers[0])
         signed = rules.next_timestamp(
-            present if snapshot is None else snapshot, state.root.version, state.timestamp.version + 1,
+            meta, state.root.version, state.timestamp.version + 1,
             self.reader.now(), lifetime=self.lifetime, log=fields.get(LOG_FIELD) if step is None else step.note,
         )  # fmt: skip
-        data = rules.sign(rules.TIMESTAMP, signed, signers, state.root)
+        if snapshot is None:
+            attached = attached_files(TIMESTAMP_PATH, state.timestamp_data)
+        else:
+            attached = self._attached(*snapshot, step)
+        data = rules.sign(rules.TIMESTAMP, signed, signers, state.root, attached)
         etag = self.store.put(TIMESTAMP_PATH, data, IfMatch(etag=state.etag))
         self.reader.remember_timestamp(data, etag, signed.version)
         if step is not None:
@@ -154,17 +150,31 @@ class MetadataWriter:
         )
         signed, data = self._put_next(draft)
         self.reader.remember(rules.SNAPSHOT, data, signed, state.root.version)
-        self.commit_timestamp(state, rules.meta_of(signed.version, data))
+        self.commit_timestamp(state, (rules.meta_of(signed.version, data), signed))
+
+    def _attached(self, meta: MetaFile, snapshot: Snapshot, step: LogStep | None) -> dict[str, bytes]:
+        """What rides in the timestamp of a registry with bins: what its clients would ask for next. None in others."""
+        publishers = publishers_in_bins(name.removesuffix(".json") for name in snapshot.meta)
+        if not publishers:
+            return {}
+        roles = {rules.SNAPSHOT: meta, **{role: snapshot.meta[f"{role}.json"] for role in (rules.TARGETS, *publishers)}}
+        files = dict({} if step is None else step.tiles)
+        for path in (versioned_path(role, described.version) for role, described in roles.items()):
+            content = self.reader.files.get(path, max_bytes=MAX_TARGETS_BYTES)
+            assert content is not None  # no tag was given
+            files[path] = content.data
+        return files
 
     def _put_next(self, draft: Draft[T]) -> tuple[T, bytes]:
         version = max(draft.base, self._taken.get(draft.role, 0))
         while True:
             version += 1
             signed = draft.make(version)
-            data = rules.sign(draft.role, signed, draft.signers, draft.delegator)
+            data = rules.sign(draft.role, signed, draft.signers, draft.delegator, draft.attached())
+            path = versioned_path(draft.role, version)
             start = time.monotonic()
             try:
-                self.store.put(versioned_path(draft.role, version), data, IfAbsent())
+                self.store.put(path, data, IfAbsent())
             except ConflictError as error:
                 self._give_way(error)
                 self._check_not_proposed(draft, version)
@@ -172,6 +182,7 @@ class MetadataWriter:
             finally:
                 self._pace += (time.monotonic() - start - self._pace) / 4
                 self._taken[draft.role] = version
+            self.reader.files.keep(path, data)
             return signed, data
 
     def put_proposal(self, draft: Draft[Targets], version: int) -> None:
@@ -251,8 +262,19 @@ class SignedLedger:
         shards: dict[str, dict[str, bytes]] = defaultdict(dict)
         for name, after in changed.items():
             shards[self._role_of(token, name)][name] = self._upload(after)
-        drafts = [self._draft(token, role, theirs) for role, theirs in shards.items()]
-        self._writer.commit(token, drafts, catalogue=self._catalogue(token, changed))
+        drafts: list[Draft[Targets]] = []
+        listed = {name: after.target for name, after in changed.items()}
+        sampled: dict[str, TargetDescriptor] = {}
+        for role, theirs in shards.items():
+            writer = self._bins(token, role)
+            if writer.names_stay_here(theirs):
+                drafts.append(self._draft(token, role, theirs))
+                continue
+            files = rules.stating({name: (changed[name].target, data) for name, data in theirs.items()})
+            more, moved = writer.with_names(files)
+            drafts += more
+            sampled |= {**moved, **{name: listed.pop(name) for name in theirs}}
+        self._writer.commit(token, drafts, catalogue=self._catalogue(token, listed, sampled))
 
     def aliases_of_others(self, target: TargetDescriptor) -> tuple[str, ...]:
         """The aliases of a package's target that clients leave out: names that its publisher could not publish."""
@@ -266,7 +288,7 @@ class SignedLedger:
     def _state(self, state: SignedState, name: str) -> NameState | None:
         role = self._role_of(state, name)
         self._signers(state, role)
-        shard = self._reader.shard(self._head(state, role), name)
+        shard = self._reader.shard(self._head(state, role, name), name)
         if shard is None:
             return None
         target = self._target(state, role, name)
@@ -283,15 +305,16 @@ class SignedLedger:
         data, sha256 = shard_bytes(after.shard)
         self._uploads.ensure(shard_path(sha256), data, sha256=sha256, size=len(data))
         self._reader.remember_shard(after.shard, data)
+        self._reader.files.keep(shard_path(sha256), data)
         return data
 
-    def _head(self, state: SignedState, role: str) -> Targets | None:
-        """The publisher's metadata that the next is made from."""
-        return self._reader.role(state, role)
+    def _head(self, state: SignedState, role: str, name: str) -> Targets | None:
+        """The publisher's metadata that the next of a name is made from."""
+        return self._reader.part(state, role, name)
 
     def _target(self, state: SignedState, role: str, name: str) -> TargetDescriptor | None:
         """What the newest version of a name is for, as that metadata has it."""
-        return state.catalogue.get(name)
+        return self._reader.target(state, role, name)
 
     def _role_of(self, state: SignedState, name: str) -> str:
         role = rules.publisher_for(state.targets, name)
@@ -321,6 +344,15 @@ class SignedLedger:
             delegator=state.targets,
         )
 
-    def _catalogue(self, state: SignedState, changed: Mapping[str, NameState]) -> str:
-        new = {name: after.target for name, after in changed.items() if state.catalogue.get(name) != after.target}
-        return encode_catalogue({**state.catalogue, **new}) if new else state.catalogue_text
+    def _bins(self, state: SignedState, role: str) -> BinWriter:
+        grant = rules.publishers_of(state.targets)[role].grant
+        return BinWriter(
+            reader=self._reader, state=state, publisher=role, grant=grant, signers=self._signers(state, role)
+        )  # fmt: skip
+
+    def _catalogue(
+        self, state: SignedState, listed: Mapping[str, TargetDescriptor], sampled: Mapping[str, TargetDescriptor]
+    ) -> str:
+        """The catalogue with names that it lists, and those names in bins that stand for others."""
+        after = with_samples({**state.catalogue, **listed}, sampled)
+        return state.catalogue_text if after == state.catalogue else encode_catalogue(after)

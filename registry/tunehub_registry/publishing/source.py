@@ -65,10 +65,10 @@ class SignedSource:
     def state(self, name: str) -> NameState | None:
         """As the port says."""
         role = rules.publisher_for(self.present.targets, name)
-        target = self.present.catalogue.get(name)
+        target = None if role is None else self.reader.target(self.present, role, name)
         if role is None or target is None:
             return None
-        shard = self.reader.shard(self.reader.role(self.present, role), name)
+        shard = self.reader.shard(self.reader.part(self.present, role, name), name)
         return None if shard is None else NameState(target=target, shard=shard)
 
 

@@ -9,15 +9,19 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
+from collections import Counter
 from collections.abc import Mapping
 
 import msgspec
+from msgspec import structs
 
 from tunehub_registry import _json
 from tunehub_registry.exceptions import FormatError
 from tunehub_registry.target import TargetDescriptor, TargetName
 
 MAX_CATALOGUE_BYTES = 64 << 20  # decompressed
+SAMPLES = 4
+MAX_LISTED = 20_000  # with more, no name that is in a bin is listed
 
 
 class _Listed(msgspec.Struct, gc=False):
@@ -49,6 +53,30 @@ _INVALID = (ValueError, RecursionError)  # of msgspec's decoder, and of names
 def encode_catalogue(names: Mapping[str, TargetDescriptor]) -> str:
     """The catalogue as text; the same names give the same text."""
     return base64.b64encode(zlib.compress(_json.encode(dict(names)), 9)).decode("ascii")
+
+
+def with_samples(
+    listed: Mapping[str, TargetDescriptor], names: Mapping[str, TargetDescriptor]
+) -> dict[str, TargetDescriptor]:
+    """What is listed, with those of the `names` (in bins) that the nearest can be chosen by: of names that differ in
+    nothing which that looks at but the model, `SAMPLES`. What is listed stays, as far as its target does."""
+    kept = {name: target for name, target in listed.items() if names.get(name, target) == target}
+    counts = Counter(map(_alike, kept.values()))
+    # Of names that were all listed before, since they are new in bins, the first of each kind stay.
+    moved = [name for name in names if name in kept and name in listed]
+    for name in sorted(moved, reverse=True):
+        if counts[_alike(kept[name])] > SAMPLES:
+            counts[_alike(kept.pop(name))] -= 1
+    for name in sorted(names.keys() - kept.keys()):
+        like = _alike(names[name])
+        if counts[like] < SAMPLES and len(kept) < MAX_LISTED:
+            kept[name] = names[name]
+            counts[like] += 1
+    return kept
+
+
+def _alike(target: TargetDescriptor) -> TargetDescriptor:
+    return structs.replace(target, model="x", num_cores=None)
 
 
 def decode_catalogue(

@@ -33,6 +33,7 @@ from tuf.api.metadata import (
 )
 
 from tunehub_registry.target import TargetDescriptor
+from tunehub_registry.trust.attached import encode_attached
 from tunehub_registry.trust.exceptions import KeyUnusableError, RoleError
 from tunehub_registry.trust.layout import (
     CATALOGUE_FIELD,
@@ -211,11 +212,18 @@ def proposed(
     targets: Targets | None, shards: Mapping[str, tuple[TargetDescriptor, bytes]], version: int, now: datetime
 ) -> Targets:
     """The same, for the signing job: it says of itself that it waits, and what each name is for."""
-    new: dict[str, TargetFile] = {}
-    for name, (target, data) in shards.items():
-        new[name] = target_of(name, data)
-        new[name].unrecognized_fields["custom"] = {PROPOSED_TARGET: msgspec.to_builtins(target)}
-    return as_proposal(_with_files(targets, new, version, now))
+    return as_proposal(_with_files(targets, stating(shards), version, now))
+
+
+def stating(shards: Mapping[str, tuple[TargetDescriptor, bytes]]) -> dict[str, TargetFile]:
+    """What a publisher's metadata says of shards, and of what each name is for."""
+    return {name: with_target(target_of(name, data), target) for name, (target, data) in shards.items()}
+
+
+def with_target(file: TargetFile, target: TargetDescriptor) -> TargetFile:
+    """What a publisher's metadata says of a shard, and of what its name is for."""
+    custom = {"custom": {PROPOSED_TARGET: msgspec.to_builtins(target)}}
+    return TargetFile(file.length, file.hashes, file.path, unrecognized_fields=custom)
 
 
 def as_proposal(targets: Targets) -> Targets:
@@ -235,7 +243,7 @@ def is_proposed(targets: Targets) -> bool:
     return targets.unrecognized_fields.get(PROPOSED_FIELD) is True
 
 
-def proposed_target(file: TargetFile) -> TargetDescriptor | None:
+def stated_target(file: TargetFile) -> TargetDescriptor | None:
     """What a name is for, as its publisher has signed it; None where that is not said. Raises ValidationError."""
     found = (file.custom or {}).get(PROPOSED_TARGET)
     return None if found is None else msgspec.convert(found, TargetDescriptor)
@@ -282,12 +290,19 @@ def next_timestamp(
     )
 
 
-def sign(role: str, signed: T, signers: Sequence[Signer], delegator: Root | Targets) -> bytes:
-    """The metadata file of a role, signed, and verified as a client will with the keys that `delegator` names.
+def sign(
+    role: str,
+    signed: T,
+    signers: Sequence[Signer],
+    delegator: Root | Targets,
+    attached: Mapping[str, bytes] = MappingProxyType({}),
+) -> bytes:
+    """The metadata file of a role, signed, and verified as a client will with the keys that `delegator` names; with the
+    files that are `attached`, by path.
 
     Raises KeyUnusableError when a signer fails, or when what it signed does not verify.
     """
-    metadata = Metadata(signed)
+    metadata = Metadata(signed, unrecognized_fields=encode_attached(attached))
     payload = metadata.signed_bytes
     for signer in signers:
         try:

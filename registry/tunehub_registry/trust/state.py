@@ -21,6 +21,8 @@ from tunehub_registry.index import MAX_SHARD_BYTES, Shard, parse_shard, shard_pa
 from tunehub_registry.stores.port import AccessDeniedError, Content, FileMissingError, Store
 from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.trust import metadata as rules
+from tunehub_registry.trust.attached import AttachedStore
+from tunehub_registry.trust.bins import bins_of, merged
 from tunehub_registry.trust.catalogue import decode_catalogue
 from tunehub_registry.trust.exceptions import ExpiredError, UntrustedError
 from tunehub_registry.trust.layout import (
@@ -87,6 +89,7 @@ class StateReader:
         Raises UntrustedError when `root` is not a root signed by its own keys.
         """
         self.store = store
+        self.files = AttachedStore(store)
         self.now = now
         self._roots = [self._first_root(root)]
         self._trusted: dict[str, Verified[Snapshot] | Verified[Targets]] = {}
@@ -120,7 +123,7 @@ class StateReader:
         """Whether the timestamp is another one than the last that `read` used; the next `read` uses what this got."""
         known = self._timestamp
         if known is not None:
-            new = self.store.get(TIMESTAMP_PATH, max_bytes=MAX_TIMESTAMP_BYTES, etag=known.etag)
+            new = self.files.get(TIMESTAMP_PATH, max_bytes=MAX_TIMESTAMP_BYTES, etag=known.etag)
             if new is None or new.etag == known.etag:
                 return False
             self._timestamp = new
@@ -152,15 +155,47 @@ class StateReader:
         self._check_dates(state, excused)
         return state
 
-    def role(self, state: SignedState, name: str) -> Targets | None:
-        """A publisher's metadata; None before the first publish.
+    def head(self, state: SignedState, publisher: str) -> Targets | None:
+        """A publisher's own metadata, which may have its names in bins; None before the first publish.
 
         Raises UntrustedError and what stores raise.
         """
-        meta = state.snapshot.meta.get(f"{name}.json")
-        if meta is None:
-            return None
-        return self._load(name, meta, Targets, [state.targets], MAX_TARGETS_BYTES)
+        return self._described(state.snapshot, publisher, state.targets)
+
+    def role(self, state: SignedState, publisher: str) -> Targets | None:
+        """A publisher's metadata with all its names, also those of bins. Raises as above."""
+        return self._whole(state.snapshot, self.head(state, publisher))
+
+    def bin(self, state: SignedState, head: Targets, role: str) -> Targets | None:
+        """One bin of a publisher's; None where it was never written. Raises as above."""
+        return self._described(state.snapshot, role, head)
+
+    def part(self, state: SignedState, publisher: str, name: str) -> Targets | None:
+        """What of a publisher's metadata has a name, or would have it. Raises as above."""
+        head = self.head(state, publisher)
+        bins = bins_of(head)
+        if head is None or bins is None:
+            return head
+        return self.bin(state, head, bins.get_role_for_target(name))
+
+    def target(self, state: SignedState, publisher: str, name: str) -> TargetDescriptor | None:
+        """What the newest version of a name is for: by the catalogue, or by its bin, signed. Raises as above."""
+        if bins_of(self.head(state, publisher)) is None:
+            return state.catalogue.get(name)
+        part = self.part(state, publisher, name)
+        file = None if part is None else part.targets.get(name)
+        return None if file is None else rules.stated_target(file)
+
+    def _described(self, snapshot: Snapshot, role: str, delegator: Targets) -> Targets | None:
+        meta = snapshot.meta.get(f"{role}.json")
+        return None if meta is None else self._load(role, meta, Targets, [delegator], MAX_TARGETS_BYTES)
+
+    def _whole(self, snapshot: Snapshot, head: Targets | None) -> Targets | None:
+        bins = bins_of(head)
+        if head is None or bins is None:
+            return head
+        found = [self._described(snapshot, role, head) for role in bins.get_roles()]
+        return merged(head, [each for each in found if each is not None])
 
     def shard(self, role: Targets | None, name: str) -> Shard | None:
         """The shard of a package name by its publisher's metadata; None for a name without one.
@@ -201,10 +236,10 @@ class StateReader:
             raise self._untrusted("it does not list the targets role", path)
         return snapshot, self._load(rules.TARGETS, targets, Targets, roots, MAX_TARGETS_BYTES)
 
-    def past_role(self, targets: Targets, name: str, meta: MetaFile) -> Targets:
-        """A publisher's metadata as a snapshot describes it, signed by the keys that these targets name. Raises as
-        above."""
-        return self._load(name, meta, Targets, [targets], MAX_TARGETS_BYTES)
+    def past_role(self, snapshot: Snapshot, targets: Targets, publisher: str) -> Targets | None:
+        """A publisher's metadata as a snapshot describes it, with all its names, signed by the keys that these targets
+        name; None before its first publish. Raises as above."""
+        return self._whole(snapshot, self._described(snapshot, publisher, targets))
 
     def is_signed(self, role: str, version: int, delegator: Root) -> bool:
         """Whether a version of the metadata of a top-level role is signed by the keys that a root names. Raises as
@@ -241,6 +276,7 @@ class StateReader:
     def remember_timestamp(self, data: bytes, etag: str, version: int) -> None:
         """Keep the timestamp that this process itself wrote."""
         self._seen = max(self._seen, version)
+        self.files.learn(TIMESTAMP_PATH, data)
         self._timestamp = Content(data=data, etag=etag)
         self._fresh = False
 
@@ -249,7 +285,7 @@ class StateReader:
         if known is not None and self._fresh:
             self._fresh = False
             return known
-        new = self.store.get(TIMESTAMP_PATH, max_bytes=MAX_TIMESTAMP_BYTES, etag=None if known is None else known.etag)
+        new = self.files.get(TIMESTAMP_PATH, max_bytes=MAX_TIMESTAMP_BYTES, etag=None if known is None else known.etag)
         if new is None:
             assert known is not None
             return known
@@ -352,7 +388,7 @@ class StateReader:
         return metadata
 
     def _get(self, path: str, max_bytes: int) -> Content:
-        content = self.store.get(path, max_bytes=max_bytes)
+        content = self.files.get(path, max_bytes=max_bytes)
         assert content is not None  # no tag was given
         return content
 

@@ -14,9 +14,10 @@ from securesystemslib.signer import CryptoSigner
 
 from tunehub_registry.index import Shard
 from tunehub_registry.publishing.audit import Audit, audit, put_cosignature
+from tunehub_registry.publishing.draft import Draft
 from tunehub_registry.publishing.exceptions import PublishError
 from tunehub_registry.publishing.packages import publish, read_package, unyank, yank
-from tunehub_registry.publishing.signed import Draft, MetadataWriter
+from tunehub_registry.publishing.signed import MetadataWriter
 from tunehub_registry.publishing.unsigned import shard_bytes
 from tunehub_registry.stores.port import UnreachableError
 from tunehub_registry.trust import metadata as rules
