@@ -204,8 +204,6 @@ def _conv2d_int8(rules: Rules, call: Call) -> Operator | None:
         return None
     shape, values, result = known
     workload = _workload(shape, values, result, call.attrs)
-    if workload.groups > 1 and not workload.depthwise:
-        return None
     few = shape[1] <= dot.group and not workload.depthwise
     pairs = [(PLAIN, PLAIN), (dot.group if few else dot.lanes, dot.lanes)]
     step = TILES_INT8.depth

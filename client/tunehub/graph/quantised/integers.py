@@ -140,9 +140,6 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
 
         def write(data: Expr, weight: Array, zero: int) -> Expr:
             groups = int(attrs.groups)
-            depthwise = groups == weight.shape[0] and weight.shape[1] == 1
-            if groups > 1 and not depthwise:
-                raise NotIntegerError("there is no integer kernel for grouped convolutions")
             padding = [int(each) for each in attrs.padding]
             if zero and any(padding):
                 top, left, bottom, right = padding

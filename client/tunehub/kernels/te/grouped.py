@@ -12,6 +12,7 @@ Sums of bfloat16 are float32, sums of integers int32; otherwise these are the op
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -96,8 +97,9 @@ def conv2d_grouped(
     :func:`pack_conv2d` returns it, as ``[N, O/o, OH, OW, o]`` in float32 or int32; ``padding``: top, left, bottom,
     right. Where weights have 16 bits, data are widened once, with their padding.
 
-    ``groups`` of channels (of bfloat16 only) need the logical numbers of input and output ``channels``. By pairs they
-    are read as by :func:`tunehub.kernels.te.blocked.conv2d_blocked`, by matrices in whole blocks.
+    ``groups`` of channels need the logical numbers of input and output ``channels``. By pairs of bfloat16 they are read
+    as by :func:`tunehub.kernels.te.blocked.conv2d_blocked`, by matrices in whole blocks, integers in whole groups of
+    what is added up, of which blocks of outputs skip those that they have no weights for.
     """
     outer, inputs, *kernel, block, group = [int(extent) for extent in weight.shape]
     kernel, split = kernel[:2], kernel[2:]
@@ -195,11 +197,13 @@ def pack_dense(weight: Array, groups: Groups, *, out_block: int) -> Expr:
 
 def pack_conv2d(weight: Array, groups: Groups, *, in_block: int, out_block: int, of_channels: int = 1) -> Expr:
     """The constant of ``weight`` ``[O, I, KH, KW]`` as :func:`conv2d_grouped` reads it, filled up with zeros; what one
-    instruction adds up divides ``in_block``, and the inputs of each of the groups ``of_channels``, but for matrices:
-    blocks of outputs read whole blocks of inputs then, with zeros for those of other groups."""
-    if of_channels > 1 and groups.steps > 1:
-        weight = ReadBlocks.of(of_channels, (weight.shape[1] * of_channels, len(weight)), in_block).widened(weight)
-        of_channels = 1
+    instruction adds up divides ``in_block``, and of pairs the inputs of each of the groups ``of_channels``, too. For
+    matrices blocks of outputs read whole blocks of inputs, and of integers whole groups, with zeros for those that
+    others of ``of_channels`` have."""
+    if of_channels > 1 and groups is not PAIRS:
+        in_block = in_block if groups.steps > 1 else groups.size
+        channels = (weight.shape[1] * of_channels, len(weight))
+        weight, of_channels = ReadBlocks.of(of_channels, channels, in_block, out_block).widened(weight), 1
     return _packed(pack_conv2d_weight(weight, in_block=in_block, out_block=out_block, groups=of_channels), groups)
 
 
@@ -256,10 +260,8 @@ def _channel(data: Tensor, weight: Tensor, groups: int, channels: tuple[int, int
     *split, _, group = [int(extent) for extent in weight.shape[4:]]
     if groups == 1:
         return (lambda oc, ic, *inner: (ic, position(inner, (*split, group)))), None
-    if len(split) > 1:
-        assert channels is not None
-        first = ReadBlocks.of(groups, channels, int(data.shape[4])).first
-        return (lambda oc, ic, *inner: (first(oc, tirx.min) + ic, position(inner, (*split, group)))), None
+    if len(split) > 1 or str(weight.dtype) != NARROW:
+        return _whole_blocks(data, weight, groups, channels)
     of_group, touched = groups_of(data, weight, groups, channels, group)
 
     def channel(oc: Index, ic: Index, inner: Index, item: Index) -> tuple[PrimExpr, PrimExpr]:
@@ -267,6 +269,28 @@ def _channel(data: Tensor, weight: Tensor, groups: int, channels: tuple[int, int
         return outer, place * group + item
 
     return channel, touched
+
+
+def _whole_blocks(
+    data: Tensor, weight: Tensor, groups: int, channels: tuple[int, int] | None
+) -> tuple[Any, Any | None]:
+    """As :func:`_channel`, where blocks of outputs read whole blocks of inputs, as many as ``weight`` has."""
+    assert channels is not None
+    *split, out_block, group = [int(extent) for extent in weight.shape[4:]]
+    in_block = math.prod(split) * group
+    read = ReadBlocks.of(groups, channels, in_block, out_block)
+    in_one = int(data.shape[4]) // in_block  # of the data
+
+    def channel(oc: Index, ic: Index, *inner: Index) -> tuple[PrimExpr, PrimExpr]:
+        block, place = read.first(oc, tirx.min) + ic, position(inner, (*split, group))
+        return (block, place) if in_one == 1 else (block // in_one, block % in_one * in_block + place)
+
+    def touched(oc: Index, ic: Index) -> PrimExpr:
+        block = read.first(oc, tirx.min) + ic
+        return tirx.all(block >= read.begin(oc), block <= read.last(oc, tirx.min))
+
+    uneven = len(split) == 1 and len(set(read.counts())) > 1
+    return channel, touched if uneven else None
 
 
 def _widened(data: Tensor, padding: tuple[int, int, int, int]) -> Tensor:

@@ -7,7 +7,7 @@ is copied once, where it goes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,37 +38,56 @@ def pack_conv2d_weight(weight: Array, *, in_block: int | None, out_block: int, g
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadBlocks:
-    """Which whole blocks of input channels blocks of output channels read, both of ``block`` channels, where channels
-    are in groups of ``each_in`` inputs and ``each_out`` outputs: ``count`` of ``total``."""
+    """Which whole blocks of ``block`` input channels blocks of ``out_block`` of the ``outputs`` read, at most ``count``
+    of ``total``, where channels are in groups of ``each_in`` inputs and ``each_out`` outputs."""
 
     block: int
+    out_block: int
+    outputs: int
     each_in: int
     each_out: int
     count: int
     total: int
 
     @classmethod
-    def of(cls, groups: int, channels: tuple[int, int], block: int) -> ReadBlocks:
-        """``channels``: logical input, output channels."""
+    def of(cls, groups: int, channels: tuple[int, int], block: int, out_block: int | None = None) -> ReadBlocks:
+        """``channels``: logical input, output channels. ``out_block``: as ``block`` by default."""
         inputs, outputs = channels
-        each_in, each_out = inputs // groups, outputs // groups
-        count = 0
-        for start in range(0, outputs, block):
-            last = (min(start + block, outputs) - 1) // each_out
-            count = max(count, ((last + 1) * each_in - 1) // block + 1 - start // each_out * each_in // block)
-        return cls(block=block, each_in=each_in, each_out=each_out, count=count, total=-(-inputs // block))
+        found = cls(
+            block=block,
+            out_block=out_block or block,
+            outputs=outputs,
+            each_in=inputs // groups,
+            each_out=outputs // groups,
+            count=0,
+            total=-(-inputs // block),
+        )
+        return replace(found, count=max(found.counts()))
+
+    def counts(self) -> list[int]:
+        """How many blocks of inputs each block of outputs reads."""
+        return [self.last(output) + 1 - self.begin(output) for output in range(-(-self.outputs // self.out_block))]
 
     def first(self, output: Index, least: Callable[[Index, Index], Index] = min) -> Index:
-        """The first block of inputs that the block ``output`` of outputs reads."""
+        """The first block of inputs that weights of the block ``output`` of outputs are for."""
         if self.count == self.total:
             return 0 * output
-        return least(output * self.block // self.each_out * self.each_in // self.block, self.total - self.count)
+        return least(self.begin(output), self.total - self.count)
+
+    def begin(self, output: Index) -> Index:
+        """The first block of inputs that the block ``output`` of outputs reads."""
+        return output * self.out_block // self.each_out * self.each_in // self.block
+
+    def last(self, output: Index, least: Callable[[Index, Index], Index] = min) -> Index:
+        """The last one."""
+        group = (least(output * self.out_block + self.out_block, self.outputs) - 1) // self.each_out
+        return (group * self.each_in + self.each_in - 1) // self.block
 
     def widened(self, weight: Array) -> Array:
         """``weight`` ``[O, I/groups, KH, KW]`` with all inputs that are read, zero where they are of other groups."""
         wide = np.zeros((len(weight), self.count * self.block, *weight.shape[2:]), weight.dtype)
         for output, own in enumerate(weight):
-            begin = output // self.each_out * self.each_in - self.first(output // self.block) * self.block
+            begin = output // self.each_out * self.each_in - self.first(output // self.out_block) * self.block
             wide[output, begin : begin + self.each_in] = own
         return wide
 
