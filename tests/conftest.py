@@ -20,7 +20,7 @@ from .seaweed import Seaweed, serve
 
 # `nox -s sweep` looks for new examples (--hypothesis-profile=random); what it finds becomes an `@example`.
 settings.register_profile("random", deadline=None, print_blob=True)
-settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("same", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("same")
 
 

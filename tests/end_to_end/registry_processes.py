@@ -13,6 +13,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+_BETWEEN_VIEWS_S = 0.05  # the cores are for those who publish
+
 
 def publish(plan: dict[str, Any]) -> None:
     """Publish the packages of `plan["packages"]` one by one; `plan["log"]` gets the name of each when it is done.
@@ -87,6 +89,7 @@ def read(plan: dict[str, Any]) -> None:
             seen = view
             log.write(json.dumps({"versions": len(view), "lost": lost}) + "\n")
             log.flush()
+            time.sleep(_BETWEEN_VIEWS_S)
 
 
 def start(plan: dict[str, Any]) -> None:

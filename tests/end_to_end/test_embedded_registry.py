@@ -41,7 +41,7 @@ def outputs(executable: Any, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]
     return np.asarray((result if hasattr(result, "numpy") else result[0]).numpy())
 
 
-@pytest.mark.parametrize("cpu", ["host", "x86-64-v2"])
+@pytest.mark.parametrize("cpu", swept(["host"], ["x86-64-v2"]))
 def test_squeezenet_runs_on_published_records_and_agrees_with_onnxruntime(cpu: str) -> None:
     target = tunehub.host_target()
     if cpu != "host":  # narrower vectors than the package was tuned for: blocks of channels are of another size

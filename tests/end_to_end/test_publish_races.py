@@ -172,11 +172,12 @@ def finish_reading(site: Site, readers: list[subprocess.Popen[bytes]]) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("count", swept([4], [8]))
-def test_six_racing_publishers_of_whom_two_are_killed(site: Site, count: int) -> None:
-    packages = {number: make_packages(site.folder, number, count) for number in range(6)}
+@pytest.mark.parametrize("size", swept([(4, 3)], [(6, 8)]), ids=str)
+def test_racing_publishers_of_whom_two_are_killed(site: Site, size: tuple[int, int]) -> None:
+    racing, count = size
+    packages = {number: make_packages(site.folder, number, count) for number in range(racing)}
     publishers = {number: site.publisher(number, packages[number]) for number in packages}
-    readers = [site.reader(number) for number in range(2)]
+    readers = [site.reader(number) for number in range(racing // 3)]
     everything = [*publishers.values(), *readers]
     with ended(everything):
         for victim in (0, 1):  # one of each publisher; where it is in its transaction is up to chance
@@ -188,7 +189,7 @@ def test_six_racing_publishers_of_whom_two_are_killed(site: Site, count: int) ->
             publishers[victim].wait()
             publishers[victim] = site.publisher(victim, packages[victim])
             everything.append(publishers[victim])
-        assert [process.wait(300) for process in publishers.values()] == [0] * 6, site.errors()
+        assert [process.wait(300) for process in publishers.values()] == [0] * racing, site.errors()
         finish_reading(site, readers)
     expected = {file.name for files in packages.values() for file in files}
     assert {name for number in packages for name in site.acknowledged(number)} == expected
@@ -196,13 +197,14 @@ def test_six_racing_publishers_of_whom_two_are_killed(site: Site, count: int) ->
     assert site.audited() > len(expected)
 
 
-def test_publishers_without_the_online_key_and_a_signing_job_that_is_killed(site: Site) -> None:
-    packages = {number: make_packages(site.folder, number, 3) for number in range(3)}
+@pytest.mark.parametrize("count", swept([2], [3]))
+def test_publishers_without_the_online_key_and_a_signing_job_that_is_killed(site: Site, count: int) -> None:
+    packages = {number: make_packages(site.folder, number, count) for number in range(count)}
     publishers = {number: site.publisher(number, packages[number], online=False) for number in packages}
     job, reader = site.signing_job(), site.reader(0)
     everything = [*publishers.values(), job, reader]
     with ended(everything):
-        for _ in range(3):  # where the job is in its commit is up to chance
+        for _ in range(count):  # where the job is in its commit is up to chance
             time.sleep(0.3 + random.random() * 0.5)
             job.send_signal(signal.SIGKILL)
             job.wait()
@@ -212,7 +214,7 @@ def test_publishers_without_the_online_key_and_a_signing_job_that_is_killed(site
         publishers[0].wait()
         publishers[0] = site.publisher(0, packages[0], online=False)
         everything.append(publishers[0])
-        assert [process.wait(200) for process in publishers.values()] == [0] * 3, site.errors()
+        assert [process.wait(200) for process in publishers.values()] == [0] * count, site.errors()
         (site.folder / "signed").touch()
         assert job.wait(60) == 0, site.errors()
         finish_reading(site, [reader])
@@ -220,12 +222,13 @@ def test_publishers_without_the_online_key_and_a_signing_job_that_is_killed(site
     assert site.audited()
 
 
-def test_the_server_is_killed_and_restarted_under_load(site: Site) -> None:
-    packages = {number: make_packages(site.folder, number, 4) for number in range(4)}
+@pytest.mark.parametrize("racing", swept([3], [4]))
+def test_the_server_is_killed_and_restarted_under_load(site: Site, racing: int) -> None:
+    packages = {number: make_packages(site.folder, number, racing) for number in range(racing)}
     publishers = [site.publisher(number, packages[number]) for number in packages]
     with ended(publishers):
-        for done in (3, 9):
-            while sum(len(site.acknowledged(number)) for number in packages) < done:
+        for enough in (racing - 1, 2 * racing):
+            while sum(len(site.acknowledged(number)) for number in packages) < enough:
                 assert any(process.poll() is None for process in publishers), site.errors()
                 time.sleep(0.01)
             site.server.kill()
@@ -233,7 +236,7 @@ def test_the_server_is_killed_and_restarted_under_load(site: Site) -> None:
             site.server.start()
             acknowledged = {name for number in packages for name in site.acknowledged(number)}
             assert acknowledged <= set(site.versions()), "the server lost what it had acknowledged"
-        assert [process.wait(300) for process in publishers] == [0] * 4, site.errors()
+        assert [process.wait(300) for process in publishers] == [0] * racing, site.errors()
     assert set(site.versions()) == {file.name for files in packages.values() for file in files}
 
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from tunehub.cli.group import cli
 from tunehub.registries.embedded import embedded_registry
+from tunehub.site import sections
 from tunehub.site.charts import Group, bars
 from tunehub.site.folder import replaced_folder
 from tunehub.site.machines import machine_views
@@ -150,6 +151,9 @@ def test_an_error_while_writing_leaves_the_old_folder(tmp_path: Path) -> None:
 
 
 def test_the_embedded_registry_has_pages_of_all_its_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One picture stands for all: tests/browser has those of these packages drawn, and looks at them."""
+    picture = bars((Group(label="one", seconds=(1.0,)),), ("x",), title="of one")
+    monkeypatch.setattr(sections, "bars", lambda *_, **__: picture)
     monkeypatch.setattr("tunehub.registries.configured.embedded_registry", embedded_registry)
     monkeypatch.setattr("tunehub.registries.trust_store.embedded_registry", embedded_registry)
     report = run(tmp_path / "site")
