@@ -54,7 +54,7 @@ def conv2d(rules: Rules, call: Call) -> Operator | None:
         by_tiles = (source, result) == _WINDOWS or _groups(rules, workload, (source, result), sizes) is TILES
         if not by_tiles:
             return rules.costs.conv(workload, source, result)
-        return rules.costs.conv(_in_whole_blocks(workload), source, result) / _TILES_GAIN
+        return rules.costs.conv(_in_whole_blocks(workload, TILES.depth), source, result) / _TILES_GAIN
 
     def write(builder: BlockBuilder, choice: Choice, inputs: Sequence[Expr]) -> Expr:
         return _written(rules, builder, call, _kernel(rules, workload, choice, values, sizes), (choice, inputs[0]))
@@ -88,12 +88,12 @@ def _workload(shape: Shape, values: Array, result: Sequence[int], attrs: Attrs) 
     )
 
 
-def _in_whole_blocks(workload: ConvWorkload) -> ConvWorkload:
-    """A convolution of groups as instructions for matrices compute it: of the inputs that a block of outputs reads."""
+def _in_whole_blocks(workload: ConvWorkload, block: int) -> ConvWorkload:
+    """A convolution of groups as instructions for matrices compute it: of inputs that a ``block`` of outputs reads."""
     if workload.groups == 1:
         return workload
     channels = (workload.in_channels, workload.out_channels)
-    read = ReadBlocks.of(workload.groups, channels, TILES.depth)
+    read = ReadBlocks.of(workload.groups, channels, block)
     return replace(workload, in_channels=read.count * read.block, groups=1)
 
 
@@ -207,10 +207,13 @@ def _conv2d_int8(rules: Rules, call: Call) -> Operator | None:
     few = shape[1] <= dot.group and not workload.depthwise
     pairs = [(PLAIN, PLAIN), (dot.group if few else dot.lanes, dot.lanes)]
     step = TILES_INT8.depth
-    if dot.tiles and workload.groups == 1 and not few and _ImageSizes.of(call.args[0]).image:
+    if dot.tiles and not workload.depthwise and not few and _ImageSizes.of(call.args[0]).image:
         pairs.append((step, step))
     gains = {PLAIN: _PLAIN_INT8, step: _INT8_GAIN * _TILES_GAIN}
-    choices = tuple(Choice(a, b, rules.costs.conv(workload, a, b) / gains.get(b, _INT8_GAIN)) for a, b in pairs)
+
+    def seconds(source: int, result: int) -> float:
+        counted = _in_whole_blocks(workload, step) if result == step else workload
+        return rules.costs.conv(counted, source, result) / gains.get(result, _INT8_GAIN)
 
     def write(builder: BlockBuilder, choice: Choice, inputs: Sequence[Expr]) -> Expr:
         if workload.depthwise:
@@ -220,4 +223,4 @@ def _conv2d_int8(rules: Rules, call: Call) -> Operator | None:
             kernel = _in_groups(groups, values, (choice.source, choice.result), workload)
         return _written(rules, builder, call, kernel, (choice, inputs[0]))
 
-    return Operator((call.args[0],), choices, write)
+    return Operator((call.args[0],), tuple(Choice(a, b, seconds(a, b)) for a, b in pairs), write)

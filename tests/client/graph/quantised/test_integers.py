@@ -24,7 +24,7 @@ from tunehub.registries.resolution import Resolution
 from tunehub.target.descriptors import descriptor_of
 from tunehub.tir.nodes import buffer_kind, main_module, parameters, tensor_class
 
-from ....cpu_features import AVX2, AVX512, AVX512_VNNI, AVX_VNNI, best_here, here, needs_tvm
+from ....cpu_features import AMX, AVX2, AVX512, AVX512_VNNI, AVX_VNNI, best_here, here, needs_tvm
 from ....cpu_features import cpu as cpu_of
 from ....sweeps import covering
 
@@ -188,6 +188,24 @@ def test_residual_additions_pooling_and_reshapes_between_integers_keep_to_one_st
     functions = prepare(mod, cpu(name), layout="auto").functions.items()
     pooling = [function for variable, function in functions if "max_pool" in variable.name_hint]
     assert [str(buffer_kind(parameters(function)[0]).dtype) for function in pooling] == ["uint8"]
+
+
+@needs_tvm
+@pytest.mark.parametrize("name", [AMX, AVX512_VNNI])
+def test_groups_between_convolutions_of_all_channels_have_the_instruction_of_these(name: str) -> None:
+    model = Model((1, 128, 14, 14))
+
+    def make(x: Any) -> Any:
+        for groups in (1, 8, 1):
+            weight, *_ = model.weight((128, 128 // groups, 1, 1), 0)
+            x = model.builder.emit(op.nn.conv2d(model.quantised(x, DATA), weight, groups=groups))
+        return x
+
+    functions = prepare(model.build(make), cpu(name), layout="auto").functions
+    names = [variable.name_hint for variable in functions if "conv2d_int8" in variable.name_hint]
+    assert len(names) == 3
+    assert all(("_amx" in each) == (name == AMX) for each in names)
+    assert len([variable for variable in functions if "blocked" in variable.name_hint]) == 2  # at both ends
 
 
 def test_what_stays_in_float_says_why() -> None:

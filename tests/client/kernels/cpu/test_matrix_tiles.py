@@ -149,25 +149,29 @@ def test_plain_images_are_read_in_windows(case: tuple[int, int, tuple[int, int],
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize(
     "case",
-    swept([(4, 17, 24, 1, {})], [(2, 48, 64, 3, {"padding": (1, 1, 1, 1)}), (3, 80, 20, 1, {}), (8, 4, 4, 3, {})]),
-)
-def test_groups_of_channels_are_read_in_whole_blocks(case: tuple[int, int, int, int, Any]) -> None:
-    groups, inputs, outputs, kernel, how = case
-    logical = (groups * inputs, groups * outputs)
-    data, weights = operands("bfloat16", (1, logical[0], 9, 7), (logical[1], inputs, kernel, kernel))
-    constant = grouped.pack_conv2d(weights, TILES["bfloat16"], in_block=32, out_block=32, of_channels=groups)
+    swept(
+        [("bfloat16", 4, 17, 24, 1, {}), ("int8", 3, 40, 24, 1, {})],
+        [("bfloat16", 2, 48, 64, 3, {"padding": (1, 1, 1, 1)}), ("bfloat16", 3, 80, 20, 1, {}),
+         ("bfloat16", 8, 4, 4, 3, {}), ("int8", 16, 8, 8, 3, {"padding": (1, 1, 1, 1)})],
+    ),
+)  # fmt: skip
+def test_groups_of_channels_are_read_in_whole_blocks(case: tuple[str, int, int, int, int, Any]) -> None:
+    kind, groups, inputs, outputs, kernel, how = case
+    logical, block = (groups * inputs, groups * outputs), TILES[kind].depth
+    data, weights = operands(kind, (1, logical[0], 9, 7), (logical[1], inputs, kernel, kernel))
+    constant = grouped.pack_conv2d(weights, TILES[kind], in_block=block, out_block=block, of_channels=groups)
     each = zip(np.split(data, groups, 1), np.split(weights, groups), strict=True)
     expected = np.concatenate([convolved(*pair, how) for pair in each], 1)
-    arrays = (in_blocks(filled(data), 32), np.asarray(constant_array(constant)))
+    arrays = (in_blocks(filled(data, block), block), np.asarray(constant_array(constant)))
     check_every_choice(
         lambda x, w: grouped.conv2d_grouped(x, w, groups=groups, channels=logical, **how),
         arrays,
-        in_blocks(filled(expected), 32),
+        in_blocks(filled(expected, block), block),
     )
 
 
-def filled(image: Array) -> Array:
-    return np.pad(image, [(0, 0), (0, -image.shape[1] % 32), (0, 0), (0, 0)])
+def filled(image: Array, block: int) -> Array:
+    return np.pad(image, [(0, 0), (0, -image.shape[1] % block), (0, 0), (0, 0)])
 
 
 def product(kind: str) -> tuple[Any, tuple[Array, Array]]:
