@@ -42,7 +42,9 @@ class HubOptions(TypedDict, total=False):
     neither yours nor tunehub's, if no rule chooses the same (`auto`), all of them and the whole network (`always`), or
     none (`never`; TVM 0.25 and newer). `winograd`: convolutions of 3×3 by Winograd's algorithm where that should be
     faster (float32, TVM 0.25 and newer, on CPUs with layouts `auto`; the default);
-    off, results round as those of direct convolutions. `precision`: `tf32` lets products and convolutions in float32
+    off, results round as those of direct convolutions. `check_indices`: inputs that index tables (a token's id) are
+    held to the rows that there are: others are an error when the model runs (CPUs, TVM 0.25 and newer; the default).
+    `precision`: `tf32` lets products and convolutions in float32
     round their operands to TF32, of 11 bits, where tensor cores take these (sm_90, TVM 0.27 and newer); `bf16` to
     bfloat16, of 8 bits, where a CPU multiplies pairs of these (AVX512_BF16, AMX, layouts `auto`, TVM 0.27 and newer);
     `auto` is `bf16` on CPUs that are known to be faster by it (AMX, or a machine profile says so), else `float32`.
@@ -61,6 +63,7 @@ class HubOptions(TypedDict, total=False):
     measure: int | None
     verify: Verify | None
     winograd: bool | None
+    check_indices: bool | None
     precision: Precision | None
 
 
@@ -95,6 +98,7 @@ class Options:
     measure: int = 0
     verify: Verify = "auto"
     winograd: bool = True
+    check_indices: bool = True
     precision: Precision = "float32"
     compiled: int = DEFAULT_COMPILED_MIB
 
@@ -224,6 +228,7 @@ _READERS: Mapping[str, Callable[[Any, str], dict[str, Any]]] = {
     "measure": _one("measure", _measure),
     "verify": _one("verify", _one_of(Verify, "way to verify")),
     "winograd": _one("winograd", _flag),
+    "check_indices": _one("check_indices", _flag),
     "compiled": _one("compiled", _mebibytes),
     "precision": _one("precision", _one_of(Precision, "precision")),
 }  # fmt: skip

@@ -57,9 +57,11 @@ class TvmDefault:
         """See :class:`Runtime`. TVM's pool has as many threads as this process's environment says."""
         import tvm
 
+        from tunehub.graph.gathers import quiet_gathers
+
         target, module = _target(self.target), network.relax_module()
         began = time.perf_counter()
-        executable = tvm.compile(module, target)
+        executable = tvm.compile(quiet_gathers(module), target)
         compile_s = time.perf_counter() - began
         return Prepared(run=tvm_runner(executable, network.sample_inputs()), compile_s=compile_s)
 

@@ -63,6 +63,13 @@ _STEPS = {
 @click.option(
     "--verify", type=click.Choice(get_args(Verify)), help="Which schedules are run before they serve.  [auto]"
 )
+@click.option(
+    "--unchecked-indices",
+    "check_indices",
+    flag_value=False,
+    default=None,
+    help="Let inputs that index tables read whatever memory they name.",
+)
 @click.option("--measure", type=click.IntRange(min=0), metavar="N", help="Candidates to measure without a record.  [0]")
 @quantization_option
 @click.option(

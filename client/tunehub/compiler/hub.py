@@ -69,8 +69,9 @@ class Hub:
     `target` is the target as it was given, `host` its description, `resolution` how the package was found. The records
     are in `lookup` for TVM 0.25 and newer, in `logs` for TVM up to 0.19; the other one is empty. `layout` says whether
     compiling keeps the layouts of a module or chooses them, `precision` what operands in float32 may be rounded to,
-    `winograd` whether convolutions may be computed by that algorithm; with `measuring` it measures what has no record,
-    and puts the fastest there. `verification` checks schedules before they serve. `published_profile` is what the
+    `winograd` whether convolutions may be computed by that algorithm, `check_indices` whether models refuse indices of
+    rows that their tables do not have (CPUs); with `measuring` it measures what has no record, and puts the fastest
+    there. `verification` checks schedules before they serve. `published_profile` is what the
     package for this very CPU says of its speed; `options` are what it was opened with, `origin` which packages and lock
     file it goes by. Compiling reports by `add`,
     `failed`, `refused`, `fall_back`, `leaves_wrong` and `lost_vectors`; `on_step`, where somebody sets it, is told by
@@ -91,6 +92,7 @@ class Hub:
         measuring: MeasuredRecords | None = None,
         verification: Verification | None = None,
         winograd: bool = False,
+        check_indices: bool = True,
         published_profile: PublishedProfile | None = None,
         read_tuning: Callable[[], PackageEvidence] | None = None,
         attestations: AttestationSummary | None = None,
@@ -110,6 +112,7 @@ class Hub:
         self.measuring = measuring
         self.verification = verification
         self.winograd = winograd
+        self.check_indices = check_indices
         self.published_profile = published_profile
         self._policy = policy
         self._workloads: list[WorkloadReport] = []
@@ -393,8 +396,8 @@ def _open(
         target=target, host=host, resolution=found.resolution, policy=policy, lookup=layers.lookup(measuring),
         logs=layers.logs(), layout=options.layout or layers.layout(), precision=options.precision, measuring=measuring,
         read_tuning=found.read_tuning, verification=_verification(request, found),
-        winograd=options.winograd, published_profile=found.profile, attestations=found.attestations,
-        options=options, origin=found.origin,
+        winograd=options.winograd, check_indices=options.check_indices, published_profile=found.profile,
+        attestations=found.attestations, options=options, origin=found.origin,
     )  # fmt: skip
 
 

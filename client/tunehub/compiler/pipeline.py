@@ -55,7 +55,8 @@ def build_pipeline(target: Target, hub: Hub, specialize: Sizes | None = None) ->
                 known: dict[str, Scheduling] = {}
                 prepared = _prepare_for(hub, mod, target, known)
                 _measure(prepared, target, hub, known)
-                finished = _scheduled_and_finished(prepared, target, hub, verifier, known)
+                checked = _with_checked_indices(prepared, mod, target, hub)
+                finished = _scheduled_and_finished(checked, target, hub, verifier, known)
             hub.leaves_wrong(wrong_operators(calls_in(mod), target))
             _note_weights(finished, hub)
             if hub.verification is not None and hub.verification.whole_networks:
@@ -67,6 +68,16 @@ def build_pipeline(target: Target, hub: Hub, specialize: Sizes | None = None) ->
             return _plain_pipeline(target)(original)
 
     return tunehub_pipeline
+
+
+def _with_checked_indices(prepared: IRModule, mod: IRModule, target: Target, hub: Hub) -> IRModule:
+    """``prepared``, made of ``mod``, in which inputs that are indices are checked first, where the hub wants it."""
+    from tunehub.graph.checked_indices import index_limits, with_checked_indices
+
+    if target.kind.name != "llvm" or not hub.check_indices:
+        return prepared
+    limits = index_limits(mod)
+    return with_checked_indices(prepared, limits) if limits else prepared
 
 
 def _measure(mod: IRModule, target: Target, hub: Hub, known: dict[str, Scheduling]) -> None:
@@ -328,8 +339,12 @@ activate, install, uninstall = _patch.activate, _patch.install, _patch.uninstall
 
 def _plain_pipeline(target: Target) -> Pass:
     """What ``tvm.compile`` would run without the hub (``relax/vm_build.py``)."""
+    import tvm
+
+    from tunehub.graph.gathers import quiet_gathers
+
     default, by_target = _patch.originals()
-    return by_target(target) if "gpu" in target.keys else default()
+    return tvm.transform.Sequential([quiet_gathers, by_target(target) if "gpu" in target.keys else default()])
 
 
 def _bound(mod: IRModule, params: dict[str, Any] | None) -> IRModule:

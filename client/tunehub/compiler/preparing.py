@@ -135,6 +135,7 @@ def _legalizing_passes(target: Target) -> list[Pass]:
     from tvm import relax
 
     from tunehub.graph.constants import evaluate_constants
+    from tunehub.graph.gathers import quiet_gathers
     from tunehub.graph.origins import fused_with_names, spread_names
 
     found = []
@@ -142,6 +143,7 @@ def _legalizing_passes(target: Target) -> list[Pass]:
         name = str(each.info.name)
         found += [evaluate_constants] if name == "FoldConstant" else []
         found += [spread_names] if name in ("LegalizeOps", "FuseOps") else []
+        found += [quiet_gathers] if name == "LegalizeOps" else []
         found += [] if DEFAULT_SCHEDULE in name else [fused_with_names(each) if name == "FuseOps" else each]
     return [*found, spread_names]
 

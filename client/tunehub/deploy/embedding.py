@@ -13,12 +13,12 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from tunehub.deploy.index_limits import index_limits
 from tunehub.deploy.interface import FUNCTION, Interface, TensorSpec, encoded
 from tunehub.exceptions import LibraryError
+from tunehub.graph.indexed_rows import indexed_rows
 from tunehub.target.features import all_llvm_features, extensions
 from tunehub.target.host import arch_of_triple, system_triple
-from tunehub.tir.nodes import is_constant, shape_of_type, tensor_type
+from tunehub.tir.nodes import is_constant, shape_of_type, tensor_type, variable_name
 from tunehub_registry import __version__
 
 if TYPE_CHECKING:
@@ -35,12 +35,12 @@ def interface_of(
     """What `main` of `mod` takes and gives, compiled for `target`. `outputs` are the names of what it gives, where they
     are known; `source` is the model's file. Raises LibraryError for a module without a `main` of tensors; OSError."""
     main = _main(mod)
-    given = [(str(getattr(each, "name_hint", None) or each.name), tensor_type(each)) for each in main.params]
-    limits = index_limits(main)
+    given = [(variable_name(each), tensor_type(each)) for each in main.params]
+    rows = {at: each.count for at, each in indexed_rows(main).items()}
     results = _results(main.ret_ty if hasattr(main, "ret_ty") else main.ret_struct_info)
     named = list(outputs) if len(outputs) == len(results) else [f"output_{at}" for at in range(len(results))]
     return Interface(
-        inputs=tuple(_spec(name, kind, "input", limits.get(at)) for at, (name, kind) in enumerate(given)),
+        inputs=tuple(_spec(name, kind, "input", rows.get(at)) for at, (name, kind) in enumerate(given)),
         outputs=tuple(_spec(name, kind, "output") for name, kind in zip(named, results, strict=True)),
         target=str(target),
         device=str(target.kind.name),

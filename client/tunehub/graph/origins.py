@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunehub.tir.nodes import is_constant, operator_of, tensor_type
+from tunehub.tir.nodes import is_constant, operator_of, tensor_type, variable_name
 
 if TYPE_CHECKING:
     from tunehub.graph.types import BaseFunc, Binding, Call, Expr, Function
@@ -183,7 +183,7 @@ class _NameWriter(PyExprMutator):  # type: ignore[misc]
             super().visit_var_binding_(binding)
             return
         variable = binding.var
-        name = str(getattr(variable, "name_hint", None) or variable.name)
+        name = variable_name(variable)
         new = type(variable)(name, tensor_type(variable), _span(names))
         self.set_var_remap(getattr(variable, "vid", variable), new)
         value = self.builder_.normalize(named(self.visit_expr(binding.value), names))

@@ -399,6 +399,11 @@ def same_extents(first: Sequence[Index], second: Sequence[Index]) -> bool:
     return len(first) == len(second) and all(map(same_extent, first, second))
 
 
+def variable_name(variable: Expr) -> str:
+    """The name of a variable of Relax; 0.27 has no ``name_hint``."""
+    return str(getattr(variable, "name_hint", None) or variable.name)
+
+
 def tensor_type(expression: Expr) -> Type:
     """The type of an expression of Relax; 0.26 renamed ``struct_info`` to ``ty``."""
     return expression.ty if hasattr(expression, "ty") else expression.struct_info

@@ -131,6 +131,13 @@ def either(condition: PrimExpr, body: Stmt, otherwise: Stmt | None) -> Stmt:
     return tirx.IfThenElse(condition, body, otherwise)
 
 
+def held(condition: PrimExpr, kind: str, text: str) -> Stmt:
+    """A condition that holds, or the function ends with an error of a ``kind`` that TVM knows. CPUs only."""
+    from tvm import tirx
+
+    return tirx.AssertStmt(condition, kind, [text])  # TVM 0.25 to 0.27 name the first two in the other order
+
+
 def run(expression: Call) -> Stmt:
     """A call as a statement."""
     from tvm import tirx

@@ -115,6 +115,7 @@ class FakeHub:
     notes: list[str] = field(default_factory=list)
     layout: str = "keep"
     winograd: bool = False
+    check_indices: bool = True
     precision: str = "float32"
     published_profile: Any = None
     measuring: Any = None

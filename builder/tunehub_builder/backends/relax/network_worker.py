@@ -115,8 +115,10 @@ class RelaxNetworkSession(NetworkSession):
     def _executable(self, variant: str) -> tuple[Any, dict[str, int]]:
         import tvm
 
+        from tunehub.graph.gathers import quiet_gathers
+
         if variant == DEFAULT:
-            return tvm.compile(self._module, self._target), {}
+            return tvm.compile(quiet_gathers(self._module), self._target), {}
         from tunehub.compiler import pipeline as relax_pipeline
 
         network = self._network

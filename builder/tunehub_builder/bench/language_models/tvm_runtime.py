@@ -128,6 +128,7 @@ class TvmLanguageModel:
     def _compiled(self) -> Any:
         import tvm
 
+        from tunehub.graph.gathers import quiet_gathers
         from tunehub.models.compiling import CompiledLanguageModel, compile_model
         from tunehub.models.export import export
         from tunehub.target.host import host_target
@@ -138,7 +139,7 @@ class TvmLanguageModel:
             return compile_model(self._case.config, self._case.quantization, target, **chosen)
         exported = export(self._case.config, target, self._case.quantization, _FUNCTIONS)
         return CompiledLanguageModel(
-            made=tvm.compile(exported.module, target),
+            made=tvm.compile(quiet_gathers(exported.module), target),
             config=exported.config,
             quantization=exported.quantization,
             report=None,

@@ -99,7 +99,7 @@ def _of_hub(hub: Hub) -> dict[str, Any]:
         "host": repr(hub.host),
         "origin": repr(hub.origin),
         "package": None if chosen is None else [chosen.label, chosen.entry.sha256, repr(chosen.match)],
-        "options": [hub.layout, hub.precision, hub.winograd, hub.strict],
+        "options": [hub.layout, hub.precision, hub.winograd, hub.check_indices, hub.strict],
         "verify": None if verification is None else [verification.mode, repr(verification.device)],
     }
 

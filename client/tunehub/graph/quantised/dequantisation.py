@@ -214,6 +214,8 @@ def _kernel(variable: Var, call: Call, mod: IRModule) -> tuple[Any, list[Any]]:
     import tvm
     from tvm import relax
 
+    from tunehub.graph.gathers import quiet_gathers
+
     if str(getattr(call.op, "name", "")) == "relax.call_tir":
         return mod[call.args[0]], list(call.args[1].fields)
     builder = relax.BlockBuilder()
@@ -225,7 +227,7 @@ def _kernel(variable: Var, call: Call, mod: IRModule) -> tuple[Any, list[Any]]:
         arguments = [replaced.get(each, each) for each in call.args]
         result = builder.emit(relax.Call(call.op, arguments, call.attrs))
         builder.emit_func_output(result)
-    legal = relax.transform.LegalizeOps()(builder.get())
+    legal = relax.transform.LegalizeOps()(quiet_gathers(builder.get()))
     made = [each.value for block in legal["main"].body.blocks for each in block.bindings]
     made = [each for each in made if operator_of(each) == "relax.call_tir"]
     if len(made) != 1 or not isinstance(legal[made[0].args[0]], tvm.tirx.PrimFunc):

@@ -1,0 +1,62 @@
+"""Indices that are inputs, held to the rows that there are before a graph begins, on CPUs.
+
+TVM's gathers read the memory that an index names. ONNX and PyTorch refuse an index of no row, so here the first kernel
+of a graph does: a program in C gets an error in place of a segmentation fault. What gathers, and its key, stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tunehub.graph.indexed_rows import IndexedRows, indexed_rows
+from tunehub.kernels.cpu.row_check import checking_function
+from tunehub.tir.nodes import tensor_type, variable_name
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import BlockBuilder, Call, Function, Var
+    from tunehub.tir.types import IRModule
+
+IndexLimits = Mapping[str, Mapping[int, IndexedRows]]  # by names of functions and positions of their parameters
+
+
+def index_limits(mod: IRModule) -> IndexLimits:
+    """What inputs of the graphs of ``mod``, as it was given, index."""
+    from tvm import relax
+
+    graphs = {str(v.name_hint): f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
+    return {name: found for name, function in graphs.items() if (found := indexed_rows(function))}
+
+
+def with_checked_indices(mod: IRModule, limits: IndexLimits) -> IRModule:
+    """``mod``, prepared, in which these inputs are checked first."""
+    from tvm import relax
+
+    builder = relax.BlockBuilder(mod)
+    for variable, function in mod.functions.items():
+        if found := limits.get(str(variable.name_hint)):
+            builder.update_func(variable, _checked(function, found, builder))
+    return builder.get()
+
+
+def _checked(function: Function, limits: Mapping[int, IndexedRows], builder: BlockBuilder) -> Function:
+    """``function`` of fresh parameters, from which those that it had are made."""
+    from tvm import relax
+
+    parameters, bindings = list(function.params), []
+    for at, rows in limits.items():
+        own = parameters[at]
+        parameters[at] = relax.Var(variable_name(own), tensor_type(own))
+        bindings.append(relax.VarBinding(own, _check(parameters[at], rows, builder)))
+    block = relax.BindingBlock(bindings)
+    body = relax.SeqExpr([block, *function.body.blocks], function.body.body)
+    result = function.ret_ty if hasattr(function, "ret_ty") else function.ret_struct_info
+    return relax.Function(parameters, body, result, function.is_pure, function.attrs)
+
+
+def _check(given: Var, rows: IndexedRows, builder: BlockBuilder) -> Call:
+    from tvm import relax
+
+    kind = tensor_type(given)
+    kernel = checking_function(list(kind.shape), str(kind.dtype), rows.least, rows.count, variable_name(given))
+    return relax.call_tir(builder.add_func(kernel, "check_indices"), relax.Tuple([given]), kind)

@@ -1,0 +1,36 @@
+"""A copy of indices that ends with an error where one is of no row, as a function for CPUs that arrives scheduled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tunehub.tir.nodes import parameters
+from tunehub.tir.statements import block_of, const, held, load, nest, sequence, store, with_root
+from tunehub.tir.versions import SERIAL
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Index, PrimExpr, PrimFunc, Stmt
+
+_OPAQUE = 8  # TVM's OpPatternKind
+
+
+def checking_function(shape: Sequence[Index], dtype: str, least: int, rows: int, name: str) -> PrimFunc:
+    """The function of indices of this shape and type, from ``least`` to ``rows - 1``, and of results of the same.
+    ``name``: of the input, for the error."""
+    from tvm import te, tirx
+
+    data = te.placeholder(shape, dtype, name="indices")
+    function = te.create_prim_func([data, te.compute(shape, lambda *at: data(*at), name="checked")])
+    given, checked = parameters(function)
+    text = f"input {name!r} has an index of no row of a table of {rows}: give values from {least} to {rows - 1}"
+
+    def one(*at: PrimExpr) -> Stmt:
+        index = load(given, *at).astype("int64")
+        inside = tirx.all(index >= const(least, "int64"), index < const(rows, "int64"))
+        return sequence(held(inside, "IndexError", text), store(checked, at, load(given, *at)))
+
+    names = " ".join(f"axis_{at}" for at in range(len(shape)))
+    body = block_of(function.body, nest(names, list(shape), one, SERIAL), "check", [])
+    function = function.with_body(with_root(function.body, [body], [])).without_attr("global_symbol")
+    return function.with_attr({"tirx.is_scheduled": True, "tirx.noalias": True, "op_pattern": _OPAQUE})
