@@ -75,6 +75,7 @@ def test_a_library_that_was_compiled_ahead_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_on_a_gpu_all_goes_as_far_as_its_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,13 +20,13 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(("rows", "label", "served"), [
     (1, "float16", None),
     (8, "float16", "low_batch"),
-    (9, "float16", "tensor_cores"),
+    pytest.param(9, "float16", "tensor_cores", marks=pytest.mark.sweep),
     (1, "q4f16", "low_batch"),
     (64, "q8f16", "low_batch"),
-    (None, "float16", "tensor_cores"),
+    pytest.param(None, "float16", "tensor_cores", marks=pytest.mark.sweep),
     (None, "q4f16", "tensor_cores"),
-    (16, "q4bf16", "low_batch"),
-    (None, "q8bf16", "tensor_cores"),
+    pytest.param(16, "q4bf16", "low_batch", marks=pytest.mark.sweep),
+    pytest.param(None, "q8bf16", "tensor_cores", marks=pytest.mark.sweep),
 ])  # fmt: skip
 def test_each_product_is_one_kernel(rows: int | None, label: str, served: str | None) -> None:
     with H200:

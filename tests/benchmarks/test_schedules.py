@@ -57,7 +57,9 @@ def test_a_dump_says_what_serves_each_function(lines: list[ScheduleLine]) -> Non
     assert any(each.predicted_s for each in functions if each.target == "sm_90")
 
 
+@pytest.mark.sweep
 def test_another_process_and_hash_seed_write_the_same_bytes(tmp_path: Path) -> None:
+    """Of libraries the smoke run of the benchmark `reproducible` looks at it."""
     before, now = tmp_path / "before.jsonl", tmp_path / "now.jsonl"  # neither by this process: others lowered here, too
     command = [sys.executable, "-m", "benchmarks", "schedules", "--networks", "", "--operators", str(OPERATORS)]
     command += ["--open-modules", str(OPEN_MODULES), "--targets", TARGETS, "-o"]

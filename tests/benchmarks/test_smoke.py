@@ -127,7 +127,9 @@ def transfer() -> list[Row]:
 def reproducible() -> list[Row]:
     from benchmarks.reproducible import run
 
-    return run(os.environ["TUNEHUB_WARM_NETWORKS"], 2, "llvm", verify=False)
+    rows = run(os.environ["TUNEHUB_WARM_NETWORKS"], 2, "llvm", verify=False)
+    assert [row.value for row in rows] == [1], "two processes with other hash seeds write the same library"
+    return rows
 
 
 @smoke

@@ -127,7 +127,7 @@ def answer(process: subprocess.Popen[bytes]) -> dict[str, Any]:
 SERVED = {"package": "llvm-crowd 0.1.0", "found": True, "warnings": []}
 
 
-@pytest.mark.parametrize("count", swept([CLIENTS // 10], [CLIENTS]))
+@pytest.mark.parametrize("count", swept([CLIENTS // 20], [CLIENTS]))
 def test_many_clients_start_cold_on_one_cache(site: Site, count: int) -> None:
     clients = [site.command("start") for _ in range(count)]
     try:

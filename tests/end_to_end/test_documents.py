@@ -15,6 +15,7 @@ import click
 import pytest
 from tests.documents.blocks import DOCUMENTS, ROOT, Step, named_extras, steps, tunehub_words
 from tests.documents.scenes import ELSEWHERE, LEFT_OUT, SCENES, Scene, sha256
+from tests.sweeps import swept
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -22,6 +23,8 @@ pytest.importorskip("onnxruntime")
 from tunehub.cli import cli
 
 NOTHING = Scene()
+# In every run: what a newcomer reads first, and what takes no time. The others' commands have tests of their own.
+ALWAYS = ("README.md", "docs/install.md", "docs/compile.md", "docs/registry.md", "docs/attest.md", "docs/trust.md")
 
 
 def scene_of(document: str) -> Scene:
@@ -34,7 +37,7 @@ def runs(document: str) -> Iterator[Step]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("document", [each for each in SCENES if any(runs(each))])
+@pytest.mark.parametrize("document", swept(ALWAYS, [each for each in SCENES if any(runs(each))]))
 def test_a_document_does_what_it_says_in_the_environment_that_it_names(document: str, tmp_path: Path) -> None:
     scene = scene_of(document)
     done = list(runs(document))

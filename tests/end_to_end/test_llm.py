@@ -1,4 +1,5 @@
-"""docs/llm.md, from its first line to its last, in an empty folder; blocks marked `py` need more than tunehub."""
+"""docs/llm.md, from its first line to its last, in an empty folder; blocks marked `py` need more than tunehub. In
+the sweep: two language models are compiled, which tests/client/models do in parts."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ pytest.importorskip("tokenizers")
 
 from tunehub.cli import main
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::tunehub.HubWarning")]
+pytestmark = [pytest.mark.slow, pytest.mark.sweep, pytest.mark.filterwarnings("ignore::tunehub.HubWarning")]
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "llm.md").read_text(encoding="utf-8")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```|^    (tunehub [^\n]*)$", re.MULTILINE | re.DOTALL)
