@@ -17,6 +17,7 @@ from hypothesis.internal.constants_ast import Constants
 
 from .cpu_features import instruction_missed
 from .seaweed import Seaweed, serve
+from .sweeps import sweep_all_but_few
 
 # `nox -s sweep` looks for new examples (--hypothesis-profile=random); what it finds becomes an `@example`.
 settings.register_profile("random", deadline=None, print_blob=True)
@@ -53,12 +54,15 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         gc.enable()
 
 
-@pytest.hookimpl(trylast=True)  # when the tiers are selected
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long tests begin first, some in each process, so that at the end no process works while the others wait.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, object, object]:
+    """Before the tiers are selected: what of many alike is for the sweep. Then long tests come first, some in each
+    process, so that at the end no process works while the others wait.
 
     `--dist worksteal` gives each process an equal part of the list, in its order.
     """
+    sweep_all_but_few(items)
+    selected = yield
     processes: int = getattr(config, "workerinput", {}).get("workercount", 1)
     long = [item for item in items if item.get_closest_marker("long")]
     others = (item for item in items if not item.get_closest_marker("long"))
@@ -68,6 +72,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         mine = long[number::processes]
         ordered += [*mine, *islice(others, max(0, size - len(mine)))]
     items[:] = ordered
+    return selected
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -89,10 +94,11 @@ def _forked_workers(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     pytest.importorskip("tvm")
     from .forked_workers import forked_workers
-    from .written_once import cache_kernels_written_once
+    from .written_once import cache_kernels_written_once, machine_code_made_once
 
     if slow:
         cache_kernels_written_once()
+        machine_code_made_once()
     with forked_workers():
         yield
 

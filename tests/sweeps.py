@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import combinations, product
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations, groupby, product
 from typing import Any
 
 import pytest
@@ -36,3 +36,30 @@ def covering(*values: Sequence[Any], together: int = 1) -> list[Any]:
         marks += [] if place in chosen else [pytest.mark.sweep]
         found.append(pytest.param(*(part.values[0] for part in parts), marks=marks))
     return found
+
+
+def sweep_all_but_few(items: Iterable[pytest.Item]) -> None:
+    """Of a test with the marker `few(count)`, so many cases are for every run; the rest are marked `sweep`."""
+    marked = (item for item in items if item.get_closest_marker("few") and not item.get_closest_marker("sweep"))
+    for _, group in groupby(marked, key=lambda item: item.nodeid.partition("[")[0]):
+        cases = list(group)
+        few = cases[0].get_closest_marker("few")
+        assert few is not None
+        chosen = spread([case.callspec.indices for case in cases], *few.args)  # type: ignore[attr-defined]
+        for number in {*range(len(cases))} - chosen:
+            cases[number].add_marker("sweep")
+
+
+def spread(cases: Sequence[Mapping[str, int]], count: int) -> set[int]:
+    """The numbers of `count` cases that have as many values of their parameters as so many can have, and are far from
+    each other in their order."""
+    chosen: set[int] = set()
+    seen: set[tuple[str, int]] = set()
+    while len(chosen) < min(count, len(cases)):
+        best = max(
+            {*range(len(cases))} - chosen,
+            key=lambda each: (len(cases[each].items() - seen), min((abs(each - one) for one in chosen), default=-each)),
+        )
+        chosen.add(best)
+        seen |= cases[best].items()
+    return chosen

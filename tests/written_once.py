@@ -1,12 +1,15 @@
-"""TVM's kernels of a paged cache, written once a process: parsing those of one model takes it two seconds of CPU."""
+"""What TVM makes again and again of the same, made once a process: kernels of a paged cache, whose parsing takes two
+seconds of CPU for each model, and machine code of functions that are equal."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, wraps
+from importlib import import_module
 from types import FunctionType
 from typing import Any
 
+_LIBRARIES = 100  # that are kept: of some MB each
 _PLAIN = (int, float, str, dict, type(None))
 
 
@@ -36,3 +39,29 @@ def _once(write: Callable[..., Any]) -> Callable[..., Any]:
         return written[key]
 
     return once
+
+
+@cache
+def machine_code_made_once() -> None:
+    """From now on functions for CPUs that are the same as before are the library that they were before. What is made
+    of them for a GPU, too, is made anew: it becomes part of the library of its host."""
+    import tvm
+    from tvm_ffi import structural_hash
+
+    build = import_module("tvm.tirx.build")
+    generate = build.tir_to_runtime
+    made: dict[Any, Any] = {}
+
+    @wraps(generate)
+    def once(host: Any, devices: Any, target: Any) -> Any:
+        if any(len(each.functions) for each in devices.values()):
+            return generate(host, devices, target)
+        config = tvm.transform.PassContext.current().config
+        key = (structural_hash(host), str(target.export()), str(sorted(map(str, config.items()))))
+        if key not in made:
+            if len(made) == _LIBRARIES:
+                made.pop(next(iter(made)))
+            made[key] = generate(host, devices, target)
+        return made[key]
+
+    build.tir_to_runtime = once

@@ -83,6 +83,7 @@ def test_a_folder_becomes_a_library_that_writes(run: Any, folder: Path) -> None:
     assert drawn[0] == drawn[1] != drawn[2]
 
 
+@pytest.mark.sweep
 def test_runtimes_are_timed_and_drawn(run: Any, folder: Path) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("onnx")  # the builder's

@@ -132,6 +132,7 @@ def test_a_registry_gets_a_front_page_which_its_clients_do_not_notice(
     assert run("fetch", "llvm-znver5==0.1.0", "--registry", place.address).code == 0
 
 
+@pytest.mark.few(1)
 def test_a_second_one_replaces_what_it_wrote_and_nothing_else(hub: Any, place: Place, tmp_path: Path) -> None:
     hub(package("0.1.0", network="alexnet!"), "--catalogue", *KEYS)
     place.write("package/notes.html", b"by hand")
@@ -154,6 +155,7 @@ def test_a_second_one_replaces_what_it_wrote_and_nothing_else(hub: Any, place: P
 
 
 @pytest.mark.parametrize("path", ["index.html", "list/packages.html"])
+@pytest.mark.few(2)
 def test_a_page_of_others_stays_and_the_message_names_it(hub: Any, place: Place, path: str) -> None:
     place.write(path, b"our team")
     result = hub(package("0.1.0"), "--catalogue", *KEYS, code=1)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import tvm
+from tests.written_once import machine_code_made_once
 from tvm import relax
 
 from tunehub.compiler import pipeline as relax_pipeline
@@ -23,6 +24,7 @@ from tunehub.registries import configured as registries
 
 def main(folder: Path) -> None:
     registries.embedded_registry = lambda: folder / "none"
+    machine_code_made_once()
     mod = tvm.ir.load_json((folder / "net.json").read_text())
     data = np.load(folder / "data.npy")
     target = tvm.target.Target(json.loads((folder / "target.json").read_text()))

@@ -164,6 +164,7 @@ NARROW = [(*case, model) for model in (AVX512_BF16, AMX) for case in CASES]
 
 
 @pytest.mark.parametrize("case", swept([("images", 1, AVX512), *NARROW], EVERYTHING), ids=str)
+@pytest.mark.few(4)
 def test_in_bfloat16(case: tuple[str, Any, str], make_hub: Any) -> None:
     network, size, model = case
     hub = make_hub(layout="auto", precision="bf16")
@@ -190,6 +191,7 @@ def test_quantised(case: tuple[str, Any, str], make_hub: Any) -> None:
 
 @pytest.mark.parametrize("model", swept((AVX2, AVX_VNNI, AVX512_BF16, AMX), MODELS))
 @pytest.mark.parametrize("rows", [1, 48, "s"])
+@pytest.mark.few(4)
 def test_dynamically_quantised(rows: Any, model: str, make_hub: Any, tmp_path: Path) -> None:
     few = model == AMX and rows == 1  # one row is faster by vectors
     hub, instructions = make_hub(layout="auto"), INT8[ZEN4 if few else model]

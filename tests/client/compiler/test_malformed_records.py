@@ -330,7 +330,7 @@ def _compile_all(folder: Path) -> dict[str, dict[str, Any]]:
     roots = {str(Path(package.__file__).parents[1]) for package in (tunehub, tunehub_registry) if package.__file__}
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("TUNEHUB_")},
-        "PYTHONPATH": os.pathsep.join(sorted(roots)),
+        "PYTHONPATH": os.pathsep.join([*sorted(roots), str(Path(__file__).parents[3])]),
         "TUNEHUB_CACHE": str(folder / "cache"),
         "TVM_NUM_THREADS": "2",
     }

@@ -74,6 +74,7 @@ def test_a_convolution_network_with_an_open_batch(nets: Any, served: Any) -> Non
     assert all(workload.symbols == ("batch",) for workload in hub.workloads)
 
 
+@pytest.mark.sweep
 def test_a_segmentation_network_with_open_height_and_width(nets: Any, served: Any) -> None:
     weights = [nets.const(8, 4, 3, 3), nets.const(8, 8, 3, 3)]
     scales = [nets.const(8), nets.const(8)]

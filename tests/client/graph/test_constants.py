@@ -104,6 +104,7 @@ def _constants(mod: Any) -> list[tuple[str, tuple[int, ...], bytes]]:
 
 
 @pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.few(8)
 def test_what_tvm_would_build_kernels_for_is_found_without_code(nets: Any, name: str) -> None:
     mod = _legal(nets, KNOWN[name])
     evaluated = evaluate_constants(mod)

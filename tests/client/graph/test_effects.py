@@ -76,6 +76,7 @@ def asserting(nets: Any) -> Callable[..., Any]:
 @pytest.mark.parametrize("dataflow", [True, False])
 @pytest.mark.parametrize("rows", [5, None])
 @pytest.mark.parametrize("layout", ["keep", "auto"])
+@pytest.mark.few(3)
 def test_effects_happen_in_order_and_what_is_between_is_fused(
     nets: Any, target: Any, run: Any, make_hub: Any, asserting: Any, dataflow: bool, rows: int | None, layout: str
 ) -> None:

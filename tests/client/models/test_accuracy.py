@@ -78,6 +78,7 @@ def test_greedy_tokens_are_pytorchs_in_float32() -> None:
 
 
 @pytest.mark.parametrize("kind", swept(list(KINDS)[:3], KINDS))
+@pytest.mark.few(1)
 def test_perplexity_is_float32s(kind: str) -> None:
     assert perplexity(session(kind)) == pytest.approx(PYTORCH["perplexity"], rel=KINDS[kind])
 

@@ -38,7 +38,8 @@ COUNT = 64
 SAVED = ("Llama", "Qwen2", "Phi3", "Mixtral", "Qwen2Moe")
 
 
-@pytest.mark.parametrize("name", swept(["biases and tied embeddings", "experts and a shared one"], FAMILIES))
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", FAMILIES)
 def test_prompts_and_steps_give_numpys_logits(name: str) -> None:
     config = FAMILIES[name]
     compiled = compile_model(config, "q0f32", functions=("embed", "prefill", "batch_decode", "greedy"))
@@ -53,8 +54,9 @@ def test_prompts_and_steps_give_numpys_logits(name: str) -> None:
     np.testing.assert_allclose([*found, *after], wanted, rtol=0, atol=3e-6 * np.abs(wanted).max())
 
 
-def test_a_quantised_mixture_gives_numpys_tokens() -> None:
-    compiled = compile_model(FAMILIES["experts"], "q4f32_1")
+@pytest.mark.parametrize("name", swept(["experts and a shared one"], ["experts"]))
+def test_a_quantised_mixture_gives_numpys_tokens(name: str) -> None:
+    compiled = compile_model(FAMILIES[name], "q4f32_1")
     values = [random_array(each, 4) for each in compiled.parameters]
     session = compiled.session(map(tvm.runtime.tensor, values), tvm.cpu(), CacheSizes(sequences=2, tokens=64, chunk=32))
     found = greedy_tokens(session, PROMPTS, 8).tolist()
@@ -91,6 +93,7 @@ def _saved(family: str, folder: Path) -> Any:
 
 @pytest.mark.filterwarnings("default")  # of transformers
 @pytest.mark.parametrize("family", SAVED)
+@pytest.mark.few(2)
 def test_64_greedy_tokens_of_a_checkpoint_are_pytorchs(family: str, tmp_path: Path) -> None:
     model = _saved(family, tmp_path)
     import torch

@@ -44,6 +44,7 @@ def assert_plain(root: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["conv", "matmul", "pointwise"])
+@pytest.mark.few(1)
 def test_sketches_round_trip(kind: str, nets: Any, tasks_of: Any, sketch_traces: Any, target: Any) -> None:
     pointwise = nets.build(lambda b, x: b.emit(relax.op.nn.conv2d(x, nets.const(32, 16, 1, 1))), (1, 16, 7, 7))
     (task,) = tasks_of({"conv": nets.conv(), "matmul": nets.matmul(n=96), "pointwise": pointwise}[kind])
@@ -56,6 +57,7 @@ def test_sketches_round_trip(kind: str, nets: Any, tasks_of: Any, sketch_traces:
 
 
 @pytest.mark.parametrize("kind", ["conv", "matmul", "softmax"])
+@pytest.mark.few(1)
 def test_stock_spaces_round_trip(
     kind: str, nets: Any, tasks_of: Any, target: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,6 @@ from tunehub.compiler.schedule.ladder import schedule_function
 from tunehub.tir.keys import workload_key
 from tunehub_registry.template_record import TemplateRecord, encode_template_record
 
-from ....sweeps import swept
 from ..conftest import Nets
 from .conv_records import KNOBS, conv, conv_function, record_of
 
@@ -207,7 +206,8 @@ def test_a_schedule_that_the_guard_refuses_is_not_used(
     assert any("unrolled" in reason for w in hub.workloads for reason in w.skipped)
 
 
-@pytest.mark.parametrize("layout", swept(["auto"], ["keep"]))
+@pytest.mark.sweep
+@pytest.mark.parametrize("layout", ["auto", "keep"])
 def test_squeezenet_computes_the_same_on_default_knobs(layout: Any, run: Any, make_hub: Any) -> None:
     pytest.importorskip("onnxruntime")
     import tunehub

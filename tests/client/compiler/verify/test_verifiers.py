@@ -33,6 +33,7 @@ Make = Callable[[str], ScheduleVerifier]
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.few(2)
 def test_a_right_schedule_passes_and_a_wrong_one_does_only_where_nothing_is_verified(
     kind: str, verifier_of: Make
 ) -> None:

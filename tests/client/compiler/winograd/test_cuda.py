@@ -69,6 +69,7 @@ Image = tuple[tuple[int, ...], int, tuple[int, int], bool]  # shape, outputs, pa
         [2, 4],
     ),
 )
+@pytest.mark.few(3)
 def test_results_are_those_of_the_direct_convolution(image: Image, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     shape, outputs, padding, around = image
     mod, data = layer(shape, outputs, padding, around=around), array(*shape)
@@ -84,6 +85,7 @@ def test_results_are_those_of_the_direct_convolution(image: Image, tile: int, mo
         [((8, 16, 16), 8, (1, 1), True), ((5, 14, 7), 12, (1, 1), False), ((8, 11, 13), 9, (0, 0), False)], [2, 4]
     ),
 )
+@pytest.mark.few(1)
 def test_an_open_batch_has_the_results_of_the_direct_convolution(
     image: Image, tile: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

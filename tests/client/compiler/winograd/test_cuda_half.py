@@ -69,6 +69,7 @@ def rewritten(mod: Any, tile: int, monkeypatch: pytest.MonkeyPatch) -> Any:
     ],
     ids=["even", "uneven", "no padding"],
 )
+@pytest.mark.few(1)
 def test_results_are_those_of_the_direct_convolution(
     shape: tuple[int, ...],
     outputs: int,

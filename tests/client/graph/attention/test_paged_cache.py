@@ -95,6 +95,7 @@ def test_modules_without_a_cache_stay_as_they_are() -> None:
     assert with_own_attention(module, TARGET, pytest.fail) is module
 
 
+@pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore:no package serves")
 def test_a_compile_has_them_and_says_so() -> None:
     with tunehub.context(TARGET, verify="never") as hub:

@@ -52,6 +52,7 @@ def products(mod: Any) -> int:
 
 @pytest.mark.parametrize("outputs", [8, 13, 40])
 @pytest.mark.parametrize("shape", [(1, 24), (5, 24), (2, 3, 24), (2, 2, 3, 24)])
+@pytest.mark.few(4)
 def test_the_result_is_the_same(nets: Nets, target: Any, outputs: int, shape: tuple[int, ...]) -> None:
     mod = product(nets, nets.const(24, outputs), shape)
     packed = pack_dense(mod, 8)

@@ -114,6 +114,7 @@ def rounded(hub: Any) -> int:
 
 @needs_tvm
 @pytest.mark.parametrize(("model", "count"), [(AVX512_BF16, 4), (AMX, 2)])
+@pytest.mark.few(1)
 def test_a_network_in_bfloat16_is_of_its_instructions(nets: Nets, make_hub: Any, model: str, count: int) -> None:
     """Three convolutions and two products that became one. Of tiles are those whose channels come in blocks of 32."""
     hub = make_hub(layout="auto", precision="bf16")
@@ -134,6 +135,7 @@ def test_a_network_in_bfloat16_is_near_that_in_float32(nets: Nets, make_hub: Any
 
 @needs_tvm
 @pytest.mark.parametrize("model", here(*INSTRUCTIONS))
+@pytest.mark.few(1)
 def test_networks_in_bfloat16_are_verified_as_such(nets: Nets, model: str) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -145,6 +147,7 @@ def test_networks_in_bfloat16_are_verified_as_such(nets: Nets, model: str) -> No
 
 @needs_tvm
 @pytest.mark.parametrize("model", [AVX512_BF16, AMX])
+@pytest.mark.few(1)
 def test_an_open_batch_is_computed_in_bfloat16(nets: Nets, make_hub: Any, model: str) -> None:
     mod, plain = residual(nets, tvm.tirx.Var("n", "int64")), make_hub(layout="auto")
     hub = make_hub(layout="auto", precision="bf16")
@@ -203,6 +206,7 @@ def test_images_and_groups_are_read_in_pairs(nets: Nets) -> None:
     ("model", "open_batch"),
     [(AVX512_BF16, False), (AVX512_BF16, True), (AMX, False), (AMX, True)],
 )
+@pytest.mark.few(2)
 def test_images_and_groups_in_bfloat16_are_right(nets: Nets, make_hub: Any, model: str, open_batch: bool) -> None:
     mod = beginning(nets, tvm.tirx.Var("n", "int64") if open_batch else 1)
     hub, plain = make_hub(layout="auto", precision="bf16"), make_hub(layout="auto")

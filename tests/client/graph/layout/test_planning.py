@@ -240,6 +240,7 @@ def test_everything_in_blocks_computes_the_same(nets: Nets, target: Any, seed: i
     ],
 )
 @pytest.mark.parametrize("channels", [(8, 8), (5, 11)])
+@pytest.mark.few(5)
 def test_transposed_convolutions(
     nets: Nets, target: Any, kernel: Any, strides: Any, padding: Any, more: Any, channels: tuple[int, int]
 ) -> None:
@@ -305,6 +306,7 @@ def test_a_tensor_is_transformed_once_for_all_its_readers(nets: Nets, target: An
 
 
 @pytest.mark.parametrize(("channels", "transforms"), [((12, 8), 2), ((16, 8), 2), ((4, 20), 2), ((14, 9), 5)], ids=str)
+@pytest.mark.few(2)
 def test_joined_channels_stay_in_blocks_where_vectors_move_them(
     nets: Nets, target: Any, channels: tuple[int, int], transforms: int
 ) -> None:
@@ -321,6 +323,7 @@ def test_joined_channels_stay_in_blocks_where_vectors_move_them(
 
 
 @pytest.mark.parametrize("kind", ["pad", "resize", "nearest", "crop", "slice", "odd slice", "split", "prelu", "clip"])
+@pytest.mark.few(5)
 def test_layouts_go_through(nets: Nets, target: Any, kind: str) -> None:
     """Between two convolutions nothing is transformed, only the input and the output of the network."""
 
@@ -390,6 +393,7 @@ def test_a_weight_of_two_convolutions_is_packed_once(nets: Nets, target: Any) ->
 
 
 @pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.few(1)
 def test_an_open_batch_is_planned_as_a_batch_of_one(nets: Nets, target: Any, size: int) -> None:
     weight, batch = nets.const(16, 8, 3, 3), tvm.tirx.Var("n", "int64")
 
@@ -522,6 +526,7 @@ def test_the_model_prefers(channels: int, out: int, groups: int, best: tuple[int
 
 
 @pytest.mark.parametrize(("network", "most", "transforms"), [("squeezenet", 40, 1), ("resnet50", 57, 0)])
+@pytest.mark.few(1)
 def test_networks_of_the_builder_keep_their_blocks(network: str, most: int, transforms: int) -> None:
     """Kernels of the plain pipeline: 39 and 57. The 1000 channels of squeezenet do not fill their blocks."""
     pytest.importorskip("onnx")

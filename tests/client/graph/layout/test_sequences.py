@@ -66,6 +66,7 @@ def planned(target: Any, run: Any, nets: Any) -> Any:
     ],
     ids=["odd", "uneven padding", "stem", "dilated", "grouped", "depthwise", "one place"],
 )
+@pytest.mark.few(3)
 def test_convolutions_of_sequences_are_blocked(
     planned: Any, nets: Any, width: int, weight: tuple[int, ...], how: dict[str, Any]
 ) -> None:
@@ -84,6 +85,7 @@ def test_convolutions_of_sequences_are_blocked(
     ],
     ids=["upsampling", "output padding", "no stride", "gaps"],
 )
+@pytest.mark.few(2)
 def test_transposed_convolutions_of_sequences_are_blocked(
     planned: Any, nets: Any, kernel: int, how: dict[str, Any]
 ) -> None:

@@ -88,6 +88,7 @@ def test_the_code_has_no_function_that_fast_mathematics_makes_wrong(name: str) -
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.few(4)
 def test_what_replaces_it_computes_the_same(name: str) -> None:
     mod, inputs = module(name)
     machine = relax.VirtualMachine(tvm.compile(accurate_math(mod), tvm.target.Target(UNOPTIMISED)), tvm.cpu())

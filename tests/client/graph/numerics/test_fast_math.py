@@ -78,6 +78,7 @@ def dense_values() -> Array:
 
 
 @pytest.mark.parametrize("name", list(EXACT))
+@pytest.mark.few(8)
 def test_errors_are_bounded_over_all_numbers(name: str, cpu: Any) -> None:
     values = dense_values()
     found = computed(name, values, cpu)

@@ -40,6 +40,7 @@ def expected(data: Array, groups: int, constants: tuple[Array, Array]) -> Array:
 
 @pytest.mark.parametrize("groups", [1, 3, 6])
 @pytest.mark.parametrize("mean", [0, 1000])
+@pytest.mark.few(3)
 def test_the_mean_does_not_swallow_the_variance(nets: Any, target: Any, run: Any, groups: int, mean: float) -> None:
     mod, constants = norm(nets, groups)
     data = nets.array(*SHAPE) + np.float32(mean)

@@ -87,6 +87,7 @@ def attention(dtype: str, *, masked: bool, rounded_scores: bool = True) -> Graph
 
 
 @pytest.mark.parametrize(("dtype", "masked"), [("uint8", False), ("int8", False), ("uint8", True)])
+@pytest.mark.few(2)
 def test_attention_is_that_of_onnxruntime(dtype: str, masked: bool, tmp_path: Any, integer_cpu: Any) -> None:
     """Bit by bit where each node is computed as the model says; onnxruntime's own softmax of 8 bits is up to a step off
     that, and so are we of it."""
@@ -111,6 +112,7 @@ def test_a_second_rounding_that_moves_nothing_is_left_out() -> None:
     assert scores_at_once((half, same)) == (None, 1.0, (half, same))
 
 
+@pytest.mark.few(1)
 def test_scores_in_float32_are_no_hindrance(tmp_path: Any, integer_cpu: Any) -> None:
     graph = attention("uint8", masked=False, rounded_scores=False)
     x = np.random.default_rng(2).standard_normal((1, TOKENS, HEADS * DEPTH)).astype("float32")
@@ -120,6 +122,7 @@ def test_scores_in_float32_are_no_hindrance(tmp_path: Any, integer_cpu: Any) -> 
     assert np.abs(found - computed(made, x, optimised=False)).max() < 1.01 * RESULT
 
 
+@pytest.mark.few(1)
 def test_attention_of_open_lengths_is_that_of_known_ones(make_hub: Any, integer_cpu: Any) -> None:
     def build(length: Any) -> Any:
         hub = make_hub(layout="auto")
@@ -158,6 +161,7 @@ def open_attention(length: Any) -> Any:
     return net(make, *[(1, length, HEADS, DEPTH)] * 3)
 
 
+@pytest.mark.few(1)
 def test_all_products_of_an_encoder_compute_in_integers(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, integer_cpu: Any
 ) -> None:

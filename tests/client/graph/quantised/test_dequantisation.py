@@ -76,6 +76,7 @@ def _kernels(mod: Any) -> list[str]:
 
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("dequantise", [_by_kernels, _by_operators])
+@pytest.mark.few(2)
 def test_dequantisation_becomes_part_of_the_product(bits: int, dequantise: Dequantise) -> None:
     mod = _model(5, bits, dequantise)
     assert any(name.startswith("dequantize_NT_matmul") for name in _kernels(mod))

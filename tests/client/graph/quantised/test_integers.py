@@ -144,6 +144,7 @@ def test_a_convolution_is_that_of_integers(convolution: tuple[int, int, int, int
 
 @needs_tvm
 @pytest.mark.parametrize(("rows", "name"), covering([1, 6, 37], here(*CPUS)))
+@pytest.mark.few(4)
 def test_a_product_with_a_turned_weight_is_that_of_integers(name: str, rows: int) -> None:
     model, found = Model((rows, 48)), dict[str, Array]()
 
@@ -245,6 +246,7 @@ def test_kinds_without_a_kernel_are_counted() -> None:
 
 @needs_tvm
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.few(1)
 def test_clipping_between_equal_scales_is_of_integers(dtype: str) -> None:
     """As XNNPACKQuantizer has it: a convolution is quantised before its activation, and again behind it."""
     name = best_here(CPUS)
@@ -346,6 +348,7 @@ def test_an_open_batch_is_computed_in_the_same_integers() -> None:
 
 @needs_tvm
 @pytest.mark.parametrize("batch", [1, "open"])
+@pytest.mark.few(1)
 def test_winograds_algorithm_gives_the_same_integers(batch: Any) -> None:
     name = best_here(CPUS)
     model = Model((1, 64, 56, 56))

@@ -32,6 +32,7 @@ def weights(*shape: int) -> Array:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.few(2)
 def test_a_product_that_is_quantised_at_run_time(dtype: str, tmp_path: Any, integer_cpu: Any) -> None:
     shift = 0 if dtype == "int8" else 128
     constants = {
@@ -113,6 +114,7 @@ def test_a_product_and_an_addition_of_integers(tmp_path: Any, integer_cpu: Any) 
     check_steps(model(nodes, constants, x.shape, 2), x, tmp_path, integer_cpu, 1)
 
 
+@pytest.mark.few(2)
 def test_a_convolution_with_sums_as_its_result_is_exact(tmp_path: Any, integer_cpu: Any) -> None:
     constants = {**DATA, "w": weights(32, 16, 3, 3), "wz": np.int8(0)}
     nodes = [

@@ -43,6 +43,7 @@ def kernels(module: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["q4f16_1", "q4f32_1", "q8f16_1"])
+@pytest.mark.few(1)
 def test_no_step_makes_floats_of_weights(kind: str) -> None:
     module, notes = prepared(kind, AVX2)
     names = kernels(module)
@@ -74,6 +75,7 @@ def test_activations_are_rounded_only_where_that_is_allowed_and_faster() -> None
         ("q0f32", AVX512_BF16, "bf16", 3 * (PRODUCTS - 1)),
     ],
 )
+@pytest.mark.few(2)
 def test_weights_that_are_floats_have_such_functions(kind: str, model: str, precision: Any, functions: int) -> None:
     names = kernels(prepared(kind, model, precision)[0])
     assert sum(name.startswith("packed_matmul") for name in names) == functions
@@ -81,9 +83,8 @@ def test_weights_that_are_floats_have_such_functions(kind: str, model: str, prec
 
 @needs_tvm
 @needs(AVX512_VNNI)
-@pytest.mark.parametrize(
-    "case", swept(["q4f32_1 float32", "q8f32_1 bf16", "q0bf16 float32"], ["q4f16_1 bf16", "q0f32 float32"])
-)
+@pytest.mark.sweep
+@pytest.mark.parametrize("case", ["q4f32_1 float32", "q8f32_1 bf16", "q0bf16 float32", "q4f16_1 bf16", "q0f32 float32"])
 def test_steps_give_numpys_logits(case: str) -> None:
     exact = case in ("q4f32_1 float32", "q0f32 float32")
     assert logits_error(AVX512_VNNI, *case.split()) < (1e-5 if exact else 2e-2)
@@ -92,6 +93,7 @@ def test_steps_give_numpys_logits(case: str) -> None:
 @needs_tvm
 @needs(AVX512_BF16)
 @pytest.mark.parametrize("case", swept(["q0f32 bf16", "q4bf16_1 float32"], ["q0bf16 float32"]))
+@pytest.mark.few(1)
 def test_steps_in_pairs_give_numpys_logits(case: str) -> None:
     assert logits_error(AVX512_BF16, *case.split()) < 2e-2
 

@@ -136,6 +136,7 @@ def test_scales_of_channels_in_any_type(axis: int, zeros: bool) -> None:
         together=2,
     ),
 )
+@pytest.mark.few(4)
 def test_parameters_chosen_at_run_time(kind: str, stored: tuple[str, int, int], x: Array) -> None:
     dtype, low, high = stored
     limits, eps = (low, high), 1.2e-7
@@ -158,6 +159,7 @@ def test_parameters_chosen_at_run_time(kind: str, stored: tuple[str, int, int], 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.few(1)
 def test_a_layer_whose_data_are_quantised_at_run_time_is_computed_in_integers(dtype: str, rank: int) -> None:
     """Dynamic quantisation; the layer as `run_decompositions` writes it, a product of matrices."""
     weight, scales = RNG.integers(-128, 128, (32, 16)).astype("int8"), RNG.uniform(0.001, 0.01, 32)

@@ -93,6 +93,7 @@ def test_a_module_without_choices_stays_as_it_is(nets: Any) -> None:
 
 @pytest.mark.parametrize(("begin", "end"), [(0, -1), (1, -1), (0, -3), (-2, 2**31 - 1), (0, -2)])
 @pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.few(4)
 def test_slices_that_may_begin_or_end_at_a_negative_number_are_served(
     nets: Any, target: Any, run: Any, make_hub: Any, begin: int, end: int, step: int
 ) -> None:
@@ -185,6 +186,7 @@ def test_a_token_in_front_of_an_open_number_of_others_is_one_more_row(
 
 @pytest.mark.parametrize("kind", ["max", "avg"])
 @pytest.mark.parametrize(("size", "stride", "padding"), [(3, 2, 0), (3, 1, 1), (2, 2, 0), (3, 3, 0), (4, 2, 1)])
+@pytest.mark.few(4)
 def test_pooling_that_rounds_up_is_served_where_no_window_is_all_outside(
     nets: Any, target: Any, run: Any, make_hub: Any, kind: str, size: int, stride: int, padding: int
 ) -> None:

@@ -67,6 +67,7 @@ def images(nets: Any) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("layout", ["keep", "auto"])
+@pytest.mark.few(1)
 def test_chosen_batches_have_functions_of_their_own_and_all_are_right(
     nets: Any, images: Any, target: Any, make_hub: Any, layout: str
 ) -> None:

@@ -23,6 +23,7 @@ from tunehub.models.export import CREATE_CACHE, export
 from tunehub.tir.nodes import calls_in, tuple_class
 
 from ....small_models import LLAMA, small
+from ....sweeps import swept
 from ...kernels.cuda.scheduled import H200
 
 pytestmark = pytest.mark.slow
@@ -61,7 +62,7 @@ class _Cached:
         return found.numpy()
 
 
-@pytest.fixture(scope="module", params=["NORMAL", "INLINE"])
+@pytest.fixture(scope="module", params=swept(["NORMAL"], ["INLINE"]))
 def model(request: pytest.FixtureRequest) -> tuple[Any, Any]:
     """A machine with all functions, and the weights; positions are applied before attention, or in TVM's kernels."""
     with pytest.MonkeyPatch.context() as patch:

@@ -255,6 +255,7 @@ def test_equal_to_the_unscheduled_function(cpu: Any, seeds: range) -> None:
     ],
     ids=lambda some: some.name.split("(")[0].strip(),
 )
+@pytest.mark.few(2)
 def test_threads_do_not_overrun_each_other(some: Case) -> None:
     target = tvm.target.Target({"kind": "llvm", "num-cores": 2})
     workload = recognised(some)

@@ -81,6 +81,7 @@ def operands(kind: str, data: tuple[int, ...], weights: tuple[int, ...]) -> tupl
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("kind", ["bfloat16", "int8"])
 @pytest.mark.parametrize("shape", swept([(1,), (1, 37)], [(1, 45), (1, 197), (2, 40), (7,), (3, 1), (1, 128)]))
+@pytest.mark.few(2)
 def test_products_of_any_number_of_rows(shape: tuple[int, ...], kind: str) -> None:
     data, weights = operands(kind, (*shape, 128), (128, 88))
     packed = np.asarray(constant_array(grouped.pack_dense(weights, TILES[kind], out_block=16)))
@@ -226,6 +227,7 @@ def test_a_library_made_for_amx_computes_without_it_elsewhere_and_says_so(
     "case", [(3, {"padding": (1, 0, 2, 1), "strides": (2, 2)}), (1, {}), (3, {"dilation": (2, 2)})]
 )
 @pytest.mark.parametrize("kind", ["bfloat16", "int8"])
+@pytest.mark.few(2)
 def test_convolutions_made_for_amx_are_right_without_it(kind: str, case: tuple[int, Any], refused_target: Any) -> None:
     kernel, how = case
     block = TILES[kind].depth

@@ -95,6 +95,7 @@ def product_of(model: str, bits: int, *, rows: int = 24, depth: int = 896, integ
 @pytest.mark.parametrize(
     ("bits", "model", "rows"), covering([4, 8], here(AVX512, AVX2, "x86-64"), [1, 4, 7], together=2)
 )
+@pytest.mark.few(4)
 def test_products_in_floats_are_exact(model: str, bits: int, rows: int) -> None:
     product = product_of(model, bits)
     assert error(product, operands(product, (rows, 896)), model) < EXACT
@@ -104,6 +105,7 @@ def test_products_in_floats_are_exact(model: str, bits: int, rows: int) -> None:
 @needs(AVX512_VNNI)
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("rows", [1, 4, 7])
+@pytest.mark.few(3)
 def test_products_in_integers_are_as_exact_as_activations_of_8_bits(bits: int, rows: int) -> None:
     product = product_of(AVX512_VNNI, bits, integers=True)
     found = error(product, operands(product, (rows, 896)), AVX512_VNNI)
@@ -113,6 +115,7 @@ def test_products_in_integers_are_as_exact_as_activations_of_8_bits(bits: int, r
 @needs_tvm
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("model", here(AVX_VNNI, AVX512_VNNI))
+@pytest.mark.few(2)
 def test_short_vectors_of_integers_are_as_exact(model: str, bits: int) -> None:
     product = PackedProduct(rows=24, depth=704, bits=bits, lanes=8, integers=True)
     assert EXACT < error(product, operands(product, (5, 704)), model) < ROUNDED
@@ -133,12 +136,14 @@ def test_activations_that_8_bits_hold_lose_nothing() -> None:
 @pytest.mark.parametrize(
     ("bits", "rows", "model"), covering([4, 8], [12, 259], here(AVX_VNNI, AVX512_VNNI), together=2)
 )
+@pytest.mark.few(2)
 def test_many_rows_of_integers_are_as_exact(model: str, bits: int, rows: int) -> None:
     product = product_of(model, bits, rows=64, depth=MANY[LANES[model]], integers=True)
     assert EXACT < error(product, operands(product, (rows, product.depth)), model) < ROUNDED
 
 
 @pytest.mark.parametrize(("bits", "rows", "model"), covering([4, 8], [24, 259], here(AVX512, AVX2), together=2))
+@pytest.mark.few(2)
 def test_many_rows_in_floats_are_exact(model: str, bits: int, rows: int) -> None:
     product = product_of(model, bits, rows=64, depth=MANY[LANES[model]])
     assert error(product, operands(product, (rows, product.depth)), model) < 3 * EXACT
@@ -155,6 +160,7 @@ def in_tiles(bits: int, rows: int, model: Any) -> float:
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("rows", [16, 259])
+@pytest.mark.few(2)
 def test_many_rows_by_emulated_tiles_are_as_exact_as_bfloat16(bits: int, rows: int) -> None:
     assert EXACT < in_tiles(bits, rows, AVX512_VNNI) < ROUNDED / 2
 
@@ -186,6 +192,7 @@ def test_code_for_amx_has_its_instructions() -> None:
 @pytest.mark.parametrize(
     ("model", "kind", "rows"), covering(here(AVX512, AVX2), ["float32", "float16", "bfloat16"], [1, 7, 67], together=2)
 )
+@pytest.mark.few(4)
 def test_weights_that_are_floats_have_such_products(model: str, rows: int, kind: str) -> None:
     lanes, largest = LANES[model], {"float32": 3e-6, "float16": 2e-3, "bfloat16": 1e-2}[kind]
     assert plain_error(rows, kind, model, lanes=lanes, depth=96 * lanes) < largest
@@ -195,6 +202,7 @@ def test_weights_that_are_floats_have_such_products(model: str, rows: int, kind:
 @needs(AVX512)
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize(("kind", "largest"), [("float32", 1e-2), ("bfloat16", 1e-2)])
+@pytest.mark.few(1)
 def test_weights_that_are_floats_have_emulated_tiles(kind: str, largest: float) -> None:
     assert plain_error(67, kind, AVX512, by="tiles") < largest
 
@@ -209,6 +217,7 @@ def test_weights_that_are_floats_have_tiles(kind: str) -> None:
 @needs_tvm
 @needs(AVX512_BF16)
 @pytest.mark.parametrize(("kind", "rows"), covering(["float32", "float16", "bfloat16"], [1, 3, 13, 24, 259]))
+@pytest.mark.few(2)
 def test_weights_that_are_floats_have_products_of_pairs(kind: str, rows: int) -> None:
     assert plain_error(rows, kind, AVX512_BF16, by="pairs") < 1e-2
     assert kind != "bfloat16" or plain_error(rows, kind, AVX512_BF16, by="pairs", depth=896) < 1e-2
@@ -217,6 +226,7 @@ def test_weights_that_are_floats_have_products_of_pairs(kind: str, rows: int) ->
 @needs_tvm
 @needs(AVX512_BF16)
 @pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.few(1)
 def test_many_rows_by_pairs_are_as_exact_as_bfloat16(bits: int) -> None:
     product = replace(product_of(AVX512, bits, rows=64, depth=1152), pairs=True)
     assert EXACT < error(product, operands(product, (67, 1152)), AVX512_BF16) < ROUNDED / 2
@@ -234,6 +244,7 @@ def test_many_rows_may_have_any_rank_and_results_16_bits() -> None:
 @pytest.mark.parametrize(
     ("shape", "bits"), covering([(1, 32), (6, 64), (7, 128), (40, 192), (96, 4864), (8, 544)], [4, 8])
 )
+@pytest.mark.few(3)
 def test_any_number_of_weights_and_of_groups_has_a_product(shape: tuple[int, int], bits: int) -> None:
     rows, depth = shape
     product = product_of(AVX512, bits, rows=rows, depth=depth)
@@ -242,6 +253,7 @@ def test_any_number_of_weights_and_of_groups_has_a_product(shape: tuple[int, int
 
 @needs(AVX512)
 @pytest.mark.parametrize("shape", [(1, 896), (1, 1, 896), (3, 1, 896), (1, 6, 896), (2, 3, 896)])
+@pytest.mark.few(2)
 def test_activations_may_have_any_rank(shape: tuple[int, ...]) -> None:
     product = product_of(AVX512, 4)
     assert error(product, operands(product, shape), AVX512, open_rows=False) < EXACT

@@ -80,6 +80,7 @@ def test_numbers_are_rounded_to_the_nearest_with_zeros_behind_them() -> None:
 
 
 @pytest.mark.parametrize("rows", swept([1, 7], [13, 77, 96, 197]))
+@pytest.mark.few(1)
 def test_products_of_any_size(rows: int) -> None:
     weight = np.random.default_rng(1).standard_normal((40, 88)).astype("float32")
     packed = np.asarray(constant_array(grouped.pack_dense(weight, grouped.PAIRS, out_block=16)))
@@ -100,6 +101,7 @@ def test_products_of_any_size(rows: int) -> None:
          ((9, 9), 3, {"padding": (2, 2, 2, 2), "dilation": (2, 2)})],
     ),
 )  # fmt: skip
+@pytest.mark.few(1)
 def test_convolutions_of_any_size(case: tuple[tuple[int, int], int, Any]) -> None:
     size, kernel, how = case
     weight = np.random.default_rng(1).standard_normal((40, 24, kernel, kernel)).astype("float32")
@@ -145,6 +147,7 @@ def plain_conv2d(
          (40, 72, 2, 3, {})],
     ),
 )  # fmt: skip
+@pytest.mark.few(1)
 def test_convolutions_of_groups_that_blocks_cut(case: tuple[int, int, int, int, Any]) -> None:
     inputs, outputs, groups, kernel, how = case
     weight = np.random.default_rng(1).standard_normal((outputs, inputs // groups, kernel, kernel)).astype("float32")
@@ -170,6 +173,7 @@ def test_convolutions_of_groups_that_blocks_cut(case: tuple[int, int, int, int, 
         ],
     ),
 )
+@pytest.mark.few(1)
 def test_convolutions_of_plain_images(case: tuple[int, Any, Any, tuple[int, int]]) -> None:
     kernel, strides, padding, size = case
     weight = np.random.default_rng(1).standard_normal((20, 3, kernel, kernel)).astype("float32")

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("seed", swept((0, 1, 2, 3, 5, 6, 9, 12, 19, 20), range(60)))  # first: every kind of operator
+@pytest.mark.few(5)
 def test_equal_to_the_unscheduled_function(cpu: Any, seed: int, support: Any) -> None:
     _, target, machine = cpu
     case = support.random_case(seed, machine.vector)

@@ -69,6 +69,7 @@ def computed(cpu: str, x: Array, weight: Array, padding: tuple[int, int, int, in
 
 @pytest.mark.parametrize("seed", swept((0, 1, 4), range(24)))
 @pytest.mark.parametrize("cpu", here(*CPUS))
+@pytest.mark.few(3)
 def test_sums_are_those_of_the_direct_convolution(cpu: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     size = tuple(int(each) for each in rng.integers(4, 15, 2))

@@ -81,6 +81,7 @@ CASES: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.few(5)
 def test_plain_schedules_compute_what_the_function_does(name: str) -> None:
     functions = _functions(*CASES[name])
     assert functions

@@ -32,6 +32,7 @@ def judged(each: Planted) -> Verdict:
 
 
 @pytest.mark.parametrize("case", swept(["matmul of odd rows", "half precision"], CASES))
+@pytest.mark.few(1)
 def test_most_planted_faults_are_refused_and_no_schedule_without(case: str) -> None:
     for name, _, scheduled in scheduled_functions(case):
         clean = fault(scheduled, H200)

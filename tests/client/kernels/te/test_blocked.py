@@ -59,6 +59,7 @@ def unblock(array: Array, channels: int) -> Array:
         (9, 33, (3, 3), (2, 2), (1, 1, 1, 1), (1, 1), 3, 8, 16),
     ],
 )  # fmt: skip
+@pytest.mark.few(5)
 def test_conv2d(
     channels: int,
     outputs: int,
@@ -115,6 +116,7 @@ def test_dense(outputs: int) -> None:
 
 @pytest.mark.parametrize("kind", ["max", "avg"])
 @pytest.mark.parametrize(("ceil_mode", "count_include_pad"), [(False, False), (True, True), (True, False)])
+@pytest.mark.few(3)
 def test_pool2d(kind: Any, ceil_mode: bool, count_include_pad: bool) -> None:
     data = random(2, 11, 8, 7)
     size, strides, padding = (3, 3), (2, 2), (1, 0, 1, 1)
@@ -152,6 +154,7 @@ def test_layouts_fill_up_with_zeros() -> None:
 
 
 @pytest.mark.parametrize("channels", [(8, 11), (5, 3, 8), (8, 8), (1, 10), (4, 8, 8), (12, 2)])
+@pytest.mark.few(3)
 def test_concat(channels: tuple[int, ...]) -> None:
     parts = [random(2, count, 3, 2) * (i + 1) for i, count in enumerate(channels)]
     result = evaluate(lambda *t: blocked.concat_blocked(t, channels), *[block(part, 8) for part in parts])

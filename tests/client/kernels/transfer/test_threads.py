@@ -66,6 +66,7 @@ def _extents(function: Any) -> list[tuple[str, int]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("tile", "anchored"), covering(TILES, [False, True]))
+@pytest.mark.few(1)
 def test_loads_follow_the_threads_of_the_product(tile: SplitTile, anchored: bool) -> None:
     trace, served = _trace(tile), 0
     for rows, columns, inner in SHAPES:

@@ -112,6 +112,7 @@ LENGTHS = [
         (AMX, *LENGTHS[2]),
     ],
 )
+@pytest.mark.few(2)
 def test_attention_of_any_lengths_is_one_kernel(model: str, size: tuple[int, int], how: Any, make_hub: Any) -> None:
     hub = make_hub(layout="auto", precision="bf16")
     executable, code = compiled(attention(*size, **how), hub, cpu(model))
@@ -124,6 +125,7 @@ def test_attention_of_any_lengths_is_one_kernel(model: str, size: tuple[int, int
 
 @needs_tvm
 @pytest.mark.parametrize("model", here(*INSTRUCTIONS))
+@pytest.mark.few(1)
 def test_verification_knows_that_operands_are_rounded(model: str) -> None:
     """TVM's own loops round nothing within a kernel."""
     how, arrays = {"depth": 32, "outputs": 32}, inputs(61, 45, depth=32, outputs=32)
@@ -137,6 +139,7 @@ def test_verification_knows_that_operands_are_rounded(model: str) -> None:
 
 @needs_tvm
 @pytest.mark.parametrize("model", [AVX512_BF16, AMX])
+@pytest.mark.few(1)
 def test_attention_of_open_lengths_is_right_at_each(model: str, make_hub: Any) -> None:
     hub, how = make_hub(layout="auto", precision="bf16"), {"depth": 32, "outputs": 32}
     s, t = (tvm.tirx.Var(name, "int64") for name in "st")

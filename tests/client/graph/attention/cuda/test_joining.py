@@ -47,6 +47,7 @@ def kernels(mod: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.few(4)
 def test_one_function_computes_what_the_graph_does(name: str) -> None:
     mod = module(GRAPHS[name], "float32")
     joined = join_attention(mod)
@@ -186,6 +187,7 @@ def _layer(same_rows: bool, biases: bool, transposed: bool) -> Any:
 
 
 @pytest.mark.parametrize(("biases", "transposed"), [(True, False), (True, True), (False, False)])
+@pytest.mark.few(1)
 def test_queries_keys_and_values_of_the_same_rows_are_one_product(biases: bool, transposed: bool) -> None:
     mod = module(_layer(True, biases, transposed), "float16")
     joined = join_attention(mod)

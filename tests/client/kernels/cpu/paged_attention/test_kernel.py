@@ -104,6 +104,7 @@ LENGTHS = (0, 1, 16, 17, 100)
 
 
 @pytest.mark.parametrize(("model", "heads"), covering(here(AVX512, AVX2), [(2, 14), (3, 3), (1, 20)]))
+@pytest.mark.few(2)
 def test_decode_is_right_at_every_length(model: str, heads: tuple[int, int]) -> None:
     check(Case(kind="decode", lengths=LENGTHS, counts=[1] * len(LENGTHS), heads=heads), model)
 
@@ -113,11 +114,13 @@ def test_keys_of_a_sequence_are_divided_among_threads() -> None:
 
 
 @pytest.mark.parametrize("model", here(AVX512, AVX2))
+@pytest.mark.few(1)
 def test_prompts_of_every_length_attend_to_themselves(model: str) -> None:
     check(Case(kind="ragged", lengths=[1, 5, 16, 40], counts=[1, 5, 16, 40]), model)
 
 
 @pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.few(1)
 def test_queries_attend_to_pages(causal: int) -> None:
     check(Case(kind="prefill", lengths=[40, 18, 3], counts=[7, 18, 2], causal=causal))
 
@@ -130,6 +133,7 @@ def test_queries_without_pages_get_nothing() -> None:
     ("kind", "dtype"),
     covering(["decode", "ragged", "prefill"], ["float16", pytest.param("bfloat16", marks=needs_tvm)]),
 )
+@pytest.mark.few(2)
 def test_caches_may_have_16_bits(kind: str, dtype: str) -> None:
     counts = [1, 1] if kind == "decode" else [5, 21]
     check(Case(kind=kind, lengths=[5, 21], counts=counts, heads=(2, 6), depth=96, dtype=dtype))
@@ -138,6 +142,7 @@ def test_caches_may_have_16_bits(kind: str, dtype: str) -> None:
 @needs_tvm
 @needs(AVX512_BF16)
 @pytest.mark.parametrize(("kind", "causal"), [("ragged", 1), ("prefill", 1), ("prefill", 0)])
+@pytest.mark.few(1)
 def test_prompts_in_bfloat16_are_multiplied_in_pairs(kind: str, causal: int) -> None:
     case = Case(kind=kind, lengths=[5, 40], counts=[5, 40], heads=(2, 6), depth=96, dtype="bfloat16", causal=causal)
     assert "tunehub_dpbf16ps" in str(paged_kernel(case.function(), cpu(AVX512_BF16)))

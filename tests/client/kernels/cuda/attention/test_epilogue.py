@@ -118,6 +118,7 @@ def _check(case: Case, behind: Behind, heads: int = 1) -> None:
 
 
 @pytest.mark.parametrize(("tile", "behind"), covering(list(TILES), [half, single, added]))
+@pytest.mark.few(3)
 def test_every_form_of_the_kernel_computes_what_follows_attention(tile: str, behind: Behind) -> None:
     _check(TILES[tile], behind)
 
@@ -208,6 +209,7 @@ def _is_right(kernel: Any) -> bool:
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.few(1)
 def test_attention_that_fusion_joined_with_what_follows_is_served(arch: str) -> None:
     target = tvm.target.Target({**H200, "arch": arch})
     found = choose.by_one(rule, main_module(_fused(1, 50, target)), target)
@@ -224,6 +226,7 @@ def test_attention_of_many_queries_with_what_follows_is_by_warpgroups_where_they
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.few(1)
 def test_attention_of_an_open_length_that_fusion_joined_with_what_follows_is_served(arch: str) -> None:
     """Of many rows by warpgroups, where they are."""
     target = tvm.target.Target({**H200, "arch": arch})

@@ -102,12 +102,14 @@ CLUSTERS = [
 
 
 @pytest.mark.parametrize("case", CLUSTERS)
+@pytest.mark.few(1)
 def test_blocks_of_a_cluster_share_the_keys(case: Case) -> None:
     check(case)
 
 
 @pytest.mark.parametrize("at_once", [MULTIPROCESSORS, 3], ids=["a part each", "several parts"])
 @pytest.mark.parametrize("case", BY_THE_COPY_ENGINE)
+@pytest.mark.few(2)
 def test_the_copy_engine_brings_keys(case: Case, at_once: int) -> None:
     check(case, at_once)
 
@@ -122,6 +124,7 @@ def test_heads_that_the_copy_engine_cannot_take_are_refused() -> None:
 
 
 @pytest.mark.parametrize("case", WARPGROUPS)
+@pytest.mark.few(2)
 def test_warpgroups_compute_attention(case: Case) -> None:
     check(case)
 
@@ -159,11 +162,13 @@ def _random_cases(count: int) -> list[Case]:
 
 
 @pytest.mark.parametrize("case", swept(FIRST, _random_cases(60)))
+@pytest.mark.few(3)
 def test_all_threads_together_compute_attention(case: Case) -> None:
     check(case)
 
 
 @pytest.mark.parametrize("name", swept(["bert", "exported"], GRAPHS))
+@pytest.mark.few(1)
 def test_the_kernel_of_an_exported_graph_computes_what_its_function_says(name: str) -> None:
     joined = join_attention(module(GRAPHS[name], "float32"))
     (function,) = (each for each in joined.functions.values() if isinstance(each, tirx.PrimFunc))

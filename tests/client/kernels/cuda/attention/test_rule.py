@@ -79,6 +79,7 @@ _OPEN = [("float16", DEPTH, 90), ("bfloat16", 64, 270), ("float32", DEPTH, 90)]
 
 
 @pytest.mark.parametrize("case", swept(_OPEN[:2], _OPEN))
+@pytest.mark.few(1)
 def test_attention_of_open_length_is_right_at_every_size(case: tuple[str, int, int]) -> None:
     """With heads of 64 numbers, those of more than 256 rows are by warpgroups."""
     dtype, depth, longest = case

@@ -109,6 +109,7 @@ CASES = {
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.few(3)
 def test_tiles_compute_what_the_function_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_tiles, "UNROLLED", 1)  # LLVM takes seconds for long straight code
     mod = CASES[name]()
@@ -133,6 +134,7 @@ COVERED = {
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("name", COVERED)
+@pytest.mark.few(2)
 def test_tiles_that_go_beyond_the_ends_compute_what_the_function_does(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

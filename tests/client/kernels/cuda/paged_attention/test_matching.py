@@ -81,6 +81,7 @@ def _set(function: Any, rotary_mode: int) -> Any:
 
 @pytest.mark.parametrize("kind", ["decode", "prefill", "ragged"])
 @pytest.mark.parametrize(("depth", "arch"), [(64, "sm_90"), (96, "sm_80"), (128, "sm_90"), (256, "sm_89")])
+@pytest.mark.few(4)
 def test_the_likeliest_tile_becomes_a_kernel(kind: str, depth: int, arch: str) -> None:
     target = tvm.target.Target({**dict(H200.attrs), "kind": "cuda", "model": "unknown", "arch": arch})
     function = of_tvm(kind, 8, 32, depth)
@@ -108,6 +109,7 @@ def test_memory_for_parts_is_as_large_as_the_batch_wants() -> None:
 
 @pytest.mark.parametrize(("depth", "arch"), [(64, "sm_90"), (128, "sm_80")])
 @pytest.mark.parametrize("kind", ["decode", "prefill"])
+@pytest.mark.few(2)
 def test_its_code_compiles_and_keeps_its_numbers_in_registers(kind: str, depth: int, arch: str) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     from tunehub.tir.cuda.nvrtc import Compiler, kernel_uses

@@ -168,6 +168,7 @@ def _scheduled(function: Any, static: Any = NO_RECORDS) -> Any:
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.few(3)
 def test_all_sizes_are_computed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "UNROLLED", 1)  # LLVM takes seconds for long straight code
     make, sizes = CASES[name]

@@ -72,6 +72,7 @@ def _at_most(count: int) -> Callable[[BulkTile, int, GpuDevice], int]:
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize(("several", "tile"), covering([False, True], list(TILES)))
+@pytest.mark.few(3)
 def test_results_are_right(tile: str, several: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BulkTile, "started", _at_most(2 if several else 1 << 20))
     _assert_right(SMALL, TILES[tile], seed=len(tile))
@@ -87,6 +88,7 @@ def test_blocks_of_a_cluster_beyond_the_end_write_nothing(shared: tuple[int, int
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("seed", swept(range(3), range(60)))
+@pytest.mark.few(1)
 def test_random_products_are_right(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = Random(seed)
     monkeypatch.setattr(BulkTile, "started", _at_most(rng.randint(1, 4)))
@@ -124,6 +126,7 @@ def test_a_block_that_ends_before_others_have_read_is_seen(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("tile", TILES)
+@pytest.mark.few(2)
 def test_kernels_compile_with_maps_of_both_operands(tile: str) -> None:
     function = rule.for_own_target(_kernel(SMALL, TILES[tile]), H200)
     check_function(function.without_attr("target"), SMALL["main"], H200)

@@ -57,6 +57,7 @@ def _kernel(mod: Any, tile: WarpgroupTile) -> Any:
 
 @pytest.mark.no_cover  # what writes kernels is covered by the check's test
 @pytest.mark.parametrize(("tile", "name"), covering(list(TILES), list(MODULES)))
+@pytest.mark.few(3)
 def test_results_are_right(name: str, tile: str) -> None:
     _assert_right(MODULES[name], TILES[tile])
 
@@ -73,6 +74,7 @@ def _assert_right(mod: Any, tile: WarpgroupTile) -> None:
 
 
 @pytest.mark.parametrize(("tile", "name"), covering(list(TILES), list(MODULES)))
+@pytest.mark.few(4)
 def test_nothing_is_wrong_with_a_kernel(name: str, tile: str) -> None:
     assert fault(_kernel(MODULES[name], TILES[tile]), H200) is None
 
@@ -130,6 +132,7 @@ def test_operands_that_start_between_copies_are_refused() -> None:
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("seed", swept(range(3), range(60)))
+@pytest.mark.few(1)
 def test_results_are_right_for_random_extents_and_tiles(seed: int) -> None:
     rng = Random(seed)
     rows, columns, depth = rng.randint(1, 150), 8 * rng.randint(5, 20), 8 * rng.randint(1, 60)

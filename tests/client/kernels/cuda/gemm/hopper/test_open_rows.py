@@ -65,6 +65,7 @@ def _assert_right(whole: OpenFunction, tile: WarpgroupTile, shape: tuple[int, ..
 @pytest.mark.no_cover  # what writes kernels is covered by the check's test
 @pytest.mark.parametrize("rows", [1, 64, 200])
 @pytest.mark.parametrize("tile", TILES)
+@pytest.mark.few(3)
 def test_all_rows_are_computed_and_none_behind_them(tile: str, rows: int) -> None:
     _assert_right(_whole(), TILES[tile], (rows,))
 
@@ -97,6 +98,7 @@ def _images() -> OpenFunction:
 @pytest.mark.no_cover
 @pytest.mark.parametrize("batch", [1, 2, 7])
 @pytest.mark.parametrize("tile", TILES)
+@pytest.mark.few(3)
 def test_all_images_are_computed_whose_pixels_no_tile_divides(tile: str, batch: int) -> None:
     rng = np.random.default_rng(0)
     x, w, rest = (
@@ -112,12 +114,14 @@ def test_all_images_are_computed_whose_pixels_no_tile_divides(tile: str, batch: 
 
 
 @pytest.mark.parametrize("tile", TILES)
+@pytest.mark.few(1)
 def test_nothing_is_wrong_with_a_kernel_of_images_at_any_number_of_them(tile: str) -> None:
     whole = _images()
     assert check_function(over_rows(whole, TILES[tile]), whole.function, H200) is None
 
 
 @pytest.mark.parametrize("tile", TILES)
+@pytest.mark.few(1)
 def test_nothing_is_wrong_with_a_kernel_at_any_number_of_rows(tile: str) -> None:
     whole = _whole()
     assert check_function(over_rows(whole, TILES[tile]), whole.function, H200) is None

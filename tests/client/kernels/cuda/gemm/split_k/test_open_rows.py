@@ -112,6 +112,7 @@ def _some(whole: OpenFunction) -> list[SplitKRows]:
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.few(2)
 def test_all_sizes_are_computed(name: str) -> None:
     whole, (shapes, expected) = CASES[name]()
     tried = _some(whole)
@@ -122,6 +123,7 @@ def test_all_sizes_are_computed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.few(2)
 def test_nothing_is_wrong_with_a_kernel_at_any_size(name: str) -> None:
     whole, _ = CASES[name]()
     for found in _some(whole):
@@ -130,6 +132,7 @@ def test_nothing_is_wrong_with_a_kernel_at_any_size(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.few(2)
 def test_no_block_is_launched_without_results(name: str) -> None:
     whole, _ = CASES[name]()
     for found in _some(whole):

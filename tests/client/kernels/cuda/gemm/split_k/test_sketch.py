@@ -68,6 +68,7 @@ def test_others_are_left_to_others() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.few(3)
 def test_tiles_keep_to_what_a_gpu_has(case: str) -> None:
     matmul = matmul_of(CASES[case]())
     assert matmul is not None
@@ -92,6 +93,7 @@ def test_threads_load_whole_windows() -> None:
 
 
 @pytest.mark.parametrize(("pipelined", "case"), covering([False, True], list(CASES)))
+@pytest.mark.few(2)
 def test_a_schedule_replays_as_it_was_made(case: str, pipelined: bool) -> None:
     import tvm
 
@@ -112,6 +114,7 @@ def test_a_schedule_replays_as_it_was_made(case: str, pipelined: bool) -> None:
 
 @pytest.mark.no_cover  # apply() is covered above
 @pytest.mark.parametrize("case", swept(("uneven", "conv"), CASES))
+@pytest.mark.few(1)
 def test_results_are_right_with_one_thread_for_all(case: str) -> None:
     """On a CPU threads become loops, each of which loads all that it needs; loads are pipelined as on a GPU."""
     mod, matmul, chosen = _chosen(case, 2, False)
@@ -171,6 +174,7 @@ def test_the_search_varies_the_fastest_and_makes_nothing_twice() -> None:
     assert SplitKSearch.of(dense(inner=32), tvm.target.Target(TARGET), Random(1)) is None
 
 
+@pytest.mark.sweep
 def test_tiles_are_among_the_first_candidates_and_more_come_when_they_are_fast() -> None:
     import tvm
 
@@ -191,6 +195,7 @@ def test_tiles_are_among_the_first_candidates_and_more_come_when_they_are_fast()
 
 
 @pytest.mark.parametrize(("pipelined", "case"), covering([False, True], list(CASES)))
+@pytest.mark.few(2)
 def test_machine_code_keeps_sums_in_registers(case: str, pipelined: bool) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     import tvm

@@ -55,6 +55,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.few(1)
 def test_the_cheapest_tile_serves_and_passes_the_check(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensor_core_rule, "default_s", lambda *_: 1.0)  # TVM's own schedule would do for the smallest
     mod = CASES[case]()
@@ -68,6 +69,7 @@ def test_the_cheapest_tile_serves_and_passes_the_check(case: str, monkeypatch: p
 
 @pytest.mark.no_cover  # the sketch is covered where it replays
 @pytest.mark.parametrize("shape", swept(["uneven", "strided"], SHAPES))
+@pytest.mark.few(1)
 def test_results_are_right_for_any_extents(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU, without the intrinsics: threads become loops, which take turns at what they share."""
     monkeypatch.setattr(tensor_core, "_tensorize", lambda *_: None)

@@ -54,6 +54,7 @@ def test_other_types_are_left_to_others(dtype: str, total: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.few(3)
 def test_tiles_keep_to_what_a_gpu_has(case: str) -> None:
     matmul = matmul_of(CASES[case]())
     assert matmul is not None
@@ -104,6 +105,7 @@ def _some(found: list[TensorTile]) -> Iterator[TensorTile]:
 
 
 @pytest.mark.parametrize(("case", "pipelined", "whole_windows"), KINDS)
+@pytest.mark.few(2)
 def test_a_schedule_replays_as_it_was_made(case: str, pipelined: bool, whole_windows: bool) -> None:
     import tvm
 
@@ -128,6 +130,7 @@ def test_a_schedule_replays_as_it_was_made(case: str, pipelined: bool, whole_win
 
 @pytest.mark.no_cover  # apply() is covered above
 @pytest.mark.parametrize("kind", swept([("dense", False), ("conv", True)], [(case, False) for case in CASES]))
+@pytest.mark.few(1)
 def test_results_are_right_with_one_thread_for_all(kind: tuple[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU, without the intrinsics: threads become loops, which take turns at what they share."""
     case, whole_windows = kind
@@ -148,6 +151,7 @@ def test_a_trace_of_another_kind_has_no_tile() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.few(2)
 def test_machine_code_has_products_of_tensor_cores(case: str) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     import tvm
