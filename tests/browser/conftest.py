@@ -132,6 +132,17 @@ def figures(request: pytest.FixtureRequest) -> list[str]:
     return request.config.stash.setdefault(FIGURES, [])
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["figures"] = session.config.stash.get(FIGURES, [])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """What a process of pytest-xdist found."""
+    node.config.stash.setdefault(FIGURES, []).extend(getattr(node, "workeroutput", {}).get("figures", []))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if lines := config.stash.get(FIGURES, []):
         terminalreporter.section("the catalogue in a browser")

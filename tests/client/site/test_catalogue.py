@@ -150,7 +150,6 @@ def test_an_error_while_writing_leaves_the_old_folder(tmp_path: Path) -> None:
     assert files(tmp_path / "site") == before
 
 
-@pytest.mark.sweep
 def test_the_embedded_registry_has_pages_of_all_its_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One picture stands for all: tests/browser has those of these packages drawn, and looks at them."""
     picture = bars((Group(label="one", seconds=(1.0,)),), ("x",), title="of one")
