@@ -77,7 +77,7 @@ def _pytest(session: nox.Session, tier: str, *options: str, parallel: bool) -> N
     env = {"TVM_NUM_THREADS": str(cores)}
     if parallel:
         env |= {"TVM_THREAD_POOL_SPIN_COUNT": "0", "TUNEHUB_PATIENCE": "0", "OPENBLAS_NUM_THREADS": "1"}
-        # One more than there are cores, for some tests wait for processes: each takes 15 s of CPU before its first test.
+        # One more than there are cores, for some tests wait; each process takes 15 s of CPU before its first test.
         options = ("-n", str(min(cores + 1, 8)), "--dist", "worksteal", *options)
     session.run(
         "pytest", "-q", "--durations=20", "-m", TIERS[tier], *options, *session.posargs,
