@@ -22,6 +22,7 @@ from tunehub_registry import _fields, _json
 from tunehub_registry.document import Document, check_documents
 from tunehub_registry.exceptions import FieldError, FormatError
 from tunehub_registry.index import RecordSetSummary, Shard, ShardEntry, package_path
+from tunehub_registry.locked_kernel import LockedModel
 from tunehub_registry.package import DEFAULT_LIMITS
 from tunehub_registry.target import TargetDescriptor, TargetName
 
@@ -31,7 +32,7 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
 
 LOCK_VERSION = "1.0"
-LOCK_MINOR = 1  # 1.1 adds documents, licences and attestations; a lock file without them stays 1.0
+LOCK_MINOR = 2  # 1.1 adds documents, licences and attestations, 1.2 models; a file without them stays 1.0 or 1.1
 LOCK_FILE = "tunehub.lock"
 MAX_LOCK_BYTES = 4 << 20
 HEADER = "# Written by `tunehub lock`. Commit it; `tunehub sync --frozen` fetches exactly these packages.\n"
@@ -110,13 +111,15 @@ class LockedPackage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class Lock(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     """`tunehub.lock`. `tvm` are the TVM versions that it was made for; none stands for any.
 
-    A name may be pinned to several versions, where no one version has records for all of `tvm`.
+    A name may be pinned to several versions, where no one version has records for all of `tvm`. `models` (since 1.2)
+    are those whose choice of kernels is frozen.
     """
 
     lock_version: str = LOCK_VERSION
     created_by: _fields.Label
     tvm: tuple[str, ...] = ()
     packages: tuple[LockedPackage, ...] = ()
+    models: tuple[LockedModel, ...] = ()
 
     def __post_init__(self) -> None:
         for position, version in enumerate(self.tvm):
@@ -125,6 +128,10 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
         twice = next((pin for pin in pins if pins.count(pin) > 1), None) if len(set(pins)) != len(pins) else None
         if twice is not None:
             raise FieldError("packages", f"{' '.join(twice)} is pinned twice")
+        models = [(model.name, model.target) for model in self.models]
+        twice = next((model for model in models if models.count(model) > 1), None)
+        if twice is not None:
+            raise FieldError("models", f"{' for '.join(twice)} stands twice")
         targets: dict[str, TargetDescriptor] = {}
         for position, item in enumerate(self.packages):
             if targets.setdefault(item.name, item.target) != item.target:
@@ -183,9 +190,13 @@ def encode_lock(lock: Lock) -> bytes:
     import tomli_w
 
     packages = tuple(sorted(lock.packages, key=lambda item: (item.name, Version(item.version))))
-    minor = LOCK_MINOR if any(item.documents or item.license or item.attested for item in packages) else 0
-    ordered = structs.replace(lock, packages=packages, lock_version=f"1.{minor}")
+    models = tuple(sorted(lock.models, key=lambda model: (model.name, model.target)))
+    minor = 1 if any(item.documents or item.license or item.attested for item in packages) else 0
+    minor = LOCK_MINOR if models else minor
+    ordered = structs.replace(lock, packages=packages, models=models, lock_version=f"1.{minor}")
     document: dict[str, Any] = msgspec.to_builtins(ordered, builtin_types=(datetime,))
+    if not models:
+        del document["models"]
     data = (HEADER + tomli_w.dumps(document)).encode()
     parse_lock(data, LOCK_FILE)
     return data

@@ -22,6 +22,7 @@ from tunehub_registry.lock import (
     encode_lock,
     parse_lock,
 )
+from tunehub_registry.locked_kernel import LockedKernel, LockedModel
 from tunehub_registry.target import TargetDescriptor
 
 pytestmark = pytest.mark.fast
@@ -176,6 +177,43 @@ def test_documents_are_pinned() -> None:
     with pytest.raises(exceptions.FormatError) as caught:
         parse_lock(data.replace(b"packages/documents/", b"packages/../"), "my.lock")
     assert caught.value.path == "$.packages[0].documents[0].file"
+
+
+KERNEL = LockedKernel(
+    key="a" * 32, op="conv", rung="template", text="b" * 16, template="conv2d", knobs={"columns": 6, "order": "rows"}
+)
+MODEL = LockedModel(name="net", target="llvm-znver5", tvm="0.27.0", created_by="tunehub 1", kernels=(KERNEL,))
+
+
+def test_choices_of_models_are_kept() -> None:
+    lock = make_lock(models=(MODEL,))
+    data = encode_lock(lock)
+    assert b'lock-version = "1.2"' in data
+    assert parse_lock(data, "my.lock").models == (MODEL,) and encode_lock(parse_lock(data, "my.lock")) == data
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "place"),
+    [
+        (b'key = "aaaa', b'key = "../a', "$.models[0].kernels[0].key"),
+        (b"columns = 6", b"columns = { a = 1 }", "$.models[0].kernels[0].knobs[...]"),
+        (b'template = "conv2d"', b'template = "os.system"', "$.models[0].kernels[0].template"),
+        (b'tvm = "0.27.0"', b'tvm = "new"', "$.models[0].tvm"),
+    ],
+)
+def test_choices_that_are_none_are_refused_with_their_place(before: bytes, after: bytes, place: str) -> None:
+    data = encode_lock(make_lock(models=(MODEL,)))
+    assert before in data
+    with pytest.raises(exceptions.FormatError) as caught:
+        parse_lock(data.replace(before, after), "my.lock")
+    assert caught.value.path == place and "tunehub lock" in (caught.value.remedy or "")
+
+
+def test_a_model_is_locked_once_a_target_and_a_workload_once_a_model() -> None:
+    with pytest.raises(exceptions.FieldError, match="net for llvm-znver5 stands twice"):
+        make_lock(models=(MODEL, MODEL))
+    with pytest.raises(exceptions.FieldError, match="aaaa stands twice"):
+        msgspec.structs.replace(MODEL, kernels=(KERNEL, KERNEL))
 
 
 def test_one_pin_a_version_and_one_target_a_name() -> None:

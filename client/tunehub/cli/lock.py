@@ -13,6 +13,7 @@ from typing import Any
 import click
 from packaging.version import InvalidVersion, Version
 
+from tunehub.cli.freezing import LockedCompile, choices_options
 from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import print_json, say
 from tunehub.cli.sync import registries_of
@@ -44,6 +45,7 @@ _MAX_PRESIGN_S = 7 * 24 * 3600  # S3's own limit
 @click.option("--presign", type=click.IntRange(1, _MAX_PRESIGN_S), metavar="SECONDS", help="Write URLs that need no "
               "credentials for so long (packages in S3): the lock file is then a secret.")  # fmt: skip
 @click.option("--check", is_flag=True, help="Write nothing; exit with 1 if the file would change.")
+@choices_options
 @json_option
 def lock(
     wanted: Sequence[str],
@@ -55,6 +57,7 @@ def lock(
     presign: int | None,
     check: bool,
     as_json: bool,
+    **compile_options: Any,
 ) -> None:
     """Write a lock file: the packages that this project compiles with, by SHA-256.
 
@@ -63,7 +66,11 @@ def lock(
     that you trust have to attest it ('attested>=2'). Without WANTED and without a lock file, this machine's CPU, and
     its GPU if it has one. Exits with 1, and writes nothing, when something has no package. Says which
     pins are deprecated and what to use instead: that is for you to follow.
+
+    With --choices MODEL also which kernel serves each workload of MODEL, so that later versions of tunehub, whose rules
+    may choose others, compile the same.
     """
+    choices = LockedCompile(**compile_options)
     options = read_options(registry=registry or None)
     path = Path(output) if output else options.lock or Path(LOCK_FILE)
     before = read_lock(path, "--output") if path.exists() else None
@@ -74,6 +81,7 @@ def lock(
     try:
         demands, hosts = _demands(wanted, before, locker)
         after = locker.lock(demands, hosts)
+        after = after if locker.holes else choices.added_to(after, registry)
         after = _presigned(after, presign)
         data = None if locker.holes else encode_lock(after)
     except RegistryError as error:

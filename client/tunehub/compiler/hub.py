@@ -52,6 +52,7 @@ from tunehub_registry.target import TargetDescriptor
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from tunehub.compiler.schedule.locked import LockedChoices
     from tunehub.compiler.verify.verification import Verification
     from tunehub.graph.types import Executable
     from tunehub.records.measured import MeasuredRecords
@@ -71,11 +72,11 @@ class Hub:
     compiling keeps the layouts of a module or chooses them, `precision` what operands in float32 may be rounded to,
     `winograd` whether convolutions may be computed by that algorithm, `check_indices` whether models refuse indices of
     rows that their tables do not have (CPUs); with `measuring` it measures what has no record, and puts the fastest
-    there. `verification` checks schedules before they serve. `published_profile` is what the
-    package for this very CPU says of its speed; `options` are what it was opened with, `origin` which packages and lock
-    file it goes by. Compiling reports by `add`,
-    `failed`, `refused`, `fall_back`, `leaves_wrong` and `lost_vectors`; `on_step`, where somebody sets it, is told by
-    `step` what begins: `graph`, `schedule`, `lower` or `code`.
+    there. `verification` checks schedules before they serve. `published_profile` is what the package for this very CPU
+    says of its speed; `choices` are the kernels that a lock file asks for; `options` are what it was opened with,
+    `origin` which packages and lock file it goes by. Compiling reports by `add`, `failed`, `refused`, `fall_back`,
+    `leaves_wrong` and `lost_vectors`; `on_step`, where somebody sets it, is told by `step` what begins: `graph`,
+    `schedule`, `lower` or `code`.
     """
 
     def __init__(
@@ -98,8 +99,10 @@ class Hub:
         attestations: AttestationSummary | None = None,
         options: Options | None = None,
         origin: Origin | None = None,
+        choices: LockedChoices | None = None,
     ) -> None:
         """Use `open_hub`."""
+        self.choices = choices
         self.options = options
         self.origin = origin or Origin()
         self.target = target
@@ -398,6 +401,7 @@ def _open(
         read_tuning=found.read_tuning, verification=_verification(request, found),
         winograd=options.winograd, check_indices=options.check_indices, published_profile=found.profile,
         attestations=found.attestations, options=options, origin=found.origin,
+        choices=None if request.relay else _choices(options, host),
     )  # fmt: skip
 
 
@@ -436,6 +440,20 @@ def _published_profile(resolution: Resolution, package: Layer | None) -> Publish
     if chosen is None or chosen.match.fit != "exact" or not isinstance(package, IndexLookup):
         return None
     return package.profile()
+
+
+def _choices(options: Options, host: TargetDescriptor) -> LockedChoices | None:
+    """What the lock file of the options asks for beside packages. Raises LockFileError."""
+    if options.lock is None:
+        return None
+    from tunehub.registries.locked import read_lock
+
+    models = tuple(each for each in read_lock(options.lock, options.lock_place).models if each.target == host.name)
+    if not models:
+        return None
+    from tunehub.compiler.schedule.locked import LockedChoices  # imports TVM
+
+    return LockedChoices(place=str(options.lock), models=models)
 
 
 def _measuring(options: Options, host: TargetDescriptor, policy: Policy, relay: bool) -> MeasuredRecords | None:

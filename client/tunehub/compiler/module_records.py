@@ -63,11 +63,12 @@ class ModuleRecords:
         for variable, function in self._workloads:
             raise_if_asked()
             name = str(variable.name_hint)
-            found = known.get(name)
+            found = known.get(name) if self._hub.choices is None else None
             if found is not None:
                 found = found.under_name_of(function)
             else:
-                found = Scheduling(function, self._target, self._hub.lookup, precision=self._hub.precision)
+                hub = self._hub
+                found = Scheduling(function, self._target, hub.lookup, precision=hub.precision, choices=hub.choices)
             yield name, found
             if (scheduled := _marked(found)) is not None:
                 self._begin(name, scheduled, self._target)
@@ -105,6 +106,13 @@ class ModuleRecords:
         self._tell_of_precision()
         self._tell_of_profile()
         self._tell_of_weights()
+        self._tell_of_lock()
+
+    def _tell_of_lock(self) -> None:
+        """What of the choices of a lock file could be made, and that some could not."""
+        if self._hub.choices is not None:
+            items = self.verified.items
+            self._hub.choices.tell([item.scheduling for item in items], self._hub.note, self._hub.failed)
 
     def _tell_of_precision(self) -> None:
         """What a precision other than float32 did."""
@@ -196,6 +204,13 @@ def _marked(scheduling: Scheduling) -> PrimFunc | None:
     return None if found is None else found.with_attr(IS_SCHEDULED, True)
 
 
+def _locked(outcome: Scheduled) -> str | None:
+    """What of a lock file's choice is not so."""
+    if any(rejected.step == "lock" for rejected in outcome.rejected):
+        return "not as locked"
+    return None if outcome.served is None else outcome.served.locked
+
+
 def _report(item: VerifiedScheduling, name: str, remaining: str, replaced: StepRejected | None) -> WorkloadReport:
     """The report's line of a function; ``remaining`` is the rung of those that nothing of the hub schedules, and
     ``replaced`` why that is not the rung of this one."""
@@ -214,6 +229,7 @@ def _report(item: VerifiedScheduling, name: str, remaining: str, replaced: StepR
         verified=item.verdict.check,
         not_run=item.verdict.not_run,
         refused=tuple(each for each in rejected if each.refusal is not None),
+        locked=_locked(outcome),
         symbols=tuple(map(symbol_name, symbols_of(item.scheduling.original))),
         types=product_types(item.scheduling.original),
     )

@@ -122,7 +122,8 @@ class Locker:
         for (name, tvm), hole in found:  # after everything has its pins: those of another name may serve its target
             if hole is not None and hole not in self.holes and (name in asked or not self._served(name, tvm)):
                 self.holes.append(hole)
-        return Lock(created_by=f"tunehub {__version__}", tvm=self._tvm, packages=self._merged())
+        models = self._before.models if self._before else ()
+        return Lock(created_by=f"tunehub {__version__}", tvm=self._tvm, packages=self._merged(), models=models)
 
     def lost(self, lock: Lock) -> Iterator[str]:
         """What a compile without the lock would look through besides, of pins that nothing bounds: locks of tunehub up

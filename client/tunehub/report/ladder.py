@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
-Step = Literal["exact", "anchor", "transfer", "template", "dlight"]
+Step = Literal["lock", "exact", "anchor", "transfer", "template", "dlight"]
 Check = Literal["static", "run"]
 _Request = TypeVar("_Request")
 _Served = TypeVar("_Served")

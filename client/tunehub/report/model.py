@@ -63,7 +63,8 @@ class WorkloadReport:
     Where a record serves these, `sizes` says which sizes, and the times are those at a typical one. `scalar_remainders`
     is what TVM had against vectors for what is left over at the end of rows, which is computed one by one then. `types`
     are those of the operands and sums of its product, where they are not all one: `uint8 × int8 → int32`. `stale` says
-    of a record that serves that it was judged beside other rules than this tunehub has. `nodes` are the names of the
+    of a record that serves that it was judged beside other rules than this tunehub has, `locked` how far what serves is
+    what a lock file asks for. `nodes` are the names of the
     model's own nodes that each call computes, in the order of the calls, as far as they are known, and `calls_s` the
     measured seconds of each.
 
@@ -101,6 +102,7 @@ class WorkloadReport:
     scalar_remainders: str | None = None
     types: str | None = None
     stale: str | None = None
+    locked: str | None = None
     nodes: tuple[tuple[str, ...], ...] = ()
     calls_s: tuple[float, ...] = ()
 

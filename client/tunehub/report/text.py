@@ -120,7 +120,9 @@ def passed_over(rung: str, anchor: str | None, rejected: Sequence[StepRejected])
     `anchor` is its anchor key, None without an anchor block.
     """
     above = _LADDER[: _LADDER.index(rung)] if rung in _LADDER else () if rung in OWN_RECORD else _LADDER
-    records = [f"records: {rejection_text(item)}" for item in rejected if item.step not in ("template", "dlight")]
+    others = ("template", "dlight", "lock")
+    records = [f"records: {rejection_text(item)}" for item in rejected if item.step not in others]
+    locked = [rejection_text(item) for item in rejected if item.step == "lock"]
     templates = [f"template: {rejection_text(item)}" for item in rejected if item.step == "template"]
     defaults = [f"dlight: {rejection_text(item)}" for item in rejected if item.step == "dlight"]
     nothing = {
@@ -131,7 +133,7 @@ def passed_over(rung: str, anchor: str | None, rejected: Sequence[StepRejected])
     found = records or [nothing[step] for step in above if step in nothing]
     if "template" in above:
         found += templates or ["template: none is for this function"]
-    return (*found, *defaults)
+    return (*locked, *found, *defaults)
 
 
 def print_report(report: ReportData) -> None:
@@ -228,6 +230,7 @@ def _remarks(item: WorkloadReport) -> str:
     if item.rung in ("dlight", "default") and not item.skipped:
         parts += item.passed_over[-1:]
     parts += [item.stale] if item.stale else []
+    parts += [item.locked] if item.locked else []
     if item.scalar_remainders is not None:
         parts.append(f"remainders of vectors one by one: {item.scalar_remainders}")
     if item.rejected:

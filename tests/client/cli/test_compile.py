@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tunehub.deploy.library import stated_interface
+from tunehub.registries.locked import read_lock
 from tunehub.target.descriptors import descriptor_of
 from tunehub_registry.package import sha256_of
 
@@ -46,6 +47,25 @@ def product(here: Path) -> Path:
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), here / "product.onnx"
     )
     return here / "product.onnx"
+
+
+def test_the_kernels_of_a_model_are_frozen_in_a_lock_and_a_compile_goes_by_them(
+    run: Any, product: Path, registry: RegistryFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.publish(descriptor_of("llvm-znver4"))
+    compiled = ["--dim", "batch=2", "--target", "llvm-znver4"]
+    assert run("lock", *compiled).code == 2
+    freezing = ["lock", "llvm-znver4", "--registry", registry.root, "--choices", product, *compiled]
+    made = run(*freezing)
+    assert made.code == 0, made.err
+    assert "kernels frozen" in made.err
+    models = read_lock(Path("tunehub.lock")).models
+    assert [model.name for model in models] == ["product"] and len(models[0].kernels) == 1
+    again = run(*freezing, "--check")
+    assert again.code == 0, again.out + again.err
+    monkeypatch.setenv("TUNEHUB_LOCK", "tunehub.lock")
+    explained = json.loads(run("explain", product, *compiled, "--json").out)
+    assert any("1 of 1 kernels are as locked" in note for note in explained["notes"])
 
 
 def test_a_model_becomes_a_library_that_runs(run: Any, here: Path) -> None:

@@ -120,6 +120,7 @@ class FakeHub:
     published_profile: Any = None
     measuring: Any = None
     verification: Any = None
+    choices: Any = None
     evidence: list[RecordEvidence] = field(default_factory=list)
     wrong_operators: list[Any] = field(default_factory=list)
     of_symbols: list[LadderRecord] = field(default_factory=list)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from tunehub.compiler.schedule.apply import apply_candidate
 from tunehub.compiler.schedule.transfer_sources import Strategy, Transfers, predicted_s, promising
@@ -36,6 +36,7 @@ from tunehub_registry.template_record import TemplateRecord
 
 if TYPE_CHECKING:
     from tunehub.compiler.schedule.rule_choice import RuleChoice
+    from tunehub.kernels.cpu import NamedKnobs
     from tunehub.kernels.cuda.choose import ChosenKernel, Offer, RefusedKernel
     from tunehub.kernels.symbolic.schedule import TiledFunction
     from tunehub.options import Precision
@@ -61,7 +62,8 @@ class Served:
     ``sizes`` says which sizes of a symbolic function what serves; the times are then those at typical ones.
     ``embedded``: the record is of a package that comes with tunehub; ``foreign``: neither of one nor the user's own.
     ``by_rule``: its knobs are what the template's own rule chooses, so that the function would have this schedule
-    without a record, too. ``stale`` is what a report says of a record that was judged beside other rules.
+    without a record, too. ``stale`` is what a report says of a record that was judged beside other rules, ``locked``
+    of a kernel that a lock file asks for. ``tile``: of a kernel for CUDA by rule.
     """
 
     step: Step
@@ -79,6 +81,8 @@ class Served:
     by_rule: bool = False
     foreign: bool = False
     stale: str | None = None
+    locked: str | None = None
+    tile: object = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -223,6 +227,14 @@ class Request:
 
 
 _Outcomes = Iterable[Served | StepRejected]
+Steps = tuple[Callable[[Request], _Outcomes], ...]
+
+
+class Choices(Protocol):
+    """What a lock file asks for (:mod:`tunehub.compiler.schedule.locked`)."""
+
+    def steps(self, request: Request, usual: Steps) -> Steps:
+        """The steps for a workload, of which ``usual`` are those without a lock file."""
 
 
 def _exact(request: Request) -> _Outcomes:
@@ -274,8 +286,8 @@ def _judged(request: Request, candidate: Candidate) -> RecordEvidence | None:
     found = request.lookup.measured(TEMPLATE if knobs else META_SCHEDULE, record.exact)
     if found is None or found.package != candidate.package or not found.evidence.rule:
         return None
-    is_by_rule = isinstance(record, TemplateRecord) and _is_by_rule(request, record)
-    return None if is_by_rule else found.evidence
+    as_rules = isinstance(record, TemplateRecord) and is_by_rule(request, record)
+    return None if as_rules else found.evidence
 
 
 def _is_of_this_device(request: Request, candidate: Candidate) -> bool:
@@ -298,10 +310,10 @@ def _unless_split_k_is_faster(step: Step, request: Request, candidate: Candidate
     has no such tiles. A user's own records, what was measured here, and records of another GPU stay."""
     promised = None if candidate.rung in ("user", "measured") else request.split_k_s
     if promised is None or not _is_of_this_device(request, candidate):
-        return _tried(step, request, candidate)
+        return tried(step, request, candidate)
     against = against_promise(candidate.record.mean_s, promised)
     if against is None:
-        return _tried(step, request, candidate)
+        return tried(step, request, candidate)
     return StepRejected(step=step, reason=against, package=candidate.package, record=candidate.record.op)
 
 
@@ -355,7 +367,7 @@ def _instance(request: Request) -> _Outcomes:
         candidate = Candidate(
             record=record, rung=found.rung, package=found.package, embedded=found.embedded, foreign=found.foreign
         )
-        yield _tried("transfer", request, candidate, record.mean_s)
+        yield tried("transfer", request, candidate, record.mean_s)
 
 
 def _transferred_knobs(request: Request) -> _Outcomes:
@@ -460,6 +472,7 @@ def _of_rule(found: ChosenKernel | RefusedKernel) -> Served | StepRejected:
             template=name,
             predicted_s=found.seconds,
             sizes=_sizes(getattr(found.schedule, "measured", ())),
+            tile=getattr(found, "tile", None),
         )
     reason = _reason(found.error)
     if isinstance(found.error, FaultFoundError):
@@ -596,8 +609,10 @@ class Scheduling:
         transfers: Transfers = DEFAULT_TRANSFERS,
         precision: Precision = "float32",
         piece: bool = False,
+        choices: Choices | None = None,
     ) -> None:
-        """Schedules it by the first thing that serves; ``piece`` as of a :class:`Request`."""
+        """Schedules it by the first thing that serves; ``piece`` as of a :class:`Request`; what ``choices`` ask for
+        comes first."""
         self.original = function
         self.request = Request(
             mod=main_module(function),
@@ -607,7 +622,8 @@ class Scheduling:
             precision=precision,
             piece=piece,
         )
-        steps = CUDA_STEPS if target.kind.name == "cuda" else CPU_STEPS
+        steps: Steps = CUDA_STEPS if target.kind.name == "cuda" else CPU_STEPS
+        steps = steps if choices is None else choices.steps(self.request, steps)
         self._walk: LadderWalk[Served] = LadderWalk(steps, self.request)
 
     def under_name_of(self, function: PrimFunc) -> Scheduling:
@@ -673,7 +689,7 @@ def _transferred(request: Request, strategy: Strategy | None, tuner: str) -> Ite
     for neighbour, expected_s in chosen:
         candidate = neighbour.read()
         if candidate is not None:
-            yield _tried("transfer", request, candidate, expected_s)
+            yield tried("transfer", request, candidate, expected_s)
 
 
 def _chosen(request: Request, strategy: Strategy | None, *, knobs: bool) -> list[tuple[Neighbour, float]]:
@@ -694,14 +710,12 @@ def _chosen(request: Request, strategy: Strategy | None, *, knobs: bool) -> list
     return []
 
 
-def _tried(
-    step: Step, request: Request, candidate: Candidate, expected_s: float | None = None
-) -> Served | StepRejected:
+def tried(step: Step, request: Request, candidate: Candidate, expected_s: float | None = None) -> Served | StepRejected:
     """What applying a record gives; ``expected_s``: of a record for other shapes, whose own times say little here."""
     record, moved = candidate.record, step == "transfer"
     against = None if moved else against_record(record, borrowed=candidate.anchored)
     apply = partial(apply_candidate, request.mod, candidate, request.target, request.fit)
-    by_rule = isinstance(record, TemplateRecord) and _is_by_rule(request, record)
+    by_rule = isinstance(record, TemplateRecord) and is_by_rule(request, record)
     applied = _applied(step, request, candidate, against, apply, proven=by_rule)
     if isinstance(applied, StepRejected):
         return applied
@@ -722,8 +736,8 @@ def _tried(
     )
 
 
-def _is_by_rule(request: Request, record: TemplateRecord) -> bool:
-    """Whether the knobs of a record are what the template's own rule chooses."""
+def is_by_rule(request: Request, record: NamedKnobs) -> bool:
+    """Whether the knobs of a record, or of a lock file, are what the template's own rule chooses."""
     try:
         return request.fit.has_default(record)
     except Exception:  # they do not fit, which is said when they are applied

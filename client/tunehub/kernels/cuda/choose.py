@@ -28,11 +28,12 @@ class SlowerError(ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChosenKernel:
-    """A ``schedule`` that a rule built, checked; ``seconds``: what it should take, if that is known."""
+    """A ``schedule`` that a rule built by a ``tile``, checked; ``seconds``: what it should take, if that is known."""
 
     rule: Any
     schedule: ScheduledModule
     seconds: float | None
+    tile: object = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,7 +119,8 @@ def choose(found: Sequence[Offer], check: Check) -> Iterator[ChosenKernel | Refu
         schedule = offer.build(check)
         if schedule is not None:
             yield from _said(found, offer, offer.best, refused)
-            yield ChosenKernel(rule=offer.rule, schedule=schedule, seconds=offer.best.seconds)
+            best = offer.best
+            yield ChosenKernel(rule=offer.rule, schedule=schedule, seconds=best.seconds, tile=best.tile)
             offer.error = None
         offer.advance()
         if schedule is None and offer.best is None:

@@ -150,6 +150,12 @@ def knobs_of_tile(tile: object) -> dict[str, Any]:
     return found
 
 
+def choice_of_tile(tile: object) -> TileChoice | None:
+    """A tile as records have it; None of a rule whose tiles no record can hold."""
+    known = any(kind is type(tile) for rule in _recorded() for kind in rule.TEMPLATES.values())
+    return _choice(tile) if known else None
+
+
 def _rule_of(template: str) -> RecordedRule | None:
     return next((rule for rule in _recorded() if template in rule.TEMPLATES), None)
 
