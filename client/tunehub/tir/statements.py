@@ -225,11 +225,11 @@ def address(buffer: Buffer | SharedTile, *place: Index) -> PrimExpr:
     return tirx.address_of(load(buffer, *place))
 
 
-def prefetch(buffer: Buffer, *place: Index) -> Stmt:
-    """Ask a CPU for what it will read: the line of an element."""
+def prefetch(buffer: Buffer, *place: Index, cache: int = 1) -> Stmt:
+    """Ask a CPU for what it will read: the line of an element, into the first ``cache`` or the second."""
     from tvm import tirx
 
-    read, near, data = const(0), const(3), const(1)
+    read, near, data = const(0), const(4 - cache), const(1)
     return run(tirx.call_intrin("void", "tirx.prefetch", address(buffer, *place), read, near, data))
 
 

@@ -4,11 +4,10 @@ weight is read from memory as it lies, and becomes a number in registers.
 * In float32, numbers are taken from words by shifts and, where a vector has 16 lanes and numbers 4 bits, by a table.
 * In integers, by ``vpdpbusd``, with activations in 8 bits; sums of a group are exact.
 
-Threads share rows of weights; a block of ``_ROWS`` of these is multiplied with as many rows of activations at a time.
-With one row of activations, rows of weights are read one after the other: of several at once, memory gives half as much
-(Zen 4), and a sixth unless the next ones are asked for ahead. In pairs of bfloat16 they are for more rows, too, whose
-activations the first cache holds: computing takes no longer. Of many rows, see
-:mod:`tunehub.kernels.cpu.packed_panels`.
+Threads share rows of weights; a few of these are multiplied with up to eight rows of activations at a time, so that
+memory is read once. With one row of activations, rows of weights are read one after the other. Several at once are
+asked for ahead, into the second cache: into the first, or not asked for, memory gives half as much (Zen 4). Of many
+rows, see :mod:`tunehub.kernels.cpu.packed_panels`.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ from tunehub.tir.versions import PARALLEL
 if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, Index, PrimExpr, PrimFunc, Stmt, Tensor
 
-_ROWS = 4  # of weights, and of activations, whose sums are kept in registers
-_ACTIVATIONS = 1 << 13  # numbers of 16 bits that the first cache holds beside weights
-_LINES_AHEAD = 12
+_HEIGHTS = {16: 4, 8: 2, 4: 2}  # rows of weights that are multiplied together, by lanes
+_WIDTHS = (4, 2, 1)  # rows of activations that they are multiplied with
+_MANY_REGISTERS = 16  # lanes of vectors of which a CPU has 32
 _CHAINS = 4  # sums of a row that do not wait for each other
 _TOGETHER = 8  # blocks of rows of weights that are multiplied with a block of activations, one after the other
 _LOW_BITS = 0x0F0F0F0F
@@ -117,7 +116,7 @@ class _ProductWriter:
     PAIRS: type[PanelProducts[Any]] = PairPanels
     TILES: type[PanelProducts[Any]] = TilePanels
     PRAGMAS: ClassVar[dict[str, object]] = {}  # of the loop over few rows
-    ROW_BY_ROW: ClassVar = False
+    EIGHT: ClassVar = True  # rows together: LLVM keeps some of their sums in memory
     activations: Floats | Integers | Pairs
 
     def __init__(self, product: PackedProduct, function: PrimFunc) -> None:
@@ -127,10 +126,9 @@ class _ProductWriter:
         self.activations = self.ACTIVATIONS(product, self.data, self.rows, self.root)
 
     @property
-    def _row_by_row(self) -> bool:
-        """Whether rows of weights are read one after the other, as memory has them, for several of activations, too:
-        these are in the first cache then."""
-        return self.ROW_BY_ROW and 2 * _ROWS * self.product.depth <= _ACTIVATIONS
+    def _widths(self) -> tuple[int, ...]:
+        """Of tiles, each for what those before leave."""
+        return (8, *_WIDTHS) if self.EIGHT and self.product.lanes == _MANY_REGISTERS else _WIDTHS
 
     def body(self) -> Stmt:
         """All of them, by panels of weights where rows are many."""
@@ -160,7 +158,7 @@ class _ProductWriter:
     def _products(self) -> Stmt:
         from tvm import tirx
 
-        most = _divisor(self.product.rows, _ROWS)
+        most = _divisor(self.product.rows, _HEIGHTS[self.product.lanes])
         together = most * (1 if self.rows.are_one else _divisor(self.product.rows // most, _TOGETHER))
 
         def tiles(part: PrimExpr, row: PrimExpr, wide: int) -> Stmt:
@@ -175,7 +173,7 @@ class _ProductWriter:
             if self.rows.are_one:
                 return tiles(at, const(0), 1)
             begin, left, statements = const(0), self.rows.count, []
-            for wide in (*((2 * _ROWS,) if self._row_by_row else ()), _ROWS, 1):
+            for wide in self._widths:
 
                 def some(row: PrimExpr, first: PrimExpr = begin, wide: int = wide) -> Stmt:
                     return tiles(at, first + row * wide, wide)
@@ -192,19 +190,11 @@ class _ProductWriter:
         sums = {(m, n): self.vectors.buffer(f"sum_{m}_{n}") for m in range(wide) for n in range(height)}
         tile = _ProductTile(first=first, row=row, sums=sums)
 
-        parts, ahead = [tile], height
-        if self._row_by_row and height > 1:
-            of_rows = [{(m, 0): sums[m, n] for m in range(wide)} for n in range(height)]
-            parts = [_ProductTile(first=first + n, row=row, sums=each, own=tile.own) for n, each in enumerate(of_rows)]
-            ahead = 1
+        def step(at: PrimExpr) -> Stmt:
+            return sequence(self._ahead(first, height, at) if height > 1 else None, self._chunk(tile, at))
 
-        def steps(part: _ProductTile) -> Stmt:
-            def step(at: PrimExpr) -> Stmt:
-                return sequence(self._ahead(part.first, ahead, at) if height > 1 else None, self._chunk(part, at))
-
-            return serial("chunk", self.product.chunks, step)
-
-        statements = [*self.vectors.clear(list(sums.values())), *map(steps, parts), *self._results(tile)]
+        steps = serial("chunk", self.product.chunks, step)
+        statements = [*self.vectors.clear(list(sums.values())), steps, *self._results(tile)]
         return block_of(self.root, sequence(statements), "products", [*sums.values(), *tile.own.values()])
 
     def _results(self, tile: _ProductTile) -> list[Stmt]:
@@ -228,15 +218,13 @@ class _ProductWriter:
         return statements
 
     def _ahead(self, first: PrimExpr, height: int, chunk: PrimExpr) -> list[Stmt]:
-        """Ask for this chunk of the next rows, or, where rows are read one by one, for what lies some lines behind."""
+        """Ask for this chunk of the next rows."""
         from tvm import tirx
 
-        weights, beyond = self.weights[0], height == 1
-        next_ = tirx.min(first + (0 if beyond else height), const(self.product.rows - (2 if beyond else height)))
+        weights, next_ = self.weights[0], tirx.min(first + height, const(self.product.rows - height))
         count = self.product.lanes * (self.product.in_word if self.product.plain else 1)
-        line = min(count, line_of(weights))
-        begin = chunk * count + (_LINES_AHEAD * line if beyond else 0)
-        return [prefetch(weights, next_ + n, begin + at) for n in range(height) for at in range(0, count, line)]
+        lines = range(0, count, min(count, line_of(weights)))
+        return [prefetch(weights, next_ + n, chunk * count + at, cache=2) for n in range(height) for at in lines]
 
     def _chunk(self, tile: _ProductTile, chunk: PrimExpr) -> Stmt:
         """The products of a chunk, added up in the accumulators of a tile."""
@@ -271,6 +259,7 @@ class _FloatProducts(_ProductWriter):
 
     ACTIVATIONS = Floats
     PANELS = FloatPanels
+    EIGHT = False  # LLVM takes twelve seconds
     activations: Floats
 
     def _chunk(self, tile: _ProductTile, chunk: PrimExpr) -> Stmt:
@@ -328,7 +317,6 @@ class _PairProducts(_ProductWriter):
 
     ACTIVATIONS = Pairs
     PAIRS = PlainPairs
-    ROW_BY_ROW = True
     PRAGMAS: ClassVar = {"pragma_import_llvm": pairs.IMPORTED}
     activations: Pairs
 

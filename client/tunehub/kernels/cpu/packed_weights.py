@@ -21,7 +21,8 @@ GROUP = 32  # weights that share a scale
 WORD = 32  # bits
 _WIDEST = (16, 8, 4)
 _TABLE_LANES = 16
-_PLAIN_BITS = (4, 8, 16)
+_PLAIN_BITS = (8, 16)
+_PAIR_BITS = (4, *_PLAIN_BITS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,8 +89,8 @@ def plain_product(
     rows: int, depth: int, widest: int, *, tiles: bool = False, pairs: bool = False
 ) -> PackedProduct | None:
     """The product with weights that are floats, where they fill vectors of ``widest`` lanes."""
-    found = (bits for bits in _PLAIN_BITS if depth % (widest * WORD // bits) == 0 and depth % GROUP == 0)
-    bits = next(found, None)
+    least = _PAIR_BITS if pairs else _PLAIN_BITS
+    bits = next((each for each in least if depth % (widest * WORD // each) == 0 and depth % GROUP == 0), None)
     if bits is None:
         return None
     return PackedProduct(

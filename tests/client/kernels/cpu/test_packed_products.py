@@ -104,7 +104,7 @@ def test_products_in_floats_are_exact(model: str, bits: int, rows: int) -> None:
 @needs_tvm
 @needs(AVX512_VNNI)
 @pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("rows", [1, 4, 7])
+@pytest.mark.parametrize("rows", [1, 7, 11])
 @pytest.mark.few(3)
 def test_products_in_integers_are_as_exact_as_activations_of_8_bits(bits: int, rows: int) -> None:
     product = product_of(AVX512_VNNI, bits, integers=True)
@@ -190,7 +190,7 @@ def test_code_for_amx_has_its_instructions() -> None:
 
 @needs_tvm
 @pytest.mark.parametrize(
-    ("model", "kind", "rows"), covering(here(AVX512, AVX2), ["float32", "float16", "bfloat16"], [1, 7, 67], together=2)
+    ("model", "kind", "rows"), covering(here(AVX512, AVX2), ["float32", "float16", "bfloat16"], [1, 11, 67], together=2)
 )
 @pytest.mark.few(4)
 def test_weights_that_are_floats_have_such_products(model: str, rows: int, kind: str) -> None:
