@@ -25,7 +25,6 @@ from tunehub_builder.bench.runtimes import tvm_runner
 from tunehub_builder.cli.check import check as check_command
 from tunehub_builder.cli.distill import distill as distill_command
 from tunehub_builder.cli.tune import tune as tune_command
-from tunehub_builder.networks.bert import Bert, BertConfig
 from tunehub_builder.tuning.work_directory import WorkDirectory
 
 from ...sweeps import swept
@@ -50,12 +49,21 @@ def command(run: Any, *arguments: object) -> str:
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An encoder with one layer."""
+    """Two products."""
     monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TUNEHUB_PATIENCE", "0")
     monkeypatch.setenv("TVM_NUM_THREADS", "1")
-    network = Bert(config=BertConfig(layers=1, hidden=64, heads=2, feed_forward=128, sequence=16)).network("tiny")
-    onnx.save(network.onnx_model(), tmp_path / "tiny.onnx")
+    generator = np.random.default_rng(0)
+    weights = {
+        "w": generator.standard_normal((64, 128), "float32"),
+        "v": generator.standard_normal((128, 64), "float32"),
+    }
+    made = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        tiny (float[16, 64] x) => (float[16, 64] y) { z = MatMul(x, w) r = Relu(z) y = MatMul(r, v) }
+    """)
+    made.graph.initializer.extend(onnx.numpy_helper.from_array(each, name) for name, each in weights.items())
+    onnx.save(made, tmp_path / "tiny.onnx")
     return tmp_path / "tiny.onnx"
 
 

@@ -20,6 +20,7 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 from tunehub_builder.cli.tune import tune as tune_command
 from tunehub_builder.tuning.work_directory import WorkDirectory
 
+from ...sweeps import swept
 from ..fleets import TRIALS, kill, processes, require_planned, trials, tune_until, until
 
 pytestmark = pytest.mark.slow
@@ -63,16 +64,23 @@ def start_worker(start: Start, scheduler: str, resources: str) -> subprocess.Pop
 
 
 @pytest.mark.long
-def test_what_two_of_three_killed_workers_had_is_done_by_the_other(
-    command: Command, start: Start, scheduler: Scheduler, blocked_model: Path, target: dict[str, Any], tmp_path: Path
+@pytest.mark.parametrize("killed", swept([1], [2]))
+def test_what_killed_workers_had_is_done_by_the_other(
+    command: Command,
+    start: Start,
+    scheduler: Scheduler,
+    blocked_model: Path,
+    target: dict[str, Any],
+    tmp_path: Path,
+    killed: int,
 ) -> None:
     name = f"llvm-{target['mcpu']}"
-    workers = [start_worker(start, scheduler.address, f"{name}=1") for _ in range(3)]
+    workers = [start_worker(start, scheduler.address, f"{name}=1") for _ in range(1 + killed)]
     work = tmp_path / "work"
     tune = command(
         "tune", *OPTIONS, "--model", blocked_model, "--engine", f"dask://{scheduler.address}", "--work", work
     )
-    summary, messages = tune_until(tune, work, 2, lambda: [kill(worker) for worker in workers[1:3]] and None)
+    summary, messages = tune_until(tune, work, 2, lambda: [kill(worker) for worker in workers[1:]] and None)
     require_planned(work, summary)
     assert "finished" in messages
     run = WorkDirectory(work).existing_run()
@@ -82,9 +90,11 @@ def test_what_two_of_three_killed_workers_had_is_done_by_the_other(
 
 
 @pytest.mark.long
+@pytest.mark.sweep
 def test_a_cluster_of_this_machine_goes_on_without_a_worker(
     command: Command, blocked_model: Path, tmp_path: Path
 ) -> None:
+    """Its engine is that of the test before, with workers that it starts itself."""
     work = tmp_path / "work"
     given = ["--model", blocked_model, "--workers", 2, "--engine", "local", "--work", work]
 
