@@ -112,6 +112,7 @@ class NetworkEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     """End-to-end times of one network in seconds, with the default schedules, with the package, and elsewhere.
 
     `network` may carry a suffix that says which of the package's sets was used, as in "resnet-18 (graph)".
+    `openvino_s` is OpenVINO's on a CPU, where it was measured, too.
     On a GPU the times of PyTorch, measured in the same run, stand in place of onnxruntime's: `torch_s` eager,
     `torch_graphs_s` recorded as a CUDA graph; `tuned_graphs_s` is the package's with CUDA graphs. `device` is what the
     driver calls the GPU, `driver` its version, `max_clocks_mhz` the highest clocks of its processors and its memory;
@@ -126,6 +127,7 @@ class NetworkEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     repeats: _fields.Positive
     threads: _fields.Positive
     output_max_rel_diff: NotNegative
+    openvino_s: _fields.Seconds | UnsetType = UNSET
     tuned_graphs_s: _fields.Seconds | UnsetType = UNSET
     torch_s: _fields.Seconds | UnsetType = UNSET
     torch_graphs_s: _fields.Seconds | UnsetType = UNSET
@@ -137,7 +139,7 @@ class NetworkEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     accuracy: Accuracy | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        times = ("default_s", "tuned_s", "onnxruntime_s", "tuned_graphs_s", "torch_s", "torch_graphs_s")
+        times = ("default_s", "tuned_s", "onnxruntime_s", "openvino_s", "tuned_graphs_s", "torch_s", "torch_graphs_s")
         for field in (*times, "output_max_rel_diff"):
             _fields.check_finite(field, getattr(self, field) or None)
 

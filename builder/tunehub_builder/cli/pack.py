@@ -47,8 +47,8 @@ def pack(
     """Write the admitted records of DIR, with their evidence, as a package.
 
     With --with PACKAGE and --without KEY, DIR may be left out: the next version of PACKAGE without some of its records.
-    So it may with --judged FILE, which `tunehub check --again PACKAGE` wrote: records that lost go by themselves, what
-    was measured of the others is their evidence.
+    So it may with --measured FILE, times of its networks, and with --judged FILE, which `tunehub check --again PACKAGE`
+    wrote: records that lost go by themselves, what was measured of the others is their evidence.
     """
     from tunehub_builder.packing.left_out import read_left_out
     from tunehub_builder.packing.network_evidence import read_network_evidence

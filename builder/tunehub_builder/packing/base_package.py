@@ -7,7 +7,7 @@ that is on top is the one that stays.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,7 +55,9 @@ def with_base(
         raise PackingError(f"{path}: {error.strerror}; give the package to build upon") from error
     _check_files(contents, manifest, files, path)
     held = _held(manifest.record_sets, files)
-    judged = {(about.tuner, about.exact) for about in map(_about, contents.evidence.splitlines()) if about.exact}
+    own_lines = list(map(_about, contents.evidence.splitlines()))
+    judged = {(about.tuner, about.exact) for about in own_lines if about.exact}
+    evidence = _not_timed(evidence, {about.network for about in own_lines if about.network})
     reasons = keys_left_out(without or {}, (about[1] for about in held if about not in judged), path)
     left_out = {about: reasons[about[1]] for about in held if about[1] in reasons}
     anew = {about: line for about, line in (again or {}).items() if about in held.keys() - judged - left_out.keys()}
@@ -87,6 +89,7 @@ class _About(msgspec.Struct, frozen=True):
     exact: str | None = None
     tuner: str = META_SCHEDULE
     networks: tuple[str, ...] = ()
+    network: str = ""
 
 
 def _about(line: bytes) -> _About:
@@ -129,6 +132,12 @@ def _not_judged(data: bytes, judged: Container[_Judged], tuner: str | None = Non
     """The lines that were not judged anew: records of ``tuner``, or evidence, which names its own."""
     lines = ((line, _about(line)) for line in _lines(data))
     return b"".join(line for line, about in lines if (tuner or about.tuner, about.exact or "") not in judged)
+
+
+def _not_timed(data: bytes, networks: Set[str]) -> bytes:
+    """Evidence without the times of ``networks``, with whatever set of records."""
+    lines = ((line, _about(line).network) for line in _lines(data))
+    return b"".join(line for line, name in lines if not {name, name.partition(" (")[0]} & networks)
 
 
 def _check_files(contents: Contents, base: Manifest, files: Mapping[str, bytes], path: Path) -> None:

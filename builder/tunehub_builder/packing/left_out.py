@@ -15,12 +15,13 @@ import msgspec
 from tunehub.registries.key_scheme import META_SCHEDULE
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.packing.contents import Contents
-from tunehub_registry.evidence import RecordEvidence, encode_evidence, read_evidence
+from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, encode_evidence, read_evidence
 from tunehub_registry.manifest import Manifest
 from tunehub_registry.package import EVIDENCE, open_package
 
 BY_HAND = "left out by the publisher"
 _LEAST = 6  # hexadecimal digits that name a record
+_WAY = re.compile(r"(_fp16|_bf16|_int8|_open)+$")  # in which a network was tuned
 _KEY = re.compile(rf"[0-9a-f]{{{_LEAST},32}}")
 
 
@@ -62,10 +63,11 @@ def rejected_lines(data: bytes, reasons: Mapping[tuple[str, str], str]) -> bytes
     return b"".join(map(encode_evidence, found))
 
 
-def nothing_of_its_own(path: Path, base_license: str | None) -> Contents:
-    """Contents without a record, to be put on the package ``path``: for a version that only leaves records out.
+def nothing_of_its_own(path: Path, base_license: str | None, measured: Iterable[NetworkEvidence] = ()) -> Contents:
+    """Contents without a record, to be put on the package ``path``: for a version that only leaves records out, or says
+    what was ``measured`` of its networks, in whatever precision these were tuned.
 
-    Raises PackingError, PackageError and FormatError when it cannot be read.
+    Raises PackingError for another network, and as PackageError and FormatError when it cannot be read.
     """
     try:
         with open_package(path) as package:
@@ -78,7 +80,16 @@ def nothing_of_its_own(path: Path, base_license: str | None) -> Contents:
         networks=(),
         provenance=manifest.provenance,
         files={},
-        evidence=b"",
+        evidence=b"".join(map(encode_evidence, _of_its_networks(measured, manifest, path))),
         counts={"records": 0, "rejected": 0, "not_checked": 0},
         license=manifest.license or base_license,
     )
+
+
+def _of_its_networks(measured: Iterable[NetworkEvidence], base: Manifest, path: Path) -> list[NetworkEvidence]:
+    known = {_WAY.sub("", entry.name) for entry in base.networks}
+    found = list(measured)
+    strange = [item.network for item in found if _WAY.sub("", item.network.partition(" (")[0]) not in known]
+    if strange:
+        raise PackingError(f"{path}: has no records of {', '.join(strange)}; measure networks that it has records of")
+    return found

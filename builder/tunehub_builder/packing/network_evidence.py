@@ -28,6 +28,7 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True):
     default_ms: float
     tunehub_ms: float
     onnxruntime_ms: float
+    openvino_ms: float | None = None
     max_rel_diff: float
 
 
@@ -35,6 +36,7 @@ class _Comparisons(msgspec.Struct, frozen=True, kw_only=True):
     networks: tuple[_Row, ...]
     threads: int
     repeats: int
+    measured_with: str | None = None
 
 
 class _GpuTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,9 +107,11 @@ def _evidence(row: _Row, found: _Comparisons) -> NetworkEvidence:
         default_s=row.default_ms / 1e3,
         tuned_s=row.tunehub_ms / 1e3,
         onnxruntime_s=row.onnxruntime_ms / 1e3,
+        openvino_s=UNSET if row.openvino_ms is None else row.openvino_ms / 1e3,
         repeats=found.repeats,
         threads=found.threads,
         output_max_rel_diff=row.max_rel_diff,
+        conditions=found.measured_with or UNSET,
     )
 
 

@@ -40,7 +40,8 @@ def pack_directory(
 ) -> BuiltPackage:
     """Pack the admitted records of ``directory``, with the evidence on them and on the rejected ones.
 
-    ``measured`` are end-to-end times with these records, for networks that were tuned; others are left out. With
+    ``measured`` are end-to-end times with these records, for networks that were tuned; others are left out. They take
+    the place of those that ``base`` has of the same networks; without a ``directory`` all are of networks of it. With
     ``base``, a package of the same target, all that it holds goes into the new one too, unchanged, but for workloads
     that were judged anew; then none need be admitted. The machine's
     profile is that in the file ``profile``, else that of ``directory``, else that of ``base``. ``license`` is an SPDX
@@ -54,16 +55,13 @@ def pack_directory(
     LicenseError: not an SPDX expression.
     """
     other = None if base_license is None else canonical_license(base_license)
-    if directory is None and measured:
-        raise PackingError("--measured is about networks that a work directory tuned: give it, too (DIR)")
     if directory is not None:
         contents = _own(directory, measured, license)
-    elif base is not None and (without or again):
-        contents = nothing_of_its_own(base, other)
+    elif base is not None and (without or again or measured):
+        contents = nothing_of_its_own(base, other, measured)
     else:
-        raise PackingError(
-            "without a work directory, give a package (--with) and what to leave out of it (--without, --judged)"
-        )
+        reason = "what to leave out of it (--without, --judged), or times of its networks (--measured)"
+        raise PackingError(f"without a work directory, give a package (--with) and {reason}")
     if name is not None and name != contents.target.name:
         raise PackingError(f"the package of this target is called {contents.target.name}, not {name}")
     if base is not None:

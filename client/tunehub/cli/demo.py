@@ -19,9 +19,11 @@ _RELAY = "for TVM up to 0.19 run `python -m benchmarks legacy` in a checkout, or
 @click.command()
 @click.option("--network", "networks", multiple=True, metavar="NAME", help="Only this network; may be repeated.")
 @click.option("--repeats", type=click.IntRange(min=1), default=7, show_default=True, help="Timed runs of each network.")
+@click.option("--default-limit", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True,
+              metavar="SECONDS", help="What the one run of TVM's default may take.")  # fmt: skip
 @json_option
-def demo(networks: Sequence[str], repeats: int, as_json: bool) -> None:
-    """Compare TVM's default, tunehub and onnxruntime on real networks, side by side on this machine."""
+def demo(networks: Sequence[str], repeats: int, default_limit: float, as_json: bool) -> None:
+    """Compare TVM's default, tunehub, onnxruntime and, where it is installed, OpenVINO on real networks."""
     if is_relay(installed.version if (installed := find_tvm()) else None):
         raise click.ClickException(f"the demo compiles Relax models, this TVM compiles Relay: {_RELAY}")
     missing = next((name for name in _NEEDED if find_spec(name) is None), None)
@@ -35,7 +37,7 @@ def demo(networks: Sequence[str], repeats: int, as_json: bool) -> None:
         raise click.ClickException(f"the demo needs the module {error.name}: {_REMEDY}") from None
     require_relax()
     try:
-        code = run_demo(networks, as_json=as_json, repeats=repeats)
+        code = run_demo(networks, as_json=as_json, repeats=repeats, default_s=default_limit)
     except UnknownNetworkError as error:
         raise click.UsageError(str(error)) from None
     except (BuilderError, NetworkError) as error:

@@ -239,7 +239,7 @@ def _print_networks(description: dict[str, Any]) -> None:
         say(f"records of these networks, too, which were not timed as a whole: {', '.join(others)}")
 
 
-_ON_CPU = {"DEFAULT": "default_s", "TUNED": "tuned_s", "ONNXRUNTIME": "onnxruntime_s"}
+_ON_CPU = {"DEFAULT": "default_s", "TUNED": "tuned_s", "ONNXRUNTIME": "onnxruntime_s", "OPENVINO": "openvino_s"}
 _ON_GPU = {
     "DEFAULT": "default_s",
     "TUNED": "tuned_s",

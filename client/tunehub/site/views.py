@@ -31,6 +31,7 @@ SIGNED = "signed by the publisher to whom the name is delegated (TUF)"
 PEERS = {
     "tuned_graphs_s": "tunehub, CUDA graphs",
     "onnxruntime_s": "onnxruntime",
+    "openvino_s": "OpenVINO",
     "torch_s": "PyTorch",
     "torch_graphs_s": "PyTorch, CUDA graphs",
 }

@@ -454,12 +454,23 @@ def test_times_on_a_gpu_stand_beside_those_of_pytorch(directory: WorkDirectory, 
     assert line.conditions == "2026-11-21; TVM 0.27.0, PyTorch 2.11; as a user's file"
 
 
-def test_times_of_networks_without_a_work_directory_are_refused(two: Path, tmp_path: Path) -> None:
-    file = tmp_path / "gpu.json"
-    file.write_text(json.dumps({**GPU_RESULT, "networks": [GPU_ROW]}))
-    command = ["pack", "--version", "0.2.0", "--with", str(two), "--without", "0" * 32, "--measured", str(file)]
-    result = CliRunner().invoke(cli, command)
-    assert (result.exit_code, "--measured is about networks that a work directory tuned" in result.output) == (1, True)
+def test_times_of_a_packages_networks_are_its_next_version(directory: WorkDirectory, tmp_path: Path) -> None:
+    rows = [{"name": "tiny", "default_ms": 9.0, "tunehub_ms": 2.0, "onnxruntime_ms": 4.0, "openvino_ms": 3.0,
+             "max_rel_diff": 0.0}]  # fmt: skip
+    file, base = tmp_path / "demo.json", tmp_path / "base.tunepkg"
+    for number, version in enumerate(("0.1.0", "0.2.0")):
+        rows[0]["tunehub_ms"] = 2.0 - number
+        file.write_text(json.dumps({"networks": rows, "threads": 2, "repeats": 7, "measured_with": "today; TVM"}))
+        given = directory if number == 0 else None
+        measured = read_network_evidence(file)
+        base.write_bytes(pack_directory(given, version, measured=measured, base=base if number else None).data)
+    with open_package(base) as package, package.open("evidence.jsonl") as stream:
+        whole = [line for line in read_evidence(stream, "evidence.jsonl") if isinstance(line, NetworkEvidence)]
+    assert [(item.tuned_s, item.openvino_s, item.conditions) for item in whole] == [(0.001, 0.003, "today; TVM")]
+    rows[0]["name"] = "other"
+    file.write_text(json.dumps({"networks": rows, "threads": 2, "repeats": 7}))
+    result = CliRunner().invoke(cli, ["pack", "--version", "0.3.0", "--with", str(base), "--measured", str(file)])
+    assert (result.exit_code, "has no records of other" in result.output) == (1, True), result.output
 
 
 def test_times_on_a_gpu_without_repeats_are_no_evidence(tmp_path: Path) -> None:
