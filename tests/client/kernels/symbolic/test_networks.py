@@ -91,7 +91,7 @@ def test_an_encoder_with_an_open_batch_and_sequence(nets: Any, cpu: Any, make_hu
     batch, length = (tvm.tirx.Var(name, "int64") for name in "ns")
     opened = _compiled(_encoder(nets, batch, length), cpu, hub)
     assert set(hub.rungs()) == {"template"}
-    plain = tvm.compile(_encoder(nets, batch, length), UNOPTIMISED)
+    plain = tvm.compile(_encoder(nets, batch, length), tvm.target.Target(UNOPTIMISED))
     for n, s in ((1, 1), (1, 7), (3, 1), (2, 16), (1, 61), (5, 13)):
         rng = np.random.default_rng(n * s)
         data = rng.uniform(-1, 1, (n, s, HIDDEN)).astype("float32")

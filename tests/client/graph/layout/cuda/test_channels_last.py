@@ -51,7 +51,7 @@ def _network(dtype: str = "float16", channels: int = 64, size: int = 32) -> Any:
 
 def _outputs(mod: Any) -> Any:
     image = np.random.default_rng(1).standard_normal((2, 3, 16, 16)).astype("float16")
-    machine = relax.VirtualMachine(tvm.compile(mod, UNOPTIMISED), tvm.cpu())
+    machine = relax.VirtualMachine(tvm.compile(mod, tvm.target.Target(UNOPTIMISED)), tvm.cpu())
     return machine["main"](tvm.runtime.tensor(image)).numpy().astype("float32")
 
 
