@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 from msgspec import UNSET
 
 from tunehub.comparison.protocol import interquartile_range
+from tunehub.kernels.template_fit import published_rates
 from tunehub.options import Layout
 from tunehub.registries.key_scheme import META_SCHEDULE, TEMPLATE
 from tunehub.target.host import gpu_descriptor, host_descriptor
@@ -86,7 +87,8 @@ def attest_package(
     started = date_text(utc_now())
     subject, manifest, records, published = _read(path)
     target = find_relax_target(HOST if manifest.target.kind == "llvm" else manifest.target.kind)
-    found = _measurable(records, _networks(manifest.networks, request), target)
+    with published_rates(published):  # as a client here has the networks
+        found = _measurable(records, _networks(manifest.networks, request), target)
     if not found:
         reason = "has no record for a workload of these networks on this machine"
         raise BuilderError(f"{path}: {reason}; name networks that it was made of with --network or --model")

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -13,7 +15,7 @@ import msgspec
 from tunehub.exceptions import last_line
 from tunehub.options import read_options
 from tunehub.target.host import host_cpu, physical_cores
-from tunehub.target.machine_profile import MachineProfileError, read_profile
+from tunehub.target.machine_profile import MachineProfileError, PublishedProfile, read_profile
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.tuning.target import TuningTarget
 from tunehub_builder.tuning.work_directory import WorkDirectory
@@ -46,6 +48,18 @@ def keep_profile(directory: WorkDirectory, target: TuningTarget, workloads: int)
     if found is not None:
         directory.save_profile(found)
     return ()
+
+
+@contextmanager
+def kept_rates(directory: WorkDirectory) -> Iterator[None]:
+    """Inside, rules go by the profile of ``directory``, as clients of its package do: which workloads a network has
+    depends on it (docs/adr/0080-one-meaning-of-stale.md)."""
+    from tunehub.kernels.template_fit import published_rates  # not of TVM up to 0.19
+
+    profile = directory.profile()
+    published = None if profile is None else PublishedProfile(profile=profile, package=str(directory.path))
+    with published_rates(published):
+        yield
 
 
 def measured() -> MachineProfile:

@@ -21,11 +21,16 @@ from tunehub.records.stale_rows import known_stale
 from tunehub.registries.configured import configured_registries
 from tunehub.registries.embedded import EMBEDDED
 from tunehub.registries.failures import plain_age
+from tunehub.registries.ordered import Registries
 from tunehub.registries.plain import PlainRegistry
 from tunehub.registries.port import Registry
+from tunehub.registries.requirement import Requirement
+from tunehub.registries.resolution import nearest_text
 from tunehub.registries.root_file import read_root
 from tunehub.registries.signed import SignedRegistry
+from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.stores.port import Deadline
+from tunehub_registry.target import TargetDescriptor
 
 State = Literal["ok", "warning", "error"]
 _MARKS = {"ok": ("ok", "green"), "warning": ("!!", "yellow"), "error": ("no", "red")}
@@ -86,13 +91,15 @@ def doctor(registry: Sequence[str], as_json: bool) -> None:
 def examine(options: Options) -> list[Finding]:
     """All findings, in the order in which one would look."""
     findings = [Finding(name="python", state="ok", text=f"{platform.python_version()} ({sys.executable})")]
-    findings += _examine_tvm()
-    findings += [_examine_cache(options), *_examine_registries(options), *_examine_rows(options)]
+    about_tvm, machines = _examine_tvm()
+    findings += [*about_tvm, _examine_cache(options)]
+    findings += [*_examine_registries(options, machines), *_examine_rows(options)]
     findings += [_examine_onnxruntime()]
     return findings
 
 
-def _examine_tvm() -> list[Finding]:
+def _examine_tvm() -> tuple[list[Finding], list[dict[str, Any]]]:
+    """What there is to say of TVM and of this machine; and its CPU and its GPU, as far as they are known."""
     from tunehub.target.tvm_generation import check_pair, find_tvm
 
     installed = find_tvm()
@@ -100,7 +107,8 @@ def _examine_tvm() -> list[Finding]:
         generation = check_pair(installed)
     except UnsupportedTVMError as error:
         broken = Finding(name="tvm", state="error", text=error.reason, remedy=error.remedy)
-        return [broken, *_describe_cpu(_cpu_without_tvm(), "without TVM")]
+        cpu = _cpu_without_tvm()
+        return [broken, *_describe_cpu(cpu, "without TVM")], [cpu]
     version = installed.version if installed else ""
     ffi = installed.ffi if installed else None
     text = f"{version} (Relay)" if generation == "relay" else f"{version} with apache-tvm-ffi {ffi}"
@@ -108,8 +116,8 @@ def _examine_tvm() -> list[Finding]:
         probe = run_probe()
     except OSError as error:
         remedy = "run `python -c 'import tvm'` and mend what it says"
-        return [Finding(name="tvm", state="error", text=f"{text}: importing it fails: {error}", remedy=remedy)]
-    return [
+        return [Finding(name="tvm", state="error", text=f"{text}: importing it fails: {error}", remedy=remedy)], []
+    found = [
         Finding(name="tvm", state="ok", text=text),
         *_describe_cpu(probe["cpu"], "by LLVM", probe["mattr"]),
         _describe_profile(probe["profile"], probe["rules"]),
@@ -119,6 +127,7 @@ def _examine_tvm() -> list[Finding]:
         *([] if probe["gpu"] is None else [_describe_headers()]),
         _describe_threads(probe["threads"], probe["cpu"]["cores"]),
     ]
+    return found, [each for each in (probe["cpu"], probe["gpu"]) if each is not None]
 
 
 def run_probe() -> dict[str, Any]:
@@ -224,7 +233,8 @@ def _examine_cache(options: Options) -> Finding:
     return Finding(name="cache", state="ok", text=f"{options.cache} is writable")
 
 
-def _examine_registries(options: Options) -> list[Finding]:
+def _examine_registries(options: Options, machines: Sequence[dict[str, Any]]) -> list[Finding]:
+    """The registries, and what they have for these machines."""
     problems: list[HubError] = []
     warned: list[str] = []
     registries = configured_registries(
@@ -234,6 +244,7 @@ def _examine_registries(options: Options) -> list[Finding]:
         deadline=Deadline(options.budget),
     )
     findings = [_examine_registry(registry) for registry in registries.sources]
+    findings += [_describe_package(registries, machine) for machine in machines]
     unsigned = [Finding(name="registry", state="warning", text=text, remedy=_SIGN) for text in warned]
     return [*(_registry_error(problem) for problem in problems), *unsigned, *findings]
 
@@ -247,6 +258,25 @@ def _examine_registry(registry: Registry) -> Finding:
         return Finding(name="embedded registry", state="ok", text=names)
     shown = names if len(names) <= _MAX_NAMES else f"{names[:_MAX_NAMES]}…"
     return Finding(name=f"registry {registry.address}", state="ok", text=f"{_signatures(registry)}: {shown}")
+
+
+def _describe_package(registries: Registries, machine: dict[str, Any]) -> Finding:
+    """The nearest package for a machine, and what is known of its records there."""
+    kind, _, model = str(machine["name"]).partition("-")
+    features = tuple(machine.get("features", ()))
+    host = TargetDescriptor(kind=kind, model=model, arch=machine["arch"], features=features)
+    from tunehub.target.tvm_generation import find_tvm
+
+    installed = find_tvm()
+    try:
+        chosen = registries.resolve(host, Requirement(), installed.version if installed else None).chosen
+        attested = None if chosen is None else registries.attestations(chosen)
+    except (TunehubError, RegistryError, OSError) as error:
+        return Finding(name="package", state="warning", text=f"{host.name}: what serves it is not known: {error}")
+    if chosen is None:
+        return Finding(name="package", state="ok", text=f"{host.name}: none, rules alone choose")
+    known = nearest_text(chosen, host.name, attested) or "made for such machines"
+    return Finding(name="package", state="ok", text=f"{host.name}: {chosen.label}, {known}")
 
 
 def _signatures(registry: Registry) -> str:

@@ -11,7 +11,7 @@ from tunehub.target.host import HostCpu
 from tunehub.target.machine_profile import write_profile
 from tunehub_builder.exceptions import PackingError, WorkDirectoryError
 from tunehub_builder.tuning import profile as profiles
-from tunehub_builder.tuning.profile import keep_profile, profile_to_pack
+from tunehub_builder.tuning.profile import keep_profile, kept_rates, profile_to_pack
 from tunehub_builder.tuning.target import TuningTarget
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.machine_profile import PROFILE, MachineProfile, encode_profile
@@ -50,6 +50,17 @@ def test_the_users_own_profile_is_taken_along(directory: WorkDirectory, tmp_path
     write_profile(tmp_path / "cache", ZNVER4)
     assert keep_profile(directory, TARGET, 3) == ()
     assert directory.profile() == ZNVER4
+
+
+def test_networks_are_made_by_the_rates_that_their_package_will_have(directory: WorkDirectory) -> None:
+    tvm = pytest.importorskip("tvm")
+    pytest.importorskip("tvm.relax")
+    from tunehub.kernels.template_fit import machine_for
+
+    directory.save_profile(ZNVER4)
+    with kept_rates(directory):
+        assert str(directory.path) in str(machine_for(tvm.target.Target(TARGET.config)).profile)
+    assert machine_for(tvm.target.Target(TARGET.config)).profile is None
 
 
 def test_a_large_run_measures_once(directory: WorkDirectory, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from tunehub.cli.group import BUILDER_COMMANDS, COMMANDS, GROUPS
 from tunehub.cli.output import print_table
 from tunehub.options import read_options
 from tunehub.registries.embedded import EMBEDDED, license_text
+from tunehub.target.descriptors import descriptor_of
 from tunehub.tir.cuda import headers
 from tunehub_registry.evidence import NetworkEvidence, encode_evidence
 from tunehub_registry.index import encode_index, yank_version
@@ -250,6 +251,21 @@ def test_doctor_warns_about_threads(registry: RegistryFolder, monkeypatch: pytes
     assert found["cache"].state == "ok"
 
 
+def test_doctor_says_what_serves_this_machine_and_what_is_known_of_it_here(
+    registry: RegistryFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tvm")
+    registry.publish(descriptor_of("cuda-h200"))
+    h100 = PROBE | {"gpu": {"name": "cuda-h100", "arch": "sm_90"}}
+    monkeypatch.setattr(doctor_module, "run_probe", lambda: h100)
+    found = [item.text for item in examine(read_options(registry=registry.root)) if item.name == "package"]
+    assert found[0] == "llvm-znver5: none, rules alone choose"
+    said = "cuda-h100: cuda-h200 0.1.0, made for cuda-h200; its records on cuda-h100: not measured by "
+    assert found[1].startswith(said)
+    monkeypatch.setattr(doctor_module, "run_probe", lambda: PROBE)
+    assert findings(registry)["package"].text == "cuda-h200: cuda-h200 0.1.0, made for such machines"
+
+
 def test_doctor_says_whose_rates_hold_and_what_auto_is(
     registry: RegistryFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,7 +337,8 @@ def rows_of(mattr: Sequence[str], gpu: object) -> list[str]:
     """The doctor's lines for a machine whose CPU has or lacks ``mattr`` beside its model's features."""
     cpu, headers_of_cuda = ["cpu", "cpu features"] if mattr else ["cpu"], [] if gpu is None else ["CUDA headers"]
     own = [*cpu, "machine profile", "precision", "gpu", *headers_of_cuda, "threads"]
-    return ["python", "tvm", *own, "cache", "embedded registry", "onnxruntime"]
+    packages = ["package"] * (1 + (gpu is not None))
+    return ["python", "tvm", *own, "cache", "embedded registry", *packages, "onnxruntime"]
 
 
 @pytest.mark.slow

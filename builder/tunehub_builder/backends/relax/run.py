@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunehub.registries.key_scheme import META_SCHEDULE, TEMPLATE
 from tunehub_builder.exceptions import TuningError
-from tunehub_builder.tuning.profile import keep_profile
+from tunehub_builder.tuning.profile import keep_profile, kept_rates
 from tunehub_builder.tuning.recipe import TRIALS, Job, Recipe
 from tunehub_builder.tuning.run import Resources, Summary, begin, check_names, tune_recorded
 from tunehub_builder.tuning.target import TuningTarget
@@ -84,7 +84,11 @@ def tune_job(
 
         def tune(step: Callable[[Progress], None]) -> TrialTotals:
             tasks, notes = _extract(directory, networks, target, method)
-            notes += keep_profile(directory, target, len(tasks)) if resources.fleet is None else ()
+            if resources.fleet is None and directory.profile() is None:
+                said = keep_profile(directory, target, len(tasks))
+                if directory.profile() is not None:  # clients of the package have the workloads by it
+                    tasks, notes = _extract(directory, networks, target, method)
+                notes += said
             totals = _tune(directory, tasks, run, method, resources, step)
             return replace(totals, notes=(*notes, *totals.notes))
 
@@ -170,7 +174,8 @@ def _extract(
     notes: list[str] = []
     without: set[str] = set()
     for network in networks:
-        tasks, left_out = _tasks_of(network, target, method)
+        with kept_rates(directory):
+            tasks, left_out = _tasks_of(network, target, method)
         notes += left_out
         if method.tuner == TEMPLATE:
             tasks, others = _with_template(tasks, target)
