@@ -1,7 +1,11 @@
-"""A signed registry of 10,000 packages and a million records: what resolving costs; how fast many publish at once."""
+"""A signed registry of 10,000 packages and a million records: what resolving costs; how fast many publish at once.
+
+With --names 10000 a million packages: of these only the one that is asked for is a file, and nobody publishes at once.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -17,15 +21,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import click
 import msgspec
 
 from benchmarks.shared.published import RECORDS_FILE, published_records
+from benchmarks.shared.sparse_store import SparseStore
 from benchmarks.shared.table import Row
+from tunehub_registry.index import RecordSetSummary, Shard, ShardEntry, package_path
 from tunehub_registry.record import ScheduleRecord, encode_record
 from tunehub_registry.target import TargetDescriptor
 
+if TYPE_CHECKING:
+    from tunehub_registry.publishing.changes import NameState
+
+OPTIONS = (
+    click.Option(["--names"], type=click.IntRange(1), default=100, show_default=True, help="Names of each publisher."),
+)
+_BULK = 1000  # names of a publisher, with more of which packages are no files
 _FEATURES = ("avx", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512vnni", "f16c", "fma", "sse4.1", "sse4.2", "ssse3")
 
 
@@ -41,12 +55,19 @@ class RegistrySize:
     writers: Sequence[int] = (1, 4, 8)
     each: int = 12
 
+    @property
+    def bulk(self) -> bool:
+        """Whether packages are no files, but for the one that is asked for."""
+        return self.names > _BULK
 
-def run(size: RegistrySize | None = None) -> list[Row]:
-    """All rows. Making the registry takes minutes; it lies in the temporary folder, about 200 MB."""
-    size = size or RegistrySize()
+
+def run(size: RegistrySize | None = None, *, names: int = 100) -> list[Row]:
+    """All rows. Making the registry takes minutes; it lies in the temporary folder, about 200 MB, or with a million
+    packages 2 GB."""
+    size = size or RegistrySize(names=names)
     with tempfile.TemporaryDirectory() as folder:
-        return [*_resolution_rows(Path(folder) / "large", size), *_publishing_rows(Path(folder) / "writers", size)]
+        rows = _resolution_rows(Path(folder) / "large", size)
+        return rows if size.bulk else [*rows, *_publishing_rows(Path(folder) / "writers", size)]
 
 
 # -- resolution
@@ -69,7 +90,22 @@ def _resolution_rows(folder: Path, size: RegistrySize) -> list[Row]:
         rows += _rows("after_publish", [_after_publish(site, address, number) for number in range(size.runs)])
         cold = _resolve(site, address, cold=True, nearest=True)
         rows.append(Row(name="cold_nearest_requests", value=cold["requests"], unit="count", note="no exact name"))
-    return rows
+        rows.append(Row(name="cold_nearest_bytes", value=cold["bytes"], unit="bytes", note="no exact name"))
+    return [*rows, *_publish_rows(site, size.runs)]
+
+
+def _publish_rows(site: _Site, runs: int) -> Iterator[Row]:
+    """What one publish costs a new process: seconds, and what is asked of the store."""
+    spent: list[dict[str, float]] = []
+    for number in range(runs):
+        site.store.take()
+        began, cpu = time.perf_counter(), time.process_time()
+        site.publish_one(runs + number)
+        seconds = {"ms": 1e3 * (time.perf_counter() - began), "cpu_ms": 1e3 * (time.process_time() - cpu)}
+        spent.append({**seconds, **site.store.take()})
+    units = {"ms": "ms", "cpu_ms": "ms", "get": "count", "put": "count", "get_bytes": "bytes", "put_bytes": "bytes"}
+    for key, unit in units.items():
+        yield Row(name=f"publish_one_{key}", value=median(each[key] for each in spent), unit=unit, note="one package")
 
 
 def _rows(name: str, runs: list[dict[str, float]]) -> Iterator[Row]:
@@ -130,7 +166,8 @@ def _client(question: str) -> dict[str, float]:
     assert resolution.chosen is not None
     counted = _counters(address)
     began = time.perf_counter()
-    open_hub(target, strict=True, tvm_version="0.27.0", budget=60).close()
+    if resolution.chosen.name == target.name:  # others may be no files
+        open_hub(target, strict=True, tvm_version="0.27.0", budget=60).close()
     spent["open_ms"] = spent["ms"] + 1e3 * (time.perf_counter() - began)
     return {
         **spent,
@@ -220,7 +257,7 @@ class _Site:
         self.folder, self.cache, self.trust_folder = folder, folder / "cache", folder / "trust"
         self.store_folder = folder / "site"
         self.address = address or str(self.store_folder)
-        self.store = open_writable_store(self.address)
+        self.store = SparseStore(open_writable_store(self.address))
         for name in ("root", "targets", "online", "publisher"):
             create_key(folder / f"{name}.pem", None)
         self.signers = {
@@ -254,9 +291,33 @@ class _Site:
         from tunehub_registry.publishing.packages import publish, read_package
 
         template, size = _template(), self.size
+        if size.bulk:
+            self.store.keeps_packages = False
+            for publisher in range(size.publishers):
+                ledger = self.ledger()
+                ledger.commit(ledger.read([]), dict(self._states(publisher)))
+            self.store.keeps_packages = True
+            publish(self.ledger(), [read_package(_package(self.seldom, "1.0", template, size.records))])
+            return
         for publisher in range(size.publishers):
             made = (_package((publisher, name), "1.0", template, size.records) for name in range(size.names))
             publish(self.ledger(), [read_package(package) for package in made])
+
+    def _states(self, publisher: int) -> Iterator[tuple[str, NameState]]:
+        """What the registry says of all names of a publisher but the one that is asked for."""
+        from tunehub_registry.publishing.changes import NameState
+
+        summary = RecordSetSummary(tuner="meta_schedule", tvm=">=0.25,<0.28")
+        for number in range(self.size.names):
+            if (publisher, number) == self.seldom:
+                continue
+            target = _target(publisher, number)
+            sha256 = hashlib.sha256(target.name.encode()).hexdigest()
+            entry = ShardEntry(
+                version="1.0", file=package_path(target.name, "1.0", sha256), sha256=sha256, size=4000 + number,
+                record_sets=(summary,), published="2026-01-01T00:00:00Z", transaction=sha256[::-1][:32],
+            )  # fmt: skip
+            yield target.name, NameState(target=target, shard=Shard(name=target.name, versions=(entry,)))
 
     def publish_one(self, number: int) -> None:
         from tunehub_registry.publishing.packages import publish, read_package

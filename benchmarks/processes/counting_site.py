@@ -6,6 +6,7 @@ counted since the last time; only bodies count.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import sys
@@ -34,10 +35,15 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, b"")
             return
         data = file.read_bytes()
+        tag = f'"{hashlib.md5(data).hexdigest()}"'  # as S3 has it
+        if self.headers.get("If-None-Match") == tag:
+            self._count(0)
+            self._send(304, b"", ETag=tag)
+            return
         found = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         first = int(found[1]) if found else 0
         self._count(len(data) - first)
-        extra = {"Content-Range": f"bytes {first}-{len(data) - 1}/{len(data)}"} if found else {}
+        extra = {"ETag": tag, **({"Content-Range": f"bytes {first}-{len(data) - 1}/{len(data)}"} if found else {})}
         self._send(206 if found else 200, data[first:], **extra)
 
     def _count(self, size: int) -> None:

@@ -105,7 +105,10 @@ def pytorch() -> list[Row]:
 def registry() -> list[Row]:
     from benchmarks.registry import RegistrySize, run
 
-    return run(RegistrySize(publishers=2, names=2, records=2, runs=1, writers=(2,), each=1))
+    small = run(RegistrySize(publishers=2, names=2, records=2, runs=1, writers=(2,), each=1))
+    in_bins = {row.name: row.value for row in run(RegistrySize(publishers=1, names=1100, records=2, runs=1))}
+    assert (in_bins["cold_requests"], in_bins["warm_requests"], in_bins["warm_bytes"]) == (3, 2, 0)
+    return small
 
 
 @smoke

@@ -40,7 +40,7 @@ from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.trust import metadata as rules
 from tunehub_registry.trust.attached import attached_files
 from tunehub_registry.trust.bins import publishers_in_bins
-from tunehub_registry.trust.catalogue import encode_catalogue, with_samples
+from tunehub_registry.trust.catalogue import encode_catalogue
 from tunehub_registry.trust.exceptions import RoleError, UntrustedError
 from tunehub_registry.trust.layout import LOG_FIELD, MAX_TARGETS_BYTES, TIMESTAMP_PATH, versioned_path
 from tunehub_registry.trust.state import Clock, Excuse, SignedState, StateReader, utc_now
@@ -264,17 +264,21 @@ class SignedLedger:
             shards[self._role_of(token, name)][name] = self._upload(after)
         drafts: list[Draft[Targets]] = []
         listed = {name: after.target for name, after in changed.items()}
-        sampled: dict[str, TargetDescriptor] = {}
+        catalogue = dict(token.catalogue)
         for role, theirs in shards.items():
             writer = self._bins(token, role)
             if writer.names_stay_here(theirs):
                 drafts.append(self._draft(token, role, theirs))
                 continue
             files = rules.stating({name: (changed[name].target, data) for name, data in theirs.items()})
-            more, moved = writer.with_names(files)
-            drafts += more
-            sampled |= {**moved, **{name: listed.pop(name) for name in theirs}}
-        self._writer.commit(token, drafts, catalogue=self._catalogue(token, listed, sampled))
+            parted = writer.with_names(files)
+            drafts += parted.drafts
+            catalogue = {name: target for name, target in catalogue.items() if name not in parted.unlisted}
+            catalogue |= parted.listed
+            listed = {name: target for name, target in listed.items() if name not in theirs}
+        catalogue |= listed
+        same = catalogue == token.catalogue
+        self._writer.commit(token, drafts, catalogue=token.catalogue_text if same else encode_catalogue(catalogue))
 
     def aliases_of_others(self, target: TargetDescriptor) -> tuple[str, ...]:
         """The aliases of a package's target that clients leave out: names that its publisher could not publish."""
@@ -349,10 +353,3 @@ class SignedLedger:
         return BinWriter(
             reader=self._reader, state=state, publisher=role, grant=grant, signers=self._signers(state, role)
         )  # fmt: skip
-
-    def _catalogue(
-        self, state: SignedState, listed: Mapping[str, TargetDescriptor], sampled: Mapping[str, TargetDescriptor]
-    ) -> str:
-        """The catalogue with names that it lists, and those names in bins that stand for others."""
-        after = with_samples({**state.catalogue, **listed}, sampled)
-        return state.catalogue_text if after == state.catalogue else encode_catalogue(after)

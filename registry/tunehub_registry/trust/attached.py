@@ -99,9 +99,11 @@ class AttachedStore:
     ) -> Content | None:
         """As the port says."""
         known = self._files.get(path)
+        content: Content | None
         if known is not None and len(known) <= max_bytes:
-            return Content(data=known, etag="")
-        content = self._store.get(path, max_bytes=max_bytes, etag=etag, deadline=deadline)
+            content = Content(data=known, etag="")
+        else:
+            content = self._store.get(path, max_bytes=max_bytes, etag=etag, deadline=deadline)
         if content is not None and path.startswith(f"{METADATA}/"):
             self.learn(path, content.data)
         return content

@@ -2,7 +2,8 @@
 
 Up to `NAMES_PER_ROLE` names are in the publisher's own metadata. With more, that delegates each name by the first bits
 of its hash to one of its bins, by the same keys, so that a publish writes one bin and a reader gets one. A bin says of
-each name what it is for, since the catalogue has too many names to do so. Pure.
+each name what it is for; the catalogue lists the names alone that are not in bins. Those by which the nearest is chosen
+stay in the publisher's own metadata. Pure.
 """
 
 from __future__ import annotations
@@ -48,11 +49,13 @@ def bits_for(count: int, present: int = 0) -> int:
     return max(present, (-(-count // NAMES_PER_BIN) - 1).bit_length(), 1)
 
 
-def index_role(publisher: str, bits: int, grant: Grant, version: int, now: datetime) -> Targets:
-    """A publisher's metadata that delegates to bins."""
+def index_role(
+    publisher: str, bits: int, grant: Grant, targets: Mapping[str, TargetFile], version: int, now: datetime
+) -> Targets:
+    """A publisher's metadata that has these names itself, and delegates the others to bins."""
     roles = SuccinctRoles(list(grant.key_ids), grant.threshold, bits, f"{publisher}{_MARK}")
     delegations = Delegations({key.keyid: key for key in grant.keys}, succinct_roles=roles)
-    return Targets(version=version, expires=now + PUBLISHER_LIFETIME, targets={}, delegations=delegations)
+    return Targets(version=version, expires=now + PUBLISHER_LIFETIME, targets=dict(targets), delegations=delegations)
 
 
 def by_bin(roles: SuccinctRoles, targets: Mapping[str, TargetFile]) -> list[Bin]:
@@ -71,7 +74,7 @@ def bin_metadata(before: Targets | None, targets: Mapping[str, TargetFile], vers
 
 def merged(index: Targets, bins: Sequence[Targets]) -> Targets:
     """A publisher's metadata as if it had the names of its bins itself."""
-    targets = {name: file for each in bins for name, file in each.targets.items()}
+    targets = {name: file for each in (*bins, index) for name, file in each.targets.items()}
     return Targets(
         version=index.version,
         expires=index.expires,

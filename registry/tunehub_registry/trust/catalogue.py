@@ -20,8 +20,7 @@ from tunehub_registry.exceptions import FormatError
 from tunehub_registry.target import TargetDescriptor, TargetName
 
 MAX_CATALOGUE_BYTES = 64 << 20  # decompressed
-SAMPLES = 4
-MAX_LISTED = 20_000  # with more, no name that is in a bin is listed
+SAMPLES = 2  # one is asked for; behind it another may serve
 
 
 class _Listed(msgspec.Struct, gc=False):
@@ -55,24 +54,17 @@ def encode_catalogue(names: Mapping[str, TargetDescriptor]) -> str:
     return base64.b64encode(zlib.compress(_json.encode(dict(names)), 9)).decode("ascii")
 
 
-def with_samples(
-    listed: Mapping[str, TargetDescriptor], names: Mapping[str, TargetDescriptor]
-) -> dict[str, TargetDescriptor]:
-    """What is listed, with those of the `names` (in bins) that the nearest can be chosen by: of names that differ in
-    nothing which that looks at but the model, `SAMPLES`. What is listed stays, as far as its target does."""
-    kept = {name: target for name, target in listed.items() if names.get(name, target) == target}
-    counts = Counter(map(_alike, kept.values()))
-    # Of names that were all listed before, since they are new in bins, the first of each kind stay.
-    moved = [name for name in names if name in kept and name in listed]
-    for name in sorted(moved, reverse=True):
-        if counts[_alike(kept[name])] > SAMPLES:
-            counts[_alike(kept.pop(name))] -= 1
-    for name in sorted(names.keys() - kept.keys()):
+def samples(listed: Mapping[str, TargetDescriptor], names: Mapping[str, TargetDescriptor]) -> frozenset[str]:
+    """Those of the `names` that are to be listed, too, so that the nearest can be chosen: of names that differ in
+    nothing which that looks at but the model, `SAMPLES`."""
+    counts = Counter(_alike(target) for name, target in listed.items() if name not in names)
+    found: set[str] = set()
+    for name in sorted(names):
         like = _alike(names[name])
-        if counts[like] < SAMPLES and len(kept) < MAX_LISTED:
-            kept[name] = names[name]
+        if counts[like] < SAMPLES:
             counts[like] += 1
-    return kept
+            found.add(name)
+    return frozenset(found)
 
 
 def _alike(target: TargetDescriptor) -> TargetDescriptor:

@@ -174,15 +174,15 @@ class StateReader:
         """What of a publisher's metadata has a name, or would have it. Raises as above."""
         head = self.head(state, publisher)
         bins = bins_of(head)
-        if head is None or bins is None:
+        if head is None or bins is None or name in head.targets:
             return head
         return self.bin(state, head, bins.get_role_for_target(name))
 
     def target(self, state: SignedState, publisher: str, name: str) -> TargetDescriptor | None:
         """What the newest version of a name is for: by the catalogue, or by its bin, signed. Raises as above."""
-        if bins_of(self.head(state, publisher)) is None:
+        head, part = self.head(state, publisher), self.part(state, publisher, name)
+        if part is head:
             return state.catalogue.get(name)
-        part = self.part(state, publisher, name)
         file = None if part is None else part.targets.get(name)
         return None if file is None else rules.stated_target(file)
 

@@ -47,7 +47,10 @@ class Scheduler:
 @pytest.fixture
 def scheduler(start: Start, tmp_path: Path) -> Scheduler:
     """One without workers."""
-    file = tmp_path / "scheduler.json"
+    return start_scheduler(start, tmp_path / "scheduler.json")
+
+
+def start_scheduler(start: Start, file: Path) -> Scheduler:
     given = ["--host", "127.0.0.1", "--port", 0, "--no-dashboard", "--scheduler-file", file]
     process = start("distributed.cli.dask_scheduler", *given)
 
@@ -127,6 +130,30 @@ def test_without_its_scheduler_a_run_ends_and_can_go_on(
     assert "run the same again" in messages
     assert "Traceback" not in messages
     assert [trial for trial in trials(work) if "error" in trial] == []
+
+
+@pytest.mark.sweep
+def test_what_a_lost_scheduler_and_its_workers_had_is_done_by_others(
+    command: Command, start: Start, scheduler: Scheduler, blocked_model: Path, target: dict[str, Any], tmp_path: Path
+) -> None:
+    device, gpu = f"llvm-{target['mcpu']}=1", "cuda-h200=1"  # a worker with a GPU builds for the CPUs
+    work, options = tmp_path / "work", [*OPTIONS, "--model", blocked_model, "--work", tmp_path / "work"]
+    workers = [start_worker(start, scheduler.address, resources) for resources in (device, device, gpu, gpu)]
+    tune = command("tune", *options, "--engine", f"dask://{scheduler.address}")
+    process = subprocess.Popen(tune, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until(lambda: trials(work) or process.poll() is not None, "the first trial")
+    for lost in (workers[0], workers[2], scheduler.process):
+        kill(lost)
+    _, messages = process.communicate(timeout=120)
+    assert process.returncode == 1, messages
+    measured = len(trials(work))
+    other = start_scheduler(start, tmp_path / "other.json")
+    for resources in (device, gpu):
+        start_worker(start, other.address, resources)
+    again = command("tune", *options, "--engine", f"dask://{other.address}")
+    summary, _ = tune_until(again, work, measured, lambda: None)
+    require_planned(work, summary)
+    assert summary["measured_now"] == summary["trials"] - measured > 0
 
 
 def call(*arguments: object) -> tuple[int, str]:
