@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 OPTIONS = (
     click.Option(["--names"], type=click.IntRange(1), default=100, show_default=True, help="Names of each publisher."),
 )
+_LATENCY_S = 0.03  # of a request to a store of another place
 _BULK = 1000  # names of a publisher, with more of which packages are no files
 _FEATURES = ("avx", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512vnni", "f16c", "fma", "sse4.1", "sse4.2", "ssse3")
 
@@ -106,6 +107,12 @@ def _publish_rows(site: _Site, runs: int) -> Iterator[Row]:
     units = {"ms": "ms", "cpu_ms": "ms", "get": "count", "put": "count", "get_bytes": "bytes", "put_bytes": "bytes"}
     for key, unit in units.items():
         yield Row(name=f"publish_one_{key}", value=median(each[key] for each in spent), unit=unit, note="one package")
+    site.store.latency_s, ledger = _LATENCY_S, site.ledger()
+    began = time.perf_counter()
+    for number in range(runs):
+        site.publish_one(2 * runs + number, ledger)
+    rate = runs / (time.perf_counter() - began)
+    yield Row(name="publishes_per_s_far", value=rate, unit="per s", note=f"each request {1e3 * _LATENCY_S:.0f} ms")
 
 
 def _rows(name: str, runs: list[dict[str, float]]) -> Iterator[Row]:
@@ -319,10 +326,12 @@ class _Site:
             )  # fmt: skip
             yield target.name, NameState(target=target, shard=Shard(name=target.name, versions=(entry,)))
 
-    def publish_one(self, number: int) -> None:
+    def publish_one(self, number: int, ledger: Any = None) -> None:
         from tunehub_registry.publishing.packages import publish, read_package
 
-        publish(self.ledger(), [read_package(_package((0, 0), f"2.{number}", _template(), self.size.records))])
+        publish(
+            ledger or self.ledger(), [read_package(_package((0, 0), f"2.{number}", _template(), self.size.records))]
+        )
 
     def writer_plan(self, number: int) -> str:
         """What a writer's process is told: as many packages as it publishes, under names of its own publisher."""

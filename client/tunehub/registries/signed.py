@@ -82,7 +82,7 @@ class SignedRegistry(StorePackages):
     def find(self, name: str) -> TargetDescriptor | None:
         """As the port says. A name that is in a bin costs that bin, if it is not here yet."""
         target = self.names().get(name)
-        if target is not None or not self._is_in_bin(name):
+        if target is not None or self._bins_of(name) is None:
             return target
         state = self._verified()
         ref = state.shards.get(name)
@@ -107,13 +107,15 @@ class SignedRegistry(StorePackages):
             self._remember(name, ref)
         return ref
 
-    def _is_in_bin(self, name: str) -> bool:
-        state = self._verified()
-        return bool(state.in_bins) and publisher_of(name, state.delegated or ()) in state.in_bins
+    def _bins_of(self, name: str) -> str | None:
+        """The publisher of a name, where it has bins."""
+        state = self._state
+        publisher = publisher_of(name, state.delegated or ()) if state is not None and state.in_bins else None
+        return publisher if state is not None and publisher in state.in_bins else None
 
     def _costing(self, name: str, error: TrustError) -> RegistryUnreadableError:
         """What is wrong costs a name in a bin alone, and otherwise the registry."""
-        if self._is_in_bin(name):
+        if self._bins_of(name) is not None:
             return RegistryUnreadableError(self.address, f"{name} is not used: {error.reason}", remedy=error.remedy)
         self._failure = error
         return error
@@ -295,10 +297,10 @@ class SignedRegistry(StorePackages):
             self._state = self._refresh(float("inf"))
         assert self._metadata is not None
         try:
-            return self._metadata.target(name)
+            return self._metadata.target(name, self._bins_of(name))
         except OSError:  # the cache has become full or read-only since the refresh
             self._state = self._refresh_aside()
-            return self._metadata.target(name)
+            return self._metadata.target(name, self._bins_of(name))
 
     def _get_shard(self, path: str, ref: ShardRef) -> bytes:
         try:

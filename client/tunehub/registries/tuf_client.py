@@ -25,9 +25,11 @@ from tunehub.exceptions import RegistryUnreadableError, TrustError
 from tunehub.registries.delegated import Delegated
 from tunehub.registries.failures import store_failure, trust_remedy
 from tunehub.registries.registry_cache import ShardRef
+from tunehub_registry.exceptions import FormatError
 from tunehub_registry.stores.port import AccessDeniedError, Content, FileMissingError, StoreError, TooLargeError
+from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.trust.attached import AttachedStore
-from tunehub_registry.trust.bins import publishers_in_bins
+from tunehub_registry.trust.bins import bins_of, names_in, publishers_in_bins
 from tunehub_registry.trust.layout import (
     CATALOGUE_FIELD,
     MAX_ROOT_BYTES,
@@ -37,7 +39,6 @@ from tunehub_registry.trust.layout import (
     METADATA,
     TIMESTAMP_PATH,
 )
-from tunehub_registry.trust.metadata import stated_target
 
 REMEDY_FORGED = "nothing of it is used; if this lasts, tell the registry's operator"
 _SMALL_BYTES = 16_384  # a timestamp without anything that rides in it is smaller
@@ -82,17 +83,29 @@ class VerifiedMetadata:
         self.in_bins = publishers_in_bins(name.removesuffix(".json") for name in signed["meta"])
         self.etag = fetcher.etag
 
-    def target(self, name: str) -> ShardRef | None:
-        """What the publisher to whom the name is delegated has signed; None when there is nothing. Raises as above."""
+    def target(self, name: str, in_bins_of: str | None = None) -> ShardRef | None:
+        """What the publisher to whom the name is delegated has signed; None when there is nothing. `in_bins_of`: that
+        publisher, where it has bins, which say what the name is for. Raises as above."""
         with _explained(self._address):
             found = self._updater.get_targetinfo(name)
         if found is None or "sha256" not in found.hashes:
             return None
+        machine = None if in_bins_of is None else self._machine_of(name, in_bins_of)
+        return ShardRef(sha256=found.hashes["sha256"], length=found.length, snapshot=self.snapshot, target=machine)
+
+    def _machine_of(self, name: str, publisher: str) -> TargetDescriptor | None:
+        """What a name in a bin is for, as that says, which python-tuf has verified and kept."""
+        head = self._kept(publisher)
+        bins = bins_of(head)
+        if bins is None or name in head.targets:  # then the catalogue lists it
+            return None
         try:
-            target = stated_target(found)
-        except msgspec.ValidationError:
-            target = None
-        return ShardRef(sha256=found.hashes["sha256"], length=found.length, snapshot=self.snapshot, target=target)
+            return names_in(self._kept(bins.get_role_for_target(name))).machines.get(name)
+        except FormatError:
+            return None
+
+    def _kept(self, role: str) -> Targets:
+        return Metadata[Targets].from_bytes((self._folder / f"{role}.json").read_bytes()).signed
 
     def delegated(self) -> tuple[Delegated, ...]:
         """The publishers with the patterns of their names, in the order of the delegations. Raises as `delegations`."""
@@ -102,7 +115,7 @@ class VerifiedMetadata:
 
     def delegations(self) -> Targets:
         """The top-level targets: who may publish which names. Raises OSError when python-tuf's files are gone."""
-        return Metadata[Targets].from_bytes((self._folder / "targets.json").read_bytes()).signed
+        return self._kept("targets")
 
 
 class _StoreFetcher(FetcherInterface):

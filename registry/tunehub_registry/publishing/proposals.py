@@ -183,7 +183,7 @@ def _target_of(delegator: Targets, role: str, after: Targets, name: str) -> Targ
     """What a changed name is for. Raises ValueError for another's name, or without a target of that name."""
     if rules.publisher_for(delegator, name) != role:
         raise ValueError(f"{name} is not delegated to {role}")
-    target = rules.stated_target(after.targets[name])
+    target = rules.proposed_target(after.targets[name])
     if target is None or target.name != name:
         raise ValueError(f"it does not say what {name} is for")
     return target

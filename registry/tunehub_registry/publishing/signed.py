@@ -39,7 +39,7 @@ from tunehub_registry.stores.port import (
 from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.trust import metadata as rules
 from tunehub_registry.trust.attached import attached_files
-from tunehub_registry.trust.bins import publishers_in_bins
+from tunehub_registry.trust.bins import Names, publishers_in_bins
 from tunehub_registry.trust.catalogue import encode_catalogue
 from tunehub_registry.trust.exceptions import RoleError, UntrustedError
 from tunehub_registry.trust.layout import LOG_FIELD, MAX_TARGETS_BYTES, TIMESTAMP_PATH, versioned_path
@@ -270,12 +270,11 @@ class SignedLedger:
             if writer.names_stay_here(theirs):
                 drafts.append(self._draft(token, role, theirs))
                 continue
-            files = rules.stating({name: (changed[name].target, data) for name, data in theirs.items()})
-            parted = writer.with_names(files)
+            files = {name: rules.target_of(name, data) for name, data in theirs.items()}
+            parted = writer.with_names(Names(files=files, machines={name: listed.pop(name) for name in theirs}))
             drafts += parted.drafts
             catalogue = {name: target for name, target in catalogue.items() if name not in parted.unlisted}
             catalogue |= parted.listed
-            listed = {name: target for name, target in listed.items() if name not in theirs}
         catalogue |= listed
         same = catalogue == token.catalogue
         self._writer.commit(token, drafts, catalogue=token.catalogue_text if same else encode_catalogue(catalogue))

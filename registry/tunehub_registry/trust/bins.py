@@ -2,33 +2,45 @@
 
 Up to `NAMES_PER_ROLE` names are in the publisher's own metadata. With more, that delegates each name by the first bits
 of its hash to one of its bins, by the same keys, so that a publish writes one bin and a reader gets one. A bin says of
-each name what it is for; the catalogue lists the names alone that are not in bins. Those by which the nearest is chosen
-stay in the publisher's own metadata. Pure.
+its names what they are for, in a catalogue of its own; the registry's lists the names alone that are not in bins. Those
+by which the nearest is chosen stay in the publisher's own metadata. Pure.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from tuf.api.metadata import Delegations, SuccinctRoles, TargetFile, Targets
 
+from tunehub_registry.target import TargetDescriptor
+from tunehub_registry.trust.catalogue import decode_catalogue, encode_catalogue
+from tunehub_registry.trust.layout import CATALOGUE_FIELD
 from tunehub_registry.trust.metadata import PUBLISHER_LIFETIME, Grant
 
 NAMES_PER_ROLE = 1024
-NAMES_PER_BIN = 512
 BIN_LIFETIME = 2 * PUBLISHER_LIFETIME  # what leads to the bins ends before them, and is renewed with them
 _MARK = ".bin"  # no publisher's name has a dot
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bin:
-    """A bin with what changes in it: the targets of its names."""
+class Names:
+    """Names with their shards, as TUF has its targets, and with the machines that they are for."""
 
-    role: str
-    targets: Mapping[str, TargetFile]
+    files: Mapping[str, TargetFile] = field(default_factory=dict)
+    machines: Mapping[str, TargetDescriptor] = field(default_factory=dict)
+
+    def __or__(self, other: Names) -> Names:
+        return Names(files={**self.files, **other.files}, machines={**self.machines, **other.machines})
+
+    def of(self, names: Container[str]) -> Names:
+        """Those of them that are among these."""
+        return Names(
+            files={name: file for name, file in self.files.items() if name in names},
+            machines={name: machine for name, machine in self.machines.items() if name in names},
+        )
 
 
 def bins_of(targets: Targets | None) -> SuccinctRoles | None:
@@ -46,7 +58,7 @@ def bits_for(count: int, present: int = 0) -> int:
     """Of how many bits the numbers of bins for so many names are: never fewer than at present. 0 for no bins."""
     if count <= NAMES_PER_ROLE and not present:
         return 0
-    return max(present, (-(-count // NAMES_PER_BIN) - 1).bit_length(), 1)
+    return max(present, (-(-count // NAMES_PER_ROLE) - 1).bit_length(), 1)
 
 
 def index_role(
@@ -58,18 +70,28 @@ def index_role(
     return Targets(version=version, expires=now + PUBLISHER_LIFETIME, targets=dict(targets), delegations=delegations)
 
 
-def by_bin(roles: SuccinctRoles, targets: Mapping[str, TargetFile]) -> list[Bin]:
-    """The names by their bins, in the order of these."""
-    found: dict[str, dict[str, TargetFile]] = defaultdict(dict)
-    for name, file in targets.items():
-        found[roles.get_role_for_target(name)][name] = file
-    return [Bin(role=role, targets=found[role]) for role in sorted(found)]
+def by_bin(roles: SuccinctRoles, names: Names) -> dict[str, Names]:
+    """The names by the roles of their bins, in the order of these."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for name in names.files:
+        found[roles.get_role_for_target(name)].add(name)
+    return {role: names.of(found[role]) for role in sorted(found)}
 
 
-def bin_metadata(before: Targets | None, targets: Mapping[str, TargetFile], version: int, now: datetime) -> Targets:
-    """The next metadata of a bin, with these names besides those that it has."""
-    old = {} if before is None else before.targets
-    return Targets(version=version, expires=now + BIN_LIFETIME, targets={**old, **targets})
+def names_in(part: Targets | None) -> Names:
+    """What a bin has. Raises FormatError where what it says of machines cannot be read."""
+    if part is None:
+        return Names()
+    machines = decode_catalogue(part.unrecognized_fields.get(CATALOGUE_FIELD), "a bin", [])
+    return Names(files=part.targets, machines=machines)
+
+
+def bin_metadata(names: Names, version: int, now: datetime) -> Targets:
+    """The metadata of a bin with these names."""
+    fields = {CATALOGUE_FIELD: encode_catalogue(names.machines)}
+    return Targets(
+        version=version, expires=now + BIN_LIFETIME, targets=dict(names.files), unrecognized_fields=fields
+    )  # fmt: skip
 
 
 def merged(index: Targets, bins: Sequence[Targets]) -> Targets:

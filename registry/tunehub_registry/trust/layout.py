@@ -14,10 +14,10 @@ MAX_ROOT_BYTES = 512_000
 MAX_TIMESTAMP_BYTES = 2_000_000  # with what rides in that of a large registry: see `attached`
 MAX_SNAPSHOT_BYTES = 8_000_000
 MAX_TARGETS_BYTES = 8_000_000
-CATALOGUE_FIELD = "x-tunehub-catalogue"  # in the snapshot's signed part: see `catalogue`
+CATALOGUE_FIELD = "x-tunehub-catalogue"  # in the signed part of the snapshot, and of bins: see `catalogue`
 MAX_TIMESTAMP_DAYS = 30  # a client takes one as ended so long after it first saw it, whatever it says of itself
 # In a publisher's signed part: made without the online key, and waits for the signing job. Of each name that was
-# published so, the target is in the field `custom`, since the job reads no packages; of names in bins, always.
+# published so, the target is in the field `custom`, since the job reads no packages.
 PROPOSED_FIELD = "x-tunehub-proposed"
 PROPOSED_TARGET = "tunehub-target"
 REVIEWED_FIELD = "x-tunehub-reviewed"  # in a delegation: its publisher publishes what a review has verified

@@ -212,18 +212,11 @@ def proposed(
     targets: Targets | None, shards: Mapping[str, tuple[TargetDescriptor, bytes]], version: int, now: datetime
 ) -> Targets:
     """The same, for the signing job: it says of itself that it waits, and what each name is for."""
-    return as_proposal(_with_files(targets, stating(shards), version, now))
-
-
-def stating(shards: Mapping[str, tuple[TargetDescriptor, bytes]]) -> dict[str, TargetFile]:
-    """What a publisher's metadata says of shards, and of what each name is for."""
-    return {name: with_target(target_of(name, data), target) for name, (target, data) in shards.items()}
-
-
-def with_target(file: TargetFile, target: TargetDescriptor) -> TargetFile:
-    """What a publisher's metadata says of a shard, and of what its name is for."""
-    custom = {"custom": {PROPOSED_TARGET: msgspec.to_builtins(target)}}
-    return TargetFile(file.length, file.hashes, file.path, unrecognized_fields=custom)
+    new: dict[str, TargetFile] = {}
+    for name, (target, data) in shards.items():
+        new[name] = target_of(name, data)
+        new[name].unrecognized_fields["custom"] = {PROPOSED_TARGET: msgspec.to_builtins(target)}
+    return as_proposal(_with_files(targets, new, version, now))
 
 
 def as_proposal(targets: Targets) -> Targets:
@@ -243,7 +236,7 @@ def is_proposed(targets: Targets) -> bool:
     return targets.unrecognized_fields.get(PROPOSED_FIELD) is True
 
 
-def stated_target(file: TargetFile) -> TargetDescriptor | None:
+def proposed_target(file: TargetFile) -> TargetDescriptor | None:
     """What a name is for, as its publisher has signed it; None where that is not said. Raises ValidationError."""
     found = (file.custom or {}).get(PROPOSED_TARGET)
     return None if found is None else msgspec.convert(found, TargetDescriptor)

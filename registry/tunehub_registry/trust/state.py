@@ -22,7 +22,7 @@ from tunehub_registry.stores.port import AccessDeniedError, Content, FileMissing
 from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.trust import metadata as rules
 from tunehub_registry.trust.attached import AttachedStore
-from tunehub_registry.trust.bins import bins_of, merged
+from tunehub_registry.trust.bins import bins_of, merged, names_in
 from tunehub_registry.trust.catalogue import decode_catalogue
 from tunehub_registry.trust.exceptions import ExpiredError, UntrustedError
 from tunehub_registry.trust.layout import (
@@ -183,8 +183,7 @@ class StateReader:
         head, part = self.head(state, publisher), self.part(state, publisher, name)
         if part is head:
             return state.catalogue.get(name)
-        file = None if part is None else part.targets.get(name)
-        return None if file is None else rules.stated_target(file)
+        return names_in(part).machines.get(name)
 
     def _described(self, snapshot: Snapshot, role: str, delegator: Targets) -> Targets | None:
         meta = snapshot.meta.get(f"{role}.json")

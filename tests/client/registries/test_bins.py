@@ -38,10 +38,8 @@ MANY = 24  # names, in bins of at most 2 * 4
 
 @pytest.fixture(autouse=True)
 def small_bins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bins, "NAMES_PER_ROLE", 8)
-    monkeypatch.setattr(bins, "NAMES_PER_BIN", 4)
-    monkeypatch.setattr("tunehub_registry.publishing.bins.NAMES_PER_BIN", 4)
-    monkeypatch.setattr("tunehub_registry.publishing.bins.NAMES_PER_ROLE", 8)
+    monkeypatch.setattr(bins, "NAMES_PER_ROLE", 4)
+    monkeypatch.setattr("tunehub_registry.publishing.bins.NAMES_PER_ROLE", 4)
 
 
 def publish_names(signed: Signed, first: int, end: int, version: str = "0.1.0") -> None:
@@ -84,12 +82,12 @@ def bin_path(signed: Signed, model: str) -> str:
 
 def test_a_publisher_of_few_names_has_no_bins_and_nothing_rides() -> None:
     signed = Signed(MemoryStore()).init()
-    publish_names(signed, 0, 8)
+    publish_names(signed, 0, 4)
     assert not [path for path in signed.store.files if ".bin-" in path]
     assert ATTACHED_FIELD.encode() not in b"".join(
         data for path, data in signed.store.files.items() if "metadata" in path
     )
-    publish_names(signed, 8, 9)
+    publish_names(signed, 4, 5)
     assert [path for path in signed.store.files if ".bin-" in path]
 
 
