@@ -231,7 +231,8 @@ def _print_networks(description: dict[str, Any]) -> None:
     # Evidence may say which of the package's sets was used: "resnet-18 (graph)".
     measured = {label: label.partition(" (")[0] for label in times}
     columns = _ON_GPU if manifest["target"]["kind"] == "cuda" else _ON_CPU
-    rows = [(label, types.get(name, ""), *_times(times[label], columns)) for label, name in sorted(measured.items())]
+    usual = "float32" if columns is _ON_CPU else ""
+    rows = [(label, types.get(name, usual), *_times(times[label], columns)) for label, name in sorted(measured.items())]
     others = [plain(name) for name in types if name not in measured.values()]
     if rows or not others:
         print_table(("NETWORK", "TYPE", *(f"{title} ms" for title in columns)), rows, empty="networks: none")

@@ -25,7 +25,7 @@ _LEGEND_COLUMNS = 2
 _LOGARITHMIC = 20.0  # times as slow: beyond, other bars would be too short to compare
 # matplotlib writes colours as six hex digits: each of these stands for one of the page's.
 _TEXT, _GRID = "#010101", "#010102"
-_SERIES = ("#010103", "#010104", "#010105", "#010106", "#010107", "#010108")
+_SERIES = ("#010103", "#010104", "#010105", "#010106", "#010107", "#010108", "#010109")
 _STYLE = {_TEXT: "currentColor", _GRID: "var(--chart-grid)"} | {
     colour: f"var(--chart-{number})" for number, colour in enumerate(_SERIES)
 }
@@ -53,7 +53,7 @@ class Line:
 
 
 def bars(groups: Sequence[Group], series: Sequence[str], *, title: str) -> str:
-    """Groups of horizontal bars, or of dots on a logarithmic axis, one a series (six at most), as an `<svg>` element
+    """Groups of horizontal bars, or of dots on a logarithmic axis, one a series (seven at most), as an `<svg>` element
     that is described by `title`.
 
     The same times give the same bytes, and are drawn once.

@@ -62,7 +62,8 @@ def machine_views(targets: Sequence[TargetRow]) -> tuple[MachineView, ...]:
 
 
 def _view(row: TargetRow) -> MachineView:
-    timed = [item for entry in row.entries for item in entry.times]
+    times = [*(entry.times for entry in row.entries), *(package.times for package in row.packages)]
+    timed = [item for found in times for item in found]
     names = tuple(dict.fromkeys(p.name for item in timed for p in item.peers if p.name not in _OWN))
     package = row.packages[0]
     target = row.target

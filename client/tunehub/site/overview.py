@@ -27,7 +27,8 @@ _VARIANT = re.compile(r"_(?:bf16|int8|fp16|half(?P<batch>\d+))$")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackageRow:
-    """A name in the list of packages. `matrix` is by release of `RELEASES`, None where nobody replayed it."""
+    """A name in the list of packages. `matrix` is by release of `RELEASES`, None where nobody replayed it; `times` of
+    networks that the package was measured with and not tuned for."""
 
     name: str
     path: str
@@ -43,6 +44,7 @@ class PackageRow:
     yanked: bool
     successor: str
     matrix: tuple[ReplayCounts | None, ...]
+    times: tuple[EndToEndTimes, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -319,6 +321,7 @@ def _row(view: PackageView) -> PackageRow:
         yanked=view.current.yanked is not None,
         successor=view.current.successor,
         matrix=_matrix(view.replays),
+        times=tuple(item for item in contents.networks if not item.path) if contents else (),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -241,8 +242,11 @@ def test_a_machine_has_its_times_beside_other_runtimes() -> None:
     package = PackageRow(
         name="cuda-h200", path="p", target=target, target_path="t", registry="embedded", version="1", published="",
         releases=(), size=1, networks=1, gain=None, yanked=False, successor="", matrix=(),
+        times=(replace(times, network="untuned", path=""),),
     )  # fmt: skip
     (view,) = machine_views([TargetRow(path="t", target=target, packages=(package,), entries=(entry,))])
     assert "nvidia h200" in view.words and view.lock == "tunehub lock 'cuda-h200==1'"
-    assert [(each.name, each.share, each.networks) for each in view.beside] == [("PyTorch", 0.25, 1)]
-    assert [(each.seconds, each.others) for each in view.rows] == [(0.5, (2.0,))]
+    assert [(each.name, each.share, each.networks) for each in view.beside] == [("PyTorch", 0.25, 2)]
+    assert [(each.path, each.seconds, each.others) for each in view.rows] == [
+        ("network/net", 0.5, (2.0,)), ("", 0.5, (2.0,))
+    ]  # fmt: skip
