@@ -122,19 +122,27 @@ class TensorViews:
         return value.args[0], [*at[:axis], tirx.const(int(number), INDEX), *at[axis:]]
 
     def _reshaped(self, shape: Sequence[Index], own: Sequence[Index], at: list[PrimExpr]) -> list[PrimExpr]:
-        """A place in the shape ``own``, in the shape ``shape``: axes in front that are equal stay."""
-        front = 0
-        while front < min(len(shape), len(own)) and same_extent(shape[front], own[front]):
-            front += 1
+        """A place in the shape ``own``, in the shape ``shape``: axes in front that are equal stay, and with open ones
+        among those behind these, too."""
+        front = _equal(shape, own)
+        is_open = any(integer(extent) is None for extent in own[front:])
+        back = _equal(shape[front:][::-1], own[front:][::-1]) if is_open else 0
+        shape, own, ends = shape[: len(shape) - back], own[: len(own) - back], at[len(at) - back :]
         flat: Any = tirx.const(0, INDEX)
-        for extent, index in zip(own[front:], at[front:], strict=True):
+        for extent, index in zip(own[front:], at[front : len(own)], strict=True):
             flat = flat * wide(extent) + index
         found: list[Any] = []
         for n, extent in enumerate(shape[front:][::-1]):
             outermost = n + 1 == len(shape) - front
             found.append(self.analyzer.simplify(flat if outermost else tirx.floormod(flat, wide(extent))))
             flat = tirx.floordiv(flat, wide(extent))
-        return [*at[:front], *found[::-1]]
+        return [*at[:front], *found[::-1], *ends]
+
+
+def _equal(first: Sequence[Index], second: Sequence[Index]) -> int:
+    """How many extents from the first on are equal."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((at for at, pair in pairs if not same_extent(*pair)), min(len(first), len(second)))
 
 
 def broadcast(shape: Sequence[Index], at: Sequence[PrimExpr]) -> list[PrimExpr]:

@@ -40,8 +40,8 @@ def test_greedy_tokens_are_numpys_and_attention_is_a_kernel_of_ours(tmp_path: Pa
     module = to_relax(onnx.load(tmp_path / "open.onnx"), "open.onnx")
     with tunehub.context(host(2)) as hub:
         machine = tvm.relax.VirtualMachine(tvm.compile(module, host(2)), tvm.cpu())
-    served = {each.name: each.rung for each in hub.report().workloads if "attention" in each.name}
-    assert set(served.values()) == {"template"}
+    left = [each.name for each in hub.report().workloads]
+    assert not any(part in name for name in left for part in ("softmax", "broadcast_to"))
 
     past = [np.zeros((1, CONFIG.kv_heads, 0, CONFIG.head_dim), "float32") for _ in past_names(CONFIG)]
     words, found = PROMPT, list[int]()

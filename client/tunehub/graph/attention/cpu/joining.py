@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tunehub.graph.attention.cpu.flash import FEWEST_ROWS, FlashCalls, is_causal
 from tunehub.graph.attention.cpu.matching import broadcasts, fit, number_of, scores_of, source_of
 from tunehub.graph.attention.cpu.rule import MANY_KEYS, Lengths, chosen
 from tunehub.graph.attention.pattern import OPERATORS, is_softmax, operator_scale, replaces_nan
+from tunehub.graph.attention.recognition import FoundAttention, found_attention
 from tunehub.graph.kernel_calls import Kernels, rewritten
 from tunehub.graph.quantised_tensors import constant_of
+from tunehub.kernels.cpu.paged_attention.cached import LANES
 from tunehub.kernels.te.attention import Reordered, Step, attention
 from tunehub.tir.nodes import (
     bound_value,
@@ -63,24 +66,44 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
 
     def __init__(self, mod: IRModule) -> None:
         super().__init__(mod)
-        self._kernels = Kernels(self.builder_)
+        self._kernels, self._flash = Kernels(self.builder_), FlashCalls(self.builder_)
 
     def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
-        if operator_of(call) in OPERATORS:
-            return self._operator(call)
-        if operator_of(call) != "relax.matmul":
-            return call
-        weights, safe = self._weights(call.args[0])
-        if not is_softmax(weights):
-            return call
+        found = self._described(call)
+        flash = self._flashed(found, FEWEST_ROWS)
+        if flash is not None:
+            return flash
+        joined = self._operator(call) if operator_of(call) in OPERATORS else self._product(call)
+        joined = self._flashed(found, 1) if joined is None else joined
+        return call if joined is None else joined
+
+    def _product(self, call: Call) -> Expr | None:
+        """Of weights and values."""
+        weights, safe = self._weights(call.args[0]) if operator_of(call) == "relax.matmul" else (None, False)
+        if weights is None or not is_softmax(weights):
+            return None
         scores = scores_of(self, weights.args[0])
         steps = [] if scores is None else [step for step in scores.steps if isinstance(step, Step)]
         if scores is None or len(steps) < len(scores.steps):
-            return call  # there is none, or it is rounded to integers
+            return None  # there is none, or it is rounded to integers
         sources = [source_of(self, each) for each in (*scores.product.args, call.args[1])]
-        joined = self._joined(sources, steps, scores.operands, safe)
-        return call if joined is None else joined
+        return self._joined(sources, steps, scores.operands, safe)
+
+    def _described(self, call: Call) -> FoundAttention | None:
+        """Attention of open lengths, or over many keys of which some are hidden; None where vectors are others."""
+        serves = self.vector == LANES and self.narrowing is None and operator_of(call) == "relax.matmul"
+        found = found_attention(self, call) if serves else None
+        if found is None or integer(found.queries) is None:
+            return found
+        keys = integer(found.keys)
+        return found if keys is None or (keys >= MANY_KEYS and is_causal(found)) else None
+
+    def _flashed(self, found: FoundAttention | None, fewest: int) -> Expr | None:
+        """The kernel that leaves out what masks hide, for as many rows of a tile."""
+        flash = None if found is None else self._flash.call(found, fewest)
+        self.found |= flash is not None
+        return flash
 
     def _weights(self, expression: Expr) -> tuple[Any, bool]:
         """The softmax, and whether zeros are in place of what is no number behind it: of a query without any key."""
@@ -90,7 +113,7 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
         safe = replaces_nan(value, partial(bound_value, self), lambda each: number_of(constant_of(self, each)))
         return (bound_value(self, value.args[2]), True) if safe else (value, False)
 
-    def _operator(self, call: Call) -> Expr:
+    def _operator(self, call: Call) -> Expr | None:
         """Relax's own operator, of tensors ``[batch, length, heads, depth]``."""
         query, keys, values, *bias = call.args
         shape, attrs = shape_of(query), call.attrs
@@ -100,7 +123,7 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
             or attrs.causal_mask is not None
             or attrs.window_size is not None
         ):
-            return call
+            return None
         steps = [
             Step("relax.multiply", operator_scale(call, shape[-1]), None, False),
             *[Step("relax.add", None, 0, False)][: len(bias)],
@@ -108,7 +131,7 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
         orders = ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3))
         sources = [Reordered(tensor, order) for tensor, order in zip((query, keys, values), orders, strict=True)]
         joined = self._joined(sources, steps, bias, False)
-        return call if joined is None else relax.op.permute_dims(self.builder_.emit(joined), [0, 2, 1, 3])
+        return None if joined is None else relax.op.permute_dims(self.builder_.emit(joined), [0, 2, 1, 3])
 
     def _joined(
         self, sources: Sequence[Reordered], steps: Sequence[Step], operands: Sequence[Expr], safe: bool

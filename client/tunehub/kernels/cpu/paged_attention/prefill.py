@@ -41,30 +41,31 @@ def prefill(attention: AttentionOverKeys, root: SBlockRealize) -> Stmt:
         nth = tirx.floordiv(at, attention.key_heads)
         half = tirx.floordiv(nth, 2)
         tile = tirx.Select(tirx.floormod(nth, 2) == 0, half, tiles - 1 - half)
-        kind = _PairQueryTile if attention.pairs else _QueryTile
+        kind = _PairTile if attention.pairs else _PagedTile
         return kind(attention, root, tirx.floormod(at, attention.key_heads)).found(tile)
 
     imported = {"pragma_import_llvm": pairs.IMPORTED} if attention.pairs else {}
     return loop("task", tiles * attention.key_heads, task, PARALLEL, annotations=imported)
 
 
-class _QueryTile:
-    """One of a head of keys."""
+class QueryTile:
+    """Sixteen queries of ``depth`` elements, of heads that share the keys of ``head``, and what is done with a block of
+    keys; ``pairs``: in pairs of bfloat16."""
 
     KEYS: ClassVar = BLOCK  # that one step of weighted values has
 
-    def __init__(self, attention: AttentionOverKeys, root: SBlockRealize, head: PrimExpr) -> None:
+    def __init__(self, depth: int, root: SBlockRealize, head: PrimExpr, *, pairs: bool = False) -> None:
         from tvm import tirx
 
         def memory(name: str, count: int, dtype: str = "float32") -> Buffer:
             return tirx.decl_buffer((count,), dtype, name)
 
-        self.attention, self.root, self.head = attention, root, head
-        elements = attention.depth * LANES
-        kind, in_word = ("uint32", 2) if attention.pairs else ("float32", 1)
+        self.depth, self.root, self.head = depth, root, head
+        elements = depth * LANES
+        kind, in_word = ("uint32", 2) if pairs else ("float32", 1)
         self.place = memory("place", 2, "int32")  # the sequence, and the tile among its own
         self.block = memory("block", 2, "int32")  # where it begins, and the last key that counts
-        self.outputs, self.seen = memory("outputs", elements), memory("seen", LANES, "int32")
+        self.outputs = memory("outputs", elements)
         self.queries, self.keys, self.values = (
             memory(name, elements // in_word, kind) for name in ("queries", "keys", "values")
         )
@@ -73,6 +74,104 @@ class _QueryTile:
         self.scores = [VECTORS.buffer(f"score_{key}") for key in range(BLOCK)]
         self.spare = VECTORS.buffer("spare")
         self.sums = [VECTORS.buffer(f"sum_{at}") for at in range(LANES)]
+
+    def _scores(self) -> Stmt:
+        """Of all queries with each key."""
+        steps = self.depth * self.KEYS // BLOCK
+
+        def element(each: PrimExpr) -> Stmt:
+            query = load(self.queries, _at(each))
+            return sequence(
+                [
+                    VECTORS.set(score, self._added(score, load(self.keys, each + key * steps), query))
+                    for key, score in enumerate(self.scores)
+                ]
+            )
+
+        return sequence(VECTORS.clear(self.scores), serial("element", steps, element))
+
+    def _softmax(self, block: PrimExpr) -> Stmt:
+        """Scores become weights; what they are corrected by is put into ``before``."""
+        from tvm import tirx
+
+        statements, most = [], VECTORS.get(self.largest)
+        for key, score in enumerate(self.scores):
+            statements.append(VECTORS.set(score, self._shown(block, key)))
+            most = tirx.max(most, VECTORS.get(score))
+        statements += [
+            VECTORS.set(self.before, VECTORS.get(self.largest)),
+            VECTORS.set(self.largest, most),
+            VECTORS.set(self.before, self._exponent(VECTORS.get(self.before) - VECTORS.get(self.largest))),
+            *VECTORS.exp2(self.before, self.spare),
+            VECTORS.set(self.total, VECTORS.get(self.total) * VECTORS.get(self.before)),
+        ]
+        for key, score in enumerate(self.scores):
+            statements += [
+                VECTORS.set(score, self._exponent(VECTORS.get(score) - VECTORS.get(self.largest))),
+                *VECTORS.exp2(score, self.spare),
+                VECTORS.add(self.total, VECTORS.get(score)),
+                *self._weighted(key),
+            ]
+        return sequence(statements)
+
+    def _shown(self, block: PrimExpr, key: int) -> PrimExpr:
+        """The scores of a key, of queries that see it."""
+        raise NotImplementedError
+
+    def _exponent(self, value: PrimExpr) -> PrimExpr:
+        """Of 2, of a score less the largest: they are scaled for that."""
+        return value
+
+    def _weighted(self, key: int) -> list[Stmt]:
+        """The weights of a key put into memory."""
+        return [store(self.weights, [VECTORS.ramp(key * LANES)], VECTORS.get(self.scores[key]))]
+
+    def _outputs(self) -> Stmt:
+        """Weighted values are added to outputs."""
+        depth = self.depth
+
+        def vector(at: PrimExpr) -> Stmt:
+            def key(each: PrimExpr) -> Stmt:
+                weight = load(self.weights, _at(each))
+                return sequence(
+                    [
+                        VECTORS.set(total, self._added(total, load(self.values, each * depth + at * LANES + n), weight))
+                        for n, total in enumerate(self.sums)
+                    ]
+                )
+
+            def place(element: int) -> PrimExpr:
+                return _at(self._element(at, element))
+
+            corrected = [
+                VECTORS.set(total, load(self.outputs, place(element)) * VECTORS.get(self.before))
+                for element, total in enumerate(self.sums)
+            ]
+            stored = [
+                store(self.outputs, [place(element)], VECTORS.get(total)) for element, total in enumerate(self.sums)
+            ]
+            return sequence(corrected, serial("key", self.KEYS, key), stored)
+
+        return serial("vector", self.depth // LANES, vector)
+
+    def _added(self, total: Buffer, number: PrimExpr, queries: PrimExpr) -> PrimExpr:
+        """``total`` and the products of what is in memory with a vector of queries or weights."""
+        return VECTORS.get(total) + VECTORS.all(number) * queries
+
+    def _element(self, vector: PrimExpr, at: int) -> PrimExpr:
+        """Of an output, whose values are at this place of a vector of them."""
+        return vector * LANES + at
+
+
+class _PagedTile(QueryTile):
+    """One of a sequence in a cache."""
+
+    def __init__(self, attention: AttentionOverKeys, root: SBlockRealize, head: PrimExpr) -> None:
+        from tvm import tirx
+
+        super().__init__(attention.depth, root, head, pairs=attention.pairs)
+        self.attention = attention
+        self.seen = tirx.decl_buffer((LANES,), "int32", "seen")
 
     def found(self, tile: PrimExpr) -> Stmt:
         """The tile with this number among those of all sequences, where there are so many."""
@@ -150,85 +249,12 @@ class _QueryTile:
             for kind, into in ((KEYS, self.keys), (VALUES, self.values))
         ]
 
-    def _scores(self) -> Stmt:
-        """Of all queries with each key."""
-        steps = self.attention.depth * self.KEYS // BLOCK
-
-        def element(each: PrimExpr) -> Stmt:
-            query = load(self.queries, _at(each))
-            return sequence(
-                [
-                    VECTORS.set(score, self._added(score, load(self.keys, each + key * steps), query))
-                    for key, score in enumerate(self.scores)
-                ]
-            )
-
-        return sequence(VECTORS.clear(self.scores), serial("element", steps, element))
-
-    def _softmax(self, block: PrimExpr) -> Stmt:
-        """Scores become weights; what they are corrected by is put into ``before``."""
+    def _shown(self, block: PrimExpr, key: int) -> PrimExpr:
+        """The scores of a key, of queries that see it."""
         from tvm import tirx
 
-        statements, most = [], VECTORS.get(self.largest)
-        for key, score in enumerate(self.scores):
-            seen = VECTORS.all(block * BLOCK + key) <= load(self.seen, VECTORS.ramp(0))
-            statements.append(VECTORS.set(score, tirx.Select(seen, VECTORS.get(score), VECTORS.all(MASKED))))
-            most = tirx.max(most, VECTORS.get(score))
-        statements += [
-            VECTORS.set(self.before, VECTORS.get(self.largest)),
-            VECTORS.set(self.largest, most),
-            VECTORS.set(self.before, VECTORS.get(self.before) - VECTORS.get(self.largest)),
-            *VECTORS.exp2(self.before, self.spare),
-            VECTORS.set(self.total, VECTORS.get(self.total) * VECTORS.get(self.before)),
-        ]
-        for key, score in enumerate(self.scores):
-            statements += [
-                VECTORS.set(score, VECTORS.get(score) - VECTORS.get(self.largest)),
-                *VECTORS.exp2(score, self.spare),
-                VECTORS.add(self.total, VECTORS.get(score)),
-                *self._weighted(key),
-            ]
-        return sequence(statements)
-
-    def _weighted(self, key: int) -> list[Stmt]:
-        """The weights of a key put into memory."""
-        return [store(self.weights, [VECTORS.ramp(key * LANES)], VECTORS.get(self.scores[key]))]
-
-    def _outputs(self) -> Stmt:
-        """Weighted values are added to outputs."""
-        depth = self.attention.depth
-
-        def vector(at: PrimExpr) -> Stmt:
-            def key(each: PrimExpr) -> Stmt:
-                weight = load(self.weights, _at(each))
-                return sequence(
-                    [
-                        VECTORS.set(total, self._added(total, load(self.values, each * depth + at * LANES + n), weight))
-                        for n, total in enumerate(self.sums)
-                    ]
-                )
-
-            def place(element: int) -> PrimExpr:
-                return _at(self._element(at, element))
-
-            corrected = [
-                VECTORS.set(total, load(self.outputs, place(element)) * VECTORS.get(self.before))
-                for element, total in enumerate(self.sums)
-            ]
-            stored = [
-                store(self.outputs, [place(element)], VECTORS.get(total)) for element, total in enumerate(self.sums)
-            ]
-            return sequence(corrected, serial("key", self.KEYS, key), stored)
-
-        return serial("vector", self.attention.vectors, vector)
-
-    def _added(self, total: Buffer, number: PrimExpr, queries: PrimExpr) -> PrimExpr:
-        """``total`` and the products of what is in memory with a vector of queries or weights."""
-        return VECTORS.get(total) + VECTORS.all(number) * queries
-
-    def _element(self, vector: PrimExpr, at: int) -> PrimExpr:
-        """Of an output, whose values are at this place of a vector of them."""
-        return vector * LANES + at
+        seen = VECTORS.all(block * BLOCK + key) <= load(self.seen, VECTORS.ramp(0))
+        return tirx.Select(seen, VECTORS.get(self.scores[key]), VECTORS.all(MASKED))
 
     def _result(self, lane: PrimExpr, begin: PrimExpr, rows: PrimExpr, first: PrimExpr) -> Stmt:
         from tvm import tirx
@@ -244,7 +270,7 @@ class _QueryTile:
         return when(row < rows, written)
 
 
-class _PairQueryTile(_QueryTile):
+class _PairTile(_PagedTile):
     """In pairs of bfloat16: of neighbours of a query and a key, of weights and values of two keys."""
 
     KEYS: ClassVar = BLOCK // 2
