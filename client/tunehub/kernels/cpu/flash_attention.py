@@ -87,7 +87,7 @@ def flash_attention(attention: FlashAttention, output: Buffer, root: SBlockReali
         nth, rest = tirx.floormod(rest, tiles), tirx.floordiv(rest, tiles)
         half = tirx.floordiv(nth, 2)
         tile = tirx.Select(tirx.floormod(nth, 2) == 0, half, tiles - 1 - half)  # short and long ones in turns
-        return _Tile(attention, root, head, _along(attention.lead, rest), output, *states).attended(tile)
+        return _TensorTile(attention, root, head, _along(attention.lead, rest), output, *states).attended(tile)
 
     stages = [*(_found_states(attention, root, each) for each in states), parallel("task", whole, task)]
     return with_root(root, stages, states)
@@ -152,7 +152,7 @@ def _whole_place(attention: FlashAttention, place: Sequence[PrimExpr]) -> list[P
     return [next(given) if own else const(0) for own in attention.masked]
 
 
-class _Tile(QueryTile):
+class _TensorTile(QueryTile):
     """Sixteen rows: queries one after the other, and of each the heads that share keys."""
 
     def __init__(
