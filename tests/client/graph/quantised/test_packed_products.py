@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -19,20 +20,21 @@ from tunehub.tir.nodes import calls_in, operator_of
 
 from ....cpu_features import AMX, AVX2, AVX512_BF16, AVX512_VNNI, cpu, needs, needs_tvm
 from ....numpy_decoder import NumpyDecoder
-from ....small_models import LLAMA, small
+from ....small_models import small
 from ....sweeps import swept
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:no package serves")]
 ONE_LAYER = small(tied=True, qkv_bias=True, layers=1)
-PRODUCTS = 4 * LLAMA.layers + 1
+PRODUCTS = 4 + 1
 PROMPT = [3, 1, 4, 1, 5] * 6  # many rows
 STEPS = ("embed", "decode", "batch_decode", "prefill")
 
 
+@cache
 def prepared(kind: str, model: str, precision: Any = "float32") -> tuple[Any, list[str]]:
-    """A model's module as a compile for such a CPU has it, and what that notes."""
+    """The module of a model of one layer as a compile for such a CPU has it, and what that notes."""
     target, notes = cpu(model), []
-    module = export(small(), target, kind, STEPS).module
+    module = export(small(layers=1), target, kind, STEPS).module
     return prepare(module, target, layout="auto", precision=precision, note=notes.append), notes
 
 

@@ -120,6 +120,7 @@ def in_blocks(image: Array, block: int) -> Array:
          ("int8", (3, 37), 3, {"padding": (1, 1, 1, 1)})],
     ),
 )  # fmt: skip
+@pytest.mark.few(1)
 def test_convolutions_of_any_size(case: tuple[str, tuple[int, int], int, Any]) -> None:
     kind, size, kernel, how = case
     block = TILES[kind].depth
@@ -138,6 +139,7 @@ def test_convolutions_of_any_size(case: tuple[str, tuple[int, int], int, Any]) -
          (3, 2, (5, 40), {"dilation": (2, 1)}), (2, 8, (9, 33), {"strides": (3, 1)})],
     ),
 )  # fmt: skip
+@pytest.mark.few(1)
 def test_plain_images_are_read_in_windows(case: tuple[int, int, tuple[int, int], Any]) -> None:
     channels, kernel, size, how = case
     data, weights = operands("bfloat16", (2, channels, *size), (64, channels, kernel, kernel))

@@ -131,6 +131,7 @@ def test_a_task_whose_last_tile_writes_rows_of_the_next_is_refused(support: Any)
 
 
 @pytest.mark.parametrize("seed", swept(range(2), range(2, 24)))
+@pytest.mark.few(3)
 def test_products_with_weights_as_they_lie_by_every_choice(cpu: Any, seed: int, support: Any) -> None:
     _, target, machine = cpu
     check_every_choice(support.random_nt_dense(random.Random(seed), machine.vector), target, machine, support, 1)
