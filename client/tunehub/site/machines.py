@@ -75,8 +75,12 @@ def _view(row: TargetRow) -> MachineView:
         lock=lock_command(package.name, package.version, package.registry),
         networks=len({entry.network.path for entry in row.entries}),
         beside=tuple(_runtime(name, timed) for name in names),
-        rows=tuple(_row(item, names) for item in sorted(timed, key=lambda item: (item.network, item.dtype))),
+        rows=tuple(_row(item, names) for item in sorted(timed, key=_compared_first)),
     )
+
+
+def _compared_first(item: EndToEndTimes) -> tuple[bool, str, str]:
+    return not item.peers, item.network, item.dtype
 
 
 def _runtime(name: str, timed: Sequence[EndToEndTimes]) -> BesideRuntime:
