@@ -111,7 +111,8 @@ def find_cpu(name: str, *, remote: bool = False) -> Cpu:
 def describe_machine(target: TuningTarget | None = None) -> dict[str, str | int | float]:
     """The hardware and the family of the operating system, as a package's manifest states them.
 
-    For a ``target`` that is a GPU also what its driver says of that.
+    For a ``target`` that is a GPU also what its driver says of that; for a CPU that has less than this one, which of
+    this one's extensions were switched off.
     """
     import psutil
 
@@ -129,7 +130,18 @@ def describe_machine(target: TuningTarget | None = None) -> dict[str, str | int 
         "os": f"{platform.system()} {kernel.group() if kernel else ''}".strip(),
         "python": platform.python_version(),
         **(gpus[0].facts() if gpus else {}),
+        **({} if target is None else _switched_off(target)),
     }
+
+
+def _switched_off(target: TuningTarget) -> dict[str, str]:
+    """The extensions of this CPU that code for a CPU like it goes without."""
+    own, config = host_cpu(), target.config
+    if own is None or config.get("kind") != "llvm" or config.get("mtriple"):
+        return {}
+    here = _extensions(own.model, mattr=own.mattr)
+    off = here - _extensions(str(config.get("mcpu", own.model)), mattr=tuple(config.get("mattr", ())))
+    return {"switched_off": " ".join(sorted(off))} if off else {}
 
 
 def tvm_versions() -> tuple[str, str]:

@@ -95,6 +95,14 @@ def test_a_gpu_is_found_by_its_kind_or_model(name: str, monkeypatch: pytest.Monk
     assert "gpu" not in machine.describe_machine()
 
 
+@pytest.mark.usefixtures("tvm")
+def test_what_a_target_leaves_unused_of_this_cpu_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "host_cpu", lambda: HostCpu(model="skylake-avx512"))
+    off = machine.describe_machine(find_target("llvm-x86-64-v3"))["switched_off"]
+    assert {"avx512f", "avx512bw"} <= set(str(off).split())
+    assert "switched_off" not in machine.describe_machine(find_target("host"))
+
+
 @pytest.mark.parametrize(
     ("names", "reason"),
     [((), "no CUDA GPU"), (("NVIDIA H100 80GB HBM3",), r"has a NVIDIA H100 80GB HBM3 \(cuda-h100\)")],
