@@ -79,7 +79,7 @@ def test_a_row_that_matches_nothing_or_cannot_be_used_fails(
     assert "version 9 of the template" in result.output
 
 
-@pytest.mark.parametrize(("known", "problem"), [("squeezenet", None), ("alexnet", "unmatched")])
+@pytest.mark.parametrize(("known", "problem"), [("squeezenet", None), ("mobilenet_v2", "unmatched")])
 def test_a_row_of_use_to_another_network_than_its_own_is_not_dead(
     known: str, problem: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
