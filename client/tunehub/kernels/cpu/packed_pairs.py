@@ -27,6 +27,7 @@ class PairPanels(PanelProducts[Pairs]):
 
     HEIGHTS: ClassVar = {pairs.LANES: 12}
     ACTIVATIONS = Pairs
+    IN_TILES = True
 
     @property
     def pragmas(self) -> dict[str, object]:
@@ -86,7 +87,8 @@ class PairPanels(PanelProducts[Pairs]):
             def part(at: PrimExpr) -> Stmt:
                 return unrolled("inner", _UNROLLED, lambda inner: step(group, at * _UNROLLED + inner))
 
-            return serial("part", _PAIRS // _UNROLLED, part)
+            count = GROUP if self.product.plain else self.product.words_of_group
+            return sequence(self.asked(group * count, count), serial("part", _PAIRS // _UNROLLED, part))
 
         body = serial("group", self.product.groups, steps)
         statements = sequence(vectors.clear(flat), body, self._stored(output, row, sums))

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, Index, PrimExpr, SBlockRealize, Stmt
 
 _ACROSS = 2  # vectors of outputs in a panel
-ROWS_OF_BLOCK = 128  # for which a panel is unpacked once
+_ROWS_OF_BLOCK = 512  # for which a panel is unpacked once
+_FEW_PANELS, _ROWS_OF_FEW = 64, 256  # that threads share: then more blocks of rows
 _UNROLLED = 4  # steps of a reduction in floats
 _LINE_WORDS = 16  # of a line of a cache
-_KEPT = 7  # of what is done, in memory: TVM takes a minute for expressions of them
-_OUTPUT, _BEGIN, _END, _GROUP, _FOLLOWING, ROW, NEXT = range(_KEPT)
+_KEPT = 8  # of what is done, in memory: TVM takes a minute for expressions of them
+_OUTPUT, _BEGIN, _END, _GROUP, _FOLLOWING, _AHEAD, ROW, NEXT = range(_KEPT)
 _LOW_BITS = 0x0F0F0F0F
 _Given = TypeVar("_Given", bound=Activations)
 
@@ -33,6 +34,7 @@ class PanelProducts(Generic[_Given]):
 
     HEIGHTS: ClassVar[dict[int, int]]  # rows of a tile, by the lanes of vectors
     TILES = 2  # for which a panel is worth it
+    IN_TILES = False  # whether the next panel's weights are asked for while tiles are multiplied, not while unpacking
     ACTIVATIONS: type[_Given]
 
     def __init__(
@@ -70,7 +72,8 @@ class PanelProducts(Generic[_Given]):
     @property
     def rows_of_block(self) -> int:
         """For which a panel is unpacked once, and for up to twice as many."""
-        return ROWS_OF_BLOCK
+        few = self.product.rows < _FEW_PANELS * self.across * self.lanes
+        return _ROWS_OF_FEW if few else _ROWS_OF_BLOCK
 
     def statement(self) -> Stmt:
         """All of them, of at least ``least_rows``; threads share panels of blocks of rows."""
@@ -112,7 +115,9 @@ class PanelProducts(Generic[_Given]):
 
         def tile(at: PrimExpr) -> Stmt:
             row = store(self.place, [const(ROW)], tirx.min(begin + at * tall, end - tall))
-            return sequence(row, self._tile(output, load(self.place, ROW), tall))
+            ahead = tirx.min(at, self.across - 1) * self.lanes + load(self.place, _FOLLOWING)
+            ask = store(self.place, [const(_AHEAD)], ahead) if self.IN_TILES else None
+            return sequence(row, ask, self._tile(output, load(self.place, ROW), tall))
 
         return serial("tile", tirx.floordiv(end - begin + tall - 1, tall), tile)
 
@@ -166,7 +171,7 @@ class PanelProducts(Generic[_Given]):
         def part(at: PrimExpr, across: PrimExpr) -> Stmt:
             first = output + across * self.lanes
             loads = [self.vectors.set(each, self._taken(first + lane, at, dtype)) for lane, each in enumerate(taken)]
-            ahead = self._ahead(across, at, dtype)
+            ahead = None if self.IN_TILES else self._ahead(across, at, dtype)
             return sequence(loads, ahead, self.vectors.transposed(taken, spare), used(at, across, taken))
 
         body = nest("vector across", [count, self.across], part, SERIAL)
@@ -185,7 +190,14 @@ class PanelProducts(Generic[_Given]):
     def _ahead(self, across: PrimExpr, at: PrimExpr, dtype: str) -> Stmt:
         """Ask for this vector of the next panel's rows."""
         next_, place = load(self.place, _FOLLOWING) + across * self.lanes, at * self._elements(dtype)
-        return unrolled("lane", self.lanes, lambda lane: prefetch(self.weights[0], next_ + lane, place))
+        return unrolled("lane", self.lanes, lambda lane: prefetch(self.weights[0], next_ + lane, place, cache=2))
+
+    def asked(self, first: PrimExpr, count: int) -> list[Stmt]:
+        """Ask for ``count`` elements from ``first`` on of as many rows of the next panel as there are lanes: the first
+        tiles ask for other ones each."""
+        row, line = load(self.place, _AHEAD), min(count, line_of(self.weights[0]))
+        places = [(lane, at) for lane in range(self.lanes) for at in range(0, count, line)]
+        return [prefetch(self.weights[0], row + lane, first + at, cache=2) for lane, at in places]
 
     def factor_place(self, group: PrimExpr, across: Index) -> PrimExpr:
         return self.vectors.ramp((group * self.across + across) * self.lanes)
@@ -233,6 +245,7 @@ class BytePanels(PanelProducts[Integers]):
 
     HEIGHTS: ClassVar = {16: 6, 8: 3}
     ACTIVATIONS = Integers
+    IN_TILES = True
 
     @property
     def _steps(self) -> int:
@@ -269,7 +282,8 @@ class BytePanels(PanelProducts[Integers]):
         of_chunk = self.product.lanes // self.product.words_of_group
 
         def chunk(at: PrimExpr) -> Stmt:
-            return serial("group", of_chunk, lambda inner: self._group(row, at, inner, sums, totals, weights))
+            groups = serial("group", of_chunk, lambda inner: self._group(row, at, inner, sums, totals, weights))
+            return sequence(self.asked(at * self.lanes, self.lanes), groups)
 
         body = serial("chunk", self.product.chunks, chunk)
         statements = sequence(self.vectors.clear(flat), body, self._stored(output, row, sums))

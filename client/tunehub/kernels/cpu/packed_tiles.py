@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tunehub.kernels.cpu import amx
 from tunehub.kernels.cpu.instruction import pointer_to
 from tunehub.kernels.cpu.packed_pairs import PairPanels, PlainPairs
-from tunehub.kernels.cpu.packed_panels import NEXT, ROW, ROWS_OF_BLOCK
+from tunehub.kernels.cpu.packed_panels import NEXT, ROW
 from tunehub.kernels.cpu.packed_weights import GROUP
 from tunehub.kernels.cpu.tile_pieces import TILE
 from tunehub.tir.statements import block_of, const, either, load, nest, sequence, serial, store
@@ -27,7 +27,7 @@ _WORD, _NARROW = 4, 2  # bytes
 _ALL_ROWS = 0x1010101010101010  # 16 of each of eight tiles
 _DATA, _WEIGHTS = 4, 6  # the first registers with them, behind those with sums
 _HIGH = 0xFFFF0000
-_BLOCK_BYTES = 1 << 20
+_BLOCK_ROWS, _BLOCK_BYTES = 128, 1 << 20  # at least
 
 
 class TilePanels(PairPanels):
@@ -35,6 +35,7 @@ class TilePanels(PairPanels):
 
     HEIGHTS: ClassVar = {TILE: TILE}
     TILES = 1
+    IN_TILES = False
 
     @property
     def pragmas(self) -> dict[str, object]:
@@ -43,7 +44,7 @@ class TilePanels(PairPanels):
     @property
     def rows_of_block(self) -> int:
         """As many as a second cache has room for: unpacking takes as long as the products of 100 rows."""
-        return max(ROWS_OF_BLOCK, _BLOCK_BYTES // (self.product.depth * _NARROW))
+        return max(_BLOCK_ROWS, _BLOCK_BYTES // (self.product.depth * _NARROW))
 
     def _panel(self) -> Buffer:
         from tvm import tirx

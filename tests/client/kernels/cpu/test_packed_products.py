@@ -134,7 +134,7 @@ def test_activations_that_8_bits_hold_lose_nothing() -> None:
 
 @needs_tvm
 @pytest.mark.parametrize(
-    ("bits", "rows", "model"), covering([4, 8], [12, 259], here(AVX_VNNI, AVX512_VNNI), together=2)
+    ("bits", "rows", "model"), covering([4, 8], [12, 523], here(AVX_VNNI, AVX512_VNNI), together=2)
 )
 @pytest.mark.few(2)
 def test_many_rows_of_integers_are_as_exact(model: str, bits: int, rows: int) -> None:
@@ -142,7 +142,7 @@ def test_many_rows_of_integers_are_as_exact(model: str, bits: int, rows: int) ->
     assert EXACT < error(product, operands(product, (rows, product.depth)), model) < ROUNDED
 
 
-@pytest.mark.parametrize(("bits", "rows", "model"), covering([4, 8], [24, 259], here(AVX512, AVX2), together=2))
+@pytest.mark.parametrize(("bits", "rows", "model"), covering([4, 8], [24, 523], here(AVX512, AVX2), together=2))
 @pytest.mark.few(2)
 def test_many_rows_in_floats_are_exact(model: str, bits: int, rows: int) -> None:
     product = product_of(model, bits, rows=64, depth=MANY[LANES[model]])
@@ -216,7 +216,7 @@ def test_weights_that_are_floats_have_tiles(kind: str) -> None:
 
 @needs_tvm
 @needs(AVX512_BF16)
-@pytest.mark.parametrize(("kind", "rows"), covering(["float32", "float16", "bfloat16"], [1, 3, 13, 24, 259]))
+@pytest.mark.parametrize(("kind", "rows"), covering(["float32", "float16", "bfloat16"], [1, 3, 13, 24, 523]))
 @pytest.mark.few(2)
 def test_weights_that_are_floats_have_products_of_pairs(kind: str, rows: int) -> None:
     assert plain_error(rows, kind, AVX512_BF16, by="pairs") < 1e-2
