@@ -83,7 +83,8 @@ def test_perplexity_is_float32s(kind: str) -> None:
     assert perplexity(session(kind)) == pytest.approx(PYTORCH["perplexity"], rel=KINDS[kind])
 
 
-@pytest.mark.parametrize("kind", swept(["q4f32_1"], ["q8f32_1"]))
+@pytest.mark.sweep
+@pytest.mark.parametrize("kind", ["q4f32_1", "q8f32_1"])
 @pytest.mark.parametrize("model", here(AVX512_VNNI))
 def test_activations_of_8_bits_cost_no_more(model: str, kind: str) -> None:
     found = perplexity(session(kind, model, precision="bf16"))

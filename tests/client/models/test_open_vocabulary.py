@@ -26,7 +26,7 @@ from ...sweeps import swept
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:no package serves")]
 
 CONFIG = small(TINY, layers=1)
-SIZES = CacheSizes(sequences=2, tokens=64, chunk=32)
+SIZES = CacheSizes(sequences=2, tokens=64, chunk=4)  # shorter than a prompt
 PROMPTS = ([3, 1, 4, 1, 5], [9, 2])
 
 

@@ -23,7 +23,6 @@ from tunehub.models.export import CREATE_CACHE, export
 from tunehub.tir.nodes import calls_in, tuple_class
 
 from ....small_models import LLAMA, small
-from ....sweeps import swept
 from ...kernels.cuda.scheduled import H200
 
 pytestmark = pytest.mark.slow
@@ -62,7 +61,7 @@ class _Cached:
         return found.numpy()
 
 
-@pytest.fixture(scope="module", params=swept(["NORMAL"], ["INLINE"]))
+@pytest.fixture(scope="module", params=["NORMAL", "INLINE"])
 def model(request: pytest.FixtureRequest) -> tuple[Any, Any]:
     """A machine with all functions, and the weights; positions are applied before attention, or in TVM's kernels."""
     with pytest.MonkeyPatch.context() as patch:
@@ -78,6 +77,7 @@ def model(request: pytest.FixtureRequest) -> tuple[Any, Any]:
     return relax.VirtualMachine(executable, tvm.cpu()), [tvm.runtime.tensor(each) for each in arrays]
 
 
+@pytest.mark.sweep
 def test_prefills_whole_and_in_parts_and_batches_give_the_logits_of_the_cache(model: tuple[Any, Any]) -> None:
     machine, weights = model
     cached, planned = _Cached(machine, weights), CachePages(PAGES)
