@@ -25,8 +25,8 @@ MAX_DEPTH = 3000  # TVM's loader and visitors recurse
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphRules:
     """What a graph of TVM's nodes may be: its size, its `types` of nodes and its `operations`, as patterns, and the
-    types of what may be `called`. Numbers in nodes whose type begins with `mixed` may be nodes or not: only TVM knows.
-    `what` it is in errors."""
+    types of what may be `called`; of LLVM's functions those that are `intrinsics`, each with one argument. Numbers in
+    nodes whose type begins with `mixed` may be nodes or not: only TVM knows. `what` it is in errors."""
 
     what: str
     max_bytes: int
@@ -34,6 +34,7 @@ class GraphRules:
     types: re.Pattern[str]
     operations: re.Pattern[str]
     called: tuple[str, ...] = ("ir.Op",)
+    intrinsics: tuple[str, ...] = ()
     mixed: str | None = None
 
 
@@ -63,6 +64,7 @@ OPERATIONS = (
     r"|nearbyint|nextafter|popcount|pow|q_multiply_shift(_per_axis)?|reinterpret|round|rsqrt|shift_left|shift_right"
     r"|sigmoid|sqrt|trunc)"
 )
+_OF_LLVM = re.compile(r"tirx?\.call_llvm_pure_intrin")  # by a number, which each version of LLVM has its own of
 _PRAGMAS = frozenset({"pragma_auto_unroll_max_step", "pragma_unroll_explicit"})
 _WORKLOAD = GraphRules(
     what="the function",
@@ -70,14 +72,24 @@ _WORKLOAD = GraphRules(
     max_nodes=200_000,
     types=re.compile(TYPES),
     operations=re.compile(OPERATIONS),
+    intrinsics=("llvm.lrint", "llvm.rint"),  # of quantised models; they round, and do nothing else
 )
 
 
 def workload_text(function: PrimFunc) -> str:
-    """TVM's JSON of the PrimFunc ``function``, as ``main`` of a module."""
+    """TVM's JSON of the PrimFunc ``function``, as ``main`` of a module, without places in source files, which functions
+    that were written in TVMScript have."""
     import tvm
 
-    return str(tvm.ir.save_json(main_module(function)))
+    text = str(tvm.ir.save_json(main_module(function)))
+    return _without_places(text) if '"ir.Span"' in text else text
+
+
+def _without_places(text: str) -> str:
+    graph = json.loads(text)
+    places = ("ir.Span", "ir.SourceName")
+    graph["nodes"] = [{"type": "None"} if node["type"] in places else node for node in graph["nodes"]]
+    return json.dumps(graph)
 
 
 def workload_of(text: str) -> IRModule:
@@ -109,13 +121,32 @@ def check_for_tvm(text: str, rules: GraphRules) -> None:
     """As :func:`check_text`, for what the installed TVM takes for numbers."""
     import tvm
 
-    check_text(text, rules, inline_integers=str(tvm.__version__).startswith(_INLINE_INTEGERS))
+    check_text(
+        text,
+        rules,
+        inline_integers=str(tvm.__version__).startswith(_INLINE_INTEGERS),
+        intrinsics=_numbers_of(rules.intrinsics) if "call_llvm_pure_intrin" in text else frozenset(),
+    )
 
 
-def check_text(text: str, rules: GraphRules = _WORKLOAD, *, inline_integers: bool = False) -> None:
+def _numbers_of(intrinsics: Iterable[str]) -> frozenset[int]:
+    """What TVM's LLVM calls these functions."""
+    from tvm.target import codegen
+
+    return frozenset(int(codegen.llvm_lookup_intrinsic_id(name)) for name in intrinsics)
+
+
+def check_text(
+    text: str,
+    rules: GraphRules = _WORKLOAD,
+    *,
+    inline_integers: bool = False,
+    intrinsics: frozenset[int] = frozenset(),
+) -> None:
     """Raise WorkloadTextError unless ``text`` is a graph of nodes that may be given to TVM, by ``rules``.
 
-    ``inline_integers``: this TVM reads the value of an IntImm as a number, others as the number of a node.
+    ``inline_integers``: this TVM reads the value of an IntImm as a number, others as the number of a node;
+    ``intrinsics``: the numbers of those functions of LLVM that may be called.
     """
     nodes = _nodes(text, rules)
     numbers = {**_NUMBERS, "IntImm": ("value",)} if inline_integers else _NUMBERS
@@ -127,6 +158,8 @@ def check_text(text: str, rules: GraphRules = _WORKLOAD, *, inline_integers: boo
             references = [reference for reference in references if 0 <= reference < number]
         depths.append(_depth(number, references, depths))
         _check_code(number, kind, node.get("data"), nodes, rules)
+        if kind.endswith(".Call") and _OF_LLVM.fullmatch(str(nodes[node["data"]["op"]].get("data"))):
+            _check_intrinsic(number, node["data"], nodes, intrinsics, inline_integers=inline_integers)
 
 
 def _nodes(text: str, rules: GraphRules) -> list[Any]:
@@ -196,9 +229,27 @@ def _check_code(number: int, kind: str, data: object, nodes: list[Any], rules: G
     """A call is of an allowed operation, and not of a function by its name; no annotation imports code."""
     if kind in ("ffi.String", "ffi.SmallStr"):
         _check_text_of(number, data)
-    if kind == "ir.Op" and not (isinstance(data, str) and rules.operations.fullmatch(data)):
+    allowed = isinstance(data, str) and (
+        rules.operations.fullmatch(data) or (rules.intrinsics and _OF_LLVM.fullmatch(data))
+    )
+    if kind == "ir.Op" and not allowed:
         raise WorkloadTextError(f"node {number} is the operation {str(data)[:80]}, which is not allowed")
     if kind.endswith(".Call"):
         called = data.get("op") if isinstance(data, dict) else None
         if type(called) is not int or nodes[called].get("type") not in rules.called:
             raise WorkloadTextError(f"node {number} calls something else than an operation")
+
+
+def _check_intrinsic(
+    number: int, call: Mapping[str, Any], nodes: list[Any], intrinsics: frozenset[int], *, inline_integers: bool
+) -> None:
+    """A call of a function of LLVM says which by its first argument, an integer, and has one more."""
+    try:
+        which, _ = nodes[call["args"]]["data"]
+        found = nodes[which]["data"]["value"]
+        value = found if inline_integers else nodes[found]["data"]
+        known = nodes[which]["type"].endswith(".IntImm") and type(value) is int and value in intrinsics
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+        known = False
+    if not known:
+        raise WorkloadTextError(f"node {number} calls a function of LLVM that is not allowed")

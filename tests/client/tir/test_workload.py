@@ -12,6 +12,7 @@ import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import relax
+from tvm.target import codegen
 
 from tunehub.compiler.preparing import prepare
 from tunehub.exceptions import WorkloadTextError
@@ -51,6 +52,24 @@ def test_what_is_written_is_read_back(functions: list[Any]) -> None:
         found = workload_of(workload_text(function))
         assert (workload_key(found), anchor_key(found)) == (workload_key(mod), anchor_key(mod))
         tvm.ir.assert_structural_equal(found["main"], mod["main"])
+
+
+def test_a_file_of_misses_names_no_source_file() -> None:
+    """Functions of language models are written in TVMScript."""
+    written = """
+@T.prim_func(s_tir=True)
+def main(a: T.Buffer((4,), "float32"), b: T.Buffer((4,), "float32")):
+    for i in range(4):
+        with T.sblock("double"):
+            at = T.axis.spatial(4, i)
+            b[at] = a[at] + a[at]
+"""
+    function = tvm.script.from_source(written)
+    text = workload_text(function)
+    written_by_tvm = str(tvm.ir.save_json(tvm.IRModule({"main": function})))
+    assert "ir.SourceName" in written_by_tvm or tvm.__version__.startswith("0.25.")
+    assert "ir.SourceName" not in text
+    tvm.ir.assert_structural_equal(workload_of(text)["main"].body, function.body)
 
 
 def changed(text: str, change: Change) -> str:
@@ -119,6 +138,50 @@ def _kind(nodes: list[dict[str, Any]]) -> None:
 def test_what_could_run_or_crash_is_refused(text: str, change: Change, reason: str) -> None:
     with pytest.raises(WorkloadTextError, match=reason):
         workload_of(changed(text, change))
+
+
+@pytest.fixture(scope="module")
+def rounding(target: Any, module_nets: Any) -> str:
+    """A function that rounds as quantised models do, by a function of LLVM."""
+
+    def nearest(x: Any) -> Any:
+        return tvm.te.compute(x.shape, lambda *at: tvm.tirx.call_llvm_pure_intrin("int32", "llvm.lrint", x(*at)))
+
+    mod = prepare(module_nets.build(lambda b, x: b.emit_te(nearest, x), (4, 10)), target)
+    return workload_text(next(each for each in mod.functions.values() if isinstance(each, tvm.tirx.PrimFunc)))
+
+
+def test_rounding_of_quantised_models_is_read_back(rounding: str) -> None:
+    assert "llvm.lrint" in workload_of(rounding)["main"].script()
+
+
+def _other_intrinsic(graph: list[dict[str, Any]], call: dict[str, Any]) -> None:
+    """Another function of LLVM, `llvm.trap` say, under its number."""
+    which = graph[graph[call["args"]]["data"][0]]["data"]
+    other = int(codegen.llvm_lookup_intrinsic_id("llvm.trap"))
+    if tvm.__version__.startswith(("0.25.", "0.26.")):
+        which["value"] = other
+    else:
+        graph[which["value"]]["data"] = other
+
+
+def _more_arguments(graph: list[dict[str, Any]], call: dict[str, Any]) -> None:
+    graph[call["args"]]["data"] *= 2
+
+
+def _no_arguments(graph: list[dict[str, Any]], call: dict[str, Any]) -> None:
+    graph[call["args"]]["data"] = []
+
+
+@pytest.mark.parametrize("change", [_other_intrinsic, _more_arguments, _no_arguments])
+def test_other_functions_of_llvm_are_refused(rounding: str, change: Any) -> None:
+    graph = json.loads(rounding)
+    nodes = graph["nodes"]
+    operation = next(at for at, node in enumerate(nodes) if "llvm_pure" in str(node.get("data")))
+    call = next(node["data"] for node in nodes if node["type"].endswith(".Call") and node["data"]["op"] == operation)
+    change(nodes, call)
+    with pytest.raises(WorkloadTextError, match="calls a function of LLVM that is not allowed"):
+        workload_of(json.dumps(graph))
 
 
 @pytest.mark.parametrize(
