@@ -12,7 +12,7 @@ relax = pytest.importorskip("tvm.relax")
 
 import tunehub  # noqa: E402
 
-from .....cpu_features import AVX512, cpu, needs, needs_tvm  # noqa: E402
+from .....cpu_features import AVX512, cpu, needs  # noqa: E402
 from .....relax_nets import net  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:no package serves")]
@@ -63,7 +63,6 @@ def exact(q: Array, k: Array, v: Array, mask: Array) -> Array:
     return ((weights / weights.sum(-1, keepdims=True)) @ v).transpose(0, 2, 1, 3)
 
 
-@needs_tvm
 @needs(AVX512)
 @pytest.mark.parametrize("kind", ["added", "shown"])
 def test_any_lengths_and_masks_give_what_numpy_computes_and_hidden_blocks_are_left_out(kind: str) -> None:
