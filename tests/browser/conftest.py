@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from filelock import FileLock
 
 from .site_of_registries import write_site
 
@@ -30,8 +31,14 @@ Opener = Callable[..., "Page"]
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The catalogue's folder."""
-    return write_site(tmp_path_factory.mktemp("catalogue"))
+    """The catalogue's folder, which one of pytest's processes writes for all."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "catalogue"
+    with FileLock(folder.with_suffix(".lock")):
+        if not folder.exists():
+            folder.mkdir()
+            return write_site(folder)
+    return folder / "site"
 
 
 @pytest.fixture(scope="session")

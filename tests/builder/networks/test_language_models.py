@@ -42,4 +42,4 @@ def test_products_of_an_open_number_of_rows_are_tasks_for_the_template() -> None
     tasks = extract_tasks([(network.name, network.relax_module())], target, dims=network.dims)
     products = [task for task in tasks if "matmul" in task.name and task.points]
     assert len(products) == 5 and all(len(task.points) == len(network.dims["batch_size"]) for task in products)
-    assert max(len(space_of(task.mod, target)) for task in products) > 8
+    assert any(len(space_of(task.mod, target)) > 8 for task in products)

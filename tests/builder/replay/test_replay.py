@@ -151,6 +151,7 @@ def counted(found: Compat) -> Counter[tuple[str, str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_workloads_come_from_models_and_misses_in_files(unnamed: Path, tmp_path: Path) -> None:
     import onnx
 
