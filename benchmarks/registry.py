@@ -81,7 +81,7 @@ def _resolution_rows(folder: Path, size: RegistrySize) -> list[Row]:
     build_s, packages = time.perf_counter() - began, size.publishers * size.names
     rows = [
         Row(name="registry_packages", value=packages, unit="count"),
-        Row(name="registry_records", value=packages * size.records, unit="count"),
+        Row(name="registry_records", value=(1 if size.bulk else packages) * size.records, unit="count"),
         Row(name="registry_build_s", value=build_s, unit="s", note="tunehub's own writing, a folder"),
     ]
     with _served(site.store_folder) as address:
