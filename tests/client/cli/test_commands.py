@@ -211,7 +211,7 @@ def test_demo_hands_over(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(demo, "run_demo", lambda names, **options: seen.append((names, options)) or 0)
     assert run("demo", "--network", "a", "--network", "b", "--json", "--repeats", "3").code == 0
-    assert seen == [(("a", "b"), {"as_json": True, "repeats": 3})]
+    assert seen == [(("a", "b"), {"as_json": True, "repeats": 3, "default_s": 10.0})]
     assert issubclass(UnknownNetworkError, Exception)
 
 
