@@ -38,6 +38,7 @@ compile_library(builder.get(), Path(sys.argv[1]), target="llvm", clock=StepClock
 """
 
 
+@pytest.mark.sweep
 def test_two_fresh_processes_write_the_same_library(tmp_path: Path) -> None:
     found = []
     for seed in ("1", "2"):

@@ -21,7 +21,6 @@ from tunehub.tir.nodes import calls_in, operator_of
 from ....cpu_features import AMX, AVX2, AVX512_BF16, AVX512_VNNI, cpu, needs, needs_tvm
 from ....numpy_decoder import NumpyDecoder
 from ....small_models import small
-from ....sweeps import swept
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:no package serves")]
 ONE_LAYER = small(tied=True, qkv_bias=True, layers=1)
@@ -94,8 +93,8 @@ def test_steps_give_numpys_logits(case: str) -> None:
 
 @needs_tvm
 @needs(AVX512_BF16)
-@pytest.mark.parametrize("case", swept(["q0f32 bf16", "q4bf16_1 float32"], ["q0bf16 float32"]))
-@pytest.mark.few(1)
+@pytest.mark.sweep
+@pytest.mark.parametrize("case", ["q0f32 bf16", "q4bf16_1 float32", "q0bf16 float32"])
 def test_steps_in_pairs_give_numpys_logits(case: str) -> None:
     assert logits_error(AVX512_BF16, *case.split()) < 2e-2
 

@@ -52,6 +52,7 @@ def _few(tile: BulkTile, clusters: int, _device: GpuDevice) -> int:
 @pytest.mark.no_cover  # what writes kernels is covered by the test that compiles them
 @pytest.mark.parametrize("rows", [1, 128, 300])
 @pytest.mark.parametrize("tile", TILES)
+@pytest.mark.few(6)
 def test_all_rows_are_computed_and_none_behind_them(tile: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BulkTile, "started", _few)
     monkeypatch.setattr(BulkTile, "most_in_band", 2)
@@ -71,6 +72,7 @@ def _built(whole: OpenFunction, tile: BulkTile) -> Any:
 
 
 @pytest.mark.parametrize("tile", TILES)
+@pytest.mark.few(2)
 def test_the_copy_engine_is_told_of_the_rows_at_each_launch(tile: str) -> None:
     library = _built(_whole(), TILES[tile])
     assert nvrtc.source_of(library).count("const __grid_constant__ CUtensorMap") == 4  # declared and defined
