@@ -30,8 +30,7 @@ TIERS = {
     "modern": "(fast or slow or tvm_versions) and not (alone or sweep)",
     "modern, alone": "slow and alone and not sweep",
     "versions": "tvm_versions and not sweep",
-    "legacy": "legacy and not (alone or sweep)",
-    "legacy, alone": "legacy and alone and not sweep",
+    "legacy": "legacy and not sweep",
     "sweep": "sweep and (fast or slow)",
     "legacy, sweep": "sweep and legacy",
     "random": "hypothesis and (fast or slow)",  # hypothesis marks the property tests itself
@@ -92,11 +91,6 @@ def _read_tests(session: nox.Session, tier: str, *options: str) -> None:
                 silent=True, success_codes=[0, 5])  # fmt: skip
 
 
-def _pytest_alone(session: nox.Session, tier: str, folder: str, *options: str) -> None:
-    """One run of pytest over tests that measure: it reads their files only, or those that are asked for."""
-    _pytest(session, tier, *_files_with(session, "alone", folder), *options, parallel=False)
-
-
 def _files_with(session: nox.Session, marker: str, folder: str) -> list[str]:
     """The files in which a marker stands, since to import all others takes long; none where some are asked for."""
     asked = any(Path(word.partition("::")[0]).exists() for word in session.posargs)
@@ -104,10 +98,9 @@ def _files_with(session: nox.Session, marker: str, folder: str) -> list[str]:
     return [str(file) for file in files if f"pytest.mark.{marker}" in file.read_text()]
 
 
-def _covered(config: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Options of the first and of the last of two runs whose coverage is counted together, as `config` says."""
-    both = ("--cov", f"--cov-config={config}")
-    return (*both, "--cov-report=", "--cov-fail-under=0"), (*both, "--cov-append", "--cov-report=term")
+def _covered(config: str) -> tuple[str, ...]:
+    """Options of a run whose coverage is counted as `config` says."""
+    return ("--cov", f"--cov-config={config}")
 
 
 @nox.session
@@ -145,11 +138,13 @@ def tests_modern(session: nox.Session) -> None:
     session.install("-e", MODERN)
     if session.python or sys.version_info >= (3, 12):
         session.env["COVERAGE_CORE"] = "sysmon"
-    first, last = _covered("pyproject.toml")
+    covered = _covered("pyproject.toml")
     elsewhere = [f"--ignore={file}" for file in STRUCTURE if not session.posargs]  # `lint` runs them
     _read_tests(session, "modern", *elsewhere)
-    _pytest(session, "modern", *first, *elsewhere, parallel=True)
-    _pytest_alone(session, "modern, alone", "tests", *last)
+    unjudged = ("--cov-report=", "--cov-fail-under=0")  # before both runs are counted
+    _pytest(session, "modern", *covered, *unjudged, *elsewhere, parallel=True)
+    alone = _files_with(session, "alone", "tests")
+    _pytest(session, "modern, alone", *alone, *covered, "--cov-append", "--cov-report=term", parallel=False)
 
 
 @nox.session(name="tests-tvm-versions")
@@ -164,10 +159,9 @@ def tests_tvm_versions(session: nox.Session, tvm: str) -> None:
 def tests_legacy(session: nox.Session) -> None:
     """What needs TVM <= 0.19, against the TVM that the extra `legacy` pins, with a coverage gate of its own."""
     _install_legacy(session)
-    first, last = _covered("tests/legacy/coverage.toml")
     _read_tests(session, "legacy", "tests/legacy")
-    _pytest(session, "legacy", "tests/legacy", *first, parallel=True)
-    _pytest_alone(session, "legacy, alone", "tests/legacy", *last)
+    covered = (*_covered("tests/legacy/coverage.toml"), "--cov-report=term")
+    _pytest(session, "legacy", "tests/legacy", *covered, parallel=True)
 
 
 @nox.session

@@ -25,7 +25,7 @@ from tunehub_registry.manifest import NetworkEntry
 from tunehub_registry.package import open_package
 from tunehub_registry.tuning_log import parse_line
 
-pytestmark = [pytest.mark.legacy, pytest.mark.alone]
+pytestmark = pytest.mark.legacy
 
 TARGET = "llvm -num-cores=2"
 MODULE = "gated_template"
