@@ -164,6 +164,8 @@ class PinChange:
     def __str__(self) -> str:
         if self.before is None or self.after is None or self.kind == "kept":
             return f"{self.kind} {self.name} {self.after or self.before}"
+        if self.kind == "changed":
+            return f"changed {self.name} {self.after} in other fields"
         return f"{self.kind} {self.name} {self.before} -> {self.after}"
 
 

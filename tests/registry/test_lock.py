@@ -249,7 +249,7 @@ def test_changes() -> None:
     after = make_lock(pin("0.2.0"), pin("1.0.0", H200, url=None))
     assert [str(item) for item in compare_locks(None, before)] == ["added cuda-h200 1.0.0", "added llvm-znver5 0.1.0"]
     assert [str(item) for item in compare_locks(before, after)] == [
-        "changed cuda-h200 1.0.0 -> 1.0.0",
+        "changed cuda-h200 1.0.0 in other fields",
         "upgraded llvm-znver5 0.1.0 -> 0.2.0",
     ]
     assert [item.kind for item in compare_locks(after, before)] == ["changed", "downgraded"]

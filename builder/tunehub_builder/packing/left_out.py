@@ -46,7 +46,7 @@ def keys_left_out(wanted: Mapping[str, str], held: Iterable[str], path: Path) ->
         keys = [key for key in known if key.startswith(start)]
         if len(keys) != 1:
             many = f"{len(keys)} records whose keys begin" if keys else "no record whose key begins"
-            raise PackingError(f"{path}: holds {many} with {start}; `tunehub show` lists what packages hold")
+            raise PackingError(f"{path}: holds {many} with {start}; pages of `tunehub catalogue` have the keys")
         found[keys[0]] = reason
     return found
 
