@@ -9,7 +9,7 @@ from tvm import relax
 
 from tunehub.graph.quantised_tensors import DEQUANTIZE, constant_of, has_type, weight_of, widened
 from tunehub.kernels.cpu.dot_product import DotProduct
-from tunehub.kernels.te.scales import LIMITS, Affine, Array, NotIntegerError, sums_of, symmetric
+from tunehub.kernels.te.scales import LIMITS, Array, NotIntegerError, symmetric, totals_of
 from tunehub.tir.nodes import bound_value, operator_of, static_shape
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tunehub.tir.types import Mutator
 
 _SHIFT = 128
+_MOST = 255  # that a zero point is
 Parts = tuple[Any, Any, Any]  # integers of 8 bits, their scale and their zero point, numbers
 
 
@@ -75,13 +76,13 @@ def _sums(graph: Mutator, data: Expr, zero: Expr | None, weight: Array, dot: Dot
     if not has_type(data, "uint8"):
         raise NotIntegerError("it is no product of uint8 with a matrix")
     fills_vectors(weight, dot)
-    sums_of(Affine(scale=1.0, zero=255), weight, np.ones(1), 1)
+    totals = totals_of(weight, 1, _MOST)
     emit = graph.builder_.emit
     sums = relax.op.matmul(data, relax.const(np.ascontiguousarray(weight)), out_dtype="int32")
     if zero is None:
         return sums
-    totals = relax.const(weight.astype("int32").sum(0, dtype="int32"))
-    return relax.op.subtract(emit(sums), emit(relax.op.multiply(emit(zero), totals)))
+    moved = relax.op.multiply(emit(zero), relax.const(totals.astype("int32")))
+    return relax.op.subtract(emit(sums), emit(moved))
 
 
 def _is_computed(graph: Mutator, call: Call) -> bool:

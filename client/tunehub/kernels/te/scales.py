@@ -61,6 +61,8 @@ class ScaledSums:
 
 def symmetric(weight: Array, zeros: Array, axis: int) -> Array:
     """``weight`` less its zero points as int8; NotIntegerError where that does not hold them."""
+    if weight.dtype == np.int8 and not zeros.any():
+        return weight
     along = [-1 if at == axis else 1 for at in range(weight.ndim)]
     shifted = weight.astype(np.int32) - zeros.astype(np.int32).reshape(along if zeros.size > 1 else ())
     low, high = LIMITS["int8"]
@@ -72,13 +74,22 @@ def symmetric(weight: Array, zeros: Array, axis: int) -> Array:
 def sums_of(data: Affine, weight: Array, scales: Array, axis: int) -> ScaledSums:
     """What the sums of ``weight``, outputs along ``axis``, times data stand for; the zero point of the data goes into
     the addend. NotIntegerError where sums may leave 32 bits."""
-    others = tuple(at for at in range(weight.ndim) if at != axis)
-    wide = weight.astype(np.int64)
-    addend = -data.zero * wide.sum(others)
-    if 255 * np.abs(wide).sum(others).max(initial=0) + np.abs(addend).max(initial=0) > _MOST_SUM:
-        raise NotIntegerError("its sums may take more than 32 bits")
+    addend = -data.zero * totals_of(weight, axis, data.zero)
     scale = np.float32(data.scale) * scales.astype(np.float32).reshape(-1)
     return ScaledSums(scale=np.broadcast_to(scale, addend.shape).astype(np.float32), addend=addend.astype(np.int32))
+
+
+def totals_of(weight: Array, axis: int, zero: int) -> Array:
+    """The sums of ``weight``, of 8 bits, for each output along ``axis``. NotIntegerError where products with unsigned
+    bytes, less ``zero`` times these, may leave 32 bits."""
+    others = tuple(at for at in range(weight.ndim) if at != axis)
+    totals: Array = weight.sum(others, dtype=np.int64)
+    most = 128 * (weight.size // max(totals.size, 1))  # of an output's weights without their signs
+    if (255 + abs(zero)) * most > _MOST_SUM:  # else that need not be added up
+        exact = np.abs(weight.astype(np.int64)).sum(others).max(initial=0)
+        if 255 * exact + np.abs(zero * totals).max(initial=0) > _MOST_SUM:
+            raise NotIntegerError("its sums may take more than 32 bits")
+    return totals
 
 
 def with_bias(sums: ScaledSums, bias: Array) -> ScaledSums:
