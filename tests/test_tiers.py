@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from .sweeps import spread
+
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 STATED = frozenset({"fast", "slow", "tvm_versions", "legacy", "release", "browser"})
@@ -70,6 +72,14 @@ def test_no_session_runs_a_test_twice(tier: str) -> None:
     base = {tier} | ({"slow"} if tier not in STATED else set())
     runs = [name for name, expression in tiers().items() if selected(expression, frozenset(base))]
     assert len([run for run in runs if run not in ("fast", "versions")]) == 1, runs
+
+
+def test_a_few_cases_have_all_values_that_so_many_can_have() -> None:
+    grid = [{"rows": rows, "columns": columns} for rows in range(2) for columns in range(3)]
+    chosen = [grid[each] for each in spread(grid, 3)]
+    assert [{each[name] for each in chosen} for name in ("rows", "columns")] == [{0, 1}, {0, 1, 2}]
+    assert spread([{"rows": rows} for rows in range(9)], 3) == {0, 4, 8}
+    assert spread(grid, 99) == {*range(6)}
 
 
 def test_the_readme_gives_the_command_that_ci_runs() -> None:
