@@ -104,6 +104,7 @@ def _quantised_passes(target: Target, note: Callable[[str], None] | None) -> lis
 
     if target.kind.name != "llvm":
         return []
+    from tunehub.graph.quantised.constants import constants_in_float
     from tunehub.graph.quantised.dynamic import quantised_at_once
     from tunehub.graph.quantised.integers import in_integers
     from tunehub.kernels.cpu.dot_product import dot_product_of
@@ -112,7 +113,7 @@ def _quantised_passes(target: Target, note: Callable[[str], None] | None) -> lis
     def quantised(mod: IRModule, _context: PassContext) -> IRModule:
         return quantised_at_once(in_integers(mod, dot_product_of(target), note), target)
 
-    return [relax.transform.CanonicalizeBindings(), quantised]
+    return [relax.transform.CanonicalizeBindings(), quantised, constants_in_float]
 
 
 def _packed_passes(target: Target, precision: Precision, note: Callable[[str], None] | None) -> list[Pass]:
@@ -198,12 +199,14 @@ def _layout_pass(target: Target, *, precision: Precision, winograd: bool) -> Pas
         from tunehub.graph.layout.planning import plan_layouts
         from tunehub.graph.numerics.fast_math import fast_math
         from tunehub.graph.quantised.rounding import quantise_in_vectors
+        from tunehub.kernels.cpu.dot_product import dot_product_of
 
         if target.kind.name != "llvm":
             return mod
         narrowing = _narrowing(target, precision, winograd=winograd)
         mod = plan_layouts(mod, target, narrowing=narrowing)
-        return quantise_in_vectors(fast_math(join_attention(mod, machine_for(target).vector, narrowing)))
+        joined = fast_math(join_attention(mod, machine_for(target).vector, narrowing))
+        return quantise_in_vectors(joined, integers=dot_product_of(target) is not None)
 
     return planned
 

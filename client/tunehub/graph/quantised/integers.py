@@ -75,6 +75,7 @@ _WITHOUT_KERNEL = (
     "relax.nn.conv3d_transpose",
 )  # fmt: skip
 _SHIFT = 128
+_ROUNDED = "; what they read is rounded as in 8 bits and stays float32"
 _RULES = {  # methods of the rewriter that write a call in another way, or return None
     "relax.nn.conv2d": "_convolution",
     **dict.fromkeys(_WITHOUT_KERNEL, "_stays"),
@@ -97,7 +98,7 @@ def in_integers(mod: IRModule, dot: DotProduct | None, note: Callable[[str], Non
     rewriter.begin(dot, users_in(mod))
     result = rewritten(rewriter, mod)
     if note is not None and (rewriter.written or rewriter.kept):
-        note(_summary(rewriter.written, rewriter.kept))
+        note(_summary(rewriter.written, rewriter.kept) + (_ROUNDED if dot is None else ""))
     return relax.transform.DeadCodeElimination()(result) if rewriter.written else mod
 
 

@@ -5,6 +5,9 @@ instruction that rounds to the nearest integer, ties to even (``cvtps2dq``), and
 numbers is part of the one that keeps 8 bits (``vpmovusdb``). What is too large for 32 bits becomes, on x86 the least
 negative number, elsewhere the largest one: above 255 in either case.
 
+Where a target has no instruction for integers, products read float32: what is quantised for them and dequantised is
+rounded in float32, with the same numbers.
+
 What is computed of dequantised tensors and quantised again, such as the addition of a residual, is one function of
 integers: else what it is fused with would hand over numbers of four times the size.
 """
@@ -15,13 +18,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tvm
 from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.kernel_calls import Kernels, rewritten
-from tunehub.graph.quantised_tensors import DEQUANTIZE, QUANTIZE, affine_of
-from tunehub.kernels.te.rounding import clipped_to, dequantised, quantised, quantised_at_run_time, rounded
+from tunehub.graph.quantised_tensors import DEQUANTIZE, QUANTIZE, affine_of, has_type, users_in
+from tunehub.kernels.te.rounding import (
+    clipped_to,
+    dequantised,
+    quantised,
+    quantised_at_run_time,
+    rounded,
+    rounded_to_steps,
+)
 from tunehub.kernels.te.scales import LIMITS, Affine
 from tunehub.tir.nodes import (
     bound_value,
@@ -34,16 +43,18 @@ from tunehub.tir.nodes import (
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Binding, Call, Expr
-    from tunehub.tir.types import Index, IRModule, PassContext, PrimExpr, Tensor
+    from tunehub.tir.types import Index, IRModule, PrimExpr, Tensor
 
 _ADD = "relax.add"
 _LEAVES = 3  # tensors that one function adds up, at most
 
 
-@tvm.transform.module_pass(opt_level=0, name="tunehub.quantise_in_vectors")  # type: ignore[untyped-decorator]
-def quantise_in_vectors(mod: IRModule, _context: PassContext) -> IRModule:
-    """Module pass: write quantising and dequantising of 8 bits with one scale for a tensor in this way."""
-    return relax.transform.DeadCodeElimination()(rewritten(_Rounding(mod), mod))
+def quantise_in_vectors(mod: IRModule, *, integers: bool) -> IRModule:
+    """``mod`` with quantising and dequantising of 8 bits with one scale for a tensor written in this way. ``integers``:
+    whether products of the target compute in integers."""
+    rewriter = _Rounding(mod)
+    rewriter.begin({} if integers else users_in(mod))
+    return relax.transform.DeadCodeElimination()(rewritten(rewriter, mod))
 
 
 @mutator
@@ -52,12 +63,43 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
         super().__init__(mod)
         self._kernels = Kernels(self.builder_)
         self._terms: dict[Any, tuple[Any, Affine]] = {}  # dequantised variables, and what they are of
+        self._in_float: dict[
+            Any, tuple[Affine, Any]
+        ] = {}  # quantised variables, and what else stands for their numbers
+
+    def begin(self, users: dict[Any, list[Any]]) -> None:
+        """Take over who reads each variable; of those that are only dequantised the numbers are rounded in float32."""
+        self._users = users
 
     def visit_var_binding_(self, binding: Binding) -> None:
         super().visit_var_binding_(binding)
-        value = binding.value
+        value, variable = binding.value, binding.var
         if operator_of(value) == DEQUANTIZE and (affine := self._affine(value)) is not None:
-            self._terms[self.visit_expr(binding.var)] = self.visit_expr(value.args[0]), affine
+            source = self.visit_expr(value.args[0])
+            if self._rounded(source, affine) is None:
+                self._terms[self.visit_expr(variable)] = source, affine
+        if operator_of(value) == QUANTIZE and {operator_of(each) for each in self._users.get(variable, ())} == {
+            DEQUANTIZE
+        }:
+            self._keep_in_float(self.visit_expr(variable), value)
+
+    def _keep_in_float(self, quantised: Expr, call: Call) -> None:
+        """Round what ``call`` has made ``quantised`` of in float32, too."""
+        affine, dtype = affine_of(self, call), str(tensor_type(call).dtype)
+        if affine is None or dtype not in LIMITS or not has_type(call.args[0], "float32") or shape_of(call) is None:
+            return
+        rounded = self._kernels.call(
+            lambda x: te.compute(x.shape, lambda *i: rounded_to_steps(x[i], affine, dtype), name="round"),
+            self.visit_expr(call.args[0]),
+            name="round",
+            how=(affine.scale, affine.zero, dtype),
+        )
+        self._in_float[quantised] = affine, self.builder_.emit(rounded)
+
+    def _rounded(self, quantised: Expr, affine: Affine) -> Expr | None:
+        """The numbers that ``quantised`` stands for where they are rounded in float32."""
+        known = self._in_float.get(quantised)
+        return known[1] if known is not None and known[0] == affine else None
 
     def visit_call_(self, call: Call) -> Expr:
         original, call = call, self.visit_expr_post_order(call)
@@ -72,6 +114,9 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
             return self._at_run_time(call, result)
         if name == QUANTIZE:
             return self._quantised(call.args[0], affine, result)
+        in_float = self._rounded(call.args[0], affine)
+        if in_float is not None:
+            return in_float
         return self._kernels.call(
             lambda q: te.compute(q.shape, lambda *i: dequantised(q[i], affine), name="dequantize"),
             call.args[0],

@@ -34,6 +34,13 @@ def dequantised(q: PrimExpr, affine: Affine) -> PrimExpr:
     return steps.astype("float32") * _f32(affine.scale)
 
 
+def rounded_to_steps(x: PrimExpr, affine: Affine, dtype: str) -> PrimExpr:
+    """What :func:`dequantised` makes of ``x`` as :func:`quantised`, number by number, without 8 bits between."""
+    steps = x if affine.scale == 1 else x / _f32(affine.scale)
+    low, high = (_f32(limit - affine.zero) for limit in LIMITS[dtype])
+    return rounded(te.min(te.max(steps, low), high)).astype("float32") * _f32(affine.scale)
+
+
 def rounded(x: PrimExpr) -> PrimExpr:
     """The integer of 32 bits that is nearest to ``x``, ties to even."""
     return tirx.call_llvm_pure_intrin("int32", "llvm.lrint", x)

@@ -229,6 +229,35 @@ def test_what_stays_in_float_says_why() -> None:
     notes.clear()
     assert in_integers(mod, None, notes.append) is mod
     assert "no instruction" in notes[0]
+    assert "stays float32" in notes[0]
+
+
+@needs_tvm
+@pytest.mark.parametrize("groups", [1, 4, 32])
+def test_without_an_instruction_convolutions_are_those_of_float32_with_rounding_behind_them(groups: int) -> None:
+    """No tensor has 8 bits, and weights are constants: else images and weights keep layouts that nothing is fast in."""
+    model, target = Model((1, 32, 9, 9)), tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v2", "num-cores": 1})
+
+    def make(x: Any) -> Any:
+        for _ in range(2):
+            weight, *_ = model.weight((32, 32 // groups, 3, 3), 0)
+            y = model.builder.emit(op.nn.conv2d(model.quantised(x, DATA), weight, groups=groups))
+            x = model.quantised(model.builder.emit(op.nn.relu(y)), MIDDLE)
+        return x
+
+    mod = model.build(make)
+    x = np.random.default_rng(2).uniform(-3, 3, (1, 32, 9, 9)).astype("float32")
+    result, report = run(mod, target, x)
+    plain = relax.VirtualMachine(tvm.compile(mod, target), tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
+    steps = np.abs(np.rint((result - plain) / MIDDLE[0]))
+    assert steps.max() <= 1
+    assert (steps > 0).mean() < 0.01
+    prepared = prepare(mod, target, layout="auto").functions.values()
+    functions = [each for each in prepared if isinstance(each, tvm.tirx.PrimFunc)]
+    assert {str(buffer_kind(each).dtype) for function in functions for each in parameters(function)} == {"float32"}
+    convolutions = [item for item in report.workloads if item.name.startswith("fused") and "round" in item.name]
+    assert convolutions
+    assert all(item.rung == "template" for item in convolutions)
 
 
 def test_kinds_without_a_kernel_are_counted() -> None:

@@ -10,7 +10,7 @@ import tvm
 from tvm import relax, te, tirx
 
 from tunehub.graph.quantised.rounding import quantise_in_vectors
-from tunehub.kernels.te.rounding import quantised, quantised_at_run_time
+from tunehub.kernels.te.rounding import quantised, quantised_at_run_time, rounded_to_steps
 from tunehub.kernels.te.scales import LIMITS, Affine
 from tunehub.target.tvm_generation import find_tvm
 from tunehub.tir.nodes import tensor_class
@@ -51,6 +51,14 @@ def test_ties_go_to_the_even_integer_and_what_is_too_large_to_the_limits(
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize(("dtype", "zero"), [("uint8", 0), ("uint8", 131), ("int8", -5)])
+def test_rounding_in_float32_gives_the_numbers_of_8_bits(dtype: str, zero: int) -> None:
+    x, affine = np.asarray([*TIES, *FAR, 0.3], np.float32), Affine(scale=0.3, zero=zero)
+    found = run(lambda data: te.compute(data.shape, lambda *i: rounded_to_steps(data[i], affine, dtype)), x, "float32")
+    eight = run(lambda data: te.compute(data.shape, lambda *i: quantised(data[i], affine, dtype)), x, dtype)
+    np.testing.assert_array_equal(found, (eight.astype(np.int32) - zero).astype(np.float32) * np.float32(0.3))
+
+
 def test_residuals_are_added_in_the_precision_of_onnxruntime() -> None:
     """Numbers of a ResNet-18: onnxruntime's QLinearAdd for AVX2 gives 105, with zero points summed up in another way
     it is 104.5 and a little less."""
@@ -67,7 +75,7 @@ def test_residuals_are_added_in_the_precision_of_onnxruntime() -> None:
             step, zero = relax.const(np.float32(0.012524419464170933)), relax.const(np.uint8(0))
             result = builder.emit_output(relax.op.quantize(total, step, zero, out_dtype="uint8"))
         builder.emit_func_output(result)
-    mod = quantise_in_vectors(builder.get())
+    mod = quantise_in_vectors(builder.get(), integers=True)
     target = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
     main = relax.VirtualMachine(tvm.compile(mod, target), tvm.cpu())["main"]
     found = main(*(tvm.runtime.tensor(np.full((1, 16), q, "uint8")) for q, *_ in operands))
