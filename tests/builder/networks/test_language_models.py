@@ -33,7 +33,9 @@ def test_what_a_language_model_does_not_have_is_said() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_products_of_an_open_number_of_rows_are_tasks_for_the_template() -> None:
+    """tests/builder/tuning has open dimensions' points and the tiles of one product, which take no language model."""
     from tunehub.target.descriptors import as_tvm_target
     from tunehub_builder.tuning.search.knobs import space_of
     from tunehub_builder.tuning.tasks import extract_tasks
