@@ -24,6 +24,8 @@ from tunehub_registry.licenses import DEFAULT_LICENSE
 @click.option("--without", metavar="KEY[=REASON]", multiple=True,
               help="Leave this record of the package given by --with out; its evidence says why.")  # fmt: skip
 @click.option("--judged", type=FILE, help="What `tunehub check --again` wrote of the package given by --with.")
+@click.option("--network", "networks", metavar="NAME", multiple=True,
+              help="Only what is of this network, in all its precisions; may be repeated.")  # fmt: skip
 @click.option("--profile", type=FILE, help="What `tunehub calibrate` kept of this CPU.  [that of DIR]")
 @click.option("--license", default=DEFAULT_LICENSE, show_default=True, metavar="SPDX",
               help="The licence of what DIR gives; Apache-2.0 is the other usual one.")  # fmt: skip
@@ -39,6 +41,7 @@ def pack(
     base: Path | None,
     without: tuple[str, ...],
     judged: Path | None,
+    networks: tuple[str, ...],
     profile: Path | None,
     license: str,
     base_license: str | None,
@@ -49,6 +52,8 @@ def pack(
     With --with PACKAGE and --without KEY, DIR may be left out: the next version of PACKAGE without some of its records.
     So it may with --measured FILE, times of its networks, and with --judged FILE, which `tunehub check --again PACKAGE`
     wrote: records that lost go by themselves, what was measured of the others is their evidence.
+
+    With --network NAME the package is a bundle for that model, of DIR or PACKAGE: its records alone, to hand on.
     """
     from tunehub_builder.packing.left_out import read_left_out
     from tunehub_builder.packing.network_evidence import read_network_evidence
@@ -65,7 +70,7 @@ def pack(
         networks_measured = read_network_evidence(measured) if measured else ()
         built = pack_directory(
             work, version, name=name, measured=networks_measured, base=base, profile=profile, license=license,
-            base_license=base_license, without=read_left_out(without), again=again,
+            base_license=base_license, without=read_left_out(without), again=again, networks=networks,
         )  # fmt: skip
         path = publish_locally(built, output, index)
     stated = built.manifest.license
@@ -75,8 +80,9 @@ def pack(
         print_json(summary)
         return
     number = built.counts["taken_along" if directory is None else "records"]
+    number = sum(entry.count for entry in built.manifest.record_sets) if networks else number
     say(f"{path}: {number} records, {len(built.data)} bytes, sha256 {built.sha256}")
-    if base is not None:
+    if base is not None and not networks:
         left_out = f", {built.counts['left_out']} left out" if without or judged else ""
         say(f"taken along from {base.name}: {built.counts['taken_along']} records{left_out}")
     say(f"licence: {stated or f'not stated, as in {base and base.name}: --base-license states it'}")

@@ -12,6 +12,7 @@ from tunehub_builder.backends.relax.contents import relax_contents
 from tunehub_builder.backends.relay.contents import relay_contents
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.packing.base_package import with_base
+from tunehub_builder.packing.bundle import only_networks
 from tunehub_builder.packing.contents import Contents, nothing_admitted
 from tunehub_builder.packing.left_out import nothing_of_its_own
 from tunehub_builder.packing.publish import BuiltPackage
@@ -37,6 +38,7 @@ def pack_directory(
     base_license: str | None = None,
     without: Mapping[str, str] | None = None,
     again: Mapping[tuple[str, str], RecordEvidence] | None = None,
+    networks: Sequence[str] = (),
 ) -> BuiltPackage:
     """Pack the admitted records of ``directory``, with the evidence on them and on the rejected ones.
 
@@ -48,7 +50,7 @@ def pack_directory(
     expression for what comes from ``directory``, None for not stated; ``base_license`` one for a ``base`` that states
     none: without it the new package states none either. ``without``: reasons to leave records of ``base`` out, by how
     their keys begin, and ``again``, what was judged of its records anew, of which losers are left out; with either
-    there need be no ``directory``.
+    there need be no ``directory``, nor with ``networks``: then the package has what is of these alone.
 
     Raises PackingError: nothing is admitted or left out, a wrong ``name`` or ``version``, a ``base`` or ``profile``
     that does not go with it; WorkDirectoryError: a damaged file; PackageError, FormatError: a damaged ``base``;
@@ -57,10 +59,10 @@ def pack_directory(
     other = None if base_license is None else canonical_license(base_license)
     if directory is not None:
         contents = _own(directory, measured, license)
-    elif base is not None and (without or again or measured):
+    elif base is not None and (without or again or measured or networks):
         contents = nothing_of_its_own(base, other, measured)
     else:
-        reason = "what to leave out of it (--without, --judged), or times of its networks (--measured)"
+        reason = "what to leave out of it (--without, --judged, --network), or times of its networks (--measured)"
         raise PackingError(f"without a work directory, give a package (--with) and {reason}")
     if name is not None and name != contents.target.name:
         raise PackingError(f"the package of this target is called {contents.target.name}, not {name}")
@@ -70,6 +72,7 @@ def pack_directory(
         raise nothing_admitted(directory, checked=contents.counts["rejected"] > 0)
     if (without or again) and base is None:
         raise PackingError("--without and --judged are about records of a package: give it, too (--with)")
+    contents = only_networks(contents, networks) if networks else contents
     manifest = Manifest(
         name=contents.target.name,
         version=_version(version),

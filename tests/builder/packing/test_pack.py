@@ -23,7 +23,14 @@ from tunehub_builder.packing.pack import pack_directory
 from tunehub_builder.packing.publish import publish_locally
 from tunehub_builder.tuning.journal import Journal, KnobChoice
 from tunehub_builder.tuning.work_directory import TaskEntry, WorkDirectory
-from tunehub_registry.evidence import JudgedRule, NetworkEvidence, RecordEvidence, encode_evidence, read_evidence
+from tunehub_registry.evidence import (
+    JudgedRule,
+    NetworkEvidence,
+    RecordEvidence,
+    encode_evidence,
+    evidence_in,
+    read_evidence,
+)
 from tunehub_registry.exceptions import FormatError, LicenseError, VersionConflictError
 from tunehub_registry.index import parse_index, parse_shard
 from tunehub_registry.machine_profile import PROFILE, MachineProfile, parse_profile
@@ -522,3 +529,16 @@ def test_measured_networks_from_another_file_are_refused(tmp_path: Path, content
         file.write_bytes(content)
     with pytest.raises(PackingError, match=r"demo\.json.*tunehub demo --json"):
         read_network_evidence(file)
+
+
+def test_a_bundle_has_the_records_of_one_model_alone() -> None:
+    base = Path(__file__).parents[3] / "packages" / "llvm-znver4-0.5.0.tunepkg"
+    built = pack_directory(None, "0.5.0", base=base, networks=["resnet50"])
+    assert {network.name for network in built.manifest.networks} == {"resnet50_bf16", "resnet50_int8", "resnet50_open"}
+    with open_package(built.data) as package:
+        lines = [line for entry in package.manifest.record_sets for line in package.read(entry.file).splitlines()]
+        evidence = [line for line in evidence_in(package) if isinstance(line, RecordEvidence)]
+    assert all(any(name.startswith("resnet50_") for name in json.loads(line)["networks"]) for line in lines)
+    assert len(evidence) == len(lines) == sum(entry.count for entry in built.manifest.record_sets) > 60
+    with pytest.raises(PackingError, match=r"--network resnet51: there are records of .*resnet50_bf16"):
+        pack_directory(None, "0.5.0", base=base, networks=["resnet51"])
