@@ -45,20 +45,21 @@ def draw(rows: Sequence[RuntimeRow], path: Path, *, title: str, said: str = "") 
     logarithmic = bool(timed) and max(medians) > _LOGARITHMIC * min(medians)
     if logarithmic:
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:,g}")
         axes.errorbar(medians, places, xerr=late, fmt="none", ecolor="#444444", capsize=3)
         axes.scatter(medians, places, color=colours, zorder=3)
         axes.grid(axis="x", color="#dddddd", linewidth=0.6)
     else:
         axes.barh(places, medians, xerr=late, color=colours, ecolor="#444444", capsize=3)
     for place, (ms, row) in enumerate(zip(medians, timed, strict=True)):  # above the whisker, at the median
-        text = f"{ms:.3g} ms" + ("" if row.per_s is None else f", {_count(row.per_s)} a second")
+        text = f"{_count(ms)} ms" + ("" if row.per_s is None else f", {_count(row.per_s)} a second")
         axes.annotate(text, (ms, place), (4, 5), textcoords="offset points", fontsize="small")
     axes.set_yticks(places, labels)
     axes.set_ylim(len(timed) - 0.4, -0.8)
     axes.margins(x=0.2)
     axes.spines[["top", "right"]].set_visible(False)
     scale = "on a logarithmic axis" if logarithmic else "from 0"
-    axes.set_xlabel(f"ms of a run, {scale}: the median, and a line up to the 95th percentile")
+    axes.set_xlabel(f"ms of a run, {scale}: median, line to the 95th percentile", fontsize="small")
     axes.set_title("\n".join([title, *lines]), loc="left", fontsize="medium")
     form = path.suffix.lower().removeprefix(".")
     plain = {"svg.hashsalt": "tunehub", "svg.fonttype": "none"}  # the same bytes for the same times; text stays text
@@ -67,8 +68,8 @@ def draw(rows: Sequence[RuntimeRow], path: Path, *, title: str, said: str = "") 
         create_file(path, lambda temporary: figure.savefig(temporary, format=form, metadata=metadata, dpi=144))
 
 
-def _count(per_s: float) -> str:
-    return f"{per_s:,.0f}" if per_s >= _WHOLE else f"{per_s:.3g}"
+def _count(number: float) -> str:
+    return f"{number:,.0f}" if number >= _WHOLE else f"{number:.3g}"
 
 
 def _label(row: RuntimeRow) -> str:
