@@ -183,9 +183,8 @@ def check_output(path: Path, option: str, suffix: str = "") -> None:
 
     if suffix and path.suffix != suffix:
         remedy = f"give {path.with_suffix(suffix)}"
-        raise LibraryError(
-            path, f"does not end in {suffix}, by which TVM's runtime loads it", place=option, remedy=remedy
-        )
+        why = ", by which TVM's runtime loads it" if suffix == SUFFIX else ""
+        raise LibraryError(path, f"does not end in {suffix}{why}", place=option, remedy=remedy)
     check_writable(path, option)
 
 

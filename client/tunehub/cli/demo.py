@@ -19,8 +19,8 @@ _RELAY = "for TVM up to 0.19 run `python -m benchmarks legacy` in a checkout, or
 @click.command()
 @click.option("--network", "networks", multiple=True, metavar="NAME", help="Only this network; may be repeated.")
 @click.option("--repeats", type=click.IntRange(min=1), default=7, show_default=True, help="Timed runs of each network.")
-@click.option("--default-limit", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True,
-              metavar="SECONDS", help="What the one run of TVM's default may take.")  # fmt: skip
+@click.option("--default-limit", type=click.FloatRange(min=0, min_open=True, max=86400), default=10.0,
+              show_default=True, metavar="SECONDS", help="What the one run of TVM's default may take.")  # fmt: skip
 @json_option
 def demo(networks: Sequence[str], repeats: int, default_limit: float, as_json: bool) -> None:
     """Compare TVM's default, tunehub, onnxruntime and, where it is installed, OpenVINO on real networks."""
