@@ -14,6 +14,7 @@ from tunehub_registry import (
     gpu_profile,
     index,
     lock,
+    locked_kernel,
     machine_profile,
     manifest,
     review,
@@ -28,7 +29,9 @@ from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.template_record import TemplateRecord, parse_template_record
 from tunehub_registry.trace_rules import validate_trace
+from tunehub_registry.trust.attached import attached_files, encode_attached
 from tunehub_registry.trust.attestations import read_envelope
+from tunehub_registry.trust.layout import TIMESTAMP_PATH
 from tunehub_registry.trust.log import LoggedSnapshot, parse_entry
 from tunehub_registry.tuning_curves import TuningCurve, encode_curves, parse_curves
 from tunehub_registry.tuning_log import parse_line
@@ -72,6 +75,15 @@ LOCKED = lock.LockedPackage(
     url_expires=datetime.fromisoformat("2026-01-31T12:00:00+00:00"), published="2026-01-31", requires=">=0.1",
     license="CC0-1.0", target=TARGET, record_sets=ENTRY.record_sets, documents=(DOCUMENT,),
 )  # fmt: skip
+LOCKED_MODEL = locked_kernel.LockedModel(
+    name="m", target="llvm-znver5", tvm="0.27.0", created_by="x", layout="auto", precision="bf16", winograd=True,
+    kernels=(
+        locked_kernel.LockedKernel(
+            key=KEY, op="o", rung="template", text="0" * 16, template="dense", version=2, knobs={"columns": 4},
+            package="llvm-znver5 0.1.0", record=SHA,
+        ),
+    ),
+)  # fmt: skip
 TIMES = attested.ComparedTimes(
     default_s=2e-3,
     default_spread_s=1e-5,
@@ -98,7 +110,8 @@ EVIDENCE = evidence.RecordEvidence(
     rule=evidence.JudgedRule(choice="0" * 16, text="1" * 16, run_s=0.6),
 )  # fmt: skip
 NETWORK_EVIDENCE = evidence.NetworkEvidence(
-    network="n", default_s=1.0, tuned_s=0.5, onnxruntime_s=0.7, openvino_s=0.7, repeats=3, threads=1, output_max_rel_diff=0.0,
+    network="n", default_s=1.0, tuned_s=0.5, onnxruntime_s=0.7, openvino_s=0.7, repeats=3, threads=1,
+    output_max_rel_diff=0.0,
     tuned_graphs_s=0.4, torch_s=0.5, torch_graphs_s=0.6, device="d", driver="1", max_clocks_mhz=(1, 2), conditions="c",
     precision="int8", accuracy=evidence.Accuracy(inputs=1, rows=2, same_class=1, max_rel_diff=0.1),
 )  # fmt: skip
@@ -261,4 +274,8 @@ DOCUMENTS: dict[str, tuple[Parse, bytes]] = {
     **{name: (lambda data, _: parse_line(data), json.dumps(line).encode()) for name, line in LOG_LINES.items()},
     "envelope": (read_envelope, json.dumps(ENVELOPE).encode()),
     "curves": (parse_curves, encode_curves([CURVE])),
+    "attached": (
+        lambda data, _: attached_files(TIMESTAMP_PATH, data),
+        json.dumps({"signed": {}, **encode_attached({"metadata/2.snapshot.json": b"{}"})}).encode(),
+    ),
 }

@@ -29,7 +29,7 @@ from tunehub_registry.stores.address import UnsupportedAddressError, parse_addre
 from tunehub_registry.tuning_log import LogLineError
 
 from ..hostile import FEW, VALUES, hostile_forms
-from .document_samples import DOCUMENTS, KEY, LOCKED, STRUCTURES
+from .document_samples import DOCUMENTS, KEY, LOCKED, LOCKED_MODEL, STRUCTURES
 
 pytestmark = pytest.mark.fast
 
@@ -42,7 +42,8 @@ _MADE_HERE = {
 _IN_BYTES = {
     "_File", "TuningCurve", "GraphHeader", "_SignatureField", "_EnvelopeFields", "_Listed", "MeasureResult",
     "AutotvmLine", "AutotvmInput", "OldInput", "OldConfig", "OldLine", "AnsorInput", "AnsorTask", "AnsorState",
-    "AnsorLine", "LockedPackage", "Lock",
+    "AnsorLine", "LockedPackage", "LockedModel", "LockedKernel", "Lock",
+    "_Attached",
 }  # fmt: skip
 
 
@@ -144,9 +145,8 @@ def test_a_graph_header_a_target_a_licence_and_an_address_are_refused_or_sound(v
 
 
 def test_a_lock_file_is_refused_or_sound() -> None:
-    document = msgspec.to_builtins(
-        lock.Lock(created_by="x", tvm=("0.27.0",), packages=(LOCKED,)), builtin_types=(datetime,)
-    )
+    locked = lock.Lock(created_by="x", tvm=("0.27.0",), packages=(LOCKED,), models=(LOCKED_MODEL,))
+    document = msgspec.to_builtins(locked, builtin_types=(datetime,))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check_sound(lock.parse_lock(tomli_w.dumps(document).encode(), "sample"))
