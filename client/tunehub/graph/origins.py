@@ -101,15 +101,14 @@ class _ComputedValues:
     """The values that a graph computes: what computes each, from which, and its names."""
 
     def __init__(self, function: Function) -> None:
-        self._numbers: dict[Any, list[int]] = {}  # of bindings, by what is computed
-        self._names: list[Names] = []
+        self._numbers: dict[Any, int] = {}  # of what is computed: all of it would be hashed again in what comes behind
+        self._names: dict[int, list[Names]] = defaultdict(list)  # of the bindings that compute it
         known = {variable: ("in", at) for at, variable in enumerate(function.params)}
         for binding in _bindings(function):
             value = _value(binding.value, known)
             if isinstance(binding.value, relax.Call):
-                self._numbers.setdefault(value, []).append(len(self._names))
-                value = ("of", len(self._names))
-                self._names.append(names_of(binding.var, binding.value))
+                value = self._numbered(value)
+                self._names[value].append(names_of(binding.var, binding.value))
             known[binding.var] = value
 
     def names_after(self, function: Function, inner: Mapping[str, Function]) -> dict[Expr, Names]:
@@ -133,11 +132,14 @@ class _ComputedValues:
     def _matched(self, expression: Expr, known: Mapping[Expr, Any]) -> tuple[Any, Names]:
         """The value of an expression, with its names where it was a call of this graph."""
         value = _value(expression, known)
-        numbers = self._numbers.get(value) if isinstance(expression, relax.Call) else None
-        if not numbers:
+        if not isinstance(expression, relax.Call):
             return value, ()
-        number = numbers.pop(0) if len(numbers) > 1 else numbers[0]
-        return ("of", number), self._names[number]
+        number = self._numbered(value)
+        names = self._names.get(number, [()])
+        return number, names.pop(0) if len(names) > 1 else names[0]
+
+    def _numbered(self, value: Any) -> int:
+        return self._numbers.setdefault(value, len(self._numbers))
 
 
 def _value(expression: Expr, known: Mapping[Expr, Any]) -> Any:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - only if there is onnx
 
 from tunehub.compiler.preparing import prepare  # noqa: E402
-from tunehub.graph.origins import call_names, fused_with_names, names_of, spread_names  # noqa: E402
+from tunehub.graph.origins import call_names, fused_with_names, named, names_of, spread_names  # noqa: E402
 
 
 def two_equal_layers() -> Any:
@@ -62,3 +62,23 @@ def test_names_change_no_structure() -> None:
     tvm.ir.assert_structural_equal(named["main"].body, plain["main"].body, map_free_vars=True)
     (block,) = named["main"].body.blocks
     assert [names_of(each.var) for each in block.bindings[:2]] == [("first/conv",), ("first/relu",)]
+
+
+def doubled(first: Any) -> Any:
+    """Results of ``first`` added to themselves 64 times, the last sum with a name."""
+    builder, x = tvm.relax.BlockBuilder(), tvm.relax.Var("x", tvm.relax.op.zeros((4,), "float32").ty)
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            value = builder.emit(first(x))
+            for _ in range(64):
+                value = builder.emit(tvm.relax.op.add(value, value))
+            result = builder.emit_output(named(builder.normalize(tvm.relax.op.negative(value)), ("last",)))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def test_values_of_which_others_are_made_again_and_again_are_compared_once() -> None:
+    before, after = (doubled(first) for first in (tvm.relax.op.exp, tvm.relax.op.negative))
+    named_after = fused_with_names(lambda _mod: after)(before)
+    (block,) = named_after["main"].body.blocks
+    assert names_of(block.bindings[-1].var) == ("last",)
