@@ -34,9 +34,8 @@ from tunehub_builder.backends.relax.workload_gate import LIMITS, Verdict, case_o
 from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.gate.comparison import plan_for
 from tunehub_builder.gate.finalists import Distilled
-from tunehub_builder.gate.packages import opened
+from tunehub_builder.gate.packages import evidence_of, opened, published_profile
 from tunehub_builder.gate.report import CheckResult, Rejection, shown_on
-from tunehub_builder.gate.rows import evidence_of, published_profile
 from tunehub_builder.gate.workloads import judge_on
 from tunehub_builder.replay.records import records_by_tuner, scheduled_by_record
 from tunehub_builder.replay.workloads import MatchedRecord, WorkloadFiles, matched_records

@@ -27,8 +27,7 @@ from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.gate.again import again_places, again_pool
 from tunehub_builder.gate.comparison import plan_for
 from tunehub_builder.gate.finalists import Distilled
-from tunehub_builder.gate.packages import opened
-from tunehub_builder.gate.rows import published_profile
+from tunehub_builder.gate.packages import opened, published_profile
 from tunehub_builder.gate.workloads import judge_on
 from tunehub_builder.networks import Network
 from tunehub_builder.tuning.progress import milliseconds

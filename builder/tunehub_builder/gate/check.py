@@ -19,7 +19,7 @@ from tunehub_builder.backends.relax.workload_gate import RelaxWorkloads, Verdict
 from tunehub_builder.exceptions import BuilderError, WorkDirectoryError
 from tunehub_builder.gate.finalists import Distilled
 from tunehub_builder.gate.networks import NetworkVerdict, check_networks, judge_networks
-from tunehub_builder.gate.packages import opened
+from tunehub_builder.gate.packages import opened, published_profile
 from tunehub_builder.gate.report import CheckResult, NetworkResult, Rejection, network_results, shown_on
 from tunehub_builder.gate.workloads import check_workloads, judge_on
 from tunehub_builder.networks import OPEN
@@ -141,7 +141,8 @@ def _end_to_end(
         path.write_bytes(judged.lines)
         evidence.write_bytes(b"".join(map(encode_evidence, judged.evidence({}))))
         layout = "auto" if run.tuner == TEMPLATE else "keep"
-        file = RecordFile(path=path, target=run.target, layout=layout, evidence=evidence)
+        profile = directory.profile()
+        file = RecordFile(path=path, target=run.target, layout=layout, evidence=evidence, profile=profile)
         found = network_cases(run.networks, names, models, file)
         options = PoolOptions(workers=1, threads=resources.threads, log=str(directory.log))
         backend, journal = RelaxNetworks.of(file), network_journal(directory)
@@ -163,7 +164,9 @@ def _records_of(package: Package, folder: Path) -> RecordFile:
     # As a client decides, see `tunehub.compiler.hub`.
     layout = "auto" if any(item.tuner == TEMPLATE for item in sets) else "keep"
     target = find_relax_target(manifest.name).config
-    return RecordFile(path=path, target=target, layout=layout, evidence=evidence)
+    published = published_profile(package)
+    profile = None if published is None else published.profile
+    return RecordFile(path=path, target=target, layout=layout, evidence=evidence, profile=profile)
 
 
 def _measured(

@@ -25,6 +25,7 @@ from tunehub_builder.gate.places import judge_at_once
 from tunehub_builder.tuning.journal import LineJournal
 from tunehub_builder.tuning.runner.pool import PoolOptions, Worker
 from tunehub_registry.evidence import Accuracy
+from tunehub_registry.machine_profile import MachineProfile, encode_profile
 
 TOLERANCE = tolerance()
 
@@ -169,9 +170,9 @@ def reason_against(measured: Mapping[str, VariantTimes], variant: str) -> str | 
     return default.reason or times.reason or noise_reason(default.run_s, times.run_s)
 
 
-def digest_of(data: bytes) -> str:
-    """A short name of some records."""
-    return hashlib.sha256(data).hexdigest()[:16]
+def digest_of(data: bytes, profile: MachineProfile | None = None) -> str:
+    """A short name of some records, and of the profile of the machine that goes along with them."""
+    return hashlib.sha256(data + (b"" if profile is None else encode_profile(profile))).hexdigest()[:16]
 
 
 def measure_variants(

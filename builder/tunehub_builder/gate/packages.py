@@ -1,4 +1,4 @@
-"""Packages as files, opened."""
+"""Packages as files, opened, and what of them the gate goes by."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tunehub.registries.key_scheme import META_SCHEDULE
+from tunehub.target.machine_profile import PublishedProfile
 from tunehub_builder.exceptions import BuilderError
+from tunehub_registry.evidence import RecordEvidence, evidence_in
+from tunehub_registry.machine_profile import PROFILE, parse_profile, profile_in
 from tunehub_registry.package import Package, open_package
 
 
@@ -19,3 +23,17 @@ def opened(path: Path) -> Iterator[Package]:
             yield package
     except OSError as error:
         raise BuilderError(f"{path}: {error.strerror}; give a package file (.tunepkg)") from error
+
+
+def evidence_of(package: Package) -> dict[tuple[str, str], RecordEvidence]:
+    """The evidence on a package's records, by tuner and key."""
+    lines = (line for line in evidence_in(package) if isinstance(line, RecordEvidence))
+    return {(line.tuner or META_SCHEDULE, line.exact): line for line in lines}
+
+
+def published_profile(package: Package) -> PublishedProfile | None:
+    """The machine profile that a package has, as clients take it. Raises FormatError for a damaged one."""
+    data, manifest = profile_in(package), package.manifest
+    if data is None:
+        return None
+    return PublishedProfile(profile=parse_profile(data, PROFILE), package=f"{manifest.name} {manifest.version}")

@@ -20,18 +20,15 @@ from tunehub.exceptions import last_line
 from tunehub.kernels.template_fit import published_rates
 from tunehub.records.lookup import EmptyLookup
 from tunehub.records.never_worse import is_stale
-from tunehub.registries.key_scheme import KEY_SCHEMES, META_SCHEDULE, RECORD_TUNERS
+from tunehub.registries.key_scheme import KEY_SCHEMES, RECORD_TUNERS
 from tunehub.registries.resolution import tvm_allowed
 from tunehub.target.descriptors import as_tvm_target
-from tunehub.target.machine_profile import PublishedProfile
-from tunehub_builder.gate.packages import opened
+from tunehub_builder.gate.packages import evidence_of, opened, published_profile
 from tunehub_builder.replay.records import Record, records_by_tuner, scheduled_by_record
 from tunehub_builder.replay.workloads import Borrowers, MatchedRecord, WorkloadFiles, is_at_hand, matched_records
 from tunehub_builder.tuning.target import tvm_versions
-from tunehub_registry.evidence import RecordEvidence, evidence_in
-from tunehub_registry.machine_profile import PROFILE, parse_profile, profile_in
+from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.manifest import Manifest
-from tunehub_registry.package import Package
 
 _MOST_REASON = 200
 
@@ -118,20 +115,6 @@ def rows_of(path: Path, files: WorkloadFiles) -> PackageRows:
     with published_rates(published):
         rows = tuple(looked.rows(files))
     return PackageRows(package=label, rows=rows, problems=tuple(_problems(manifest)), unread=tuple(looked.unread))
-
-
-def evidence_of(package: Package) -> dict[tuple[str, str], RecordEvidence]:
-    """The evidence on a package's records, by tuner and key."""
-    lines = (line for line in evidence_in(package) if isinstance(line, RecordEvidence))
-    return {(line.tuner or META_SCHEDULE, line.exact): line for line in lines}
-
-
-def published_profile(package: Package) -> PublishedProfile | None:
-    """The machine profile that a package has, as clients take it. Raises FormatError for a damaged one."""
-    data, manifest = profile_in(package), package.manifest
-    if data is None:
-        return None
-    return PublishedProfile(profile=parse_profile(data, PROFILE), package=f"{manifest.name} {manifest.version}")
 
 
 def _problems(manifest: Manifest) -> Iterator[str]:

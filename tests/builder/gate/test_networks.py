@@ -33,6 +33,7 @@ from tunehub_builder.packing.pack import pack_directory
 from tunehub_builder.tuning.runner.pool import PoolOptions
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.evidence import NetworkEvidence, read_evidence
+from tunehub_registry.machine_profile import MachineProfile
 from tunehub_registry.manifest import NetworkEntry
 from tunehub_registry.package import EVIDENCE, open_package
 
@@ -171,6 +172,27 @@ def test_one_step_of_an_output_in_8_bits_may_be_off_however_few_it_has(
         found = BuiltNetwork(outputs=lambda off=off: [expected[0] + np.float32(off)], time=lambda runs: 1.0)
         monkeypatch.setitem(session._built, "tuned", found)
         assert session.difference("tuned") == pytest.approx(most)
+
+
+def test_rules_go_by_the_profile_that_comes_with_the_records(
+    tmp_path: Path, tiny_model: Path, target: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hubs: list[Any] = []
+    monkeypatch.setattr("tunehub.compiler.pipeline.compile_module", lambda _mod, _target, hub: hubs.append(hub))
+    (tmp_path / "r").write_bytes(b"")
+    profile = MachineProfile(
+        cpu="znver4", mattr=(), cores=2, measured="2026-11-23", multiply_add_s=2.8e-10, dependent_s=1.04e-9, memory_bytes=24e9,
+        region_s=3e-6,
+    )  # fmt: skip
+    without = RecordFile(path=tmp_path / "r", target=target, layout="keep")
+    records = replace(without, profile=profile)
+    (case,) = network_cases((), (), [tiny_model], records)
+    session = RelaxNetworkSession()
+    session.task("tiny", msgspec.json.encode(case).decode())
+    for variant in ("plain", "tuned"):
+        session.generate(variant)
+    assert [hub.published_profile.profile for hub in hubs] == [profile, profile]
+    assert records.digest != without.digest
 
 
 def test_verdicts_on_other_records_do_not_count() -> None:

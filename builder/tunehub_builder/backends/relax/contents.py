@@ -88,7 +88,7 @@ class JudgedWorkloads:
         journal = network_journal(self.directory)
         if not journal.path.exists():
             return {}
-        digest = digest_of(self.lines)
+        digest = digest_of(self.lines, self.directory.profile())
         return {verdict.network: verdict for verdict in latest(journal.entries()) if verdict.digest == digest}
 
     def evidence(self, networks: Mapping[str, NetworkVerdict]) -> Iterator[RecordEvidence]:

@@ -41,6 +41,7 @@ from tunehub_builder.gate.networks import (
 from tunehub_builder.networks import Precision, half
 from tunehub_builder.tuning.journal import LineJournal
 from tunehub_builder.tuning.work_directory import WorkDirectory
+from tunehub_registry.machine_profile import MachineProfile
 from tunehub_registry.manifest import NetworkEntry
 
 _PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -56,17 +57,19 @@ class RecordFile:
     """Records in a file, for one target: TVM's ``target`` as JSON, and the ``layout`` that they are for.
 
     ``evidence``: a file of what was measured of them and of rejected ones, which decides what the client leaves to TVM.
+    ``profile``: of the machine, which the package brings along: a client's rules go by it, with records and without.
     """
 
     path: Path
     target: dict[str, Any]
     layout: str
     evidence: Path | None = None
+    profile: MachineProfile | None = None
 
     @property
     def digest(self) -> str:
-        """Names these records."""
-        return digest_of(self.path.read_bytes())
+        """Names these records, with the profile."""
+        return digest_of(self.path.read_bytes(), self.profile)
 
 
 def network_journal(directory: WorkDirectory) -> LineJournal[NetworkVerdict]:
@@ -133,6 +136,7 @@ def _case(
         precision=precision,
         half=in_half,
         evidence=None if records.evidence is None else str(records.evidence),
+        profile=records.profile,
     )
 
 

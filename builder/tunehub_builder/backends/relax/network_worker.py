@@ -22,6 +22,7 @@ from tunehub_builder.networks import Precision
 from tunehub_builder.networks.half import in_single
 from tunehub_builder.networks.precision import output_steps
 from tunehub_registry.evidence import Accuracy, RecordEvidence, read_evidence
+from tunehub_registry.machine_profile import MachineProfile
 
 if TYPE_CHECKING:
     from tunehub.compiler.hub import Hub
@@ -34,7 +35,8 @@ _PATIENCE_S = 20.0
 class RelaxNetworkCase(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker needs of a network: its name, or its ONNX ``file`` with the ``shapes`` of open inputs; the
     ``precision`` that it has or is to have; TVM's ``target`` as JSON; the file of ``records``, the ``layout`` that they
-    are for, and the file of ``evidence``. ``half``: it is in half precision."""
+    are for, and the file of ``evidence``. ``half``: it is in half precision. ``profile``: of the machine, by which
+    rules go, with the records and without."""
 
     name: str
     file: str | None = None
@@ -45,6 +47,7 @@ class RelaxNetworkCase(msgspec.Struct, frozen=True, kw_only=True):
     precision: Precision = "float32"
     evidence: str | None = None
     half: bool = False
+    profile: MachineProfile | None = None
 
 
 class RelaxNetworkSession(NetworkSession):
@@ -122,7 +125,8 @@ class RelaxNetworkSession(NetworkSession):
         from tunehub.compiler import pipeline as relax_pipeline
 
         network = self._network
-        hub = _hub(self._case, self._target, network) if variant == TUNED else _plain(self._target, network)
+        made = _hub if variant == TUNED else _plain
+        hub = made(self._case, self._target, network)
         executable = relax_pipeline.compile_module(self._module, self._target, hub)
         return executable, {rung: count for rung, count in hub.report().rung_counts().items() if count}
 
@@ -182,7 +186,7 @@ def _hub(case: RelaxNetworkCase, target: Any, network: Network) -> Hub:
     from tunehub.registries.blob_cache import BlobCache
     from tunehub.target.descriptors import descriptor_of
 
-    hub = _plain(target, network)
+    hub = _plain(case, target, network)
     hub.layout = "auto" if case.layout == "auto" else "keep"
     cache, host = BlobCache(read_options().cache), descriptor_of(target)
     lookup = open_user_records(
@@ -208,18 +212,21 @@ class _Judged(EmptyLookup):
         return None if found is None else Measured(evidence=found, package="the gate")
 
 
-def _plain(target: Any, network: Network) -> Hub:
+def _plain(case: RelaxNetworkCase, target: Any, network: Network) -> Hub:
     """A hub without records, in the layouts that it then chooses; strict, so that falling back to TVM is an error."""
     from tunehub.compiler.hub import Hub
     from tunehub.policy import Policy
     from tunehub.registries.resolution import Resolution
     from tunehub.target.descriptors import descriptor_of
+    from tunehub.target.machine_profile import PublishedProfile
 
     host = descriptor_of(target)
     resolution = Resolution(host=host, chosen=None)
     policy = Policy(strict=True)
+    published = None if case.profile is None else PublishedProfile(profile=case.profile, package="the gate")
     return Hub(
         target=target, host=host, resolution=resolution, policy=policy, layout="auto", precision=network.compiled_in,
+        published_profile=published,
         winograd=network.precision != "float32",  # as clients have it; in float32 it may differ by more than is allowed
     )  # fmt: skip
 
