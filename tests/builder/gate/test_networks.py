@@ -178,11 +178,15 @@ def test_rules_go_by_the_profile_that_comes_with_the_records(
     tmp_path: Path, tiny_model: Path, target: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hubs: list[Any] = []
-    monkeypatch.setattr("tunehub.compiler.pipeline.compile_module", lambda _mod, _target, hub: hubs.append(hub))
+
+    def compiled(_mod: Any, _target: Any, hub: Any) -> None:
+        hubs.append(hub)
+
+    monkeypatch.setattr("tunehub.compiler.pipeline.compile_module", compiled)
     (tmp_path / "r").write_bytes(b"")
     profile = MachineProfile(
-        cpu="znver4", mattr=(), cores=2, measured="2026-11-23", multiply_add_s=2.8e-10, dependent_s=1.04e-9, memory_bytes=24e9,
-        region_s=3e-6,
+        cpu="znver4", mattr=(), cores=2, measured="2026-11-23", multiply_add_s=2.8e-10, dependent_s=1.04e-9,
+        memory_bytes=24e9, region_s=3e-6,
     )  # fmt: skip
     without = RecordFile(path=tmp_path / "r", target=target, layout="keep")
     records = replace(without, profile=profile)
