@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - only if there
 
 from tunehub.compiler.preparing import prepare  # noqa: E402
 from tunehub.graph.origins import call_names, fused_with_names, named, names_of, spread_names  # noqa: E402
+from tunehub.tir.nodes import tensor_class  # noqa: E402
 
 
 def two_equal_layers() -> Any:
@@ -66,7 +67,7 @@ def test_names_change_no_structure() -> None:
 
 def doubled(first: Any) -> Any:
     """Results of ``first`` added to themselves 64 times, the last sum with a name."""
-    builder, x = tvm.relax.BlockBuilder(), tvm.relax.Var("x", tvm.relax.op.zeros((4,), "float32").ty)
+    builder, x = tvm.relax.BlockBuilder(), tvm.relax.Var("x", tensor_class()([4], "float32"))
     with builder.function("main", [x]):
         with builder.dataflow():
             value = builder.emit(first(x))
