@@ -32,6 +32,7 @@ from tunehub.target.machine_profile import PublishedProfile
 from tunehub_builder.backends.relax.target import find_relax_target
 from tunehub_builder.backends.relax.workload_gate import LIMITS, Verdict, case_of, evidence
 from tunehub_builder.exceptions import BuilderError
+from tunehub_builder.gate.again_ladders import compared_ladder, disturbance, ladder_line, ladder_verdict
 from tunehub_builder.gate.comparison import plan_for
 from tunehub_builder.gate.finalists import Distilled
 from tunehub_builder.gate.packages import evidence_of, opened, published_profile
@@ -59,8 +60,8 @@ class _PackagedRow:
     schedule of the row."""
 
     tuner: str
-    record: AnyRecord
-    entry: Distilled
+    record: AnyRecord | LadderRecord
+    task: TaskEntry
     rule: JudgedRule
     known: RecordEvidence | None
     same: bool
@@ -107,9 +108,9 @@ def check_again(path: Path, request: AgainRequest, output: Path, resources: Reso
     with published_rates(published):
         own = as_tvm_target(manifest.name) if target is None else _tvm_target(target)
         found = matched_records(manifest, wanted, request.files, own, unread)
-        rows = [_row(each, own, known.get((each.tuner, each.record.exact))) for each in found if _is_static(each)]
+        rows = [_row(each, own, known.get((each.tuner, each.record.exact))) for each in found]
     if not rows and not done:
-        reason = "; ".join(["no row of fixed shapes has a workload at hand", *unread])
+        reason = "; ".join(["no row has a workload at hand", *unread])
         raise BuilderError(f"{path}: {reason}; give --model or --from-misses")
     same = [line for row in rows if (line := row.as_rules) is not None]
     stream.write(f"{len(same)} of {len(rows)} rows have the very schedule of rules: nothing of them is measured\n")
@@ -119,6 +120,10 @@ def check_again(path: Path, request: AgainRequest, output: Path, resources: Reso
         with output.open("ab") as file:
             file.write(encode_evidence(line))
         done[line.tuner or META_SCHEDULE, line.exact] = line
+    left = sum((row.tuner, row.record.exact) not in done for row in others) if measures else 0
+    if left:
+        reason = "other programs disturbed their times, or they do not run"
+        stream.write(f"{left} of the rows have no verdict: {reason}; the same call tries them again\n")
     return _result(records, done)
 
 
@@ -140,10 +145,6 @@ def read_judged(path: Path) -> dict[About, RecordEvidence]:
 
 def _is_asked(record: Any, names: Sequence[str]) -> bool:
     return not names or bool({*names} & {*record.networks})
-
-
-def _is_static(matched: MatchedRecord) -> bool:
-    return not isinstance(matched.record, LadderRecord)
 
 
 def _tvm_target(target: TuningTarget) -> Any:
@@ -169,7 +170,7 @@ def _row(matched: MatchedRecord, target: Any, known: RecordEvidence | None) -> _
 
     record, request = matched.record, Request(mod=matched.mod, target=target, lookup=EmptyLookup())
     text, choice = request.rule_text, request.rule_choice
-    task = TaskEntry(
+    task = TaskEntry(  # of open sizes without those that it was tuned for: the record has them
         name=record.op,
         exact=record.exact,
         anchor=record.anchor,
@@ -177,10 +178,9 @@ def _row(matched: MatchedRecord, target: Any, known: RecordEvidence | None) -> _
         module=str(tvm.ir.save_json(matched.mod)),
         types=tuple(sorted(written_types(matched.mod["main"]))),
     )
-    entry = Distilled(task=task, best=(as_trial(record),), trials=1, beside_rule=True)
     rule = JudgedRule(choice=text if choice is None else choice.hash, text=text, run_s=1.0)
     same = _text_of(matched, target) == text
-    return _PackagedRow(tuner=matched.tuner, record=record, entry=entry, rule=rule, known=known, same=same)
+    return _PackagedRow(tuner=matched.tuner, record=record, task=task, rule=rule, known=known, same=same)
 
 
 def _text_of(matched: MatchedRecord, target: Any) -> str | None:
@@ -208,12 +208,28 @@ def _measured(
         show, positions = shown_on(stream), count(1)
         for tuner in dict.fromkeys(row.tuner for row in rows):
             own = {row.record.exact: row for row in rows if row.tuner == tuner}
-            cases = [case_of(row.entry, target.config, resources.threads, plan_for(kind)) for row in own.values()]
-            for verdict in judge_on(cases, places, LIMITS):
+            cases = [
+                case_of(_entry(row.task, row.record), target.config, resources.threads, plan_for(kind))
+                for row in own.values()
+                if not isinstance(row.record, LadderRecord)
+            ]
+            for verdict in judge_on(cases, places, LIMITS) if cases else ():
                 show(verdict, next(positions), len(rows))
                 line = judged_line(verdict, own[verdict.exact])
                 if line is not None and not is_disturbed(verdict):
                     yield line
+        for row in rows:
+            if isinstance(row.record, LadderRecord):
+                compared = compared_ladder(row.record, row.task, target.config, places[0])
+                ladder = ladder_verdict(row.record, compared, resources.threads)
+                show(ladder, next(positions), len(rows))
+                line = ladder_line(ladder, row.rule, row.known)
+                if line is not None and disturbance(compared) <= _DISTURBED:
+                    yield line
+
+
+def _entry(task: TaskEntry, record: AnyRecord) -> Distilled:
+    return Distilled(task=task, best=(as_trial(record),), trials=1, beside_rule=True)
 
 
 @contextmanager

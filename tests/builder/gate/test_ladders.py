@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tunehub_builder.backends.relax.ladder_gate import LadderVerdict
+from tunehub_builder.gate.again_ladders import disturbance, ladder_line, ladder_verdict
 from tunehub_builder.gate.comparison import ComparedFinalists, Finalist
 from tunehub_builder.gate.ladders import (
     ChosenStep,
@@ -23,6 +25,8 @@ from tunehub_builder.gate.ladders import (
     with_more,
 )
 from tunehub_builder.tuning.journal import KnobChoice, Trial
+from tunehub_registry.evidence import JudgedRule
+from tunehub_registry.ladder_record import LadderRecord, LadderStep, TimesAt
 
 pytestmark = pytest.mark.fast
 
@@ -113,6 +117,52 @@ def test_a_choice_that_noise_may_have_made_slower_is_measured_again() -> None:
     assert not is_doubtful(compared((), (0.5,)))
     both = with_more(compared((1.0,), (2.0,)), compared((1.5,), (0.5,)))
     assert (both.default_s, both.finalists[0].run_s, both.finalists[0].difference) == ((1.0, 1.5), (2.0, 0.5), 0.0)
+
+
+RECORD = LadderRecord(
+    exact="0" * 32, op="f", source="s", symbols=1,
+    ladder=(LadderStep(own="rule", times=(TimesAt(at=(4,), run_s=1.0, default_s=4.0),)),),
+)  # fmt: skip
+RULE_OF_TODAY = JudgedRule(choice="0" * 16, text="1" * 16, run_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("own_s", "rule_s", "reason"),
+    [
+        (1.0, 1.1, None),
+        (1.0, 1.03, "1.03 times as fast as what serves without a record; the least is 1.05"),
+        (5.0, 6.0, "no choice is faster than TVM's default: 0.8 times as fast"),
+    ],
+)
+def test_a_published_ladder_is_judged_beside_the_rule_of_today(own_s: float, rule_s: float, reason: str | None) -> None:
+    both = compared((4.0,), (own_s,), (rule_s,))
+    verdict = ladder_verdict(RECORD, {(1,): both, (4,): both}, threads=2)
+    assert (verdict.admitted, verdict.reason) == (reason is None, reason)
+    line = ladder_line(verdict, RULE_OF_TODAY, known=None)
+    assert line is not None and line.rule
+    assert (line.tuner, line.admitted) == ("ladder", reason is None)
+    assert [line.tuned_s, line.rule.run_s] == pytest.approx([own_s, rule_s])
+
+
+def test_a_published_ladder_that_fails_at_a_size_is_out_and_one_without_a_rule_is_beside_the_default() -> None:
+    good, fails = Finalist(source="s", tuning_s=1.0, run_s=(1.0,)), Finalist(source="s", tuning_s=1.0, reason="fails")
+
+    def verdict_on(own: Finalist, rule: Finalist) -> LadderVerdict:
+        at = ComparedFinalists(finalists=(own, rule), default_s=(4.0,), winner=None, reason=None)
+        return ladder_verdict(RECORD, {(1,): compared((4.0,), (1.0,), (1.1,)), (4,): at}, threads=2)
+
+    out = verdict_on(fails, good)
+    assert (out.reason, ladder_line(out, RULE_OF_TODAY, known=None)) == ("fails", None)
+    alone = ladder_line(verdict_on(good, fails), RULE_OF_TODAY, known=None)
+    assert alone is not None and alone.rule and alone.rule.run_s == alone.default_s and alone.admitted
+    known = ladder_line(out, RULE_OF_TODAY, known=alone)
+    assert known is not None and (known.admitted, known.reason) == (False, "fails")
+
+
+def test_one_disturbed_size_of_many_says_little() -> None:
+    steady, wild = compared((1.0, 1.0), (1.0, 1.0)), compared((1.0, 9.0), (1.0, 1.0))
+    assert disturbance({(1,): steady, (2,): wild, (3,): steady}) == 0.0
+    assert disturbance({(1,): wild, (2,): wild, (3,): steady}) > 0.1
 
 
 SECONDS = st.floats(min_value=1e-9, max_value=10)

@@ -150,7 +150,7 @@ def check_ladders(
 
     def judge_each(entries: Iterable[OpenWorkload], workers: Sequence[Worker]) -> Iterator[LadderVerdict]:
         for entry in entries:
-            compared = _compared(_cases(entry, run), workers)
+            compared = compared_at(_sizes(entry), entry.task, run.target, entry.choices, workers)
             yield _verdict(entry, resources.threads, list(compared.items()))
 
     return judge_due(ladder_journal(directory), open_workloads(directory), wanted, resources.threads, judged, show)
@@ -190,7 +190,6 @@ def ladder_evidence(verdict: LadderVerdict) -> RecordEvidence | None:
     if not verdict.steps:
         return None
     (default_s,), (tuned_s,) = verdict.default_s, verdict.tuned_s
-    sizes = ", ".join(" x ".join(map(str, times.at)) for times in verdict.times)
     return RecordEvidence(
         exact=verdict.exact,
         default_s=default_s,
@@ -203,9 +202,15 @@ def ladder_evidence(verdict: LadderVerdict) -> RecordEvidence | None:
         admitted=verdict.admitted,
         reason=verdict.reason,
         tuner=LADDER,
-        baseline=f"TVM's default; geometric means over the sizes {sizes}",
+        baseline=baseline_of(verdict.times),
         trials=verdict.trials,
     )
+
+
+def baseline_of(times: Iterable[SizeTimes]) -> str:
+    """What evidence on a ladder says of its times."""
+    sizes = ", ".join(" x ".join(map(str, each.at)) for each in times)
+    return f"TVM's default; geometric means over the sizes {sizes}"
 
 
 def ladder_reason(record: LadderRecord) -> str | None:
@@ -238,9 +243,29 @@ def _newest(trials: Sequence[Trial]) -> list[Trial]:
     return [trial for trial in trials if trial.choice is not None and trial.choice.version == newest]
 
 
-def _cases(entry: OpenWorkload, run: RunFile) -> list[WorkloadCase[tuple[tuple[int, ...], ComparedFinalists]]]:
-    """The workload at each of its sizes, and at those that checks try."""
-    task, on_gpu = entry.task, run.target.get("kind") == "cuda"
+def compared_at(
+    sizes: Iterable[tuple[int, ...]],
+    task: TaskEntry,
+    target: Mapping[str, Any],
+    candidates: Sequence[Any],
+    workers: Sequence[Worker],
+) -> dict[tuple[int, ...], ComparedFinalists]:
+    """What comparing ``candidates`` with the default found at each of these sizes of a symbolic workload. Where noise
+    may have made one slower than the default, it is compared again, and all samples count: such a size would have a
+    step of its own."""
+    cases = _cases(sizes, task, target, candidates)
+    first = list(judge(cases, workers, LIMITS))
+    again = [case for case, (_, found) in zip(cases, first, strict=True) if is_doubtful(found)]
+    found = dict(first)
+    for at, more in judge(again, workers, LIMITS):
+        found[at] = with_more(found[at], more)
+    return found
+
+
+def _cases(
+    sizes: Iterable[tuple[int, ...]], task: TaskEntry, target: Mapping[str, Any], candidates: Sequence[Any]
+) -> list[WorkloadCase[tuple[tuple[int, ...], ComparedFinalists]]]:
+    on_gpu = target.get("kind") == "cuda"
     plan = _GPU_PLAN if on_gpu else _PLAN
     rules = FinalistRules(plan=plan, tolerance=tolerance(gate_types(task)), cold=on_gpu)
 
@@ -248,26 +273,13 @@ def _cases(entry: OpenWorkload, run: RunFile) -> list[WorkloadCase[tuple[tuple[i
         return WorkloadCase(
             task=task.exact,
             module=task.module,
-            finalists=[Finalist(source=choice.template, tuning_s=1.0) for choice in entry.choices],
+            finalists=[Finalist(source=getattr(each, "template", LADDER), tuning_s=1.0) for each in candidates],
             rules=rules,
-            request=lambda numbers: ("build_at", task.exact, run.target, at, [entry.choices[n] for n in numbers]),
+            request=lambda numbers: ("build_at", task.exact, target, at, [candidates[n] for n in numbers]),
             verdict=lambda compared: (at, compared),
         )
 
-    return [case(at) for at in _sizes(entry)]
-
-
-def _compared(
-    cases: Sequence[WorkloadCase[tuple[tuple[int, ...], ComparedFinalists]]], workers: Sequence[Worker]
-) -> dict[tuple[int, ...], ComparedFinalists]:
-    """What the comparison at each size found. Where noise may have made a choice slower than the default, it is made
-    again, and all samples count: such a size would have a step of its own."""
-    first = list(judge(cases, workers, LIMITS))
-    again = [case for case, (_, found) in zip(cases, first, strict=True) if is_doubtful(found)]
-    found = dict(first)
-    for at, more in judge(again, workers, LIMITS):
-        found[at] = with_more(found[at], more)
-    return found
+    return [case(at) for at in sizes]
 
 
 def _sizes(entry: OpenWorkload) -> list[tuple[int, ...]]:
@@ -307,7 +319,7 @@ def _verdict(
     if untimed is not None or not right:
         reason = untimed if right else next(iter(out.values()))
         return LadderVerdict(**common, admitted=False, reason=reason)
-    times = tuple(_times(at, found, right) for at, found in compared)
+    times = tuple(times_at(at, found, right) for at, found in compared)
     steps = ladder_of(times, len(right))
     reason = no_gain_reason(times, steps, own=0 if right[0] == 0 else None)
     return LadderVerdict(
@@ -318,16 +330,18 @@ def _verdict(
         times=times,
         steps=steps,
         instances=_instances(task, [each.at for each in times]),
-        spread=max(_spread(found.finalists[n].run_s) for _, found in compared for n in right),
+        spread=max(spread_of(found.finalists[n].run_s) for _, found in compared for n in right),
         difference=max(found.finalists[n].difference or 0.0 for _, found in compared for n in right),
     )
 
 
-def _spread(run_s: Sequence[float]) -> float:
+def spread_of(run_s: Sequence[float]) -> float:
+    """How far the quartiles of samples are apart, over their median."""
     return interquartile_range(run_s) / statistics.median(run_s)
 
 
-def _times(at: tuple[int, ...], found: ComparedFinalists, right: Sequence[int]) -> SizeTimes:
+def times_at(at: tuple[int, ...], found: ComparedFinalists, right: Sequence[int]) -> SizeTimes:
+    """The medians at a size of the candidates with the numbers ``right``."""
     run_s = tuple(statistics.median(found.finalists[n].run_s) for n in right)
     return SizeTimes(at=at, default_s=statistics.median(found.default_s), run_s=run_s)
 
