@@ -13,6 +13,7 @@ float32 of the same weights.
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -25,7 +26,7 @@ import click
 import msgspec
 
 from benchmarks.shared.bandwidth import read_bandwidth
-from benchmarks.shared.table import Row
+from benchmarks.shared.table import Row, machine
 from tunehub.models.config import ModelConfig
 from tunehub.target.host import physical_cores
 from tunehub.target.nvidia import find_gpus
@@ -145,7 +146,7 @@ def run(
             log = _FigureLog(out, {"model": model, "quantization": quantization, "device": device, "layers": layers})
             chosen, profiled = [*ours, *against], log.kernels if profile else None
             count = threads or physical_cores()
-            log.machine()
+            log.machine(count, {name: pythons[name] for name in chosen if name in pythons})
             log.bandwidth("before", count)
             found = compare_language(
                 case, chosen, asked, threads=count, pythons=pythons, told=log.row, profiled=profiled
@@ -175,14 +176,15 @@ class _FigureLog:
     def __init__(self, path: Path | None, about: Mapping[str, Any]) -> None:
         self._path, self._about = path, about
 
-    def machine(self) -> None:
-        """The GPU, and what measures it: evidence states that."""
-        gpus = find_gpus() if self._about["device"] == "cuda" else ()
-        if gpus:
+    def machine(self, threads: int, pythons: Mapping[str, str]) -> None:
+        """The GPU or CPU, and what measures it: evidence states that."""
+        about = {"date": time.strftime("%Y-%m-%d"), "tvm": tvm_versions()[0]}
+        if self._about["device"] == "cpu":
+            peers = {name: _version(python, (*RUNTIMES[name].modules, "torch")[0]) for name, python in pythons.items()}
+            self._line(machine={"cpu": machine()["cpu"], "threads": threads, **about, "peers": peers})
+        elif gpus := find_gpus():
             torch = {"torch": version("torch")} if find_spec("torch") is not None else {}
-            self._line(
-                machine={**gpus[0].facts(), "date": time.strftime("%Y-%m-%d"), "tvm": tvm_versions()[0], **torch}
-            )
+            self._line(machine={**gpus[0].facts(), **about, **torch})
 
     def row(self, row: LanguageRow) -> None:
         """A figure."""
@@ -216,6 +218,12 @@ class _FigureLog:
         if self._path is not None:
             with self._path.open("a") as lines:
                 lines.write(json.dumps({**self._about, **fields}) + "\n")
+
+
+def _version(python: str, module: str) -> str:
+    """Of a module of another environment; empty where it cannot be imported, which its runtime says then."""
+    command = [python, "-c", f"import {module}; print({module}.__version__)"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _rows(name: str, found: LanguageComparison) -> list[Row]:

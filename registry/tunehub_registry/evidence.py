@@ -112,22 +112,24 @@ class NetworkEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     """End-to-end times of one network in seconds, with the default schedules, with the package, and elsewhere.
 
     `network` may carry a suffix that says which of the package's sets was used, as in "resnet-18 (graph)".
-    `openvino_s` is OpenVINO's on a CPU, where it was measured, too.
+    `openvino_s` is OpenVINO's on a CPU, where it was measured, too, `llama_cpp_s` llama.cpp's. A language model may be
+    without `default_s`, where others were measured: a prompt takes minutes without schedules.
     On a GPU the times of PyTorch, measured in the same run, stand in place of onnxruntime's: `torch_s` eager,
     `torch_graphs_s` recorded as a CUDA graph; `tuned_graphs_s` is the package's with CUDA graphs. `device` is what the
     driver calls the GPU, `driver` its version, `max_clocks_mhz` the highest clocks of its processors and its memory;
     `conditions` says what else matters, such as where the records lay and which versions ran. `precision` is `bf16` or
-    `int8` for a network that is not in float32, `accuracy` how near it is.
+    `int8` for a network that is not in float32, MLC-LLM's name for a language model's, `accuracy` how near it is.
     """
 
     network: _fields.Label
-    default_s: _fields.Seconds
+    default_s: _fields.Seconds | None = None
     tuned_s: _fields.Seconds
     onnxruntime_s: _fields.Seconds | None = None
     repeats: _fields.Positive
     threads: _fields.Positive
     output_max_rel_diff: NotNegative
     openvino_s: _fields.Seconds | UnsetType = UNSET
+    llama_cpp_s: _fields.Seconds | UnsetType = UNSET
     tuned_graphs_s: _fields.Seconds | UnsetType = UNSET
     torch_s: _fields.Seconds | UnsetType = UNSET
     torch_graphs_s: _fields.Seconds | UnsetType = UNSET
@@ -139,9 +141,11 @@ class NetworkEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     accuracy: Accuracy | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        times = ("default_s", "tuned_s", "onnxruntime_s", "openvino_s", "tuned_graphs_s", "torch_s", "torch_graphs_s")
-        for field in (*times, "output_max_rel_diff"):
+        others = ("default_s", "onnxruntime_s", "openvino_s", "llama_cpp_s", "torch_s", "torch_graphs_s")
+        for field in (*others, "tuned_s", "tuned_graphs_s", "output_max_rel_diff"):
             _fields.check_finite(field, getattr(self, field) or None)
+        if not any(getattr(self, field) for field in others):
+            raise FieldError("default_s", "is missing, and nothing else was measured beside")
 
 
 Evidence = RecordEvidence | NetworkEvidence

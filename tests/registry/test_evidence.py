@@ -72,6 +72,13 @@ def test_on_a_gpu_pytorch_and_the_driver_are_stated() -> None:
             parse_evidence(encode_evidence(stated).replace(b"0.016", wrong.encode()), "e:1")
 
 
+def test_tvms_default_may_be_missing_where_something_else_was_measured() -> None:
+    stated = msgspec.structs.replace(NETWORK, default_s=None, onnxruntime_s=None, llama_cpp_s=0.05)
+    assert parse_evidence(encode_evidence(stated), "e:1") == stated
+    with pytest.raises(FormatError, match="nothing else was measured beside"):
+        parse_evidence(encode_evidence(stated).replace(b'"llama_cpp_s":0.05,', b""), "e:1")
+
+
 @pytest.mark.parametrize(("field", "value"), [("tuned_s", 0), ("spread", -1), ("threads", 0), ("type", "other")])
 def test_wrong_values_carry_the_path(field: str, value: object) -> None:
     document = {**json.loads(encode_evidence(RECORD)), field: value}

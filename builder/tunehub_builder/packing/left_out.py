@@ -15,6 +15,7 @@ import msgspec
 from tunehub.registries.key_scheme import META_SCHEDULE
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.packing.contents import Contents
+from tunehub_builder.packing.language_evidence import is_of_language_model
 from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, encode_evidence, read_evidence
 from tunehub_registry.manifest import Manifest
 from tunehub_registry.package import EVIDENCE, open_package
@@ -65,7 +66,8 @@ def rejected_lines(data: bytes, reasons: Mapping[tuple[str, str], str]) -> bytes
 
 def nothing_of_its_own(path: Path, base_license: str | None, measured: Iterable[NetworkEvidence] = ()) -> Contents:
     """Contents without a record, to be put on the package ``path``: for a version that only leaves records out, or says
-    what was ``measured`` of its networks, in whatever precision these were tuned.
+    what was ``measured`` of its networks, in whatever precision these were tuned, or of language models, which rules
+    serve.
 
     Raises PackingError for another network, and as PackageError and FormatError when it cannot be read.
     """
@@ -89,7 +91,8 @@ def nothing_of_its_own(path: Path, base_license: str | None, measured: Iterable[
 def _of_its_networks(measured: Iterable[NetworkEvidence], base: Manifest, path: Path) -> list[NetworkEvidence]:
     known = {_WAY.sub("", entry.name) for entry in base.networks}
     found = list(measured)
-    strange = [item.network for item in found if _WAY.sub("", item.network.partition(" (")[0]) not in known]
+    others = [item.network for item in found if not is_of_language_model(item)]
+    strange = [name for name in others if _WAY.sub("", name.partition(" (")[0]) not in known]
     if strange:
         raise PackingError(f"{path}: has no records of {', '.join(strange)}; measure networks that it has records of")
     return found

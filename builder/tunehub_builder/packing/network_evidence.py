@@ -1,7 +1,7 @@
 """End-to-end times of whole networks as evidence, measured with a package's records.
 
-On CPUs they are the JSON of ``tunehub demo``, on GPUs that of ``benchmarks gpu``, or lines of ``benchmarks
-language_models``, with PyTorch's times of the same run.
+On CPUs they are the JSON of ``tunehub demo``, on GPUs that of ``benchmarks gpu`` with PyTorch's times of the same run;
+of language models lines of ``benchmarks language_models``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from tunehub_registry.exceptions import FieldError
 
 _REMEDY = (
     "write it with `tunehub demo --json`, TUNEHUB_REGISTRY naming a registry that has the package; "
-    "on a GPU with `python -m benchmarks gpu`, or `language_models --against default,torch --out FILE.jsonl`"
+    "on a GPU with `python -m benchmarks gpu`; of language models with `python -m benchmarks language_models --out "
+    "FILE.jsonl`, on a GPU --against default,torch"
 )
 
 

@@ -190,8 +190,9 @@ def _network_reason(line: NetworkEvidence, found: NetworkTimes | None) -> str | 
         return "a network's times without raw ones"
     for field in ("default_s", "tuned_s"):
         samples = getattr(found, field)
-        if not samples or not _near(getattr(line, field), median(samples)):
-            return f"{field} is {getattr(line, field)}, which is not the median of the raw times"
+        stated = getattr(line, field)
+        if not samples or stated is None or not _near(stated, median(samples)):
+            return f"{field} is {stated}, which is not the median of the raw times"
     return None
 
 

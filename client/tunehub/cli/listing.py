@@ -230,9 +230,14 @@ def _print_networks(description: dict[str, Any]) -> None:
     types = {item["name"]: item["dtype"] for item in manifest["networks"]}
     # Evidence may say which of the package's sets was used: "resnet-18 (graph)".
     measured = {label: label.partition(" (")[0] for label in times}
-    columns = _ON_GPU if manifest["target"]["kind"] == "cuda" else _ON_CPU
-    usual = "float32" if columns is _ON_CPU else ""
-    rows = [(label, types.get(name, usual), *_times(times[label], columns)) for label, name in sorted(measured.items())]
+    on_gpu = manifest["target"]["kind"] == "cuda"
+    columns = _ON_GPU if on_gpu else _ON_CPU
+    if any(_LLAMA_CPP in item for item in times.values()):
+        columns = {**columns, "LLAMA.CPP": _LLAMA_CPP}
+    rows = [
+        (label, _type(types.get(name), times[label], on_gpu), *_times(times[label], columns))
+        for label, name in sorted(measured.items())
+    ]
     others = [plain(name) for name in types if name not in measured.values()]
     if rows or not others:
         print_table(("NETWORK", "TYPE", *(f"{title} ms" for title in columns)), rows, empty="networks: none")
@@ -240,6 +245,7 @@ def _print_networks(description: dict[str, Any]) -> None:
         say(f"records of these networks, too, which were not timed as a whole: {', '.join(others)}")
 
 
+_LLAMA_CPP = "llama_cpp_s"
 _ON_CPU = {"DEFAULT": "default_s", "TUNED": "tuned_s", "ONNXRUNTIME": "onnxruntime_s", "OPENVINO": "openvino_s"}
 _ON_GPU = {
     "DEFAULT": "default_s",
@@ -248,6 +254,11 @@ _ON_GPU = {
     "PYTORCH": "torch_s",
     "PYTORCH, CUDA GRAPHS": "torch_graphs_s",
 }
+
+
+def _type(stated: str | None, evidence: dict[str, Any], on_gpu: bool) -> str:
+    """As the manifest states it, else as the evidence does, else the usual one."""
+    return stated or evidence.get("precision") or ("" if on_gpu else "float32")
 
 
 def _times(evidence: dict[str, Any], columns: dict[str, str]) -> tuple[str, ...]:

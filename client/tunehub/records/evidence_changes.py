@@ -97,6 +97,8 @@ def _conditions(old: NetworkEvidence | None, new: NetworkEvidence | None) -> str
         return None
     if old.threads != new.threads:
         return f"{old.threads} threads, then {new.threads}"
+    if not old.default_s or not new.default_s:
+        return None
     ratio = new.default_s / old.default_s
     return f"TVM's default took {ratio:.2f} of its time, too" if not 1 / NOISE < ratio < NOISE else None
 

@@ -32,7 +32,7 @@ class BesideNetwork:
     path: str
     dtype: str
     seconds: float
-    default_s: float
+    default_s: float | None
     others: tuple[float | None, ...]
 
 

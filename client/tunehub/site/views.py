@@ -32,6 +32,7 @@ PEERS = {
     "tuned_graphs_s": "tunehub, CUDA graphs",
     "onnxruntime_s": "onnxruntime",
     "openvino_s": "OpenVINO",
+    "llama_cpp_s": "llama.cpp",
     "torch_s": "PyTorch",
     "torch_graphs_s": "PyTorch, CUDA graphs",
 }
@@ -73,7 +74,7 @@ class EndToEndTimes:
     path: str
     variant: str
     dtype: str
-    default_s: float
+    default_s: float | None
     tuned_s: float
     peers: tuple[PeerTime, ...]
     threads: int
@@ -83,9 +84,10 @@ class EndToEndTimes:
     same_class: str
 
     @property
-    def gain(self) -> float:
-        """How many times as fast as TVM's default; with CUDA graphs, where these were measured and are faster."""
-        return self.default_s / min(
+    def gain(self) -> float | None:
+        """How many times as fast as TVM's default, if that was measured; with CUDA graphs, where these were, too, and
+        are faster."""
+        return self.default_s and self.default_s / min(
             [self.tuned_s, *(p.seconds for p in self.peers if p.name == PEERS["tuned_graphs_s"])]
         )
 
@@ -251,7 +253,7 @@ def contents_view(contents: PackageContents, compat: Compat | None) -> ContentsV
     networks = tuple(_network(item, types) for item in sorted(contents.networks, key=lambda item: item.network))
     workloads = sorted((_workload(item, contents) for item in contents.records), key=_workload_order)
     admitted = [item.gain for item in workloads if item.admitted]
-    gains = [item.gain for item in networks]
+    gains = [item.gain for item in networks if item.gain]
     return ContentsView(
         sets=tuple(
             SetView(tuner=item.tuner, tvm=item.tvm, count=item.count, key_scheme=plain(item.key_scheme))
@@ -342,7 +344,7 @@ def _tuned(contents: PackageContents, times: Iterable[EndToEndTimes], compat: Co
     """The networks of the manifest."""
     gains: dict[str, list[float]] = {}
     for item in times:
-        gains.setdefault(item.path, []).append(item.gain)
+        gains.setdefault(item.path, []).extend([item.gain] if item.gain else [])
     coverages = network_coverages(contents, compat)
     for entry in sorted(contents.manifest.networks, key=lambda entry: entry.name):
         path = network_path(entry.name)

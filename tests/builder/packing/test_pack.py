@@ -513,6 +513,38 @@ def test_prompts_and_steps_of_a_language_model_are_evidence_where_tvms_default_s
     assert [each.network for each in whole] == ["tiny (prompt)"]
 
 
+def test_a_language_model_on_a_cpu_is_evidence_beside_its_peers_of_any_package(
+    directory: WorkDirectory, tmp_path: Path
+) -> None:
+    about = {"model": "tiny", "quantization": "q8f32_1", "layers": None, "device": "cpu"}
+    machine = {"cpu": "a CPU", "threads": 2, "date": "2026-11-29", "tvm": "0.27.0", "peers": {"openvino": "2026.4"}}
+    step = {**about, "kind": "decode", "batch": 4, "length": 128}
+    figures = {"tunehub": [2e-3, 4e-3, 3e-3], "onnxruntime": [5e-3], "onnxruntime_dynamic": [4e-3], "openvino": [6e-3],
+               "llama.cpp": [7e-3]}  # fmt: skip
+    lines = [
+        {**about, "machine": machine},
+        {**about, "bandwidth": 3e10, "when": "before", "threads": 2},
+        *({**step, "runtime": runtime, "samples_s": samples} for runtime, samples in figures.items()),
+        {**about, "kind": "prefill", "batch": 1, "length": 9, "runtime": "tunehub", "samples_s": [1.0]},
+        {**about, "facts": {}, "apart": {"openvino": 2e-2, "onnxruntime": 1e-2}},
+    ]
+    file, base = tmp_path / "lines.jsonl", tmp_path / "base.tunepkg"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    base.write_bytes(pack_directory(directory, "0.1.0").data)
+    built = pack_directory(None, "0.2.0", measured=read_network_evidence(file), base=base)
+    with open_package(built.data) as package, package.open("evidence.jsonl") as stream:
+        (line,) = (each for each in read_evidence(stream, "evidence.jsonl") if isinstance(each, NetworkEvidence))
+    assert line.network == "tiny_q8f32_1 (step of 4 after 128 tokens)"
+    assert (line.default_s, line.tuned_s, line.onnxruntime_s) == (None, 3e-3, 4e-3)
+    assert (line.openvino_s, line.llama_cpp_s, line.repeats, line.threads) == (6e-3, 7e-3, 3, 2)
+    assert (line.device, line.precision, line.output_max_rel_diff) == ("a CPU", "q8f32_1", 1e-2)
+    versions = "TVM 0.27.0, onnxruntime_dynamic, openvino 2026.4, llama.cpp"
+    assert line.conditions == f"2026-11-29; {versions}; random weights, logits beside those of onnxruntime"
+    (tmp_path / "next.tunepkg").write_bytes(built.data)
+    shown = CliRunner().invoke(cli, ["show", str(tmp_path / "next.tunepkg")])
+    assert shown.exit_code == 0 and "LLAMA.CPP ms" in shown.output and " q8f32_1 " in shown.output, shown.output
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -242,7 +242,7 @@ def test_a_machine_has_its_times_beside_other_runtimes() -> None:
     package = PackageRow(
         name="cuda-h200", path="p", target=target, target_path="t", registry="embedded", version="1", published="",
         releases=(), size=1, networks=1, gain=None, yanked=False, successor="", matrix=(),
-        times=(replace(times, network="untuned", path=""),),
+        times=(replace(times, network="untuned", path="", default_s=None),),
     )  # fmt: skip
     (view,) = machine_views([TargetRow(path="t", target=target, packages=(package,), entries=(entry,))])
     assert "nvidia h200" in view.words and view.lock == "tunehub lock 'cuda-h200==1'"
