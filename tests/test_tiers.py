@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ FILES = sorted(TESTS.rglob("test_*.py"))
 pytestmark = pytest.mark.fast
 
 
+@cache
 def tiers() -> dict[str, str]:
     """The table of noxfile.py: the markers that each run of pytest selects."""
     tree = ast.parse((ROOT / "noxfile.py").read_text())
@@ -50,6 +52,7 @@ def _name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+@cache
 def selected(expression: str, markers: frozenset[str]) -> bool:
     """Whether pytest's `-m EXPRESSION` takes a test with these markers."""
     names = {node.id: node.id in markers for node in ast.walk(ast.parse(expression)) if isinstance(node, ast.Name)}

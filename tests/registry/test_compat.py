@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tunehub_registry import exceptions
@@ -130,7 +130,6 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         parse_compat(data, "c")
 
 
-@settings(max_examples=200)
 @given(st.data())
 def test_damage_is_read_or_refused(data: st.DataObject) -> None:
     content = bytearray(json.dumps(document()).encode())

@@ -204,7 +204,7 @@ def test_limits_and_versions(parse: Any) -> None:
         parse(b"{}", "i")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.sampled_from("ab")), max_size=8))
 def test_any_order_of_publishing_keeps_the_rules(target: TargetDescriptor, steps: list[tuple[int, int, str]]) -> None:
     index, shard, published = Index(), None, {}

@@ -7,7 +7,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tunehub_registry._index_map import IndexMapError, _evaluate, check_index_map, splits_only
@@ -142,7 +142,6 @@ def expressions(ndim: int) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
 @given(st.data(), st.integers(1, 3))
 def test_accepted_maps_without_inverse_never_share_a_place(data: st.DataObject, ndim: int) -> None:
     final = data.draw(st.lists(expressions(ndim), min_size=1, max_size=4))

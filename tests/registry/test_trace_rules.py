@@ -303,7 +303,7 @@ def mutate(value: list[Any], data: st.DataObject) -> None:
         place.insert(position, data.draw(VALUES) if action == "insert" else copy.deepcopy(place[position]))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.data())
 def test_mutations_raise_nothing_but_trace_errors(
     llvm_trace: list[Any], cuda_trace: list[Any], vnni_trace: list[Any], data: st.DataObject

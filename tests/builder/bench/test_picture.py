@@ -10,7 +10,7 @@ from tunehub_builder.bench.models import RuntimeRow
 from tunehub_builder.bench.picture import check_picture, draw
 from tunehub_builder.exceptions import BenchError
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.slow  # where it first draws, matplotlib looks through the fonts of the system
 
 ROWS = [
     RuntimeRow(name="tunehub", version="1", median_s=0.001, p95_s=0.0012, runs=9),

@@ -72,6 +72,7 @@ def _arrays(model: Model, folder: Path) -> Iterator[Any]:
     return arrays(model.parameters, model.config, model.quantization, folder)
 
 
+@pytest.mark.slow
 def test_parameters_are_known_without_an_export() -> None:
     exported = export(TINY, "llvm", "q4f16_1", functions=("embed",))
     assert parameters_of(TINY, exported.quantization) == exported.parameters

@@ -31,6 +31,13 @@ def other(tmp_path: Path) -> RegistryFolder:
     return found
 
 
+@pytest.fixture
+def little_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.3 s for a package, whichever of the two limits is more."""
+    monkeypatch.setattr(indexing_budget, "_LEAST_S", 0.3)
+    monkeypatch.setattr(indexing_budget, "_SHARE", 0.0)
+
+
 def open_both(first: RegistryFolder, second: RegistryFolder) -> tuple[Hub, list[str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -52,14 +59,15 @@ def no_blob(*_: object) -> Path:
     raise AssertionError("the package is looked at again")
 
 
+@pytest.mark.usefixtures("little_time")
 def test_endless_work_costs_the_package_alone_and_is_remembered(
     registry: RegistryFolder, other: RegistryFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = registry.publish(data=BLANK)
     assert path.stat().st_size < 1 << 20
-    check_left_out(registry, other, "indexing it takes over 1 s of processor time")
+    check_left_out(registry, other, "indexing it takes over 0.3 s of processor time")
     monkeypatch.setattr(BlobCache, "blob", no_blob)  # the next process asks no more
-    check_left_out(registry, other, "indexing it takes over 1 s of processor time")
+    check_left_out(registry, other, "indexing it takes over 0.3 s of processor time")
 
 
 def test_with_more_time_than_was_too_little_it_is_tried_again(
@@ -99,6 +107,7 @@ def test_one_that_unpacks_to_too_much_is_not_read(
     check_left_out(registry, other, "its records and evidence have")
 
 
+@pytest.mark.usefixtures("little_time")
 def test_without_a_cache_the_same_holds(
     registry: RegistryFolder, other: RegistryFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -181,6 +181,7 @@ def test_hostile_files_of_a_registry_cost_it_alone(registry: RegistryFolder, sec
         check_neighbour_serves(registry, second, f"shard {done}")
 
 
+@pytest.mark.slow  # 130 packages
 def test_a_hostile_manifest_costs_its_package_alone(registry: RegistryFolder, second: RegistryFolder) -> None:
     """The registry states what is true of the file; only what is in it is hostile."""
     path = registry.publish()

@@ -107,6 +107,7 @@ def test_one_that_is_overtaken_reads_again_and_adds_its_line(
 
 
 @pytest.mark.fast
+@pytest.mark.few(4)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_attesting_that_fails_at_any_write_loses_nothing_and_adds_once(
     registry: Registry, machines: Machines, fault: Fault

@@ -109,6 +109,7 @@ def test_yank_and_unyank(any_registry: Registry) -> None:
         yank(any_registry.ledger(), "llvm-none", "9.9", "why", retry=QUICK)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_publisher_that_fails_at_any_write(any_registry: Registry, fault: Fault) -> None:
     """Readers see the state before or after; a second run succeeds; nothing is there twice."""
@@ -165,6 +166,7 @@ def test_a_document_about_other_bytes_is_refused_before_it_is_uploaded(any_regis
     assert any_registry.store.files == before
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_attaching_that_fails_at_any_write(any_registry: Registry, fault: Fault) -> None:
     put(any_registry, "0.1.0")
