@@ -6,6 +6,7 @@ the mask is made of: what it does with each block is found out once for all head
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ _LOWEST = -3.4028234663852886e38  # of float32
 HIDDEN = -1e30  # what is this low leaves nothing of a weight, unless all of a query's are
 _LOG2_E = 1.4426950408889634
 _NOTHING, _PLAIN, _MIXED = 0, 1, 2  # what a mask leaves of a block: no key, all as they are, or some of them
-_OUTSIDE = 1e38
+_NONE = -1  # all keys of a query are hidden by minus infinity; 0: some by less, 1: not all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +113,8 @@ def _found_states(attention: FlashAttention, root: SBlockRealize, states: Buffer
     rows: PrimExpr = const(1)
     for each in extents:
         rows = rows * each
-    bounds = tirx.decl_buffer((3,), "float32", "bounds")  # the largest of all blocks, then of one, and its least
+    # The largest of all blocks; of one the largest, the least, and a sum that is NaN where one is.
+    bounds, infinite = tirx.decl_buffer((4,), "float32", "bounds"), float("inf")
 
     def block(place: list[PrimExpr], at: PrimExpr) -> Stmt:
         own, query = _whole_place(attention, place[:-1]), place[-1]
@@ -120,24 +122,29 @@ def _found_states(attention: FlashAttention, root: SBlockRealize, states: Buffer
         def key(each: PrimExpr) -> Stmt:
             assert attention.mask is not None
             value = attention.mask(*own, query, at * BLOCK + each)
-            found = ((1, tirx.max), (2, tirx.min))
-            return sequence([store(bounds, [n], join(load(bounds, n), value)) for n, join in found])
+            near = tirx.max(f32(-1), tirx.min(f32(1), value))
+            found = ((1, tirx.max, value), (2, tirx.min, value), (3, operator.add, near))
+            return sequence([store(bounds, [n], join(load(bounds, n), each)) for n, join, each in found])
 
-        most, least = load(bounds, 1), load(bounds, 2)
-        plain = tirx.Select(tirx.And(most == f32(0), least == f32(0)), const(_PLAIN), const(_MIXED))
+        most, least, total = (load(bounds, n) for n in (1, 2, 3))
+        plain = tirx.Select(tirx.all(most == f32(0), least == f32(0), total == f32(0)), const(_PLAIN), const(_MIXED))
+        nothing = tirx.And(most <= f32(HIDDEN), total <= f32(0))
         return sequence(
-            store(bounds, [1], f32(-_OUTSIDE)),
-            store(bounds, [2], f32(_OUTSIDE)),
+            store(bounds, [1], f32(-infinite)),
+            store(bounds, [2], f32(infinite)),
+            store(bounds, [3], f32(0)),
             serial("key", tirx.min(attention.keys - at * BLOCK, const(BLOCK)), key),
-            store(states, [*place, at], tirx.Select(most > f32(HIDDEN), plain, const(_NOTHING))),
+            store(states, [*place, at], tirx.Select(nothing, const(_NOTHING), plain)),
             store(bounds, [0], tirx.max(load(bounds, 0), most)),
         )
 
     def row(at: PrimExpr) -> Stmt:
         place = _along(extents, at)
-        any_key = tirx.Select(load(bounds, 0) > f32(HIDDEN), const(1), const(0))
+        most = load(bounds, 0)
+        less = tirx.Or(most > f32(-infinite), blocks == 1)  # where there is no key, none is hidden
+        any_key = tirx.Select(most > f32(HIDDEN), const(1), tirx.Select(less, const(0), const(_NONE)))
         body = sequence(
-            store(bounds, [0], f32(-_OUTSIDE)),
+            store(bounds, [0], f32(-infinite)),
             serial("block", blocks - 1, lambda each: block(place, each)),
             store(states, [*place, blocks - 1], any_key),
         )
@@ -251,7 +258,7 @@ class _TensorTile(QueryTile):
         return serial("key", BLOCK, lambda key: nest("vector", [attention.vectors], lambda at: vector(key, at)))
 
     def _masked(self, block: PrimExpr) -> Stmt:
-        """What the mask adds is added to scores."""
+        """What the mask adds is added to scores; of hidden keys these are as if they were not there: NaN, too."""
         from tvm import tirx
 
         def one(key: PrimExpr, lane: PrimExpr) -> Stmt:
@@ -260,10 +267,12 @@ class _TensorTile(QueryTile):
             value = self.flash.mask(*self.lead, head, query, tirx.min(block * BLOCK + key, self.flash.keys - 1))
             return store(self.masks, [key * LANES + lane], value)
 
-        added = [
-            VECTORS.add(score, load(self.masks, VECTORS.ramp(key * LANES))) for key, score in enumerate(self.scores)
-        ]
-        return sequence(nest("key lane", [BLOCK, LANES], one, SERIAL), added)
+        def added(score: Buffer, key: int) -> Stmt:
+            mask = load(self.masks, VECTORS.ramp(key * LANES))
+            return VECTORS.set(score, tirx.Select(mask <= VECTORS.all(HIDDEN), mask, VECTORS.get(score) + mask))
+
+        shown = [added(score, key) for key, score in enumerate(self.scores)]
+        return sequence(nest("key lane", [BLOCK, LANES], one, SERIAL), shown)
 
     def _shown(self, block: PrimExpr, key: int) -> PrimExpr:
         """The score of a key, minus infinity behind the last."""
@@ -276,14 +285,17 @@ class _TensorTile(QueryTile):
         return value * VECTORS.all(_LOG2_E)
 
     def _written(self, lane: PrimExpr, first: PrimExpr, rows: PrimExpr) -> Stmt:
+        from tvm import tirx
+
         query, head = self._of_lane(lane)
         total = load(self.total, lane)
-        stored = []
+        total = tirx.Select(total == f32(0), f32(1), total)  # of no keys at all
+        stored, alone = [], 0.0 if self.flash.safe else float("nan")
         for vector in range(self.flash.vectors):
             value = load(self.outputs, VECTORS.ramp(vector * LANES * LANES + lane, LANES)) / VECTORS.all(total)
-            if self.flash.safe and self.states is not None:
+            if self.states is not None:
                 some = load(self.states, *self.flash.state_at((*self.lead, head), query, self.flash.blocks))
-                value = value * VECTORS.all(some.astype("float32"))
+                value = tirx.Select(VECTORS.all(some) == VECTORS.all(_NONE, "int32"), VECTORS.all(alone), value)
             stored.append(store(self.output, [*self.lead, head, query, VECTORS.ramp(vector * LANES)], value))
         return when(first + lane < rows, stored)
 

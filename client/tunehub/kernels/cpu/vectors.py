@@ -188,7 +188,7 @@ class Vectors:
             power = power * value + self.all(each)
         bits = (self.bits_as(moved, "int32") << self.all(23, "int32")) + self.all(_ONE, "int32")
         return [
-            self.set(buffer, tirx.max(value, self.all(-126.0))),
+            self.set(buffer, tirx.max(self.all(-126.0), value)),  # in this order NaN stays
             self.set(spare, value + self.all(_ROUNDING)),
             self.set(buffer, value - (moved - self.all(_ROUNDING))),
             self.set(buffer, power * self.bits_as(bits, "float32")),

@@ -39,6 +39,8 @@ def machine(kind: str) -> Any:
             shown = b.emit(op.astype(mask, "bool"))
             mask = b.emit(op.where(shown, relax.const(np.float32(0)), relax.const(np.float32(LOWEST))))
         weights = b.emit(op.nn.softmax(b.emit(op.add(scores, mask)), axis=-1))
+        if kind == "safe":
+            weights = b.emit(op.where(b.emit(op.isnan(weights)), relax.const(np.float32(0)), weights))
         return b.emit(op.permute_dims(b.emit(op.matmul(weights, v)), [0, 2, 1, 3]))
 
     module = net(make, (2, rows, HEADS, DEPTH), (2, SHARED, seen, DEPTH), (2, SHARED, seen, DEPTH), (2, 1, rows, seen))
@@ -64,14 +66,14 @@ def exact(q: Array, k: Array, v: Array, mask: Array) -> Array:
 
 
 @needs(AVX512)
-@pytest.mark.parametrize("kind", ["added", "shown"])
+@pytest.mark.parametrize("kind", ["added", "shown", "safe"])
 def test_any_lengths_and_masks_give_what_numpy_computes_and_hidden_blocks_are_left_out(kind: str) -> None:
     run = machine(kind)["main"]
     for rows, seen in ((1, 1), (1, 40), (3, 8), (21, 40), (33, 33)):
         given = tensors(rows, seen)
         shown = np.broadcast_to(np.arange(seen) <= np.arange(rows)[:, None] + seen - rows, (2, 1, rows, seen)).copy()
         shown[1, ..., : rows // 2] = False  # words that fill up in front: the first queries see no key at all
-        mask = np.where(shown, 0.5 * (kind == "added"), LOWEST).astype("float32")
+        mask = np.where(shown, 0.5 * (kind != "shown"), LOWEST).astype("float32")
         found = run(*map(tvm.runtime.tensor, (*given, shown.astype("float32") if kind == "shown" else mask))).numpy()
         expected = exact(given[0], given[1], given[2], mask)
         assert np.abs(found - expected).max() < 2e-6 * np.abs(expected).max(), (rows, seen)
@@ -80,3 +82,17 @@ def test_any_lengths_and_masks_give_what_numpy_computes_and_hidden_blocks_are_le
     k[..., 32:, :], mask = np.nan, np.where(shown, 0, LOWEST).astype("float32")
     found = run(*map(tvm.runtime.tensor, (q, k, v, shown.astype("float32") if kind == "shown" else mask))).numpy()
     assert np.isfinite(found).all()
+
+
+@needs(AVX512)
+def test_nan_stays_a_query_without_keys_is_what_its_softmax_is_and_hidden_keys_may_be_anything() -> None:
+    run, (q, k, v), mask = machine("added")["main"], tensors(3, 20), np.zeros((2, 1, 3, 20), "float32")
+    q[0, 0], mask[0, :, 1], mask[1, :, 2, 17] = np.nan, -np.inf, np.nan
+    mask[1, :, :2, 5:], k[1, :, 6] = -np.inf, np.nan
+    found = run(*map(tvm.runtime.tensor, (q, k, v, mask))).numpy()
+    assert np.array_equal(np.isnan(found).all((2, 3)), [[True, True, False], [False, False, True]])
+    assert np.isfinite(found[[0, 1, 1], [2, 0, 1]]).all()
+    nothing = run(*map(tvm.runtime.tensor, (q, k[:, :, :0], v[:, :, :0], mask[..., :0]))).numpy()
+    assert not nothing.any()  # the product of no weights and no values
+    run = machine("safe")["main"]
+    assert not run(*map(tvm.runtime.tensor, (q, k, v, np.full_like(mask, -np.inf)))).numpy().any()
