@@ -17,7 +17,7 @@ from tvm.relax.frontend.onnx import from_onnx, onnx_frontend
 from tunehub.exceptions import typed_last_line
 from tunehub.graph.origins import inherited, named
 from tunehub.kernels.cuda.low_batch.weights import GROUP, Format, dequantised
-from tunehub.tir.nodes import shape_of, tensor_type
+from tunehub.tir.nodes import calls_in, shape_of, shape_of_type, tensor_type
 from tunehub.tir.symbols import symbol_name, variables_in
 from tunehub_builder.networks.exceptions import OnnxFileError
 from tunehub_builder.networks.onnx_packed import PACKED
@@ -37,15 +37,30 @@ def to_relax(model: onnx.ModelProto, source: str) -> tvm.IRModule:
     Raises OnnxFileError (`path` = `source`) when the importer does not know an operator or fails on one.
     """
     try:
-        return _imported(model, source)
+        found = _imported(model, source)
     except OnnxFileError:
-        folded = onnx.ModelProto()
-        folded.CopyFrom(model)
-        if not fold_shapes(folded):
+        folded = _folded(model, source)
+        if folded is None:  # what is said of the file as it is says more
             raise
-        with contextlib.suppress(OnnxFileError):  # what it says of the file as it is says more
-            return _imported(folded, source)
-        raise
+        return folded
+    unknown = _unknown_shapes(found)
+    folded = _folded(model, source) if unknown else None
+    return found if folded is None or _unknown_shapes(folded) >= unknown else folded
+
+
+def _folded(model: onnx.ModelProto, source: str) -> tvm.IRModule | None:
+    """The model with its shapes as numbers where that changes it, and TVM can import it then."""
+    folded = onnx.ModelProto()
+    folded.CopyFrom(model)
+    with contextlib.suppress(OnnxFileError):
+        return _imported(folded, source) if fold_shapes(folded) else None
+    return None
+
+
+def _unknown_shapes(mod: tvm.IRModule) -> int:
+    """How many tensors of a module have no known shape: TVM has no code for most operators on them."""
+    types = (tensor_type(call) for call in calls_in(mod))
+    return sum(hasattr(each, "shape") and shape_of_type(each) is None for each in types)
 
 
 def _imported(model: onnx.ModelProto, source: str) -> tvm.IRModule:

@@ -49,7 +49,7 @@ def fold_shapes(model: onnx.ModelProto) -> bool:
     graph = model.graph
     if next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 1) < _FIRST_OPSET:
         return False
-    writer = _ShapeWriter(ranks=_ranks(model), values=_constants(graph))
+    writer = _ShapeWriter(shapes=_shapes(model), values=_constants(graph))
     for node in graph.node:
         writer.take(node)
     if not writer.replaced:
@@ -63,25 +63,27 @@ def fold_shapes(model: onnx.ModelProto) -> bool:
 
 @dataclass(kw_only=True, slots=True)
 class _ShapeWriter:
-    """Reads nodes in order, and writes those that stand for them."""
+    """Reads nodes in order, and writes those that stand for them. ``shapes``: of tensors, None where open."""
 
-    ranks: Mapping[str, int]
+    shapes: Mapping[str, tuple[int | None, ...]]
     values: dict[str, _ShapeVector]
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: dict[str, onnx.TensorProto] = field(default_factory=dict)
     replaced: int = 0
     _made: dict[str, str] = field(default_factory=dict)
+    _computed: set[str] = field(default_factory=set)
 
     def take(self, node: onnx.NodeProto) -> None:
         """Write a node, with vectors in place of what it takes as shapes."""
-        found = self._value(node)
+        found = None if node.op_type == "Constant" else self._value(node)
         if found is not None:
             self.values[node.output[0]] = found
+            self._computed.add(node.output[0])
         new = onnx.NodeProto()
         new.CopyFrom(node)
         for place in _SHAPES_OF.get(node.op_type, ()) if node.domain in ("", "ai.onnx") else ():
             vector = self.values.get(node.input[place]) if place < len(node.input) else None
-            if vector is not None and any(isinstance(number, str) for number in vector.numbers):
+            if vector is not None and node.input[place] in self._computed:
                 new.input[place] = self._number(vector.numbers[0]) if vector.scalar else self._vector(vector.numbers)
                 self.replaced += 1
         self.nodes.append(new)
@@ -94,8 +96,11 @@ class _ShapeWriter:
         except (KeyError, IndexError, ValueError, ZeroDivisionError):  # of something else than shapes
             return None
 
-    def extent(self, tensor: str, axis: int) -> str:
-        """The name of a dimension of a tensor."""
+    def extent(self, tensor: str, axis: int) -> Number:
+        """A dimension of a tensor."""
+        known = self.shapes[tensor][axis]
+        if known is not None:
+            return known
         shape = self._node("Shape", [tensor], f"{tensor}_shape")
         return self._node("Gather", [shape, self._constant(np.array(axis, "int64"))], f"{tensor}_extent{axis}", axis=0)
 
@@ -112,6 +117,8 @@ class _ShapeWriter:
         return number if isinstance(number, str) else self._constant(np.array(number, "int64"))
 
     def _vector(self, numbers: Sequence[Number]) -> str:
+        if all(isinstance(number, int) for number in numbers):
+            return self._constant(np.array(numbers, "int64"))
         axis = self._constant(np.array([0], "int64"))
         parts = [
             self._node("Unsqueeze", [number, axis], f"{number}_vector")
@@ -138,7 +145,9 @@ _Reader = Callable[[_ShapeWriter, onnx.NodeProto], "_ShapeVector | None"]
 
 
 def _shape(writer: _ShapeWriter, node: onnx.NodeProto) -> _ShapeVector:
-    chosen = range(writer.ranks[node.input[0]])[slice(_attribute(node, "start", 0), _attribute(node, "end", None))]
+    chosen = range(len(writer.shapes[node.input[0]]))[
+        slice(_attribute(node, "start", 0), _attribute(node, "end", None))
+    ]
     return _ShapeVector(numbers=tuple(writer.extent(node.input[0], axis) for axis in chosen))
 
 
@@ -229,15 +238,19 @@ def _constants(graph: onnx.GraphProto) -> dict[str, _ShapeVector]:
     }
 
 
-def _ranks(model: onnx.ModelProto) -> dict[str, int]:
-    """The number of axes of each tensor of which ONNX's inference knows it."""
+def _shapes(model: onnx.ModelProto) -> dict[str, tuple[int | None, ...]]:
+    """What ONNX's inference knows of the shapes of tensors."""
     try:
         graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     except Exception:  # protobuf's limit of 2 GB, and what inference takes for contradictions
         graph = model.graph
     kinds = {value.name: value.type.tensor_type for value in (*graph.input, *graph.value_info, *graph.output)}
-    weights = {tensor.name: len(tensor.dims) for tensor in model.graph.initializer}
-    return {name: len(kind.shape.dim) for name, kind in kinds.items() if kind.HasField("shape")} | weights
+    weights: dict[str, tuple[int | None, ...]] = {tensor.name: (*tensor.dims,) for tensor in model.graph.initializer}
+    found = {name: kind.shape.dim for name, kind in kinds.items() if kind.HasField("shape")}
+    return {
+        name: tuple(each.dim_value if each.HasField("dim_value") else None for each in dims)
+        for name, dims in found.items()
+    } | weights
 
 
 def _needed(nodes: Iterable[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:

@@ -84,8 +84,23 @@ def vectors() -> Any:
     ], ("batch", "sequence", 4), 4)  # fmt: skip
 
 
-MODELS = {"heads": heads(), "vectors": vectors(), "image by casts": image(True), "image": image(False)}
-SHAPES = {"heads": ((1, 7, 32), (3, 12, 32)), "vectors": ((1, 7, 4), (3, 12, 4))}
+def halves() -> Any:
+    """Halves of the channels of an image of known size swapped, as PyTorch's older exporter writes ``chunk``."""
+    return model_of([
+        node("Shape", "x", "shape"), node("Gather", "shape ones", "channels", axis=0),
+        node("Add", "channels ones", "more"), node("Div", "more twos", "half"), node("Slice", "x zeros half ones", "a"),
+        node("Slice", "x half ends ones", "b"), node("Concat", "b a", "y", axis=1),
+    ], (1, 6, 4, 5), 4)  # fmt: skip
+
+
+MODELS = {
+    "halves": halves(),
+    "heads": heads(),
+    "vectors": vectors(),
+    "image by casts": image(True),
+    "image": image(False),
+}
+SHAPES = {"halves": ((1, 6, 4, 5),), "heads": ((1, 7, 32), (3, 12, 32)), "vectors": ((1, 7, 4), (3, 12, 4))}
 
 
 @pytest.mark.parametrize("name", MODELS)
