@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.template_fit import machine_for
-from tunehub.tir.nodes import calls_in, operator_of, tensor_type
+from tunehub.tir.nodes import calls_in, is_constant, operator_of, tensor_type
 
 if TYPE_CHECKING:
     from tunehub.graph.layout.narrowing import Narrowing
@@ -77,14 +77,15 @@ def prepare(
 
 
 def simplifying_passes(mod: IRModule) -> list[Pass]:
-    """Batch norms in inference mode go into convolutions; one in training mode keeps the module as it is."""
+    """Batch norms in inference mode go into convolutions; one in training mode keeps the module as it is, but for
+    those of constants, which standardise weights."""
     from tvm import relax
 
     from tunehub.graph.raising import raise_kernels
     from tunehub.graph.simplify import NARROW, simplify
 
     norms = [call for call in calls_in(mod) if operator_of(call) == "relax.nn.batch_norm"]
-    if any(call.attrs.training for call in norms):
+    if any(call.attrs.training and not all(map(is_constant, call.args[:3])) for call in norms):
         return []
     narrow = any(str(tensor_type(call.args[0]).dtype) in NARROW for call in norms)
     return [

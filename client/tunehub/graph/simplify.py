@@ -1,8 +1,8 @@
 """Simplifications of a Relax graph that let fusion see the usual workloads.
 
 * Arithmetic on constants is done with numpy. TVM's FoldConstant compiles a kernel for each such operation: 12 s of
-  the 15 s that ResNet-50 took to compile went into folding its batch norms. So are powers and sums of constants: a
-  weight norm is computed once.
+  the 15 s that ResNet-50 took to compile went into folding its batch norms. So are powers, sums, means and variances of
+  constants: a weight norm is computed once, and so is one that standardises weights, a batch norm in training mode.
 * ``sum(stack(a, b), axis)``, as the ONNX importer writes ``Sum``, becomes ``a + b``, which fuses with its producer.
 * A batch norm in inference mode that no convolution takes in becomes a multiplication and an addition. In half
   precision the convolution before it takes in the scale here, rounded once: TVM's pass adds a number in float32 to its
@@ -59,12 +59,15 @@ _ARITHMETIC: dict[str, Callable[..., _Array]] = {
     "relax.isnan": np.isnan,
     "relax.where": np.where,
 }
+_REDUCTIONS: dict[str, Callable[..., Any]] = {"relax.sum": np.sum, "relax.mean": np.mean, "relax.variance": np.var}
 NARROW = ("float16", "bfloat16")
 _RULES = {  # methods of the rewriter that write a call in another way, or return None
     "relax.broadcast_to": "_same_shape",
     "relax.nn.conv2d": "_with_known_weight",
     "relax.matmul": "_with_known_weight",
-    "relax.sum": "_sum",
+    "relax.sum": "_reduction",
+    "relax.mean": "_reduction",
+    "relax.variance": "_reduction",
     "relax.nn.batch_norm": "_scale_and_shift",
     "relax.power": "_power",
     "relax.take": "_taken_inside",
@@ -182,13 +185,13 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
             return None if folded is None else relax.const(folded)
         return None if exponents is None else expanded_power(self.builder_.emit, call, exponents)
 
-    def _sum(self, call: Call) -> Expr | None:
-        """A sum of a constant, as in a weight norm, and one of a stack."""
-        operand = self._constant(call.args[0])
+    def _reduction(self, call: Call) -> Expr | None:
+        """A sum, mean or variance of a constant, as norms of weights have them, and a sum of a stack."""
+        operand, name = self._constant(call.args[0]), str(call.op.name)
         if not _is_float(operand):
-            return self._sum_of_stack(call)
+            return self._sum_of_stack(call) if name == "relax.sum" else None
         axes = None if call.attrs.axis is None else tuple(int(axis) for axis in call.attrs.axis)
-        total = np.sum(operand, axes, np.float64, keepdims=bool(call.attrs.keepdims))
+        total = _REDUCTIONS[name](operand, axes, np.float64, keepdims=bool(call.attrs.keepdims))
         return relax.const(np.asarray(total).astype(operand.dtype))
 
     def _sum_of_stack(self, call: Call) -> Expr | None:
@@ -203,11 +206,14 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         return reduce(lambda a, b: self.builder_.emit(relax.op.add(a, b)), operands)
 
     def _scale_and_shift(self, call: Call) -> Expr | None:
-        """A batch norm in inference mode with constant statistics is one multiplication and one addition."""
+        """A batch norm in inference mode with constant statistics is one multiplication and one addition; one in
+        training mode of a constant, a constant."""
+        if call.attrs.training:
+            return self._standardised(call)
         data, *rest = call.args
         statistics = [self._constant(argument) for argument in rest]
         shape = shape_of(data)
-        if call.attrs.training or shape is None or any(value is None for value in statistics):
+        if shape is None or any(value is None for value in statistics):
             return None
         dtype = statistics[2].dtype
         narrow = dtype.name in NARROW
@@ -222,6 +228,29 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         shifted = relax.op.add(self.builder_.emit(scaled), relax.const(shift.reshape(along).astype(dtype)))
         shifted = self.builder_.emit(shifted)
         return relax.Tuple([shifted, rest[2], rest[3]])
+
+    def _standardised(self, call: Call) -> Expr | None:
+        """A batch norm in training mode of a constant, with constant scale and shift."""
+        values, gamma, beta = map(self._constant, call.args[:3])
+        if not _is_float(values) or gamma is None or beta is None:
+            return None
+        attrs, axis = call.attrs, int(call.attrs.axis) % values.ndim
+        others, along = tuple(each for each in range(values.ndim) if each != axis), [1] * values.ndim
+        along[axis] = -1
+        mean, variance = (of(values, others, np.float64).reshape(along) for of in (np.mean, np.var))
+        scale = (gamma.reshape(along) if attrs.scale else 1) / np.sqrt(variance + attrs.epsilon)
+        normed = (values - mean) * scale + (beta.reshape(along) if attrs.center else 0)
+        kept = relax.const(1 - attrs.momentum, str(values.dtype))
+        found = [relax.const((attrs.momentum * each.reshape(-1)).astype(values.dtype)) for each in (mean, variance)]
+        old = [self.builder_.emit(relax.op.multiply(each, kept)) for each in call.args[3:]]
+        moved = [self.builder_.emit(relax.op.add(one, other)) for one, other in zip(old, found, strict=True)]
+        return relax.Tuple([relax.const(normed.astype(values.dtype)), *moved])
+
+    def visit_tuple_getitem_(self, item: Expr) -> Expr:
+        """The field of a tuple that is known, so that a constant among its fields is known, too."""
+        item = super().visit_tuple_getitem_(item)
+        fields = bound_value(self, item.tuple_value)
+        return fields.fields[item.index] if isinstance(fields, relax.Tuple) else item
 
     def _scaled_convolution(self, data: Expr, scale: _Array, dtype: object) -> Expr | None:
         """The convolution in NCHW that ``data`` is with its weight times ``scale``, where that is a constant."""

@@ -12,7 +12,7 @@ from tvm import relax
 
 from tunehub.compiler.preparing import prepare, simplifying_passes
 from tunehub.graph.simplify import simplify
-from tunehub.tir.nodes import constant_array, is_constant
+from tunehub.tir.nodes import calls_in, constant_array, is_constant, operator_of
 
 pytestmark = pytest.mark.slow
 
@@ -87,6 +87,26 @@ def test_training_mode_is_not_touched(nets: Any) -> None:
     mod = nets.build(make, (1, 8, 8, 8))
     assert simplifying_passes(mod) == []
     assert operators(simplify(mod))["relax.nn.batch_norm"] == 1
+
+
+def test_weights_that_a_norm_in_training_mode_standardises_are_constants(nets: Any, same: Any) -> None:
+    """As PyTorch's exporter writes them, with the statistics that nobody reads, and one that something does."""
+
+    def make(b: Any, x: Any) -> Any:
+        weight, rows = nets.array(1, 8, 36), relax.const(nets.array(1, 36, 8))
+        scale, shift = (relax.const(np.abs(nets.array(8)) + 0.5) for _ in range(2))
+        mean, variance = (b.emit(each(rows, axis=[0, 1])) for each in (op.mean, op.variance))
+        norm = b.emit(op.nn.batch_norm(relax.const(weight), scale, shift, mean, variance, axis=1, training=True))
+        standardised = b.emit(op.reshape(b.emit(relax.TupleGetItem(norm, 0)), (8, 4, 3, 3)))
+        moved = b.emit(op.reshape(b.emit(relax.TupleGetItem(norm, 2)), (1, 8, 1, 1)))
+        return b.emit(op.add(b.emit(op.nn.conv2d(x, standardised, padding=1)), moved))
+
+    mod = nets.build(make, (1, 4, 8, 8))
+    after = simplified(mod)
+    assert not {"relax.nn.batch_norm", "relax.mean", "relax.variance", "relax.sqrt"} & set(operators(after))
+    (convolution,) = [each for each in calls_in(after) if operator_of(each) == "relax.nn.conv2d"]
+    assert is_constant(convolution.args[1])
+    same(mod, after, (1, 4, 8, 8))
 
 
 def test_the_sum_of_a_stack_is_an_addition(nets: Any, same: Any) -> None:
