@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 NotNegative = Annotated[float, Meta(ge=0.0)]
+LEAST_OVER_RULES = 0.99  # less, and a network is slower with records than without
 RuleHash = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
 
 
@@ -119,6 +120,8 @@ class NetworkEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     driver calls the GPU, `driver` its version, `max_clocks_mhz` the highest clocks of its processors and its memory;
     `conditions` says what else matters, such as where the records lay and which versions ran. `precision` is `bf16` or
     `int8` for a network that is not in float32, MLC-LLM's name for a language model's, `accuracy` how near it is.
+    `over_rules`: with the records it is so many times as fast as by rules alone, run in turns on one day, which need
+    not be that of the times.
     """
 
     network: _fields.Label
@@ -139,10 +142,16 @@ class NetworkEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     conditions: _fields.Text | UnsetType = UNSET
     precision: _fields.Label | UnsetType = UNSET
     accuracy: Accuracy | UnsetType = UNSET
+    over_rules: _fields.Seconds | UnsetType = UNSET
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether it is known to be slower with the records than without."""
+        return self.over_rules is not UNSET and self.over_rules < LEAST_OVER_RULES
 
     def __post_init__(self) -> None:
         others = ("default_s", "onnxruntime_s", "openvino_s", "llama_cpp_s", "torch_s", "torch_graphs_s")
-        for field in (*others, "tuned_s", "tuned_graphs_s", "output_max_rel_diff"):
+        for field in (*others, "tuned_s", "tuned_graphs_s", "output_max_rel_diff", "over_rules"):
             _fields.check_finite(field, getattr(self, field) or None)
         if not any(getattr(self, field) for field in others):
             raise FieldError("default_s", "is missing, and nothing else was measured beside")

@@ -113,7 +113,7 @@ NETWORK_EVIDENCE = evidence.NetworkEvidence(
     network="n", default_s=1.0, tuned_s=0.5, onnxruntime_s=0.7, openvino_s=0.7, llama_cpp_s=0.8, repeats=3, threads=1,
     output_max_rel_diff=0.0,
     tuned_graphs_s=0.4, torch_s=0.5, torch_graphs_s=0.6, device="d", driver="1", max_clocks_mhz=(1, 2), conditions="c",
-    precision="int8", accuracy=evidence.Accuracy(inputs=1, rows=2, same_class=1, max_rel_diff=0.1),
+    precision="int8", accuracy=evidence.Accuracy(inputs=1, rows=2, same_class=1, max_rel_diff=0.1), over_rules=1.1,
 )  # fmt: skip
 LADDER = LadderRecord(
     **CLASSES, symbols=1,

@@ -66,8 +66,10 @@ def check(
 
     --again measures the rows of a PACKAGE for this machine beside what a client has without them today, and appends
     what it finds to a file, row by row: a run that was cut off goes on where it ended. Rows that have the very schedule
-    of today's rules need no measuring, and no such machine with --sample 0. Rows that lost mean exit code 1;
-    `tunehub pack --with PACKAGE --judged FILE` leaves them out.
+    of today's rules need no measuring, and no such machine with --sample 0. A ladder is measured at each of its sizes.
+    With --end-to-end networks that the package has times of are run, too, with the records and by rules alone. Rows
+    that lost, and networks that are slower with the records, mean exit code 1; `tunehub pack --with PACKAGE --judged
+    FILE` leaves those rows out, those that such networks alone call, and their times.
 
     --launch-on sm_80 --work DIR compiles every kernel of a PACKAGE for that GPU, and refuses those that take more
     threads, shared memory or registers than it has; no GPU is needed.
@@ -91,7 +93,7 @@ def check(
             from tunehub_builder.replay.workloads import WorkloadFiles
 
             files = WorkloadFiles(models=tuple(map(str, models)), misses=tuple(map(str, misses)))
-            request = AgainRequest(count=sample, names=names, files=files)
+            request = AgainRequest(count=sample, names=names, files=files, end_to_end=end_to_end)
             outcome = check_again(path, request, output or path.with_suffix(".judged.jsonl"), resources, sys.stderr)
         elif path.is_dir():
             with resumable(path):
@@ -115,8 +117,8 @@ def _check_usage(
     """Raise UsageError for options that do not go with what is checked."""
     is_package = path.suffix == ".tunepkg" and not path.is_dir()
     if again:
-        if not is_package or end_to_end or launch_on is not None or work is not None:
-            raise click.UsageError("--again is for a package (.tunepkg), without --end-to-end, --launch-on and --work")
+        if not is_package or launch_on is not None or work is not None:
+            raise click.UsageError("--again is for a package (.tunepkg), without --launch-on and --work")
         return
     if launch_on is not None:
         if not is_package or work is None or end_to_end:

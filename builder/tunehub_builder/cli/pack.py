@@ -64,7 +64,7 @@ def pack(
     again = None
     with errors(), WorkDirectory(directory).locked() if directory else nullcontext() as work:
         if judged:
-            from tunehub_builder.gate.again import read_judged  # not of TVM up to 0.19
+            from tunehub_builder.gate.judged import read_judged
 
             again = read_judged(judged)
         networks_measured = read_network_evidence(measured) if measured else ()

@@ -12,7 +12,7 @@ import statistics
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
@@ -21,7 +21,6 @@ from typing import Any, TextIO
 import msgspec
 from msgspec import UNSET
 
-from tunehub.comparison.protocol import interquartile_range
 from tunehub.compiler.schedule.ladder import Request
 from tunehub.compiler.schedule.rule_choice import text_hash
 from tunehub.kernels.template_fit import published_rates
@@ -32,13 +31,16 @@ from tunehub.target.machine_profile import PublishedProfile
 from tunehub_builder.backends.relax.target import find_relax_target
 from tunehub_builder.backends.relax.workload_gate import LIMITS, Verdict, case_of, evidence
 from tunehub_builder.exceptions import BuilderError
-from tunehub_builder.gate.again_ladders import compared_ladder, disturbance, ladder_line, ladder_verdict
+from tunehub_builder.gate.again_ladders import compared_ladder, is_ladder_disturbed, ladder_line, ladder_verdict
+from tunehub_builder.gate.again_networks import judged_networks
 from tunehub_builder.gate.comparison import plan_for
+from tunehub_builder.gate.evidence import is_disturbed
 from tunehub_builder.gate.finalists import Distilled
+from tunehub_builder.gate.judged import Judged, read_judged, write_judged
 from tunehub_builder.gate.packages import evidence_of, opened, published_profile
-from tunehub_builder.gate.report import CheckResult, Rejection, shown_on
+from tunehub_builder.gate.report import CheckResult, NetworkResult, Rejection, network_results, shown_on
 from tunehub_builder.gate.workloads import judge_on
-from tunehub_builder.replay.records import records_by_tuner, scheduled_by_record
+from tunehub_builder.replay.records import Record, records_by_tuner, scheduled_by_record
 from tunehub_builder.replay.workloads import MatchedRecord, WorkloadFiles, matched_records
 from tunehub_builder.tuning.run import Resources
 from tunehub_builder.tuning.runner.again_worker import AgainSession, CudaAgainSession
@@ -47,11 +49,8 @@ from tunehub_builder.tuning.target import TuningTarget
 from tunehub_builder.tuning.trial_record import as_trial
 from tunehub_builder.tuning.work_directory import TaskEntry
 from tunehub_registry.any_record import AnyRecord
-from tunehub_registry.evidence import JudgedRule, RecordEvidence, encode_evidence, read_evidence
+from tunehub_registry.evidence import JudgedRule, RecordEvidence
 from tunehub_registry.ladder_record import LadderRecord
-
-About = tuple[str, str]  # tuner and key
-_DISTURBED = 0.1  # of a median: the distance of its quartiles where other programs were at work
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,17 +78,19 @@ class _PackagedRow:
 class AgainRequest:
     """Which rows are judged: at most ``count`` are measured (None: all; 0 needs no machine), drawn by the hashes of
     their keys; of workloads that are in no network known by name, ``files`` have some. ``names``: only rows of these
-    networks."""
+    networks. ``end_to_end``: networks are run, too, if any, these."""
 
     count: int | None = None
     names: Sequence[str] = ()
+    end_to_end: bool = False
     files: WorkloadFiles = field(default_factory=WorkloadFiles)
 
 
 def check_again(path: Path, request: AgainRequest, output: Path, resources: Resources, stream: TextIO) -> CheckResult:
-    """Judge rows of the package ``path`` and append their evidence to ``output``; those that it has stay as they are.
+    """Judge rows of the package ``path``, and its networks where that is asked for, and append their evidence to
+    ``output``; those that it has stay as they are.
 
-    Rows whose times other programs disturbed get none: the next call judges them.
+    What other programs disturbed gets none: the next call judges it.
 
     Raises BuilderError for a package that cannot be read, or without a row whose workload is at hand;
     NoSuchTargetError and UnsuitableTargetError for one of another machine, PackageError and FormatError for a damaged
@@ -100,16 +101,13 @@ def check_again(path: Path, request: AgainRequest, output: Path, resources: Reso
         known, published = evidence_of(package), published_profile(package)
     done, measures = read_judged(output), request.count != 0
     target = find_relax_target(manifest.name) if measures else None  # said before minutes of work
-    wanted = {
-        tuner: {key: each for key, each in of.items() if (tuner, key) not in done and _is_asked(each, request.names)}
-        for tuner, of in records.items()
-    }
+    wanted = {tuner: _asked(tuner, of, done, request.names) for tuner, of in records.items()}
     unread: list[str] = []
     with published_rates(published):
         own = as_tvm_target(manifest.name) if target is None else _tvm_target(target)
         found = matched_records(manifest, wanted, request.files, own, unread)
         rows = [_row(each, own, known.get((each.tuner, each.record.exact))) for each in found]
-    if not rows and not done:
+    if not rows and not done.rows and not request.end_to_end:
         reason = "; ".join(["no row has a workload at hand", *unread])
         raise BuilderError(f"{path}: {reason}; give --model or --from-misses")
     same = [line for row in rows if (line := row.as_rules) is not None]
@@ -117,34 +115,25 @@ def check_again(path: Path, request: AgainRequest, output: Path, resources: Reso
     others = _drawn([row for row in rows if row.as_rules is None], request.count)
     measured = () if target is None else _measured(others, target, published, resources, stream)
     for line in chain(same, measured):
-        with output.open("ab") as file:
-            file.write(encode_evidence(line))
-        done[line.tuner or META_SCHEDULE, line.exact] = line
-    left = sum((row.tuner, row.record.exact) not in done for row in others) if measures else 0
+        write_judged(output, line)
+        done.add(line)
+    left = sum((row.tuner, row.record.exact) not in done.rows for row in others) if measures else 0
     if left:
         reason = "other programs disturbed their times, or they do not run"
         stream.write(f"{left} of the rows have no verdict: {reason}; the same call tries them again\n")
-    return _result(records, done)
+    result = _result(records, done)
+    if not request.end_to_end:
+        return result
+    return replace(result, networks=_networks(path, request.names, done, output, resources, stream))
 
 
-def read_judged(path: Path) -> dict[About, RecordEvidence]:
-    """What was judged before, by tuner and key; nothing where there is no file. Raises BuilderError where it cannot be
-    read, or holds something else."""
-    try:
-        with path.open("rb") as stream:
-            lines = list(read_evidence(stream, str(path)))
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise BuilderError(f"{path}: {error.strerror}; give a file that `tunehub check --again` wrote") from error
-    for number, line in enumerate(lines, 1):
-        if not isinstance(line, RecordEvidence):
-            raise BuilderError(f"{path}, line {number}: no evidence on a record; delete the line and judge again")
-    return {(line.tuner or META_SCHEDULE, line.exact): line for line in lines if isinstance(line, RecordEvidence)}
-
-
-def _is_asked(record: Any, names: Sequence[str]) -> bool:
-    return not names or bool({*names} & {*record.networks})
+def _asked(tuner: str, records: Mapping[str, Record], done: Judged, names: Sequence[str]) -> dict[str, Record]:
+    """The records of a tuner that are not ``done``, and of networks with these names, if any."""
+    return {
+        key: record
+        for key, record in records.items()
+        if (tuner, key) not in done.rows and (not names or {*names} & {*record.networks})
+    }
 
 
 def _tvm_target(target: TuningTarget) -> Any:
@@ -216,7 +205,7 @@ def _measured(
             for verdict in judge_on(cases, places, LIMITS) if cases else ():
                 show(verdict, next(positions), len(rows))
                 line = judged_line(verdict, own[verdict.exact])
-                if line is not None and not is_disturbed(verdict):
+                if line is not None and not is_verdict_disturbed(verdict):
                     yield line
         for row in rows:
             if isinstance(row.record, LadderRecord):
@@ -224,7 +213,7 @@ def _measured(
                 ladder = ladder_verdict(row.record, compared, resources.threads)
                 show(ladder, next(positions), len(rows))
                 line = ladder_line(ladder, row.rule, row.known)
-                if line is not None and disturbance(compared) <= _DISTURBED:
+                if line is not None and not is_ladder_disturbed(compared):
                     yield line
 
 
@@ -252,10 +241,10 @@ def again_places(kind: str, pool: WorkerPool) -> Sequence[Sequence[Worker]]:
     return [[worker] for worker in pool.workers] if kind == "cuda" else [pool.workers]
 
 
-def is_disturbed(verdict: Verdict) -> bool:
+def is_verdict_disturbed(verdict: Verdict) -> bool:
     """Whether times were so far apart that they say nothing for or against a row: it is judged another time."""
     samples = [verdict.default_s, *(finalist.run_s for finalist in verdict.finalists)]
-    return any(interquartile_range(each) > _DISTURBED * statistics.median(each) for each in samples if each)
+    return any(map(is_disturbed, samples))
 
 
 def judged_line(verdict: Verdict, row: _PackagedRow) -> RecordEvidence | None:
@@ -272,9 +261,21 @@ def judged_line(verdict: Verdict, row: _PackagedRow) -> RecordEvidence | None:
     return msgspec.structs.replace(line, tuner=tuner, rule=rule, **said, **untuned)
 
 
-def _result(records: Mapping[str, Mapping[str, Any]], done: Mapping[About, RecordEvidence]) -> CheckResult:
+def _networks(
+    path: Path, names: Sequence[str], done: Judged, output: Path, resources: Resources, stream: TextIO
+) -> tuple[NetworkResult, ...]:
+    """What was found of whole networks in this call, each appended to ``output`` as it comes."""
+    verdicts = []
+    for verdict, line in judged_networks(path, names, done.networks, resources, stream):
+        verdicts.append(verdict)
+        if line is not None:
+            write_judged(output, line)
+    return network_results(verdicts)
+
+
+def _result(records: Mapping[str, Mapping[str, Any]], done: Judged) -> CheckResult:
     names = {(tuner, key): record.op for tuner, of in records.items() for key, record in of.items()}
-    own = {about: line for about, line in done.items() if about in names}
+    own = {about: line for about, line in done.rows.items() if about in names}
     rejected = tuple(
         Rejection(where=about[1], name=names[about], reason=line.reason or "")
         for about, line in own.items()

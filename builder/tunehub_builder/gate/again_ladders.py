@@ -13,10 +13,10 @@ from tunehub_builder.backends.relax.ladder_gate import (
     LadderVerdict,
     compared_at,
     ladder_evidence,
-    spread_of,
     times_at,
 )
 from tunehub_builder.gate.comparison import ComparedFinalists
+from tunehub_builder.gate.evidence import DISTURBED, spread
 from tunehub_builder.gate.ladders import ChosenStep, mean_seconds, no_gain_reason
 from tunehub_builder.tuning.runner.pool import Worker
 from tunehub_builder.tuning.search.knobs import RULE
@@ -55,7 +55,7 @@ def ladder_verdict(record: LadderRecord, compared: Compared, threads: int) -> La
         times=times,
         steps=_LADDER,
         difference=max(found.finalists[_OWN].difference or 0.0 for found in compared.values()),
-        spread=max(spread_of(found.finalists[_OWN].run_s) for found in compared.values()),
+        spread=max(spread(found.finalists[_OWN].run_s) for found in compared.values()),
     )
 
 
@@ -71,16 +71,10 @@ def ladder_line(verdict: LadderVerdict, rule: JudgedRule, known: RecordEvidence 
     return msgspec.structs.replace(line, trials=trials, rule=msgspec.structs.replace(rule, run_s=rule_s))
 
 
-def disturbance(compared: Compared) -> float:
-    """How far the quartiles of a size's samples are apart, over their median: of the worst samples of each size the
-    median. One size of many says little against the others."""
-    worst = [_worst_spread(found) for found in compared.values()]
-    return statistics.median(worst) if worst else 0.0
-
-
-def _worst_spread(found: ComparedFinalists) -> float:
-    samples = [found.default_s, *(finalist.run_s for finalist in found.finalists)]
-    return max((spread_of(each) for each in samples if each), default=0.0)
+def is_ladder_disturbed(compared: Compared) -> bool:
+    """Whether other programs were at work at half of the sizes: one of many says little against the others."""
+    samples = ([found.default_s, *(finalist.run_s for finalist in found.finalists)] for found in compared.values())
+    return statistics.median(max(map(spread, each)) for each in samples) > DISTURBED
 
 
 def _reasons(compared: Compared, number: int) -> Iterator[str]:

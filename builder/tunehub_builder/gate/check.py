@@ -112,7 +112,7 @@ def check_package(
     verdicts: list[NetworkVerdict] = []
     with tempfile.TemporaryDirectory() as folder:
         with opened(path) as package:
-            file = _records_of(package, Path(folder))
+            file = records_of(package, Path(folder))
             found = network_cases(package.manifest.networks, names, models, file)
         options = PoolOptions(workers=1, threads=resources.threads, log=str(Path(folder) / "native.log"))
         for position, judged in enumerate(judge_networks(RelaxNetworks.of(file), found, options), 1):
@@ -149,7 +149,7 @@ def _end_to_end(
         return network_results(check_networks(backend, journal, found, options, shown_on(stream)))
 
 
-def _records_of(package: Package, folder: Path) -> RecordFile:
+def records_of(package: Package, folder: Path) -> RecordFile:
     """All records for current TVM, in one file; a file of the user's own records may hold those of either tuner."""
     path, evidence = folder / "records.jsonl", folder / EVIDENCE
     manifest: Manifest = package.manifest

@@ -11,12 +11,24 @@ from tunehub.comparison.protocol import interquartile_range
 from tunehub_builder.gate.networks import NetworkVerdict
 from tunehub_registry.evidence import JudgedRule, NetworkEvidence, RecordEvidence
 
+DISTURBED = 0.1
+
 
 def speedup(default_s: Sequence[float], run_s: Sequence[float]) -> float | None:
     """How many times faster than the default a candidate is, by medians; None without samples of both."""
     if not default_s or not run_s:
         return None
     return statistics.median(default_s) / statistics.median(run_s)
+
+
+def spread(samples: Sequence[float]) -> float:
+    """How far the quartiles of samples are apart, over their median; 0 where there are none."""
+    return interquartile_range(samples) / statistics.median(samples) if samples else 0.0
+
+
+def is_disturbed(samples: Sequence[float]) -> bool:
+    """Whether samples are so far apart that other programs were at work: they say nothing for or against a record."""
+    return spread(samples) > DISTURBED
 
 
 def timed_evidence(
@@ -44,7 +56,7 @@ def timed_evidence(
         tuned_s=tuned,
         speedup=default / tuned,
         repeats=len(run_s),
-        spread=interquartile_range(run_s) / tuned,
+        spread=spread(run_s),
         output_max_rel_diff=difference,
         threads=threads,
         admitted=admitted,
@@ -58,7 +70,14 @@ def timed_evidence(
 
 def network_evidence(verdict: NetworkVerdict) -> NetworkEvidence | None:
     """An admitted verdict on a network as a line of a package's evidence; None for another one."""
-    if not verdict.admitted or verdict.difference is None:
+    return measured_network(verdict) if verdict.admitted else None
+
+
+def measured_network(verdict: NetworkVerdict) -> NetworkEvidence | None:
+    """What was measured of a network, admitted or not; None where that was not all, or where it computes something
+    else."""
+    right = verdict.difference is not None and verdict.difference <= verdict.tolerance
+    if verdict.difference is None or not (right and verdict.default_s and verdict.tuned_s):
         return None
     return NetworkEvidence(
         network=verdict.name,
@@ -69,4 +88,5 @@ def network_evidence(verdict: NetworkVerdict) -> NetworkEvidence | None:
         output_max_rel_diff=verdict.difference,
         precision=UNSET if verdict.precision == "float32" else verdict.precision,
         accuracy=verdict.accuracy or UNSET,
+        over_rules=speedup(verdict.plain_s, verdict.tuned_s) or UNSET,
     )

@@ -15,16 +15,17 @@ import msgspec
 
 from tunehub.registries.key_scheme import META_SCHEDULE
 from tunehub_builder.exceptions import PackingError
+from tunehub_builder.gate.judged import Judged
 from tunehub_builder.packing.contents import Contents
 from tunehub_builder.packing.left_out import keys_left_out, rejected_lines
-from tunehub_registry.evidence import RecordEvidence, encode_evidence
+from tunehub_registry.evidence import Evidence, NetworkEvidence, encode_evidence, parse_evidence
 from tunehub_registry.licenses import license_of_both
 from tunehub_registry.manifest import Manifest, NetworkEntry, RecordSet
 from tunehub_registry.package import EVIDENCE, MANIFEST, open_package
 from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.tuning_curves import CURVES, curves_in
 
-_Judged = tuple[str, str]  # tuner and key
+_Key = tuple[str, str]  # tuner and key
 
 
 def with_base(
@@ -33,14 +34,15 @@ def with_base(
     *,
     base_license: str | None = None,
     without: Mapping[str, str] | None = None,
-    again: Mapping[_Judged, RecordEvidence] | None = None,
+    again: Judged | None = None,
 ) -> Contents:
     """``contents`` and everything that the package ``path`` holds, under both licences.
 
     Each record set says how it was made; the package's own provenance is that of ``contents``. Of workloads that
     ``contents`` has evidence on, the package's records of the same tuner stay behind, and those that come in their
     place name its networks, too. ``without``: reasons to leave records of the package out, by how their keys begin.
-    ``again``: what `tunehub check --again` found of the package's records: those that lost are left out, too.
+    ``again``: what `tunehub check --again` found of the package: records that lost are left out, too, and so are those
+    that only networks call which are slower with the records, and the times of these.
     ``base_license`` is for a package that states none. Raises PackingError when the two do not go together or ``path``
     cannot be read, PackageError and FormatError when it is damaged, LicenseError when the licences make too long an
     expression.
@@ -57,10 +59,15 @@ def with_base(
     held = _held(manifest.record_sets, files)
     own_lines = list(map(_about, contents.evidence.splitlines()))
     judged = {(about.tuner, about.exact) for about in own_lines if about.exact}
-    evidence = _not_timed(evidence, {about.network for about in own_lines if about.network})
+    again = again or Judged()
+    timed = {about.network for about in own_lines if about.network}
+    evidence = _not_timed(evidence, timed | {*again.slower_networks})
+    of_base = {entry.name for entry in manifest.networks} - timed
+    evidence = _over_rules(evidence, {name: line for name, line in again.networks.items() if name in of_base})
     reasons = keys_left_out(without or {}, (about[1] for about in held if about not in judged), path)
-    left_out = {about: reasons[about[1]] for about in held if about[1] in reasons}
-    anew = {about: line for about, line in (again or {}).items() if about in held.keys() - judged - left_out.keys()}
+    left_out = _of_slower_networks(again, {about: names for about, names in held.items() if about not in judged})
+    left_out |= {about: reasons[about[1]] for about in held if about[1] in reasons}
+    anew = {about: line for about, line in again.rows.items() if about in held.keys() - judged - left_out.keys()}
     lost = {about for about, line in anew.items() if not line.admitted}
     judged |= left_out.keys() | lost
     sets, files = _without(judged, manifest.record_sets, files)
@@ -83,6 +90,33 @@ def with_base(
     )
 
 
+def _of_slower_networks(again: Judged, held: Mapping[_Key, tuple[str, ...]]) -> dict[_Key, str]:
+    """Of records by their networks those that only such call that are slower with the records, with the reasons."""
+    slower = again.slower_networks
+    found = {}
+    for about, names in held.items():
+        if names and slower.keys() >= {*names}:
+            line = slower[names[0]]
+            found[about] = f"{line.network} is {line.over_rules:.3g} times as fast with the records as by rules alone"
+    return found
+
+
+def _over_rules(data: bytes, networks: Mapping[str, NetworkEvidence]) -> bytes:
+    """Evidence whose times of ``networks`` say how these are beside rules alone; times are added where it has none."""
+    lines = [parse_evidence(line, EVIDENCE) if _about(line).network in networks else line for line in _lines(data)]
+    known = {line.network for line in lines if isinstance(line, NetworkEvidence)}
+    more = [line for name, line in networks.items() if name not in known and not line.is_slower]
+    return b"".join(_stated(line, networks) for line in (*lines, *more))
+
+
+def _stated(line: bytes | Evidence, networks: Mapping[str, NetworkEvidence]) -> bytes:
+    if isinstance(line, bytes):
+        return line
+    if isinstance(line, NetworkEvidence):
+        line = msgspec.structs.replace(line, over_rules=networks[line.network].over_rules)
+    return encode_evidence(line)
+
+
 class _About(msgspec.Struct, frozen=True):
     """What a line of records or of evidence is about; evidence that names no tuner is MetaSchedule's."""
 
@@ -99,13 +133,13 @@ def _about(line: bytes) -> _About:
         return _About()
 
 
-def _held(sets: Sequence[RecordSet], files: Mapping[str, bytes]) -> dict[_Judged, tuple[str, ...]]:
+def _held(sets: Sequence[RecordSet], files: Mapping[str, bytes]) -> dict[_Key, tuple[str, ...]]:
     """The networks that a package's records name, by tuner and key."""
     lines = ((entry.tuner, _about(line)) for entry in sets for line in files[entry.file].splitlines())
     return {(tuner, about.exact): about.networks for tuner, about in lines if about.exact}
 
 
-def _with_known_networks(contents: Contents, held: Mapping[_Judged, tuple[str, ...]]) -> Contents:
+def _with_known_networks(contents: Contents, held: Mapping[_Key, tuple[str, ...]]) -> Contents:
     """Records that name, beside their own networks, those of the records that they come in place of."""
     tuners = {entry.file: entry.tuner for entry in contents.record_sets}
     files = {
@@ -115,7 +149,7 @@ def _with_known_networks(contents: Contents, held: Mapping[_Judged, tuple[str, .
     return replace(contents, files=files)
 
 
-def _renamed(line: bytes, tuner: str, held: Mapping[_Judged, tuple[str, ...]]) -> bytes:
+def _renamed(line: bytes, tuner: str, held: Mapping[_Key, tuple[str, ...]]) -> bytes:
     about = _about(line)
     networks = {*about.networks, *held.get((tuner, about.exact or ""), ())}
     if networks == set(about.networks):
@@ -128,7 +162,7 @@ def _lines(data: bytes) -> list[bytes]:
     return data.splitlines(keepends=True)
 
 
-def _not_judged(data: bytes, judged: Container[_Judged], tuner: str | None = None) -> bytes:
+def _not_judged(data: bytes, judged: Container[_Key], tuner: str | None = None) -> bytes:
     """The lines that were not judged anew: records of ``tuner``, or evidence, which names its own."""
     lines = ((line, _about(line)) for line in _lines(data))
     return b"".join(line for line, about in lines if (tuner or about.tuner, about.exact or "") not in judged)
@@ -152,7 +186,7 @@ def _check_files(contents: Contents, base: Manifest, files: Mapping[str, bytes],
 
 
 def _without(
-    judged: Container[_Judged], sets: Sequence[RecordSet], files: Mapping[str, bytes]
+    judged: Container[_Key], sets: Sequence[RecordSet], files: Mapping[str, bytes]
 ) -> tuple[list[RecordSet], dict[str, bytes]]:
     """Record sets and files without the records that were judged anew; a set of which none is left goes, too."""
     left, kept = dict(files), []

@@ -11,6 +11,7 @@ from packaging.version import InvalidVersion, Version
 from tunehub_builder.backends.relax.contents import relax_contents
 from tunehub_builder.backends.relay.contents import relay_contents
 from tunehub_builder.exceptions import PackingError
+from tunehub_builder.gate.judged import Judged
 from tunehub_builder.packing.base_package import with_base
 from tunehub_builder.packing.bundle import only_networks
 from tunehub_builder.packing.contents import Contents, nothing_admitted
@@ -18,7 +19,7 @@ from tunehub_builder.packing.left_out import nothing_of_its_own
 from tunehub_builder.packing.publish import BuiltPackage
 from tunehub_builder.tuning.profile import profile_to_pack
 from tunehub_builder.tuning.work_directory import WorkDirectory
-from tunehub_registry.evidence import NetworkEvidence, RecordEvidence
+from tunehub_registry.evidence import NetworkEvidence
 from tunehub_registry.licenses import DEFAULT_LICENSE, canonical_license
 from tunehub_registry.machine_profile import PROFILE, encode_profile
 from tunehub_registry.manifest import Manifest
@@ -37,7 +38,7 @@ def pack_directory(
     license: str | None = DEFAULT_LICENSE,
     base_license: str | None = None,
     without: Mapping[str, str] | None = None,
-    again: Mapping[tuple[str, str], RecordEvidence] | None = None,
+    again: Judged | None = None,
     networks: Sequence[str] = (),
 ) -> BuiltPackage:
     """Pack the admitted records of ``directory``, with the evidence on them and on the rejected ones.

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunehub_builder.backends.relax.ladder_gate import LadderVerdict
-from tunehub_builder.gate.again_ladders import disturbance, ladder_line, ladder_verdict
+from tunehub_builder.gate.again_ladders import is_ladder_disturbed, ladder_line, ladder_verdict
 from tunehub_builder.gate.comparison import ComparedFinalists, Finalist
 from tunehub_builder.gate.ladders import (
     ChosenStep,
@@ -161,8 +161,8 @@ def test_a_published_ladder_that_fails_at_a_size_is_out_and_one_without_a_rule_i
 
 def test_one_disturbed_size_of_many_says_little() -> None:
     steady, wild = compared((1.0, 1.0), (1.0, 1.0)), compared((1.0, 9.0), (1.0, 1.0))
-    assert disturbance({(1,): steady, (2,): wild, (3,): steady}) == 0.0
-    assert disturbance({(1,): wild, (2,): wild, (3,): steady}) > 0.1
+    assert not is_ladder_disturbed({(1,): steady, (2,): wild, (3,): steady})
+    assert is_ladder_disturbed({(1,): wild, (2,): wild, (3,): steady})
 
 
 SECONDS = st.floats(min_value=1e-9, max_value=10)

@@ -23,6 +23,7 @@ from tunehub_builder.bench.gpu_runs import GpuRunner
 from tunehub_builder.cli.check import check as check_command
 from tunehub_builder.cli.tune import tune as tune_command
 from tunehub_builder.exceptions import BuilderError, PackingError
+from tunehub_builder.gate.again_networks import network_again
 from tunehub_builder.gate.evidence import network_evidence
 from tunehub_builder.gate.journal import is_due, latest
 from tunehub_builder.gate.network_session import BuiltNetwork
@@ -62,7 +63,13 @@ def test_a_network_that_gets_faster_is_admitted() -> None:
     assert (verdict.admitted, verdict.reason, verdict.rungs) == (True, None, {"exact": 3})
     evidence = network_evidence(verdict)
     assert evidence == NetworkEvidence(
-        network="net", default_s=1.0, tuned_s=0.010, repeats=3, threads=2, output_max_rel_diff=2e-6
+        network="net",
+        default_s=1.0,
+        tuned_s=0.010,
+        repeats=3,
+        threads=2,
+        output_max_rel_diff=2e-6,
+        over_rules=0.011 / 0.010,
     )
 
 
@@ -84,6 +91,29 @@ def test_others_are_rejected_with_the_reason(changes: dict[str, VariantTimes], r
     assert not verdict.admitted
     assert reason in (verdict.reason or "")
     assert network_evidence(verdict) is None
+
+
+@pytest.mark.parametrize(
+    ("plain_s", "admitted", "known"),
+    [
+        ((0.02, 0.02, 0.02), True, 2.0),
+        ((0.0099, 0.0099, 0.0099), True, 0.99),
+        ((0.005, 0.005, 0.005), False, 0.5),
+        ((0.01, 0.02, 0.09), True, None),
+    ],
+)
+def test_a_published_network_may_be_no_slower_with_the_records_than_by_rules_alone(
+    plain_s: tuple[float, ...], admitted: bool, known: float | None
+) -> None:
+    """What other programs disturbed says nothing."""
+    verdict, line = network_again(decided(plain=replace(GOOD["plain"], run_s=plain_s)))
+    assert verdict.admitted == admitted
+    assert (None if line is None else line.over_rules) == (None if known is None else pytest.approx(known))
+
+
+def test_a_published_network_that_computes_something_else_is_no_evidence() -> None:
+    verdict, line = network_again(decided(tuned=VariantTimes(reason="its output differs", difference=0.1)))
+    assert (verdict.admitted, verdict.reason, line) == (False, "its output differs", None)
 
 
 def test_without_a_plain_compile_the_default_decides() -> None:

@@ -14,8 +14,9 @@ from click.testing import CliRunner
 from tunehub.cli.group import cli
 from tunehub.target.host import host_descriptor
 from tunehub_builder.backends.relax.workload_gate import Verdict
-from tunehub_builder.gate.again import is_disturbed, read_judged
+from tunehub_builder.gate.again import is_verdict_disturbed
 from tunehub_builder.gate.comparison import Finalist
+from tunehub_builder.gate.judged import read_judged
 from tunehub_builder.gate.rows import RowState, rows_of
 from tunehub_builder.replay.workloads import WorkloadFiles
 from tunehub_registry.evidence import JudgedRule, RecordEvidence, encode_evidence, read_evidence
@@ -124,16 +125,16 @@ def test_rows_are_judged_again_beside_rules_and_not_twice(
     with open_package(path) as package:
         if isinstance(match(package.manifest.target, host_descriptor()), Rejected):
             pytest.skip("this machine cannot run the package")
-    monkeypatch.setattr("tunehub_builder.gate.again._DISTURBED", 1e9)  # other tests are at work
+    monkeypatch.setattr("tunehub_builder.gate.evidence.DISTURBED", 1e9)  # other tests are at work
     output = tmp_path / "judged.jsonl"
     command = ["check", "--again", str(path), "--threads", "1", "--workers", "1", "-o", str(output)]
     result = CliRunner().invoke(cli, [*command, "--sample", "0"])
     assert result.exit_code == 0, result.output
-    same = read_judged(output)
+    same = read_judged(output).rows
     assert same and all(line.rule and line.rule.run_s == line.tuned_s for line in same.values())
     text = output.read_bytes()
     CliRunner().invoke(cli, command)
-    everything = read_judged(output)
+    everything = read_judged(output).rows
     assert {key for _, key in everything} == {*keys} and output.read_bytes().startswith(text)
     measured = [line for about, line in everything.items() if about not in same]
     assert all(line.rule and line.rule.run_s == line.untuned_s for line in measured)
@@ -145,11 +146,11 @@ def test_times_that_others_disturbed_judge_nothing(run_s: tuple[float, ...], dis
     steady = Finalist(source="x", tuning_s=1.0, run_s=(1.0, 1.0, 1.0))
     fields: dict[str, Any] = {"exact": "a" * 32, "name": "f", "digest": "d", "threads": 1, "admitted": True}
     verdict = Verdict(default_s=(2.0,), finalists=(Finalist(source="y", tuning_s=1.0, run_s=run_s), steady), **fields)
-    assert is_disturbed(verdict) == disturbed
+    assert is_verdict_disturbed(verdict) == disturbed
 
 
 @pytest.mark.parametrize(
-    "options", [["--again", "work"], ["--again", "p.tunepkg", "--end-to-end"], ["p.tunepkg", "--sample", "3"]]
+    "options", [["--again", "work"], ["--again", "p.tunepkg", "--work", "w"], ["p.tunepkg", "--sample", "3"]]
 )
 def test_options_of_judging_again_go_with_packages(options: list[str]) -> None:
     assert CliRunner().invoke(cli, ["check", *options]).exit_code == 2

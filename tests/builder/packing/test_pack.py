@@ -245,11 +245,39 @@ def test_what_lost_to_the_rules_of_today_goes_by_itself(two: Path, task: TaskEnt
     assert (len(by_key), "f" * 32 in by_key) == (len(found), False)
 
 
+def test_a_network_that_is_slower_with_the_records_loses_those_that_it_alone_calls(two: Path, tmp_path: Path) -> None:
+    with open_package(two) as package:
+        (name,) = (entry.name for entry in package.manifest.networks)
+    times = NetworkEvidence(network=name, default_s=3.0, tuned_s=1.0, repeats=3, threads=2, output_max_rel_diff=0.0)
+
+    def packed(version: str, base: Path, over_rules: float) -> Path:
+        file, out = tmp_path / f"{version}.jsonl", tmp_path / version
+        file.write_bytes(encode_evidence(msgspec.structs.replace(times, over_rules=over_rules)))
+        command = ["pack", "--version", version, "--with", str(base), "--judged", str(file), "-o", str(out)]
+        result = CliRunner().invoke(cli, command)
+        assert result.exit_code == 0, result.output
+        return next(out.iterdir())
+
+    def contents(path: Path) -> tuple[int, list[Any]]:
+        with open_package(path) as package:
+            count = sum(entry.count for entry in package.manifest.record_sets)
+            return count, [line.over_rules for line in evidence_in(package) if isinstance(line, NetworkEvidence)]
+
+    faster = packed("0.2.0", two, 1.5)
+    assert contents(faster) == (2, [1.5])
+    assert contents(packed("0.3.0", faster, 1.25)) == (2, [1.25])
+    slower = packed("0.4.0", faster, 0.5)
+    assert contents(slower) == (0, [])
+    with open_package(slower) as package:
+        reasons = {line.reason for line in evidence_in(package) if isinstance(line, RecordEvidence)}
+    assert f"{name} is 0.5 times as fast with the records as by rules alone" in reasons
+
+
 def test_a_file_of_other_evidence_is_not_what_was_judged(two: Path, tmp_path: Path) -> None:
     file = tmp_path / "judged.jsonl"
     file.write_bytes(b"{}\n")
     result = CliRunner().invoke(cli, ["pack", "--version", "0.2.0", "--with", str(two), "--judged", str(file)])
-    assert (result.exit_code, "judged.jsonl, line 1: no evidence on a record" in result.output) == (1, True)
+    assert (result.exit_code, "judged.jsonl, line 1: no evidence" in result.output) == (1, True)
 
 
 def test_without_needs_a_package(directory: WorkDirectory) -> None:

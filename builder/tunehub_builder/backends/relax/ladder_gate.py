@@ -14,10 +14,11 @@ from typing import Any
 import msgspec
 
 from tunehub.comparison.difference import tolerance
-from tunehub.comparison.protocol import MeasuringPlan, interquartile_range
+from tunehub.comparison.protocol import MeasuringPlan
 from tunehub.registries.key_scheme import LADDER
 from tunehub_builder.backends.relax.workload_gate import LIMITS, gate_types, places, static_reason
 from tunehub_builder.gate.comparison import ComparedFinalists, Finalist, FinalistRules
+from tunehub_builder.gate.evidence import spread
 from tunehub_builder.gate.finalists import is_measured
 from tunehub_builder.gate.journal import judge_due
 from tunehub_builder.gate.ladders import (
@@ -330,14 +331,9 @@ def _verdict(
         times=times,
         steps=steps,
         instances=_instances(task, [each.at for each in times]),
-        spread=max(spread_of(found.finalists[n].run_s) for _, found in compared for n in right),
+        spread=max(spread(found.finalists[n].run_s) for _, found in compared for n in right),
         difference=max(found.finalists[n].difference or 0.0 for _, found in compared for n in right),
     )
-
-
-def spread_of(run_s: Sequence[float]) -> float:
-    """How far the quartiles of samples are apart, over their median."""
-    return interquartile_range(run_s) / statistics.median(run_s)
 
 
 def times_at(at: tuple[int, ...], found: ComparedFinalists, right: Sequence[int]) -> SizeTimes:

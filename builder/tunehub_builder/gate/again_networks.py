@@ -1,0 +1,65 @@
+"""A package's networks beside what rules have today: end to end with its records and without any, both by the machine
+profile that it brings along."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Container, Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+
+from tunehub_builder import networks
+from tunehub_builder.backends.relax.network_gate import RelaxNetworks, network_cases
+from tunehub_builder.gate.check import records_of
+from tunehub_builder.gate.evidence import is_disturbed, measured_network
+from tunehub_builder.gate.networks import NetworkVerdict, judge_networks
+from tunehub_builder.gate.packages import opened
+from tunehub_builder.gate.report import shown_on
+from tunehub_builder.tuning.run import Resources
+from tunehub_builder.tuning.runner.pool import PoolOptions
+from tunehub_registry.evidence import NetworkEvidence, evidence_in
+from tunehub_registry.package import Package
+
+JudgedNetwork = tuple[NetworkVerdict, NetworkEvidence | None]
+
+
+def judged_networks(
+    path: Path, names: Sequence[str], done: Container[str], resources: Resources, stream: TextIO
+) -> Iterator[JudgedNetwork]:
+    """The networks called ``names``, or those that the package has end-to-end times of and that are known by name; but
+    not those ``done``. The evidence on each with its verdict: none where other programs disturbed it, or where it does
+    not compute the same.
+
+    Raises as :func:`tunehub_builder.gate.check.check_package`.
+    """
+    show = shown_on(stream)
+    with tempfile.TemporaryDirectory() as folder:
+        with opened(path) as package:
+            file = records_of(package, Path(folder))
+            wanted = [name for name in names or _timed(package) if name not in done]
+            cases = network_cases(package.manifest.networks, wanted, (), file) if wanted else []
+        options = PoolOptions(workers=1, threads=resources.threads, log=str(Path(folder) / "native.log"))
+        judged = judge_networks(RelaxNetworks.of(file), cases, options)
+        for position, verdict in enumerate((verdict for verdicts in judged for verdict in verdicts), 1):
+            found = network_again(verdict)
+            show(found[0], position, len(cases))
+            yield found
+
+
+def network_again(verdict: NetworkVerdict) -> JudgedNetwork:
+    """What a gate's verdict says of a published network: it is admitted where it is not slower with the records."""
+    line = measured_network(verdict)
+    if line is None or not line.over_rules:
+        return verdict, None
+    if any(map(is_disturbed, (verdict.plain_s, verdict.tuned_s))):
+        reason = "other programs disturbed it: the same call judges it again"
+        return msgspec.structs.replace(verdict, reason=reason), None
+    slower = f"{line.over_rules:.3g} times as fast with the records as without" if line.is_slower else None
+    return msgspec.structs.replace(verdict, admitted=slower is None, reason=slower), line
+
+
+def _timed(package: Package) -> list[str]:
+    lines = (line.network for line in evidence_in(package) if isinstance(line, NetworkEvidence))
+    return sorted(name for name in set(lines) if networks.is_known(name))
