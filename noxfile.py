@@ -71,11 +71,14 @@ def _physical_cores(session: nox.Session) -> int:
 
 def _pytest(session: nox.Session, tier: str, *options: str, parallel: bool) -> None:
     """One run of pytest over a tier. In parallel, TVM's threads sleep at once instead of taking the cores to wait,
-    NumPy has none of its own, and nothing is measured again because others were at work: they always are."""
+    NumPy has none of its own, and nothing is measured again because others were at work: they always are. LLVM takes
+    and gives back memory by the gigabyte: malloc keeps it, for each page that is new costs a fault (a tenth of the CPU
+    time of tests that compile)."""
     cores = _physical_cores(session)
     env = {"TVM_NUM_THREADS": str(cores)}
     if parallel:
         env |= {"TVM_THREAD_POOL_SPIN_COUNT": "0", "TUNEHUB_PATIENCE": "0", "OPENBLAS_NUM_THREADS": "1"}
+        env |= {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}  # 32 MB: glibc's limit
         # One more than there are cores, for some tests wait; each process takes 15 s of CPU before its first test.
         options = ("-n", str(min(cores + 1, 8)), "--dist", "worksteal", *options)
     session.run(
