@@ -14,6 +14,7 @@ from tunehub_builder import networks
 from tunehub_builder.backends.relax.network_gate import RelaxNetworks, network_cases
 from tunehub_builder.gate.check import records_of
 from tunehub_builder.gate.evidence import is_disturbed, measured_network
+from tunehub_builder.gate.judged import network_of
 from tunehub_builder.gate.networks import NetworkVerdict, judge_networks
 from tunehub_builder.gate.packages import opened
 from tunehub_builder.gate.report import shown_on
@@ -61,5 +62,5 @@ def network_again(verdict: NetworkVerdict) -> JudgedNetwork:
 
 
 def _timed(package: Package) -> list[str]:
-    lines = (line.network for line in evidence_in(package) if isinstance(line, NetworkEvidence))
+    lines = (network_of(line.network) for line in evidence_in(package) if isinstance(line, NetworkEvidence))
     return sorted(name for name in set(lines) if networks.is_known(name))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tunehub.registries.key_scheme import META_SCHEDULE
+from tunehub.registries.key_scheme import META_SCHEDULE, RECORD_TUNERS
 from tunehub_builder.exceptions import BuilderError
 from tunehub_registry.evidence import Evidence, NetworkEvidence, RecordEvidence, encode_evidence, read_evidence
 
@@ -33,6 +33,13 @@ class Judged:
     def slower_networks(self) -> Mapping[str, NetworkEvidence]:
         """Those that are slower with the records than without."""
         return {name: line for name, line in self.networks.items() if line.is_slower}
+
+
+def network_of(label: str) -> str:
+    """The network that a line of evidence is about: without the suffix that names one of the tuners whose records
+    clients with current TVM have. Lines of other sets keep theirs: `resnet-18 (graph)`."""
+    name, _, rest = label.partition(" (")
+    return name if rest.removesuffix(")") in RECORD_TUNERS else label
 
 
 def read_judged(path: Path) -> Judged:

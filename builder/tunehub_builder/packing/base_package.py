@@ -15,7 +15,7 @@ import msgspec
 
 from tunehub.registries.key_scheme import META_SCHEDULE
 from tunehub_builder.exceptions import PackingError
-from tunehub_builder.gate.judged import Judged
+from tunehub_builder.gate.judged import Judged, network_of
 from tunehub_builder.packing.contents import Contents
 from tunehub_builder.packing.left_out import keys_left_out, rejected_lines
 from tunehub_registry.evidence import Evidence, NetworkEvidence, encode_evidence, parse_evidence
@@ -62,8 +62,7 @@ def with_base(
     again = again or Judged()
     timed = {about.network for about in own_lines if about.network}
     evidence = _not_timed(evidence, timed | {*again.slower_networks})
-    of_base = {entry.name for entry in manifest.networks} - timed
-    evidence = _over_rules(evidence, {name: line for name, line in again.networks.items() if name in of_base})
+    evidence = _over_rules(evidence, again.networks, {entry.name for entry in manifest.networks} - timed)
     reasons = keys_left_out(without or {}, (about[1] for about in held if about not in judged), path)
     left_out = _of_slower_networks(again, {about: names for about, names in held.items() if about not in judged})
     left_out |= {about: reasons[about[1]] for about in held if about[1] in reasons}
@@ -101,20 +100,24 @@ def _of_slower_networks(again: Judged, held: Mapping[_Key, tuple[str, ...]]) -> 
     return found
 
 
-def _over_rules(data: bytes, networks: Mapping[str, NetworkEvidence]) -> bytes:
-    """Evidence whose times of ``networks`` say how these are beside rules alone; times are added where it has none."""
-    lines = [parse_evidence(line, EVIDENCE) if _about(line).network in networks else line for line in _lines(data)]
-    known = {line.network for line in lines if isinstance(line, NetworkEvidence)}
-    more = [line for name, line in networks.items() if name not in known and not line.is_slower]
-    return b"".join(_stated(line, networks) for line in (*lines, *more))
+def _over_rules(data: bytes, networks: Mapping[str, NetworkEvidence], known: Set[str]) -> bytes:
+    """Evidence whose times of ``networks`` say how these are beside rules alone; those ``known`` without times get
+    these."""
+    lines, left = [], {name: line for name, line in networks.items() if not line.is_slower}
+    for line in _lines(data):
+        found = networks.get(network_of(_about(line).network))
+        if found is None:
+            lines.append(line)
+            continue
+        left.pop(found.network, None)
+        lines.append(encode_evidence(_stated(parse_evidence(line[:-1], EVIDENCE), found)))
+    return b"".join([*lines, *(encode_evidence(line) for name, line in left.items() if name in known)])
 
 
-def _stated(line: bytes | Evidence, networks: Mapping[str, NetworkEvidence]) -> bytes:
-    if isinstance(line, bytes):
-        return line
+def _stated(line: Evidence, found: NetworkEvidence) -> Evidence:
     if isinstance(line, NetworkEvidence):
-        line = msgspec.structs.replace(line, over_rules=networks[line.network].over_rules)
-    return encode_evidence(line)
+        return msgspec.structs.replace(line, over_rules=found.over_rules)
+    return line
 
 
 class _About(msgspec.Struct, frozen=True):

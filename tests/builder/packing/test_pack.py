@@ -14,6 +14,7 @@ from tunehub_builder.backends.relax.contents import judged_workloads
 from tunehub_builder.backends.relax.network_gate import network_journal
 from tunehub_builder.backends.relax.workload_gate import verdict_journal
 from tunehub_builder.exceptions import PackingError
+from tunehub_builder.gate.judged import network_of
 from tunehub_builder.gate.networks import NetworkVerdict, digest_of
 from tunehub_builder.packing.base_package import with_base
 from tunehub_builder.packing.contents import Contents
@@ -263,6 +264,7 @@ def test_a_network_that_is_slower_with_the_records_loses_those_that_it_alone_cal
             count = sum(entry.count for entry in package.manifest.record_sets)
             return count, [line.over_rules for line in evidence_in(package) if isinstance(line, NetworkEvidence)]
 
+    assert [network_of(label) for label in ("net (template)", "net", "net (graph)")] == ["net", "net", "net (graph)"]
     faster = packed("0.2.0", two, 1.5)
     assert contents(faster) == (2, [1.5])
     assert contents(packed("0.3.0", faster, 1.25)) == (2, [1.25])
