@@ -29,7 +29,12 @@ def image_shape(expression: Expr) -> tuple[int, int, int, int] | None:
     shape = typical_shape(expression) if isinstance(expression, relax.Var) else None
     if shape is None or len(shape) != 4 or 0 in shape:
         return None
-    return shape if str(tensor_type(expression).dtype) in _TYPES else None
+    return shape if has_image_type(expression) else None
+
+
+def has_image_type(expression: Expr) -> bool:
+    """Whether images of this type are transformed between layouts."""
+    return str(tensor_type(expression).dtype) in _TYPES
 
 
 def typical_shape(expression: Expr) -> tuple[int, ...] | None:

@@ -16,7 +16,15 @@ from tvm import relax
 
 from tunehub.graph.layout.convolutions import conv2d
 from tunehub.graph.layout.costs import PLAIN
-from tunehub.graph.layout.images import batch_of, filled, image_shape, open_axes_of, transform, typical_shape
+from tunehub.graph.layout.images import (
+    batch_of,
+    filled,
+    has_image_type,
+    image_shape,
+    open_axes_of,
+    transform,
+    typical_shape,
+)
 from tunehub.graph.layout.operators import Choice, Operator, Rules, four, pair
 from tunehub.graph.layout.transposed import conv2d_transpose
 from tunehub.kernels.te import blocked
@@ -180,7 +188,10 @@ def _elementwise(rules: Rules, call: Call, name: str) -> Operator | None:
 
 
 def _keeps_type(rules: Rules, call: Call, name: str) -> bool:
-    """Whether conversions are those of quantised models: of sums, and with one scale and zero point for a tensor."""
+    """Whether conversions are those of quantised models: of sums, and with one scale and zero point for a tensor; to a
+    type that can be blocked."""
+    if not has_image_type(call):
+        return False
     if name == "relax.astype":
         return [str(tensor_type(each).dtype) for each in (call.args[0], call)] == ["int32", "float32"]
     if name in ("relax.quantize", "relax.dequantize"):

@@ -280,6 +280,15 @@ def test_inputs_and_outputs_keep_their_layout(nets: Nets, target: Any) -> None:
         tvm.ir.assert_structural_equal(before, after)
 
 
+def test_what_has_a_type_without_transforms_stays_plain(nets: Nets, target: Any) -> None:
+    def make(b: Any, x: Any) -> Any:
+        affine = relax.const(np.float32(0.1)), relax.const(np.int8(3))
+        y = b.emit(op.nn.conv2d(x, nets.const(8, 8, 3, 3)))
+        return b.emit(op.dequantize(b.emit(op.quantize(y, *affine, out_dtype="int8")), *affine))
+
+    check(nets.build(make, (1, 8, 8, 8)), target, BlockedCosts(8), (8,), (1, 8, 8, 8))
+
+
 def _interface(mod: Any) -> list[Any]:
     main = mod["main"]
     kind = main.ty if hasattr(main, "ty") else main.struct_info
