@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tunehub.kernels.cpu import pairs
 from tunehub.kernels.cpu.packed_activations import Floats, Integers, Pairs, in_buffer
 from tunehub.kernels.cpu.packed_pairs import PairPanels, PlainPairs
-from tunehub.kernels.cpu.packed_panels import BytePanels, FloatPanels, PanelProducts, PlainPanels
+from tunehub.kernels.cpu.packed_panels import BytePanels, FewBytePanels, FloatPanels, PanelProducts, PlainPanels
 from tunehub.kernels.cpu.packed_tiles import PlainTiles, TilePanels
 from tunehub.kernels.cpu.packed_weights import GROUP, PackedProduct, numbers_of
 from tunehub.kernels.cpu.vectors import Vectors, line_of
@@ -115,6 +115,7 @@ class _ProductWriter:
     PANELS: type[PanelProducts[Any]]
     PAIRS: type[PanelProducts[Any]] = PairPanels
     TILES: type[PanelProducts[Any]] = TilePanels
+    FEW: type[PanelProducts[Any]] | None = None
     PRAGMAS: ClassVar[dict[str, object]] = {}  # of the loop over few rows
     EIGHT: ClassVar = True  # rows together: LLVM keeps some of their sums in memory
     activations: Floats | Integers | Pairs
@@ -128,11 +129,13 @@ class _ProductWriter:
     @property
     def _widths(self) -> tuple[int, ...]:
         """Of tiles, each for what those before leave."""
-        return (8, *_WIDTHS) if self.EIGHT and self.product.lanes == _MANY_REGISTERS else _WIDTHS
+        widths = (8, *_WIDTHS) if self.EIGHT and self.product.lanes == _MANY_REGISTERS else _WIDTHS
+        least = self._least_of_few()
+        return widths if least is None else tuple(each for each in widths if each < least)
 
     def body(self) -> Stmt:
         """All of them, by panels of weights where rows are many."""
-        panels, arranged, few = self._panels(), self.activations.arranged(), self._products()
+        panels, arranged, few = self._panels(), self.activations.arranged(), self._few()
         if panels is None:
             return with_root(self.root, [arranged, few], self.activations.buffers)
         shared = panels.activations is self.activations
@@ -154,6 +157,20 @@ class _ProductWriter:
         if kind.ACTIVATIONS is not type(activations):
             activations = kind.ACTIVATIONS(self.product, self.data, self.rows, self.root)
         return kind(self.product, self.weights, self.result, activations, self.root)
+
+    def _least_of_few(self) -> int | None:
+        """Rows from which on a few are multiplied by panels; None where they never are."""
+        count, least = integer(self.rows.count), None if self.FEW is None else self.FEW.least_rows(self.product)
+        return least if count is None or (least is not None and count >= least) else None
+
+    def _few(self) -> Stmt:
+        """The products of rows that are not many."""
+        least = self._least_of_few()
+        if least is None or self.FEW is None:
+            return self._products()
+        panels = self.FEW(self.product, self.weights, self.result, self.activations, self.root).statement()
+        known = integer(self.rows.count) is not None
+        return panels if known else either(self.rows.count >= least, panels, self._products())
 
     def _products(self) -> Stmt:
         from tvm import tirx
@@ -343,6 +360,7 @@ class _ByteProducts(_ProductWriter):
 
     ACTIVATIONS = Integers
     PANELS = BytePanels
+    FEW = FewBytePanels
     activations: Integers
 
     def _chunk(self, tile: _ProductTile, chunk: PrimExpr) -> Stmt:

@@ -134,9 +134,9 @@ def test_activations_that_8_bits_hold_lose_nothing() -> None:
 
 @needs_tvm
 @pytest.mark.parametrize(
-    ("bits", "rows", "model"), covering([4, 8], [12, 523], here(AVX_VNNI, AVX512_VNNI), together=2)
+    ("bits", "rows", "model"), covering([4, 8], [7, 12, 523], here(AVX_VNNI, AVX512_VNNI), together=2)
 )
-@pytest.mark.few(2)
+@pytest.mark.few(3)
 def test_many_rows_of_integers_are_as_exact(model: str, bits: int, rows: int) -> None:
     product = product_of(model, bits, rows=64, depth=MANY[LANES[model]], integers=True)
     assert EXACT < error(product, operands(product, (rows, product.depth)), model) < ROUNDED
