@@ -15,7 +15,7 @@ from tunehub.comparison.guess import GUESS_MARGIN
 from tunehub.compiler.finishing import finish
 from tunehub.compiler.module_records import ModuleRecords
 from tunehub.compiler.patch import DefaultPipelinePatch
-from tunehub.compiler.preparing import prepare
+from tunehub.compiler.preparing import NARROW_PRECISIONS, prepare
 from tunehub.compiler.schedule.ladder import Scheduling
 from tunehub.compiler.verify.port import ScheduleVerifier, TrustingVerifier
 from tunehub.graph.numerics.known_mistakes import wrong_operators
@@ -145,7 +145,7 @@ def _with_own_attention(mod: IRModule, target: Target, hub: Hub) -> IRModule:
     """``mod`` with our kernels of attention over a paged cache."""
     from tunehub.graph.attention.paged_cache import with_own_attention
 
-    return with_own_attention(mod, target, hub.note)
+    return with_own_attention(mod, target, hub.note, narrow=hub.precision in NARROW_PRECISIONS)
 
 
 def _note_weights(finished: IRModule, hub: Hub) -> None:

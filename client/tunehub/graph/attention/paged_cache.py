@@ -27,9 +27,9 @@ _WINDOW = 5
 _OUTSIDE = (0, 1)  # TVM's RopeMode: positions are nowhere applied, or before attention
 
 
-def with_own_attention(mod: IRModule, target: Target, note: Callable[[str], None]) -> IRModule:
+def with_own_attention(mod: IRModule, target: Target, note: Callable[[str], None], *, narrow: bool = False) -> IRModule:
     """``mod`` for ``target``, one for CUDA or a CPU, with our kernels in place of TVM's over pages, as far as there are
-    some; ``note`` is told which."""
+    some; ``note`` is told which. ``narrow``: a CPU may round operands of many queries to bfloat16."""
     import tvm
 
     if not (serves(target) or target.kind.name == "llvm"):
@@ -40,7 +40,7 @@ def with_own_attention(mod: IRModule, target: Target, note: Callable[[str], None
     functions, told = dict(mod.functions.items()), []
     for variable, function in mod.functions.items():
         name = str(variable.name_hint)
-        own = _kernel(function, target, windows) if isinstance(function, tvm.tirx.PrimFunc) else None
+        own = _kernel(function, target, windows, narrow=narrow) if isinstance(function, tvm.tirx.PrimFunc) else None
         if own is not None and (own[1].scale is not None or name in handed_over):
             functions[variable] = own[0]
             told.append(f"{name} ({own[1].kind.value})")
@@ -53,10 +53,12 @@ def with_own_attention(mod: IRModule, target: Target, note: Callable[[str], None
     return tvm.IRModule(functions, attrs=mod.attrs) if told else mod
 
 
-def _kernel(function: PrimFunc, target: Target, windows: list[int]) -> tuple[PrimFunc, PagedAttention] | None:
+def _kernel(
+    function: PrimFunc, target: Target, windows: list[int], *, narrow: bool
+) -> tuple[PrimFunc, PagedAttention] | None:
     """Ours in place of a function, and what that computes; None where there is none."""
     if target.kind.name == "llvm":
-        return paged_kernel(function, target)
+        return paged_kernel(function, target, narrow=narrow)
     workload = match(function, target, windows) if is_scheduled(function) else None
     if workload is None:
         return None

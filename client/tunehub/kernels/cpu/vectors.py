@@ -22,6 +22,7 @@ _PERMUTED_BY_TWO = 16  # lanes
 _LINE = 64  # bytes
 _ROUNDING = 12582912.0  # 1.5 · 2²³: what is added to it is rounded to an integer, in its lowest bits
 _HALF = 0x8000  # of the last place of a bfloat16
+_HIGH_HALF = 0xFFFF0000
 _ONE = 0x3F800000  # the bits of 1.0
 _POWERS = tuple(math.log(2) ** at / math.factorial(at) for at in range(7))  # of 2 ** x, for x from -0.5 to 0.5
 _OLDEST_TVM = (0, 27)  # which lowers such vectors of bfloat16
@@ -118,6 +119,15 @@ class Vectors:
     def high_half(self, value: PrimExpr) -> PrimExpr:
         """The bits of floats that are rounded to bfloat16, in the upper half of words; the lower is not cleared."""
         return self.bits_as(value, "uint32") + self.all(_HALF, "uint32")
+
+    def half_words(self, low: PrimExpr, high: PrimExpr) -> PrimExpr:
+        """Words of two floats each, rounded to bfloat16."""
+        from tvm import tirx
+
+        mask = self.all(_HIGH_HALF, "uint32")
+        return tirx.bitwise_or(
+            self.high_half(low) >> self.all(16, "uint32"), tirx.bitwise_and(self.high_half(high), mask)
+        )
 
     def dot(self, sums: PrimExpr, numbers: PrimExpr, data: PrimExpr) -> PrimExpr:
         """In each lane of ``sums`` four products more, of unsigned ``numbers`` and of ``data`` in 8 bits. On x86 with

@@ -20,18 +20,20 @@ if TYPE_CHECKING:
     from tunehub.tir.types import PrimFunc
 
 
-def paged_kernel(function: PrimFunc, target: Target) -> tuple[PrimFunc, PagedAttention] | None:
-    """Ours in place of ``function``, and what that computes; None where it computes something else, or has windows."""
+def paged_kernel(function: PrimFunc, target: Target, *, narrow: bool = False) -> tuple[PrimFunc, PagedAttention] | None:
+    """Ours in place of ``function``, and what that computes; None where it computes something else, or has windows.
+    ``narrow``: operands may be rounded to bfloat16."""
     found = paged_attention_of(function, target)
     if found is None or found.window or found.dtype not in vector_types() or found.depth % LANES:
         return None
-    return with_kernel(function, _cached(found, target), machine_for(target).cores), found
+    return with_kernel(function, _cached(found, target, narrow=narrow), machine_for(target).cores), found
 
 
-def _cached(attention: PagedAttention, target: Target) -> AttentionOverKeys:
+def _cached(attention: PagedAttention, target: Target, *, narrow: bool) -> AttentionOverKeys:
     function = attention.function
     buffers = parameters(function)
     names, values = NUMBERS[attention.kind], list(function.params)[len(buffers) :]
+    rounded = narrow or attention.dtype == "bfloat16"
     numbers = dict(zip(names, values, strict=True)) if attention.scale is None else {}
     return AttentionOverKeys(
         heads=attention.heads,
@@ -41,5 +43,5 @@ def _cached(attention: PagedAttention, target: Target) -> AttentionOverKeys:
         buffers=dict(zip(BUFFERS[attention.kind], buffers, strict=True)),
         scale=(numbers.get("sm_scale") if attention.scale is None else f32(attention.scale)) * f32(LOG2_E),
         causal=numbers.get("causal", const(attention.causal)),
-        pairs=attention.dtype == "bfloat16" and attention.depth % TWICE.lanes == 0 and multiplies_pairs(target),
+        pairs=rounded and attention.depth % TWICE.lanes == 0 and multiplies_pairs(target),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ MASKED = -1e30  # scores of keys that are not seen
 class AttentionOverKeys:
     """``heads`` of queries share ``key_heads`` of ``depth`` elements of type ``dtype``, a multiple of ``LANES``.
     ``buffers``: of TVM's kernels, by what they are; ``scale``: of scores as exponents of 2; ``causal``: whether queries
-    see no later keys; ``pairs``: many queries are multiplied in pairs of bfloat16, which ``dtype`` is."""
+    see no later keys; ``pairs``: many queries are multiplied in pairs of bfloat16, to which other types are rounded."""
 
     heads: int
     key_heads: int
@@ -78,7 +78,7 @@ class AttentionOverKeys:
 
     def row_words(self, kind: int, first: PrimExpr, head: PrimExpr, key: PrimExpr, vector: PrimExpr) -> PrimExpr:
         """The same as words of two numbers each."""
-        return VECTORS.bits_as(self._row(kind, first, head, key, TWICE.ramp(vector * TWICE.lanes)), "uint32")
+        return self._words(lambda elements: self._row(kind, first, head, key, elements), vector)
 
     def _row(self, kind: int, first: PrimExpr, head: PrimExpr, key: PrimExpr, elements: PrimExpr) -> PrimExpr:
         if self.in_pages:
@@ -91,8 +91,8 @@ class AttentionOverKeys:
         return loaded * VECTORS.all(self.scale)
 
     def query_words(self, row: PrimExpr, head: PrimExpr, vector: PrimExpr) -> PrimExpr:
-        """A vector of words of two numbers each, as they are."""
-        return VECTORS.bits_as(load(self.buffers["queries"], row, head, TWICE.ramp(vector * TWICE.lanes)), "uint32")
+        """A vector of words of two numbers each, not scaled."""
+        return self._words(lambda elements: load(self.buffers["queries"], row, head, elements), vector)
 
     def copied(self, kind: int, into: Buffer, first: PrimExpr, head: PrimExpr, last: PrimExpr) -> Stmt:
         """The keys or values of the block at ``first`` in float32 [BLOCK, depth]; what lies behind key ``last`` is that
@@ -116,6 +116,18 @@ class AttentionOverKeys:
             for at, each in enumerate(values)
         ]
         return sequence([*written, store(self.buffers["lse"], [row, head], largest + tirx.log2(whole))])
+
+    @property
+    def are_neighbours(self) -> bool:
+        """Whether two numbers of a word lie side by side in memory, else in two vectors."""
+        return self.dtype == "bfloat16"
+
+    def _words(self, loaded: Callable[[PrimExpr], PrimExpr], vector: PrimExpr) -> PrimExpr:
+        """Vector ``vector`` of words of two numbers, in bfloat16."""
+        if self.are_neighbours:
+            return VECTORS.bits_as(loaded(TWICE.ramp(vector * TWICE.lanes)), "uint32")
+        first = vector * TWICE.lanes
+        return VECTORS.half_words(*(self._wide(loaded(VECTORS.ramp(first + at))) for at in (0, LANES)))
 
     def _wide(self, value: PrimExpr) -> PrimExpr:
         return value if self.dtype == "float32" else VECTORS.cast(value)

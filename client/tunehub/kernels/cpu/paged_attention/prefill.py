@@ -279,7 +279,7 @@ class _PairTile(_PagedTile):
         return [self.attention.query_words(row, head, const(vector)) for vector in range(self.attention.vectors // 2)]
 
     def _copies(self, first: PrimExpr, last: PrimExpr) -> list[Stmt]:
-        """Keys as they are; of two values the even numbers of a vector, and then the odd ones."""
+        """Keys as they are; of two values the lower numbers of words, and then the higher ones."""
         from tvm import tirx
 
         attention, vectors = self.attention, self.attention.vectors // 2
@@ -310,13 +310,9 @@ class _PairTile(_PagedTile):
         return sequence(super()._scores(), scaled)
 
     def _weighted(self, key: int) -> list[Stmt]:
-        from tvm import tirx
-
         if key % 2 == 0:
             return []
-        low, high = (VECTORS.high_half(VECTORS.get(self.scores[each])) for each in (key - 1, key))
-        high = tirx.bitwise_and(high, VECTORS.all(_HIGH, "uint32"))
-        word = tirx.bitwise_or(low >> VECTORS.all(_HALF, "uint32"), high)
+        word = VECTORS.half_words(*(VECTORS.get(self.scores[each]) for each in (key - 1, key)))
         return [store(self.weights, [VECTORS.ramp(key // 2 * LANES)], word)]
 
     def _added(self, total: Buffer, number: PrimExpr, queries: PrimExpr) -> PrimExpr:
@@ -326,6 +322,8 @@ class _PairTile(_PagedTile):
     def _element(self, vector: PrimExpr, at: int) -> PrimExpr:
         from tvm import tirx
 
+        if not self.attention.are_neighbours:
+            return super()._element(vector, at)
         return tirx.floordiv(vector, 2) * (2 * LANES) + at * 2 + tirx.floormod(vector, 2)
 
 

@@ -87,9 +87,9 @@ class Case:
         return np.concatenate(outputs), np.concatenate(sums)
 
 
-def check(case: Case, model: str = AVX2, cores: int = 2) -> None:
+def check(case: Case, model: str = AVX2, cores: int = 2, *, narrow: bool = False) -> None:
     target = cpu(model, cores)
-    own = paged_kernel(case.function(), target)
+    own = paged_kernel(case.function(), target, narrow=narrow)
     assert own is not None
     arrays, numbers, rows = case.arguments()
     shape = case.queries.shape
@@ -97,7 +97,9 @@ def check(case: Case, model: str = AVX2, cores: int = 2) -> None:
     tensors = [tvm.runtime.tensor(each) for each in (*arrays, *results)]
     tvm.compile(tvm.IRModule({"main": own[0].with_attr("global_symbol", "main")}), target)["main"](*tensors, *numbers)
     for found, wanted in zip(tensors[-2:], case.wanted(rows), strict=True):
-        np.testing.assert_allclose(found.numpy().astype("float64"), wanted, rtol=1e-5, atol=ERRORS[case.dtype])
+        np.testing.assert_allclose(
+            found.numpy().astype("float64"), wanted, rtol=1e-5, atol=ERRORS["bfloat16" if narrow else case.dtype]
+        )
 
 
 LENGTHS = (0, 1, 16, 17, 100)
@@ -147,6 +149,16 @@ def test_prompts_in_bfloat16_are_multiplied_in_pairs(kind: str, causal: int) -> 
     case = Case(kind=kind, lengths=[5, 40], counts=[5, 40], heads=(2, 6), depth=96, dtype="bfloat16", causal=causal)
     assert "tunehub_dpbf16ps" in str(paged_kernel(case.function(), cpu(AVX512_BF16)))
     check(case, AVX512_BF16)
+
+
+@needs_tvm
+@needs(AVX512_BF16)
+@pytest.mark.parametrize(("kind", "dtype"), covering(["ragged", "prefill"], ["float32", "float16"]))
+@pytest.mark.few(1)
+def test_prompts_in_other_types_are_rounded_for_that_where_they_may(kind: str, dtype: str) -> None:
+    case = Case(kind=kind, lengths=[5, 40], counts=[5, 33], heads=(2, 6), depth=96, dtype=dtype)
+    assert "tunehub_dpbf16ps" not in str(paged_kernel(case.function(), cpu(AVX512_BF16)))
+    check(case, AVX512_BF16, narrow=True)
 
 
 def test_windows_are_left_to_tvm() -> None:
