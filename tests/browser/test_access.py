@@ -109,7 +109,7 @@ def test_the_first_stop_of_the_keyboard_leads_to_the_content(pages: Pages) -> No
     page = pages.open()
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.id") == "main"
+    page.locator("#main:focus").wait_for()
 
 
 def test_pages_say_the_same_without_scripts(pages: Pages) -> None:
@@ -117,10 +117,13 @@ def test_pages_say_the_same_without_scripts(pages: Pages) -> None:
     assert page.locator("table.heat td a").count() > 20
     assert page.locator("#search").is_hidden() and page.locator("#heat-filters").is_hidden()
     page.locator("table.heat a", has_text="toynet-3").click()
+    page.wait_for_url("**/network/**")
     assert page.locator("h1").inner_text() == "toynet-3"
     page.locator("main a", has_text="cuda-toy9000").first.click()
+    page.wait_for_url("**/package/**")
     main = page.locator("main").inner_text()
     assert "tunehub lock 'cuda-toy9000==2.0.0'" in main and "signed by the publisher" in main and "40×" in main
     assert page.locator("svg.chart").count() == 2 and page.locator("button").count() == 0
     page.locator("header a", has_text="Packages").click()
+    page.wait_for_url("**/list/packages.html")
     assert page.locator("tbody tr").count() >= 6

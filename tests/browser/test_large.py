@@ -78,4 +78,5 @@ def test_a_list_of_many_pages_is_sorted_as_a_whole(large: Pages) -> None:
     sizes = [float(text.split()[0]) for text in page.locator("tbody td:nth-child(8)").all_inner_texts()]
     assert sizes == sorted(sizes, reverse=True) and rows.count() == 100
     page.locator("tbody a").first.click()
+    page.wait_for_url("**/package/**")
     assert page.locator("h1").inner_text().startswith("llvm-cpu")

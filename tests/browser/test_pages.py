@@ -24,7 +24,7 @@ FACTS = """() => ({
 
 
 @pytest.mark.parametrize(
-    ("served", "scheme", "most"), [("file", "light", 1000), ("http", "dark", 30)], indirect=["served"]
+    ("served", "scheme", "most"), [("file", "light", 1000), ("http", "dark", 15)], indirect=["served"]
 )
 def test_every_link_leads_to_a_page_that_is_there_and_fits_a_phone(
     served: Pages, scheme: str, most: int, figures: list[str]
@@ -44,5 +44,5 @@ def test_every_link_leads_to_a_page_that_is_there_and_fits_a_phone(
         pictures += facts["pictures"]
         assert all(link.startswith(served.address) for link in facts["links"]), address
         waiting += {*facts["links"]} - seen - {*waiting}
-    assert pictures > 10 and (len(seen) > 70 or len(seen) == most)
+    assert pictures > 5 and (len(seen) > 70 or len(seen) == most)
     figures.append(f"{served.address.partition(':')[0]}: {len(seen)} pages, the heaviest {heaviest / 1e3:.0f} kB")
