@@ -58,6 +58,8 @@ def weight_of(mutator: Mutator, value: Expr, outputs: int) -> tuple[Array, Array
         raise NotIntegerError(NOT_CONSTANT)
     if str(values.dtype) not in LIMITS:
         raise NotIntegerError(f"its weights are {values.dtype}")
+    if offsets.dtype.kind not in "iu":
+        raise NotIntegerError(f"zero points of its weights are {offsets.dtype}")
     if factors.size > 1 and int(value.attrs.axis) % values.ndim != outputs:
         raise NotIntegerError("its weights have scales along another axis than that of outputs")
     return symmetric(values, offsets.reshape(-1) if offsets.size > 1 else offsets.reshape(()), outputs), factors

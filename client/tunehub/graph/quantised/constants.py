@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.constants_in_float")  # type: ignore[untyped-decorator]
 def constants_in_float(mod: IRModule, _context: PassContext) -> IRModule:
-    """Module pass: ``dequantize`` of constants by constants is the constant that it gives."""
+    """Module pass: ``dequantize`` of integers that are constants, by constants, is the constant that it gives."""
     if not any(operator_of(call) == DEQUANTIZE for call in calls_in(mod)):
         return mod
     return relax.transform.DeadCodeElimination()(rewritten(_ConstantsInFloat(mod), mod))
@@ -37,6 +37,8 @@ class _ConstantsInFloat(PyExprMutator):  # type: ignore[misc]
         if not all(map(is_constant, operands)):
             return call
         values, scale, zero = map(constant_array, operands)
+        if not {values.dtype.kind, zero.dtype.kind} <= {*"iu"}:  # floats of 8 bits, say, which are TVM's to read
+            return call
         return relax.const(_dequantised(values, scale, zero, int(call.attrs.axis)))
 
 

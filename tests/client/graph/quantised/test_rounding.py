@@ -9,6 +9,7 @@ import pytest
 import tvm
 from tvm import relax, te, tirx
 
+from tunehub.graph.quantised.constants import constants_in_float
 from tunehub.graph.quantised.rounding import quantise_in_vectors
 from tunehub.kernels.te.rounding import quantised, quantised_at_run_time, rounded_to_steps
 from tunehub.kernels.te.scales import LIMITS, Affine
@@ -57,6 +58,16 @@ def test_rounding_in_float32_gives_the_numbers_of_8_bits(dtype: str, zero: int) 
     found = run(lambda data: te.compute(data.shape, lambda *i: rounded_to_steps(data[i], affine, dtype)), x, "float32")
     eight = run(lambda data: te.compute(data.shape, lambda *i: quantised(data[i], affine, dtype)), x, dtype)
     np.testing.assert_array_equal(found, (eight.astype(np.int32) - zero).astype(np.float32) * np.float32(0.3))
+
+
+def test_constants_with_zero_points_between_integers_stay_as_tvm_reads_them() -> None:
+    builder, x = relax.BlockBuilder(), relax.Var("x", tensor_class()((2, 4), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            parts = relax.const(np.ones((2, 4), "int8")), relax.const(np.float32(2)), relax.const(np.float16(0.5))
+            result = builder.emit_output(relax.op.add(x, builder.emit(relax.op.dequantize(*parts))))
+        builder.emit_func_output(result)
+    tvm.ir.assert_structural_equal(constants_in_float(builder.get()), builder.get())
 
 
 def test_residuals_are_added_in_the_precision_of_onnxruntime() -> None:
