@@ -311,6 +311,7 @@ def test_the_same_compile_in_a_new_process_is_a_copy_from_the_cache(run: Any, he
     assert run("run", "again.so", "--dim", "batch=2", "--repeat", 1).code == 0
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("changed", ["--precision", "--specialize", "model", "TUNEHUB_COMPILED"])
 def test_another_compile_is_none_of_the_cache(
     changed: str, run: Any, here: Path, product: Path, monkeypatch: pytest.MonkeyPatch

@@ -152,6 +152,7 @@ CASES = [("images", 1), ("images", "n"), ("tokens", 48), ("tokens", "s")]  # net
 EVERYTHING = [(*case, model) for model in MODELS for case in CASES]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "case", swept([("images", 1, AVX2), ("tokens", 48, AVX512), ("images", "n", AMX)], EVERYTHING), ids=str
 )
@@ -164,7 +165,7 @@ NARROW = [(*case, model) for model in (AVX512_BF16, AMX) for case in CASES]
 
 
 @pytest.mark.parametrize("case", swept([("images", 1, AVX512), *NARROW], EVERYTHING), ids=str)
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_in_bfloat16(case: tuple[str, Any, str], make_hub: Any) -> None:
     network, size, model = case
     hub = make_hub(layout="auto", precision="bf16")
@@ -181,6 +182,7 @@ INTEGERS = [
 ]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("case", swept([*INTEGERS, ("tokens", "s", AVX512_BF16)], EVERYTHING), ids=str)
 def test_quantised(case: tuple[str, Any, str], make_hub: Any) -> None:
     network, size, model = case
@@ -191,7 +193,7 @@ def test_quantised(case: tuple[str, Any, str], make_hub: Any) -> None:
 
 @pytest.mark.parametrize("model", swept((AVX2, AVX_VNNI, AVX512_BF16, AMX), MODELS))
 @pytest.mark.parametrize("rows", [1, 48, "s"])
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_dynamically_quantised(rows: Any, model: str, make_hub: Any, tmp_path: Path) -> None:
     few = model == AMX and rows == 1  # one row is faster by vectors
     hub, instructions = make_hub(layout="auto"), INT8[ZEN4 if few else model]

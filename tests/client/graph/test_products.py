@@ -55,6 +55,7 @@ def _operators(mod: Any) -> list[str]:
     return found
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("rows", [(5,), (2, 3), (tirx.Var("n", "int64"),)], ids=["matrix", "batch", "symbolic"])
 def test_a_transposed_parameter_is_read_as_it_lies(rows: Shape, dtype: str) -> None:

@@ -54,6 +54,7 @@ def same(target: Any, run: Any, nets: Any) -> Callable[..., Any]:
     return check
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
     [

@@ -57,6 +57,7 @@ def _run(mod: Any, arrays: list[Any]) -> Any:
     return relax.VirtualMachine(executable, tvm.cpu())["decode"](*map(tvm.runtime.tensor, arrays)).numpy()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("batch", [1, 3, 7])
 def test_results_stay(batch: int) -> None:
     mod = _module({"decode": (tirx.Var("n", "int64"), 1)})

@@ -72,6 +72,7 @@ def perplexity(opened: LanguageSession) -> float:
     return float(np.exp(np.mean(losses)))
 
 
+@pytest.mark.sweep
 def test_greedy_tokens_are_pytorchs_in_float32() -> None:
     prompt, wanted = list(PYTORCH["prompt"].encode()), list(PYTORCH["greedy"].encode())
     assert greedy_tokens(session("q0f32"), [prompt], len(wanted)).tolist() == [wanted]

@@ -24,6 +24,7 @@ CUDA = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", [{"kind": "llvm"}, CUDA])
 def test_every_function_takes_the_weights_as_one_tuple(target: dict[str, object]) -> None:
     exported = export(LLAMA, target, "q4f16_1")

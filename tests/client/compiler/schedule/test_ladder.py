@@ -40,7 +40,7 @@ def task_of(nets: Any, tasks_of: Any) -> Callable[[str], Any]:
 
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 @pytest.mark.parametrize("source", ["bias_relu", "none", "residual"])
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 def test_every_epilogue_is_served(
     source: str, epilogue: str, task_of: Any, sketch_traces: Any, make_record: Any, make_hub: Any, target: Any
 ) -> None:

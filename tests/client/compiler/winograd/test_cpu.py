@@ -68,6 +68,7 @@ def functions(mod: Any) -> list[Any]:
     return [function for function in mod.functions.values() if isinstance(function, tvm.tirx.PrimFunc)]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("inputs", "outputs", "size", "padding", "batch"),
     [

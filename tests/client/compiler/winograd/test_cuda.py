@@ -69,7 +69,7 @@ Image = tuple[tuple[int, ...], int, tuple[int, int], bool]  # shape, outputs, pa
         [2, 4],
     ),
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_results_are_those_of_the_direct_convolution(image: Image, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     shape, outputs, padding, around = image
     mod, data = layer(shape, outputs, padding, around=around), array(*shape)

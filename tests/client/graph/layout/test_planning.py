@@ -240,7 +240,7 @@ def test_everything_in_blocks_computes_the_same(nets: Nets, target: Any, seed: i
     ],
 )
 @pytest.mark.parametrize("channels", [(8, 8), (5, 11)])
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 def test_transposed_convolutions(
     nets: Nets, target: Any, kernel: Any, strides: Any, padding: Any, more: Any, channels: tuple[int, int]
 ) -> None:
@@ -332,7 +332,7 @@ def test_joined_channels_stay_in_blocks_where_vectors_move_them(
 
 
 @pytest.mark.parametrize("kind", ["pad", "resize", "nearest", "crop", "slice", "odd slice", "split", "prelu", "clip"])
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_layouts_go_through(nets: Nets, target: Any, kind: str) -> None:
     """Between two convolutions nothing is transformed, only the input and the output of the network."""
 

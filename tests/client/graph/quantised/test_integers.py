@@ -112,6 +112,7 @@ CONVOLUTIONS = (  # size, channels, kernel, strides, groups, type
 )
 
 
+@pytest.mark.few(4)
 @needs_tvm
 @pytest.mark.parametrize(("convolution", "name"), covering(CONVOLUTIONS, here(*CPUS)))
 def test_a_convolution_is_that_of_integers(convolution: tuple[int, int, int, int, int, str], name: str) -> None:
@@ -232,6 +233,7 @@ def test_what_stays_in_float_says_why() -> None:
     assert "stays float32" in notes[0]
 
 
+@pytest.mark.few(1)
 @needs_tvm
 @pytest.mark.parametrize("groups", [1, 4, 32])
 def test_without_an_instruction_convolutions_are_those_of_float32_with_rounding_behind_them(groups: int) -> None:

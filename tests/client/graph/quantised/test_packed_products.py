@@ -76,7 +76,7 @@ def test_activations_are_rounded_only_where_that_is_allowed_and_faster() -> None
         ("q0f32", AVX512_BF16, "bf16", 3 * (PRODUCTS - 1)),
     ],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_weights_that_are_floats_have_such_functions(kind: str, model: str, precision: Any, functions: int) -> None:
     names = kernels(prepared(kind, model, precision)[0])
     assert sum(name.startswith("packed_matmul") for name in names) == functions

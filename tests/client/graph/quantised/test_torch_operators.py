@@ -136,7 +136,7 @@ def test_scales_of_channels_in_any_type(axis: int, zeros: bool) -> None:
         together=2,
     ),
 )
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_parameters_chosen_at_run_time(kind: str, stored: tuple[str, int, int], x: Array) -> None:
     dtype, low, high = stored
     limits, eps = (low, high), 1.2e-7

@@ -186,7 +186,7 @@ def test_a_token_in_front_of_an_open_number_of_others_is_one_more_row(
 
 @pytest.mark.parametrize("kind", ["max", "avg"])
 @pytest.mark.parametrize(("size", "stride", "padding"), [(3, 2, 0), (3, 1, 1), (2, 2, 0), (3, 3, 0), (4, 2, 1)])
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_pooling_that_rounds_up_is_served_where_no_window_is_all_outside(
     nets: Any, target: Any, run: Any, make_hub: Any, kind: str, size: int, stride: int, padding: int
 ) -> None:

@@ -108,6 +108,7 @@ def test_default_knobs_fit_every_function_in_float32(model: str, support: Any) -
     assert served == set(templates.NAMES) - {"matrix_tiles"}
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("model", FEATURE_SETS)
 @pytest.mark.parametrize(("kind", "lanes"), SERVED)
 def test_default_knobs_of_instructions_fit_or_the_target_lacks_them(kind: str, lanes: int, model: str) -> None:

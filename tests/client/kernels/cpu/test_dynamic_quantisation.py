@@ -30,6 +30,7 @@ def expected(x: Array) -> tuple[Array, Array, Array]:
     return np.clip(np.rint(x / scale) + zero, 0, 255), scale, zero
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("model", here(AVX512, AVX2, "x86-64"))
 @pytest.mark.parametrize("shape", [(1, 1, 896), (2, 7, 48), (3, 40, 512)])
 @pytest.mark.parametrize("open_rows", [True, False])

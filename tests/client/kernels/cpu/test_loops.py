@@ -215,6 +215,7 @@ def recognised(some: Case) -> Any:
     return loops.recognise(some.mod, blocks_of(some.mod))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seeds", swept([range(20)], [range(start, start + 20) for start in range(20, 100, 20)]))
 def test_equal_to_the_unscheduled_function(cpu: Any, seeds: range) -> None:
     _, target, machine = cpu

@@ -81,7 +81,7 @@ def operands(kind: str, data: tuple[int, ...], weights: tuple[int, ...]) -> tupl
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("kind", ["bfloat16", "int8"])
 @pytest.mark.parametrize("shape", swept([(1,), (1, 37)], [(1, 45), (1, 197), (2, 40), (7,), (3, 1), (1, 128)]))
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_products_of_any_number_of_rows(shape: tuple[int, ...], kind: str) -> None:
     data, weights = operands(kind, (*shape, 128), (128, 88))
     packed = np.asarray(constant_array(grouped.pack_dense(weights, TILES[kind], out_block=16)))
@@ -149,6 +149,7 @@ def test_plain_images_are_read_in_windows(case: tuple[int, int, tuple[int, int],
     check_every_choice(lambda x, w: grouped.conv2d_windows(x, w, columns=kernel, **how), (image, packed), expected)
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize(
     "case",

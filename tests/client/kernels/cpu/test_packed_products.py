@@ -95,7 +95,7 @@ def product_of(model: str, bits: int, *, rows: int = 24, depth: int = 896, integ
 @pytest.mark.parametrize(
     ("bits", "model", "rows"), covering([4, 8], here(AVX512, AVX2, "x86-64"), [1, 4, 7], together=2)
 )
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_products_in_floats_are_exact(model: str, bits: int, rows: int) -> None:
     product = product_of(model, bits)
     assert error(product, operands(product, (rows, 896)), model) < EXACT
@@ -105,7 +105,7 @@ def test_products_in_floats_are_exact(model: str, bits: int, rows: int) -> None:
 @needs(AVX512_VNNI)
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("rows", [1, 7, 11])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_products_in_integers_are_as_exact_as_activations_of_8_bits(bits: int, rows: int) -> None:
     product = product_of(AVX512_VNNI, bits, integers=True)
     found = error(product, operands(product, (rows, 896)), AVX512_VNNI)
@@ -143,7 +143,7 @@ def test_many_rows_of_integers_are_as_exact(model: str, bits: int, rows: int) ->
 
 
 @pytest.mark.parametrize(("bits", "rows", "model"), covering([4, 8], [24, 523], here(AVX512, AVX2), together=2))
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_many_rows_in_floats_are_exact(model: str, bits: int, rows: int) -> None:
     product = product_of(model, bits, rows=64, depth=MANY[LANES[model]])
     assert error(product, operands(product, (rows, product.depth)), model) < 3 * EXACT
@@ -160,7 +160,7 @@ def in_tiles(bits: int, rows: int, model: Any) -> float:
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("rows", [16, 259])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_many_rows_by_emulated_tiles_are_as_exact_as_bfloat16(bits: int, rows: int) -> None:
     assert EXACT < in_tiles(bits, rows, AVX512_VNNI) < ROUNDED / 2
 
@@ -192,7 +192,7 @@ def test_code_for_amx_has_its_instructions() -> None:
 @pytest.mark.parametrize(
     ("model", "kind", "rows"), covering(here(AVX512, AVX2), ["float32", "float16", "bfloat16"], [1, 11, 67], together=2)
 )
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_weights_that_are_floats_have_such_products(model: str, rows: int, kind: str) -> None:
     lanes, largest = LANES[model], {"float32": 3e-6, "float16": 2e-3, "bfloat16": 1e-2}[kind]
     assert plain_error(rows, kind, model, lanes=lanes, depth=96 * lanes) < largest
@@ -217,7 +217,7 @@ def test_weights_that_are_floats_have_tiles(kind: str) -> None:
 @needs_tvm
 @needs(AVX512_BF16)
 @pytest.mark.parametrize(("kind", "rows"), covering(["float32", "float16", "bfloat16"], [1, 3, 13, 24, 523]))
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_weights_that_are_floats_have_products_of_pairs(kind: str, rows: int) -> None:
     assert plain_error(rows, kind, AVX512_BF16, by="pairs") < 1e-2
     assert kind != "bfloat16" or plain_error(rows, kind, AVX512_BF16, by="pairs", depth=896) < 1e-2
@@ -259,6 +259,7 @@ def test_activations_may_have_any_rank(shape: tuple[int, ...]) -> None:
     assert error(product, operands(product, shape), AVX512, open_rows=False) < EXACT
 
 
+@pytest.mark.few(1)
 @needs_tvm
 @needs(AVX512)
 @pytest.mark.parametrize(("kind", "largest"), [("float16", 1e-3), ("bfloat16", 1e-2)])

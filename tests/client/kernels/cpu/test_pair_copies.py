@@ -46,6 +46,7 @@ def copied(source: Any, *, transposed: bool, along: str, dtype: str = "float32")
     return result.numpy(), True
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("along", ["rows", "columns"])
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(("rows", "columns"), [(64, 32), (37, 51)])

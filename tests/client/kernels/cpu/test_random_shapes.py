@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("seed", swept((0, 1, 2, 3, 5, 6, 9, 12, 19, 20), range(60)))  # first: every kind of operator
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_equal_to_the_unscheduled_function(cpu: Any, seed: int, support: Any) -> None:
     _, target, machine = cpu
     case = support.random_case(seed, machine.vector)
@@ -131,7 +131,7 @@ def test_a_task_whose_last_tile_writes_rows_of_the_next_is_refused(support: Any)
 
 
 @pytest.mark.parametrize("seed", swept(range(2), range(2, 24)))
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_products_with_weights_as_they_lie_by_every_choice(cpu: Any, seed: int, support: Any) -> None:
     _, target, machine = cpu
     check_every_choice(support.random_nt_dense(random.Random(seed), machine.vector), target, machine, support, 1)

@@ -40,6 +40,7 @@ def rotated(function: Any, positions: list[int], apply: int) -> list[Any]:
     return [each.numpy() for each in tensors[2:]]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("scaling", [{}, LLAMA3], ids=["plain", "llama3"])
 @pytest.mark.parametrize("apply", [0, 1])
 @pytest.mark.parametrize("turned", [DEPTH, DEPTH // 2])

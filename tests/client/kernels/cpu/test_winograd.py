@@ -56,7 +56,7 @@ def written(case: Any, tile: int, support: Any) -> Written:
 
 @pytest.mark.parametrize("seed", swept((0, 3, 8), range(60)))
 @pytest.mark.parametrize("tile", [2, 4])
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_equal_to_the_direct_convolution(cpu: Any, seed: int, tile: int, support: Any) -> None:
     _, target, machine = cpu
     case = support.random_winograd(random.Random(seed), machine.vector)

@@ -39,6 +39,7 @@ def _expected(q: Any, k: Any, v: Any, mask: Any) -> Any:
     return np.einsum("bhij,bhjd->bhid", weights / weights.sum(-1, keepdims=True), v)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("masked", "transposed", "depth"), [(True, True, 32), (False, False, 64), (True, False, 20)])
 def test_one_kernel_is_right_at_every_length(masked: bool, transposed: bool, depth: int, cpu: Any, opened: Any) -> None:
     joined = join_attention(_module(masked, transposed, depth), 16)

@@ -30,6 +30,7 @@ def named(template: str, version: int, knobs: Any) -> Any:
 
 
 # the first choices and the last; all are in the sweep of templates for static shapes
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "numbers"), [("dense of batches of sequences", (1, -1)), ("convolution", (1, -1)), ("layer norm", (1,))]
 )

@@ -25,14 +25,14 @@ def _symbols(shapes: Any) -> int:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 def test_equal_to_the_loops_at_every_size(name: str, cpu: Any, opened: Any) -> None:
     check(name, cpu, opened)
 
 
 @pytest.mark.parametrize("most", [3, 8])
 @pytest.mark.parametrize("name", [name for name, (make, *_) in CASES.items() if make is winograd_images])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_images_in_groups_are_right_at_every_size(
     name: str, most: int, cpu: Any, opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ CASES = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", CASES)
 def test_equal_to_the_loops_at_every_size(name: str, cpu: Any, opened: Any) -> None:
     case = opened.open_case(CASES[name], (192, "s0"))

@@ -98,7 +98,7 @@ def _check(name: str, opened: Any, cpu: Any, sizes: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_equal_to_the_loops_at_every_size(name: str, cpu: Any, opened: Any) -> None:
     assert _check(name, opened, cpu, SIZES).template in ("conv2d", "depthwise", "pooling")
 

@@ -59,7 +59,7 @@ def unblock(array: Array, channels: int) -> Array:
         (9, 33, (3, 3), (2, 2), (1, 1, 1, 1), (1, 1), 3, 8, 16),
     ],
 )  # fmt: skip
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_conv2d(
     channels: int,
     outputs: int,

@@ -47,7 +47,7 @@ def kernels(mod: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_one_function_computes_what_the_graph_does(name: str) -> None:
     mod = module(GRAPHS[name], "float32")
     joined = join_attention(mod)

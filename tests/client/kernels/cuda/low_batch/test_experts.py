@@ -52,7 +52,7 @@ def _module(shared_by: int, bits: int = 16, rows: int | None = None) -> Any:
 )
 @pytest.mark.parametrize("bits", [16, 8, 4])
 @pytest.mark.parametrize("shared_by", [CHOSEN, 1], ids=["rows in common", "rows of their own"])
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_each_row_has_the_products_of_its_experts(shared_by: int, bits: int, tile: DirectTile, tmp_path: Path) -> None:
     rows, chance = 45, np.random.default_rng(bits)
     workload = match(_module(shared_by, bits), H200)

@@ -110,11 +110,12 @@ def _random_cases(count: int) -> list[Case]:
 
 @pytest.mark.no_cover  # the schedule is covered where none of it is run
 @pytest.mark.parametrize("case", swept(FIRST, [*FIRST, *_random_cases(60)]), ids=str)
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_results_are_right(case: Case, tmp_path: Path) -> None:
     assert _apart(case, tmp_path) < (2e-3 if case.dtype == "float16" else 2e-2)
 
 
+@pytest.mark.few(1)
 @pytest.mark.no_cover
 @pytest.mark.parametrize(
     "tile", [_staged(3, 2, 2, 2, 128), _staged(3, 2, 2, 2, 128, held=True)], ids=["shared", "held"]

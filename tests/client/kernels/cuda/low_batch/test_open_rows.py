@@ -53,6 +53,7 @@ def _linear(columns: int, depth: int, dtype: str = "float16", lead: tuple[int, .
     return main_module(te.create_prim_func([x, w, bias, z], index_dtype_override="int64"))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("lead", [(), (1,)], ids=["matrix", "batch of one"])
 def test_few_rows_have_kernels_of_their_own(lead: tuple[int, ...]) -> None:
     mod = _linear(64, 128, lead=lead)
@@ -70,6 +71,7 @@ def test_others_have_none() -> None:
         assert whole is not None and not few_rows(whole, H200)
 
 
+@pytest.mark.few(1)
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 @pytest.mark.parametrize("rows", [1, 5, 8])
 def test_no_row_beyond_the_end_is_read_or_written(rows: int, tmp_path: Path) -> None:
@@ -88,6 +90,7 @@ def test_no_row_beyond_the_end_is_read_or_written(rows: int, tmp_path: Path) -> 
     assert (out[rows:] == 7).all()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", QUANTISED, ids=["q4f16", "q8f16"])
 @pytest.mark.parametrize("target", [H200, A100], ids=["sm_90", "sm_80"])
 def test_quantised_weights_are_read_packed_by_up_to_64_rows_and_made_once_for_more(form: Format, target: Any) -> None:
@@ -103,6 +106,7 @@ def test_quantised_weights_are_read_packed_by_up_to_64_rows_and_made_once_for_mo
     assert [branch.up_to for branch in few_rows(whole, target)] == [8, 16, 32, 64]
 
 
+@pytest.mark.few(1)
 @pytest.mark.skipif(not has_functions(), reason="needs TVM 0.27 or newer")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_no_weights_are_made_on_warpgroups(dtype: str) -> None:
@@ -115,6 +119,7 @@ def test_no_weights_are_made_on_warpgroups(dtype: str) -> None:
     assert packed.open_sizes(mod, A100) is None
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", QUANTISED, ids=["q4f16", "q8f16"])
 @pytest.mark.parametrize(("columns", "depth"), [(24, 64), (64, 128)], ids=["one by one", "in vectors"])
 def test_the_weights_that_are_made_for_many_rows_are_the_right_ones(form: Format, columns: int, depth: int) -> None:
@@ -143,6 +148,7 @@ OPEN_TILES = {
 needs_warpgroups = pytest.mark.skipif(not has_functions(), reason="needs TVM 0.27 or newer")
 
 
+@pytest.mark.few(1)
 @needs_warpgroups
 @pytest.mark.no_cover
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

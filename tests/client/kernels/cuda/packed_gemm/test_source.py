@@ -59,6 +59,7 @@ def _swizzled(rows: np.ndarray) -> np.ndarray:
     return chunks[at, np.arange(8)[None] ^ at % 8]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("whole", "parts", "bfloat", "bits"), covering([True, False], [1, 2], [False, True], [4, 8], together=2)
 )

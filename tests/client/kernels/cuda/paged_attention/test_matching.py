@@ -25,6 +25,7 @@ from .functions import LIMITED, cuda_source, of_tvm
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("kind", ["decode", "prefill", "ragged"])
 @pytest.mark.parametrize(("heads", "depth", "dtype"), [((8, 32), 128, "float16"), ((2, 14), 64, "bfloat16")])
 def test_a_kernel_is_known_by_what_it_computes(kind: str, heads: tuple[int, int], depth: int, dtype: str) -> None:
@@ -35,6 +36,7 @@ def test_a_kernel_is_known_by_what_it_computes(kind: str, heads: tuple[int, int]
     assert (found.depth, found.dtype, found.window, found.cross, found.scale) == (depth, dtype, False, 0, None)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["decode", "prefill"])
 def test_windows_are_known(kind: str) -> None:
     width = 96 if LIMITED and kind == "prefill" else 0
@@ -81,7 +83,7 @@ def _set(function: Any, rotary_mode: int) -> Any:
 
 @pytest.mark.parametrize("kind", ["decode", "prefill", "ragged"])
 @pytest.mark.parametrize(("depth", "arch"), [(64, "sm_90"), (96, "sm_80"), (128, "sm_90"), (256, "sm_89")])
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_the_likeliest_tile_becomes_a_kernel(kind: str, depth: int, arch: str) -> None:
     target = tvm.target.Target({**dict(H200.attrs), "kind": "cuda", "model": "unknown", "arch": arch})
     function = of_tvm(kind, 8, 32, depth)

@@ -52,6 +52,7 @@ def test_other_products_gpus_and_sizes_have_none() -> None:
         open_sizes(open_gated(64, 256), H200)
 
 
+@pytest.mark.few(2)
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 @pytest.mark.parametrize(
     "tile", [DirectTile(tiles=1, warps=(1, 8), unroll=2, depth=2), DirectTile(tiles=1, warps=(2, 4), unroll=1, depth=1)]

@@ -34,6 +34,7 @@ def _rotated(module: Any, heads: tuple[int, int], depth: int, positions: list[in
     return [each.numpy() for each in tensors[2:]]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("apply", [0, 1])
 @pytest.mark.parametrize(("heads", "depth", "turned"), [((8, 2), 64, 64), ((3, 3), 32, 16)])
 def test_positions_are_applied_as_tvm_does(heads: tuple[int, int], depth: int, turned: int, apply: int) -> None:

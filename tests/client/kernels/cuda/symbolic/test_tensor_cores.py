@@ -147,6 +147,7 @@ def test_many_rows_of_a_large_product_have_kernels_with_tma_loads_as_a_known_num
     assert reach == 349525 and beyond is None and not isinstance(last, BulkTile)
 
 
+@pytest.mark.few(1)
 @needs_warpgroups
 @pytest.mark.parametrize("shape", [(6144, 4096), (28672, 4096), (4096, 14336), (896, 4864)], ids=str)
 def test_no_kernel_is_for_sizes_alone_that_take_too_long_to_run(

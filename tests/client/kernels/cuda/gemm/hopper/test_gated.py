@@ -58,7 +58,7 @@ def test_all_rows_are_computed_and_none_behind_them(tile: str, rows: int, monkey
 
 
 @pytest.mark.parametrize("tile", TILES)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_it_is_right_by_what_is_known_of_a_kernel_and_compiled(tile: str) -> None:
     whole = _whole()
     function = over_gated_rows(whole, TILES[tile], default_device())

@@ -112,7 +112,7 @@ def _some(whole: OpenFunction) -> list[SplitKRows]:
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_all_sizes_are_computed(name: str) -> None:
     whole, (shapes, expected) = CASES[name]()
     tried = _some(whole)
