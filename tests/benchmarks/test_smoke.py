@@ -25,6 +25,8 @@ pytestmark = pytest.mark.slow
 
 PLAN = MeasuringPlan(rounds=2, sample_s=0.0)
 STUDIES = ("transfer", "tuning", "warm_start")  # tune first, which takes long at its smallest, too
+# Take long, too; what they compile or serve is compiled and served in tests of the client and of the registry.
+LONG = ("dynamic", "language_models", "registry")
 TESTS = Path(__file__).parents[1]
 BENCHMARKS = TESTS.parent / "benchmarks"
 HELPERS = {"processes", "random_cases", "shared"}  # folders of what benchmarks use
@@ -159,7 +161,7 @@ def zoo() -> list[Row]:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", swept([name for name in RUNS if name not in STUDIES], RUNS))
+@pytest.mark.parametrize("name", swept([name for name in RUNS if name not in (*STUDIES, *LONG)], RUNS))
 def test_a_benchmark_runs_at_its_smallest(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tmp_path / "tiny.onnx"
     model.write_bytes(tiny_mobilenet().onnx_model().SerializeToString())

@@ -146,9 +146,9 @@ def test_kills_while_downloading_and_indexing(site: Site, kills: int) -> None:
     generator = random.Random(7)
     healed = 0
     assert answer(site.command("start")) == SERVED
-    for _ in range(4):
+    for _ in range(rounds := 2 if kills < KILLS else 4):
         BlobCache(site.cache).clear()
-        delays = [generator.uniform(0.0, 0.25) for _ in range(kills // 4)]
+        delays = [generator.uniform(0.0, 0.25) for _ in range(kills // rounds)]
         killed = answer(site.command("fork_and_die", delays=delays))["killed"]
         healed += killed
         # A blob under its final name is whole, whenever its writer died.

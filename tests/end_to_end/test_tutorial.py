@@ -17,7 +17,8 @@ pytest.importorskip("tvm")
 
 from tunehub.cli import main
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::tunehub.HubWarning")]
+# `nox -s release` runs it, too, and all of its commands are in the documents of every run.
+pytestmark = [pytest.mark.slow, pytest.mark.sweep, pytest.mark.filterwarnings("ignore::tunehub.HubWarning")]
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```|^    (tunehub [^\n]*)$", re.MULTILINE | re.DOTALL)

@@ -195,7 +195,7 @@ def test_a_kill_leaves_whole_lines_and_no_process(tmp_path: Path) -> None:
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    _, alive = psutil.wait_procs(children, timeout=15)
+    _, alive = psutil.wait_procs(children, timeout=120)
     assert children
     assert not alive
     assert all(json.loads(line)["v"] for line in lines(tmp_path))

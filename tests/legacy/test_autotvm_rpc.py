@@ -59,6 +59,7 @@ def test_a_device_behind_a_tracker_measures(tracker: Board, tmp_path: Path) -> N
     assert not autotvm.GLOBAL_SCOPE.in_tuning
 
 
+@pytest.mark.sweep  # the tuner is that of the test before
 def test_tvm_s_local_runner_measures(tmp_path: Path) -> None:
     outcome = get_tuner("autotvm").tune(session(tmp_path, local_runner=True, cache_flush=True))
     assert (outcome.trials, dict(outcome.failures)) == (4, {})

@@ -352,7 +352,7 @@ def test_killed_and_resumed_by_the_command(
     process = subprocess.Popen(command("tune", *call), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for_lines(process, work / "autotvm.log", 2)
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     killed = (work / "autotvm.log").read_bytes()
     monkeypatch.setenv("TVM_NUM_THREADS", "1")  # the command sets it; this restores it
     monkeypatch.setenv("TOPHUB_LOCATION", "NONE")

@@ -107,6 +107,7 @@ HARMLESS: dict[str, Any] = {
 }
 
 
+@pytest.mark.few(6)  # tests/registry reads the others
 @pytest.mark.parametrize("name", NOT_RECORDS)
 def test_a_bad_line_is_left_out_with_its_number(name: str, net: Any, task: Any, expected: Any, tmp_path: Path) -> None:
     bad = NOT_RECORDS[name](log_line(task, OTHER, 1e-6))
@@ -118,6 +119,7 @@ def test_a_bad_line_is_left_out_with_its_number(name: str, net: Any, task: Any, 
     assert not Path("executed").exists()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", HARMLESS)
 def test_a_line_about_something_else_does_no_harm(name: str, net: Any, task: Any, tmp_path: Path) -> None:
     other = HARMLESS[name](log_line(task, OTHER, 1e-6))
@@ -126,6 +128,7 @@ def test_a_line_about_something_else_does_no_harm(name: str, net: Any, task: Any
     assert not any("not records" in text for text in told)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("knob", "value"),
     [("tile_ic", [-1, 0]), ("tile_oc", ["a", "b"]), ("tile_ow", [-1, 10**12]), ("tile_ic", [3, 21]), ("tile_ic", []),

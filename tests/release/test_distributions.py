@@ -226,5 +226,5 @@ def test_the_tutorial(full: Call, tmp_path: Path) -> None:
         copy = tmp_path / name
         copy.parent.mkdir(parents=True)
         shutil.copy(ROOT / name, copy)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow\n    sweep\n")
     full("python", "-m", "pytest", "-q", "--import-mode=importlib", "tests", cwd=tmp_path)

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,8 @@ from tunehub_builder.bench.runtimes import OnnxRuntime, Tunehub, TvmDefault
 sys.path.append(str(Path(__file__).parents[1] / "fakes"))  # processes import the fakes by name, too
 
 from runtime_fakes import FakeRuntime
+
+from ..fleets import until
 
 pytestmark = pytest.mark.slow
 
@@ -174,15 +175,11 @@ def test_nothing_is_left_behind_when_the_demo_is_interrupted() -> None:
     with subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, text=True) as process:
         assert process.stderr is not None
         assert process.stderr.readline().startswith("squeezenet (1 of 1): compiling")
-        time.sleep(0.5)
+        until(lambda: len(children_of(process.pid)) == 3, "the start of three processes")
         children = children_of(process.pid)
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(60) == 1
-    assert len(children) == 3
-    deadline = time.monotonic() + 10
-    while any(Path(f"/proc/{child}").exists() for child in children) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert [child for child in children if Path(f"/proc/{child}").exists()] == []
+    until(lambda: not any(Path(f"/proc/{child}").exists() for child in children), "the end of these processes")
 
 
 def children_of(pid: int) -> list[str]:

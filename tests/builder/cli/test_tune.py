@@ -36,7 +36,7 @@ def complete_lines(work: Path) -> list[bytes]:
 def start(command: list[str], work: Path, lines: int) -> subprocess.Popen[str]:
     """Start tuning and return once ``lines`` trials are written."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while len(complete_lines(work)) < lines:
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
@@ -49,8 +49,8 @@ def end(process: subprocess.Popen[str], number: int) -> tuple[int, str]:
     """Send a signal; return exit code and messages once the process and its workers are gone."""
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     os.kill(process.pid, number)
-    _, messages = process.communicate(timeout=30)
-    gone, alive = psutil.wait_procs(family[1:], timeout=15)
+    _, messages = process.communicate(timeout=120)
+    gone, alive = psutil.wait_procs(family[1:], timeout=120)
     assert gone
     assert not alive, "workers outlived the tuner"
     return process.returncode, messages
