@@ -166,9 +166,11 @@ def _refuse(found: Waiting, version: int, reason: str) -> Waiting:
 
 
 def _check_bounds(reader: StateReader, before: Waiting, after: Targets) -> None:
-    """Raise ValueError for metadata that has ended, or that leaves out names."""
+    """Raise ValueError for metadata that has ended, that leaves out names, or that has them signed by others."""
     if after.is_expired(reader.now()):
         raise ValueError(f"it expired at {after.expires:%Y-%m-%d %H:%M} UTC")
+    if after.delegations is not None:
+        raise ValueError("it delegates names: those in bins are published with the online key")
     lost = sorted(set(before.head.targets if before.head else ()) - set(after.targets))
     if lost:
         raise ValueError(f"it leaves out {', '.join(lost[:5])}: what is published stays")

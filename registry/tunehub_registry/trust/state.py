@@ -193,7 +193,8 @@ class StateReader:
         bins = bins_of(head)
         if head is None or bins is None:
             return head
-        found = [self._described(snapshot, role, head) for role in bins.get_roles()]
+        present = (name.removesuffix(".json") for name in sorted(snapshot.meta))  # of 2 ** 32 that a head may claim
+        found = [self._described(snapshot, role, head) for role in present if bins.is_delegated_role(role)]
         return merged(head, [each for each in found if each is not None])
 
     def shard(self, role: Targets | None, name: str) -> Shard | None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from securesystemslib.signer import CryptoSigner
 from tuf.api.exceptions import RepositoryError
-from tuf.api.metadata import Metadata, Targets
+from tuf.api.metadata import Delegations, Metadata, SuccinctRoles, Targets
 
 from tunehub_registry.index import parse_shard, shard_path
 from tunehub_registry.publishing.packages import publish, read_package, yank
@@ -224,7 +224,7 @@ def test_a_published_version_stays_as_it_is(signed: Signed, fields: dict[str, An
     assert not job(signed).refused
 
 
-def test_what_leaves_out_a_name_or_has_ended_or_says_no_target_is_refused(signed: Signed) -> None:
+def test_what_leaves_out_a_name_or_has_ended_or_says_no_target_or_delegates_is_refused(signed: Signed) -> None:
     propose(signed, "1.0")
     put_role(signed, 2, lambda part: part.targets.clear())
     put_role(signed, 3, lambda part: setattr(part, "expires", signed.clock() - timedelta(days=1)))
@@ -234,7 +234,10 @@ def test_what_leaves_out_a_name_or_has_ended_or_says_no_target_is_refused(signed
         part.targets[NAME].unrecognized_fields["custom"]["tunehub-target"]["model"] = "znver6"
 
     put_role(signed, 4, other_target)
+    bins = SuccinctRoles([signed.acme_key.public_key.keyid], 1, 32, "acme.bin")  # readers would look for 2 ** 32
+    put_role(signed, 5, lambda part: setattr(part, "delegations", Delegations({}, succinct_roles=bins)))
     reasons = [refusal.reason for refusal in job(signed).refused]
+    assert "delegates names" in reasons[3]
     assert "leaves out llvm-znver5" in reasons[0]
     assert "expired" in reasons[1]
     assert "does not say what llvm-znver5 is for" in reasons[2]
