@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _MAX_BLOCKS, _PIECES = 64, 64
 _WIDEST = 16  # elements of the widest vector
 _BLOCKED = 5  # axes of a tensor with blocks of channels
+_MANY = 4  # tensors that are joined: each is chosen by a condition of its own
 _FEW = 4  # channels in a block, which LLVM's vectors of pixels interleave
 # Of one thread that moves one element, in the caches, as measured on Zen 5: to the next place, to one at some distance,
 # and to one that divisions have to find.
@@ -143,6 +144,8 @@ def apply(mod: IRModule, workload: ElementwiseWorkload, knobs: ElementwiseKnobs)
     elif workload.enters and knobs.lanes == innermost:
         _interleave(schedule, loops, parallel=knobs.parallel)
         return schedule
+    if knobs.lanes == innermost and any(len(block.reads) > _MANY for block in workload.blocks):
+        loops = _pixels_in_one(schedule, loops, workload.blocks[-1].name)
     outer, lanes = schedule.split(loops[-1], [None, knobs.lanes])
     schedule.vectorize(lanes)
     if innermost % knobs.lanes:
@@ -246,6 +249,18 @@ def _block_by_block(schedule: Schedule, loops: list[LoopRV], size: int) -> list[
     outer, inner = schedule.split(channel, [None, size])
     schedule.reorder(batch, outer, *rows, inner, innermost)
     return [batch, outer, *rows, inner, innermost]
+
+
+def _pixels_in_one(schedule: Schedule, loops: list[LoopRV], block: str) -> list[LoopRV]:
+    """The loops over the pixels of blocked channels as one, where no operand changes between them. Of two LLVM unrolls
+    the inner one, with a load of each part that a concatenation chooses from: most of the time that DenseNets took to
+    compile."""
+    nest = nest_of(schedule, schedule.get_sblock(block)) if len(loops) == _BLOCKED else None
+    if nest is None or {2, 3} & (nest.conditions | nest.places):
+        return loops
+    if not all(goes_on(nest, access, 3) for access in (nest.write, *nest.reads)):
+        return loops
+    return [*loops[:2], schedule.fuse(*loops[2:4]), loops[4]]
 
 
 def _interleave(schedule: Schedule, loops: list[LoopRV], *, parallel: bool) -> None:

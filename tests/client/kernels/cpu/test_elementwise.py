@@ -146,6 +146,28 @@ def test_blocks_of_a_few_channels_are_vectors_of_pixels(channels: int, size: tup
     np.testing.assert_allclose(result.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
+def test_many_joined_images_in_blocks_have_one_loop_over_pixels() -> None:
+    """LLVM would unroll the inner one of two, with every image in each step."""
+
+    def make(scale: Any, *images: Any) -> Any:
+        return topi.nn.relu(topi.multiply(topi.concatenate(images, axis=1), scale))
+
+    shapes = [(1, channels, 5, 6, 16) for channels in (2, 1, 3, 1, 1, 2)]
+    mod = function(make, (1, 10, 1, 1, 16), *shapes)
+    match = templates.find(mod)
+    assert match is not None
+    (knobs, *_) = match.template.knob_space(match.workload, MACHINE)
+    scheduled = match.template.apply(with_short_indices(mod), match.workload, knobs).mod
+    assert "T.grid(1, 10, 30, 1)" in scheduled.script()
+    rng = np.random.default_rng(2)
+    scale, *images = (rng.standard_normal(shape).astype("float32") for shape in [(1, 10, 1, 1, 16), *shapes])
+    expected = np.maximum(np.concatenate(images, axis=1) * scale, 0)
+    result = tvm.runtime.tensor(np.full_like(expected, 7))
+    built = tvm.tirx.build(scheduled, target={"kind": "llvm", "mcpu": "x86-64-v2"})
+    built["main"](*map(tvm.runtime.tensor, (scale, *images)), result)
+    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-6)
+
+
 def test_pixels_of_few_channels_may_be_converted_as_they_are_made() -> None:
     x = te.placeholder((1, 3, 8, 8), "float32", name="x")
     made = to_blocked(x, 4)
