@@ -78,7 +78,7 @@ class LockedCompile:
         held = f", {own} of them by their code alone" if own else ""
         say(f"{model.name} for {model.target}: {len(model.kernels)} kernels frozen{held}", err=True)
         others = [each for each in lock.models if (each.name, each.target) != (model.name, model.target)]
-        return structs.replace(lock, models=(*others, model))
+        return structs.replace(lock, models=(*(with_shared_kernels(each, model) for each in others), model))
 
     def _frozen(self, path: Path, lock: Lock, registry: Sequence[str]) -> LockedModel:
         from tunehub.compiler.freezing import frozen_model
@@ -98,3 +98,13 @@ class LockedCompile:
                 return frozen_model(module, path.stem, target, hub)
             finally:
                 hub.close()
+
+
+def with_shared_kernels(other: LockedModel, model: LockedModel) -> LockedModel:
+    """``other`` with the kernels of ``model`` for workloads that both have: compiles tell models apart by workloads."""
+    own = {kernel.key: kernel for kernel in model.kernels} if other.target == model.target else {}
+    kernels = tuple(own.get(kernel.key, kernel) for kernel in other.kernels)
+    changed = sum(kernel.text != before.text for kernel, before in zip(kernels, other.kernels, strict=True))
+    if changed:
+        say(f"{changed} of them serve {other.name}, too, which had other ones frozen: now it has these", err=True)
+    return structs.replace(other, kernels=kernels)

@@ -20,11 +20,13 @@ from typing import Any
 
 import pytest
 
+from tunehub.cli.freezing import with_shared_kernels
 from tunehub.registries.trust_store import TrustStore
 from tunehub.target.descriptors import descriptor_of
 from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, encode_evidence
 from tunehub_registry.index import RecordSetSummary, encode_index
 from tunehub_registry.lock import Lock, LockedPackage, parse_lock
+from tunehub_registry.locked_kernel import LockedKernel, LockedModel
 
 from ..conftest import A76, SKYLAKE, ZNVER5, RegistryFolder, key, lines, make_record
 from ..registries.lock_files import open_quietly, pin_of, serves, write_lock, yank
@@ -692,3 +694,16 @@ def test_a_lock_needs_no_signatures_once_it_is_written(
     result = run("sync")
     assert result.code == 0
     assert "no root is known" in result.err
+
+
+def test_models_that_share_a_workload_have_the_kernel_that_was_frozen_last(capsys: pytest.CaptureFixture[str]) -> None:
+    def model(target: str, *codes: str) -> LockedModel:
+        kernels = tuple(
+            LockedKernel(key=f"{at:032x}", op="conv", rung="default", text=code * 16) for at, code in enumerate(codes)
+        )
+        return LockedModel(name="net", target=target, tvm="0.27.0", created_by="tunehub", kernels=kernels)
+
+    new = model("llvm-znver5", "c", "b")
+    assert with_shared_kernels(model("llvm-znver5", "a", "b", "d"), new) == model("llvm-znver5", "c", "b", "d")
+    assert "1 of them serve net, too" in capsys.readouterr().err
+    assert with_shared_kernels(model("llvm-znver4", "a"), new) == model("llvm-znver4", "a")
