@@ -223,7 +223,8 @@ class _FigureLog:
 def _version(python: str, module: str) -> str:
     """Of a module of another environment; empty where it cannot be imported, which its runtime says then."""
     command = [python, "-c", f"import {module}; print({module}.__version__)"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return found.partition("-")[0]  # OpenVINO says which commit, too
 
 
 def _rows(name: str, found: LanguageComparison) -> list[Row]:
