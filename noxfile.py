@@ -200,10 +200,10 @@ def browser(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Mutations of every format that is read from others, new ones for 60 seconds of CPU, or as many as are given. What
+    """Mutations of every format that is read from others, new ones for 40 seconds of CPU, or as many as are given. What
     fails is in `tests/fuzz/corpus` then: commit it with the fix."""
     session.install("-e", ".[s3]", *PYTEST, "tomli-w>=1.0")
-    seconds = session.posargs[0] if session.posargs else "60"
+    seconds = session.posargs[0] if session.posargs else "40"
     processes = ("-n", str(os.cpu_count() or 1), "--dist", "worksteal")  # which share the formats, and so the seconds
     session.run("pytest", "-q", *processes, "tests/fuzz", env={"TUNEHUB_FUZZ_SECONDS": seconds})
 

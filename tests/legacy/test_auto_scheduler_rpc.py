@@ -40,6 +40,7 @@ def device() -> Iterator[Board]:
     tracker.terminate()
 
 
+@pytest.mark.sweep  # the device is that of AutoTVM's test and of the next one
 def test_trials_are_measured_there(tmp_path: Path, device: Board) -> None:
     outcome, _ = tune(tmp_path, 2, rpc=device)
     assert outcome.failures == {}

@@ -22,6 +22,7 @@ from tunehub.target.nvidia import Gpu
 pytestmark = pytest.mark.legacy
 
 
+@pytest.mark.sweep
 @pytest.mark.long
 def test_the_benchmark_runs_at_its_smallest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path))

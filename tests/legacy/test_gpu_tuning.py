@@ -136,6 +136,7 @@ def test_early_stopping_and_minutes_end_a_run(tmp_path: Path) -> None:
     assert since_best([]) == 0
 
 
+@pytest.mark.sweep  # what overlaps is the same with AutoTVM
 @pytest.mark.long
 def test_the_auto_scheduler_overlaps_and_goes_on(tmp_path: Path) -> None:
     first = get_tuner("auto_scheduler").tune(session(tmp_path, small_network(NHWC), trials=6, seed=3))
