@@ -171,9 +171,9 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Pat
         "TRUST",
         "LAYOUT",
         "MEASURE",
-        "COMPILED",
     ):
         monkeypatch.delenv(f"TUNEHUB_{name}", raising=False)
+    monkeypatch.setenv("TUNEHUB_COMPILED", "0")  # to write a library takes a fifth of a compile; see keeps_compiled
     monkeypatch.setenv("TUNEHUB_CACHE", str(cache))
     monkeypatch.setenv("TVM_NUM_THREADS", "2")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
@@ -181,6 +181,12 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Pat
     monkeypatch.setattr("tunehub.registries.configured.embedded_registry", lambda: empty.root)
     monkeypatch.setattr("tunehub.registries.locked_files.embedded_registry", lambda: empty.root)
     monkeypatch.setattr("tunehub.registries.trust_store.embedded_registry", lambda: empty.root)
+
+
+@pytest.fixture
+def keeps_compiled(_own_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries and kernels are kept in the test's cache, as they are by default."""
+    monkeypatch.delenv("TUNEHUB_COMPILED")
 
 
 @dataclass(frozen=True, kw_only=True)

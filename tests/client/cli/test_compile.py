@@ -299,6 +299,7 @@ def test_a_relax_module_becomes_a_library(run: Any) -> None:
     assert made.json["interface"]["outputs"] == [{"name": "output_0", "dtype": "float32", "shape": [1, 10]}]
 
 
+@pytest.mark.usefixtures("keeps_compiled")
 def test_the_same_compile_in_a_new_process_is_a_copy_from_the_cache(run: Any, here: Path, product: Path) -> None:
     first = run("compile", product, "-o", "first.so", "--report", "first.json")
     again = run("compile", product, "-o", "again.so", "--report", "again.json", "--json").json
@@ -312,6 +313,7 @@ def test_the_same_compile_in_a_new_process_is_a_copy_from_the_cache(run: Any, he
 
 
 @pytest.mark.few(2)
+@pytest.mark.usefixtures("keeps_compiled")
 @pytest.mark.parametrize("changed", ["--precision", "--specialize", "model", "TUNEHUB_COMPILED"])
 def test_another_compile_is_none_of_the_cache(
     changed: str, run: Any, here: Path, product: Path, monkeypatch: pytest.MonkeyPatch
@@ -328,6 +330,7 @@ def test_another_compile_is_none_of_the_cache(
     assert "code" in again["seconds"]
 
 
+@pytest.mark.usefixtures("keeps_compiled")
 def test_a_damaged_library_of_the_cache_is_compiled_again(run: Any, here: Path, cache: Path, product: Path) -> None:
     assert run("compile", product, "-o", "first.so").code == 0
     (kept,) = (cache / "libraries").glob("*.so")
@@ -337,6 +340,7 @@ def test_a_damaged_library_of_the_cache_is_compiled_again(run: Any, here: Path, 
     assert "link" in run("compile", product, "-o", "third.so", "--json").json["seconds"]
 
 
+@pytest.mark.usefixtures("keeps_compiled")
 def test_a_full_or_read_only_cache_breaks_no_compile(
     run: Any, here: Path, cache: Path, product: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,6 +350,7 @@ def test_a_full_or_read_only_cache_breaks_no_compile(
     assert (here / "first.so").is_file()
 
 
+@pytest.mark.usefixtures("keeps_compiled")
 def test_the_cache_of_compiled_code_is_shown_checked_and_emptied(
     run: Any, here: Path, cache: Path, product: Path
 ) -> None:

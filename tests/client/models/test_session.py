@@ -116,6 +116,7 @@ def test_quantised_models_give_numpys_logits(quantization: str) -> None:
     np.testing.assert_allclose(found, wanted, rtol=0, atol=3e-5 * np.abs(wanted).max())
 
 
+@pytest.mark.usefixtures("keeps_compiled")
 def test_the_same_model_again_is_the_library_of_the_cache_and_gives_numpys_tokens(
     plain: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +145,7 @@ def _not_mapped(_path: str) -> None:
 
 
 @pytest.mark.sweep
+@pytest.mark.usefixtures("keeps_compiled")
 def test_a_kept_library_that_cannot_be_loaded_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     config = small(TINY, layers=1)
     assert compile_model(config, "q0f32", functions=("greedy",)).made is not None
