@@ -32,9 +32,9 @@ pytestmark = pytest.mark.slow
 TARGETS = 3  # shapes for each source
 
 
-def batches(size: int, whole: int) -> list[Any]:
-    """The numbers of sources: the first batch for every run, the others for the sweep."""
-    return swept([range(size)], [range(start, start + size) for start in range(size, whole, size)])
+def batches(size: int, whole: int, first: int) -> list[Any]:
+    """The numbers of sources: the first few for every run, all in batches for the sweep."""
+    return swept([range(first)], [range(start, start + size) for start in range(0, whole, size)])
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def source_trace(source: Case, target: Any, seed: int) -> list[Any]:
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("numbers", batches(9, 324))
+@pytest.mark.parametrize("numbers", batches(9, 324, 4))
 def test_equal_to_the_default_for_random_pairs_of_shapes(host: Any, numbers: range) -> None:
     counts: Counter[str] = Counter()
     refusals: Counter[str] = Counter()
@@ -89,7 +89,7 @@ def test_a_tile_that_holds_parts_of_rows_is_refused(host: Any) -> None:
 EPILOGUES = (("conv3x3", "conv3x3_plain"), ("conv3x3_plain", "conv3x3"), ("dense", "dense_plain"))
 
 
-@pytest.mark.parametrize("numbers", batches(11, 242))
+@pytest.mark.parametrize("numbers", batches(11, 242, 5))
 def test_equal_to_the_default_with_another_epilogue_and_shape(host: Any, numbers: range) -> None:
     served = 0
     for number in numbers:
