@@ -48,6 +48,7 @@ def _plain(program: str) -> str:
     return ran.stdout
 
 
+@pytest.mark.sweep  # a whole network; tests/versions compares what TVM alone makes of single products
 def test_the_documents_programs_compile_the_model_without_tunehub(run: Any, here: Path) -> None:
     by_module, _ = _documented()
     done = run("export", "metaschedule", "database", "--model", "model.onnx", "--target", "llvm-znver5", "--json").json
