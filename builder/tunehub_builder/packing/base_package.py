@@ -25,7 +25,7 @@ from tunehub_registry.package import EVIDENCE, MANIFEST, open_package
 from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.tuning_curves import CURVES, curves_in
 
-_Key = tuple[str, str]  # tuner and key
+Key = tuple[str, str]  # tuner and key
 
 
 def with_base(
@@ -57,7 +57,7 @@ def with_base(
         raise PackingError(f"{path}: {error.strerror}; give the package to build upon") from error
     _check_files(contents, manifest, files, path)
     held = _held(manifest.record_sets, files)
-    own_lines = list(map(_about, contents.evidence.splitlines()))
+    own_lines = list(map(about_line, contents.evidence.splitlines()))
     judged = {(about.tuner, about.exact) for about in own_lines if about.exact}
     again = again or Judged()
     timed = {about.network for about in own_lines if about.network}
@@ -89,7 +89,7 @@ def with_base(
     )
 
 
-def _of_slower_networks(again: Judged, held: Mapping[_Key, tuple[str, ...]]) -> dict[_Key, str]:
+def _of_slower_networks(again: Judged, held: Mapping[Key, tuple[str, ...]]) -> dict[Key, str]:
     """Of records by their networks those that only such call that are slower with the records, with the reasons."""
     slower = again.slower_networks
     found = {}
@@ -105,7 +105,7 @@ def _over_rules(data: bytes, networks: Mapping[str, NetworkEvidence], known: Set
     these."""
     lines, left = [], {name: line for name, line in networks.items() if not line.is_slower}
     for line in _lines(data):
-        found = networks.get(network_of(_about(line).network))
+        found = networks.get(network_of(about_line(line).network))
         if found is None:
             lines.append(line)
             continue
@@ -120,7 +120,7 @@ def _stated(line: Evidence, found: NetworkEvidence) -> Evidence:
     return line
 
 
-class _About(msgspec.Struct, frozen=True):
+class AboutLine(msgspec.Struct, frozen=True):
     """What a line of records or of evidence is about; evidence that names no tuner is MetaSchedule's."""
 
     exact: str | None = None
@@ -129,20 +129,21 @@ class _About(msgspec.Struct, frozen=True):
     network: str = ""
 
 
-def _about(line: bytes) -> _About:
+def about_line(line: bytes) -> AboutLine:
+    """What a line says of itself: nothing, where it is one of a tuning log."""
     try:
-        return msgspec.json.decode(line, type=_About)
-    except msgspec.DecodeError:  # a line of a tuning log
-        return _About()
+        return msgspec.json.decode(line, type=AboutLine)
+    except msgspec.DecodeError:
+        return AboutLine()
 
 
-def _held(sets: Sequence[RecordSet], files: Mapping[str, bytes]) -> dict[_Key, tuple[str, ...]]:
+def _held(sets: Sequence[RecordSet], files: Mapping[str, bytes]) -> dict[Key, tuple[str, ...]]:
     """The networks that a package's records name, by tuner and key."""
-    lines = ((entry.tuner, _about(line)) for entry in sets for line in files[entry.file].splitlines())
+    lines = ((entry.tuner, about_line(line)) for entry in sets for line in files[entry.file].splitlines())
     return {(tuner, about.exact): about.networks for tuner, about in lines if about.exact}
 
 
-def _with_known_networks(contents: Contents, held: Mapping[_Key, tuple[str, ...]]) -> Contents:
+def _with_known_networks(contents: Contents, held: Mapping[Key, tuple[str, ...]]) -> Contents:
     """Records that name, beside their own networks, those of the records that they come in place of."""
     tuners = {entry.file: entry.tuner for entry in contents.record_sets}
     files = {
@@ -152,8 +153,8 @@ def _with_known_networks(contents: Contents, held: Mapping[_Key, tuple[str, ...]
     return replace(contents, files=files)
 
 
-def _renamed(line: bytes, tuner: str, held: Mapping[_Key, tuple[str, ...]]) -> bytes:
-    about = _about(line)
+def _renamed(line: bytes, tuner: str, held: Mapping[Key, tuple[str, ...]]) -> bytes:
+    about = about_line(line)
     networks = {*about.networks, *held.get((tuner, about.exact or ""), ())}
     if networks == set(about.networks):
         return line
@@ -165,15 +166,15 @@ def _lines(data: bytes) -> list[bytes]:
     return data.splitlines(keepends=True)
 
 
-def _not_judged(data: bytes, judged: Container[_Key], tuner: str | None = None) -> bytes:
+def _not_judged(data: bytes, judged: Container[Key], tuner: str | None = None) -> bytes:
     """The lines that were not judged anew: records of ``tuner``, or evidence, which names its own."""
-    lines = ((line, _about(line)) for line in _lines(data))
+    lines = ((line, about_line(line)) for line in _lines(data))
     return b"".join(line for line, about in lines if (tuner or about.tuner, about.exact or "") not in judged)
 
 
 def _not_timed(data: bytes, networks: Set[str]) -> bytes:
     """Evidence without the times of ``networks``, with whatever set of records."""
-    lines = ((line, _about(line).network) for line in _lines(data))
+    lines = ((line, about_line(line).network) for line in _lines(data))
     return b"".join(line for line, name in lines if not {name, name.partition(" (")[0]} & networks)
 
 
@@ -183,13 +184,13 @@ def _check_files(contents: Contents, base: Manifest, files: Mapping[str, bytes],
     sets = contents.record_sets
     same = {each.file for each in sets if held.get(each.file) == (each.tuner, each.tvm, each.key_scheme)}
     for file in sorted(files.keys() & contents.files.keys()):
-        if file not in same or not all(_about(line).exact for line in contents.files[file].splitlines()):
+        if file not in same or not all(about_line(line).exact for line in contents.files[file].splitlines()):
             reason = f"already holds {file}, which this directory would replace"
             raise PackingError(f"{path}: {reason}; give a version from before that, or pack without it")
 
 
 def _without(
-    judged: Container[_Key], sets: Sequence[RecordSet], files: Mapping[str, bytes]
+    judged: Container[Key], sets: Sequence[RecordSet], files: Mapping[str, bytes]
 ) -> tuple[list[RecordSet], dict[str, bytes]]:
     """Record sets and files without the records that were judged anew; a set of which none is left goes, too."""
     left, kept = dict(files), []

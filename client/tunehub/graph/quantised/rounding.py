@@ -63,9 +63,7 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
         super().__init__(mod)
         self._kernels = Kernels(self.builder_)
         self._terms: dict[Any, tuple[Any, Affine]] = {}  # dequantised variables, and what they are of
-        self._in_float: dict[
-            Any, tuple[Affine, Any]
-        ] = {}  # quantised variables, and what else stands for their numbers
+        self._in_float: dict[Any, tuple[Affine, Any]] = {}  # quantised variables, and their numbers rounded in float32
 
     def begin(self, users: dict[Any, list[Any]]) -> None:
         """Take over who reads each variable; of those that are only dequantised the numbers are rounded in float32."""
@@ -78,9 +76,8 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
             source = self.visit_expr(value.args[0])
             if self._rounded(source, affine) is None:
                 self._terms[self.visit_expr(variable)] = source, affine
-        if operator_of(value) == QUANTIZE and {operator_of(each) for each in self._users.get(variable, ())} == {
-            DEQUANTIZE
-        }:
+        users = {operator_of(each) for each in self._users.get(variable, ())}
+        if operator_of(value) == QUANTIZE and users == {DEQUANTIZE}:
             self._keep_in_float(self.visit_expr(variable), value)
 
     def _keep_in_float(self, quantised: Expr, call: Call) -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _PAIRS = GROUP // 2  # of a group
 _UNROLLED = 4  # of them
-_HIGH = 0xFFFF0000
 
 
 class PairPanels(PanelProducts[Pairs]):
@@ -55,13 +54,8 @@ class PairPanels(PanelProducts[Pairs]):
 
     def paired(self, group: PrimExpr, across: Index, pair: Index, low: PrimExpr, high: PrimExpr) -> Stmt:
         """Two numbers of a row, in floats, of as many outputs as there are lanes, put into the panel."""
-        from tvm import tirx
-
-        vectors = self.vectors
-        below = vectors.high_half(low) >> vectors.all(16, "uint32")
-        above = tirx.bitwise_and(vectors.high_half(high), vectors.all(_HIGH, "uint32"))
-        place = vectors.ramp(self.panel_place(group, across, pair))
-        return store(self.panel, [place], tirx.bitwise_or(below, above))
+        place = self.vectors.ramp(self.panel_place(group, across, pair))
+        return store(self.panel, [place], self.vectors.half_words(low, high))
 
     def _tile(self, output: PrimExpr, row: PrimExpr, tall: int) -> Stmt:
         sums, vectors = self._tile_of("sum", tall), self.vectors
