@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 
 SIDE = 16  # of a fragment of tensor cores
 AT_ONCE = 8  # elements of 16 bits that a thread loads
-_ACCUMULATOR = "float32"
+FLOAT8, INT8 = ("float8_e4m3fn", "float8_e5m2"), ("int8", "uint8")
 LOCAL_STAGE = "tirx.manifest_shared_memory_local_stage"  # the annotation of a load that waits in registers
 # What a block multiplies, by the type of its operands, which are converted to that of accumulators if it is another.
 _OPERANDS = {
     "float16": ("Cast",),
     "bfloat16": ("Cast",),
     "float32": LOADS,
+    **dict.fromkeys((*FLOAT8, *INT8), ("Cast",)),
 }
 
 
@@ -87,7 +88,12 @@ class Matmul:
 
 def find_matmul(mod: IRModule, dtype: str) -> Matmul | None:
     """The anchor block of ``mod`` (one PrimFunc ``main``) as a matmul of operands of type ``dtype`` with
-    accumulators in float32, or None."""
+    accumulators in float32, in int32 of integers, or None."""
+    return find_mixed_matmul(mod, (dtype,))
+
+
+def find_mixed_matmul(mod: IRModule, dtypes: Sequence[str]) -> Matmul | None:
+    """As :func:`find_matmul`, of operands each of which has one of ``dtypes`` (of :data:`FLOAT8` or :data:`INT8`)."""
     from tvm.s_tir import Schedule, analysis
 
     from tunehub.tir.nodes import buffer_kind, buffer_of
@@ -100,10 +106,15 @@ def find_matmul(mod: IRModule, dtype: str) -> Matmul | None:
     reads = [region for region in block.reads if not buffer_of(region).same_as(buffer_of(block.writes[0]))]
     if len(reads) != 2 or len(block.writes) != 1:
         return None
-    types = [str(buffer_kind(buffer_of(region)).dtype) for region in (*reads, *block.writes)]
-    if types != [dtype, dtype, _ACCUMULATOR] or not _multiplies(block, dtype):
+    *types, total = (str(buffer_kind(buffer_of(region)).dtype) for region in (*reads, *block.writes))
+    if not set(types) <= set(dtypes) or total != accumulator_of(types[0]) or not _multiplies(block, types):
         return None
     return _matmul(block, [*reads, block.writes[0]])
+
+
+def accumulator_of(dtype: str) -> str:
+    """The type in which products of operands of a type are added up."""
+    return "int32" if dtype in INT8 else "float32"
 
 
 def as_matmul(schedule: Schedule, matmul: Matmul, dimensions: Sequence[Sequence[str]], order: Sequence[str]) -> BlockRV:
@@ -221,14 +232,16 @@ def is_pipelined(trace: PortableTrace) -> bool:
 # -- what the anchor block computes
 
 
-def _multiplies(block: SBlock, dtype: str) -> bool:
+def _multiplies(block: SBlock, dtypes: Sequence[str]) -> bool:
     """True when the block adds the product of its two reads to what it writes, converted to the accumulator's type if
     need be."""
     value = getattr(block.body, "value", None)
     multiplication = getattr(value, "b", None)
     operands = [getattr(multiplication, side, None) for side in "ab"]
     kinds = [type(node).__name__ for node in (value, multiplication, *operands)]
-    return kinds[:2] == ["Add", "Mul"] and all(kind in _OPERANDS[dtype] for kind in kinds[2:])
+    return kinds[:2] == ["Add", "Mul"] and all(
+        kind in _OPERANDS[dtype] for kind, dtype in zip(kinds[2:], dtypes, strict=True)
+    )
 
 
 def _matmul(block: SBlock, regions: Sequence[BufferRegion]) -> Matmul | None:
