@@ -58,7 +58,7 @@ class Matmul:
     the columns; ``columns_first``: those in C are along the rows. ``runs``: so many elements of A and of B, from a
     multiple of that on, lie behind each other in the order of their axes. ``window``: so much of K, one behind the
     other, are the places of one window of a convolution; 1 where A is a matrix. ``result_run``: as ``runs``, of C; 0
-    where that is not known.
+    where that is not known. ``types``: of the elements of A and of B.
     """
 
     name: str
@@ -72,6 +72,7 @@ class Matmul:
     runs: tuple[int, int]
     window: int
     result_run: int = 0
+    types: tuple[str, str] = ("float16", "float16")
     extents: tuple[int, int, int, int] = field(init=False, repr=False, compare=False)
     """Of batch, rows, columns and k."""
 
@@ -106,10 +107,10 @@ def find_mixed_matmul(mod: IRModule, dtypes: Sequence[str]) -> Matmul | None:
     reads = [region for region in block.reads if not buffer_of(region).same_as(buffer_of(block.writes[0]))]
     if len(reads) != 2 or len(block.writes) != 1:
         return None
-    *types, total = (str(buffer_kind(buffer_of(region)).dtype) for region in (*reads, *block.writes))
-    if not set(types) <= set(dtypes) or total != accumulator_of(types[0]) or not _multiplies(block, types):
+    a, b, total = (str(buffer_kind(buffer_of(region)).dtype) for region in (*reads, *block.writes))
+    if not {a, b} <= {*dtypes} or total != accumulator_of(a) or not _multiplies(block, (a, b)):
         return None
-    return _matmul(block, [*reads, block.writes[0]])
+    return _matmul(block, [*reads, block.writes[0]], (a, b))
 
 
 def accumulator_of(dtype: str) -> str:
@@ -244,7 +245,7 @@ def _multiplies(block: SBlock, dtypes: Sequence[str]) -> bool:
     )
 
 
-def _matmul(block: SBlock, regions: Sequence[BufferRegion]) -> Matmul | None:
+def _matmul(block: SBlock, regions: Sequence[BufferRegion], types: tuple[str, str]) -> Matmul | None:
     """``regions``: of A, B and C."""
     from tunehub.tir.nodes import element_type
 
@@ -273,6 +274,7 @@ def _matmul(block: SBlock, regions: Sequence[BufferRegion]) -> Matmul | None:
         runs=(_run(regions[0], block, groups), _run(regions[1], block, groups)),
         window=_window(regions[0], block, groups["k"]),
         result_run=_run(regions[2], block, groups),
+        types=types,
     )
 
 
