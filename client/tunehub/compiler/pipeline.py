@@ -184,7 +184,7 @@ def _prepare_for(hub: Hub, mod: IRModule, target: Target, known: dict[str, Sched
     """The module in the layouts that the hub asks for; when they cannot be planned, in its own. GPUs have their own.
     What was scheduled to find out whether it can be is put into ``known``, by name."""
     if target.kind.name == "cuda":
-        chosen = _with_channels_last(prepare(mod, target, precision=hub.precision), mod, target, hub)
+        chosen = _with_channels_last(_prepared_for_gpu(mod, target, hub), mod, target, hub)
         return _with_winograd(chosen, target, hub, {})
     if hub.layout == "auto":
         try:
@@ -193,6 +193,16 @@ def _prepare_for(hub: Hub, mod: IRModule, target: Target, known: dict[str, Sched
         except Exception as error:
             hub.failed("planning layouts", error)
     return prepare(mod, target)
+
+
+def _prepared_for_gpu(mod: IRModule, target: Target, hub: Hub) -> IRModule:
+    """Quantised models in integers, unless layouts are to be kept."""
+    if hub.layout == "auto":
+        try:
+            return prepare(mod, target, layout="auto", precision=hub.precision, note=hub.note)
+        except Exception as error:
+            hub.failed("computing in integers", error)
+    return prepare(mod, target, precision=hub.precision)
 
 
 def _with_winograd(prepared: IRModule, target: Target, hub: Hub, known: dict[str, Scheduling]) -> IRModule:
@@ -228,7 +238,7 @@ def _with_channels_last(prepared: IRModule, mod: IRModule, target: Target, hub: 
     if 0.0 < recorded_s < GUESS_MARGIN * channels_last_s:
         return prepared
     try:
-        chosen = prepare(mod, target, channels_last=True, precision=hub.precision)
+        chosen = prepare(mod, target, layout=hub.layout, channels_last=True, precision=hub.precision)
         return chosen if pays(prepared, chosen, target, hub.precision) else prepared
     except Exception as error:
         hub.failed("channels last", error)

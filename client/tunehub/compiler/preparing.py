@@ -37,12 +37,12 @@ def prepare(
     constant arguments are marked as free to change their layout (weights are packed at compile time), and
     ``layout="auto"`` chooses the layouts of operators (:mod:`tunehub.graph.layout.planning`), packs the weights of
     matmuls and writes exp, erf and the like as polynomials (:mod:`tunehub.graph.numerics.fast_math`); modules for
-    targets that are no CPUs keep theirs. With it, quantised models compute in integers where the CPU has instructions
-    for that (:mod:`tunehub.graph.quantised.integers`), and ``note`` is told how much of them. ``channels_last``:
-    channels are last (:mod:`tunehub.graph.layout.cuda.channels_last`). ``precision``: ``tf32`` gives products in
-    float32 weights that tensor cores can read; ``bf16`` rounds operands of products and convolutions on CPUs that
-    multiply these faster, but of those that :mod:`tunehub.graph.winograd` makes faster (``winograd``) not; ``auto``
-    does so where that is known.
+    targets that are no CPUs keep theirs. With it, quantised models compute in integers where the target has
+    instructions for that (:mod:`tunehub.graph.quantised.integers`), and ``note`` is told how much of them.
+    ``channels_last``: channels are last (:mod:`tunehub.graph.layout.cuda.channels_last`). ``precision``: ``tf32`` gives
+    products in float32 weights that tensor cores can read; ``bf16`` rounds operands of products and convolutions on
+    CPUs that multiply these faster, but of those that :mod:`tunehub.graph.winograd` makes faster (``winograd``) not;
+    ``auto`` does so where that is known.
     """
     import tvm
     from tvm import relax
@@ -61,6 +61,7 @@ def prepare(
         *simplify,
         quantised_rows,
         *_attention_passes(target),
+        *(_integer_passes(target) if planning else []),
         *_channels_last_passes(wanted=channels_last),
         *_accuracy_passes(target, precision),
         *(_packed_passes(target, precision, note) if planning else []),
@@ -99,22 +100,42 @@ def simplifying_passes(mod: IRModule) -> list[Pass]:
 
 
 def _quantised_passes(target: Target, note: Callable[[str], None] | None) -> list[Pass]:
-    """Models in QDQ form in integers, on CPUs, and what they quantise by its own extremes in one kernel each."""
+    """Models in QDQ form in integers; on CPUs what they quantise by its own extremes in one kernel each."""
     import tvm
     from tvm import relax
 
-    if target.kind.name != "llvm":
+    if target.kind.name not in ("llvm", "cuda"):
         return []
     from tunehub.graph.quantised.constants import constants_in_float
     from tunehub.graph.quantised.dynamic import quantised_at_once
     from tunehub.graph.quantised.integers import in_integers
     from tunehub.kernels.cpu.dot_product import dot_product_of
+    from tunehub.kernels.cuda.integer_unit import tensor_cores_of
 
     @tvm.transform.module_pass(opt_level=0, name="tunehub.in_integers")  # type: ignore[untyped-decorator]
     def quantised(mod: IRModule, _context: PassContext) -> IRModule:
+        if target.kind.name == "cuda":
+            return in_integers(mod, tensor_cores_of(target), note)
         return quantised_at_once(in_integers(mod, dot_product_of(target), note), target)
 
     return [relax.transform.CanonicalizeBindings(), quantised, constants_in_float]
+
+
+def _integer_passes(target: Target) -> list[Pass]:
+    """On GPUs: quantising as operators on elements, and images of integers in the order that tensor cores read."""
+    import tvm
+    from tvm import relax
+
+    if target.kind.name != "cuda":
+        return []
+    from tunehub.graph.layout.cuda.channels_last import integers_channels_last
+    from tunehub.graph.quantised.elements import quantise_by_element
+
+    @tvm.transform.module_pass(opt_level=0, name="tunehub.integers_on_gpus")  # type: ignore[untyped-decorator]
+    def convert(mod: IRModule, _context: PassContext) -> IRModule:
+        return integers_channels_last(quantise_by_element(mod))
+
+    return [convert, relax.transform.CanonicalizeBindings()]
 
 
 def _packed_passes(target: Target, precision: Precision, note: Callable[[str], None] | None) -> list[Pass]:

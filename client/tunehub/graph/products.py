@@ -3,6 +3,7 @@
 * In half precision TVM adds up in half precision. Tensor cores add up in float32 at the same speed, and so do all rules
   of TVM that use them: products have float32 results here, which are rounded once. Convolutions in groups, which no
   tensor core takes, likewise, but for those that add up few numbers in float16.
+* Constants that integers of 8 bits are multiplied with lie as [N, K]: tensor cores read these along K.
 * bfloat16 likewise where there are kernels for it, by warpgroups and for few rows.
 * A weight of `nn.Linear` has the shape [N, K]. Where it is a parameter of the function, or part of one that is a tuple
   (MLC-LLM's `packed_params`), TVM transposes it at each call, in a kernel of its own that takes longer than the product
@@ -33,6 +34,7 @@ from tunehub.kernels.cuda.gemm.hopper.tf32 import rounded
 from tunehub.kernels.cuda.low_batch.product import MOST_ROWS, has_low_batch
 from tunehub.kernels.cuda.low_batch.weights import Format, dequantised
 from tunehub.kernels.te.products import NAME, nt_matmul, nt_matmuls
+from tunehub.kernels.te.scales import LIMITS
 from tunehub.tir.nodes import (
     constant_array,
     is_constant,
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
 
 _HALF = ("float16",)
 _NARROW = (*_HALF, "bfloat16")
-_SUM = "float32"
+_SUM, _INTEGER_SUM = "float32", "int32"
 _CONVOLUTIONS = {f"relax.nn.{name}": getattr(relax.op.nn, name) for name in ("conv1d", "conv2d", "conv3d")}
 _MOST_OF_GROUP = 32  # products that are added up in float16 where there are groups
 
@@ -87,6 +89,8 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         name = str(getattr(call.op, "name", ""))
         if name != "relax.matmul" and name not in _CONVOLUTIONS:
             return call
+        if name == "relax.matmul" and (integers := self._of_integers(call)) is not None:
+            return integers
         types, result = {str(tensor_type(argument).dtype) for argument in call.args}, str(tensor_type(call).dtype)
         if len(types) != 1 or not types <= {*_NARROW, "float32"} or result not in {*types, _SUM}:
             return call
@@ -97,6 +101,21 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         if wide is None or result == _SUM:
             return call if wide is None else wide
         return relax.op.astype(self.builder_.emit(wide), result)
+
+    def _of_integers(self, call: Call) -> Expr | None:
+        """A matmul of 8 bits with constants, which are transposed."""
+        data, weight = call.args
+        if str(tensor_type(call).dtype) != _INTEGER_SUM or not is_constant(weight) or len(shape_of(weight) or ()) != 2:
+            return None
+        if str(tensor_type(data).dtype) not in LIMITS or len(shape_of(data) or ()) < 2:
+            return None
+        return self._kernels.call(
+            partial(nt_matmul, sum_type=_INTEGER_SUM),
+            data,
+            relax.const(np.ascontiguousarray(constant_array(weight).T)),
+            name=NAME,
+            how=(_INTEGER_SUM,),
+        )
 
     def _by_kernel(self, call: Call, own: str) -> Expr | None:
         """A matmul of operands of the type ``own``, the second transposed, as a kernel that reads that as it lies and

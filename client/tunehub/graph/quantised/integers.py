@@ -5,7 +5,7 @@
   output; where the result is quantised at once, its scale does, too. Biases of other numbers are added behind that.
 * Attention of which all is quantised is one kernel (:mod:`tunehub.graph.attention.cpu.integers`).
 * Operators that only move elements, or take the largest, pass integers through where both sides have one scale.
-* Signed data become unsigned ones, 128 more, which the instructions want.
+* Signed data become unsigned ones, 128 more, where the instructions want these.
 * Clipping that quantising does anyway is left out.
 
 What is not recognised stays as it is, in floating point; :func:`in_integers` says what and why. Quantising, residual
@@ -24,7 +24,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.attention.cpu.integers import PRODUCTS, AttentionsInGraph
 from tunehub.graph.kernel_calls import rewritten
-from tunehub.graph.quantised.run_time import fills_vectors, parts_of, product, product_of_integers, shifted
+from tunehub.graph.quantised.run_time import parts_of, product, product_of_integers, shifted
 from tunehub.graph.quantised.sums import SumsInGraph, zero_point
 from tunehub.graph.quantised_tensors import (
     DEQUANTIZE,
@@ -40,7 +40,6 @@ from tunehub.graph.quantised_tensors import (
     variable_of,
     weight_of,
 )
-from tunehub.kernels.cpu.dot_product import DotProduct
 from tunehub.kernels.te.scales import (
     LIMITS,
     Affine,
@@ -62,6 +61,7 @@ from tunehub.tir.nodes import (
 )
 
 if TYPE_CHECKING:
+    from tunehub.graph.quantised.integer_unit import IntegerUnit
     from tunehub.graph.types import Binding, Call, Expr, Var
     from tunehub.tir.types import IRModule
 
@@ -88,17 +88,17 @@ _RULES = {  # methods of the rewriter that write a call in another way, or retur
 }
 
 
-def in_integers(mod: IRModule, dot: DotProduct | None, note: Callable[[str], None] | None = None) -> IRModule:
+def in_integers(mod: IRModule, unit: IntegerUnit | None, note: Callable[[str], None] | None = None) -> IRModule:
     """``mod`` with integer operators where the convolutions and products of its Relax functions have quantised
-    operands. ``dot``: the instruction they are for; without one ``mod`` stays as it is. ``note`` is told what became
-    of them, if there are any."""
+    operands. ``unit``: what multiplies them; without one ``mod`` stays as it is. ``note`` is told what became of them,
+    if there are any."""
     if not any(operator_of(call) == DEQUANTIZE or _is_integer_product(call) for call in calls_in(mod)):
         return mod
     rewriter = _Integers(mod)
-    rewriter.begin(dot, users_in(mod))
+    rewriter.begin(unit, users_in(mod))
     result = rewritten(rewriter, mod)
     if note is not None and (rewriter.written or rewriter.kept):
-        note(_summary(rewriter.written, rewriter.kept) + (_ROUNDED if dot is None else ""))
+        note(_summary(rewriter.written, rewriter.kept) + (_ROUNDED if unit is None else ""))
     return relax.transform.DeadCodeElimination()(result) if rewriter.written else mod
 
 
@@ -114,16 +114,19 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
     written: int
     kept: Counter[str]
 
-    def begin(self, dot: DotProduct | None, users: dict[Var, list[Expr]]) -> None:
-        """Take over what instruction there is, and who reads each variable."""
-        self._dot, self._users = dot, users
+    def begin(self, unit: IntegerUnit | None, users: dict[Var, list[Expr]]) -> None:
+        """Take over what multiplies integers, and who reads each variable."""
+        self._unit, self._users = unit, users
+        self._shifts = unit is None or "int8" not in unit.data
         self.written, self.kept = 0, Counter()
         self._sums, self._attentions = SumsInGraph(self), AttentionsInGraph(self)
         self._shifted: set[Any] = set()  # variables that hold 128 more than they did
 
     def visit_var_binding_(self, binding: Binding) -> None:
-        """Data of 8 signed bits that are only dequantised become unsigned."""
-        self._may_shift = all(operator_of(user) == DEQUANTIZE for user in self._users.get(binding.var, [None]))
+        """Data of 8 signed bits that are only dequantised become unsigned where the unit wants that."""
+        self._may_shift = self._shifts and all(
+            operator_of(user) == DEQUANTIZE for user in self._users.get(binding.var, [None])
+        )
         super().visit_var_binding_(binding)
 
     def visit_call_(self, call: Call) -> Expr:
@@ -139,8 +142,9 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
             self._stays(call)
             return None
 
-        def write(data: Expr, weight: Array, zero: int) -> Expr:
+        def write(unit: IntegerUnit, data: Expr, weight: Array, zero: int) -> Expr:
             groups = int(attrs.groups)
+            unit.check_convolution(weight, groups)
             padding = [int(each) for each in attrs.padding]
             if zero and any(padding):
                 top, left, bottom, right = padding
@@ -161,32 +165,31 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         """``matmul`` of dequantised operands, the second of them constant and maybe transposed; of integers as ONNX's
         ``MatMulInteger`` is imported."""
         if _is_integer_product(call):
-            return self._counted(lambda dot: product_of_integers(self, call, dot))
+            return self._counted(lambda unit: product_of_integers(self, call, unit))
         second = matrix_of(self, call.args[1])
         transposed = operator_of(second) == "relax.permute_dims" and len(shape_of(second) or ()) == 2
         weight = bound_value(self, second.args[0]) if transposed else second
-        attention = None if self._dot is None else self._attentions.as_float(call, self._dot)
-        if attention is not None:
+        attends = self._unit is not None and self._unit.has_attention
+        if attends and (attention := self._attentions.as_float(call)) is not None:
             self.written += PRODUCTS
             self.kept[NOT_CONSTANT] -= 1  # its product of queries and keys
             return attention
         parts = parts_of(self, call.args[0])
         if parts is not None and operator_of(weight) == DEQUANTIZE:
-            return self._counted(lambda dot: product(self, parts, weight, transposed, dot))
+            return self._counted(lambda unit: product(self, parts, weight, transposed, unit))
 
-        def write(data: Expr, values: Array, _zero: int) -> Expr:
-            assert self._dot is not None
-            fills_vectors(values, self._dot)
+        def write(unit: IntegerUnit, data: Expr, values: Array, _zero: int) -> Expr:
+            unit.check_product(values)
             return relax.op.matmul(data, relax.const(np.ascontiguousarray(values)), out_dtype="int32")
 
         return self._product(call, transposed, 1, len(shape_of(call) or (0, 0)) - 1, write)
 
-    def _counted(self, write: Callable[[DotProduct], Expr | None]) -> Expr | None:
+    def _counted(self, write: Callable[[IntegerUnit], Expr | None]) -> Expr | None:
         """What ``write`` writes in place of a convolution or product; the report counts it, or the reason why not."""
         try:
-            if self._dot is None:
+            if self._unit is None:
                 raise NotIntegerError("the target has no instruction for it that TVM can use")
-            written = write(self._dot)
+            written = write(self._unit)
         except NotIntegerError as reason:
             self.kept[str(reason)] += 1
             return None
@@ -194,7 +197,12 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         return written
 
     def _product(
-        self, call: Call, transposed: bool, outputs: int, axis: int, write: Callable[[Expr, Array, int], Expr]
+        self,
+        call: Call,
+        transposed: bool,
+        outputs: int,
+        axis: int,
+        write: Callable[[IntegerUnit, Expr, Array, int], Expr],
     ) -> Expr | None:
         """``outputs``: their axis in the weight; ``axis``: in the result."""
         operand = matrix_of(self, call.args[1])
@@ -206,13 +214,13 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
             return None
         integers, affine = data
 
-        def written(_dot: DotProduct) -> Expr:
+        def written(unit: IntegerUnit) -> Expr:
             values, scales = weight_of(self, weight, 1 - outputs if transposed else outputs)
             values = values.T if transposed else values
-            if not has_type(integers, "uint8"):
+            if not has_type(integers, *unit.data):
                 raise NotIntegerError("its data are of 8 signed bits, and others than dequantising read them")
             sums = sums_of(affine, values, scales, outputs)
-            return self._sums.as_float(self._emit(write(integers, values, affine.zero)), sums, axis)
+            return self._sums.as_float(self._emit(write(unit, integers, values, affine.zero)), sums, axis)
 
         return self._counted(written)
 

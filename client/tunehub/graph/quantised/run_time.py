@@ -8,11 +8,11 @@ import numpy as np
 from tvm import relax
 
 from tunehub.graph.quantised_tensors import DEQUANTIZE, constant_of, has_type, weight_of, widened
-from tunehub.kernels.cpu.dot_product import DotProduct
 from tunehub.kernels.te.scales import LIMITS, Array, NotIntegerError, symmetric, totals_of
 from tunehub.tir.nodes import bound_value, operator_of, static_shape
 
 if TYPE_CHECKING:
+    from tunehub.graph.quantised.integer_unit import IntegerUnit
     from tunehub.graph.types import Call, Expr
     from tunehub.tir.types import Mutator
 
@@ -38,18 +38,18 @@ def shifted(graph: Mutator, call: Call) -> Expr | None:
     return relax.op.quantize(*call.args[:2], emit(relax.op.astype(wide, "uint8")), out_dtype="uint8")
 
 
-def product(graph: Mutator, parts: Parts, weight: Expr, transposed: bool, dot: DotProduct) -> Expr:
+def product(graph: Mutator, parts: Parts, weight: Expr, transposed: bool, unit: IntegerUnit) -> Expr:
     """A matmul of what is dequantised from ``parts`` with ``weight``, dequantised constants that are maybe
     ``transposed``. Raises NotIntegerError."""
     values, scales = weight_of(graph, weight, 0 if transposed else 1)
     data, scale, zero = parts
     emit = graph.builder_.emit
-    sums = emit(_sums(graph, data, emit(relax.op.astype(zero, "int32")), values.T if transposed else values, dot))
+    sums = emit(_sums(graph, data, emit(relax.op.astype(zero, "int32")), values.T if transposed else values, unit))
     factors = emit(relax.op.multiply(scale, relax.const(scales.astype(np.float32).reshape(-1))))
     return relax.op.multiply(emit(relax.op.astype(sums, "float32")), factors)
 
 
-def product_of_integers(graph: Mutator, call: Call, dot: DotProduct) -> Expr | None:
+def product_of_integers(graph: Mutator, call: Call, unit: IntegerUnit) -> Expr | None:
     """``(a - z) @ (b - y)`` of widened 8 bits, with a constant ``b``, as ONNX's ``MatMulInteger`` is imported.
     ``z`` may be computed. None for other products, NotIntegerError for one that stays as it is."""
     (data, zero), (factor, offset) = (widened(graph, argument) for argument in call.args)
@@ -60,22 +60,14 @@ def product_of_integers(graph: Mutator, call: Call, dot: DotProduct) -> Expr | N
     if zeros.size not in (1, weight.shape[-1]):
         raise NotIntegerError("it is no product of uint8 with a matrix")
     values = symmetric(weight, zeros.reshape(-1) if zeros.size > 1 else zeros.reshape(()), 1)
-    return _sums(graph, data, zero, values, dot)
+    return _sums(graph, data, zero, values, unit)
 
 
-def fills_vectors(weight: Array, dot: DotProduct) -> None:
-    """Raise NotIntegerError for a second operand that is no matrix, or too small a one."""
-    if weight.ndim != 2:
-        raise NotIntegerError("its second operand is no matrix")
-    if weight.shape[0] % dot.group or weight.shape[1] < dot.lanes:
-        raise NotIntegerError(f"a product of {weight.shape[0]} x {weight.shape[1]} does not fill vectors")
-
-
-def _sums(graph: Mutator, data: Expr, zero: Expr | None, weight: Array, dot: DotProduct) -> Expr:
+def _sums(graph: Mutator, data: Expr, zero: Expr | None, weight: Array, unit: IntegerUnit) -> Expr:
     """``(data - zero) @ weight`` in integers: the zero point is taken off the sums."""
-    if not has_type(data, "uint8"):
+    if not has_type(data, *unit.data):
         raise NotIntegerError("it is no product of uint8 with a matrix")
-    fills_vectors(weight, dot)
+    unit.check_product(weight)
     totals = totals_of(weight, 1, _MOST)
     emit = graph.builder_.emit
     sums = relax.op.matmul(data, relax.const(np.ascontiguousarray(weight)), out_dtype="int32")

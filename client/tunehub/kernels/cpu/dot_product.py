@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from tunehub.kernels.cpu import amx
 from tunehub.kernels.cpu.instruction import compute_by
+from tunehub.kernels.te.scales import Array, NotIntegerError
 from tunehub.target.tvm_generation import find_tvm
 
 if TYPE_CHECKING:
@@ -47,6 +48,26 @@ class DotProduct:
     lanes: int
     group: int
     tiles: bool = False
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """The types of data that it multiplies with weights of 8 signed bits."""
+        return ("uint8",)
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether there is a kernel for attention in integers with it."""
+        return (self.lanes, self.group) == (16, 4)
+
+    def check_convolution(self, weight: Array, groups: int) -> None:
+        """There is a template for each."""
+
+    def check_product(self, weight: Array) -> None:
+        """Raise NotIntegerError for a second operand [K, N] that is no matrix, or too small a one."""
+        if weight.ndim != 2:
+            raise NotIntegerError("its second operand is no matrix")
+        if weight.shape[0] % self.group or weight.shape[1] < self.lanes:
+            raise NotIntegerError(f"a product of {weight.shape[0]} x {weight.shape[1]} does not fill vectors")
 
 
 def dot_product_of(target: Target) -> DotProduct | None:

@@ -14,14 +14,14 @@ GATED = f"{NAME}_silu_multiply"
 _SUM = "float32"
 
 
-def nt_matmul(data: Tensor, weight: Tensor, *, name: str = NAME) -> Tensor:
-    """``data`` [..., K] times the transpose of ``weight`` [N, K], in float32."""
+def nt_matmul(data: Tensor, weight: Tensor, *, name: str = NAME, sum_type: str = _SUM) -> Tensor:
+    """``data`` [..., K] times the transpose of ``weight`` [N, K], added up in ``sum_type``."""
     columns, depth = weight.shape
     k = te.reduce_axis((0, depth), name="k")
 
     def product(*i: PrimExpr) -> PrimExpr:
         factors = data(*i[:-1], k), weight(i[-1], k)
-        return te.sum(factors[0].astype(_SUM) * factors[1].astype(_SUM), axis=k)
+        return te.sum(factors[0].astype(sum_type) * factors[1].astype(sum_type), axis=k)
 
     return te.compute((*data.shape[:-1], columns), product, name=name)
 

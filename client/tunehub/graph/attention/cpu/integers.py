@@ -12,7 +12,6 @@ from tunehub.graph.attention.cpu.rule import Lengths, chosen_in_integers
 from tunehub.graph.attention.pattern import is_softmax
 from tunehub.graph.kernel_calls import Kernels
 from tunehub.graph.quantised_tensors import QUANTIZE, affine_of, dequantised, has_type, variable_of
-from tunehub.kernels.cpu.dot_product import DotProduct
 from tunehub.kernels.te.attention import Rounding, Step
 from tunehub.kernels.te.integer_attention import QuantisedAttention, quantised_attention
 from tunehub.kernels.te.scales import LIMITS, Affine
@@ -40,9 +39,9 @@ class AttentionsInGraph:
         self._graph, self._kernels = graph, Kernels(graph.builder_)
         self._known: dict[Any, AttentionInGraph] = {}
 
-    def as_float(self, product: Expr, dot: DotProduct) -> Any | None:
-        """The variable for ``product``, a matmul, where it is attention of which the CPU multiplies all in words."""
-        found = _attention(self._graph, product) if (dot.lanes, dot.group) == (16, 4) else None
+    def as_float(self, product: Expr) -> Any | None:
+        """The variable for ``product``, a matmul, where it is attention."""
+        found = _attention(self._graph, product)
         if found is None:
             return None
         variable = self._graph.builder_.emit(self._call(found))

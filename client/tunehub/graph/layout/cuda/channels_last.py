@@ -16,7 +16,15 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tunehub.graph.kernel_calls import rewritten
 from tunehub.tir.cuda.ptx.cp_async import COPIED_BYTES
 from tunehub.tir.cuda.ptx.wgmma import SIZES
-from tunehub.tir.nodes import bound_value, calls_in, operator_of, shape_of, tensor_type
+from tunehub.tir.nodes import (
+    bound_value,
+    calls_in,
+    constant_array,
+    is_constant,
+    operator_of,
+    shape_of,
+    tensor_type,
+)
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Call, Expr
@@ -30,6 +38,8 @@ _PERMUTE = "relax.permute_dims"
 _BY_ELEMENT = frozenset(
     f"relax.{name}" for name in ("clip", "maximum", "minimum", "add", "subtract", "multiply", "divide")
 )
+_LIMITING = ("relax.maximum", "relax.minimum")
+_BYTES = {**SIZES, "uint8": 1, "int8": 1}
 _LAYOUTS = {_CONVOLUTION: ["NHWC", "OHWI"]}
 
 
@@ -42,10 +52,24 @@ def wants_channels_last(mod: IRModule, target: Target, precision: Precision = "f
     return serves(target) and any(_gains(call, types) for call in _convolutions(mod))
 
 
+def integers_channels_last(mod: IRModule) -> IRModule:
+    """``mod`` with convolutions of 8 bits in these orders, and what is between them; others keep theirs."""
+    if not any(_is_of_integers(call) for call in _convolutions(mod)):
+        return mod
+    return _finished(relax.transform.ConvertLayout({}, _integer_layouts)(mod))
+
+
+def _integer_layouts(call: Call) -> dict[str, list[str]]:
+    return _LAYOUTS if operator_of(call) == _CONVOLUTION and _is_of_integers(call) else {}
+
+
 def channels_last(mod: IRModule) -> IRModule:
     """``mod`` with images in the order NHWC and kernels in OHWI, as far as operators can have them, and with
     channels of zeros where copies need them: the three of a photograph become eight."""
-    converted = relax.transform.ConvertLayout(_LAYOUTS)(mod)
+    return _finished(relax.transform.ConvertLayout(_LAYOUTS)(mod))
+
+
+def _finished(converted: IRModule) -> IRModule:
     return relax.transform.DeadCodeElimination()(rewritten(_ChannelsLast(converted), converted))
 
 
@@ -63,7 +87,17 @@ class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
             return self._transposed_once(call)
         if name == "relax.mean":
             return self._mean(call)
-        return self._transposed_later(call) if name in _BY_ELEMENT else call
+        return self._transposed_later(self._with_limits(call)) if name in _BY_ELEMENT else call
+
+    def _with_limits(self, call: Call) -> Call:
+        """``call`` with a limit that is a constant of one element, maybe transposed, as a number."""
+        if operator_of(call) not in _LIMITING:
+            return call
+        limit = bound_value(self, call.args[1])
+        limit = bound_value(self, limit.args[0]) if operator_of(limit) == _PERMUTE else limit
+        if not is_constant(limit) or constant_array(limit).size != 1:
+            return call
+        return relax.Call(call.op, [call.args[0], relax.const(constant_array(limit).reshape(()))], call.attrs)
 
     def _filled(self, call: Call) -> Expr:
         data, kernel = call.args
@@ -110,14 +144,14 @@ def _axes(permuted: Expr) -> list[int]:
 
 def _is_transposed(call: Call) -> bool:
     attrs, shape = call.attrs, shape_of(call.args[0])
-    known = str(tensor_type(call.args[0]).dtype) in SIZES
+    known = str(tensor_type(call.args[0]).dtype) in _BYTES
     in_order = (str(attrs.data_layout), str(attrs.kernel_layout), int(attrs.groups)) == (*_LAYOUTS[_CONVOLUTION], 1)
     return known and in_order and shape is not None and isinstance(shape[-1], int)
 
 
 def _copied(tensor: Expr) -> int:
     """Channels that one copy takes."""
-    return COPIED_BYTES // SIZES[str(tensor_type(tensor).dtype)]
+    return COPIED_BYTES // _BYTES[str(tensor_type(tensor).dtype)]
 
 
 def _gains(call: Call, types: Container[str]) -> bool:
@@ -128,6 +162,10 @@ def _gains(call: Call, types: Container[str]) -> bool:
     if shape is None or kernel is None or not isinstance(shape[1], int):
         return False
     return shape[1] % _copied(call.args[0]) == 0 or max(kernel[2:]) > 1
+
+
+def _is_of_integers(call: Call) -> bool:
+    return str(tensor_type(call).dtype) == "int32" and str(call.attrs.data_layout) == "NCHW"
 
 
 def _convolutions(mod: IRModule) -> Iterator[Any]:

@@ -1,0 +1,27 @@
+"""What multiplies integers of 8 bits on a target, as rewriters of quantised models see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from tunehub.kernels.te.scales import Array
+
+
+class IntegerUnit(Protocol):
+    """An instruction of a CPU (:class:`tunehub.kernels.cpu.dot_product.DotProduct`) or the tensor cores of a GPU
+    (:class:`tunehub.kernels.cuda.integer_unit.TensorCores`). Weights are int8, sums int32."""
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """The types that data may have; where int8 is none of them, it is made uint8, 128 more."""
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether there is a kernel for attention in integers."""
+
+    def check_convolution(self, weight: Array, groups: int) -> None:
+        """Raise NotIntegerError for a convolution with the ``weight`` [O, I, H, W] that integers do not serve."""
+
+    def check_product(self, weight: Array) -> None:
+        """Raise NotIntegerError for a second operand [K, N] that integers do not serve."""

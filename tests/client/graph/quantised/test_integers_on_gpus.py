@@ -1,0 +1,96 @@
+"""Quantised models prepared for CUDA: one function a convolution, in integers, channels last. Their numbers are
+those of the model, by TVM's code for the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from tunehub.compiler.preparing import prepare
+from tunehub.graph.workloads import call_counts
+from tunehub.tir.nodes import buffer_kind, parameters
+
+pytestmark = pytest.mark.slow
+H200 = tvm.target.Target({"kind": "cuda", "arch": "sm_90", "max_threads_per_block": 1024})
+VOLTA = tvm.target.Target({"kind": "cuda", "arch": "sm_70", "max_threads_per_block": 1024})
+RNG = np.random.default_rng(0)
+Emit = Callable[[Any], Any]
+
+
+def _quantised(emit: Emit, x: Any, scale: float, zero: int, dtype: str) -> Any:
+    """``x`` quantised and dequantised."""
+    arguments = relax.const(np.float32(scale)), relax.const(np.asarray(zero, dtype))
+    return emit(relax.op.dequantize(emit(relax.op.quantize(x, *arguments, out_dtype=dtype)), *arguments))
+
+
+def _weight(emit: Emit, shape: tuple[int, ...], axis: int) -> Any:
+    values = relax.const(RNG.integers(-127, 128, shape, dtype=np.int8))
+    scales = relax.const(RNG.uniform(0.001, 0.003, shape[axis]).astype("float32"))
+    zeros = relax.const(np.zeros(shape[axis], "int8"))
+    return emit(relax.op.dequantize(values, scales, zeros, axis=axis))
+
+
+def _residual_block(emit: Emit, x: Any) -> Any:
+    x = _quantised(emit, x, 0.03, 3, "uint8")
+    y = emit(relax.op.nn.conv2d(x, _weight(emit, (32, 16, 3, 3), 0), padding=1))
+    y = emit(relax.op.add(y, relax.const(RNG.uniform(-1, 1, (1, 32, 1, 1)).astype("float32"))))
+    y = _quantised(emit, emit(relax.op.nn.relu(y)), 0.02, 0, "uint8")
+    z = emit(relax.op.nn.conv2d(y, _weight(emit, (32, 1, 3, 3), 0), padding=1, groups=32))
+    z = _quantised(emit, z, 0.025, -2, "int8")
+    z = emit(relax.op.nn.conv2d(z, _weight(emit, (32, 32, 1, 1), 0)))
+    z = _quantised(emit, emit(relax.op.add(_quantised(emit, z, 0.02, 120, "uint8"), y)), 0.04, 100, "uint8")
+    pooled = emit(relax.op.reshape(emit(relax.op.mean(z, [2, 3])), (2, 32)))
+    pooled = _quantised(emit, pooled, 0.02, 128, "uint8")
+    return emit(relax.op.matmul(pooled, _weight(emit, (32, 24), 1)))
+
+
+def _module(make: Callable[[Emit, Any], Any] = _residual_block, shape: tuple[int, ...] = (2, 16, 6, 6)) -> Any:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(shape, "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            result = builder.emit_output(make(builder.emit, x))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def _result(mod: Any, x: Any) -> Any:
+    host = tvm.target.Target("llvm")
+    with host:
+        built = tvm.compile(mod, host)
+    return relax.VirtualMachine(built, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
+
+
+def _kind(buffer: Any) -> tuple[tuple[int, ...], str]:
+    kind = buffer_kind(buffer)
+    return tuple(map(int, kind.shape)), str(kind.dtype)
+
+
+def test_a_residual_block_computes_the_models_numbers_in_integers() -> None:
+    mod, notes = _module(), []
+    prepared = prepare(mod, H200, layout="auto", note=notes.append)
+    assert notes == ["int8: 4 of 4 convolutions and products with quantised operands compute in integers"]
+    x = np.random.default_rng(2).standard_normal((2, 16, 6, 6)).astype("float32")
+    np.testing.assert_allclose(_result(prepared, x), _result(mod, x), rtol=1e-5, atol=1e-4)
+
+
+def test_each_convolution_is_one_function_of_8_bits_with_channels_last() -> None:
+    prepared = prepare(_module(), H200, layout="auto")
+    names = list(call_counts(prepared))
+    convolutions = [prepared[name] for name in names if "conv2d" in name]
+    kinds = [[_kind(each) for each in parameters(function)] for function in convolutions]
+    assert len(kinds) == 3 and len(names) == 7  # the input, the average, that quantised, the product
+    assert {kind[0][1] for kind in kinds} == {"uint8", "int8"} and {kind[-1][1] for kind in kinds} == {"uint8", "int8"}
+    assert all(kind[-1][0][-1] == 32 for kind in kinds)
+    assert any(((32, 3, 3, 16), "int8") in kind for kind in kinds)
+
+
+def test_gpus_without_such_tensor_cores_compute_in_float32_and_say_so() -> None:
+    notes: list[str] = []
+    prepare(_module(), VOLTA, layout="auto", note=notes.append)
+    assert len(notes) == 1 and "4 in float32: the target has no instruction" in notes[0]
