@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tunehub.kernels.cuda.attention import rule as attention
 from tunehub.kernels.cuda.gemm import tiles
+from tunehub.kernels.cuda.gemm.hopper import eight_bits, tf32
 from tunehub.kernels.cuda.gemm.hopper import rule as hopper
-from tunehub.kernels.cuda.gemm.hopper import tf32
 from tunehub.kernels.cuda.gemm.split_k import rule as split_k
 from tunehub.kernels.cuda.gemm.tensor_core import rule as tensor_core
 from tunehub.kernels.cuda.kernel_rule import KernelRule, OpenKernelRule
@@ -24,6 +24,7 @@ RULES: tuple[KernelRule, ...] = (
     experts,
     low_batch,
     hopper,
+    eight_bits,
     tensor_core,
     split_k,
     tiles,

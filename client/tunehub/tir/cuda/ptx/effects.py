@@ -38,6 +38,11 @@ class Effect(NamedTuple):
                 words=(first * (ROW_BYTES // 4), second * (ROW_BYTES // 4)),
                 accumulators=first * second // 128,
             ),
+            "wgmma_bytes": Effect(
+                "multiply",
+                words=(first * (ROW_BYTES // 4), second * (ROW_BYTES // 4)),
+                accumulators=first * second // 128,
+            ),
             "wgmma_done": Effect("none"),
             "wgmma_finished": Effect("finish", accumulators=first),
             "cluster_waited": Effect("none", waits=True, of_cluster=True),

@@ -25,8 +25,11 @@ def minus_infinity() -> Function:
     return Function(name, f"{INLINED} float {name}() {{ return __int_as_float(0xff800000); }}\n")
 
 
-def st_shared_2() -> Function:
+def st_shared_2(dtype: str = "float32") -> Function:
     """Two numbers into shared memory, as no statement of TIR, which TVM would set barriers for all threads around."""
+    if dtype == "int32":
+        name, text = "tunehub_ring_keep_integers", "st.shared.v2.s32 [%0], {%1, %2};"
+        return instruction(name, "unsigned at, int x, int y", text, '"r"(at), "r"(x), "r"(y)')
     operands = '"r"(at), "f"(x), "f"(y)'
     return instruction(
         "tunehub_ring_keep", "unsigned at, float x, float y", "st.shared.v2.f32 [%0], {%1, %2};", operands
@@ -38,15 +41,17 @@ def st_shared_1() -> Function:
     return instruction("tunehub_ring_keep_one", "unsigned at, float x", "st.shared.f32 [%0], %1;", '"r"(at), "f"(x)')
 
 
-def ld_shared_4() -> Function:
+def ld_shared_4(dtype: str = "float32") -> Function:
     """Four numbers from shared memory."""
-    name = "tunehub_ring_take"
+    is_float = dtype == "float32"
+    name = f"tunehub_ring_take{'' if is_float else '_integers'}"
+    vector, kind, to = ("float4", "f32", "=f") if is_float else ("int4", "s32", "=r")
     return Function(
         name,
-        f"""{INLINED} float4 {name}(unsigned at) {{
-  float4 v;
-  asm volatile("ld.shared.v4.f32 {{%0, %1, %2, %3}}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
+        f"""{INLINED} {vector} {name}(unsigned at) {{
+  {vector} v;
+  asm volatile("ld.shared.v4.{kind} {{%0, %1, %2, %3}}, [%4];"
+               : "{to}"(v.x), "{to}"(v.y), "{to}"(v.z), "{to}"(v.w) : "r"(at) : "memory");
   return v;
 }}
 """,
@@ -71,21 +76,23 @@ def ld_shared_cluster_4() -> Function:
     )
 
 
-def cluster_sum(blocks: int) -> Function:
+def cluster_sum(blocks: int, dtype: str = "float32") -> Function:
     """The sums of four numbers at one address of the shared memory of ``blocks`` blocks of a cluster, from the one of
     the rank ``first`` on."""
-    name = f"tunehub_cluster_sum_{blocks}"
+    is_float = dtype == "float32"
+    name = f"tunehub_cluster_sum_{blocks}{'' if is_float else '_1'}"
+    number, kind, to, zero = ("float", "f32", "=f", "0.0f") if is_float else ("int", "s32", "=r", "0")
     return Function(
         name,
-        f"""{INLINED} float4 {name}(unsigned from, int first) {{
-  float4 found = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        f"""{INLINED} {number}4 {name}(unsigned from, int first) {{
+  {number}4 found = make_{number}4({zero}, {zero}, {zero}, {zero});
 #pragma unroll
   for (int i = 0; i < {blocks}; ++i) {{
-    float x, y, z, w;
+    {number} x, y, z, w;
     unsigned address;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(from), "r"(first + i));
-    asm volatile("ld.shared::cluster.v4.f32 {{%0, %1, %2, %3}}, [%4];"
-                 : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "r"(address) : "memory");
+    asm volatile("ld.shared::cluster.v4.{kind} {{%0, %1, %2, %3}}, [%4];"
+                 : "{to}"(x), "{to}"(y), "{to}"(z), "{to}"(w) : "r"(address) : "memory");
     found.x += x; found.y += y; found.z += z; found.w += w;
   }}
   return found;

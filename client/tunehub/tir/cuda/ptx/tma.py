@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tunehub.tir.cuda.ptx.function import Function, function
-from tunehub.tir.cuda.ptx.wgmma import SIZES
+from tunehub.tir.cuda.ptx.wgmma import BYTE_KINDS, SIZES
 from tunehub.tir.nodes import buffer_kind
 from tunehub.tir.statements import address, bind, const, run
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _BOX = "cp.async.bulk.tensor.{dimensions}d.shared::cluster.global.mbarrier::complete_tx::bytes"
 _SWIZZLED_128_BYTES, _LINES_OF_128_BYTES = 3, 2  # of CUtensorMapSwizzle and CUtensorMapL2promotion
-_SIZES = {**SIZES, "uint32": 4}  # bytes of a number
+_SIZES = {**SIZES, "uint32": 4, **dict.fromkeys(BYTE_KINDS, 1)}  # bytes of a number
 
 
 def tensor_map(name: str) -> PrimExpr:
@@ -50,7 +50,7 @@ def tensor_map_encode(
         variable,
         first,
         *(const(each, "int64") if isinstance(each, int) else tirx.Cast("int64", each) for each in numbers),
-        descriptor_dtype=dtype,
+        descriptor_dtype="uint8" if dtype in BYTE_KINDS else dtype,
         rank=len(extents),
         swizzle=_SWIZZLED_128_BYTES if swizzled else 0,
         l2_promotion=_LINES_OF_128_BYTES,

@@ -3,6 +3,8 @@ shared memory in rows of 128 bytes, in the canonical layouts with swizzling of 1
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tunehub.tir.cuda.ptx.function import INLINED, Function
 
 ARCHITECTURE = "sm_90a"  # of which alone instructions for warpgroups are
@@ -17,6 +19,7 @@ ROW_BYTES = 128  # of K, in shared memory
 SWIZZLED_BYTES = 8 * ROW_BYTES  # a pattern of the swizzling, at whose multiples operands begin
 KINDS = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32"}  # in PTX, of operands
 SIZES = {"float16": 2, "bfloat16": 2, "float32": 4}  # bytes of one
+BYTE_KINDS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "int8": "s8", "uint8": "u8"}  # as KINDS, of 8 bits
 _STEPS = ROW_BYTES // STEP_BYTES  # of an instruction in a row
 
 
@@ -47,6 +50,47 @@ def wgmma(kind: str, columns: int, rows: int, b_transposed: bool, a_apart: int, 
   }}"""
             )
     return Function(name, "\n".join([*body, _COMMIT, "}\n"]))
+
+
+def wgmma_of_bytes(a: str, b: str, columns: int, rows: int, *, fresh: bool = False) -> Function:
+    """As :func:`wgmma`, of K-major operands of the types ``a`` and ``b``, of :data:`BYTE_KINDS`: floats, or integers,
+    whose accumulators are integers of 32 bits. ``fresh``: what the accumulators had is lost."""
+    numbers, kinds = [*BYTE_KINDS], (BYTE_KINDS[a], BYTE_KINDS[b])
+    name = f"{WARPGROUPS}_bytes_{rows}_{columns}_{numbers.index(a)}_{numbers.index(b)}_{int(fresh)}"
+    count, total = columns // 2, accumulated(kinds[0])
+    body = [f"{INLINED} void {name}({total.pointed} d, unsigned a, unsigned b) {{", _FENCE]
+    for step in range(_STEPS):
+        for part in range(rows // ROWS):
+            held, operands = accumulators(count, part * count, total.constraint)
+            at = step * STEP_BYTES + part * ROWS * ROW_BYTES
+            body.append(
+                f"""  {{
+    unsigned long long da = {descriptor(f"a + {at}u", 16, 1024)};
+    unsigned long long db = {descriptor(f"b + {step * STEP_BYTES}u", 16, 1024)};
+    asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, {int(step > 0 or not fresh)}, 0;\\n"
+      "wgmma.mma_async.sync.aligned.m64n{columns}k32.{total.kind}.{kinds[0]}.{kinds[1]} {{{held}}}, "
+      "%{count}, %{count + 1}, p{total.signs};\\n}}\\n"
+      : {operands} : "l"(da), "l"(db));
+  }}"""
+            )
+    return Function(name, "\n".join([*body, _COMMIT, "}\n"]))
+
+
+class Accumulated(NamedTuple):
+    """Accumulators: their ``kind`` in PTX, how a pointer to them is declared and what an operand of ``asm`` is, and
+    what an instruction has for the signs of operands."""
+
+    kind: str
+    pointed: str
+    constraint: str
+    signs: str
+
+
+def accumulated(kind: str) -> Accumulated:
+    """What products of operands of a ``kind`` of PTX, or of a type of TVM, are added up in."""
+    if kind in ("s8", "u8", "int32"):
+        return Accumulated("s32", "int*", "+r", "")
+    return Accumulated("f32", "float*", "+f", ", 1, 1")
 
 
 def wgmma_fresh(kind: str, columns: int, depth: int, a_apart: int, b_apart: int) -> Function:
@@ -112,10 +156,11 @@ template <int LEFT>
 """
 
 
-def accumulators(count: int, first: int = 0) -> tuple[str, str]:
+def accumulators(count: int, first: int = 0, constraint: str = "+f") -> tuple[str, str]:
     """What an instruction calls ``count`` accumulators of a thread, and these as operands, from the number ``first``
     on."""
-    return ", ".join(f"%{i}" for i in range(count)), ", ".join(f'"+f"(d[{first + i}])' for i in range(count))
+    held = ", ".join(f'"{constraint}"(d[{first + i}])' for i in range(count))
+    return ", ".join(f"%{i}" for i in range(count)), held
 
 
 def descriptor(address: str, leading: int, stride: int) -> str:
@@ -134,9 +179,9 @@ def wgmma_wait(pending: int) -> Function:
     )
 
 
-def wgmma_finish(count: int) -> Function:
-    """Wait for all products of a warpgroup, whose ``count`` accumulators can be used from then on."""
-    return _wait(f"{WARPGROUPS}_finished_{count}", 0, count)
+def wgmma_finish(count: int, dtype: str = "float32") -> Function:
+    """Wait for all products of a warpgroup, whose ``count`` accumulators of a ``dtype`` can be used from then on."""
+    return _wait(f"{WARPGROUPS}_finished_{count}{'' if dtype == 'float32' else '_1'}", 0, count, dtype)
 
 
 def wgmma_wait_for(pending: int, count: int) -> Function:
@@ -155,9 +200,10 @@ def wgmma_wait_for_registers(pending: int, count: int, fragments: int) -> Functi
     return Function(name, f"{INLINED} void {name}(float* d, unsigned* w) {{\n{body}{kept}}}\n")
 
 
-def _wait(name: str, pending: int, count: int) -> Function:
-    """Wait for all products of a warpgroup but the last ``pending`` that were started; its ``count`` accumulators can
-    be used from then on."""
+def _wait(name: str, pending: int, count: int, dtype: str = "float32") -> Function:
+    """Wait for all products of a warpgroup but the last ``pending`` that were started; its ``count`` accumulators of a
+    ``dtype`` can be used from then on."""
+    total = accumulated(dtype)
     lines = [f'  asm volatile("wgmma.wait_group.sync.aligned {pending};" ::: "memory");']
-    lines += [f'  asm volatile("" : "+f"(d[{i}]) :: "memory");' for i in range(count)]
-    return Function(name, "\n".join([f"{INLINED} void {name}(float* d) {{", *lines, "}\n"]))
+    lines += [f'  asm volatile("" : "{total.constraint}"(d[{i}]) :: "memory");' for i in range(count)]
+    return Function(name, "\n".join([f"{INLINED} void {name}({total.pointed} d) {{", *lines, "}\n"]))

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
 
-from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import PIECE, STAGED, WARP, BulkTile
+from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import PIECE, STAGED, WARP, BulkTile, PromotedTile
 from tunehub.kernels.cuda.gemm.hopper.kernel import Product, _KernelWriter, _loaded
-from tunehub.kernels.cuda.gemm.hopper.tiles import DEPTH, FLOAT
+from tunehub.kernels.cuda.gemm.hopper.tiles import FLOAT
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.tir.cuda.ptx.barriers import bar_sync_warpgroup, cluster_sync_of_parted_warps
 from tunehub.tir.cuda.ptx.cp_async import shared_address
@@ -28,7 +29,7 @@ from tunehub.tir.cuda.ptx.mbarrier import (
 )
 from tunehub.tir.cuda.ptx.registers import ld_shared_4, setmaxnreg, st_shared_2
 from tunehub.tir.cuda.ptx.tma import flat_place, tensor_map, tensor_map_encode, tma_load_2d, tma_load_2d_multicast
-from tunehub.tir.cuda.ptx.wgmma import ROW_BYTES, ROWS, WARPGROUP, wgmma_finish, wgmma_wait
+from tunehub.tir.cuda.ptx.wgmma import ROW_BYTES, ROWS, WARPGROUP, wgmma_finish, wgmma_of_bytes, wgmma_wait
 from tunehub.tir.nodes import symbolic
 from tunehub.tir.statements import (
     INDEX,
@@ -37,7 +38,6 @@ from tunehub.tir.statements import (
     bind,
     const,
     either,
-    f32,
     load,
     loop,
     sequence,
@@ -68,6 +68,13 @@ class _BulkWriter(_KernelWriter):
     device: GpuDevice
     summed = True
 
+    @cached_property
+    def promoted(self) -> Buffer | None:
+        """What instructions add up before it is added to accumulators; None where these add to them."""
+        if not isinstance(self.tile, PromotedTile):
+            return None
+        return self._buffer("promoted", self.tile.together // 2, self.sum_type, "local")
+
     def statement(self) -> Stmt:
         tile = self.tile
         self._count_tiles()
@@ -85,6 +92,7 @@ class _BulkWriter(_KernelWriter):
         body = [
             allocate(self.pool),
             allocate(self.accumulators),
+            *([] if self.promoted is None else [allocate(self.promoted)]),
             bind(self.base, shared_address()(*shared, result="uint32")),
             when(self.thread.equal(0), self._init_barriers()),
             mbarrier_init_fence(cluster=tile.blocks > 1)(),
@@ -123,12 +131,11 @@ class _BulkWriter(_KernelWriter):
 
     def _tensor_maps(self) -> list[Any]:
         """What tells the copy engine where operands lie."""
-        tile, found, k = self.tile, [], self.extents[2]
-        for at, (element, extent) in enumerate(((self.product.a, self.extents[0]), (self.product.b, self.extents[1]))):
-            box, buffer = (DEPTH, self._height(at) // tile.shared[1 - at]), self._operand(element, extent)
-            found += tensor_map_encode(
-                self.maps[at], buffer, self.product.dtype, extents=(k, extent), apart=(k,), box=box
-            )
+        tile, product, found, k = self.tile, self.product, [], self.extents[2]
+        for at, (element, dtype) in enumerate(((product.a, product.dtype), (product.b, product.b_dtype))):
+            extent = self.extents[at]
+            box, buffer = (self.depth, self._height(at) // tile.shared[1 - at]), self._operand(element, extent)
+            found += tensor_map_encode(self.maps[at], buffer, dtype, extents=(k, extent), apart=(k,), box=box)
         return found
 
     def _height(self, which: int) -> int:
@@ -218,7 +225,7 @@ class _BulkWriter(_KernelWriter):
         def one(turn: PrimExpr, step: PrimExpr) -> Stmt:
             at = turn * self.steps + step
             stage = at % tile.stages
-            k, start = (self.part * self.steps + step) * DEPTH, stage * tile.stage_bytes
+            k, start = (self.part * self.steps + step) * self.depth, stage * tile.stage_bytes
             return sequence(
                 [
                     mbarrier_wait()(self._empty_barrier(stage), (at // tile.stages + 1) % 2),
@@ -264,9 +271,12 @@ class _BulkWriter(_KernelWriter):
 
         def step(at: PrimExpr, i: PrimExpr) -> Stmt:
             stage, before = (at + i) % tile.stages, (at + i + (tile.stages - 1)) % tile.stages
+            arrived = mbarrier_wait()(self._full_barrier(stage), (at + i) // tile.stages % 2)
+            if self.promoted is not None:
+                return sequence([arrived, *self._promoted(stage, self.promoted)])
             return sequence(
                 [
-                    mbarrier_wait()(self._full_barrier(stage), (at + i) // tile.stages % 2),
+                    arrived,
                     self._mma(stage),
                     wgmma_wait(1)(),
                     when(i > 0, self._release(before)),
@@ -278,16 +288,43 @@ class _BulkWriter(_KernelWriter):
             early, epilogue = self._staged_epilogue() if tile.cluster == 1 else ([], [])
             return sequence(
                 [
-                    loop("i", self.count, lambda i: store(self.accumulators, [i], f32(0)), UNROLLED),
+                    self._zeros(),
                     loop("i", self.steps, lambda i: step(at, i)),
                     *early,
-                    wgmma_finish(self.count)(address(self.accumulators, const(0))),
-                    self._release((at + (self.steps - 1)) % tile.stages),
+                    *([] if self.promoted is not None else self._last_products(at)),
                     *epilogue,
                 ]
             )
 
         return self._over_tiles(one)
+
+    def _last_products(self, at: PrimExpr) -> list[Any]:
+        """They are waited for."""
+        done = wgmma_finish(self.count, self.sum_type)(address(self.accumulators, const(0)))
+        return [done, self._release((at + (self.steps - 1)) % self.tile.stages)]
+
+    def _promoted(self, stage: Any, sums: Buffer) -> list[Any]:
+        """Products of a stage, some rows and columns at a time, which are then added to accumulators."""
+        tile, product, found = self.tile, self.product, []
+        function, count = (
+            wgmma_of_bytes(product.dtype, product.b_dtype, tile.together, ROWS, fresh=True),
+            tile.together // 2,
+        )
+        a, b = self._operands_at(stage)
+        pieces = [(part, first) for part in range(self.parts) for first in range(0, tile.columns, tile.together)]
+
+        def added(start: int) -> Stmt:
+            def one(i: PrimExpr) -> Stmt:
+                return store(self.accumulators, [start + i], load(self.accumulators, start + i) + load(sums, i))
+
+            return loop("i", count, one, UNROLLED)
+
+        for part, first in pieces:
+            places = self._address(a + part * ROWS * ROW_BYTES), self._address(b + first * ROW_BYTES)
+            found += [function(address(sums, const(0)), *places), wgmma_finish(count)(address(sums, const(0)))]
+            found += [self._release(stage)] if (part, first) == pieces[-1] else []
+            found.append(added(part * (tile.columns // 2) + first // 2))
+        return found
 
     def _release(self, stage: Any) -> Stmt:
         """A lane for each block that loads operands for this one says that the stage is empty."""
@@ -332,7 +369,8 @@ class _BulkWriter(_KernelWriter):
         def pair(j: int, half: int) -> Any:
             own = part * (self.tile.columns // 2) + (first // 8 + j) * 4 + half * 2
             at = ((row + half * 8) * STAGED + lane % 4 * 2 + j * 8) * FLOAT + self.staged
-            return st_shared_2()(self._address(at), *(load(self.accumulators, const(own + v)) for v in (0, 1)))
+            pair = (load(self.accumulators, const(own + v)) for v in (0, 1))
+            return st_shared_2(self.sum_type)(self._address(at), *pair)
 
         return [pair(j, half) for j in range(width // 8) for half in (0, 1)]
 
@@ -353,7 +391,8 @@ class _BulkWriter(_KernelWriter):
     def _four_accumulators(self, place: Index) -> Any:
         if self.tile.cluster > 1:
             return super()._four_accumulators(place)
-        return ld_shared_4()(self._address(place * FLOAT + self.staged), result="float32x4")
+        place = self._address(place * FLOAT + self.staged)
+        return ld_shared_4(self.sum_type)(place, result=f"{self.sum_type}x4")
 
     def _reduce_cluster(self) -> list[Any]:
         """Each block of those that divide K adds up its part of what all of them have, and writes it."""

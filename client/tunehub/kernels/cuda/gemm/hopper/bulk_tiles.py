@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -21,7 +21,14 @@ FEWEST_ROWS, FEWEST_COLUMNS, FEWEST_K = 17, 512, 2048  # of products; what is sm
 _WIDE = 128 * WARPGROUP  # accumulators of a warpgroup that leave all threads as many registers
 _BAND = 2048  # rows whose tiles are computed before those below, so that what they share stays in the cache
 _PATTERN_ROWS = 8  # of the swizzling, at whose multiples boxes begin
-_SHAPES = (  # warpgroups, and rows and columns of each
+_MOST_TOGETHER = 192  # columns of a warpgroup whose sums are promoted
+_Shape = tuple[tuple[int, int], int, int]
+_PROMOTED_SHAPES: tuple[_Shape, ...] = (  # as _SHAPES
+    *(((1, 1), ROWS, columns) for columns in (32, 64, 96, 128, 160, 192)),
+    *(((2, 1), ROWS, columns) for columns in (64, 96, 112, 128, 144, 160, 176, 192, 256)),
+    ((2, 1), 2 * ROWS, 128),
+)
+_SHAPES: tuple[_Shape, ...] = (  # warpgroups, and rows and columns of each
     *(((1, 1), ROWS, columns) for columns in (96, 112, 128, 144, 160, 192, 224, 256)),
     *(((2, 1), ROWS, columns) for columns in (64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)),
     *(((2, 1), 2 * ROWS, columns) for columns in (64, 80, 96, 112, 128, 144, 160, 176, 192)),
@@ -116,20 +123,56 @@ class BulkTile(WarpgroupBlock):
         return max(1, _BAND // (self.block[0] * self.shared[0]))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class PromotedTile(BulkTile):
+    """Of products of floats of 8 bits, whose instructions keep some 14 bits of what they add up: a warpgroup adds the
+    sums of 128 of K, 64 rows by :attr:`together` columns at a time, to accumulators in float32."""
+
+    @property
+    def together(self) -> int:
+        """Columns of the sums that instructions have at a time."""
+        return self.columns if self.columns <= _MOST_TOGETHER else self.columns // 2
+
+    @property
+    def registers(self) -> tuple[int, int] | None:
+        """As :attr:`BulkTile.registers`. A single warpgroup may have as many anyway."""
+        many = self.rows * self.columns + ROWS * self.together > _WIDE
+        return (24, 240) if many and math.prod(self.groups) > 1 else None
+
+    @property
+    def loads_ahead(self) -> bool:
+        """No: registers are for sums."""
+        return False
+
+
 def suits(matmul: Matmul) -> bool:
     """Whether operands are matrices that the copy engine can take, and large enough."""
     _, rows, columns, k = matmul.extents
-    large = rows >= FEWEST_ROWS and columns >= FEWEST_COLUMNS and k >= FEWEST_K
+    return rows >= FEWEST_ROWS and columns >= FEWEST_COLUMNS and k >= FEWEST_K and are_matrices(matmul)
+
+
+def are_matrices(matmul: Matmul) -> bool:
+    """Whether operands are matrices that the copy engine can take."""
+    k = matmul.extents[3]
     plain = not (matmul.batch or matmul.rows_first or matmul.columns_first) and matmul.k_last and matmul.window == 1
-    return large and plain and all(run % COPIED == 0 and run % k == 0 for run in matmul.runs)  # else a convolution
+    return plain and all(run % COPIED == 0 and run % k == 0 for run in matmul.runs)  # else a convolution
 
 
 def tiles(matmul: Matmul, device: GpuDevice) -> Iterator[BulkTile]:
     """Every tile that may suit ``matmul`` on ``device``, with as many stages as there is room for."""
+    return _tiles(BulkTile, _SHAPES, matmul, device)
+
+
+def promoted_tiles(matmul: Matmul, device: GpuDevice) -> Iterator[BulkTile]:
+    """As :func:`tiles`, of those for products of floats of 8 bits."""
+    return _tiles(PromotedTile, _PROMOTED_SHAPES, matmul, device)
+
+
+def _tiles(kind: type[BulkTile], shapes: Sequence[_Shape], matmul: Matmul, device: GpuDevice) -> Iterator[BulkTile]:
     _, rows, columns, k = matmul.extents
-    for (groups, own_rows, own_columns), shared, cluster in product(_SHAPES, _SHARED, _CLUSTERS):
+    for (groups, own_rows, own_columns), shared, cluster in product(shapes, _SHARED, _CLUSTERS):
         for stages in _STAGES:
-            tile = BulkTile(
+            tile = kind(
                 groups=groups, rows=own_rows, columns=own_columns, stages=stages, cluster=cluster, shared=shared
             )
             if tile.shared_bytes <= SHARED_BYTES:

@@ -18,7 +18,7 @@ from tvm import tirx
 
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
 from tunehub.kernels.cuda.gemm.hopper.tiles import AHEAD, DEPTH, FLOAT, SKEW, WarpgroupTile
-from tunehub.kernels.cuda.gemm.matmul import Axis, Matmul, inline_consumers, inline_producers
+from tunehub.kernels.cuda.gemm.matmul import Axis, Matmul, accumulator_of, inline_consumers, inline_producers
 from tunehub.tir.cuda.ptx.barriers import cluster_sync
 from tunehub.tir.cuda.ptx.cp_async import (
     COPIED,
@@ -30,8 +30,20 @@ from tunehub.tir.cuda.ptx.cp_async import (
     round_to_tf32,
     shared_address,
 )
+from tunehub.tir.cuda.ptx.function import Function
 from tunehub.tir.cuda.ptx.registers import cluster_sum
-from tunehub.tir.cuda.ptx.wgmma import KINDS, ROW_BYTES, ROWS, SIZES, WARPGROUP, wgmma, wgmma_finish, wgmma_wait
+from tunehub.tir.cuda.ptx.wgmma import (
+    BYTE_KINDS,
+    KINDS,
+    ROW_BYTES,
+    ROWS,
+    SIZES,
+    WARPGROUP,
+    wgmma,
+    wgmma_finish,
+    wgmma_of_bytes,
+    wgmma_wait,
+)
 from tunehub.tir.guard import _realized
 from tunehub.tir.index_expressions import operator_name, parts_of
 from tunehub.tir.nodes import buffer_kind, element_type, integer, symbolic
@@ -42,7 +54,6 @@ from tunehub.tir.statements import (
     barrier,
     bind,
     const,
-    f32,
     load,
     loop,
     sequence,
@@ -65,12 +76,14 @@ _TOGETHER = 8  # results of a thread whose other operands are loaded before the 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Product:
-    """A function read as a product of operands of ``dtype``: ``a(batch, row, k)`` and ``b(batch, column, k)`` are the
-    elements, ``result(batch, row, column, sum)`` the buffer, the indices and the value that is written."""
+    """A function read as a product of operands of ``dtype``, ``b_dtype`` if the second one's is another of 8 bits:
+    ``a(batch, row, k)`` and ``b(batch, column, k)`` are the elements, ``result(batch, row, column, sum)`` the buffer,
+    the indices and the value that is written."""
 
     function: PrimFunc
     matmul: Matmul
     dtype: str
+    b_dtype: str
     a: Callable[[PrimExpr, PrimExpr, PrimExpr], PrimExpr]
     b: Callable[[PrimExpr, PrimExpr, PrimExpr], PrimExpr]
     result: Callable[[Any, Any, Any, Any], tuple[Any, list[Any], Any]]
@@ -83,12 +96,12 @@ class Product:
     @property
     def copied(self) -> int:
         """Elements that one copy brings."""
-        return COPIED_BYTES // SIZES[self.dtype]
+        return COPIED_BYTES // SIZES.get(self.dtype, 1)
 
     @property
     def depth(self) -> int:
         """Elements of K that are in shared memory behind each other."""
-        return ROW_BYTES // SIZES[self.dtype]
+        return ROW_BYTES // SIZES.get(self.dtype, 1)
 
 
 def product_of(mod: IRModule, matmul: Matmul) -> Product:
@@ -131,10 +144,10 @@ def _product(function: PrimFunc, inner: SBlock, matmul: Matmul, result: Callable
         value = value.value if type(value).__name__ == "Cast" else value
         return lambda batch, place, k: _put(value, _places(inner, matmul, {"batch": batch, last: place, "k": k}))
 
-    factor = inner.body.value.b.a
-    dtype = element_type(factor.value if type(factor).__name__ == "Cast" else factor)
+    factors = inner.body.value.b.a, inner.body.value.b.b
+    dtype, b_dtype = (element_type(each.value if type(each).__name__ == "Cast" else each) for each in factors)
     a, b = operand("a", "rows"), operand("b", "columns")
-    product = Product(function=function, matmul=matmul, dtype=dtype, a=a, b=b, result=result)
+    product = Product(function=function, matmul=matmul, dtype=dtype, b_dtype=b_dtype, a=a, b=b, result=result)
     if not (_lies_together(product, a, "rows", along_k=True) and _lies_together(product, b, "columns", matmul.k_last)):
         raise ValueError("elements of an operand do not lie behind each other in memory")
     return product
@@ -260,15 +273,20 @@ class _KernelWriter:
         self.block, self.rank = self.whole // tile.cluster, self.whole % tile.cluster
         self.first_rank = const(0)  # of the blocks of a cluster among which K is divided
         self.base = tirx.Var("base", "uint32")
-        self.pool = self._buffer("pool", tile.shared_bytes // FLOAT, "float32", "shared.dyn")
+        self.sum_type = accumulator_of(product.dtype)
+        self.pool = self._buffer("pool", tile.shared_bytes // FLOAT, self.sum_type, "shared.dyn")
         self.row_stride = tile.block[1] + SKEW
         self.parts = tile.rows // ROWS
         self.count = self.parts * tile.columns // 2
-        self.accumulators = self._buffer("sums", self.count, "float32", "local")
+        self.accumulators = self._buffer("sums", self.count, self.sum_type, "local")
         self.column = tirx.Var("column", INDEX) if open_rows is not None else self.block // self.grid_rows
         high = self.grid_rows if open_rows is None else open_rows.high
         self.first_row = self.block % high * tile.block[0] if high > 1 or open_rows is None else const(0)
         self.first_column = self.column * tile.block[1]
+
+    def _zeros(self) -> Stmt:
+        """Accumulators begin with zero."""
+        return loop("i", self.count, lambda i: store(self.accumulators, [i], const(0, self.sum_type)), UNROLLED)
 
     def _buffer(self, name: str, size: int, dtype: str, scope: str) -> Buffer:
         return tirx.decl_buffer((size,), dtype, name, scope=scope)
@@ -281,7 +299,7 @@ class _KernelWriter:
             allocate(self.pool),
             allocate(self.accumulators),
             bind(self.base, shared_address()(*shared, result="uint32")),
-            loop("i", self.count, lambda i: store(self.accumulators, [i], f32(0)), UNROLLED),
+            self._zeros(),
         ]
         # Step 2. Prologue: copies of the first stages; each is a group, if only an empty one.
         for step in range(min(ahead, self.steps)):
@@ -292,7 +310,7 @@ class _KernelWriter:
             # Step 3. Mainloop.
             loop("i", self.steps, partial(self._iteration, ahead=ahead)),
             # Step 4. Epilogue: accumulators into shared memory, and from there to what follows.
-            wgmma_finish(self.count)(address(self.accumulators, const(0))),
+            wgmma_finish(self.count, self.sum_type)(address(self.accumulators, const(0))),
             barrier("shared.dyn"),
             *self._accumulators_to_shared(),
             *([barrier("shared.dyn"), self._epilogue()] if self.tile.cluster == 1 else self._cluster_epilogue()),
@@ -431,18 +449,25 @@ class _KernelWriter:
 
     # -- products
 
-    def _mma(self, stage: Any) -> Any:
+    def _operands_at(self, stage: Any) -> tuple[Any, Any]:
+        """Where those of a warpgroup begin in shared memory, in bytes."""
         tile = self.tile
         group = self.thread // WARPGROUP
         start = stage * tile.stage_bytes
         a = start + group // tile.groups[1] * (tile.rows * ROW_BYTES)
         b = start + tile.block[0] * ROW_BYTES
-        b = b + group % tile.groups[1] * (tile.columns * ROW_BYTES)
-        transposed = not self.product.matmul.k_last
-        apart = ROWS * ROW_BYTES
-        function = wgmma(KINDS[self.product.dtype], tile.columns, tile.rows, transposed, apart, apart)
-        places = (self.base + tirx.Cast("uint32", place) for place in (a, b))
-        return function(address(self.accumulators, const(0)), *places)
+        return a, b + group % tile.groups[1] * (tile.columns * ROW_BYTES)
+
+    def _mma(self, stage: Any) -> Any:
+        places = (self.base + tirx.Cast("uint32", place) for place in self._operands_at(stage))
+        return self._instructions()(address(self.accumulators, const(0)), *places)
+
+    def _instructions(self) -> Function:
+        """The products of a warpgroup for 128 bytes of K."""
+        tile, product, apart = self.tile, self.product, ROWS * ROW_BYTES
+        if product.dtype in BYTE_KINDS:
+            return wgmma_of_bytes(product.dtype, product.b_dtype, tile.columns, tile.rows)
+        return wgmma(KINDS[product.dtype], tile.columns, tile.rows, not product.matmul.k_last, apart, apart)
 
     # -- epilogue
 
@@ -502,7 +527,7 @@ class _KernelWriter:
         clusters = self.summed
         held: list[Any] = list(ahead)
         first, then = [], []
-        totals = self._buffer("totals", _VECTOR * len(places), "float32", "local")
+        totals = self._buffer("totals", _VECTOR * len(places), self.sum_type, "local")
         for number, (row, column, place) in enumerate(places):
             start = number * _VECTOR
             if clusters:
@@ -520,7 +545,7 @@ class _KernelWriter:
     def _load_ahead(self, places: Sequence[tuple[Any, Any, Any]]) -> tuple[list[Buffer], list[Stmt]]:
         """What results at these places are computed from beside accumulators, in registers, and the statements that
         load it."""
-        totals_at = self._buffer("totals", _VECTOR, "float32", "local"), 0
+        totals_at = self._buffer("totals", _VECTOR, self.sum_type, "local"), 0
         loads = [self._beside(row, column, totals_at) for row, column, _ in places]
         held = self._held(loads[0], len(places))
         vectors = [
@@ -547,7 +572,8 @@ class _KernelWriter:
     def _four_accumulators(self, place: Index) -> Any:
         """Four numbers at a place, summed over all blocks among which K is divided."""
         address = self.base + tirx.Cast("uint32", place * FLOAT)
-        return cluster_sum(self.tile.cluster)(address, self.first_rank, result=f"float32x{_VECTOR}")
+        found = cluster_sum(self.tile.cluster, self.sum_type)
+        return found(address, self.first_rank, result=f"{self.sum_type}x{_VECTOR}")
 
     def _value(
         self, row: PrimExpr, column: PrimExpr, totals_at: tuple[Any, Any], v: PrimExpr

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...read_once import read_once
-from .emulator import _BASE, _Block, laid_out
+from .emulator import _BASE, _Block, element_of, laid_out
 
 _MOST_TURNS = 1_000_000
 _MOST_AHEAD = 40  # steps of a block, of which the others do none
@@ -147,17 +147,17 @@ class _BulkBlock(_Block):
     def value(self, node: Any) -> Any:
         if type(node).__name__ == "Call" and str(node.op.name).endswith("func_call"):
             name = str(node.args[0].value)
-            if name == "tunehub_ring_take":
+            if name in ("tunehub_ring_take", "tunehub_ring_take_integers"):
                 at = self.each(np.asarray(self.value(node.args[1])).astype(int) - _BASE) // 4
                 at = np.clip(at, 0, self.shared.size // 4 - 4)
-                return self.shared.view("float32")[at[:, None] + np.arange(4)]
+                return self.shared.view(element_of(node))[at[:, None] + np.arange(4)]
             if name.startswith("tunehub_cluster_sum_"):
-                count, first = int(name.split("_")[-1]), int(np.asarray(self.value(node.args[2])))
+                count, first = int(name.split("_")[3]), int(np.asarray(self.value(node.args[2])))
                 at = self.each(np.asarray(self.value(node.args[1])).astype(int) - _BASE) // 4
                 own = np.clip(at, 0, self.shared.size // 4 - 4)[:, None] + np.arange(4)
                 blocks = [self.there(rank) for rank in range(first, first + count)]
                 with np.errstate(invalid="ignore"):  # of threads that do not take part: whatever lies there
-                    return np.sum([block.shared.view("float32")[own] for block in blocks], axis=0)
+                    return np.sum([block.shared.view(element_of(node))[own] for block in blocks], axis=0)
         if type(node).__name__ == "LShift":
             return np.left_shift(self.value(node.a), self.value(node.b))
         return super().value(node)
@@ -211,10 +211,12 @@ class _BulkBlock(_Block):
         elif what == "keep_one":
             at = self.each(np.asarray(self.value(args[0])).astype(int) - _BASE)[held] // 4
             self.shared.view("float32")[at] = self.each(self.value(args[1]))[held]
-        elif what == "keep":
-            at = self.each(np.asarray(self.value(args[0])).astype(int) - _BASE)[held] // 4
+        elif what in ("keep", "keep_integers"):
+            at, dtype = self.each(np.asarray(self.value(args[0])).astype(int) - _BASE)[held] // 4, "float32"
             for v in (0, 1):
-                self.shared.view("float32")[at + v] = self.each(self.value(args[1 + v]))[held]
+                self.shared.view(dtype if what == "keep" else "int32")[at + v] = self.each(self.value(args[1 + v]))[
+                    held
+                ]
         else:
             raise NotImplementedError(name)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tunehub.tir.cuda.ptx.wgmma import BYTE_KINDS
 from tunehub.tir.nodes import buffer_kind, parameters
 from tunehub.tir.versions import LOADS
 
@@ -54,7 +55,8 @@ def laid_out(function: Any, *arrays: Any) -> Iterator[tuple[dict[int, Any], dict
         for buffer, flat, array in zip(parameters(function), memory, arrays, strict=True)
     }
     yield symbols, named, dict(zip(named, memory, strict=True))
-    assert np.isnan(memory[-1][arrays[-1].size :]).all(), "something is written behind the result"
+    behind = memory[-1][arrays[-1].size :]
+    assert np.array_equal(behind, _unknown(_BEHIND, behind.dtype), equal_nan=True), "something is written behind"
     arrays[-1][...] = named[hash(parameters(function)[-1])]
 
 
@@ -110,7 +112,7 @@ class _Block:
                 self.own.add(hash(node.buffer))
                 self.buffers[hash(node.buffer)] = _unknown((self.threads, size), dtype)
             else:
-                self.buffers[hash(node.buffer)] = np.full(size, np.nan, dtype)
+                self.buffers[hash(node.buffer)] = _unknown(size, dtype)
                 self.shared = self.buffers[hash(node.buffer)].view("uint8")
         elif kind == "DeclBuffer":
             self.declare(node.buffer, node.data.args[0])
@@ -171,7 +173,8 @@ class _Block:
         if kind == "Not":
             return np.logical_not(self.value(node.a))
         if kind == "Cast":
-            return np.asarray(self.value(node.value)).astype(str(node.ty.dtype))
+            with np.errstate(invalid="ignore"):  # of threads that do not take part
+                return np.asarray(self.value(node.value)).astype(str(node.ty.dtype))
         if kind in LOADS:
             buffer, indices = self.place(node)
             inside = tuple(_inside(i, n) for i, n in zip(indices, buffer.shape, strict=True))
@@ -179,14 +182,14 @@ class _Block:
         name = str(node.op.name).split(".")[-1]
         if name == "if_then_else":
             return np.where(*map(self.value, node.args))
-        if name == "exp":
-            return np.exp(self.value(node.args[0]))
+        if name in ("exp", "round"):
+            return getattr(np, name)(self.value(node.args[0]))
         if name == "func_call" and str(node.args[0].value) == "tunehub_shared_address":
             return _BASE
         if name == "func_call":
             start = self.each(np.asarray(self.value(node.args[1])).astype(int) - _BASE) // 4
             own = start[:, None] + np.arange(4)
-            return np.sum([block.shared.view("float32")[own] for block in self.cluster], axis=0)
+            return np.sum([block.shared.view(element_of(node))[own] for block in self.cluster], axis=0)
         raise NotImplementedError(name)
 
     def call(self, node: Any, mask: Any) -> Any:
@@ -204,6 +207,8 @@ class _Block:
             self.finish(int(name.split("_")[-1]))
         elif name.startswith("tunehub_wgmma_finished_"):
             self.finish(0)
+        elif name.startswith("tunehub_wgmma_bytes_"):
+            self.multiply_bytes(args, *map(int, name.removeprefix("tunehub_wgmma_bytes_").split("_")))
         elif name.startswith("tunehub_wgmma_"):
             found = re.fullmatch(r"tunehub_wgmma_(\d+)_(\d+)_(\d)_(\d+)_(\d+)_(\d)", name)
             assert found is not None
@@ -258,6 +263,26 @@ class _Block:
                 self.started[-1].append((sums, first, part, columns, product))
         self.started.append([])
 
+    def multiply_bytes(self, args: Any, rows: int, columns: int, a_type: int, b_type: int, fresh: int) -> None:
+        """As PTX has it, but that no sums are cut off."""
+        sums, dtypes = self.place(args[0].args[0])[0], [[*BYTE_KINDS][each] for each in (a_type, b_type)]
+        a, b = (self.each(np.asarray(self.value(arg)).astype(int) - _BASE) for arg in args[1:])
+        for first in range(0, self.threads // 128 * 128, 128):
+            right = self.numbers(b[first], columns, dtypes[1])
+            for part in range(rows // 64):
+                left = self.numbers(a[first] + part * 8192, 64, dtypes[0])
+                held = slice(part * columns // 2, (part + 1) * columns // 2)
+                if fresh:
+                    sums[first : first + 128, held] = 0
+                self.started[-1].append((sums, first, part, columns, (left @ right.T).astype(sums.dtype)))
+        self.started.append([])
+
+    def numbers(self, address: Any, rows: int, dtype: str) -> Any:
+        """Rows of 128 numbers of 8 bits, in float64, in which sums are exact."""
+        absolute = address + np.arange(rows)[:, None] * 128 + np.arange(128) + _BASE
+        swizzled = absolute ^ (absolute >> 7 & 7) << 4
+        return self.shared[swizzled - _BASE].view(dtype).astype("float64")
+
     def operand(self, address: Any, dtype: str) -> Any:
         absolute = address + _BASE
         swizzled = absolute ^ (absolute >> 7 & 7) << 4
@@ -273,6 +298,11 @@ class _Block:
                 column = j // 4 * 8 + thread % 4 * 2 + j % 2
                 sums[first + thread, part * columns // 2 + j] += product[row, column]
             group.clear()
+
+
+def element_of(vector: Any) -> str:
+    """The type of the numbers of a vector."""
+    return str(vector.ty.dtype).split("x")[0]
 
 
 def _inside(index: Any, extent: int) -> Any:

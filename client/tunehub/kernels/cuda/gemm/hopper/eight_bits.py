@@ -1,0 +1,100 @@
+"""Products of operands of 8 bits by warpgroups: floats (e4m3, e5m2), whose sums are promoted to float32 each 128 of K,
+and integers, in any mix of signs, with sums in int32. Both operands lie along K; what follows a product, scales of
+rows and columns, say, is part of its kernel. A convolution of integers with channels last is a product, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from heapq import nsmallest
+from typing import TYPE_CHECKING
+
+from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
+from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile, PromotedTile, are_matrices, promoted_tiles
+from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import tiles as bulk_tiles
+from tunehub.kernels.cuda.gemm.hopper.cost import bulk_seconds, seconds
+from tunehub.kernels.cuda.gemm.hopper.tiles import suits, tiles
+from tunehub.kernels.cuda.gemm.matmul import FLOAT8, INT8, Matmul, find_mixed_matmul
+from tunehub.kernels.cuda.kernel_rule import KernelCandidate
+from tunehub.kernels.devices.device import GpuDevice
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule
+
+NAME, VERSION, ALONE = "tensor_cores_8bit", 1, False
+_HALF = 2  # numbers of 8 bits in one of half precision
+_COPIED = 16  # numbers in a copy
+_TRIED = 4  # tiles
+_PROMOTED = 1.15  # times what costs say, where sums are promoted
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ByteWorkload:
+    """``mod``, one PrimFunc ``main`` whose anchor block is ``matmul``, of floats or of integers, for ``target``."""
+
+    mod: IRModule
+    target: Target
+    matmul: Matmul
+    is_float: bool
+
+
+def matmul_of(mod: IRModule) -> tuple[Matmul, bool] | None:
+    """The anchor block of ``mod``, one PrimFunc ``main``, as a product of operands of 8 bits that lie as warpgroups
+    take them, and whether they are floats; None for others."""
+    for dtypes in (FLOAT8, INT8):
+        matmul = find_mixed_matmul(mod, dtypes)
+        if matmul is not None:
+            is_float = dtypes is FLOAT8
+            lies = matmul.k_last and all(run % _COPIED == 0 for run in matmul.runs) and suits(as_halves(matmul))
+            return (matmul, is_float) if lies and (not is_float or are_matrices(as_halves(matmul))) else None
+    return None
+
+
+def as_halves(matmul: Matmul) -> Matmul:
+    """What takes as long in half precision: half as much of K, of which instructions take the same bytes."""
+    *others, last = matmul.k
+    return replace(
+        matmul,
+        k=(*others, last._replace(extent=last.extent // _HALF)),
+        runs=(matmul.runs[0] // _HALF, matmul.runs[1] // _HALF),
+    )
+
+
+@lru_cache(maxsize=256)  # asked for each function that differs in what follows only
+def ranked(
+    matmul: Matmul, device: GpuDevice, is_float: bool, count: int = _TRIED
+) -> tuple[tuple[float, warpgroups.ByWarpgroups], ...]:
+    """The tiles that should take least on ``device``, and the seconds that they should take, the best first."""
+    halves = as_halves(matmul)
+    bulk = (promoted_tiles if is_float else bulk_tiles)(halves, device) if are_matrices(halves) else ()
+    found: list[tuple[float, warpgroups.ByWarpgroups]] = [(tile_s(matmul, tile, device), tile) for tile in bulk]
+    if not found:  # a convolution
+        found = [(seconds(halves, tile, device), tile) for tile in tiles(halves)]
+    return tuple(nsmallest(count, found, key=lambda each: (each[0], each[1])))
+
+
+def tile_s(matmul: Matmul, tile: BulkTile, device: GpuDevice) -> float:
+    """The seconds that a kernel whose operands the copy engine brings should take."""
+    return bulk_seconds(as_halves(matmul), tile, device) * (_PROMOTED if isinstance(tile, PromotedTile) else 1.0)
+
+
+def match(mod: IRModule, target: Target) -> ByteWorkload | None:
+    """A product of operands of 8 bits that lie as warpgroups take them."""
+    found = matmul_of(mod) if warpgroups.serves(target) else None
+    if found is None:
+        return None
+    matmul, is_float = found
+    return ByteWorkload(mod=mod, target=target, matmul=matmul, is_float=is_float)
+
+
+def candidates(workload: ByteWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
+    """The tiles that should cost least."""
+    for own_s, tile in ranked(workload.matmul, device, workload.is_float):
+        yield KernelCandidate(tile=tile, seconds=own_s)
+
+
+def build(workload: ByteWorkload, tile: warpgroups.ByWarpgroups) -> warpgroups.WarpgroupSchedule:
+    """The kernel. Raises ValueError where operands cannot be copied as they lie, or what TVM raises."""
+    return warpgroups.by_tile(workload.mod, workload.matmul, tile, workload.target)
