@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tunehub.kernels.cuda.attention import rule as attention
 from tunehub.kernels.cuda.gemm import tiles
+from tunehub.kernels.cuda.gemm.ampere import rule as ampere
 from tunehub.kernels.cuda.gemm.hopper import eight_bits, tf32
 from tunehub.kernels.cuda.gemm.hopper import rule as hopper
 from tunehub.kernels.cuda.gemm.split_k import rule as split_k
@@ -23,6 +24,7 @@ RULES: tuple[KernelRule, ...] = (
     winograd,
     experts,
     low_batch,
+    ampere,
     hopper,
     eight_bits,
     tensor_core,

@@ -33,6 +33,22 @@ def cp_async_16() -> Function:
     )
 
 
+def cp_async_16_or(word: int) -> Function:
+    """As :func:`cp_async_16`, where a condition does not hold four times a ``word`` of 32 bits."""
+    name = f"tunehub_copy_{COPIED_BYTES}_{word}"
+    return Function(
+        name,
+        f"""{INLINED} void {name}(unsigned to, const void* from, bool holds) {{
+  if (holds) {{
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" :: "r"(to), "l"(from) : "memory");
+  }} else {{
+    asm volatile("st.shared.v4.b32 [%0], {{%1, %1, %1, %1}};" :: "r"(to), "r"({word}u) : "memory");
+  }}
+}}
+""",
+    )
+
+
 def cp_async_16_to() -> Function:
     """Copy 16 bytes to where a pointer says; of these so many ``bytes`` are read, the others are zeros."""
     return function(
@@ -60,6 +76,19 @@ def cp_async_wait(pending: int) -> Function:
     name = f"tunehub_copies_landed_{pending}"
     return Function(
         name, f'{INLINED} void {name}() {{ asm volatile("cp.async.wait_group {pending};" ::: "memory"); }}\n'
+    )
+
+
+def cp_async_wait_for_all_threads(pending: int) -> Function:
+    """Wait until all but the last ``pending`` groups of copies of all threads have landed."""
+    name = f"tunehub_copies_met_{pending}"
+    return Function(
+        name,
+        f"""{INLINED} void {name}() {{
+  asm volatile("cp.async.wait_group {pending};" ::: "memory");
+  __syncthreads();
+}}
+""",
     )
 
 

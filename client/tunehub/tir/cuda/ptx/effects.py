@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
-from tunehub.tir.cuda.ptx.wgmma import ROW_BYTES
+from tunehub.target.gpu_architectures import WARP
+from tunehub.tir.cuda.ptx.wgmma import ROW_BYTES, WARPGROUP
 
 
 class Effect(NamedTuple):
     """What a function does to memory: ``words`` of 4 bytes that it reads of each operand, ``accumulators`` that
-    each thread has. ``waits``: all threads of a block wait in it, and ``of_cluster`` those of all its blocks.
-    ``blocks``: of a cluster, whose memory it reads."""
+    each of the ``threads`` has that do it together. ``waits``: all threads of a block wait in it, and ``of_cluster``
+    those of all its blocks. ``blocks``: of a cluster, whose memory it reads."""
 
     kind: Literal["copy", "round", "multiply", "finish", "cluster_sum", "none"]
     waits: bool = False
@@ -19,6 +20,7 @@ class Effect(NamedTuple):
     accumulators: int = 0
     of_cluster: bool = False
     blocks: int = 1
+    threads: int = WARPGROUP
 
     @staticmethod
     def of(name: str) -> Effect | None:
@@ -42,6 +44,13 @@ class Effect(NamedTuple):
                 "multiply",
                 words=(first * (ROW_BYTES // 4), second * (ROW_BYTES // 4)),
                 accumulators=first * second // 128,
+            ),
+            "copies_met": Effect("none", waits=True),
+            "mma": Effect(
+                "multiply",
+                words=(first * (ROW_BYTES // 4), second * (ROW_BYTES // 4)),
+                accumulators=first * second // WARP,
+                threads=WARP,
             ),
             "wgmma_done": Effect("none"),
             "wgmma_finished": Effect("finish", accumulators=first),

@@ -3,8 +3,10 @@ operation using mma instruction", "ldmatrix" (sm_80 and newer). The header of te
 
 from __future__ import annotations
 
-from tunehub.tir.cuda.ptx.function import Function, function
-from tunehub.tir.cuda.ptx.wgmma import KINDS
+from tunehub.tir.cuda.ptx.function import INLINED, Function, function
+from tunehub.tir.cuda.ptx.wgmma import KINDS, ROW_BYTES, STEP_BYTES
+
+INTEGERS = {"int8": "s8", "uint8": "u8"}  # in PTX, of operands
 
 
 def mma_m16n8k16(dtype: str) -> Function:
@@ -17,6 +19,52 @@ def mma_m16n8k16(dtype: str) -> Function:
     "{{%0,%1,%2,%3}}, {{%4,%5,%6,%7}}, {{%8,%9}}, {{%0,%1,%2,%3}};"
     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));""",
+    )
+
+
+def mma_stage(a: str, b: str, rows: int, columns: int) -> Function:
+    """Add the products of ``rows`` (of 16) of A and ``columns`` (of 16) of B, 128 bytes of K of integers of 8 bits, to
+    the accumulators of a warp in 32 bits.
+
+    Both operands are K-major in shared memory, in rows of 128 bytes whose pieces of 16 are swizzled as for ``wgmma``.
+    Accumulators are those of fragments of 16 x 8, one behind the other along the columns.
+    """
+    kinds = tuple(INTEGERS[each] for each in (a, b))
+    name = f"tunehub_mma_{rows}_{columns}_{[*INTEGERS].index(a)}_{[*INTEGERS].index(b)}"
+    load = (
+        'asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" '
+        ': "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3]) : "r"(at) : "memory");'
+    )
+    return Function(
+        name,
+        f"""{INLINED} void {name}_load(unsigned* f, unsigned at) {{ {load} }}
+{INLINED} void {name}(int* d, unsigned a, unsigned b) {{
+  const unsigned lane = threadIdx.x & 31u, low = lane & 7u;
+  a += (lane & 15u) * {ROW_BYTES}u;
+  b += (low + (lane >> 4) * 8u) * {ROW_BYTES}u;
+#pragma unroll
+  for (int k = 0; k < {ROW_BYTES // STEP_BYTES}; ++k) {{
+    unsigned p[{rows // 16}][4], q[{columns // 16}][4];
+#pragma unroll
+    for (int i = 0; i < {rows // 16}; ++i)
+      {name}_load(p[i], a + i * {16 * ROW_BYTES}u + (((2u * k + (lane >> 4)) ^ low) << 4));
+#pragma unroll
+    for (int j = 0; j < {columns // 16}; ++j)
+      {name}_load(q[j], b + j * {16 * ROW_BYTES}u + (((2u * k + (lane >> 3 & 1u)) ^ low) << 4));
+#pragma unroll
+    for (int i = 0; i < {rows // 16}; ++i)
+#pragma unroll
+      for (int j = 0; j < {columns // 8}; ++j) {{
+        int* e = d + (i * {columns // 8} + j) * 4;
+        asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.{kinds[0]}.{kinds[1]}.s32 "
+          "{{%0,%1,%2,%3}}, {{%4,%5,%6,%7}}, {{%8,%9}}, {{%0,%1,%2,%3}};"
+          : "+r"(e[0]), "+r"(e[1]), "+r"(e[2]), "+r"(e[3])
+          : "r"(p[i][0]), "r"(p[i][1]), "r"(p[i][2]), "r"(p[i][3]), "r"(q[j / 2][j % 2 * 2]),
+            "r"(q[j / 2][j % 2 * 2 + 1]));
+      }}
+  }}
+}}
+""",
     )
 
 

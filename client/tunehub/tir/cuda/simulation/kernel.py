@@ -16,7 +16,7 @@ import numpy as np
 from tunehub.tir.cuda.fault import FaultError, NotSimulatedError
 from tunehub.tir.cuda.ptx.cp_async import COPIED_BYTES, shared_address
 from tunehub.tir.cuda.ptx.effects import Effect
-from tunehub.tir.cuda.ptx.wgmma import SWIZZLED_BYTES, WARPGROUP
+from tunehub.tir.cuda.ptx.wgmma import SWIZZLED_BYTES
 from tunehub.tir.index_expressions import (
     LANES,
     Expression,
@@ -530,7 +530,7 @@ class _Reader:
         elif effect.kind == "multiply":
             yield Barrier(of_warp=True)
             for operand, words in zip(args[1:], effect.words, strict=True):
-                yield self.words(operand, words // WARPGROUP, path, writes=False, shared=True)
+                yield self.words(operand, words // effect.threads, path, writes=False, among=effect.threads)
             yield from self.registers(args[0], effect.accumulators, path)
         elif effect.kind == "finish":
             yield from self.registers(args[0], effect.accumulators, path)
@@ -541,10 +541,10 @@ class _Reader:
             yield replace(self.words(args[0], effect.accumulators, path, writes=False), of_cluster=True)
 
     def words(
-        self, address: PrimExpr, count: int, path: _Surroundings, *, writes: bool, shared: bool = False
+        self, address: PrimExpr, count: int, path: _Surroundings, *, writes: bool, among: int = 1
     ) -> MemoryAccess:
-        """``count`` numbers of 4 bytes from an address on, which is a pointer and a number of bytes. ``shared``: each
-        thread of a warpgroup has its own so many; which of them has which does not matter between barriers."""
+        """``count`` numbers of 4 bytes from an address on, which is a pointer and a number of bytes. ``among``: each
+        of so many threads has its own; which of them has which does not matter between barriers."""
         pointer, distance = (address.a, address.b) if type(address).__name__ == "Add" else (address, None)
         if hash(pointer) not in self.starts:
             raise NotSimulatedError("an address of unknown form")
@@ -553,17 +553,17 @@ class _Reader:
         )
         first = combined(lambda at, start: at // 4 + start, offset, start)
         thread = next(
-            (variable(name) for name, tag in self.tags.items() if tag == "threadIdx.x" and shared), constant(0)
+            (variable(name) for name, tag in self.tags.items() if tag == "threadIdx.x" and among > 1), constant(0)
         )
         index = combined(
-            lambda first, thread, lane: first + thread % WARPGROUP * count + lane,
+            lambda first, thread, lane: first + thread % among * count + lane,
             first,
             thread,
             variable(LANES),
             lanes=count,
         )
         made = self.made(self.memories[hash(pointer)], ANY, index, path, writes=writes)
-        return replace(made, multiple=(first, SWIZZLED_BYTES // 4 if shared else COPIED_BYTES // 4))
+        return replace(made, multiple=(first, SWIZZLED_BYTES // 4 if among > 1 else COPIED_BYTES // 4))
 
     def registers(self, pointer: Call, count: int, path: _Surroundings) -> Iterator[MemoryAccess]:
         """A thread's own ``count`` numbers, read and written."""

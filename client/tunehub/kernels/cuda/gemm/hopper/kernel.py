@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tvm import tirx
 
-from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
 from tunehub.kernels.cuda.gemm.hopper.tiles import AHEAD, DEPTH, FLOAT, SKEW, WarpgroupTile
-from tunehub.kernels.cuda.gemm.matmul import Axis, Matmul, accumulator_of, inline_consumers, inline_producers
+from tunehub.kernels.cuda.gemm.matmul import INT8, Axis, Matmul, accumulator_of, inline_consumers, inline_producers
 from tunehub.tir.cuda.ptx.barriers import cluster_sync
 from tunehub.tir.cuda.ptx.cp_async import (
     COPIED,
     COPIED_BYTES,
     cp_async_16,
+    cp_async_16_or,
     cp_async_commit,
     cp_async_wait,
     cp_async_wait_and_sync,
@@ -171,7 +171,7 @@ def _lies_together(
     first = own["chunk"] * copied
 
     def at(place: PrimExpr) -> tuple[Any, list[Any]]:
-        load, conditions = _loaded(
+        load, conditions, _ = _padded(
             element(own["batch"], *((own["across"], place) if along_k else (place, own["across"])))
         )
         flat = const(0)
@@ -189,15 +189,30 @@ def _lies_together(
 def _loaded(value: PrimExpr) -> tuple[Any, list[Any]]:
     """The load that an element of an operand is, and the conditions under which it is not padding. Raises ValueError
     where it is computed."""
-    conditions = []
+    found, conditions, padding = _padded(value)
+    if padding:
+        raise ValueError("an operand is not zero where it is padded")
+    return found, conditions
+
+
+def _padded(value: PrimExpr) -> tuple[Any, list[Any], int]:
+    """As :func:`_loaded`, and what padding is: 0, or of integers of 8 bits any number, as zero points are."""
+    conditions, paddings = [], set()
     while type(value).__name__ == "Call" and operator_name(value) == "if_then_else":
         condition, value, otherwise = value.args
-        if float(getattr(otherwise, "value", 1.0)) != 0.0:
-            raise ValueError("an operand is not zero where it is padded")
+        paddings.add(getattr(otherwise, "value", None))
         conditions.append(condition)
     if type(value).__name__ != TENSOR_LOAD:
         raise ValueError("an operand is computed")
-    return value, conditions
+    padding = paddings.pop() if paddings else 0
+    if paddings or padding is None or (padding != 0 and element_type(value) not in INT8):
+        raise ValueError("an operand is not zero where it is padded")
+    return value, conditions, int(padding)
+
+
+def _four_of(number: int) -> int:
+    """A word of four bytes that are each ``number``."""
+    return (number & 0xFF) * 0x01010101
 
 
 def _put(expression: PrimExpr, values: dict[int, PrimExpr]) -> PrimExpr:
@@ -258,7 +273,7 @@ def open_kernel(product: Product, tile: WarpgroupTile, rows: OpenRows) -> Any:
 
 
 class _KernelWriter:
-    def __init__(self, product: Product, tile: WarpgroupTile | BulkTile, open_rows: OpenRows | None) -> None:
+    def __init__(self, product: Product, tile: Any, open_rows: OpenRows | None) -> None:
         self.product, self.tile, self.open_rows = product, tile, open_rows
         batch, rows, columns, k = product.matmul.extents
         self.extents, self.batch_extent = (rows, columns, k), batch
@@ -292,7 +307,7 @@ class _KernelWriter:
         return tirx.decl_buffer((size,), dtype, name, scope=scope)
 
     def statement(self) -> Stmt:
-        ahead = self.tile.stages - AHEAD
+        ahead = self._ahead()
         shared = address(self.pool, const(0)), address(self.pool, const(self.tile.shared_bytes // FLOAT - 1))
         # Step 1. Memory, and accumulators of zero.
         start = [
@@ -310,7 +325,7 @@ class _KernelWriter:
             # Step 3. Mainloop.
             loop("i", self.steps, partial(self._iteration, ahead=ahead)),
             # Step 4. Epilogue: accumulators into shared memory, and from there to what follows.
-            wgmma_finish(self.count, self.sum_type)(address(self.accumulators, const(0))),
+            *self._finished(),
             barrier("shared.dyn"),
             *self._accumulators_to_shared(),
             *([barrier("shared.dyn"), self._epilogue()] if self.tile.cluster == 1 else self._cluster_epilogue()),
@@ -319,6 +334,14 @@ class _KernelWriter:
             return self._over_rows(sequence(body), self.open_rows)
         blocks = self.grid_rows * self.grid_columns * self.tile.cluster
         return self._grid(sequence(body), (self.batch, self.batch_extent), (self.whole, blocks))
+
+    def _ahead(self) -> int:
+        """How many stages copies are ahead of products."""
+        return int(self.tile.stages - AHEAD)
+
+    def _finished(self) -> list[Any]:
+        """Wait for all products."""
+        return [wgmma_finish(self.count, self.sum_type)(address(self.accumulators, const(0)))]
 
     def _iteration(self, step: PrimExpr, ahead: int) -> Stmt:
         """Wait for a stage, multiply it, and start the copies of one that nobody reads any more, ``ahead`` of it."""
@@ -434,12 +457,13 @@ class _KernelWriter:
         k: PrimExpr,
         axis: int,
     ) -> Stmt:
-        value, holds = _loaded(element(self.batch, other, k))
+        value, holds, padding = _padded(element(self.batch, other, k))
         holds += self._inside(other, axis)
         if self.extents[2] % self.depth or self.all_steps % self.tile.cluster:
             holds.append(k < self.extents[2])
         inside = tirx.all(*holds) if holds else const(True, "bool")
-        return cp_async_16()(self.base + tirx.Cast("uint32", place), tirx.address_of(value), inside)
+        copied = cp_async_16() if padding == 0 else cp_async_16_or(_four_of(padding))
+        return copied(self.base + tirx.Cast("uint32", place), tirx.address_of(value), inside)
 
     def _inside(self, place: PrimExpr, axis: int) -> list[PrimExpr]:
         """The condition under which the rows or columns of a block are there; none where they always are."""
@@ -567,7 +591,7 @@ class _KernelWriter:
     @property
     def summed(self) -> bool:
         """Whether accumulators are not in shared memory as a buffer."""
-        return self.tile.cluster > 1
+        return bool(self.tile.cluster > 1)
 
     def _four_accumulators(self, place: Index) -> Any:
         """Four numbers at a place, summed over all blocks among which K is divided."""

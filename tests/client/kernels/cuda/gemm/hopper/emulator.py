@@ -56,7 +56,9 @@ def laid_out(function: Any, *arrays: Any) -> Iterator[tuple[dict[int, Any], dict
     }
     yield symbols, named, dict(zip(named, memory, strict=True))
     behind = memory[-1][arrays[-1].size :]
-    assert np.array_equal(behind, _unknown(_BEHIND, behind.dtype), equal_nan=True), "something is written behind"
+    assert np.array_equal(behind, _unknown(behind.shape, behind.dtype), equal_nan=behind.dtype.kind not in "iu"), (
+        "something is written behind the result"
+    )
     arrays[-1][...] = named[hash(parameters(function)[-1])]
 
 
@@ -183,7 +185,7 @@ class _Block:
         if name == "if_then_else":
             return np.where(*map(self.value, node.args))
         if name in ("exp", "round"):
-            return getattr(np, name)(self.value(node.args[0]))
+            return (np.exp if name == "exp" else np.rint)(self.value(node.args[0]))
         if name == "func_call" and str(node.args[0].value) == "tunehub_shared_address":
             return _BASE
         if name == "func_call":
@@ -197,12 +199,16 @@ class _Block:
         args = node.args[1:-1]
         if name == "tunehub_copy_16":
             self.copy(args, self.each(mask))
+        elif name.startswith("tunehub_copy_16_"):
+            self.copy(args, self.each(mask), int(name.rpartition("_")[2]))
         elif name == "tunehub_copies_end":
             self.groups.append([])
         elif name == "tunehub_round_16":
             self.round(args[0], self.each(mask))
-        elif name.startswith(("tunehub_copies_arrived_", "tunehub_copies_landed_")):
+        elif name.startswith(("tunehub_copies_arrived_", "tunehub_copies_landed_", "tunehub_copies_met_")):
             self.arrive(int(name.split("_")[-1]))
+        elif name.startswith("tunehub_mma_"):
+            self.multiply_by_warps(args, *map(int, name.split("_")[2:]))
         elif name.startswith("tunehub_wgmma_done_"):
             self.finish(int(name.split("_")[-1]))
         elif name.startswith("tunehub_wgmma_finished_"):
@@ -218,7 +224,7 @@ class _Block:
         elif not name.endswith("tvm_storage_sync"):
             raise NotImplementedError(name)
 
-    def copy(self, args: Any, mask: Any) -> None:
+    def copy(self, args: Any, mask: Any, padding: int = 0) -> None:
         to = self.each(np.asarray(self.value(args[0])).astype(int) - _BASE)
         buffer, indices = self.place(args[1].args[0])
         holds = self.each(self.value(args[2]))
@@ -230,8 +236,9 @@ class _Block:
         source = buffer.reshape(-1)
         assert ((flat >= 0) & (flat + size <= source.size))[holds].all(), "a copy leaves its buffer"
         data = source[np.where(holds, flat, 0)[:, None] + np.arange(size)]
-        data[~holds] = 0
-        self.groups[-1].append((to[:, None] + np.arange(16), data.view("uint8")))
+        data = data.view("uint8").reshape(len(data), 16)
+        data[~holds] = padding & 0xFF
+        self.groups[-1].append((to[:, None] + np.arange(16), data))
 
     def arrive(self, under_way: int) -> None:
         """The groups of copies that are waited for are there; the others may arrive at any time, so they are not."""
@@ -282,6 +289,21 @@ class _Block:
         absolute = address + np.arange(rows)[:, None] * 128 + np.arange(128) + _BASE
         swizzled = absolute ^ (absolute >> 7 & 7) << 4
         return self.shared[swizzled - _BASE].view(dtype).astype("float64")
+
+    def multiply_by_warps(self, args: Any, rows: int, columns: int, a_kind: int, b_kind: int) -> None:
+        """What ``mma`` of integers adds to the accumulators of each warp: PTX ISA 8.5, 9.7.14.5.10."""
+        sums = self.place(args[0].args[0])[0]
+        places = [self.each(np.asarray(self.value(arg)).astype(int) - _BASE) for arg in args[1:]]
+        lane, at = np.arange(32)[:, None], np.arange(rows * columns // 32)
+        fragment, inside = at // 4, at % 4
+        row = fragment // (columns // 8) * 16 + lane // 4 + inside // 2 * 8
+        column = fragment % (columns // 8) * 8 + lane % 4 * 2 + inside % 2
+        for first in range(0, self.threads, 32):
+            left, right = (
+                self.numbers(place[first], extent, ("int8", "uint8")[kind])
+                for place, extent, kind in zip(places, (rows, columns), (a_kind, b_kind), strict=True)
+            )
+            sums[first : first + 32] += (left @ right.T)[row, column].astype("int32")
 
     def operand(self, address: Any, dtype: str) -> Any:
         absolute = address + _BASE
