@@ -22,6 +22,7 @@ from tunehub.tir.nodes import (
     constant_array,
     is_constant,
     operator_of,
+    same_extent,
     shape_of,
     tensor_type,
 )
@@ -34,9 +35,14 @@ if TYPE_CHECKING:
 
 _CONVOLUTION = "relax.nn.conv2d"
 _PERMUTE = "relax.permute_dims"
-# Which TVM turns images for: their numbers have no layout.
+# Which compute each number for itself, whatever the order.
 _BY_ELEMENT = frozenset(
-    f"relax.{name}" for name in ("clip", "maximum", "minimum", "add", "subtract", "multiply", "divide")
+    f"relax.{name}"
+    for name in (
+        *("abs", "add", "astype", "clip", "divide", "erf", "exp", "maximum", "minimum", "multiply", "negative"),
+        *("nn.gelu", "nn.gelu_tanh", "nn.leakyrelu", "nn.relu", "nn.silu", "power", "rsqrt", "sigmoid", "sqrt"),
+        *("square", "subtract", "tanh"),
+    )
 )
 _LIMITING = ("relax.maximum", "relax.minimum")
 _BYTES = {**SIZES, "uint8": 1, "int8": 1}
@@ -109,11 +115,11 @@ class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
         return relax.Call(call.op, [self.builder_.emit(each) for each in wide], call.attrs)
 
     def _transposed_once(self, call: Call) -> Expr:
-        """Of what was transposed before: nothing where both together change nothing."""
-        inner = bound_value(self, call.args[0])
-        if operator_of(inner) != _PERMUTE or [_axes(inner)[axis] for axis in _axes(call)] != [*range(len(_axes(call)))]:
-            return call
-        return inner.args[0]
+        """Of what was transposed before: once, or not at all where both together change nothing."""
+        inner, axes, given = bound_value(self, call.args[0]), _axes(call), call.args[0]
+        if operator_of(inner) == _PERMUTE:
+            axes, given = [_axes(inner)[axis] for axis in axes], inner.args[0]
+        return given if axes == sorted(axes) else relax.op.permute_dims(given, axes)
 
     def _mean(self, call: Call) -> Expr:
         """Of an image that is transposed: over the same places as they lie."""
@@ -127,19 +133,41 @@ class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
         return relax.op.mean(transposed.args[0], sorted(axes[place] for place in over))
 
     def _transposed_later(self, call: Call) -> Expr:
-        """Of an image that is transposed and numbers: first computed, then transposed."""
-        image, *numbers = call.args
-        transposed = bound_value(self, image)
-        if operator_of(transposed) != _PERMUTE or any(
-            int(getattr(tensor_type(number), "ndim", 0)) for number in numbers
-        ):
+        """Of images that are transposed alike, and what can be transposed the other way for nothing: first computed,
+        then transposed. Where sums over branches go on, this leaves images in one order from the first to the last."""
+        bound = [bound_value(self, each) for each in call.args]
+        axes = next((_axes(each) for each in bound if operator_of(each) == _PERMUTE), None)
+        if axes is None or len(shape_of(call) or ()) != len(axes):
             return call
-        first = self.builder_.emit(relax.Call(call.op, [transposed.args[0], *numbers], call.attrs))
-        return relax.op.permute_dims(first, _axes(transposed))
+        given = [self._before(own, value, axes) for own, value in zip(call.args, bound, strict=True)]
+        if any(each is None for each in given):
+            return call
+        first = self.builder_.emit(relax.Call(call.op, given, call.attrs))
+        return relax.op.permute_dims(first, axes)
+
+    def _before(self, own: Expr, value: Expr, axes: list[int]) -> Expr | None:
+        """An operand, bound to ``value``, such that transposing it by ``axes`` gives ``own``; None where that would be
+        a copy."""
+        if operator_of(value) == _PERMUTE and _axes(value) == axes:
+            return value.args[0]
+        shape = shape_of(own) if int(getattr(tensor_type(own), "ndim", 0)) else ()
+        if not shape:
+            return own if shape == () else None
+        back = sorted(range(len(axes)), key=axes.__getitem__)
+        whole = [*[1] * (len(axes) - len(shape)), *shape]
+        kept = [axis for axis in back if not same_extent(whole[axis], 1)]
+        if not is_constant(value) and kept != sorted(kept):
+            return None
+        if kept == sorted(kept):
+            return self.builder_.emit(relax.op.reshape(own, [whole[axis] for axis in back]))
+        filled = own if len(shape) == len(axes) else self.builder_.emit(relax.op.reshape(own, whole))
+        return self.builder_.emit(relax.op.permute_dims(filled, back))
 
 
 def _axes(permuted: Expr) -> list[int]:
-    return [int(axis) for axis in permuted.attrs.axes]
+    rank = len(shape_of(permuted.args[0]) or ())
+    named = permuted.attrs.axes
+    return [*range(rank)][::-1] if named is None else [int(axis) % rank for axis in named]
 
 
 def _is_transposed(call: Call) -> bool:

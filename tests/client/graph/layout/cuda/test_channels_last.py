@@ -20,7 +20,7 @@ from tunehub.compiler.pipeline import _prepare_for
 from tunehub.compiler.preparing import prepare
 from tunehub.graph.layout.cuda.channels_last import channels_last, wants_channels_last
 from tunehub.graph.layout.cuda.payoff import pays
-from tunehub.tir.nodes import shape_of, tensor_class
+from tunehub.tir.nodes import is_constant, shape_of, tensor_class
 
 from .....unoptimised import UNOPTIMISED
 from ....kernels.cuda.scheduled import H200, ROOT
@@ -49,8 +49,8 @@ def _network(dtype: str = "float16", channels: int = 64, size: int = 32) -> Any:
     return builder.get()
 
 
-def _outputs(mod: Any) -> Any:
-    image = np.random.default_rng(1).standard_normal((2, 3, 16, 16)).astype("float16")
+def _outputs(mod: Any, image: Any = None) -> Any:
+    image = np.random.default_rng(1).standard_normal((2, 3, 16, 16)).astype("float16") if image is None else image
     machine = relax.VirtualMachine(tvm.compile(mod, tvm.target.Target(UNOPTIMISED)), tvm.cpu())
     return machine["main"](tvm.runtime.tensor(image)).numpy().astype("float32")
 
@@ -63,6 +63,44 @@ def test_a_turned_network_computes_the_same_with_one_transposition() -> None:
     convolutions = [call for call in _calls(turned) if call.op.name == "relax.nn.conv2d"]
     assert [str(call.attrs.data_layout) for call in convolutions] == ["NHWC"] * 2
     assert [shape_of(call.args[0])[-1] for call in convolutions] == [8, 16]
+
+
+def _blocks_of_branches(size: int = 8) -> Any:
+    """Two blocks as ConvNeXt and MetaFormer have them: a norm over channels that it turns images for itself, scales of
+    one number and of a number a channel, and what came before added."""
+    rng, dtype = np.random.default_rng(0), "float16"
+
+    def weight(*shape: int) -> Any:
+        return relax.const((rng.standard_normal(shape) / 4).astype(dtype))
+
+    image = relax.Var("image", _Tensor((2, 3, size, size), dtype))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [image]):
+        with builder.dataflow():
+            last = builder.emit(op.nn.conv2d(image, weight(16, 3, 3, 3), padding=1))
+            for _ in range(2):
+                first = builder.emit(op.nn.conv2d(last, weight(16, 16, 3, 3), padding=1))
+                turned = builder.emit(op.permute_dims(first, [0, 2, 3, 1]))
+                normed = builder.emit(op.nn.layer_norm(turned, weight(16), weight(16), axes=[-1]))
+                back = builder.emit(op.permute_dims(op.nn.relu(normed), [0, 3, 1, 2]))
+                wide = builder.emit(op.add(op.multiply(back, weight(1)), weight(16, 1, 1)))
+                last = builder.emit(op.add(op.multiply(last, weight(16, 1, 1)), wide))
+            result = builder.emit_output(op.mean(last, axis=[2, 3]))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def test_branches_that_turn_images_for_themselves_leave_one_transposition() -> None:
+    mod = _blocks_of_branches()
+    turned = channels_last(mod)
+    assert [call.op.name for call in _calls(turned)].count("relax.permute_dims") - _of_constants(turned) == 1
+    image = np.random.default_rng(1).standard_normal((2, 3, 8, 8)).astype("float16")
+    found, expected = (_outputs(each, image) for each in (turned, mod))
+    assert np.abs(found - expected).max() <= 1e-2 * np.abs(expected).max()
+
+
+def _of_constants(mod: Any) -> int:
+    return sum(call.op.name == "relax.permute_dims" and is_constant(call.args[0]) for call in _calls(mod))
 
 
 def _calls(mod: Any) -> list[Any]:
