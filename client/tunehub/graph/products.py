@@ -3,7 +3,7 @@
 * In half precision TVM adds up in half precision. Tensor cores add up in float32 at the same speed, and so do all rules
   of TVM that use them: products have float32 results here, which are rounded once. Convolutions in groups, which no
   tensor core takes, likewise, but for those that add up few numbers in float16.
-* Constants that integers of 8 bits are multiplied with lie as [N, K]: tensor cores read these along K.
+* Weights that integers or floats of 8 bits are multiplied with lie as [N, K]: tensor cores read these along K.
 * bfloat16 likewise where there are kernels for it, by warpgroups and for few rows.
 * A weight of `nn.Linear` has the shape [N, K]. Where it is a parameter of the function, or part of one that is a tuple
   (MLC-LLM's `packed_params`), TVM transposes it at each call, in a kernel of its own that takes longer than the product
@@ -31,6 +31,7 @@ from tunehub.graph.quantised.dequantisation import Dequantised, dequantised_from
 from tunehub.kernels.cuda.gemm.hopper.kernel import ROUNDED
 from tunehub.kernels.cuda.gemm.hopper.rule import serves
 from tunehub.kernels.cuda.gemm.hopper.tf32 import rounded
+from tunehub.kernels.cuda.gemm.matmul import FLOAT8
 from tunehub.kernels.cuda.low_batch.product import MOST_ROWS, has_low_batch
 from tunehub.kernels.cuda.low_batch.weights import Format, dequantised
 from tunehub.kernels.te.products import NAME, nt_matmul, nt_matmuls
@@ -89,8 +90,8 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         name = str(getattr(call.op, "name", ""))
         if name != "relax.matmul" and name not in _CONVOLUTIONS:
             return call
-        if name == "relax.matmul" and (integers := self._of_integers(call)) is not None:
-            return integers
+        if name == "relax.matmul" and (of_bytes := self._of_bytes(call)) is not None:
+            return of_bytes
         types, result = {str(tensor_type(argument).dtype) for argument in call.args}, str(tensor_type(call).dtype)
         if len(types) != 1 or not types <= {*_NARROW, "float32"} or result not in {*types, _SUM}:
             return call
@@ -102,20 +103,29 @@ class _Products(PyExprMutator):  # type: ignore[misc]
             return call if wide is None else wide
         return relax.op.astype(self.builder_.emit(wide), result)
 
-    def _of_integers(self, call: Call) -> Expr | None:
-        """A matmul of 8 bits with constants, which are transposed."""
+    def _of_bytes(self, call: Call) -> Expr | None:
+        """A matmul of 8 bits with weights that are transposed for it, which are read as they lie, or with constants,
+        which are transposed; None for others. Sums are those of floats in float32, of integers in int32."""
+        data, result = call.args[0], str(tensor_type(call).dtype)
+        types = {str(tensor_type(argument).dtype) for argument in call.args}
+        sum_type = _INTEGER_SUM if types <= {*LIMITS} else _SUM
+        known = {_INTEGER_SUM} if sum_type == _INTEGER_SUM else {*_NARROW, _SUM}
+        weight = self._of_columns(call) if types <= {*LIMITS} or types <= {*FLOAT8} else None
+        if weight is None or result not in known:
+            return None
+        wide = self._kernels.call(partial(nt_matmul, sum_type=sum_type), data, weight, name=NAME, how=(sum_type,))
+        return wide if result == sum_type else relax.op.astype(self.builder_.emit(wide), result)
+
+    def _of_columns(self, call: Call) -> Expr | None:
+        """The second operand of a matmul, two-dimensional, as [N, K]: what is transposed for it, or a constant, which
+        is transposed; None for others."""
         data, weight = call.args
-        if str(tensor_type(call).dtype) != _INTEGER_SUM or not is_constant(weight) or len(shape_of(weight) or ()) != 2:
+        source = self._untransposed(call)
+        if source is not None or not is_constant(weight):
+            return source
+        if len(shape_of(weight) or ()) != 2 or len(shape_of(data) or ()) < 2:
             return None
-        if str(tensor_type(data).dtype) not in LIMITS or len(shape_of(data) or ()) < 2:
-            return None
-        return self._kernels.call(
-            partial(nt_matmul, sum_type=_INTEGER_SUM),
-            data,
-            relax.const(np.ascontiguousarray(constant_array(weight).T)),
-            name=NAME,
-            how=(_INTEGER_SUM,),
-        )
+        return relax.const(np.ascontiguousarray(constant_array(weight).T), str(tensor_type(weight).dtype))
 
     def _by_kernel(self, call: Call, own: str) -> Expr | None:
         """A matmul of operands of the type ``own``, the second transposed, as a kernel that reads that as it lies and

@@ -5,7 +5,7 @@ rows and columns, say, is part of its kernel. A convolution of integers with cha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from heapq import nsmallest
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import tiles as bulk_tiles
 from tunehub.kernels.cuda.gemm.hopper.cost import bulk_seconds, seconds
 from tunehub.kernels.cuda.gemm.hopper.tiles import suits, tiles
 from tunehub.kernels.cuda.gemm.matmul import FLOAT8, INT8, Matmul, find_mixed_matmul
+from tunehub.kernels.cuda.gemm.workload import ProductWorkload
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.devices.device import GpuDevice
 
@@ -30,26 +31,21 @@ _TRIED = 4  # tiles
 _PROMOTED = 1.15  # times what costs say, where sums are promoted
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ByteWorkload:
-    """``mod``, one PrimFunc ``main`` whose anchor block is ``matmul``, of floats or of integers, for ``target``."""
-
-    mod: IRModule
-    target: Target
-    matmul: Matmul
-    is_float: bool
-
-
-def matmul_of(mod: IRModule) -> tuple[Matmul, bool] | None:
+def matmul_in(mod: IRModule) -> Matmul | None:
     """The anchor block of ``mod``, one PrimFunc ``main``, as a product of operands of 8 bits that lie as warpgroups
-    take them, and whether they are floats; None for others."""
-    for dtypes in (FLOAT8, INT8):
-        matmul = find_mixed_matmul(mod, dtypes)
-        if matmul is not None:
-            is_float = dtypes is FLOAT8
-            lies = matmul.k_last and all(run % _COPIED == 0 for run in matmul.runs) and suits(as_halves(matmul))
-            return (matmul, is_float) if lies and (not is_float or are_matrices(as_halves(matmul))) else None
-    return None
+    take them; None for others."""
+    matmul = next(
+        (each for each in (find_mixed_matmul(mod, types) for types in (FLOAT8, INT8)) if each is not None), None
+    )
+    if matmul is None or not matmul.k_last or any(run % _COPIED for run in matmul.runs):
+        return None
+    halves = as_halves(matmul)
+    return matmul if suits(halves) and (are_matrices(halves) or not is_promoted(matmul)) else None
+
+
+def is_promoted(matmul: Matmul) -> bool:
+    """Whether sums are promoted."""
+    return matmul.types[0] in FLOAT8
 
 
 def as_halves(matmul: Matmul) -> Matmul:
@@ -63,12 +59,10 @@ def as_halves(matmul: Matmul) -> Matmul:
 
 
 @lru_cache(maxsize=256)  # asked for each function that differs in what follows only
-def ranked(
-    matmul: Matmul, device: GpuDevice, is_float: bool, count: int = _TRIED
-) -> tuple[tuple[float, warpgroups.ByWarpgroups], ...]:
+def ranked(matmul: Matmul, device: GpuDevice, count: int = _TRIED) -> tuple[tuple[float, warpgroups.ByWarpgroups], ...]:
     """The tiles that should take least on ``device``, and the seconds that they should take, the best first."""
     halves = as_halves(matmul)
-    bulk = (promoted_tiles if is_float else bulk_tiles)(halves, device) if are_matrices(halves) else ()
+    bulk = (promoted_tiles if is_promoted(matmul) else bulk_tiles)(halves, device) if are_matrices(halves) else ()
     found: list[tuple[float, warpgroups.ByWarpgroups]] = [(tile_s(matmul, tile, device), tile) for tile in bulk]
     if not found:  # a convolution
         found = [(seconds(halves, tile, device), tile) for tile in tiles(halves)]
@@ -80,21 +74,18 @@ def tile_s(matmul: Matmul, tile: BulkTile, device: GpuDevice) -> float:
     return bulk_seconds(as_halves(matmul), tile, device) * (_PROMOTED if isinstance(tile, PromotedTile) else 1.0)
 
 
-def match(mod: IRModule, target: Target) -> ByteWorkload | None:
+def match(mod: IRModule, target: Target) -> ProductWorkload | None:
     """A product of operands of 8 bits that lie as warpgroups take them."""
-    found = matmul_of(mod) if warpgroups.serves(target) else None
-    if found is None:
-        return None
-    matmul, is_float = found
-    return ByteWorkload(mod=mod, target=target, matmul=matmul, is_float=is_float)
+    matmul = matmul_in(mod) if warpgroups.serves(target) else None
+    return None if matmul is None else ProductWorkload(mod=mod, target=target, matmul=matmul)
 
 
-def candidates(workload: ByteWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
+def candidates(workload: ProductWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
     """The tiles that should cost least."""
-    for own_s, tile in ranked(workload.matmul, device, workload.is_float):
+    for own_s, tile in ranked(workload.matmul, device):
         yield KernelCandidate(tile=tile, seconds=own_s)
 
 
-def build(workload: ByteWorkload, tile: warpgroups.ByWarpgroups) -> warpgroups.WarpgroupSchedule:
+def build(workload: ProductWorkload, tile: warpgroups.ByWarpgroups) -> warpgroups.WarpgroupSchedule:
     """The kernel. Raises ValueError where operands cannot be copied as they lie, or what TVM raises."""
     return warpgroups.by_tile(workload.mod, workload.matmul, tile, workload.target)

@@ -41,9 +41,9 @@ CASES: dict[str, tuple[BulkTile, tuple[str, str], str]] = {
 
 
 def _kernel(mod: Any, tile: BulkTile) -> Any:
-    found = eight_bits.matmul_of(mod)
+    found = eight_bits.matmul_in(mod)
     assert found is not None
-    return bulk_kernel(product_of(mod, found[0]), tile, default_device())
+    return bulk_kernel(product_of(mod, found), tile, default_device())
 
 
 @pytest.mark.no_cover
@@ -91,9 +91,9 @@ def test_sums_and_accumulators_have_registers() -> None:
 
 
 def _halves(size: int) -> Any:
-    found = eight_bits.matmul_of(byte_product(size, size, size, (E4M3, E4M3), "float16"))
+    found = eight_bits.matmul_in(byte_product(size, size, size, (E4M3, E4M3), "float16"))
     assert found is not None
-    return eight_bits.as_halves(found[0])
+    return eight_bits.as_halves(found)
 
 
 def test_a_target_is_asked_for_warpgroups() -> None:
