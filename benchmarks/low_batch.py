@@ -26,7 +26,7 @@ from tunehub.compiler.pipeline import activate
 from tunehub.compiler.preparing import prepare
 from tunehub.compiler.schedule.ladder import schedule_function
 from tunehub.kernels.cuda.default import default_schedule
-from tunehub.kernels.cuda.low_batch.weights import QUANTISED, WORD_BITS, Format, dequantised
+from tunehub.kernels.cuda.low_batch.weights import E4M3, QUANTISED, WORD_BITS, Format, weights_made
 from tunehub.records.lookup import EmptyLookup
 from tunehub.tir.nodes import tensor_class
 
@@ -46,6 +46,7 @@ PRODUCTS = {  # columns and K of the weights
 }
 FORMATS = {"float16": Format(bits=16), "q4f16": QUANTISED[0], "q8f16": QUANTISED[1]}
 FORMATS |= {f"q{form.bits}bf16": replace(form, bfloat=True) for form in QUANTISED}
+FORMATS |= {"e4m3": E4M3, "e4m3bf16": replace(E4M3, bfloat=True)}
 OPTIONS = (
     click.Option(["--only"], default="*", help="Products by names or patterns, separated by commas."),
     click.Option(["--rows"], default="1,2,4,8,16,32,64", show_default=True, help="Numbers of rows."),
@@ -56,6 +57,7 @@ OPTIONS = (
 )
 _COPIES_BYTES = 300_000_000  # of weights: six times the cache of an H200
 _LAUNCHES = 24
+_SPREAD = 64.0  # of numbers in e4m3 around 0
 # Of the largest value: two units in the last place of float16 and bfloat16.
 _MOST_APART = {"float16": 2e-3, "bfloat16": 1.6e-2}
 
@@ -174,6 +176,11 @@ def _weights(columns: int, depth: int, form: Format) -> Iterator[list[Any]]:
     import torch
 
     for _ in range(max(2, -(-_COPIES_BYTES * 8 // (columns * depth * form.bits)))):
+        if form.e4m3:
+            numbers = (torch.randn(columns, depth, device="cuda") * _SPREAD).to(torch.float8_e4m3fn)
+            scales = (torch.rand(columns, device="cuda") + 0.5) / (_SPREAD * depth**0.5)
+            yield [numbers.view(torch.int32).view(torch.uint32), scales]
+            continue
         if not form.group:
             yield [torch.randn(columns, depth, device="cuda").half() / depth**0.5]
             continue
@@ -188,6 +195,10 @@ def _dtype(form: Format) -> str:
 
 
 def _wide(own: list[Any], form: Format) -> Any:
+    import torch
+
+    if form.e4m3:
+        return own[0].view(torch.int32).view(torch.float8_e4m3fn).float() * own[1][:, None]
     return wide_weights(own[0], own[1], form) if form.group else own[0].float()
 
 
@@ -198,20 +209,28 @@ def _module(rows: int | None, columns: int, depth: int, form: Format) -> Any:
     kind, dtype = tensor_class(), _dtype(form)
     x = relax.Var("x", kind((1, tirx.Var("rows", "int64") if rows is None else rows, depth), dtype))
     builder = relax.BlockBuilder()
-    if form.group:
+    if form.packed:
+        scales = ((columns,), "float32") if form.e4m3 else ((columns, depth // form.group), dtype)
         given = [
             relax.Var("w", kind((columns, depth * form.bits // WORD_BITS), "uint32")),
-            relax.Var("s", kind((columns, depth // form.group), dtype)),
+            relax.Var("s", kind(*scales)),
         ]
     else:
         given = [relax.Var("w", kind((columns, depth), "float16"))]
     with builder.function("main", [x, *given]):
         with builder.dataflow():
             weight = given[0]
-            if form.group:
-                weight = builder.emit_te(lambda w, s: dequantised(w, s, form), *given, primfunc_name_hint="dequantize")
+            if form.packed:
+                sources = given[:1] if form.e4m3 else given
+                weight = builder.emit_te(
+                    lambda *own: weights_made(own, form, dtype), *sources, primfunc_name_hint="dequantize"
+                )
             transposed = builder.emit(relax.op.permute_dims(weight))
-            result = builder.emit_output(relax.op.matmul(x, transposed))
+            if form.e4m3:
+                scaled = relax.op.multiply(builder.emit(relax.op.matmul(x, transposed, out_dtype="float32")), given[1])
+                result = builder.emit_output(relax.op.astype(builder.emit(scaled), dtype))
+            else:
+                result = builder.emit_output(relax.op.matmul(x, transposed))
         builder.emit_func_output(result)
     return builder.get()
 

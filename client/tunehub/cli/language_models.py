@@ -157,8 +157,8 @@ def bench_folder(folder: Path, request: LanguageRequest, *, plot: Path | None, a
 
 
 def _case(folder: Path, request: LanguageRequest) -> LanguageCase:
+    from tunehub.models.checkpoint import has_weights
     from tunehub.models.config import read_config
-    from tunehub.models.weights import has_weights
     from tunehub_builder.bench.language_models.case import LanguageCase
 
     return LanguageCase(

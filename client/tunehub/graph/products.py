@@ -33,7 +33,7 @@ from tunehub.kernels.cuda.gemm.hopper.rule import serves
 from tunehub.kernels.cuda.gemm.hopper.tf32 import rounded
 from tunehub.kernels.cuda.gemm.matmul import FLOAT8
 from tunehub.kernels.cuda.low_batch.product import MOST_ROWS, has_low_batch
-from tunehub.kernels.cuda.low_batch.weights import Format, dequantised
+from tunehub.kernels.cuda.low_batch.weights import E4M3, QUANTISED, Format, weights_made
 from tunehub.kernels.te.products import NAME, nt_matmul, nt_matmuls
 from tunehub.kernels.te.scales import LIMITS
 from tunehub.tir.nodes import (
@@ -138,7 +138,7 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         if made is not None and (few or (rows is None and self._packed)):
             return self._kernels.call(
                 partial(_dequantised_matmul, form=made.format),
-                *(call.args[0], made.weights, made.scales),
+                *(call.args[0], *made.operands),
                 name=f"dequantize_{NAME}",
                 how=(made.format,),
             )
@@ -181,7 +181,7 @@ class _Products(PyExprMutator):  # type: ignore[misc]
             return None
         if source not in self._made:
             self._made[source] = dequantised_from(
-                source, self.lookup_binding, self._mod, self._half, known=self._computed
+                source, self.lookup_binding, self._mod, self._half, (*QUANTISED, E4M3), known=self._computed
             )
         return self._made[source]
 
@@ -226,5 +226,5 @@ def _rows(call: Call) -> int | None:
     return math.prod(shape[:-1]) if all(isinstance(extent, int) for extent in shape[:-1]) else None
 
 
-def _dequantised_matmul(data: Tensor, weights: Tensor, scales: Tensor, form: Format) -> Tensor:
-    return nt_matmul(data, dequantised(weights, scales, form))
+def _dequantised_matmul(data: Tensor, *given: Tensor, form: Format) -> Tensor:
+    return nt_matmul(data, weights_made(given, form, str(data.dtype)))

@@ -12,6 +12,7 @@ from tvm import te, tirx
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 
+from tunehub.exceptions import UsageError
 from tunehub.kernels.te.experts import NAME, expert_product
 from tunehub.models.quantised_layers import dequantized
 from tunehub.models.quantization import STORAGE
@@ -102,6 +103,9 @@ class ExpertWeights(nn.Module):  # type: ignore[misc]
 
     def __init__(self, experts: int, features: int, rows: int, kind: Quantization) -> None:
         super().__init__()
+        if kind.e4m3:
+            remedy = "take q8f16_1, or q0f16"
+            raise UsageError(kind.name, "is for no mixture of experts", place="quantization", remedy=remedy)
         self.shape, self.kind = (experts, rows, features), kind
         if kind.bits:
             self.q_weight = nn.Parameter((experts, rows, kind.words(features)), STORAGE)

@@ -29,8 +29,8 @@ _NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "uint32": "U32
 _REMEDY = "write it again: tunehub compile FOLDER --weights FILE"
 
 
-class _TensorPlace(msgspec.Struct, frozen=True):
-    """A tensor in the file's header."""
+class TensorPlace(msgspec.Struct, frozen=True):
+    """A tensor in a file's header."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -42,7 +42,7 @@ def write_parameters(path: Path, parameters: Sequence[ModelParameter], arrays: I
     places, at = {}, 0
     for parameter in sorted(parameters, key=lambda each: _bytes(each) % _ALIGNED != 0):
         end = at + _bytes(parameter)
-        places[parameter.name] = _TensorPlace(_NAMES[parameter.dtype], parameter.shape, (at, end))
+        places[parameter.name] = TensorPlace(_NAMES[parameter.dtype], parameter.shape, (at, end))
         at = end
     header = msgspec.json.encode(places)
     header += b" " * (-(8 + len(header)) % _ALIGNED)
@@ -56,7 +56,7 @@ def write_parameters(path: Path, parameters: Sequence[ModelParameter], arrays: I
 def mapped_parameters(path: Path, parameters: Sequence[ModelParameter], device: Device) -> Iterator[DeviceTensor]:
     """The tensors of a file: on a CPU what is mapped itself, elsewhere copies. Raises ModelError for a file that is
     another model's, or no file of parameters."""
-    data, begin, places = _opened(path)
+    data, begin, places = mapped_tensors(path)
     for parameter in parameters:
         place = places.get(parameter.name)
         if place is None or (place.dtype, place.shape) != (_NAMES[parameter.dtype], parameter.shape):
@@ -67,20 +67,20 @@ def mapped_parameters(path: Path, parameters: Sequence[ModelParameter], device: 
         yield _tensor(np.frombuffer(data, "uint8", end - first, begin + first), parameter, device)
 
 
-def _opened(path: Path) -> tuple[mmap.mmap, int, Mapping[str, _TensorPlace]]:
-    """What is mapped, where tensors begin in it, and their places."""
+def mapped_tensors(path: Path, remedy: str = _REMEDY) -> tuple[mmap.mmap, int, Mapping[str, TensorPlace]]:
+    """What is mapped of a ``.safetensors``, where tensors begin in it, and their places. Raises ModelError."""
     try:
         with path.open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except (OSError, ValueError) as error:
-        raise _wrong(path, str(error), path) from None
+        raise _wrong(path, str(error), path, remedy) from None
     size = int.from_bytes(data[:8], "little")
     if size > min(_MOST_HEADER, len(data) - 8):
-        raise _wrong(path, "has no header", path)
+        raise _wrong(path, "has no header", path, remedy)
     try:
-        return data, 8 + size, msgspec.json.decode(data[8 : 8 + size], type=dict[str, _TensorPlace])
+        return data, 8 + size, msgspec.json.decode(data[8 : 8 + size], type=dict[str, TensorPlace])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _wrong(path, str(error), path) from None
+        raise _wrong(path, str(error), path, remedy) from None
 
 
 def _tensor(raw: npt.NDArray[Any], parameter: ModelParameter, device: Device) -> DeviceTensor:
@@ -94,5 +94,5 @@ def _bytes(parameter: ModelParameter) -> int:
     return int(np.prod(parameter.shape, dtype="int64")) * np.dtype(parameter.dtype).itemsize
 
 
-def _wrong(value: object, reason: str, path: Path) -> ModelError:
-    return ModelError(value, reason, place=str(path), remedy=_REMEDY)
+def _wrong(value: object, reason: str, path: Path, remedy: str = _REMEDY) -> ModelError:
+    return ModelError(value, reason, place=str(path), remedy=remedy)

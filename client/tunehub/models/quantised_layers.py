@@ -9,6 +9,7 @@ from tvm import te, tirx
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 
+from tunehub.kernels.te.e4m3 import e4m3_at
 from tunehub.models.quantization import GROUP, STORAGE
 
 if TYPE_CHECKING:
@@ -22,13 +23,16 @@ def linear(
 ) -> NNModule:
     """A product with a weight ``[rows, features]``."""
     if kind.bits:
-        return GroupLinear(features, rows, kind, bias=bias, out_dtype=out_dtype)
+        layer = RowLinear if kind.e4m3 else GroupLinear
+        return layer(features, rows, kind, bias=bias, out_dtype=out_dtype)
     return nn.Linear(features, rows, bias=bias, dtype=kind.dtype, out_dtype=out_dtype)
 
 
 def embedding(rows: int, features: int, kind: Quantization) -> NNModule:
     """A table ``[rows, features]`` that gives logits, too (``lm_head_forward``)."""
-    return GroupEmbedding(rows, features, kind) if kind.bits else PlainEmbedding(rows, features, dtype=kind.dtype)
+    if kind.bits:
+        return RowEmbedding(rows, features, kind) if kind.e4m3 else GroupEmbedding(rows, features, kind)
+    return PlainEmbedding(rows, features, dtype=kind.dtype)
 
 
 def dequantized(words: Tensor, scales: Tensor, shape: tuple[int, ...], kind: Quantization) -> Tensor:
@@ -66,6 +70,53 @@ class GroupLinear(nn.Module):  # type: ignore[misc]
         weight = dequantized(self.q_weight, self.q_scale, self.shape, self.kind)
         x = op.matmul(x, op.permute_dims(weight), out_dtype=self.out_dtype)
         return x if self.bias is None else x + self.bias
+
+
+class RowLinear(nn.Module):  # type: ignore[misc]
+    """A product with a weight in e4m3. Scales of its rows are multiplied with results, in float32."""
+
+    def __init__(
+        self, features: int, rows: int, kind: Quantization, *, bias: bool = False, out_dtype: str | None = None
+    ) -> None:
+        super().__init__()
+        self.shape, self.kind, self.out_dtype = (rows, features), kind, out_dtype or kind.dtype
+        self.q_weight = nn.Parameter((rows, kind.words(features)), STORAGE)
+        self.q_scale = nn.Parameter(*kind.scale((rows,), features))
+        self.bias = nn.Parameter((rows,), self.out_dtype) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = op.astype(self.scaled(x), self.out_dtype)
+        return x if self.bias is None else x + self.bias
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """The product in float32."""
+
+        def decoded(words: TETensor) -> TETensor:
+            return te.compute(self.shape, lambda *at: e4m3_at(words, at, self.kind.dtype), name="dequantize")
+
+        weight = op.tensor_expr_op(decoded, name_hint="dequantize", args=[self.q_weight])
+        return op.matmul(x, op.permute_dims(weight), out_dtype="float32") * self.q_scale
+
+
+class RowEmbedding(RowLinear):
+    """A table in e4m3."""
+
+    def __init__(self, rows: int, features: int, kind: Quantization) -> None:
+        super().__init__(features, rows, kind)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        def taken(ids: TETensor, words: TETensor, scales: TETensor) -> TETensor:
+            def value(*at: PrimExpr) -> PrimExpr:
+                row = ids(*at[:-1])
+                return (e4m3_at(words, (row, at[-1]), "float32") * scales[row]).astype(self.kind.dtype)
+
+            return te.compute((*ids.shape, self.shape[1]), value, name="take_dequantized")
+
+        return op.tensor_expr_op(taken, name_hint="take_dequantized", args=[ids, self.q_weight, self.q_scale])
+
+    def lm_head_forward(self, x: Tensor) -> Tensor:
+        """Logits, with the table as weight."""
+        return self.scaled(x)
 
 
 class PlainEmbedding(nn.Embedding):  # type: ignore[misc]

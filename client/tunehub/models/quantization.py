@@ -1,27 +1,33 @@
-"""Types of weights, by MLC-LLM's names: plain floats, and groups of 4 or 8 bits in its layout of rows.
+"""Types of weights, by MLC-LLM's names: plain floats, groups of 4 or 8 bits in its layout of rows, and e4m3.
 
 A weight ``[N, K]`` is ``q_weight``, uint32 ``[N, K·bits/32]`` (the lowest bits first), and ``q_scale`` ``[N, K/32]``;
-a value is ``(bits − (2^(bits−1) − 1)) · scale``.
+a value is ``(bits − (2^(bits−1) − 1)) · scale``. In e4m3 ``q_weight`` has numbers of 8 bits in floating point in such
+words, uint32 ``[N, K/4]``, and ``q_scale``, float32 ``[N]``, a scale for each row.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tunehub.exceptions import UsageError
 
 GROUP = 32
 STORAGE = "uint32"
+E4M3 = "float8_e4m3fn"  # by numpy's and TVM's name
 _TYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quantization:
-    """`dtype` of activations, scales and plain weights; `bits` of a weight in a group, 0 for plain weights."""
+    """`dtype` of activations, scales of groups and plain weights; `bits` of a packed weight, 0 for plain ones; `e4m3`:
+    8 bits are a number in floating point, and rows have scales in place of groups."""
 
     name: str
     dtype: str
     bits: int = 0
+    e4m3: bool = False
 
     @property
     def per_word(self) -> int:
@@ -39,12 +45,19 @@ class Quantization:
 
     def words(self, features: int) -> int:
         """Words of a row."""
-        return self.groups(features) * GROUP // self.per_word
+        return -(-features // self.per_word) if self.e4m3 else self.groups(features) * GROUP // self.per_word
+
+    def scale(self, rows: Sequence[int], features: int) -> tuple[tuple[int, ...], str]:
+        """Shape and type of the scales of a packed weight ``[*rows, features]``."""
+        return (tuple(rows), "float32") if self.e4m3 else ((*rows, self.groups(features)), self.dtype)
 
     def bytes(self, rows: int, features: int) -> int:
         """Of a weight."""
-        size = 4 if self.dtype == "float32" else 2
-        return rows * (4 * self.words(features) + size * self.groups(features) if self.bits else size * features)
+        size = {"float32": 4}
+        if not self.bits:
+            return rows * features * size.get(self.dtype, 2)
+        shape, dtype = self.scale((rows,), features)
+        return 4 * rows * self.words(features) + math.prod(shape) * size.get(dtype, 2)
 
 
 QUANTIZATIONS = {
@@ -55,6 +68,10 @@ QUANTIZATIONS = {
             Quantization(name=f"q{bits}{short}_1", dtype=dtype, bits=bits)
             for bits in (4, 8)
             for short, dtype in _TYPES.items()
+        ),
+        *(
+            Quantization(name=f"e4m3{suffix}", dtype=_TYPES[suffix.removeprefix("_") or "f16"], bits=8, e4m3=True)
+            for suffix in ("", "_bf16", "_f32")
         ),
     )
 }

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes  # noqa: F401 - numpy knows bfloat16 by it
-import msgspec
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from tunehub.exceptions import ModelError
+from tunehub.kernels.te.e4m3 import IN_WORD, LARGEST
+from tunehub.models.checkpoint import ModelWeights
 from tunehub.models.config import Experts, ModelConfig
 from tunehub.models.quantization import GROUP, Quantization
 
@@ -20,63 +21,8 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-_MOST_BYTES = 64 << 20
 _ROWS = 4096  # quantised at once
 _LEAST_SCALE = 1e-7
-
-
-class _Index(msgspec.Struct, frozen=True):
-    weight_map: dict[str, str]
-
-
-def has_weights(folder: Path) -> bool:
-    """Whether weights lie in the folder."""
-    return (folder / SINGLE).is_file() or (folder / INDEX).is_file()
-
-
-class ModelWeights:
-    """The tensors of a folder by Hugging Face's names. Raises ModelError."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._files: dict[str, Any] = {}
-        self._places = _places(folder)
-
-    def tensor(self, name: str) -> Array:
-        """One, in its own type."""
-        place = self._places.get(name, SINGLE)
-        try:
-            return np.asarray(self._opened(place).get_tensor(name))
-        except Exception as error:  # safetensors has a class of its own that is no OSError
-            remedy = "give the whole checkpoint, as transformers saves it"
-            raise ModelError(name, f"cannot be read: {error}", place=str(self.folder / place), remedy=remedy) from None
-
-    def _opened(self, place: str) -> Any:
-        if place not in self._files:
-            from safetensors import safe_open
-
-            self._files[place] = safe_open(str(self.folder / place), framework="np")
-        return self._files[place]
-
-
-def _places(folder: Path) -> Mapping[str, str]:
-    """The file of each tensor; none where there is one file."""
-    path = folder / INDEX
-    if not path.is_file():
-        return {}
-    remedy = "give the checkpoint's own index"
-    if path.stat().st_size > _MOST_BYTES:
-        raise ModelError(path, "is larger than 64 MB", place="model", remedy=remedy)
-    try:
-        places = msgspec.json.decode(path.read_bytes(), type=_Index).weight_map
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OSError) as error:
-        raise ModelError(path, str(error), place="model", remedy=remedy) from None
-    for name in set(places.values()):
-        if Path(name).name != name or not name.endswith(".safetensors"):
-            raise ModelError(name, "is no file beside the index", place=str(path), remedy=remedy)
-    return places
 
 
 def arrays(
@@ -90,7 +36,7 @@ def arrays(
             yield _checked(_joined(checkpoint, parameter.name, config), parameter, folder)
             continue
         if last[0] != base:
-            last = (base, quantized(_joined(checkpoint, f"{base}.weight", config), kind))
+            last = (base, _packed(checkpoint, base, config, kind))
         yield _checked(last[1][part == "q_scale"], parameter, folder)
 
 
@@ -101,6 +47,16 @@ def _checked(array: Array, parameter: ModelParameter, folder: Path) -> Array:
             parameter.name, reason, place=str(folder), remedy="give weights and configuration of one model"
         )
     return array.astype(parameter.dtype, copy=False)
+
+
+def _packed(checkpoint: ModelWeights, base: str, config: ModelConfig, kind: Quantization) -> tuple[Array, Array]:
+    """Words and scales of a weight. What lies in e4m3 with a scale for each row, or one, stays as it lies."""
+    names = sources(f"{base}.weight", config.family, config.experts)
+    scaled = [found for found in map(checkpoint.in_e4m3, names) if found is not None and found[1].ndim == 1]
+    if not kind.e4m3 or len(scaled) < len(names):
+        return quantized(_joined(checkpoint, f"{base}.weight", config), kind)
+    numbers, scales = zip(*scaled, strict=True)
+    return in_words(np.concatenate(numbers)), np.concatenate(scales)
 
 
 def _joined(checkpoint: ModelWeights, name: str, config: ModelConfig) -> Array:
@@ -128,13 +84,34 @@ def sources(name: str, family: str, experts: Experts | None = None) -> Sequence[
 
 
 def quantized(weight: Array, kind: Quantization) -> tuple[Array, Array]:
-    """Words and scales of a weight ``[…, K]``, as MLC-LLM's group quantisation makes them."""
+    """Words and scales of a weight ``[…, K]``, in groups as MLC-LLM's group quantisation makes them."""
     rows = weight.reshape(-1, weight.shape[-1])
+    if kind.e4m3:
+        numbers, scales = _in_e4m3(rows)
+        return in_words(numbers).reshape(*weight.shape[:-1], -1), scales.reshape(weight.shape[:-1])
     words = np.empty((len(rows), kind.words(rows.shape[1])), "uint32")
     scales = np.empty((len(rows), kind.groups(rows.shape[1])), kind.dtype)
     for at in range(0, len(rows), _ROWS):
         words[at : at + _ROWS], scales[at : at + _ROWS] = _quantized(rows[at : at + _ROWS], kind)
     return words.reshape(*weight.shape[:-1], -1), scales.reshape(*weight.shape[:-1], -1)
+
+
+def _in_e4m3(rows: Array) -> tuple[Array, Array]:
+    """Numbers of a weight's rows, the largest of each row is that of e4m3, and scales of the rows."""
+    numbers = np.empty(rows.shape, ml_dtypes.float8_e4m3fn)
+    scales = np.empty(len(rows), "float32")
+    for at in range(0, len(rows), _ROWS):
+        some = rows[at : at + _ROWS].astype("float32")
+        own = np.maximum(np.abs(some).max(-1), _LEAST_SCALE * LARGEST) / np.float32(LARGEST)
+        numbers[at : at + _ROWS] = np.clip(some / own[:, None], -LARGEST, LARGEST).astype(numbers.dtype)
+        scales[at : at + _ROWS] = own
+    return numbers, scales
+
+
+def in_words(numbers: Array) -> Array:
+    """Numbers in e4m3 ``[N, K]`` as words of four."""
+    short = -numbers.shape[1] % IN_WORD
+    return np.ascontiguousarray(np.pad(numbers.view("uint8"), ((0, 0), (0, short)))).view("uint32")
 
 
 def _quantized(rows: Array, kind: Quantization) -> tuple[Array, Array]:

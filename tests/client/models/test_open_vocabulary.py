@@ -34,7 +34,7 @@ PROMPTS = ([3, 1, 4, 1, 5], [9, 2])
 def test_both_kinds_of_session_give_numpys_logits(quantization: str) -> None:
     target = tunehub.host_target()
     closed = export(CONFIG, target, quantization)
-    arrays = [random_array(each, closed.quantization.bits) for each in closed.parameters]
+    arrays = [random_array(each, closed.quantization) for each in closed.parameters]
     opened = with_open_vocabulary(CONFIG, quantization, target, ("embed", "prefill", "batch_decode"))
     with tunehub.context(target):
         executable = tvm.compile(with_steps(opened, 2), target)

@@ -30,7 +30,7 @@ ODD = ModelParameter(name="odd", shape=(3, 5), dtype="bfloat16")
 def test_what_was_written_is_mapped(tmp_path: Path, kind: str) -> None:
     path, chosen = tmp_path / "weights.safetensors", quantization(kind)
     parameters = [ODD, *parameters_of(TINY, chosen)]
-    written = [random_array(each, chosen.bits) for each in parameters]
+    written = [random_array(each, chosen) for each in parameters]
     write_parameters(path, parameters, iter(written))
     found = [each.numpy() for each in mapped_parameters(path, parameters, tvm.cpu())]
     assert [each.dtype for each in found] == [each.dtype for each in written]

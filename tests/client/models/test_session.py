@@ -40,19 +40,15 @@ class Both:
 
     def session(self, **sizes: int) -> LanguageSession:
         """With a cache for three sequences."""
-        weights = random_tensors(self.compiled.parameters, self._bits, tvm.cpu())
+        weights = random_tensors(self.compiled.parameters, self.compiled.quantization, tvm.cpu())
         return self.compiled.session(
             weights, tvm.cpu(), CacheSizes(**{"sequences": 3, "tokens": 512, "chunk": CHUNK, **sizes})
         )
 
-    @property
-    def _bits(self) -> int:
-        return self.compiled.quantization.bits
-
 
 def _both(config: ModelConfig, quantization: str, *, steps: bool = False) -> Both:
     compiled = compile_model(config, quantization, steps=steps)
-    arrays = [random_array(each, compiled.quantization.bits) for each in compiled.parameters]
+    arrays = [random_array(each, compiled.quantization) for each in compiled.parameters]
     return Both(compiled=compiled, numpy=NumpyDecoder(compiled, arrays))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -17,10 +18,11 @@ pytest.importorskip("safetensors", reason="reads safetensors")
 from safetensors.numpy import save_file
 
 from tunehub.exceptions import ModelError
+from tunehub.models.checkpoint import has_weights
 from tunehub.models.config import Experts, ModelConfig
 from tunehub.models.export import ModelParameter, export, parameters_of
 from tunehub.models.quantization import QUANTIZATIONS, Quantization, quantization
-from tunehub.models.weights import arrays, has_weights, quantized, sources
+from tunehub.models.weights import arrays, quantized, sources
 
 from ...numpy_decoder import dequantized_rows
 from ...small_models import small
@@ -114,6 +116,71 @@ def test_quantised_weights_are_near_and_packed_from_the_lowest_bits(bits: int) -
     assert np.abs(back - weight).max() <= 0.51 * scales.max()
     first = int(words[0, 0]) & ((1 << bits) - 1)
     assert back[0, 0] == np.float32(first - kind.zero) * scales[0, 0]
+
+
+def test_weights_in_e4m3_are_near_and_zeros_have_a_scale() -> None:
+    kind, weight = quantization("e4m3"), np.random.default_rng(1).standard_normal((3, 70), dtype="float32")
+    weight[2] = 0
+    words, scales = quantized(weight, kind)
+    assert (words.shape, scales.shape, scales.min() > 0) == ((3, 18), (3,), True)
+    back = dequantized_rows(words, scales, 70, kind)
+    near = np.abs(back - weight) <= np.maximum(np.abs(weight) / 16, 2.0**-10 * scales[:, None])
+    assert near.all()
+
+
+def _in_e4m3(scales: dict[str, tuple[int, ...]]) -> dict[str, tuple[str, Any]]:
+    """The checkpoint of :func:`_tensors` with some weights in e4m3, by type and values."""
+    found: dict[str, tuple[str, Any]] = {name: ("F32", each) for name, each in _tensors().items()}
+    for name, shape in scales.items():
+        numbers = np.clip(found[f"{name}.weight"][1] * 100, -448, 448).astype(ml_dtypes.float8_e4m3fn)
+        found[f"{name}.weight"] = ("F8_E4M3", numbers)
+        found[f"{name}.weight_scale"] = ("F32", np.random.default_rng(2).random(shape, dtype="float32") / 100)
+    return found
+
+
+def _written(folder: Path, tensors: dict[str, tuple[str, Any]]) -> Path:
+    """By hand: safetensors knows no such type of numpy."""
+    header, data = {}, b""
+    for name, (kind, each) in tensors.items():
+        header[name] = {"dtype": kind, "shape": each.shape, "data_offsets": (len(data), len(data) + each.nbytes)}
+        data += each.tobytes()
+    raw = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(len(raw).to_bytes(8, "little") + raw + data)
+    return folder
+
+
+def test_a_checkpoint_in_e4m3_with_scales_of_rows_stays_as_it_is(tmp_path: Path) -> None:
+    name, model = "model.layers.0.self_attn", model_of("e4m3")
+    tensors = _in_e4m3({f"{name}.q_proj": (), f"{name}.k_proj": (16, 1), f"{name}.v_proj": (1,)})
+    names = [each.name for each in model.parameters]
+    found = dict(zip(names, _arrays(model, _written(tmp_path, tensors)), strict=True))
+    words, scales = found[f"{name}.qkv_proj.q_weight"], found[f"{name}.qkv_proj.q_scale"]
+    parts = [tensors[f"{name}.{each}_proj.weight"][1].view("uint8") for each in "qkv"]
+    np.testing.assert_array_equal(words.view("uint8"), np.concatenate(parts))
+    own = [
+        np.resize(tensors[f"{name}.{each}_proj.weight_scale"][1], size)
+        for each, size in zip("qkv", (32, 16, 16), strict=True)
+    ]
+    np.testing.assert_array_equal(scales, np.concatenate(own))
+
+
+def test_scales_of_blocks_are_multiplied_with_weights(tmp_path: Path) -> None:
+    name = "model.layers.0.mlp.down_proj"
+    tensors = _in_e4m3({name: (1, 1)})
+    tensors[f"{name}.weight_scale_inv"] = ("F32", np.full((1, 1), 0.25, "float32"))
+    model, numbers = model_of("q0f32"), tensors[f"{name}.weight"][1]
+    names = [each.name for each in model.parameters]
+    found = dict(zip(names, _arrays(model, _written(tmp_path, tensors)), strict=True))
+    np.testing.assert_array_equal(found[f"{name}.weight"], numbers.astype("float32") / 4)
+
+
+@pytest.mark.parametrize(("scales", "what"), [({}, "without scales"), ({"weight_scale": (3,)}, "has the shape")])
+def test_weights_in_e4m3_without_scales_that_fit_are_an_error(tmp_path: Path, scales: Any, what: str) -> None:
+    tensors = _in_e4m3({"lm_head": (3,)})
+    if not scales:
+        del tensors["lm_head.weight_scale"]
+    with pytest.raises(ModelError, match=what):
+        list(_arrays(model_of("q0f32"), _written(tmp_path, tensors)))
 
 
 def test_groups_of_zeros_have_a_scale() -> None:

@@ -10,8 +10,8 @@ import ml_dtypes  # noqa: F401 - numpy knows bfloat16 by it
 import numpy as np
 import numpy.typing as npt
 
+from tunehub.models.checkpoint import SINGLE, ModelWeights
 from tunehub.models.config import ModelConfig
-from tunehub.models.weights import SINGLE, ModelWeights
 
 Float32 = npt.NDArray[np.float32]
 Weights = Callable[[str], Float32]

@@ -174,7 +174,7 @@ def _tensors(case: LanguageCase, parameters: Sequence[Any]) -> Iterator[Any]:
         yield from (_on_device(each, case.device) for each in arrays(parameters, case.config, kind, case.folder))
         return
     for parameter in parameters:
-        pool, begin = pool_of(parameter, kind.bits)
+        pool, begin = pool_of(parameter, kind)
         if id(pool) not in pools:
             pools[id(pool)] = _on_device(pool, case.device)
         size = int(np.prod(parameter.shape))
@@ -198,6 +198,9 @@ def _dequantized(words: Any, scales: Any, kind: Any) -> Any:
 
     from tunehub.models.quantization import GROUP
 
+    if kind.e4m3:
+        numbers = words.view(torch.float8_e4m3fn).float()
+        return (numbers * scales[:, None]).to(getattr(torch, kind.dtype))
     shifts = torch.arange(kind.per_word, device=words.device, dtype=torch.int32) * kind.bits
     found = []
     for some, scale in zip(

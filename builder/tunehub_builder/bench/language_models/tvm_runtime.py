@@ -153,7 +153,7 @@ class TvmLanguageModel:
 
         made = self._made
         if self._case.folder is None:
-            return random_tensors(made.parameters, made.quantization.bits, self._device)
+            return random_tensors(made.parameters, made.quantization, self._device)
         return (
             on_device(each, self._device)
             for each in arrays(made.parameters, made.config, made.quantization, self._case.folder)

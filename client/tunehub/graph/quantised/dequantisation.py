@@ -1,7 +1,8 @@
 """Weights that a graph of Relax makes of quantised ones, recognised by what it computes and not by how it is written.
 
-A graph from two tensors, numbers in 32-bit words and scales, to weights [N, K] is evaluated at some of its elements for
-random tensors, and has to give, bit by bit, what :mod:`tunehub.kernels.cuda.low_batch.weights` says.
+A graph from two tensors, numbers in 32-bit words and scales, to weights [N, K], or from numbers in e4m3 alone, is
+evaluated at some of its elements for random tensors, and has to give, bit by bit, what
+:mod:`tunehub.kernels.cuda.low_batch.weights` says.
 """
 
 from __future__ import annotations
@@ -45,11 +46,16 @@ _Elements = Callable[[Sequence[Array]], Array]  # of a tensor, at the places tha
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dequantised:
-    """Weights in a ``format``, made of two variables or constants of Relax."""
+    """Weights in a ``format``, made of variables or constants of Relax; ``scales``: None in e4m3."""
 
     format: Format
     weights: Expr
-    scales: Expr
+    scales: Expr | None = None
+
+    @property
+    def operands(self) -> list[Expr]:
+        """What they are made of."""
+        return [self.weights] if self.scales is None else [self.weights, self.scales]
 
 
 class _NotEvaluatedError(Exception):
@@ -76,19 +82,26 @@ def dequantised_from(
     leaves: list[Expr] = []
     calls = _cone(weights, bound, leaves)
     kinds = {str(tensor_type(leaf).dtype): leaf for leaf in leaves}
-    if calls is None or len(leaves) != 2 or set(kinds) != {"uint32", dtype}:
+    if calls is None or len(kinds) != len(leaves) or set(kinds) not in ({"uint32", dtype}, {"uint32"}):
         return None
-    words, scales = kinds["uint32"], kinds[dtype]
     for form in forms:
-        fitting = (shape[0], shape[1] * form.bits // WORD_BITS), (shape[0], shape[1] // form.group)
-        if shape[1] % form.group or (static_shape(words), static_shape(scales)) != fitting:
+        found = Dequantised(format=form, weights=kinds["uint32"], scales=kinds.get(dtype))
+        if [static_shape(each) for each in found.operands] != _shapes(shape, form):
             continue
-        said = _said(calls, (words, scales), form)
+        said = _said(calls, found.operands, form)
         if said not in known:
-            known[said] = _computes(calls, weights, (words, scales), form, mod)
+            known[said] = _computes(calls, weights, found.operands, form, mod)
         if known[said]:
-            return Dequantised(format=form, weights=words, scales=scales)
+            return found
     return None
+
+
+def _shapes(shape: tuple[int, ...], form: Format) -> list[tuple[int, int]]:
+    """Of what weights of that ``shape`` are made of; none where they are in no such form."""
+    (rows, depth), per_word = shape, WORD_BITS // form.bits
+    if depth % (form.group or per_word):
+        return []
+    return [(rows, depth // per_word), *([(rows, depth // form.group)] if form.group else [])]
 
 
 def _cone(value: Expr, bound: Callable[[Expr], Expr], leaves: list[Expr]) -> dict[Expr, Expr] | None:
@@ -151,15 +164,18 @@ def _plain(arguments: Sequence[Expr]) -> Iterator[Any]:
 
 def _computes(calls: dict[Expr, Call], result: Expr, leaves: Sequence[Expr], form: Format, mod: IRModule) -> bool:
     """Whether ``calls`` make ``result`` of ``leaves`` as ``form`` says, at some rows."""
-    words, kind = _numbers(static_shape(leaves[0])), np.dtype(str(tensor_type(result).dtype))
-    given = words, _around_one(_numbers(static_shape(leaves[1])), kind)
+    kind, drawn = np.dtype(str(tensor_type(result).dtype)), [_numbers(static_shape(leaf)) for leaf in leaves]
+    given = [_finite(drawn[0]) if form.e4m3 else drawn[0], *(_around_one(each, kind) for each in drawn[1:])]
     count, depth = static_shape(result) or (0, 0)
     rows = np.unique([0, count - 1, *np.random.default_rng(form.bits).integers(0, count, _ROWS)]).reshape(-1, 1)
     k = np.arange(depth).reshape(1, -1)
     in_word = WORD_BITS // form.bits
-    shifted = words((rows, k // in_word)) >> (k % in_word * form.bits).astype(np.uint32)
-    numbers = (shifted & np.uint32(2**form.bits - 1)).astype(kind)
-    wanted = (numbers - kind.type(form.offset)) * given[1]((rows, k // form.group))
+    shifted = given[0]((rows, k // in_word)) >> (k % in_word * form.bits).astype(np.uint32)
+    numbers = shifted & np.uint32(2**form.bits - 1)
+    if form.e4m3:
+        wanted = numbers.astype("uint8").view("float8_e4m3fn").astype(kind)
+    else:
+        wanted = (numbers.astype(kind) - kind.type(form.offset)) * given[1]((rows, k // form.group))
     try:
         with np.errstate(all="ignore"):
             found = _graph(calls, dict(zip(leaves, given, strict=True)), mod)[result]((rows, k))
@@ -181,6 +197,18 @@ def _numbers(shape: tuple[int, ...] | None) -> _Elements:
             place = (place + np.uint64(0x9E3779B97F4A7C15)) ^ (place >> np.uint64(shift))
             place = place * np.uint64(factor)
         return np.asarray(place >> np.uint64(32)).astype(np.uint32)
+
+    return elements
+
+
+def _finite(numbers: _Elements) -> _Elements:
+    """Words of four numbers in e4m3."""
+
+    def elements(indices: Sequence[Array]) -> Array:
+        words = numbers(indices)
+        each = words.reshape(-1).view("uint8")
+        each[each & 0x7F == 0x7F] = 0  # what stands for no number
+        return words
 
     return elements
 
@@ -289,6 +317,8 @@ def _value(node: PrimExpr, values: dict[int, Array], elements: Callable[[Buffer,
         return elements(buffer_of(node), list(map(inner, node.indices)))
     if kind == "Cast":
         return inner(node.value).astype(element_type(node))
+    if kind == "Call" and operator_name(node) == "reinterpret":
+        return inner(node.args[0]).view(element_type(node))
     operands = list(node.args) if kind == "Call" else [getattr(node, name, None) for name in "ab"]
     operation = _OPERATIONS.get(operator_name(node) if kind == "Call" else kind)
     if operation is None or any(each is None for each in operands):

@@ -102,7 +102,7 @@ def test_steps_in_pairs_give_numpys_logits(case: str) -> None:
 def logits_error(model: str, kind: str, precision: Any) -> float:
     """Of prompts and steps, by the largest logit."""
     compiled = compile_model(ONE_LAYER, kind, cpu(model), precision=precision, functions=STEPS)
-    arrays = [random_array(each, compiled.quantization.bits) for each in compiled.parameters]
+    arrays = [random_array(each, compiled.quantization) for each in compiled.parameters]
     weights = [tvm.runtime.tensor(each) for each in arrays]
     session = compiled.session(weights, tvm.cpu(), CacheSizes(sequences=2, tokens=128, chunk=32))
     reference = NumpyDecoder(compiled, arrays)

@@ -101,6 +101,18 @@ __device__ __forceinline__ unsigned fma(unsigned a, unsigned b, unsigned c) {
   return found;
 }
 
+// Of two numbers in e4m3, the bytes of the lower half of a word.
+__device__ __forceinline__ unsigned halves_of_e4m3(unsigned two) {
+#if __CUDA_ARCH__ >= 890
+  unsigned found;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(found) : "h"((unsigned short)two));
+  return found;
+#else
+  const unsigned high = bytes(two, 0, 0x1404u);  // each in the upper byte of a half
+  return multiply(and_or(high >> 1, 0x3f803f80u, high & 0x80008000u), 0x5c005c00u);  // 2^8
+#endif
+}
+
 __device__ __forceinline__ unsigned fma_bfloat(unsigned a, unsigned b, unsigned c) {
   unsigned found;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(found) : "r"(a), "r"(b), "r"(c));

@@ -2,8 +2,9 @@
 //
 // Constants that stand before: M (rows at most), N, K, MT (tiles of 8 rows), TILES (of 16 columns of a warp), WN and WK
 // (warps along columns and K), UNROLL (chunks of K of a warp in a step), DEPTH (steps that are loaded before they are
-// needed), FORMAT (bits of a weight: 16, 8 or 4), BFLOAT (the 16 bits are bfloat16's), ROOM (elements of shared memory),
-// GATED (the rows of W are those of two halves, see weight_row).
+// needed), FORMAT (bits of a weight: 16, 8 or 4), E4M3 (8 bits are a number in e4m3, without a scale),
+// BFLOAT (the 16 bits are bfloat16's), ROOM (elements of shared memory), GATED (the rows of W are those of two halves, see
+// weight_row).
 //
 // mma.sync multiplies 16 × 16 weights with 16 × 8 of x. A sum does not depend on the order of K, so lane t of four takes
 // as many neighbours of K as lie in 16 bytes of a weight's row, and the same ones of x: both come from memory in vectors,
@@ -11,7 +12,7 @@
 
 constexpr int PER_LANE = 128 / FORMAT, CHUNK = 4 * PER_LANE, STEP = CHUNK * UNROLL, GROUP = 32;
 constexpr int COLUMNS = 16 * TILES * WN, HELD = 2 * TILES, PARTS = PER_LANE / 8;
-constexpr bool WHOLE = K % (STEP * WK) == 0;
+constexpr bool WHOLE = K % (STEP * WK) == 0, SCALED = FORMAT < 16 && !E4M3;
 constexpr int FIT = ROOM / (COLUMNS * 8 * WK), AT_ONCE = FIT < 1 ? 1 : FIT < MT ? FIT : MT;
 
 struct Step {
@@ -24,7 +25,9 @@ __device__ __forceinline__ unsigned word(const uint4& v, int i) { return i == 0 
 // The 16-bit weights of a 32-bit word, two in each: 8 of them with pairs (0, 4), (1, 5), (2, 6), (3, 7) where FORMAT is 4,
 // else 4 with pairs (0, 1), (2, 3). As (q - 7) * scale and (q - 127) * scale in half precision.
 __device__ __forceinline__ void dequantise(unsigned (&out)[16 / FORMAT], unsigned q, unsigned scale) {
-  if constexpr (BFLOAT && FORMAT == 4) {
+  if constexpr (E4M3) {
+    out[0] = two_of_e4m3(q, 0), out[1] = two_of_e4m3(q, 1);
+  } else if constexpr (BFLOAT && FORMAT == 4) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) out[i] = bfloats_of_four(q >> 4 * i, scale);
   } else if constexpr (BFLOAT && FORMAT == 8) {
@@ -57,7 +60,7 @@ __device__ __forceinline__ void load(Step& step, const Lane& lane, int k) {
     for (int i = 0; i < HELD; ++i) {
       const bool inside = WHOLE || at < K;
       step.weights[u][i] = inside ? load_once(lane.rows[i] + (long long)at * FORMAT / 8) : uint4{0, 0, 0, 0};
-      if constexpr (FORMAT < 16) step.scales[u][i] = inside ? load_half(lane.scales[i] + at / GROUP * 2) : 0u;
+      if constexpr (SCALED) step.scales[u][i] = inside ? load_half(lane.scales[i] + at / GROUP * 2) : 0u;
     }
   }
 }
@@ -87,7 +90,7 @@ __device__ __forceinline__ void multiply_add(float (&sums)[TILES][MT][4], const 
             for (int n = 0; n < 4; ++n) a[h][n] = word(weights, n);
           } else {
             constexpr int WORDS = FORMAT / 4;  // for 8 weights
-            const unsigned scale = bytes(step.scales[u][2 * r + h], 0, 0x1010u);
+            const unsigned scale = SCALED ? bytes(step.scales[u][2 * r + h], 0, 0x1010u) : 0;
             unsigned pairs[16 / FORMAT];
 #pragma unroll
             for (int n = 0; n < WORDS; ++n) {
@@ -142,7 +145,7 @@ __device__ __forceinline__ void product_of(const void* data, const void* weights
   for (int i = 0; i < HELD; ++i) {
     const int wanted = column + (along * HELD + i) * 8 + lane / 4, row = weight_row(wanted < N ? wanted : N - 1);
     own.rows[i] = (const char*)weights + (long long)row * (K / 8 * FORMAT);
-    if constexpr (FORMAT < 16) own.scales[i] = (const char*)scales + (long long)row * (K / GROUP * 2);
+    if constexpr (SCALED) own.scales[i] = (const char*)scales + (long long)row * (K / GROUP * 2);
   }
 #pragma unroll
   for (int j = 0; j < MT; ++j) {

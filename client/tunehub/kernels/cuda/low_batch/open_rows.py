@@ -45,7 +45,7 @@ def few_rows(whole: OpenFunction, target: Target, count: int | None = None) -> l
         return []
     branches, asked, device = [], limits_of(target).asked_shared_memory, device_of(target)
     has_warpgroups = warpgroups.serves(target)
-    lengths = (*_LENGTHS, *(_MORE_OF_QUANTISED if first.extents.weights.group else ()))
+    lengths = (*_LENGTHS, *(_MORE_OF_QUANTISED if first.extents.weights.packed else ()))
     for length in lengths[:count]:
         piece = whole.piece(length)
         product = find_product(piece)

@@ -96,7 +96,7 @@ def _check_others(mod: IRModule, extents: LowBatchExtents, target: Target) -> No
     which TVM's own schedule reads at the speed of memory, and many rows on warpgroups."""
     if extents.columns == 1:
         raise NoTileError("TVM's own schedule of a product with a vector has more blocks for one column")
-    if extents.weights.group:
+    if extents.weights.packed:
         return
     if extents.rows == 1:
         raise NoTileError("TVM's own schedule of a product with a vector reads weights as fast")

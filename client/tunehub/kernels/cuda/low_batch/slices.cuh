@@ -1,7 +1,8 @@
-// Slices of weights in shared memory, and sums of fragments: what the kernels with stages share. N, K, FORMAT and DEPTH as
-// they explain.
+// Slices of weights in shared memory, and sums of fragments: what the kernels with stages share. N, K, FORMAT, E4M3 and
+// DEPTH as they explain.
 
-constexpr int GROUP = 32, ROW = DEPTH * FORMAT / 8, SCALES = FORMAT < 16 ? DEPTH / GROUP * 2 : 0;  // bytes in a stage
+constexpr bool SCALED = FORMAT < 16 && !E4M3;
+constexpr int GROUP = 32, ROW = DEPTH * FORMAT / 8, SCALES = SCALED ? DEPTH / GROUP * 2 : 0;  // bytes in a stage
 constexpr int FILLED = ROW + (SCALES + 15) / 16 * 16;
 constexpr int STRIDE = FILLED + (FILLED % 32 == 0 ? 16 : 0);  // rows of 16 bytes start at different banks
 constexpr int SLICES = (K + DEPTH - 1) / DEPTH;
@@ -25,7 +26,7 @@ __device__ __forceinline__ void fetch_weights(unsigned stage, const Operands& fr
     const char* own = from.weights + (long long)(N % WANTED == 0 || wanted < N ? wanted : N - 1) * (K / 8 * FORMAT);
     copy<16>(stage + row * STRIDE + v * 16, own + slice * ROW + v * 16, WHOLE || slice * DEPTH + v * (128 / FORMAT) < K);
   }
-  if constexpr (FORMAT < 16) {
+  if constexpr (SCALED) {
     constexpr int BOTH = SCALES | K / GROUP * 2 | 16, BYTES = BOTH & -BOTH;
     constexpr int PARTS = SCALES / BYTES;
 #pragma unroll

@@ -15,6 +15,8 @@ _SCALED_AFTER = 1  # tiles of rows up to which scales are multiplied with accumu
 _ACCUMULATORS = 4  # of a thread, for 64 columns and 8 rows
 _KERNELS: dict[type, str] = {DirectTile: "kernel.cuh", StagedTile: "staged.cuh", WgmmaTile: "warpgroups.cuh"}
 _KINDS: dict[type, str] = {DirectTile: "", StagedTile: "staged_", WgmmaTile: "wgmma_"}
+_E4M3 = "E4M3"
+_SELDOM = (_E4M3, "GATED")  # what names say of few kernels
 _FOLDER = Path(__file__).parent
 
 
@@ -28,6 +30,7 @@ def constants(extents: LowBatchExtents, tile: AnyTile) -> dict[str, int]:
         "MT": row_tiles(extents),
         "FORMAT": extents.weights.bits,
         "BFLOAT": int(extents.weights.bfloat),
+        _E4M3: int(extents.weights.e4m3),
         **_of_tile(extents, tile),
     }
 
@@ -52,6 +55,7 @@ def source(extents: LowBatchExtents, tile: AnyTile) -> str:
     """CUDA code of the function :func:`name_of`."""
     defined = "".join(f"constexpr int {name} = {value};\n" for name, value in constants(extents, tile).items())
     body = instructions()
+    body += e4m3()
     if isinstance(tile, DirectTile):
         body += bfloats()
     else:
@@ -65,9 +69,9 @@ def source(extents: LowBatchExtents, tile: AnyTile) -> str:
 def experts_source(extents: LowBatchExtents, tile: DirectTile, chosen: int, shared_by: int) -> tuple[str, str]:
     """The name of the function of ``experts.cuh``, and its source."""
     known = {**constants(extents, tile), "STRIDE": stride(tile), "CHOSEN": chosen, "SHARED": shared_by}
-    namespace = f"{PREFIX}experts_" + "_".join(map(str, known.values()))
+    namespace = f"{PREFIX}experts_" + "_".join(str(value) for name, value in known.items() if name != _E4M3 or value)
     defined = "".join(f"constexpr int {name} = {value};\n" for name, value in known.items())
-    body = instructions() + bfloats() + _file("kernel.cuh") + _file("experts.cuh")
+    body = instructions() + bfloats() + e4m3() + _file("kernel.cuh") + _file("experts.cuh")
     return f"{namespace}::experts", f"namespace {namespace} {{\n{defined}{body}}}\n"
 
 
@@ -81,13 +85,18 @@ def bfloats() -> str:
     return _file("bfloat.cuh")
 
 
+def e4m3() -> str:
+    """Functions that make weights of numbers in e4m3, of those of :func:`instructions`."""
+    return _file("e4m3.cuh")
+
+
 def for_warpgroups() -> str:
     """What those for warpgroups ask of one of sm_90 beside. A constant ``CLUSTER`` stands before it."""
     return _file("warpgroup_instructions.cuh")
 
 
 def _namespace(extents: LowBatchExtents, tile: AnyTile) -> str:
-    known = {name: value for name, value in constants(extents, tile).items() if name != "GATED" or value}
+    known = {name: value for name, value in constants(extents, tile).items() if name not in _SELDOM or value}
     return PREFIX + _KINDS[type(tile)] + "_".join(map(str, known.values()))
 
 

@@ -2,8 +2,9 @@
 //
 // Constants that stand before: M (rows at most), N, K, MT (tiles of 8 rows), TILES (of 16 columns of a warp), WN (warps of
 // a team, along columns), WK (teams, along K), STAGES (slices of K of a team that are in shared memory), DEPTH (of K in a
-// slice, at most 256), FORMAT (bits of a weight: 16, 8 or 4), AFTER (scales are multiplied with sums of a group), HELD (x
-// goes straight into registers, of 4 bits and without AFTER), BFLOAT (the 16 bits are bfloat16's).
+// slice, at most 256), FORMAT (bits of a weight: 16, 8 or 4), E4M3 (8 bits are a number in e4m3, without a
+// scale), AFTER (scales are multiplied with sums of a group), HELD (x goes straight into registers, of 4 bits and without
+// AFTER), BFLOAT (the 16 bits are bfloat16's).
 //
 // Each team has its own slices and its own place in shared memory, and waits for no other until sums are added up, always
 // in the same order. cp.async brings weights, scales and x there; ldmatrix gives each lane of four a 32-bit word of the 16
@@ -102,7 +103,7 @@ __device__ __forceinline__ void multiply_add(float (&sums)[TILES][MT][4], unsign
   const int lane = threadIdx.x % 32, first = threadIdx.x / 32 % WN * TILES * 16;
   const unsigned own = stage + (first + lane / 8 % 2 * 8 + lane % 8) * STRIDE + lane / 16 * 16;
   uint4 scales[TILES][2];
-  if constexpr (FORMAT < 16)
+  if constexpr (SCALED)
 #pragma unroll
     for (int r = 0; r < TILES; ++r)
 #pragma unroll
@@ -134,8 +135,8 @@ __device__ __forceinline__ void multiply_add(float (&sums)[TILES][MT][4], unsign
         if (FORMAT == 8 || chunk % 2 == 0) load_matrices(words[r], own + r * 16 * STRIDE + chunk * (4 * FORMAT));
         const unsigned* now = words[r] + (FORMAT == 4 ? chunk % 2 * 2 : 0);
         if constexpr (AFTER) numbers(a, now[0], now[1], words[r][2], words[r][3]);
-        else weights_of(a, now[0], now[1], words[r][2], words[r][3], twice(word(scales[r][0], chunk / 2), chunk % 2),
-                        twice(word(scales[r][1], chunk / 2), chunk % 2), masks);
+        else weights_of(a, now[0], now[1], words[r][2], words[r][3], SCALED ? twice(word(scales[r][0], chunk / 2), chunk % 2) : 0,
+                        SCALED ? twice(word(scales[r][1], chunk / 2), chunk % 2) : 0, masks);
       }
       if constexpr (AFTER) {
         const float one = half_of(word(scales[r][0], chunk / 2), chunk % 2), other = half_of(word(scales[r][1], chunk / 2), chunk % 2);

@@ -65,7 +65,7 @@ def _in_vectors(made: PrimFunc, otherwise: PrimFunc) -> PrimFunc:
 
 
 def taken_apart(function: PrimFunc, made_by: str, form: Format) -> TakenApart | None:
-    """``function``, whose weights in ``form`` its block ``made_by`` makes of two parameters; None where this block is
+    """``function``, whose weights in ``form`` its block ``made_by`` makes of parameters; None where this block is
     not alone in its loops, or something else but the product reads its weights or what they are made of."""
     root = function.body.block
     nests = children(root.body) if type(root.body).__name__ == "SeqStmt" else [root.body]

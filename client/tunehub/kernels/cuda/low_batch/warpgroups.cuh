@@ -2,8 +2,8 @@
 // from registers, and rows of x the right one (16 × ROWS), from shared memory.
 //
 // Constants that stand before: M (rows at most), N, K, MT (tiles of 8 rows), WN (warpgroups), STAGES (slices of weights in
-// shared memory), DEPTH (of K in a slice, a multiple of 128), CLUSTER (blocks that divide K), FORMAT (bits of a weight: 16, 8 or 4), BFLOAT
-// (the 16 bits are bfloat16's).
+// shared memory), DEPTH (of K in a slice, a multiple of 128), CLUSTER (blocks that divide K), FORMAT (bits of a
+// weight: 16, 8 or 4), E4M3 (8 bits are a number in e4m3, without a scale), BFLOAT (the 16 bits are bfloat16's).
 //
 // cp.async brings weights and scales into shared memory, some slices ahead; ldmatrix gives each lane of four a 32-bit word
 // of a row, of which it makes numbers of 16 bits in registers. x passes registers on its way to shared memory, in the order
@@ -63,7 +63,7 @@ __device__ __forceinline__ void multiply_add(float (&sums)[4 * MT], unsigned (&k
   const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16;
   const unsigned own = stage + (first + lane / 8 % 2 * 8 + lane % 8) * STRIDE + lane / 16 * 16;
   uint4 scales[2][(DEPTH + 255) / 256];
-  if constexpr (FORMAT < 16)
+  if constexpr (SCALED)
 #pragma unroll
     for (int h = 0; h < 2; ++h)
 #pragma unroll
@@ -75,7 +75,7 @@ __device__ __forceinline__ void multiply_add(float (&sums)[4 * MT], unsigned (&k
 #pragma unroll
       for (int i = 0; i < 4; ++i) load_matrices(a[i], own + pair * 128 + i * 32);
     } else {
-      const unsigned both = word(scales[0][pair / 4], pair % 4), others = word(scales[1][pair / 4], pair % 4);
+      const unsigned both = SCALED ? word(scales[0][pair / 4], pair % 4) : 0, others = SCALED ? word(scales[1][pair / 4], pair % 4) : 0;
       unsigned words[4], more[4];
       load_matrices(words, own + pair * (FORMAT == 8 ? 64 : 32));
       if constexpr (FORMAT == 8) load_matrices(more, own + pair * 64 + 32);

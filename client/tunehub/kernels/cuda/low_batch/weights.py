@@ -1,13 +1,15 @@
 """How weights [N, K] lie in memory: in half precision, or quantised in groups along K as MLC-LLM has it (q4f16_1 and
-q8f16_1).
+q8f16_1), or in e4m3.
 
 Quantised weights are unsigned numbers of 4 or 8 bits, the first in the lowest bits of each 32-bit word, with a scale in
 float16 for each group of 32: ``(number - 7) * scale`` or ``(number - 127) * scale``, computed in float16. In bfloat16
-likewise.
+likewise. Numbers in e4m3 (:mod:`tunehub.kernels.te.e4m3`) are weights themselves: scales of rows are for what follows a
+product.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,18 +20,26 @@ if TYPE_CHECKING:
 
 GROUP = 32
 WORD_BITS = 32
+_PLAIN_BITS = 16
 _HALF, _BFLOAT = "float16", "bfloat16"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Format:
     """``bits`` of a weight; ``group``: so many along K share a scale, 0 where they have none; ``bfloat``: products of
-    bfloat16, else of float16. ``centred``: half of the numbers are below 0 (ONNX), else one fewer (MLC-LLM)."""
+    bfloat16, else of float16. ``centred``: half of the numbers are below 0 (ONNX), else one fewer (MLC-LLM). ``e4m3``:
+    8 bits are a number in floating point."""
 
     bits: int
     group: int = 0
     bfloat: bool = False
     centred: bool = False
+    e4m3: bool = False
+
+    @property
+    def packed(self) -> bool:
+        """Whether they lie in words, of which weights are made."""
+        return self.bits < _PLAIN_BITS
 
     @property
     def offset(self) -> int:
@@ -43,16 +53,17 @@ class Format:
 
 
 QUANTISED = (Format(bits=4, group=GROUP), Format(bits=8, group=GROUP))
+E4M3 = Format(bits=8, e4m3=True)
 CENTRED = tuple(replace(each, centred=True) for each in QUANTISED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quantised:
-    """Weights that ``blocks`` make of two parameters of a function."""
+    """Weights that ``blocks`` make of parameters of a function; ``scales``: None in e4m3."""
 
     format: Format
     weights: Buffer
-    scales: Buffer
+    scales: Buffer | None
     blocks: tuple[str, ...]
 
 
@@ -68,6 +79,21 @@ def dequantised(weights: Tensor, scales: Tensor, form: Format) -> Tensor:
 
     shape = (weights.shape[0], weights.shape[1] * (WORD_BITS // form.bits))
     return te.compute(shape, lambda row, k: weight_at(weights, scales, form, row, k), name="dequantize")
+
+
+def decoded(weights: Tensor, dtype: str) -> Tensor:
+    """The tensor expression of weights [N, K] in the type ``dtype``, of ``weights`` [N, K / 4] in e4m3."""
+    from tvm import te
+
+    from tunehub.kernels.te.e4m3 import IN_WORD, e4m3_at
+
+    shape = (weights.shape[0], weights.shape[1] * IN_WORD)
+    return te.compute(shape, lambda *at: e4m3_at(weights, at, dtype), name="dequantize")
+
+
+def weights_made(given: Sequence[Tensor], form: Format, dtype: str) -> Tensor:
+    """Those in the type ``dtype`` of words, and scales of groups, as TVM's tensors."""
+    return decoded(given[0], dtype) if form.e4m3 else dequantised(given[0], given[1], form)
 
 
 def weight_at(weights: Tensor, scales: Tensor, form: Format, row: PrimExpr, k: PrimExpr) -> PrimExpr:
@@ -88,16 +114,18 @@ def quantised(function: PrimFunc, buffer: Buffer) -> Quantised | None:
         block for block in blocks_in(function.body) if any(buffer_of(each).same_as(buffer) for each in block.writes)
     ]
     own = parameters(function)
-    if len(makers) != 1 or len(makers[0].reads) != 2:
+    if len(makers) != 1 or len(makers[0].reads) not in (1, 2):
         return None
     sources = [buffer_of(region) for region in makers[0].reads]
     if not all(any(source.same_as(each) for each in own) for source in sources):
         return None
-    for form in QUANTISED:
-        wanted = _canonical([_kind(source) for source in sources], form)
+    made = _kind(buffer)[1]
+    for form in QUANTISED if len(sources) > 1 else (E4M3,):
+        wanted = _canonical([_kind(source) for source in sources], form, made)
         if wanted is not None and structural_equal(makers[0], wanted, map_free_vars=True):
-            form = replace(form, bfloat=_kind(sources[1])[1] == _BFLOAT)
-            return Quantised(format=form, weights=sources[0], scales=sources[1], blocks=(str(makers[0].name_hint),))
+            form = replace(form, bfloat=made == _BFLOAT)
+            scales = sources[1] if form.group else None
+            return Quantised(format=form, weights=sources[0], scales=scales, blocks=(str(makers[0].name_hint),))
     return None
 
 
@@ -106,14 +134,16 @@ def _kind(buffer: Buffer) -> tuple[tuple[int, ...], str]:
     return tuple(int(extent) for extent in kind.shape), str(kind.dtype)
 
 
-def _canonical(kinds: list[tuple[tuple[int, ...], str]], form: Format) -> Stmt | None:
-    """The block of :func:`dequantised` for operands of these shapes and types, None where they do not fit."""
+def _canonical(kinds: list[tuple[tuple[int, ...], str]], form: Format, made: str) -> Stmt | None:
+    """The block of :func:`weights_made` for operands of these shapes and types and weights in the type ``made``, None
+    where they do not fit."""
     from tvm import te
 
-    (shape, word), (scaled, half) = kinds
-    fits = len(shape) == 2 and word == "uint32" and half in (_HALF, _BFLOAT)
-    if not fits or scaled != (shape[0], shape[1] * (WORD_BITS // form.bits) // form.group):
+    (shape, word), *scaled = kinds
+    if len(shape) != 2 or word != "uint32" or made not in (_HALF, _BFLOAT):
         return None
-    weights, scales = te.placeholder(shape, word, name="weights"), te.placeholder(scaled, half, name="scales")
-    function = te.create_prim_func([weights, scales, dequantised(weights, scales, form)], index_dtype_override="int64")
+    if scaled and scaled != [((shape[0], shape[1] * (WORD_BITS // form.bits) // form.group), made)]:
+        return None
+    given = [te.placeholder(*kind, name=name) for kind, name in zip(kinds, ("weights", "scales"), strict=False)]
+    function = te.create_prim_func([*given, weights_made(given, form, made)], index_dtype_override="int64")
     return next(block for block in blocks_in(main_module(function)["main"].body) if block.iter_vars)

@@ -59,7 +59,8 @@ class _PackedWriter(OpenBulkWriter):
         self.all_steps = -(-k // DEPTH)
         self.steps = -(-self.all_steps // tile.cluster)
         self.form, self.made_weights = apart.form, apart.weights
-        self.words, self.scales, _ = parameters(apart.made)
+        self.words, *scales, _ = parameters(apart.made)
+        self.scales = (scales or [self.words])[0]  # of e4m3 nothing is read
         self.packed = PackedSource(columns=columns, depth=k, form=apart.form, tile=tile)
         self.count = self.packed.parts * tile.rows // 2
         self.accumulators = self._buffer("sums", self.count, "float32", "local")

@@ -30,7 +30,7 @@ _FEW, _FEW_OF_BFLOAT = 64, 8
 
 def few(form: Format) -> int:
     """Rows up to which kernels for a low batch are faster; those for scales in bfloat16 are plainer."""
-    return _FEW_OF_BFLOAT if form.bfloat else _FEW
+    return _FEW_OF_BFLOAT if form.bfloat and form.group else _FEW
 
 
 def many_rows(whole: OpenFunction, apart: TakenApart, target: Target) -> list[SizeBranch]:

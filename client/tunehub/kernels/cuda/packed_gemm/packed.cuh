@@ -1,8 +1,8 @@
 // What a warpgroup does with a stage of 128 of K: 64 · PARTS rows of packed weights become numbers of 16 bits in registers,
 // the left operand of wgmma, rows of x in shared memory are the right one.
 //
-// Constants that stand before: N, K, MT (tiles of 8 rows of x), PARTS, FORMAT (bits of a weight: 8 or 4), BFLOAT (x, scales
-// and results of dequantisation are bfloat16).
+// Constants that stand before: N, K, MT (tiles of 8 rows of x), PARTS, FORMAT (bits of a weight: 8 or 4), E4M3 (8 bits are a number
+// in e4m3, without a scale), BFLOAT (x, scales and results of dequantisation are bfloat16).
 //
 // Lane t of four has the places 2t, 2t + 1, 2t + 8 and 2t + 9 of each 16 along K. Of 4 bits these are byte t of a word of
 // eight weights, and byte t of the next. A thread's `state` is what it has in registers between stages: numbers that products
@@ -18,6 +18,7 @@ __device__ __forceinline__ unsigned word(const uint4& v, int i) { return i == 0 
 
 // Scales of four groups of this thread's rows; of what is behind the end of K 0.
 __device__ __forceinline__ void load_scales(unsigned* to, const void* scales, int column, int step) {
+  if constexpr (E4M3) return;
 #pragma unroll
   for (int i = 0; i < 2 * PARTS; ++i) {
     const int row = column + i / 2 * 64 + threadIdx.x % 128 / 32 * 16 + i % 2 * 8 + threadIdx.x % 32 / 4;
@@ -83,7 +84,8 @@ __device__ __forceinline__ void dequantise(unsigned (&a)[2][4], const unsigned (
     } else {
       const unsigned selected = BFLOAT ? first + 0x70u + (first + 1) * 0x100u + 0x7000u : first + 0x40u + (first + 1) * 0x100u + 0x4000u;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) a[i / 2][i % 2 * 2 + h] = two_of_eight(words[4 * h + i], selected, scale);
+      for (int i = 0; i < 4; ++i)
+        a[i / 2][i % 2 * 2 + h] = E4M3 ? two_of_e4m3(words[4 * h + i] >> 8 * first, 0) : two_of_eight(words[4 * h + i], selected, scale);
     }
   }
 }

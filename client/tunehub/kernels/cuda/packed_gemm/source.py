@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tunehub.kernels.cuda.low_batch.source import bfloats, for_warpgroups, instructions
+from tunehub.kernels.cuda.low_batch.source import bfloats, e4m3, for_warpgroups, instructions
 from tunehub.kernels.cuda.low_batch.weights import Format
 from tunehub.kernels.cuda.packed_gemm.tile import PackedTile
 from tunehub.tir.cuda.ptx.function import Function
@@ -48,7 +48,7 @@ class PackedSource:
         return self._function("finish")
 
     def _function(self, name: str) -> Function:
-        space = PREFIX + "_".join(map(str, self._constants().values()))
+        space = PREFIX + "_".join(map(str, self._constants().values())) + ("_e4m3" if self.form.e4m3 else "")
         return Function(f"{space}::{name}", self._source(space))
 
     def _constants(self) -> dict[str, int]:
@@ -62,9 +62,12 @@ class PackedSource:
         }
 
     def _source(self, space: str) -> str:
-        defined = "".join(f"constexpr int {name} = {value};\n" for name, value in self._constants().items())
+        known = {**self._constants(), "E4M3": int(self.form.e4m3)}
+        defined = "".join(f"constexpr int {name} = {value};\n" for name, value in known.items())
         kind = KINDS["bfloat16" if self.form.bfloat else "float16"]
-        body = instructions() + bfloats() + for_warpgroups() + from_registers(kind, self.tile.rows // 2) + _file()
+        body = (
+            instructions() + bfloats() + e4m3() + for_warpgroups() + from_registers(kind, self.tile.rows // 2) + _file()
+        )
         named = f"namespace {space} {{\nconstexpr int CLUSTER = 1;\n{defined}{body}}}\n"
         return f"#ifndef {space}_known\n#define {space}_known\n{named}#endif\n"  # TVM writes it for each function
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tunehub.kernels.cuda import low_batch
@@ -67,13 +68,19 @@ def _built(code: str, folder: Path) -> Any:
     return ctypes.CDLL(str(library))
 
 
-def weights(bits: int, columns: int, depth: int, seed: int, kind: Any = np.float16) -> tuple[list[Any], Any]:
+def weights(
+    bits: int, columns: int, depth: int, seed: int, kind: Any = np.float16, *, e4m3: bool = False
+) -> tuple[list[Any], Any]:
     """Random weights [N, K] in half precision or quantised with scales of a ``kind``, and what they are in single
-    precision."""
+    precision; in e4m3 with scales of rows."""
     random = np.random.default_rng(seed)
     if bits == 16:
         plain = random.standard_normal((columns, depth)).astype(np.float16)
         return [plain], plain.astype(np.float32)
+    if e4m3:
+        numbers = random.standard_normal((columns, depth)).astype(ml_dtypes.float8_e4m3fn)
+        scales = (random.random(columns) * 0.02 + 0.01).astype(np.float32)
+        return [numbers.view(np.uint32), scales], numbers.astype(np.float32) * scales[:, None]
     words = random.integers(0, 1 << 32, (columns, depth * bits // 32), np.uint32)
     scales = (random.random((columns, depth // 32)) * 0.02 + 0.01).astype(kind)
     parts = [words >> np.uint32(bits * at) & np.uint32(2**bits - 1) for at in range(32 // bits)]

@@ -45,6 +45,7 @@ class Case(NamedTuple):
     bits: int
     tile: AnyTile
     dtype: str = "float16"
+    e4m3: bool = False
 
 
 def _registers(tiles: int, along: int, deep: int, unroll: int, depth: int) -> DirectTile:
@@ -84,6 +85,12 @@ FIRST = [
     Case((40,), 64, 8, 16, _staged(1, 2, 2, 2, 64)),
     Case((5,), 100, 352, 4, _registers(1, 1, 4, 1, 2), "bfloat16"),
     Case((2, 9), 72, 1088, 8, _registers(1, 2, 1, 2, 2), "bfloat16"),
+    Case((2, 9), 72, 1088, 8, _registers(1, 2, 1, 2, 2), e4m3=True),
+    Case((5,), 100, 352, 8, _registers(2, 1, 4, 1, 2), "bfloat16", e4m3=True),
+    Case((7,), 100, 1056, 8, _staged(2, 1, 4, 2, 128), e4m3=True),
+    Case((33,), 40, 96, 8, _staged(2, 2, 2, 1, 64), "bfloat16", e4m3=True),
+    Case((17,), 136, 544, 8, _wgmma(2, 3, 128), e4m3=True),
+    Case((40,), 72, 800, 8, _wgmma(1, 4, 256), "bfloat16", e4m3=True),
 ]
 
 
@@ -126,7 +133,7 @@ def test_small_numbers_keep_their_digits(tile: StagedTile, tmp_path: Path) -> No
 
 def _apart(case: Case, tmp_path: Path, size: float = 1.0) -> float:
     """How far results with x of that ``size`` are from those in float32, of the largest one."""
-    mod = product(*case[:4], case.dtype)
+    mod = product(*case[:4], case.dtype, e4m3=case.e4m3)
     found = find_product(mod)
     assert found is not None
     tile = case.tile
@@ -140,7 +147,7 @@ def _apart(case: Case, tmp_path: Path, size: float = 1.0) -> float:
     x, bias = (
         (chance.standard_normal(shape) * size).astype(kind) for shape in ((*case.rows, case.depth), case.columns)
     )
-    given, wide = weights(case.bits, case.columns, case.depth, seed=case.depth, kind=kind)
+    given, wide = weights(case.bits, case.columns, case.depth, seed=case.depth, kind=kind, e4m3=case.e4m3)
     out = np.full((*case.rows, case.columns), np.nan, kind)
     arrays = {"x": x, "bias": bias, "out": out, **dict(zip(("weight", "scale"), given, strict=False))}
     run(source, arrays, (-(-case.columns // tile.columns), 1), tmp_path)

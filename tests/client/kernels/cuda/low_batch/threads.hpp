@@ -145,6 +145,16 @@ static unsigned fma(unsigned a, unsigned b, unsigned c) {
   return both([&](int s) { return as_float(a >> s & 0xffff, 0) * as_float(b >> s & 0xffff, 0) + as_float(c >> s & 0xffff, 0); });
 }
 
+// As hardware converts, but for what is no number.
+static unsigned halves_of_e4m3(unsigned two) {
+  unsigned found = 0;
+  for (int i = 0; i < 2; ++i) {
+    const unsigned one = two >> 8 * i & 255, exponent = one >> 3 & 15, mantissa = one & 7;
+    const float value = exponent ? std::ldexp(8.0f + mantissa, int(exponent) - 10) : std::ldexp(float(mantissa), -9);
+    found |= as_half(one & 128 ? -value : value) << 16 * i;
+  }
+  return found;
+}
 static unsigned fma_bfloat(unsigned a, unsigned b, unsigned c) {
   const auto one = [&](int s) { return as_bfloat(as_float(a >> s, 1) * as_float(b >> s, 1) + as_float(c >> s, 1)); };
   return one(0) | one(16) << 16;

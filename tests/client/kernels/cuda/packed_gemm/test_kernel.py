@@ -15,7 +15,7 @@ import tvm
 from tunehub.kernels.cuda.gemm.hopper import rule
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
 from tunehub.kernels.cuda.low_batch.open_rows import quantised_apart
-from tunehub.kernels.cuda.low_batch.weights import QUANTISED, Format
+from tunehub.kernels.cuda.low_batch.weights import E4M3, QUANTISED, Format
 from tunehub.kernels.cuda.open_function import open_function
 from tunehub.kernels.cuda.packed_gemm.kernel import packed_over_all_rows
 from tunehub.kernels.cuda.packed_gemm.source import PackedSource
@@ -52,11 +52,14 @@ TILES = {
     "weights in common": _tile(2, 48, 64, 3, (2, 1)),
     "both": _tile(1, 64, 64, 3, (2, 2)),
     "8 bits": _tile(2, 64, 64, 3, bits=8),
+    "e4m3": _tile(2, 64, 64, 3, bits=8),
     "K divided": _tile(1, 16, 64, 2, cluster=2),
     "K divided, both in common": _tile(1, 32, 128, 2, (2, 1), cluster=2),
 }
 TYPES = {"float16": 2e-3, "bfloat16": 2e-2}  # and how far results may be apart
-FORMS = {form.bits: form for form in QUANTISED}
+FORMS = {
+    name: E4M3 if name == "e4m3" else {form.bits: form for form in QUANTISED}[tile.bits] for name, tile in TILES.items()
+}
 
 
 def _made(form: Format, tile: PackedTile, columns: int, depth: int, dtype: str = "float16") -> tuple[Any, Any]:
@@ -85,22 +88,22 @@ def test_all_rows_are_computed_and_none_behind_them(
 ) -> None:
     monkeypatch.setattr(BulkTile, "started", _few)
     monkeypatch.setattr(BulkTile, "most_in_band", 2)
-    _assert_right(TILES[tile], rows, columns, depth, "float16")
+    _assert_right(tile, rows, columns, depth, "float16")
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("tile", ["alone", "8 bits"])
+@pytest.mark.parametrize("tile", ["alone", "8 bits", "e4m3"])
 def test_bfloat16_is_computed_likewise(tile: str) -> None:
-    _assert_right(TILES[tile], 70, 136, 256, "bfloat16")
+    _assert_right(tile, 70, 136, 256, "bfloat16")
 
 
-def _assert_right(tile: PackedTile, rows: int, columns: int, depth: int, dtype: str) -> None:
-    form, kind = FORMS[tile.bits], np.dtype(dtype).type
-    (words, scales), wide = weights(form.bits, columns, depth, seed=rows, kind=kind)
+def _assert_right(tile: str, rows: int, columns: int, depth: int, dtype: str) -> None:
+    form, kind = FORMS[tile], np.dtype(dtype).type
+    (words, scales), wide = weights(form.bits, columns, depth, seed=rows, kind=kind, e4m3=form.e4m3)
     chance = np.random.default_rng(rows)
     x, more = (chance.standard_normal((1, rows, size)).astype(kind) for size in (depth, columns))
     out = np.full((1, rows, columns), np.nan, kind)
-    run_bulk(_made(form, tile, columns, depth, dtype)[0], x, words, scales, more, out, seed=rows)
+    run_bulk(_made(form, TILES[tile], columns, depth, dtype)[0], x, words, scales, more, out, seed=rows)
     expected = x[0].astype("float32") @ wide.T + more[0].astype("float32")
     assert np.abs(out[0].astype("float32") - expected).max() <= TYPES[dtype] * np.abs(expected).max()
 
@@ -108,15 +111,15 @@ def _assert_right(tile: PackedTile, rows: int, columns: int, depth: int, dtype: 
 @pytest.mark.few(4)
 @pytest.mark.parametrize(("dtype", "tile"), covering(list(TYPES), list(TILES)))
 def test_it_is_checked_and_compiled(tile: str, dtype: str) -> None:
-    function, original = _made(FORMS[TILES[tile].bits], TILES[tile], 136, 544, dtype)
+    function, original = _made(FORMS[tile], TILES[tile], 136, 544, dtype)
     check_function(function, original, H200)
     library = tvm.tirx.build(main_module(rule.for_own_target(function, H200)), target=H200)
     source = nvrtc.source_of(library)
     assert source.count("const __grid_constant__ CUtensorMap") == 4  # declared and defined
-    _assert_all_of_the_state_is_there(source, TILES[tile])
+    _assert_all_of_the_state_is_there(source, tile)
 
 
-def _assert_all_of_the_state_is_there(source: str, tile: PackedTile) -> None:
+def _assert_all_of_the_state_is_there(source: str, tile: str) -> None:
     """TVM had made its buffer one number long, as nothing but functions wrote the others."""
-    state = PackedSource(columns=136, depth=544, form=FORMS[tile.bits], tile=tile).state
+    state = PackedSource(columns=136, depth=544, form=FORMS[tile], tile=TILES[tile]).state
     assert f"uint state_ptr[{state}];" in source

@@ -226,7 +226,7 @@ class _BulkBlock(_Block):
             self.finish(0)
         if what != "products":
             return
-        columns, k, tiles, parts, bits, is_bfloat = map(int, constants.split("_"))
+        columns, k, tiles, parts, bits, is_bfloat = map(int, constants.removesuffix("_e4m3").split("_"))
         sums, scales = self.place(args[0].args[0])[0], self.buffers[hash(args[4].args[0].source)]
         step, held = int(np.asarray(self.value(args[6]))), self.each(mask)
         places = [self.each(np.asarray(self.value(args[at]))).astype(int) for at in (2, 3, 5)]
@@ -241,7 +241,10 @@ class _BulkBlock(_Block):
                 byte = byte ^ (byte >> 7 & 7) << 4 if bits == 8 else byte
                 numbers = self.shared[byte - _BASE] >> (at * bits % 8).astype("uint8") & np.uint8(2**bits - 1)
                 own = np.minimum(column + row, columns - 1), np.minimum((step * 128 + at) // 32, k // 32 - 1)
-                scaled = (numbers.astype(dtype) - np.asarray(2 ** (bits - 1) - 1, dtype)) * scales[own]
+                if constants.endswith("_e4m3"):
+                    scaled = numbers.view("float8_e4m3fn")
+                else:
+                    scaled = (numbers.astype(dtype) - np.asarray(2 ** (bits - 1) - 1, dtype)) * scales[own]
                 self.started[-1].append((sums, first, part, 8 * tiles, scaled.astype("float32") @ right.T))
         self.started.append([])
         self.finish(1)
