@@ -13,7 +13,9 @@ from tvm import relax
 
 from tunehub.compiler.preparing import prepare
 from tunehub.graph.workloads import call_counts
-from tunehub.tir.nodes import buffer_kind, parameters
+from tunehub.kernels.cuda.gemm.hopper.kernel import product_of
+from tunehub.kernels.cuda.gemm.matmul import INT8, find_mixed_matmul
+from tunehub.tir.nodes import buffer_kind, main_module, parameters
 
 pytestmark = pytest.mark.slow
 H200 = tvm.target.Target({"kind": "cuda", "arch": "sm_90", "max_threads_per_block": 1024})
@@ -94,3 +96,11 @@ def test_gpus_without_such_tensor_cores_compute_in_float32_and_say_so() -> None:
     notes: list[str] = []
     prepare(_module(), VOLTA, layout="auto", note=notes.append)
     assert len(notes) == 1 and "4 in float32: the target has no instruction" in notes[0]
+
+
+def test_a_residual_that_is_dequantised_comes_into_the_kernel_of_its_convolution() -> None:
+    prepared = prepare(_module(), H200, layout="auto")
+    found = [main_module(prepared[name]) for name in call_counts(prepared) if "conv2d" in name]
+    matmuls = [(mod, matmul) for mod in found if (matmul := find_mixed_matmul(mod, INT8)) is not None]
+    assert len(matmuls) == 2  # the other is depthwise
+    assert all(product_of(mod, matmul).dtype in INT8 for mod, matmul in matmuls)

@@ -158,6 +158,11 @@ def inline_consumers(schedule: Schedule, block: BlockRV) -> None:
     """Bring what follows into ``block``; of several consumers those come into others that are not the last."""
     while consumers := list(schedule.get_consumers(block)):
         if len(consumers) == 1:
+            own = schedule.get(block).name_hint
+            for other in schedule.get_producers(consumers[0]):
+                if schedule.get(other).name_hint != own:  # of a residual that is dequantised, say
+                    inline_producers(schedule, other)
+                    schedule.compute_inline(other)
             schedule.reverse_compute_inline(consumers[0])
             continue
         inner = [consumer for consumer in consumers if schedule.get_consumers(consumer)]
