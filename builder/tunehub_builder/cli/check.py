@@ -67,9 +67,9 @@ def check(
     --again measures the rows of a PACKAGE for this machine beside what a client has without them today, and appends
     what it finds to a file, row by row: a run that was cut off goes on where it ended. Rows that have the very schedule
     of today's rules need no measuring, and no such machine with --sample 0. A ladder is measured at each of its sizes.
-    With --end-to-end networks that the package has times of are run, too, with the records and by rules alone. Rows
-    that lost, and networks that are slower with the records, mean exit code 1; `tunehub pack --with PACKAGE --judged
-    FILE` leaves those rows out, those that such networks alone call, and their times.
+    With --end-to-end networks that the package has times of, or those given, are run, too, with the records and by
+    rules alone. Rows that lost, and networks that are slower with the records, mean exit code 1; `tunehub pack --with
+    PACKAGE --judged FILE` leaves those rows out, those that such networks alone call, and their times.
 
     --launch-on sm_80 --work DIR compiles every kernel of a PACKAGE for that GPU, and refuses those that take more
     threads, shared memory or registers than it has; no GPU is needed.

@@ -78,7 +78,7 @@ class _PackagedRow:
 class AgainRequest:
     """Which rows are judged: at most ``count`` are measured (None: all; 0 needs no machine), drawn by the hashes of
     their keys; of workloads that are in no network known by name, ``files`` have some. ``names``: only rows of these
-    networks. ``end_to_end``: networks are run, too, if any, these."""
+    networks. ``end_to_end``: networks are run, too: these, if any, and the models of ``files``."""
 
     count: int | None = None
     names: Sequence[str] = ()
@@ -124,7 +124,7 @@ def check_again(path: Path, request: AgainRequest, output: Path, resources: Reso
     result = _result(records, done)
     if not request.end_to_end:
         return result
-    return replace(result, networks=_networks(path, request.names, done, output, resources, stream))
+    return replace(result, networks=_networks(path, request, done, output, resources, stream))
 
 
 def _asked(tuner: str, records: Mapping[str, Record], done: Judged, names: Sequence[str]) -> dict[str, Record]:
@@ -262,11 +262,11 @@ def judged_line(verdict: Verdict, row: _PackagedRow) -> RecordEvidence | None:
 
 
 def _networks(
-    path: Path, names: Sequence[str], done: Judged, output: Path, resources: Resources, stream: TextIO
+    path: Path, request: AgainRequest, done: Judged, output: Path, resources: Resources, stream: TextIO
 ) -> tuple[NetworkResult, ...]:
     """What was found of whole networks in this call, each appended to ``output`` as it comes."""
-    verdicts = []
-    for verdict, line in judged_networks(path, names, done.networks, resources, stream):
+    verdicts, models = [], [Path(model) for model in request.files.models]
+    for verdict, line in judged_networks(path, request.names, models, done.networks, resources, stream):
         verdicts.append(verdict)
         if line is not None:
             write_judged(output, line)

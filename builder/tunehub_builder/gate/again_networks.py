@@ -27,11 +27,16 @@ JudgedNetwork = tuple[NetworkVerdict, NetworkEvidence | None]
 
 
 def judged_networks(
-    path: Path, names: Sequence[str], done: Container[str], resources: Resources, stream: TextIO
+    path: Path,
+    names: Sequence[str],
+    models: Sequence[Path],
+    done: Container[str],
+    resources: Resources,
+    stream: TextIO,
 ) -> Iterator[JudgedNetwork]:
-    """The networks called ``names``, or those that the package has end-to-end times of and that are known by name; but
-    not those ``done``. The evidence on each with its verdict: none where other programs disturbed it, or where it does
-    not compute the same.
+    """The networks called ``names`` and those in the files ``models``; without either, those that the package has
+    end-to-end times of and that are known by name; but not those ``done``. The evidence on each with its verdict: none
+    where other programs disturbed it, or where it does not compute the same.
 
     Raises as :func:`tunehub_builder.gate.check.check_package`.
     """
@@ -39,8 +44,9 @@ def judged_networks(
     with tempfile.TemporaryDirectory() as folder:
         with opened(path) as package:
             file = records_of(package, Path(folder))
-            wanted = [name for name in names or _timed(package) if name not in done]
-            cases = network_cases(package.manifest.networks, wanted, (), file) if wanted else []
+            wanted = names if names or models else _timed(package)
+            cases = network_cases(package.manifest.networks, wanted, models, file) if wanted or models else []
+            cases = [case for case in cases if case.name not in done]
         options = PoolOptions(workers=1, threads=resources.threads, log=str(Path(folder) / "native.log"))
         judged = judge_networks(RelaxNetworks.of(file), cases, options)
         for position, verdict in enumerate((verdict for verdicts in judged for verdict in verdicts), 1):

@@ -103,11 +103,13 @@ def open_user_records(
     given: bool,
     on_problem: OnProblem,
     is_current: IsCurrent,
+    package: str | None = None,
 ) -> IndexLookup | None:
     """Open the user's own records: a file, or `<target name>.jsonl` in a folder. None when there are none.
 
-    A file whose name starts with the kind of another target (`cuda-…`) does not count. Raises UserRecordsError when
-    they were asked for (`given`) and are missing, or cannot be read.
+    A file whose name starts with the kind of another target (`cuda-…`) does not count. `package`: they serve as those
+    of a trusted package of this name would, and give way where its would. Raises UserRecordsError when they were asked
+    for (`given`) and are missing, or cannot be read.
     """
     file = path / f"{host.name}.jsonl" if _is_folder(path) else path
     if not _is_file(file):
@@ -125,11 +127,12 @@ def open_user_records(
     return IndexLookup(
         index,
         sets=[info.id for info in infos],
-        package=str(file),
+        package=package or str(file),
         reopen=lambda: _open_user_index(files, infos, cache, rebuild=True),
         on_problem=on_problem,
         is_current=is_current,
-        user=True,
+        user=package is None,
+        embedded=package is not None,
     )
 
 

@@ -29,14 +29,17 @@ from tunehub_builder.gate.journal import is_due, latest
 from tunehub_builder.gate.network_session import BuiltNetwork
 from tunehub_builder.gate.networks import NetworkVerdict, VariantTimes, judge_networks
 from tunehub_builder.networks import UnknownNetworkError
+from tunehub_builder.networks import get as get_network
 from tunehub_builder.networks.onnx_model import to_half
 from tunehub_builder.packing.pack import pack_directory
 from tunehub_builder.tuning.runner.pool import PoolOptions
 from tunehub_builder.tuning.work_directory import WorkDirectory
-from tunehub_registry.evidence import NetworkEvidence, read_evidence
+from tunehub_registry.evidence import NetworkEvidence, encode_evidence, evidence_in, read_evidence
 from tunehub_registry.machine_profile import MachineProfile
 from tunehub_registry.manifest import NetworkEntry
 from tunehub_registry.package import EVIDENCE, open_package
+
+from ..small_packages import rows_of_network
 
 pytestmark = pytest.mark.slow
 
@@ -227,6 +230,23 @@ def test_rules_go_by_the_profile_that_comes_with_the_records(
         session.generate(variant)
     assert [hub.published_profile.profile for hub in hubs] == [profile, profile]
     assert records.digest != without.digest
+
+
+def test_rows_stand_at_the_gate_as_those_of_a_package_and_give_way_where_a_clients_would(tmp_path: Path) -> None:
+    """A user's own records stay whatever rules say: stale ones of a package must not."""
+    published = Path(__file__).parents[3] / "packages" / "llvm-znver4-0.5.0.tunepkg"
+    path, keys = rows_of_network(published, "squeezenet", 1, tmp_path / "one.tunepkg")
+    with open_package(path) as package:
+        lines = package.read("records/template.jsonl")
+        evidence = [line for line in evidence_in(package) if getattr(line, "exact", None) == keys[0]]
+    (tmp_path / "r").write_bytes(lines)
+    (tmp_path / "e").write_bytes(b"".join(map(encode_evidence, evidence)))
+    target = {"kind": "llvm", "mcpu": "znver4"}
+    records = RecordFile(path=tmp_path / "r", target=target, layout="auto", evidence=tmp_path / "e")
+    (case,) = network_cases((), ["squeezenet"], (), records)
+    lookup = network_worker._hub(case, tvm.target.Target(target), get_network("squeezenet")).lookup
+    found, judged = lookup.by_exact(keys[0]), lookup.measured("template", keys[0])
+    assert (found.rung, found.package, judged.package, found.foreign) == ("exact", "llvm-znver4", found.package, False)
 
 
 def test_verdicts_on_other_records_do_not_count() -> None:

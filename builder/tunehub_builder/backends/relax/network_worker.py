@@ -179,7 +179,8 @@ def _network(case: RelaxNetworkCase) -> Network:
 
 
 def _hub(case: RelaxNetworkCase, target: Any, network: Network) -> Hub:
-    """A hub with the records of a file, the evidence on them, and nothing else."""
+    """A hub with the records of a file, the evidence on them, and nothing else: as a client has them of a package, rows
+    that are stale by this evidence give way."""
     from tunehub.compiler.current import is_current
     from tunehub.options import read_options
     from tunehub.records.package_records import open_user_records
@@ -190,16 +191,17 @@ def _hub(case: RelaxNetworkCase, target: Any, network: Network) -> Hub:
     hub.layout = "auto" if case.layout == "auto" else "keep"
     cache, host = BlobCache(read_options().cache), descriptor_of(target)
     lookup = open_user_records(
-        Path(case.records), cache, host=host, given=True, on_problem=_raise, is_current=is_current
+        Path(case.records), cache, host=host, given=True, on_problem=_raise, is_current=is_current, package=host.name
     )
-    hub.lookup = LayeredLookup([lookup or hub.lookup, _Judged(case.evidence)])
+    hub.lookup = LayeredLookup([lookup or hub.lookup, _Judged(case.evidence, host.name)])
     return hub
 
 
 class _Judged(EmptyLookup):
-    """What the gate measured, from a file of evidence."""
+    """What the gate measured, from a file of evidence, of a ``package``."""
 
-    def __init__(self, path: str | None) -> None:
+    def __init__(self, path: str | None, package: str) -> None:
+        self._package = package
         self._known: dict[tuple[str, str], RecordEvidence] = {}
         if path is not None:
             with Path(path).open("rb") as stream:
@@ -209,7 +211,7 @@ class _Judged(EmptyLookup):
     def measured(self, tuner: str, key: str) -> Measured | None:
         """As the port says."""
         found = self._known.get((tuner, key))
-        return None if found is None else Measured(evidence=found, package="the gate")
+        return None if found is None else Measured(evidence=found, package=self._package)
 
 
 def _plain(case: RelaxNetworkCase, target: Any, network: Network) -> Hub:
