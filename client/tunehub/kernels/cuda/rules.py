@@ -12,6 +12,7 @@ from tunehub.kernels.cuda.gemm.tensor_core import rule as tensor_core
 from tunehub.kernels.cuda.kernel_rule import KernelRule, OpenKernelRule
 from tunehub.kernels.cuda.low_batch import experts
 from tunehub.kernels.cuda.low_batch import rule as low_batch
+from tunehub.kernels.cuda.symbolic import eight_bits as open_eight_bits
 from tunehub.kernels.cuda.symbolic import elementwise as open_elementwise
 from tunehub.kernels.cuda.symbolic import gated, packed
 from tunehub.kernels.cuda.symbolic import rotation as open_rotation
@@ -39,6 +40,7 @@ OPEN_RULES: tuple[OpenKernelRule, ...] = (
     experts,
     gated,
     packed,
+    open_eight_bits,
     open_tensor_cores,
     open_tiles,
     open_elementwise,

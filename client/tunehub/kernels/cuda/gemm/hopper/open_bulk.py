@@ -4,7 +4,7 @@ brings zeros from beyond the end."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tunehub.kernels.cuda.gemm.hopper.bulk import Element
     from tunehub.tir.types import Buffer, Index, IRModule, PrimExpr, PrimFunc, Stmt, Var
 
+Find = Callable[[Any], Matmul | None]
 _MOST_ELEMENTS = (1 << 31) - 1  # of a buffer whose places are numbers of 32 bits
 
 
@@ -37,30 +38,34 @@ def most_length(whole: OpenFunction) -> int:
     return _MOST_ELEMENTS // max(1, *of_one)
 
 
-def longest_piece(whole: OpenFunction) -> tuple[OpenMatmul, IRModule, Matmul]:
-    """``whole`` as a product, and the function of :func:`most_length` places along its open axis with its own. Raises
-    NotPiecesError where it is no product whose rows the open axes are."""
+def longest_piece(whole: OpenFunction, find: Find = matmul_in) -> tuple[OpenMatmul, IRModule, Matmul]:
+    """``whole`` as a product that ``find`` sees, and the function of :func:`most_length` places along its open axis
+    with its own. Raises NotPiecesError where it is no product whose rows the open axes are."""
     from tvm import s_tir
 
-    product = open_matmul(whole, matmul_in)
+    product = open_matmul(whole, find)
     if product is None or not whole.axes.are_one:
         raise NotPiecesError("the open axes are not the rows of a product")
     piece = main_module(s_tir.renew_defs(whole.piece(most_length(whole))["main"]))
-    matmul = matmul_in(piece)
+    matmul = find(piece)
     if matmul is None:
         raise NotPiecesError("a piece is of another kind")
     return product, piece, matmul
 
 
 def over_all_rows(
-    whole: OpenFunction, tile: BulkTile, device: GpuDevice, writer: type[OpenBulkWriter] | None = None
+    whole: OpenFunction,
+    tile: BulkTile,
+    device: GpuDevice,
+    writer: type[OpenBulkWriter] | None = None,
+    find: Find = matmul_in,
 ) -> PrimFunc:
     """``whole`` by ``tile`` for up to :func:`most_length` places along its open axis, not checked. ``writer``: of
-    another epilogue.
+    another epilogue. ``find``: see :func:`longest_piece`.
 
     Raises NotPiecesError where it is no such product, ValueError where an operand is no matrix, or what TVM raises.
     """
-    product, piece, matmul = longest_piece(whole)
+    product, piece, matmul = longest_piece(whole, find)
     kind = writer or OpenBulkWriter
     own = kind(kind.read(piece, matmul), tile, device)
     body = own.over(whole, extent_of(wide(whole.axes.extents)) * product.of_one)

@@ -3,12 +3,13 @@ where nothing is read or written."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cuda.gemm.hopper.kernel import OpenRows, open_kernel, product_of
 from tunehub.kernels.cuda.gemm.hopper.rule import matmul_in
 from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile
+from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.open_rows import open_matmul
 from tunehub.kernels.cuda.open_function import OpenFunction
 from tunehub.kernels.cuda.pieces import NotPiecesError
@@ -21,20 +22,21 @@ if TYPE_CHECKING:
     from tunehub.tir.types import PrimExpr, Var
 
 
-def over_rows(whole: OpenFunction, tile: WarpgroupTile) -> Any:
-    """The PrimFunc ``whole`` by ``tile``, not checked; its open axes lie side by side in memory.
+def over_rows(whole: OpenFunction, tile: WarpgroupTile, find: Callable[[Any], Matmul | None] = matmul_in) -> Any:
+    """The PrimFunc ``whole``, a product that ``find`` sees, by ``tile``, not checked; its open axes lie side by side in
+    memory.
 
     Raises NotPiecesError where they do not, or where a piece is of another kind, ValueError where operands cannot be
     copied as they lie, or what TVM raises.
     """
     from tvm import s_tir
 
-    product = open_matmul(whole, matmul_in)
+    product = open_matmul(whole, find)
     if product is None or not whole.axes.are_one:
         raise NotPiecesError("the open axes are not the rows of a product")
     length = product.length(tile.block[0])
     piece = main_module(s_tir.renew_defs(whole.piece(length)["main"]))
-    matmul = matmul_in(piece)
+    matmul = find(piece)
     if matmul is None:
         raise NotPiecesError(f"a piece of {length} is of another kind")
     part = product_of(piece, matmul)

@@ -11,8 +11,9 @@ from tvm import te, tirx
 LIMITS = {"int8": (-128, 127), "uint8": (0, 255)}
 
 
-def byte_product(rows: int, columns: int, depth: int, dtypes: tuple[str, str], out: str) -> Any:
-    """A product whose rows and columns have scales, in the type ``out``: rounded and clipped to 8 bits."""
+def byte_product(rows: Any, columns: int, depth: int, dtypes: tuple[str, str], out: str) -> Any:
+    """A product whose rows and columns have scales, in the type ``out``: rounded and clipped to 8 bits. ``rows``: a
+    number, or a symbol."""
     total = "int32" if dtypes[0] in LIMITS else "float32"
     a, b = (te.placeholder((n, depth), t, f"x{t}") for n, t in zip((rows, columns), dtypes, strict=True))
     of_rows, of_columns = te.placeholder((rows, 1), name="of_rows"), te.placeholder((columns,), name="of_columns")

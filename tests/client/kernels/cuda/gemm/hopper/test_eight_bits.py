@@ -10,12 +10,16 @@ import pytest
 pytest.importorskip("tvm.backend.cuda.op", reason="needs TVM 0.27 or newer")
 
 import tvm
+from tvm import tirx
 
 from tunehub.kernels.cuda.choose import by_one
 from tunehub.kernels.cuda.gemm.hopper import eight_bits, rule
 from tunehub.kernels.cuda.gemm.hopper.bulk import bulk_kernel
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile, PromotedTile
 from tunehub.kernels.cuda.gemm.hopper.kernel import product_of
+from tunehub.kernels.cuda.gemm.hopper.open_bulk import over_all_rows
+from tunehub.kernels.cuda.open_function import open_function
+from tunehub.kernels.cuda.symbolic import eight_bits as open_eight_bits
 from tunehub.kernels.devices.known import default_device
 from tunehub.tir.cuda import nvrtc
 
@@ -72,6 +76,27 @@ def test_the_rule_serves_with_instructions_of_8_bits(dtypes: tuple[str, str], in
     best = next(iter(eight_bits.candidates(eight_bits.match(mod, H200), default_device()))).tile
     columns = best.together if isinstance(best, PromotedTile) else best.columns
     assert instruction.format(columns) in nvrtc.source_of(library)
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("case", ["floats", "integers, K divided"])
+@pytest.mark.few(1)
+def test_all_of_an_open_number_of_rows_are_computed(case: str) -> None:
+    extents, (tile, dtypes, out) = (150, 136, 592), CASES[case]
+    whole = open_function(byte_product(tirx.Var("n", "int64"), *extents[1:], dtypes, out)["main"])
+    assert whole is not None
+    arrays = byte_arrays(*extents, dtypes, out, seed=1)
+    run_bulk(over_all_rows(whole, tile, default_device(), find=eight_bits.matmul_in), *arrays, seed=1)
+    wanted = expected(*arrays)
+    assert np.abs(arrays[-1].astype("float64") - wanted).max() <= 1e-3 * np.abs(wanted).max()
+
+
+def test_an_open_number_of_rows_has_kernels_for_ranges_of_it() -> None:
+    mod = byte_product(tirx.Var("n", "int64"), 1024, 512, (E4M3, E4M3), "float16")
+    found = open_eight_bits.open_sizes(mod, H200)
+    assert found is not None
+    library = tvm.tirx.build(found.mod, target=H200)
+    assert nvrtc.source_of(library).count("__global__") >= 4  # declared and defined
 
 
 @pytest.mark.parametrize(

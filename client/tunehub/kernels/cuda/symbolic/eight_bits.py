@@ -1,0 +1,87 @@
+"""Products of an open number of rows of operands of 8 bits on sm_90: kernels with TMA loads for ranges of sizes. One is
+launched when the function is called."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
+from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
+from tunehub.kernels.cuda.gemm.hopper.cost import seconds
+from tunehub.kernels.cuda.gemm.hopper.eight_bits import NAME, as_halves, matmul_in, ranked, tile_s
+from tunehub.kernels.cuda.gemm.hopper.open_bulk import most_length, over_all_rows
+from tunehub.kernels.cuda.gemm.hopper.open_rows import over_rows
+from tunehub.kernels.cuda.gemm.hopper.tiles import tiles
+from tunehub.kernels.cuda.gemm.open_rows import OpenMatmul, open_matmul
+from tunehub.kernels.cuda.gemm.rule import NoTileError
+from tunehub.kernels.cuda.gemm.sizes import ranges
+from tunehub.kernels.cuda.low_batch.open_rows import few_rows
+from tunehub.kernels.cuda.open_function import OpenFunction, open_function
+from tunehub.kernels.cuda.symbolic.schedule import SizedFunction
+from tunehub.kernels.devices.device import GpuDevice
+from tunehub.kernels.devices.known import device_of
+from tunehub.tir.branches import SizeBranch, joined
+from tunehub.tir.guard import check_function
+from tunehub.tir.nodes import main_module
+from tunehub.tir.views import product, wide
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule
+
+__all__ = ["NAME", "open_sizes"]
+_ROWS = (2, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096)  # at which times are compared
+_LIKELY = 4  # tiles of a size
+_KERNELS = 5
+_MOST_COLUMNS = 128  # of a block beyond what places of 32 bits reach
+_NEVER_S = 1e3  # seconds of what is not to be taken
+
+
+def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunction | None:
+    """A schedule of ``mod``, one PrimFunc ``main`` with open rows; None when it is not of this kind. Raises NoTileError
+    where none is to be had, GuardError for what would be wrong, and what TVM raises."""
+    whole = open_function(mod["main"]) if warpgroups.serves(target) else None
+    matmul = None if whole is None else open_matmul(whole, matmul_in)
+    if whole is None or matmul is None or not whole.axes.are_one:
+        return None
+    device, largest, few = device_of(target), most_length(whole), few_rows(whole, target)
+    above = (few[-1].up_to or 0) if few else 0
+    chosen = [(tile, up_to or largest) for tile, up_to in _chosen(matmul, device)]
+    made = {tile: over_all_rows(whole, tile, device, find=matmul_in) for tile, up_to in chosen if up_to > above}
+    branches = [SizeBranch(up_to=up_to, function=made[tile]) for tile, up_to in chosen if tile in made]
+    beyond = few[-1].function if few else _beyond(whole, matmul, device)
+    branches = [*few, *branches, SizeBranch(up_to=None, function=beyond)]
+    for branch in branches[len(few) :]:
+        check_function(branch.function, whole.function, target)
+    found = joined(whole.function, product(wide(whole.axes.extents)), branches)
+    return SizedFunction(mod=main_module(warpgroups.for_own_target(found, target)))
+
+
+def _chosen(matmul: OpenMatmul, device: GpuDevice) -> list[tuple[BulkTile, int | None]]:
+    """What should take least in each range of sizes."""
+    found = (tile for rows in _ROWS for _, tile in ranked(matmul.at(rows), device, _LIKELY))
+    known = [tile for tile in dict.fromkeys(found) if isinstance(tile, BulkTile)]
+    if not known:
+        raise NoTileError("operands are no matrices")
+    times = np.array([[_seconds(matmul, rows, tile, device) for rows in _ROWS] for tile in known])
+    return [
+        (known[at], _ROWS[last] if last + 1 < len(_ROWS) else None)
+        for at, last in ranges(times, _KERNELS, np.ones(len(_ROWS)))
+    ]
+
+
+def _seconds(matmul: OpenMatmul, rows: int, tile: BulkTile, device: GpuDevice) -> float:
+    """Where K is divided, all clusters have to be there at a time."""
+    own = matmul.at(rows)
+    clusters = math.prod(tile.over(rows, own.extents[2]))
+    return tile_s(own, tile, device) if tile.is_at_once(clusters, device) else _NEVER_S
+
+
+def _beyond(whole: OpenFunction, matmul: OpenMatmul, device: GpuDevice) -> Any:
+    """The kernel of sizes beyond what places of 32 bits reach, whose sums are not promoted."""
+    halves = as_halves(matmul.at(_ROWS[-1]))
+    known = [tile for tile in tiles(halves) if tile.cluster == 1 and tile.columns <= _MOST_COLUMNS]
+    return over_rows(whole, min(known, key=lambda tile: (seconds(halves, tile, device), tile)), matmul_in)
