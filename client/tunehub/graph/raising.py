@@ -8,6 +8,7 @@ a minimum, ``Pad``. Layouts end there, and records for ``clip`` or ``relu`` are 
   at infinity is none. The result for NaN is one of the bounds, as before, and may be the other one.
 * A padding of height and width with what the convolution or pooling that reads it pads with becomes part of its own.
 * Rows and columns of a dilated kernel that never reach the image (atrous convolutions of small ones) are left out.
+* A padding of nothing is left out.
 * ``prelu`` with constant slopes becomes ``max(x, 0) + slope * min(x, 0)``, which has a blocked form.
 """
 
@@ -43,6 +44,7 @@ from tunehub.tir.nodes import (
     tensor_type,
 )
 from tunehub.tir.symbols import symbols_of
+from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Call, Expr
@@ -84,8 +86,8 @@ class _Raiser(PyExprMutator):  # type: ignore[misc]
         name = str(getattr(call.op, "name", ""))
         if name == "relax.call_tir":
             raised = self._raised(call)
-            if raised is None:
-                return call
+            if raised is None or not isinstance(raised, relax.Call):
+                return call if raised is None else raised
             call = self.builder_.normalize(raised)
             name = str(call.op.name)
         rewrite = _REWRITES.get(name)
@@ -184,6 +186,8 @@ def _bound_operator(function: PrimFunc, block: SBlock) -> Callable[..., Any] | N
 def _pad_operator(function: PrimFunc, block: SBlock) -> Callable[..., Any] | None:
     """``pad`` with a number."""
     kinds, value = _shapes(function), block.body.value
+    if _copies(function, block):
+        return lambda argument: argument
     arguments = list(getattr(value, "args", ()))
     if len(kinds) != 2 or len(arguments) != 3 or len(kinds[0]) != len(kinds[1]):
         return None
@@ -199,6 +203,19 @@ def _pad_operator(function: PrimFunc, block: SBlock) -> Callable[..., Any] | Non
         return None
     widths = [width for pair in zip(before, after, strict=True) for width in pair]
     return lambda argument: relax.op.nn.pad(argument, widths, "constant", number)
+
+
+def _copies(function: PrimFunc, block: SBlock) -> bool:
+    """Whether a kernel pads with nothing."""
+    kinds, value = _kinds(function), block.body.value
+    if len(kinds) != 2 or type(value).__name__ not in LOADS or not same_extents(*_shapes(function)):
+        return False
+    axes = [axis.var for axis in block.iter_vars]
+    places = (value.indices, block.body.indices)
+    return str(kinds[0].dtype) == str(kinds[1].dtype) and all(
+        len(each) == len(axes) and all(index.same_as(axis) for index, axis in zip(each, axes, strict=True))
+        for each in places
+    )
 
 
 def _places_of_origin(load: BufferLoad, block: SBlock) -> list[int] | None:

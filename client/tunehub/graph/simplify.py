@@ -12,6 +12,7 @@
 * Group and instance norms take their variance in a second pass (:mod:`tunehub.graph.numerics.group_norm`).
 * ``broadcast_to`` to the shape that the tensor has already is dropped. A weight that is a constant repeated (ONNX:
   ``ConstantOfShape``) becomes a constant, as only those are packed.
+* Scatters on constants, and what is made of them, are done with numpy (:mod:`tunehub.graph.known_values`).
 * Negative indices of ``index_tensor``, and constant ones of ``take``, ``gather_elements`` and ``gather_nd``, count from
   the end, as the PyTorch importer means them: TVM reads what lies before the tensor.
 """
@@ -29,6 +30,7 @@ from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.kernel_calls import Kernels, rewritten
+from tunehub.graph.known_values import KnownValues
 from tunehub.graph.numerics.group_norm import two_pass_norm
 from tunehub.graph.numerics.powers import expanded_power
 from tunehub.tir.nodes import (
@@ -89,7 +91,7 @@ def simplify(mod: IRModule, _context: PassContext) -> IRModule:
 class _Simplifier(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: IRModule) -> None:
         super().__init__(mod)
-        self._kernels = Kernels(self.builder_)
+        self._kernels, self._values = Kernels(self.builder_), KnownValues(self)
 
     def visit_call_(self, call: Call) -> Expr:
         call = self.visit_expr_post_order(call)
@@ -97,8 +99,9 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         if name in _RULES:
             written = getattr(self, _RULES[name])(call)
             return call if written is None else written
-        folded = self._fold(name, call)
-        return call if folded is None else relax.const(folded, str(folded.dtype))
+        scattered = self._values.of_scattered(call)
+        folded = self._fold(name, call) if scattered is None else None
+        return scattered or (call if folded is None else relax.const(folded, str(folded.dtype)))
 
     def _same_shape(self, call: Call) -> Expr | None:
         return call.args[0] if same_shape(call, call.args[0]) else None

@@ -155,7 +155,7 @@ def broadcast(shape: Sequence[Index], at: Sequence[PrimExpr]) -> list[PrimExpr]:
 
 def _sliced(value: Expr, at: Sequence[PrimExpr]) -> _Step:
     """Neighbours along axes."""
-    axes, begins, *rest = (_integers(argument) for argument in value.args[1:])
+    axes, begins, *rest = (integers_of(argument) for argument in value.args[1:])
     steps = rest[1] if len(rest) > 1 else []
     if any(step != 1 for step in steps) or any(each is None or each < 0 for each in (*axes, *begins)):
         return None
@@ -163,6 +163,7 @@ def _sliced(value: Expr, at: Sequence[PrimExpr]) -> _Step:
     return value.args[0], [index + starts[n] if starts.get(n) else index for n, index in enumerate(at)]
 
 
-def _integers(argument: Expr) -> list[int | None]:
+def integers_of(argument: Expr) -> list[int | None]:
+    """The numbers of a tuple of scalars; None for those that are not known."""
     fields = getattr(argument, "fields", None) or getattr(argument, "values", None) or ()
     return [integer(getattr(each, "value", each)) for each in fields]

@@ -211,3 +211,10 @@ def test_taps_that_only_read_padding_are_left_out(
     after = same(make, (1, 3, 8, 8))
     assert operators(after) == ["conv2d"]
     assert static_shape(after["main"].body.blocks[0].bindings[-1].value.args[1]) == (4, 3, *kernel)
+
+
+def test_a_padding_of_nothing_is_left_out(same: Any) -> None:
+    def make(b: Any, x: Any) -> Any:
+        return b.emit(op.nn.relu(b.emit_te(topi.nn.pad, x, [0, 0], [0, 0], 0.0)))
+
+    assert operators(same(make, (4, 5))) == ["relu"]

@@ -288,3 +288,38 @@ def test_a_batch_norm_in_half_precision_by_itself_is_right(nets: Any, target: An
     expected = (data - mean) / np.sqrt(variance + 1e-5) * gamma + beta
     found = run(tvm.compile(simplified(nets.build(make, data.shape, dtype="float16")), target), data)
     assert np.abs(found - expected).max() <= 2e-3 * np.abs(expected).max()
+
+
+def test_a_mask_that_is_written_part_by_part_is_a_constant(nets: Any, same: Any) -> None:
+    """As the exporter writes those of windows that are moved: each part by the places of its rows, then of its columns,
+    and where two places lie in different parts."""
+
+    def make(b: Any, x: Any) -> Any:
+        parts = b.emit(op.broadcast_to(relax.const(np.zeros((1,), "float32")), relax.ShapeExpr([4, 4])))
+        for number, (begin, end) in enumerate(((0, -2), (-2, 2**63 - 1)), 1):
+            rows = b.emit(op.permute_dims(b.emit(op.strided_slice(parts, [0], [begin], [end])), [1, 0]))
+            length = b.emit(op.shape_to_tensor(b.emit(op.shape_of(rows))))
+            wide = b.emit(op.strided_slice(length, [0], [0], [1]))
+            places = relax.const(np.array([[-1], [1]]), "int64")
+            less = b.emit(op.less(places, relax.const(0, "int64")))
+            inside = b.emit(op.where(less, b.emit(op.add(places, wide)), places))
+            filled = b.emit(op.scatter_nd(rows, inside, relax.const(np.full((2, 2), number, "float32")), "update"))
+            whole = relax.const(np.array([[begin % 4], [begin % 4 + 1]]), "int64")
+            parts = b.emit(op.scatter_nd(parts, whole, b.emit(op.permute_dims(filled, [1, 0])), "update"))
+        flat = b.emit(op.reshape(parts, (16,)))
+        apart = b.emit(op.subtract(b.emit(op.expand_dims(flat, 0)), b.emit(op.expand_dims(flat, 1))))
+        hidden = b.emit(op.logical_not(b.emit(op.equal(apart, relax.const(0.0)))))
+        return b.emit(op.add(x, b.emit(op.where(hidden, relax.const(-100.0), apart))))
+
+    mod = nets.build(make, (16, 16))
+    assert set(operators(simplified(mod))) == {"relax.add"}
+    same(mod, simplified(mod), (16, 16))
+
+
+def test_a_scatter_into_an_input_stays(nets: Any) -> None:
+    def make(b: Any, x: Any) -> Any:
+        return b.emit(
+            op.scatter_nd(x, relax.const(np.array([[1]]), "int64"), relax.const(np.ones((1, 4), "float32")), "update")
+        )
+
+    assert operators(simplified(nets.build(make, (4, 4))))["relax.scatter_nd"] == 1
