@@ -109,13 +109,14 @@ def _quantised_passes(target: Target, note: Callable[[str], None] | None) -> lis
     from tunehub.graph.quantised.constants import constants_in_float
     from tunehub.graph.quantised.dynamic import quantised_at_once
     from tunehub.graph.quantised.integers import in_integers
+    from tunehub.graph.quantised.leading_axes import reshapes_behind_rows
     from tunehub.kernels.cpu.dot_product import dot_product_of
     from tunehub.kernels.cuda.integer_unit import tensor_cores_of
 
     @tvm.transform.module_pass(opt_level=0, name="tunehub.in_integers")  # type: ignore[untyped-decorator]
     def quantised(mod: IRModule, _context: PassContext) -> IRModule:
         if target.kind.name == "cuda":
-            return in_integers(mod, tensor_cores_of(target), note)
+            return in_integers(reshapes_behind_rows(mod), tensor_cores_of(target), note)
         return quantised_at_once(in_integers(mod, dot_product_of(target), note), target)
 
     return [relax.transform.CanonicalizeBindings(), quantised, constants_in_float]

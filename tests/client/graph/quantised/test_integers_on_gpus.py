@@ -104,3 +104,21 @@ def test_a_residual_that_is_dequantised_comes_into_the_kernel_of_its_convolution
     matmuls = [(mod, matmul) for mod in found if (matmul := find_mixed_matmul(mod, INT8)) is not None]
     assert len(matmuls) == 2  # the other is depthwise
     assert all(product_of(mod, matmul).dtype in INT8 for mod, matmul in matmuls)
+
+
+def _layer_of_rows(emit: Emit, x: Any) -> Any:
+    """As ONNX has a layer of sequences: rows of a matrix for the product, and back before what follows."""
+    rows = _quantised(emit, emit(relax.op.reshape(_quantised(emit, x, 0.03, 7, "uint8"), (6, 32))), 0.03, 7, "uint8")
+    y = emit(relax.op.matmul(rows, _weight(emit, (32, 24), 1)))
+    y = _quantised(emit, emit(relax.op.add(y, relax.const(np.ones(24, "float32")))), 0.05, 128, "uint8")
+    y = emit(relax.op.nn.gelu(emit(relax.op.reshape(y, (2, 3, 24)))))
+    return _quantised(emit, y, 0.02, 9, "uint8")
+
+
+def test_what_follows_a_product_of_rows_is_in_its_kernel_though_reshapes_stand_between() -> None:
+    mod = _module(_layer_of_rows, (2, 3, 32))
+    prepared = prepare(mod, H200, layout="auto")
+    products = [name for name in call_counts(prepared) if "NT_matmul" in name]
+    assert len(products) == 1 and "gelu" in products[0] and len(call_counts(prepared)) == 2
+    x = np.random.default_rng(3).standard_normal((2, 3, 32)).astype("float32")
+    np.testing.assert_allclose(_result(prepared, x), _result(mod, x), rtol=1e-5, atol=1e-4)
