@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -31,6 +32,7 @@ __all__ = [
 
 NotNegative = Annotated[float, Meta(ge=0.0)]
 LEAST_OVER_RULES = 0.99  # less, and a network is slower with records than without
+_PART_IN_LABEL = re.compile(r".+ \((?:step of \d+ after|prompt of) \d+ tokens\)")
 RuleHash = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
 
 
@@ -121,7 +123,8 @@ class NetworkEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     `conditions` says what else matters, such as where the records lay and which versions ran. `precision` is `bf16` or
     `int8` for a network that is not in float32, MLC-LLM's name for a language model's, `accuracy` how near it is.
     `over_rules`: with the records it is so many times as fast as by rules alone, run in turns on one day, which need
-    not be that of the times.
+    not be that of the times. `part` of a language model is what was timed; lines from before 2026-11-29 say it in the
+    label alone.
     """
 
     network: _fields.Label
@@ -143,6 +146,12 @@ class NetworkEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     precision: _fields.Label | UnsetType = UNSET
     accuracy: Accuracy | UnsetType = UNSET
     over_rules: _fields.Seconds | UnsetType = UNSET
+    part: Literal["prompt", "step"] | UnsetType = UNSET
+
+    @property
+    def is_of_language_model(self) -> bool:
+        """Whether it is of a prompt or a step of a language model, which rules serve and no package has to name."""
+        return self.part is not UNSET or _PART_IN_LABEL.fullmatch(self.network) is not None
 
     @property
     def is_slower(self) -> bool:

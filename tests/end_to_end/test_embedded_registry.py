@@ -16,7 +16,6 @@ onnxruntime = pytest.importorskip("onnxruntime")
 import tunehub  # noqa: E402
 from tunehub.registries.embedded import embedded_registry  # noqa: E402
 from tunehub_builder import networks  # noqa: E402
-from tunehub_builder.packing.language_evidence import is_of_language_model  # noqa: E402
 from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, read_evidence  # noqa: E402
 from tunehub_registry.index import IndexName, ShardEntry, parse_index, parse_shard  # noqa: E402
 from tunehub_registry.package import open_package, sha256_of  # noqa: E402
@@ -91,7 +90,7 @@ def test_every_published_record_passes_the_rules_and_has_evidence(which: tuple[s
         for found in package.manifest.record_sets:
             with package.open(found.file) as stream:
                 check_records(found.tuner, stream, (found.file, found.count), admitted, newest=place == 0)
-    timed = [line for line in evidence if isinstance(line, NetworkEvidence) and not is_of_language_model(line)]
+    timed = [line for line in evidence if isinstance(line, NetworkEvidence) and not line.is_of_language_model]
     measured = {line.network.partition(" (")[0] for line in timed}
     # Those with open dimensions, and what files of misses name, are judged workload by workload; some have times, and
     # so may a network in another precision than that of its records.

@@ -114,6 +114,7 @@ NETWORK_EVIDENCE = evidence.NetworkEvidence(
     output_max_rel_diff=0.0,
     tuned_graphs_s=0.4, torch_s=0.5, torch_graphs_s=0.6, device="d", driver="1", max_clocks_mhz=(1, 2), conditions="c",
     precision="int8", accuracy=evidence.Accuracy(inputs=1, rows=2, same_class=1, max_rel_diff=0.1), over_rules=1.1,
+    part="step",
 )  # fmt: skip
 LADDER = LadderRecord(
     **CLASSES, symbols=1,

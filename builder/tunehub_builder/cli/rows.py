@@ -51,8 +51,9 @@ def _print(found: PackageRows) -> None:
     say(found.package)
     counts, by_network = found.counts(), found.by_network().items()
     print_table(list(counts), [[str(count) for count in counts.values()]], empty="")
-    networks = [[name, str(count), str(matched)] for name, (count, matched) in by_network]
-    print_table(["network", "rows", "matched"], networks, empty="its rows name no network")
+    over = {name: f"{times:.3g}" for name, times in found.over_rules.items()}
+    networks = [[name, str(count), str(matched), over.get(name, "")] for name, (count, matched) in by_network]
+    print_table(["network", "rows", "matched", "over rules"], networks, empty="its rows name no network")
     for text in (*found.problems, *found.unread):
         say(f"  {text}")
     for row in found.rows:

@@ -23,11 +23,12 @@ from tunehub.records.never_worse import is_stale
 from tunehub.registries.key_scheme import KEY_SCHEMES, RECORD_TUNERS
 from tunehub.registries.resolution import tvm_allowed
 from tunehub.target.descriptors import as_tvm_target
+from tunehub_builder.gate.judged import network_of
 from tunehub_builder.gate.packages import evidence_of, opened, published_profile
 from tunehub_builder.replay.records import Record, records_by_tuner, scheduled_by_record
 from tunehub_builder.replay.workloads import Borrowers, MatchedRecord, WorkloadFiles, is_at_hand, matched_records
 from tunehub_builder.tuning.target import tvm_versions
-from tunehub_registry.evidence import RecordEvidence
+from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, evidence_in
 from tunehub_registry.manifest import Manifest
 
 _MOST_REASON = 200
@@ -64,12 +65,14 @@ class RowState:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackageRows:
     """The rows of a package. ``problems``: of the package itself, such as an empty table; ``unread``: networks whose
-    workloads could not be made, and why."""
+    workloads could not be made, and why; ``over_rules``: how many times as fast networks are with the rows as by rules
+    alone, where the package says."""
 
     package: str
     rows: tuple[RowState, ...]
     problems: tuple[str, ...]
     unread: tuple[str, ...]
+    over_rules: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
@@ -101,7 +104,8 @@ class PackageRows:
         """All of it in JSON's types."""
         rows = [asdict(row) for row in self.rows]
         said = {"package": self.package, "problems": self.problems, "unread": self.unread}
-        return {**said, "counts": self.counts(), "networks": self.by_network(), "rows": rows}
+        networks = {"networks": self.by_network(), "over_rules": dict(self.over_rules)}
+        return {**said, "counts": self.counts(), **networks, "rows": rows}
 
 
 def rows_of(path: Path, files: WorkloadFiles) -> PackageRows:
@@ -110,11 +114,14 @@ def rows_of(path: Path, files: WorkloadFiles) -> PackageRows:
     with opened(path) as package:
         manifest, records = package.manifest, records_by_tuner(package)
         evidence, published = evidence_of(package), published_profile(package)
+        timed = [line for line in evidence_in(package) if isinstance(line, NetworkEvidence) and line.over_rules]
+    over_rules = {network_of(line.network): line.over_rules or 1.0 for line in timed}
     label = f"{manifest.name} {manifest.version}"
     looked = _Looked(manifest=manifest, records=records, evidence=evidence, target=as_tvm_target(manifest.name))
     with published_rates(published):
         rows = tuple(looked.rows(files))
-    return PackageRows(package=label, rows=rows, problems=tuple(_problems(manifest)), unread=tuple(looked.unread))
+    problems, unread = tuple(_problems(manifest)), tuple(looked.unread)
+    return PackageRows(package=label, rows=rows, problems=problems, unread=unread, over_rules=over_rules)
 
 
 def _problems(manifest: Manifest) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from statistics import median
@@ -16,7 +15,6 @@ from tunehub_registry.evidence import NetworkEvidence
 _OURS, _DEFAULT, _TORCH = "tunehub", "default", "torch"
 _ON_CPU = {"onnxruntime_s": ("onnxruntime", "onnxruntime_dynamic"), "openvino_s": ("openvino",),
            "llama_cpp_s": ("llama.cpp",), "torch_s": ("torch",)}  # fmt: skip
-_LABEL = re.compile(r".+ \((?:step of \d+ after|prompt of) \d+ tokens\)")
 
 
 class MeasuringGpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,11 +55,6 @@ class LanguageFigure(msgspec.Struct, frozen=True, kw_only=True):
     apart: Mapping[str, float] = {}
 
 
-def is_of_language_model(line: NetworkEvidence) -> bool:
-    """Whether it is one of :func:`language_evidence`."""
-    return _LABEL.fullmatch(line.network) is not None
-
-
 def language_evidence(lines: Sequence[LanguageFigure]) -> Iterator[NetworkEvidence]:
     """Evidence of each prompt and step that was measured with TVM's default beside, on a CPU with another runtime; none
     of models cut short. Raises ValidationError for a machine that is described otherwise."""
@@ -93,6 +86,7 @@ def _of_network(
                 tuned_s=seconds[_OURS],
                 repeats=len(samples[_OURS]),
                 precision=lines[0].quantization,
+                part="step" if is_step else "prompt",
                 **beside,
             )
 

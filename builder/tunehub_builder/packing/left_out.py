@@ -15,7 +15,6 @@ import msgspec
 from tunehub.registries.key_scheme import META_SCHEDULE
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.packing.contents import Contents
-from tunehub_builder.packing.language_evidence import is_of_language_model
 from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, encode_evidence, read_evidence
 from tunehub_registry.manifest import Manifest
 from tunehub_registry.package import EVIDENCE, open_package
@@ -91,7 +90,7 @@ def nothing_of_its_own(path: Path, base_license: str | None, measured: Iterable[
 def _of_its_networks(measured: Iterable[NetworkEvidence], base: Manifest, path: Path) -> list[NetworkEvidence]:
     known = {_WAY.sub("", entry.name) for entry in base.networks}
     found = list(measured)
-    others = [item.network for item in found if not is_of_language_model(item)]
+    others = [item.network for item in found if not item.is_of_language_model]
     strange = [name for name in others if _WAY.sub("", name.partition(" (")[0]) not in known]
     if strange:
         raise PackingError(f"{path}: has no records of {', '.join(strange)}; measure networks that it has records of")

@@ -25,12 +25,17 @@ _REMEDY = (
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A default that was given up has no time. ``precision`` is that of a network which is not in float32;
+    ``over_rules``: how many times as fast it is as by rules alone."""
+
     name: str
-    default_ms: float
+    default_ms: float | None
     tunehub_ms: float
     onnxruntime_ms: float
     openvino_ms: float | None = None
     max_rel_diff: float
+    precision: str | None = None
+    over_rules: float | None = None
 
 
 class _Comparisons(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,14 +110,16 @@ def _content(data: bytes) -> Any:
 def _evidence(row: _Row, found: _Comparisons) -> NetworkEvidence:
     return NetworkEvidence(
         network=row.name,
-        default_s=row.default_ms / 1e3,
+        default_s=None if row.default_ms is None else row.default_ms / 1e3,
         tuned_s=row.tunehub_ms / 1e3,
         onnxruntime_s=row.onnxruntime_ms / 1e3,
-        openvino_s=UNSET if row.openvino_ms is None else row.openvino_ms / 1e3,
+        openvino_s=_seconds(row.openvino_ms),
         repeats=found.repeats,
         threads=found.threads,
         output_max_rel_diff=row.max_rel_diff,
         conditions=found.measured_with or UNSET,
+        precision=row.precision or UNSET,
+        over_rules=row.over_rules or UNSET,
     )
 
 

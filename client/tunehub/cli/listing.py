@@ -234,13 +234,16 @@ def _print_networks(description: dict[str, Any]) -> None:
     columns = _ON_GPU if on_gpu else _ON_CPU
     if any(_LLAMA_CPP in item for item in times.values()):
         columns = {**columns, "LLAMA.CPP": _LLAMA_CPP}
+    over = any("over_rules" in item for item in times.values())
     rows = [
-        (label, _type(types.get(name), times[label], on_gpu), *_times(times[label], columns))
+        (label, _type(types.get(name), times[label], on_gpu), *_times(times[label], columns),
+         *([_over_rules(times[label])] if over else []))
         for label, name in sorted(measured.items())
-    ]
+    ]  # fmt: skip
     others = [plain(name) for name in types if name not in measured.values()]
     if rows or not others:
-        print_table(("NETWORK", "TYPE", *(f"{title} ms" for title in columns)), rows, empty="networks: none")
+        title = ("NETWORK", "TYPE", *(f"{title} ms" for title in columns), *(["OVER RULES"] if over else []))
+        print_table(title, rows, empty="networks: none")
     if others:
         say(f"records of these networks, too, which were not timed as a whole: {', '.join(others)}")
 
@@ -265,6 +268,12 @@ def _times(evidence: dict[str, Any], columns: dict[str, str]) -> tuple[str, ...]
     """Milliseconds; empty where a time was not measured."""
     found = (evidence.get(field) for field in columns.values())
     return tuple("" if seconds is None else f"{seconds * 1e3:.4g}" for seconds in found)
+
+
+def _over_rules(evidence: dict[str, Any]) -> str:
+    """How many times as fast a network is with the records as by rules alone; empty where that was not measured."""
+    found = evidence.get("over_rules")
+    return "" if found is None else f"{found:.3g}"
 
 
 def _registries(options: Options, problems: list[HubError]) -> Registries:

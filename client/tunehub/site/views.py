@@ -68,7 +68,8 @@ class PeerTime:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndToEndTimes:
     """One network, end to end. `variant` says which record set was used, where the evidence does; `path` is empty where
-    the manifest does not list the network, which then has no page."""
+    the manifest does not list the network, which then has no page. `over_rules`: how many times as fast as without
+    records, where that was measured."""
 
     network: str
     path: str
@@ -82,6 +83,7 @@ class EndToEndTimes:
     difference: float
     conditions: str
     same_class: str
+    over_rules: float | None
 
     @property
     def gain(self) -> float | None:
@@ -311,6 +313,7 @@ def _network(item: NetworkEvidence, types: Mapping[str, str]) -> EndToEndTimes:
         difference=item.output_max_rel_diff,
         conditions=plain("; ".join(text for text in about if text)),
         same_class="" if accuracy is None else f"{accuracy.same_class} of {accuracy.rows}",
+        over_rules=_set(item.over_rules),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner
+from msgspec import UNSET
 
 from tunehub.cli.group import cli
 from tunehub_builder.backends.relax.contents import judged_workloads
@@ -494,9 +495,10 @@ def test_times_on_a_gpu_stand_beside_those_of_pytorch(directory: WorkDirectory, 
 def test_times_of_a_packages_networks_are_its_next_version(directory: WorkDirectory, tmp_path: Path) -> None:
     rows = [{"name": "tiny", "default_ms": 9.0, "tunehub_ms": 2.0, "onnxruntime_ms": 4.0, "openvino_ms": 3.0,
              "max_rel_diff": 0.0}]  # fmt: skip
+    later = {"default_ms": None, "precision": "bf16", "over_rules": 1.1}  # a default of more than 10 s is given up
     file, base = tmp_path / "demo.json", tmp_path / "base.tunepkg"
     for number, version in enumerate(("0.1.0", "0.2.0")):
-        rows[0]["tunehub_ms"] = 2.0 - number
+        rows[0] |= {"tunehub_ms": 2.0 - number, **(later if number else {})}
         file.write_text(json.dumps({"networks": rows, "threads": 2, "repeats": 7, "measured_with": "today; TVM"}))
         given = directory if number == 0 else None
         measured = read_network_evidence(file)
@@ -504,6 +506,7 @@ def test_times_of_a_packages_networks_are_its_next_version(directory: WorkDirect
     with open_package(base) as package, package.open("evidence.jsonl") as stream:
         whole = [line for line in read_evidence(stream, "evidence.jsonl") if isinstance(line, NetworkEvidence)]
     assert [(item.tuned_s, item.openvino_s, item.conditions) for item in whole] == [(0.001, 0.003, "today; TVM")]
+    assert [(item.default_s, item.precision, item.over_rules) for item in whole] == [(None, "bf16", 1.1)]
     rows[0]["name"] = "other"
     file.write_text(json.dumps({"networks": rows, "threads": 2, "repeats": 7}))
     result = CliRunner().invoke(cli, ["pack", "--version", "0.3.0", "--with", str(base), "--measured", str(file)])
@@ -570,6 +573,8 @@ def test_a_language_model_on_a_cpu_is_evidence_beside_its_peers_of_any_package(
     assert (line.device, line.precision, line.output_max_rel_diff) == ("a CPU", "q8f32_1", 1e-2)
     versions = "TVM 0.27.0, onnxruntime_dynamic, openvino 2026.4, llama.cpp"
     assert line.conditions == f"2026-11-29; {versions}; random weights, logits beside those of onnxruntime"
+    without = msgspec.structs.replace(line, part=UNSET)  # as lines from before the field are
+    assert line.part == "step" and line.is_of_language_model and without.is_of_language_model
     (tmp_path / "next.tunepkg").write_bytes(built.data)
     shown = CliRunner().invoke(cli, ["show", str(tmp_path / "next.tunepkg")])
     assert shown.exit_code == 0 and "LLAMA.CPP ms" in shown.output and " q8f32_1 " in shown.output, shown.output

@@ -102,11 +102,12 @@ def test_networks_that_were_not_timed_have_no_empty_rows(run: Any, registry: Reg
         )
     )
     timed = NetworkEvidence(
-        network="squeezenet", default_s=0.3, tuned_s=0.004, repeats=7, threads=2, output_max_rel_diff=0.0
-    )
+        network="squeezenet", default_s=0.3, tuned_s=0.004, repeats=7, threads=2, output_max_rel_diff=0.0,
+        over_rules=1.25,
+    )  # fmt: skip
     registry.publish(networks=networks, evidence=encode_evidence(timed).decode())
     *_, row, others = run("show", "llvm-znver5", "--registry", registry.root).out.splitlines()
-    assert row.split() == ["squeezenet", "float32", "300", "4"]
+    assert row.split() == ["squeezenet", "float32", "300", "4", "1.25"]
     assert others == "records of these networks, too, which were not timed as a whole: bert_open, gpt2_open"
 
 

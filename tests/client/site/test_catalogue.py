@@ -47,6 +47,8 @@ def test_a_package_page_says_what_it_is_and_what_was_measured(registry: Registry
         "0.2.0",
         "10×",
         "40×",
+        "1.38×",
+        "Over rules",
         "refused",
         "slower",
         "yanked",
@@ -229,7 +231,7 @@ def test_a_machine_has_its_times_beside_other_runtimes() -> None:
     graphs, torch = (PeerTime(name=PEERS[key], seconds=s) for key, s in (("tuned_graphs_s", 0.5), ("torch_s", 2.0)))
     times = EndToEndTimes(
         network="net", path="network/net", variant="", dtype="float32", default_s=4.0, tuned_s=1.0,
-        peers=(graphs, torch), threads=1, repeats=1, difference=0.0, conditions="", same_class="",
+        peers=(graphs, torch), threads=1, repeats=1, difference=0.0, conditions="", same_class="", over_rules=1.1,
     )  # fmt: skip
     target = TargetDescriptor(kind="cuda", arch="sm_90", model="h200", aliases=("NVIDIA H200",))
     network = TunedNetwork(
