@@ -10,12 +10,13 @@ import runpy
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import nox
 
 nox.needs_version = ">=2024.4"
-nox.options.sessions = ["lint", "types", "tests-modern", "tests-tvm-versions", "tests-legacy", "browser", "fuzz"]
+nox.options.sessions = ["ci"]
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.error_on_missing_interpreters = False
 nox.options.reuse_existing_virtualenvs = False
@@ -45,6 +46,7 @@ MODERN = ".[bench,builder,catalogue,fleet,llm,dev]"
 TUF_CONFORMANCE = "tuf-conformance @ git+https://github.com/theupdateframework/tuf-conformance@eec841c186f81f2d9d8d30460c7e7deefa615f9e"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 STRUCTURE = ("tests/test_tiers.py", "tests/test_structure.py", "tests/test_docs.py")
+BESIDE = ("lint", "types", "tests-legacy", "tests-tvm-versions", "browser", "fuzz")  # `tests-modern`, in this order
 
 
 def _counting_python() -> str | None:
@@ -106,6 +108,24 @@ def _covered(config: str) -> tuple[str, ...]:
     return ("--cov", f"--cov-config={config}")
 
 
+@nox.session(venv_backend="none")
+def ci(session: nox.Session) -> None:
+    """All that must pass: `tests-modern`, and beside it the other sessions, one after the other, so that no core waits.
+    What those say comes when all have ended; they end first, and so what `tests-modern` runs alone is alone."""
+    run = (sys.executable, "-m", "nox", "-s")
+    given = ("--", *session.posargs) if session.posargs else ()
+    with tempfile.TemporaryFile("w+") as said:
+        others = subprocess.Popen([*run, *BESIDE, *given], stdout=said, stderr=subprocess.STDOUT)
+        try:
+            session.run(*run, "tests-modern", *given, external=True)
+        finally:
+            failed = others.wait()
+            said.seek(0)
+            shutil.copyfileobj(said, sys.stdout)
+    if failed:
+        session.error("not all sessions beside tests-modern passed: see above")
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Ruff: rules and format; which floor imports which; how code, documents and tests are laid out."""
@@ -164,7 +184,7 @@ def tests_legacy(session: nox.Session) -> None:
     _install_legacy(session)
     _read_tests(session, "legacy", "tests/legacy")
     covered = (*_covered("tests/legacy/coverage.toml"), "--cov-report=term")
-    _pytest(session, "legacy", "tests/legacy", *covered, parallel=True)
+    _pytest(session, "legacy", "tests/legacy", "-n", "2", *covered, parallel=True)
 
 
 @nox.session

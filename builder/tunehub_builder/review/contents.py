@@ -190,9 +190,10 @@ def _read(path: Path) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as stream:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
                 raise SubmissionError(f"{path}: is no plain file")
-            data = stream.read(most + 1)
+            data = stream.read(min(found.st_size, most) + 1)  # the buffer is as large as what is asked for
     except OSError as error:
         raise SubmissionError(f"{path}: is no plain file that can be read: {error.strerror}") from error
     if len(data) > most:
