@@ -163,6 +163,7 @@ def _legalizing_passes(target: Target) -> list[Pass]:
     from tunehub.graph.constants import evaluate_constants
     from tunehub.graph.gathers import quiet_gathers
     from tunehub.graph.origins import fused_with_names, spread_names
+    from tunehub.graph.side_steps import side_steps_in_epilogues
 
     found = []
     for each in relax.pipeline.legalize_passes(target):
@@ -171,7 +172,7 @@ def _legalizing_passes(target: Target) -> list[Pass]:
         found += [spread_names] if name in ("LegalizeOps", "FuseOps") else []
         found += [quiet_gathers] if name == "LegalizeOps" else []
         found += [] if DEFAULT_SCHEDULE in name else [fused_with_names(each) if name == "FuseOps" else each]
-    return [*found, spread_names]
+    return [*found, *([side_steps_in_epilogues] if target.kind.name == "cuda" else []), spread_names]
 
 
 def _channels_last_passes(*, wanted: bool) -> list[Pass]:
