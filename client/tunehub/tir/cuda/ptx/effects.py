@@ -14,7 +14,7 @@ class Effect(NamedTuple):
     each of the ``threads`` has that do it together. ``waits``: all threads of a block wait in it, and ``of_cluster``
     those of all its blocks. ``blocks``: of a cluster, whose memory it reads."""
 
-    kind: Literal["copy", "round", "multiply", "finish", "cluster_sum", "none"]
+    kind: Literal["copy", "round", "multiply", "finish", "cluster_sum", "compute", "none"]
     waits: bool = False
     words: tuple[int, ...] = ()
     accumulators: int = 0
@@ -45,6 +45,7 @@ class Effect(NamedTuple):
                 words=(first * (ROW_BYTES // 4), second * (ROW_BYTES // 4)),
                 accumulators=first * second // 128,
             ),
+            **dict.fromkeys(("nearest", "nearest_byte", "nearest_signed_byte", "quotient"), Effect("compute")),
             "copies_met": Effect("none", waits=True),
             "mma": Effect(
                 "multiply",

@@ -532,6 +532,9 @@ class _Reader:
             for operand, words in zip(args[1:], effect.words, strict=True):
                 yield self.words(operand, words // effect.threads, path, writes=False, among=effect.threads)
             yield from self.registers(args[0], effect.accumulators, path)
+        elif effect.kind == "compute":
+            for argument in args:
+                yield from self.reads(argument, path)
         elif effect.kind == "finish":
             yield from self.registers(args[0], effect.accumulators, path)
         elif effect.kind == "cluster_sum":

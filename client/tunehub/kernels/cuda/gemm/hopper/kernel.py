@@ -18,6 +18,7 @@ from tvm import tirx
 
 from tunehub.kernels.cuda.gemm.hopper.tiles import AHEAD, DEPTH, FLOAT, SKEW, WarpgroupTile
 from tunehub.kernels.cuda.gemm.matmul import INT8, Axis, Matmul, accumulator_of, inline_consumers, inline_producers
+from tunehub.kernels.cuda.gemm.requantisation import in_fewer_instructions
 from tunehub.tir.cuda.ptx.barriers import cluster_sync
 from tunehub.tir.cuda.ptx.cp_async import (
     COPIED,
@@ -119,14 +120,16 @@ def product_of(mod: IRModule, matmul: Matmul) -> Product:
     if len(found) != 2 or any(integer(node.predicate) != 1 for node in found):
         raise ValueError("more is computed than a product and what follows")
     inner, outer = (node.block for node in found)
-    total = inner.body.buffer
+    total, written = inner.body.buffer, outer.body.value
+    if matmul.types[0] in INT8:
+        written = in_fewer_instructions(written)
 
     def result(batch: PrimExpr, row: PrimExpr, column: PrimExpr, value: PrimExpr) -> tuple[Any, list[Any], Any]:
         places = _places(inner, matmul, {"batch": batch, "rows": row, "columns": column})
         indices = [_put(index, places) for index in inner.body.indices]
         own = {hash(axis.var): index for axis, index in zip(outer.iter_vars, indices, strict=True)}
         own[hash(total)] = value
-        return outer.body.buffer, [_put(index, own) for index in outer.body.indices], _put(outer.body.value, own)
+        return outer.body.buffer, [_put(index, own) for index in outer.body.indices], _put(written, own)
 
     return _product(mod["main"], inner, matmul, result)
 

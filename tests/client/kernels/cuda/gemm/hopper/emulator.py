@@ -188,6 +188,8 @@ class _Block:
             return (np.exp if name == "exp" else np.rint)(self.value(node.args[0]))
         if name == "func_call" and str(node.args[0].value) == "tunehub_shared_address":
             return _BASE
+        if name == "func_call" and str(node.args[0].value).startswith(("tunehub_nearest", "tunehub_quotient")):
+            return _computed(str(node.args[0].value), *(self.value(each) for each in node.args[1:-1]))
         if name == "func_call":
             start = self.each(np.asarray(self.value(node.args[1])).astype(int) - _BASE) // 4
             own = start[:, None] + np.arange(4)
@@ -325,6 +327,15 @@ class _Block:
 def element_of(vector: Any) -> str:
     """The type of the numbers of a vector."""
     return str(vector.ty.dtype).split("x")[0]
+
+
+def _computed(name: str, x: Any, *numbers: Any) -> Any:
+    """What the functions of :mod:`tunehub.tir.cuda.ptx.rounding` do."""
+    if name == "tunehub_quotient":
+        return x / np.float32(numbers[0])
+    steps = np.rint(np.fmin(np.fmax(x, numbers[0]), numbers[1]))
+    kinds = {"tunehub_nearest": "float32", "tunehub_nearest_byte": "uint8", "tunehub_nearest_signed_byte": "int8"}
+    return (steps + sum(numbers[2:])).astype(kinds[name])
 
 
 def _inside(index: Any, extent: int) -> Any:
