@@ -60,7 +60,7 @@ def prepare(
         *(_quantised_passes(target, note) if planning else []),
         *simplify,
         quantised_rows,
-        *_attention_passes(target),
+        *_attention_passes(target, channels_last=channels_last),
         *(_integer_passes(target) if planning else []),
         *_channels_last_passes(wanted=channels_last),
         *_accuracy_passes(target, precision),
@@ -205,15 +205,18 @@ def _accuracy_passes(target: Target, precision: Precision) -> list[Pass]:
     return [accurate_math, wide_sums, rows_in_one_axis, gated_products, products]
 
 
-def _attention_passes(target: Target) -> list[Any]:
+def _attention_passes(target: Target, *, channels_last: bool) -> list[Any]:
     """Attention as one function each. Before images are transposed: TVM's ConvertLayout fails on a ``squeeze`` whose
     axis counts from the end (0.27: ``std::bad_alloc``), as vision transformers have it in front of their heads."""
     if target.kind.name != "cuda":
         return []
+    from tunehub.graph.attention.cuda.images import attention_over_pixels
     from tunehub.graph.attention.cuda.joining import join_attention
     from tunehub.kernels.cuda.attention.rule import serves
 
-    return [join_attention] if serves(target) else []
+    if not serves(target):
+        return []
+    return [attention_over_pixels, join_attention] if channels_last else [join_attention]
 
 
 def _layout_pass(target: Target, *, precision: Precision, winograd: bool) -> Pass:
