@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from tunehub.registries.key_scheme import META_SCHEDULE
+from tunehub_builder import networks
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.packing.contents import Contents
 from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, encode_evidence, read_evidence
@@ -65,10 +66,10 @@ def rejected_lines(data: bytes, reasons: Mapping[tuple[str, str], str]) -> bytes
 
 def nothing_of_its_own(path: Path, base_license: str | None, measured: Iterable[NetworkEvidence] = ()) -> Contents:
     """Contents without a record, to be put on the package ``path``: for a version that only leaves records out, or says
-    what was ``measured`` of its networks, in whatever precision these were tuned, or of language models, which rules
-    serve.
+    what was ``measured`` of its networks, in whatever precision these were tuned, or of others that are known by name
+    and of language models, which rules serve.
 
-    Raises PackingError for another network, and as PackageError and FormatError when it cannot be read.
+    Raises PackingError for a network that nobody knows, and as PackageError and FormatError when it cannot be read.
     """
     try:
         with open_package(path) as package:
@@ -91,7 +92,9 @@ def _of_its_networks(measured: Iterable[NetworkEvidence], base: Manifest, path: 
     known = {_WAY.sub("", entry.name) for entry in base.networks}
     found = list(measured)
     others = [item.network for item in found if not item.is_of_language_model]
-    strange = [name for name in others if _WAY.sub("", name.partition(" (")[0]) not in known]
+    plain = {name: _WAY.sub("", name.partition(" (")[0]) for name in others}
+    strange = [name for name, own in plain.items() if own not in known and not networks.is_known(own)]
     if strange:
-        raise PackingError(f"{path}: has no records of {', '.join(strange)}; measure networks that it has records of")
+        reason = f"has no records of {', '.join(strange)}"
+        raise PackingError(f"{path}: {reason}; measure networks that it has records of, or of `tunehub networks`")
     return found

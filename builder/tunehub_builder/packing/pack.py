@@ -44,14 +44,14 @@ def pack_directory(
     """Pack the admitted records of ``directory``, with the evidence on them and on the rejected ones.
 
     ``measured`` are end-to-end times with these records, for networks that were tuned; others are left out. They take
-    the place of those that ``base`` has of the same networks; without a ``directory`` all are of networks of it. With
-    ``base``, a package of the same target, all that it holds goes into the new one too, unchanged, but for workloads
-    that were judged anew; then none need be admitted. The machine's
-    profile is that in the file ``profile``, else that of ``directory``, else that of ``base``. ``license`` is an SPDX
-    expression for what comes from ``directory``, None for not stated; ``base_license`` one for a ``base`` that states
-    none: without it the new package states none either. ``without``: reasons to leave records of ``base`` out, by how
-    their keys begin, and ``again``, what was judged of its records anew, of which losers are left out; with either
-    there need be no ``directory``, nor with ``networks``: then the package has what is of these alone.
+    the place of those that ``base`` has of the same networks; without a ``directory`` all are of networks of it, or
+    known by name. With ``base``, a package of the same target, all that it holds goes into the new one too, unchanged,
+    but for workloads that were judged anew; then none need be admitted. The machine's profile is that in the file
+    ``profile``, else that of ``directory``, else that of ``base``. ``license`` is an SPDX expression for what comes of
+    ``directory``, None for not stated; ``base_license`` one for a ``base`` that states none: without it the new package
+    states none either. ``without``: reasons to leave records of ``base`` out, by how their keys begin, and ``again``,
+    what was judged of its records anew, of which losers are left out; with either there need be no ``directory``, nor
+    with ``networks``: then the package has what is of these alone.
 
     Raises PackingError: nothing is admitted or left out, a wrong ``name`` or ``version``, a ``base`` or ``profile``
     that does not go with it; WorkDirectoryError: a damaged file; PackageError, FormatError: a damaged ``base``;
