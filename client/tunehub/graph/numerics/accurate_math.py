@@ -87,8 +87,14 @@ class _AccurateMathRewriter(PyExprMutator):  # type: ignore[misc]
         return is_constant(exponent) and bool(np.all(constant_array(exponent).astype("float64") % 1 != 0))
 
     def _in_double(self, call: Call, dtype: str) -> Expr:
-        wide = [self.builder_.emit(relax.op.astype(argument, "float64")) for argument in call.args]
+        wide = [self._wide(argument, operator_of(call)) for argument in call.args]
         return relax.op.astype(self.builder_.emit(relax.Call(call.op, wide, call.attrs)), dtype)
+
+    def _wide(self, argument: Expr, operator: str) -> Expr:
+        """``argument`` in float64; a divisor without axes is a number in the code."""
+        if operator == "relax.divide" and is_constant(argument) and not constant_array(argument).shape:
+            return relax.const(float(constant_array(argument)), "float64")
+        return self.builder_.emit(relax.op.astype(argument, "float64"))
 
     def _tanh(self, data: Expr) -> Expr:
         def compute(x: Tensor) -> Tensor:
