@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tunehub.kernels.cuda.gemm.cost import Operand, Problem, Term, matrix_shape
-from tunehub.kernels.cuda.gemm.matmul import AT_ONCE, SIDE
+from tunehub.kernels.cuda.gemm.matmul import AT_ONCE, INT8, SIDE
 from tunehub.kernels.cuda.gemm.rule import FURTHER, UNROLLED, NoTileError, Tile, is_within, ranked, spread, tile_for
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.devices.device import GpuDevice
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 NAME, VERSION, ALONE = "cuda_tiles", 1, False
 TEMPLATES = {NAME: Tile}
 _TYPES = ("float32", "float16")  # of operands and result; matmuls in the latter are for tensor cores
+_SUMS_OF_BYTES = "int32"
 _PROBES = 4  # random places at which terms are held to the index that they were found in
 _FEW_COLUMNS = 64  # up to which TVM's own rule for products in half precision has no tensor cores
 _MOST_RESULTS = 200_000  # of products in bfloat16 that are not narrow; half a million took TVM's own schedule 0.6 times
@@ -67,7 +68,7 @@ class ReductionWorkload:
 
 
 def match(mod: IRModule, target: Target) -> ReductionWorkload | None:
-    """A function with one reduction, in floats."""
+    """A function with one reduction, in floats or of products of 8 bits."""
     reducing = reduction_block_of(mod, narrow=True)
     return None if reducing is None else ReductionWorkload(mod=mod, reducing=reducing, limits=limits_of(target))
 
@@ -126,9 +127,9 @@ def is_narrow(columns: int, k: int) -> bool:
 
 
 def reduction_block_of(mod: IRModule, *, narrow: bool = False) -> ReductionBlock | None:
-    """Describe a function with one reduction, in floats, and elementwise blocks before and after it.
-    ``narrow``: also products in half precision that are :func:`is_narrow`, and in bfloat16 with few results, for
-    which the sketch for tensor cores has nothing."""
+    """Describe a function with one reduction, in floats or of products of 8 bits, and elementwise blocks before and
+    after it. ``narrow``: also products in half precision that are :func:`is_narrow`, and in bfloat16 with few results,
+    for which the sketch for tensor cores has nothing."""
     schedule = open_schedule(mod)
     blocks = _blocks_of(schedule)
     adding = [at for at, block in enumerate(blocks) if reduces(block)]
@@ -148,7 +149,7 @@ def reduction_block_of(mod: IRModule, *, narrow: bool = False) -> ReductionBlock
         name=names[at], problem=None, places=(0, 0), spatial=spatial, reduction=reduction, einsum=False
     )
     if type(summand).__name__ in LOADS:
-        return found
+        return found if _type(buffer_of(block.writes[0])) in _TYPES else None
     return _with_problem(found, block, summand, narrow=narrow)
 
 
@@ -328,15 +329,15 @@ def _is_flat(schedule: Schedule, block: SBlock) -> bool:
 
 def _summand(block: SBlock) -> PrimExpr | None:
     """What a block adds to its result in each step, from zero on; None when it does something else."""
-    store, start = block.body, block.init
+    store, start = block.body, getattr(block.init, "value", None)
     if type(store).__name__ != "BufferStore" or type(store.value).__name__ != "Add":
         return None
     zero: Any = getattr(start, "value", None)
     target = buffer_of(block.writes[0])
     own = store.value.a
-    if type(zero).__name__ != "FloatImm" or float(zero.value) != 0 or type(own).__name__ not in LOADS:
+    if type(start).__name__ not in ("FloatImm", "IntImm") or float(zero) != 0 or type(own).__name__ not in LOADS:
         return None
-    if not buffer_of(own).same_as(target) or _type(target) not in _TYPES:
+    if not buffer_of(own).same_as(target) or _type(target) not in (*_TYPES, _SUMS_OF_BYTES):
         return None
     spatial = [str(axis.var) for axis in block.iter_vars if not is_reduction(axis)]
     return store.value.b if [str(index) for index in store.indices] == spatial else None
@@ -346,7 +347,7 @@ def _with_problem(reducing: ReductionBlock, block: SBlock, summand: PrimExpr, *,
     """``reducing`` with the two operands that it multiplies; None when these are not read in a simple way.
 
     Operands in half precision may have accumulators in float32 where they are no matrices, which tensor cores take, or
-    ``narrow`` ones and small ones in bfloat16.
+    ``narrow`` ones and small ones in bfloat16. Operands of 8 bits have them in int32.
     """
     factors = [summand.a, summand.b] if type(summand).__name__ == "Mul" else []
     loads = [each.value if type(each).__name__ == "Cast" else each for each in factors]
@@ -355,7 +356,8 @@ def _with_problem(reducing: ReductionBlock, block: SBlock, summand: PrimExpr, *,
     target = buffer_of(block.writes[0])
     types = {_type(buffer_of(load)) for load in loads}
     wide = _type(target) == "float32" and types in ({"float16"}, {"bfloat16"})
-    if types != {_type(target)} and not wide:
+    of_bytes = _type(target) == _SUMS_OF_BYTES and types <= {*INT8}
+    if types != {_type(target)} and not wide and not of_bytes:
         return None
     regions = [buffer_of(region) for region in block.reads if not buffer_of(region).same_as(target)]
     places = [next((at for at, each in enumerate(regions) if each.same_as(buffer_of(load))), -1) for load in loads]
@@ -365,7 +367,7 @@ def _with_problem(reducing: ReductionBlock, block: SBlock, summand: PrimExpr, *,
     first, second = operands
     assert first is not None and second is not None
     problem = Problem(spatial=reducing.spatial, reduction=reducing.reduction, operands=(first, second))
-    shape = None if types == {"float32"} else matrix_shape(problem)
+    shape = None if types == {"float32"} or of_bytes else matrix_shape(problem)
     if shape is not None and not (narrow and wide and _suits(types, shape, problem)):
         return None
     einsum = all(type(index).__name__ in ("Var", "IntImm") for load in loads for index in load.indices)

@@ -94,12 +94,30 @@ def _pool(channels: int, size: int, kernel: int) -> Any:
     return _module(data, topi.nn.pool2d(data, (kernel, kernel), (1, 1), (1, 1), (1, 1, 1, 1), "avg"))
 
 
+def _bytes_depthwise(channels: int, size: int, kernel: int) -> Any:
+    """A depthwise convolution of padded unsigned bytes with channels last, and signed ones as weights."""
+    data = te.placeholder((1, size, size, channels), "uint8", name="data")
+    weight = te.placeholder((kernel, kernel, channels), "int8", name="weight")
+    pad = kernel // 2
+    padded = topi.nn.pad(data, (0, pad, pad, 0), (0, pad, pad, 0), te.const(3, "uint8"))
+    i, j = (te.reduce_axis((0, kernel), name=name) for name in "ij")
+    sums = te.compute(
+        data.shape,
+        lambda n, y, x, c: te.sum(
+            padded[n, y + i, x + j, c].astype("int32") * weight[i, j, c].astype("int32"), axis=[i, j]
+        ),
+        name="sums",
+    )
+    return _module(data, weight, te.compute(sums.shape, lambda *at: (sums(*at) * 3).astype("float32"), name="out"))
+
+
 CASES = {
     "window": lambda: _conv(16, 8, 16, 3),
     "strided": lambda: _conv(8, 14, 24, 3, stride=2),
     "batch": lambda: _conv(8, 7, 16, 1, batch=2),
     "groups": lambda: _conv(24, 7, 36, 3, groups=3),
     "depthwise": lambda: _conv(32, 9, 32, 5, groups=32),
+    "depthwise of bytes": lambda: _bytes_depthwise(32, 9, 3),
     "primes": lambda: _conv(7, 13, 11, 3),
     "few outputs in half precision": narrow_conv,
     "plain product": lambda: _product(32, 48, 40, "none"),
