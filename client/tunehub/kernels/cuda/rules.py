@@ -5,7 +5,7 @@ from __future__ import annotations
 from tunehub.kernels.cuda.attention import rule as attention
 from tunehub.kernels.cuda.gemm import tiles
 from tunehub.kernels.cuda.gemm.ampere import rule as ampere
-from tunehub.kernels.cuda.gemm.hopper import eight_bits, tf32
+from tunehub.kernels.cuda.gemm.hopper import block_scales, eight_bits, tf32
 from tunehub.kernels.cuda.gemm.hopper import rule as hopper
 from tunehub.kernels.cuda.gemm.split_k import rule as split_k
 from tunehub.kernels.cuda.gemm.tensor_core import rule as tensor_core
@@ -28,6 +28,7 @@ RULES: tuple[KernelRule, ...] = (
     ampere,
     hopper,
     eight_bits,
+    block_scales,
     tensor_core,
     split_k,
     tiles,

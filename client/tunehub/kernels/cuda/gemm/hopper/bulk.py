@@ -6,7 +6,7 @@ epilogue of the last. CUTLASS calls it ``KernelTmaWarpSpecializedPersistent``.""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -273,7 +273,8 @@ class _BulkWriter(_KernelWriter):
             stage, before = (at + i) % tile.stages, (at + i + (tile.stages - 1)) % tile.stages
             arrived = mbarrier_wait()(self._full_barrier(stage), (at + i) // tile.stages % 2)
             if self.promoted is not None:
-                return sequence([arrived, *self._promoted(stage, self.promoted)])
+                scales, products = self._promoted(i, stage, self.promoted)
+                return sequence([*scales, arrived, *products])
             return sequence(
                 [
                     arrived,
@@ -303,28 +304,54 @@ class _BulkWriter(_KernelWriter):
         done = wgmma_finish(self.count, self.sum_type)(address(self.accumulators, const(0)))
         return [done, self._release((at + (self.steps - 1)) % self.tile.stages)]
 
-    def _promoted(self, stage: Any, sums: Buffer) -> list[Any]:
-        """Products of a stage, some rows and columns at a time, which are then added to accumulators."""
-        tile, product, found = self.tile, self.product, []
-        function, count = (
-            wgmma_of_bytes(product.dtype, product.b_dtype, tile.together, ROWS, fresh=True),
-            tile.together // 2,
-        )
-        a, b = self._operands_at(stage)
+    def _promoted(self, step: PrimExpr, stage: Any, sums: Buffer) -> tuple[list[Any], list[Any]]:
+        """Products of a stage, some rows and columns at a time, whose sums are then added to accumulators, times their
+        scales if they have some, which are loaded first."""
+        tile, product, (a, b) = self.tile, self.product, self._operands_at(stage)
+        count, scales, found = tile.together // 2, [], list[Any]()
+        function = wgmma_of_bytes(product.dtype, product.b_dtype, tile.together, ROWS, fresh=True)
         pieces = [(part, first) for part in range(self.parts) for first in range(0, tile.columns, tile.together)]
-
-        def added(start: int) -> Stmt:
-            def one(i: PrimExpr) -> Stmt:
-                return store(self.accumulators, [start + i], load(self.accumulators, start + i) + load(sums, i))
-
-            return loop("i", count, one, UNROLLED)
-
         for part, first in pieces:
+            own = [] if product.scale is None else self._scales(step, part, first)
+            scales += [bind(*each) for each in own]
             places = self._address(a + part * ROWS * ROW_BYTES), self._address(b + first * ROW_BYTES)
             found += [function(address(sums, const(0)), *places), wgmma_finish(count)(address(sums, const(0)))]
             found += [self._release(stage)] if (part, first) == pieces[-1] else []
-            found.append(added(part * (tile.columns // 2) + first // 2))
-        return found
+            start = part * (tile.columns // 2) + first // 2
+            found.append(self._added(sums, count, start, [variable for variable, _ in own]))
+        return scales, found
+
+    def _added(self, sums: Buffer, count: int, start: int, scales: Sequence[Var]) -> Any:
+        """``sums`` to accumulators from ``start`` on; ``scales``: of the two rows of a thread."""
+
+        def one(i: PrimExpr, own: int = 0) -> Stmt:
+            value: Any = load(sums, i)
+            value = value * scales[own] if scales else value
+            return store(self.accumulators, [start + i], load(self.accumulators, start + i) + value)
+
+        if not scales:
+            return loop("i", count, one, UNROLLED)
+        rows = [(0, 0), (0, 1), (1, 2), (1, 3)]
+        return loop("i", count // 4, lambda i: sequence([one(i * 4 + v, half) for half, v in rows]), UNROLLED)
+
+    def _scales(self, step: PrimExpr, part: int, first: int) -> list[tuple[Any, Any]]:
+        """Variables of the scales of a thread's two rows, and these, for 128 of K and columns with one scale."""
+        assert self.product.scale is not None
+        tile, group, inside = self.tile, self.thread // WARPGROUP, self.thread % WARPGROUP
+        row = (
+            self.first_row
+            + group // tile.groups[1] * tile.rows
+            + part * ROWS
+            + inside // WARP * 16
+            + inside % WARP // 4
+        )
+        column = self.first_column + group % tile.groups[1] * tile.columns + first
+        rows, columns, _ = self.extents
+        k, column = step * self.depth, tirx.min(column, columns - 1)
+        return [
+            (tirx.Var("scale", "float32"), self.product.scale(tirx.min(row + half * 8, rows - 1), column, k))
+            for half in (0, 1)
+        ]
 
     def _release(self, stage: Any) -> Stmt:
         """A lane for each block that loads operands for this one says that the stage is empty."""

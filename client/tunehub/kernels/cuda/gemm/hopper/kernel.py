@@ -79,7 +79,7 @@ _TOGETHER = 8  # results of a thread whose other operands are loaded before the 
 class Product:
     """A function read as a product of operands of ``dtype``, ``b_dtype`` if the second one's is another of 8 bits:
     ``a(batch, row, k)`` and ``b(batch, column, k)`` are the elements, ``result(batch, row, column, sum)`` the buffer,
-    the indices and the value that is written."""
+    the indices and the value that is written. ``scale(row, column, k)``: times what the sums of 128 of K are."""
 
     function: PrimFunc
     matmul: Matmul
@@ -88,6 +88,7 @@ class Product:
     a: Callable[[PrimExpr, PrimExpr, PrimExpr], PrimExpr]
     b: Callable[[PrimExpr, PrimExpr, PrimExpr], PrimExpr]
     result: Callable[[Any, Any, Any, Any], tuple[Any, list[Any], Any]]
+    scale: Callable[[Any, Any, Any], Any] | None = None
 
     @property
     def operands_to_round(self) -> int:

@@ -52,3 +52,34 @@ def expected(a: Any, b: Any, of_rows: Any, of_columns: Any, out: Any) -> Any:
     """In float64."""
     scaled = a.astype("float64") @ b.astype("float64").T * of_rows * of_columns
     return np.clip(np.rint(scaled), *LIMITS[str(out.dtype)]) if str(out.dtype) in LIMITS else scaled
+
+
+def block_scaled_product(rows: Any, columns: int, depth: int, out: str = "float32") -> Any:
+    """A product of e4m3 whose operands have scales of 128 of K, and of 128 columns of B."""
+    dtype, blocks = "float8_e4m3fn", -(-depth // 128)
+    a, b = (te.placeholder((n, depth), dtype, name) for n, name in ((rows, "a"), (columns, "b")))
+    of_a = te.placeholder((rows, blocks), name="of_a")
+    of_b = te.placeholder((-(-columns // 128), blocks), name="of_b")
+    wide_a = te.compute(a.shape, lambda i, k: a[i, k].astype("float32") * of_a[i, k // 128], name="wide_a")
+    wide_b = te.compute(b.shape, lambda j, k: b[j, k].astype("float32") * of_b[j // 128, k // 128], name="wide_b")
+    k = te.reduce_axis((0, depth), name="k")
+    c = te.compute((rows, columns), lambda i, j: te.sum(wide_a[i, k] * wide_b[j, k], axis=k), name="c")
+    d = te.compute(c.shape, lambda i, j: c[i, j].astype(out), name="out")
+    return tvm.IRModule({"main": te.create_prim_func([a, of_a, b, of_b, d], index_dtype_override="int64")})
+
+
+def block_scaled_arrays(rows: int, columns: int, depth: int, out: str = "float32") -> list[Any]:
+    """Its operands, and room for its results."""
+    rng, blocks = np.random.default_rng(rows), -(-depth // 128)
+    a, b = (rng.standard_normal((n, depth)).astype("float8_e4m3fn") for n in (rows, columns))
+    of_a, of_b = (rng.uniform(0.1, 1.0, (n, blocks)).astype("float32") for n in (rows, -(-columns // 128)))
+    return [a, of_a, b, of_b, np.zeros((rows, columns), out)]
+
+
+def block_scaled_expected(a: Any, of_a: Any, b: Any, of_b: Any, _out: Any) -> Any:
+    """In float64."""
+    wide_a, wide_b = (
+        each.astype("float64") * np.repeat(scales, 128, 1)[:, : each.shape[1]]
+        for each, scales in ((a, of_a), (b, np.repeat(of_b, 128, 0)[: b.shape[0]]))
+    )
+    return wide_a @ wide_b.T
