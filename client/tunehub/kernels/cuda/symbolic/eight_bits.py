@@ -4,17 +4,22 @@ launched when the function is called."""
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tunehub.kernels.cuda.default import default_schedule
+from tunehub.kernels.cuda.gemm.hopper import block_scales, eight_bits
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
 from tunehub.kernels.cuda.gemm.hopper.cost import seconds
-from tunehub.kernels.cuda.gemm.hopper.eight_bits import NAME, as_halves, matmul_in, ranked, tile_s
-from tunehub.kernels.cuda.gemm.hopper.open_bulk import most_length, over_all_rows
+from tunehub.kernels.cuda.gemm.hopper.eight_bits import NAME, tile_s
+from tunehub.kernels.cuda.gemm.hopper.kernel import Product
+from tunehub.kernels.cuda.gemm.hopper.open_bulk import OpenBulkWriter, most_length, over_all_rows
 from tunehub.kernels.cuda.gemm.hopper.open_rows import over_rows
 from tunehub.kernels.cuda.gemm.hopper.tiles import tiles
+from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.open_rows import OpenMatmul, open_matmul
 from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.gemm.sizes import ranges
@@ -40,29 +45,56 @@ _MOST_COLUMNS = 128  # of a block beyond what places of 32 bits reach
 _NEVER_S = 1e3  # seconds of what is not to be taken
 
 
+class _BlockScaledWriter(OpenBulkWriter):
+    @staticmethod
+    def read(mod: IRModule, matmul: Matmul) -> Product:
+        return block_scales.block_scaled_product(mod, matmul)
+
+
+class _Kind(NamedTuple):
+    """How a product is found and ranked, and its kernel written."""
+
+    find: Callable[[Any], Matmul | None]
+    ranked: Callable[[Matmul, GpuDevice, int], Sequence[tuple[float, Any]]]
+    writer: type[OpenBulkWriter]
+
+
+_PLAIN = _Kind(eight_bits.matmul_in, eight_bits.ranked, OpenBulkWriter)
+_SCALED = _Kind(block_scales.matmul_in, block_scales.ranked, _BlockScaledWriter)
+
+
 def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunction | None:
     """A schedule of ``mod``, one PrimFunc ``main`` with open rows; None when it is not of this kind. Raises NoTileError
     where none is to be had, GuardError for what would be wrong, and what TVM raises."""
-    whole = open_function(mod["main"]) if warpgroups.serves(target) else None
-    matmul = None if whole is None else open_matmul(whole, matmul_in)
-    if whole is None or matmul is None or not whole.axes.are_one:
+    if not warpgroups.serves(target):
         return None
-    device, largest, few = device_of(target), most_length(whole), few_rows(whole, target)
-    above = (few[-1].up_to or 0) if few else 0
-    chosen = [(tile, up_to or largest) for tile, up_to in _chosen(matmul, device)]
-    made = {tile: over_all_rows(whole, tile, device, find=matmul_in) for tile, up_to in chosen if up_to > above}
-    branches = [SizeBranch(up_to=up_to, function=made[tile]) for tile, up_to in chosen if tile in made]
-    beyond = few[-1].function if few else _beyond(whole, matmul, device)
-    branches = [*few, *branches, SizeBranch(up_to=None, function=beyond)]
+    plain = open_function(mod["main"])  # not of scales of blocks: those scale weights, whatever rows there are
+    whole, kind = (open_function(mod["main"], shared=True), _SCALED) if plain is None else (plain, _PLAIN)
+    matmul = open_matmul(whole, kind.find) if whole is not None and whole.axes.are_one else None
+    if whole is None or matmul is None:
+        return None
+    few = few_rows(whole, target)
+    branches = [*few, *_more_rows(whole, matmul, kind, target, above=(few[-1].up_to or 0) if few else 0)]
     for branch in branches[len(few) :]:
         check_function(branch.function, whole.function, target)
-    found = joined(whole.function, product(wide(whole.axes.extents)), branches)
-    return SizedFunction(mod=main_module(warpgroups.for_own_target(found, target)))
+    beyond = few[-1].function if few else _beyond(whole, matmul, kind, target)
+    branches.append(SizeBranch(up_to=None, function=beyond))
+    joint = joined(whole.function, product(wide(whole.axes.extents)), branches)
+    return SizedFunction(mod=main_module(warpgroups.for_own_target(joint, target)))
 
 
-def _chosen(matmul: OpenMatmul, device: GpuDevice) -> list[tuple[BulkTile, int | None]]:
+def _more_rows(whole: OpenFunction, matmul: OpenMatmul, kind: _Kind, target: Target, above: int) -> list[SizeBranch]:
+    """Branches for sizes ``above`` some, as many as places of 32 bits reach."""
+    device, largest = device_of(target), most_length(whole)
+    chosen = [(tile, up_to or largest) for tile, up_to in _chosen(matmul, kind, device)]
+    wanted = dict.fromkeys(tile for tile, up_to in chosen if up_to > above)
+    made = {tile: over_all_rows(whole, tile, device, kind.writer, kind.find) for tile in wanted}
+    return [SizeBranch(up_to=up_to, function=made[tile]) for tile, up_to in chosen if up_to > above]
+
+
+def _chosen(matmul: OpenMatmul, kind: _Kind, device: GpuDevice) -> list[tuple[BulkTile, int | None]]:
     """What should take least in each range of sizes."""
-    found = (tile for rows in _ROWS for _, tile in ranked(matmul.at(rows), device, _LIKELY))
+    found = (tile for rows in _ROWS for _, tile in kind.ranked(matmul.at(rows), device, _LIKELY))
     known = [tile for tile in dict.fromkeys(found) if isinstance(tile, BulkTile)]
     if not known:
         raise NoTileError("operands are no matrices")
@@ -80,8 +112,13 @@ def _seconds(matmul: OpenMatmul, rows: int, tile: BulkTile, device: GpuDevice) -
     return tile_s(own, tile, device) if tile.is_at_once(clusters, device) else _NEVER_S
 
 
-def _beyond(whole: OpenFunction, matmul: OpenMatmul, device: GpuDevice) -> Any:
-    """The kernel of sizes beyond what places of 32 bits reach, whose sums are not promoted."""
-    halves = as_halves(matmul.at(_ROWS[-1]))
+def _beyond(whole: OpenFunction, matmul: OpenMatmul, kind: _Kind, target: Target) -> Any:
+    """The kernel of sizes beyond what places of 32 bits reach, whose sums are not promoted; TVM's own for scales of
+    blocks."""
+    if kind is _SCALED:
+        return default_schedule(whole.function, target)
+    halves, device = eight_bits.as_halves(matmul.at(_ROWS[-1])), device_of(target)
     known = [tile for tile in tiles(halves) if tile.cluster == 1 and tile.columns <= _MOST_COLUMNS]
-    return over_rows(whole, min(known, key=lambda tile: (seconds(halves, tile, device), tile)), matmul_in)
+    made = over_rows(whole, min(known, key=lambda tile: (seconds(halves, tile, device), tile)), kind.find)
+    check_function(made, whole.function, target)
+    return made

@@ -16,6 +16,9 @@ from tunehub.kernels.cuda.choose import by_one
 from tunehub.kernels.cuda.gemm.hopper import block_scales
 from tunehub.kernels.cuda.gemm.hopper.bulk import bulk_kernel
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import PromotedTile
+from tunehub.kernels.cuda.gemm.hopper.open_bulk import over_all_rows
+from tunehub.kernels.cuda.open_function import open_function
+from tunehub.kernels.cuda.symbolic import eight_bits as open_eight_bits
 from tunehub.kernels.devices.known import default_device
 from tunehub.tir.cuda import nvrtc
 
@@ -41,6 +44,17 @@ def test_results_are_right(tile: str) -> None:
     assert matmul is not None
     kernel = bulk_kernel(block_scales.block_scaled_product(mod, matmul), TILES[tile], default_device())
     run_bulk(kernel, *arrays, seed=1)
+    wanted = block_scaled_expected(*arrays)
+    assert np.abs(arrays[-1] - wanted).max() <= 1e-6 * np.abs(wanted).max()
+
+
+@pytest.mark.no_cover
+def test_all_of_an_open_number_of_rows_are_computed() -> None:
+    whole = open_function(block_scaled_product(tirx.Var("n", "int64"), 328, 464)["main"], shared=True)
+    assert whole is not None
+    arrays, own = block_scaled_arrays(150, 328, 464), default_device()
+    kind = open_eight_bits._SCALED
+    run_bulk(over_all_rows(whole, TILES["halves"], own, kind.writer, kind.find), *arrays, seed=1)
     wanted = block_scaled_expected(*arrays)
     assert np.abs(arrays[-1] - wanted).max() <= 1e-6 * np.abs(wanted).max()
 
