@@ -51,7 +51,7 @@ class _BlockScaledWriter(OpenBulkWriter):
         return block_scales.block_scaled_product(mod, matmul)
 
 
-class _Kind(NamedTuple):
+class _ProductKind(NamedTuple):
     """How a product is found and ranked, and its kernel written."""
 
     find: Callable[[Any], Matmul | None]
@@ -59,8 +59,8 @@ class _Kind(NamedTuple):
     writer: type[OpenBulkWriter]
 
 
-_PLAIN = _Kind(eight_bits.matmul_in, eight_bits.ranked, OpenBulkWriter)
-_SCALED = _Kind(block_scales.matmul_in, block_scales.ranked, _BlockScaledWriter)
+_PLAIN = _ProductKind(eight_bits.matmul_in, eight_bits.ranked, OpenBulkWriter)
+_SCALED = _ProductKind(block_scales.matmul_in, block_scales.ranked, _BlockScaledWriter)
 
 
 def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunction | None:
@@ -83,7 +83,9 @@ def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunct
     return SizedFunction(mod=main_module(warpgroups.for_own_target(joint, target)))
 
 
-def _more_rows(whole: OpenFunction, matmul: OpenMatmul, kind: _Kind, target: Target, above: int) -> list[SizeBranch]:
+def _more_rows(
+    whole: OpenFunction, matmul: OpenMatmul, kind: _ProductKind, target: Target, above: int
+) -> list[SizeBranch]:
     """Branches for sizes ``above`` some, as many as places of 32 bits reach."""
     device, largest = device_of(target), most_length(whole)
     chosen = [(tile, up_to or largest) for tile, up_to in _chosen(matmul, kind, device)]
@@ -92,7 +94,7 @@ def _more_rows(whole: OpenFunction, matmul: OpenMatmul, kind: _Kind, target: Tar
     return [SizeBranch(up_to=up_to, function=made[tile]) for tile, up_to in chosen if up_to > above]
 
 
-def _chosen(matmul: OpenMatmul, kind: _Kind, device: GpuDevice) -> list[tuple[BulkTile, int | None]]:
+def _chosen(matmul: OpenMatmul, kind: _ProductKind, device: GpuDevice) -> list[tuple[BulkTile, int | None]]:
     """What should take least in each range of sizes."""
     found = (tile for rows in _ROWS for _, tile in kind.ranked(matmul.at(rows), device, _LIKELY))
     known = [tile for tile in dict.fromkeys(found) if isinstance(tile, BulkTile)]
@@ -112,7 +114,7 @@ def _seconds(matmul: OpenMatmul, rows: int, tile: BulkTile, device: GpuDevice) -
     return tile_s(own, tile, device) if tile.is_at_once(clusters, device) else _NEVER_S
 
 
-def _beyond(whole: OpenFunction, matmul: OpenMatmul, kind: _Kind, target: Target) -> Any:
+def _beyond(whole: OpenFunction, matmul: OpenMatmul, kind: _ProductKind, target: Target) -> Any:
     """The kernel of sizes beyond what places of 32 bits reach, whose sums are not promoted; TVM's own for scales of
     blocks."""
     if kind is _SCALED:

@@ -35,7 +35,7 @@ from tunehub.tir.versions import LOADS
 if TYPE_CHECKING:
     from tunehub.kernels.cuda.gemm.hopper.kernel import Product
     from tunehub.target.types import Target
-    from tunehub.tir.types import IRModule, PrimExpr, PrimFunc, SBlock, Stmt
+    from tunehub.tir.types import IRModule, PrimExpr, SBlock, Stmt
 
 NAME, VERSION, ALONE = "tensor_cores_block_scaled", 1, False
 COLUMNS = 128  # of a block of B that has one scale
@@ -89,7 +89,9 @@ def block_scaled_product(mod: IRModule, matmul: Matmul) -> Product:
     scaled = without_scales(tirx.transform.ForceNarrowIndexToInt32()(mod))
     assert scaled is not None
     product = product_of(scaled.mod, matmul)
-    own = {hash(old): new for old, new in zip(_buffers(scaled.mod["main"]), _buffers(product.function), strict=True)}
+    own = {
+        hash(old): new for old, new in zip(parameters(scaled.mod["main"]), parameters(product.function), strict=True)
+    }
 
     def scale(row: PrimExpr, column: PrimExpr, k: PrimExpr) -> PrimExpr:
         places = _places(scaled.block, matmul, {"rows": row, "columns": column, "k": k})
@@ -136,8 +138,6 @@ def build(workload: ProductWorkload, tile: BulkTile) -> warpgroups.WarpgroupSche
 
 def _apart(block: SBlock) -> tuple[SBlock, tuple[PrimExpr, ...]] | None:
     """A block without the scales of what it multiplies, and these; None where it has none, or is of another kind."""
-    from tvm import tirx
-
     value: Any = getattr(block.body, "value", None)
     if type(value).__name__ != "Add":
         return None
@@ -146,7 +146,7 @@ def _apart(block: SBlock) -> tuple[SBlock, tuple[PrimExpr, ...]] | None:
     scales = tuple(each for each in factors if not any(each.same_as(other) for other in operands))
     if len(operands) != 2 or not scales or not all(type(each).__name__ in LOADS for each in scales):
         return None
-    body = tirx.BufferStore(block.body.buffer, value.a + operands[0] * operands[1], block.body.indices)
+    body = store(block.body.buffer, block.body.indices, value.a + operands[0] * operands[1])
     read = [each.value.source for each in operands]
     reads = [region for region in block.reads if any(buffer_of(region).same_as(each) for each in read)]
     plain = type(block)(
@@ -199,12 +199,6 @@ def _is_same(scaled: ScaledProduct, matmul: Matmul, group: str, size: int) -> bo
     return all(all(map(structural_equal, *each)) for each in zip(first, other, strict=True))
 
 
-def _buffers(function: PrimFunc) -> list[Any]:
-    return list(parameters(function))
-
-
 def _of_buffers(value: PrimExpr, own: dict[int, Any]) -> PrimExpr:
     """``value``, a load, of the buffers ``own`` by the hashes of others."""
-    from tvm import tirx
-
-    return tirx.BufferLoad(own[hash(value.source)], value.indices)
+    return load(own[hash(value.source)], *value.indices)
