@@ -29,7 +29,7 @@ from tunehub.tir.nodes import (
     symbolic,
     with_children,
 )
-from tunehub.tir.statements import const
+from tunehub.tir.statements import const, load, store
 from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
