@@ -106,6 +106,7 @@ def _quantised_passes(target: Target, note: Callable[[str], None] | None) -> lis
 
     if target.kind.name not in ("llvm", "cuda"):
         return []
+    from tunehub.graph.attention.cuda.integers import IntegerAttentions
     from tunehub.graph.quantised.constants import constants_in_float
     from tunehub.graph.quantised.dynamic import quantised_at_once
     from tunehub.graph.quantised.integers import in_integers
@@ -116,7 +117,7 @@ def _quantised_passes(target: Target, note: Callable[[str], None] | None) -> lis
     @tvm.transform.module_pass(opt_level=0, name="tunehub.in_integers")  # type: ignore[untyped-decorator]
     def quantised(mod: IRModule, _context: PassContext) -> IRModule:
         if target.kind.name == "cuda":
-            return in_integers(reshapes_behind_rows(mod), tensor_cores_of(target), note)
+            return in_integers(reshapes_behind_rows(mod), tensor_cores_of(target), note, IntegerAttentions)
         return quantised_at_once(in_integers(mod, dot_product_of(target), note), target)
 
     return [relax.transform.CanonicalizeBindings(), quantised, constants_in_float]

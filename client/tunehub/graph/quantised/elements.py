@@ -14,11 +14,13 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tunehub.graph.kernel_calls import rewritten
 from tunehub.graph.quantised_tensors import DEQUANTIZE, QUANTIZE, affine_of, has_type, variable_of
 from tunehub.kernels.te.scales import LIMITS, Affine
-from tunehub.tir.nodes import calls_in, operator_of, shape_of, tensor_type
+from tunehub.tir.nodes import bound_value, calls_in, operator_of, permuted_axes, shape_of, tensor_type
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Binding, Call, Expr
     from tunehub.tir.types import IRModule
+
+_PERMUTE = "relax.permute_dims"
 
 
 def quantise_by_element(mod: IRModule) -> IRModule:
@@ -42,11 +44,20 @@ class _Elements(PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: Call) -> Expr:
         call = self.visit_expr_post_order(call)
+        if operator_of(call) == _PERMUTE:
+            return self._transposed_once(call)
         if operator_of(call) == QUANTIZE and (affine := self._affine(call, call, call.args[0])) is not None:
             return self._quantised(self._own(call.args[0]), affine, str(tensor_type(call).dtype))
         own = [self._own(each) for each in call.args]
         same = all(one.same_as(other) for one, other in zip(own, call.args, strict=True))
         return call if same else relax.Call(call.op, own, call.attrs)
+
+    def _transposed_once(self, call: Call) -> Expr:
+        """Of what was transposed before: nothing where both together change nothing."""
+        inner = bound_value(self, call.args[0])
+        axes, before = permuted_axes(call), permuted_axes(inner)
+        same = axes is not None and before is not None and [before[axis] for axis in axes] == [*range(len(axes))]
+        return inner.args[0] if same else call
 
     def _affine(self, call: Call, integers: Expr, reals: Expr) -> Affine | None:
         return affine_of(self, call) if has_type(integers, *LIMITS) and has_type(reals, "float32") else None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from tunehub.kernels.te.scales import Array
+    from tunehub.graph.types import Expr
+    from tunehub.kernels.te.scales import Affine, Array
 
 
 class IntegerUnit(Protocol):
@@ -25,3 +26,13 @@ class IntegerUnit(Protocol):
 
     def check_product(self, weight: Array) -> None:
         """Raise NotIntegerError for a second operand [K, N] that integers do not serve."""
+
+
+class IntegerAttentions(Protocol):
+    """What writes attention in integers in a graph."""
+
+    def as_float(self, product: Expr) -> Any | None:
+        """The float variable for ``product``, of weights and values, where it is attention and has a kernel."""
+
+    def quantised(self, source: Expr, affine: Affine, dtype: str) -> Expr | None:
+        """The kernel of ``source``, one of these variables, that quantises its result, too."""

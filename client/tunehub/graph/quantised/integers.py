@@ -61,9 +61,9 @@ from tunehub.tir.nodes import (
 )
 
 if TYPE_CHECKING:
-    from tunehub.graph.quantised.integer_unit import IntegerUnit
+    from tunehub.graph.quantised.integer_unit import IntegerAttentions, IntegerUnit
     from tunehub.graph.types import Binding, Call, Expr, Var
-    from tunehub.tir.types import IRModule
+    from tunehub.tir.types import IRModule, Mutator
 
 _MOVING = (
     "relax.nn.max_pool2d", "relax.nn.adaptive_max_pool2d", "relax.reshape", "relax.flatten", "relax.permute_dims",
@@ -88,14 +88,19 @@ _RULES = {  # methods of the rewriter that write a call in another way, or retur
 }
 
 
-def in_integers(mod: IRModule, unit: IntegerUnit | None, note: Callable[[str], None] | None = None) -> IRModule:
+def in_integers(
+    mod: IRModule,
+    unit: IntegerUnit | None,
+    note: Callable[[str], None] | None = None,
+    attentions: Callable[[Mutator], IntegerAttentions] = AttentionsInGraph,
+) -> IRModule:
     """``mod`` with integer operators where the convolutions and products of its Relax functions have quantised
     operands. ``unit``: what multiplies them; without one ``mod`` stays as it is. ``note`` is told what became of them,
-    if there are any."""
+    if there are any. ``attentions``: writes what ``unit`` has a kernel for."""
     if not any(operator_of(call) == DEQUANTIZE or _is_integer_product(call) for call in calls_in(mod)):
         return mod
     rewriter = _Integers(mod)
-    rewriter.begin(unit, users_in(mod))
+    rewriter.begin(unit, users_in(mod), attentions)
     result = rewritten(rewriter, mod)
     if note is not None and (rewriter.written or rewriter.kept):
         note(_summary(rewriter.written, rewriter.kept) + (_ROUNDED if unit is None else ""))
@@ -114,12 +119,17 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
     written: int
     kept: Counter[str]
 
-    def begin(self, unit: IntegerUnit | None, users: dict[Var, list[Expr]]) -> None:
+    def begin(
+        self,
+        unit: IntegerUnit | None,
+        users: dict[Var, list[Expr]],
+        attentions: Callable[[Mutator], IntegerAttentions],
+    ) -> None:
         """Take over what multiplies integers, and who reads each variable."""
         self._unit, self._users = unit, users
         self._shifts = unit is None or "int8" not in unit.data
         self.written, self.kept = 0, Counter()
-        self._sums, self._attentions = SumsInGraph(self), AttentionsInGraph(self)
+        self._sums, self._attentions = SumsInGraph(self), attentions(self)
         self._shifted: set[Any] = set()  # variables that hold 128 more than they did
 
     def visit_var_binding_(self, binding: Binding) -> None:

@@ -15,7 +15,7 @@ from tunehub.graph.quantised_tensors import QUANTIZE, affine_of, dequantised, ha
 from tunehub.kernels.te.attention import Rounding, Step
 from tunehub.kernels.te.integer_attention import QuantisedAttention, quantised_attention
 from tunehub.kernels.te.scales import LIMITS, Affine
-from tunehub.tir.nodes import bound_value, operator_of
+from tunehub.tir.nodes import bound_value, operator_of, tensor_type
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Expr
@@ -65,7 +65,20 @@ class AttentionsInGraph:
         )
 
 
-def _attention(graph: Mutator, product: Expr) -> AttentionInGraph | None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuantisedProducts:
+    """Attention whose products are of dequantised integers: its ``scores``, and the ``query``, ``key`` and ``value``
+    with what they stand for, as do its ``weight``s, of type ``weight_type``."""
+
+    scores: ScoresInGraph
+    query: tuple[Expr, Affine]
+    key: tuple[Expr, Affine]
+    value: tuple[Expr, Affine]
+    weight: Affine
+    weight_type: str
+
+
+def quantised_products(graph: Mutator, product: Expr) -> QuantisedProducts | None:
     """``product`` of weights and values with what its weights are of."""
     weights, values = (dequantised(graph, each) for each in product.args)
     if weights is None or values is None:
@@ -78,9 +91,18 @@ def _attention(graph: Mutator, product: Expr) -> AttentionInGraph | None:
     if scores is None or any(each is None for each in operands):
         return None
     query, key = (each for each in operands if each is not None)
-    if not all(has_type(each[0], "uint8") for each in (query, key, weights, values)):
+    kind = str(tensor_type(weights[0]).dtype)
+    return QuantisedProducts(scores=scores, query=query, key=key, value=values, weight=weights[1], weight_type=kind)
+
+
+def _attention(graph: Mutator, product: Expr) -> AttentionInGraph | None:
+    """The kernel of ``product``, of unsigned bytes."""
+    found = quantised_products(graph, product)
+    if found is None or found.weight_type != "uint8":
         return None
-    return _fitted(graph, scores, (query, key, values), weights[1])
+    tensors = (found.query, found.key, found.value)
+    unsigned = all(has_type(each[0], "uint8") for each in tensors)
+    return _fitted(graph, found.scores, tensors, found.weight) if unsigned else None
 
 
 def _source(graph: Mutator, integers: Expr) -> Expr:

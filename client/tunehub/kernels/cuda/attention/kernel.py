@@ -303,7 +303,26 @@ class AttentionKernel:
             # Step 4. Weights, and their row_sum.
             store(self.row_max, [h], load(new, 0)),
             nest("c", [e.columns], power),
+            # Step 5. Of a quantised model: weights are whole steps.
+            None if self.a.rounded is None else self.rounded(h),
         )
+
+    def rounded(self, h: PrimExpr) -> Stmt:
+        """Weights of a row, all of whose keys are in this tile, in steps."""
+        assert self.single and self.t.warps[1] * self.t.cluster == 1
+        e, round_it = self.engine, self.a.rounded
+        assert round_it is not None
+
+        def one(c: PrimExpr) -> Stmt:
+            at = e.score_at(h, c)
+            return store(e.acc_s, at, round_it(load(e.acc_s, *at), load(self.row_sum, h)))
+
+        return sequence(*[self.summed(h, mask) for mask in e.masks], nest("c", [e.columns], one))
+
+    def summed(self, h: PrimExpr, mask: int) -> Stmt:
+        """The row sum with that of another lane that shares the row."""
+        total = load(self.row_sum, h)
+        return store(self.row_sum, [h], total + shfl_xor()(total, const(mask), result="float32"))
 
     def largest(self, new: Buffer, h: PrimExpr) -> Stmt:
         """Into ``new`` the largest score of a row so far, of all lanes that share it."""
@@ -377,12 +396,9 @@ class AttentionKernel:
 
     def finish(self) -> Stmt:
         e = self.engine
-
-        def added(h: PrimExpr, mask: int) -> Stmt:
-            total = load(self.row_sum, h)
-            return store(self.row_sum, [h], total + shfl_xor()(total, const(mask), result="float32"))
-
-        summed = nest("h", [e.rows], lambda h: sequence(*[added(h, mask) for mask in e.masks]))
+        if self.a.rounded is not None:
+            return nest("h", [e.rows], self.write_row)
+        summed = nest("h", [e.rows], lambda h: sequence(*[self.summed(h, mask) for mask in e.masks]))
         if self.t.warps[1] * self.t.cluster == 1:
             return sequence(summed, nest("h", [e.rows], self.write_row))
         return sequence(summed, self.merge())

@@ -129,6 +129,9 @@ def _check(kernel: PrimFunc, function: PrimFunc, tile: AttentionTile, target: Ta
 
 def tiles(attention: Attention, target: Target) -> Iterator[AttentionTile]:
     """Tiles for known extents, the best first, as far as measured: see docs/adr/0036-attention-on-cuda.md."""
+    if attention.rounded is not None:
+        yield from (AttentionTile(warps=(rows, 1), rows=1, keys=-(-attention.keys // 16) * 16) for rows in (4, 2, 1))
+        return
     heads = math.prod(attention.lead)
     most = heads * -(-attention.queries // 16)  # blocks
     multiprocessors = device_of(target).multiprocessors

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,11 @@ from tunehub.tir.versions import LOADS
 if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, BufferLoad, Index, IterVar, PrimExpr, PrimFunc, SBlock
 
-SCORES, MASKED, MOST, WEIGHTS, TOTAL, WEIGHTED, RESULT = (
-    f"tunehub_attention_{name}" for name in ("scores", "masked", "most", "weights", "total", "weighted", "result")
+SCORES, MASKED, MOST, WEIGHTS, TOTAL, ROUNDED, WEIGHTED, RESULT = (
+    f"tunehub_attention_{name}"
+    for name in ("scores", "masked", "most", "weights", "total", "rounded", "weighted", "result")
 )
-_INNER = frozenset((SCORES, MASKED, MOST, WEIGHTS, TOTAL, WEIGHTED))
+_INNER = frozenset((SCORES, MASKED, MOST, WEIGHTS, TOTAL, ROUNDED, WEIGHTED))
 Place = Callable[..., list[Any]]
 
 
@@ -48,6 +49,7 @@ class Attention:
     finished: Callable[..., PrimExpr]  # of the place, the weighted sum there and the total of its weights
     scale: float | None  # masked is a product with it, if not None
     causal: int | None  # of a query, how many keys more than those up to its own place it has; None: all
+    rounded: Callable[[PrimExpr, PrimExpr], PrimExpr] | None = None  # a weight, of its power and the sum of all
 
 
 def attention_of(function: PrimFunc) -> Attention | None:
@@ -81,6 +83,7 @@ def attention_of(function: PrimFunc) -> Attention | None:
         finished=_finished(stored, buffer_of(weighted.writes[0]), buffer_of(blocks[TOTAL].writes[0])),
         scale=_scale(shown),
         causal=causal,
+        rounded=_rounded(blocks) if ROUNDED in blocks else None,
     )
 
 
@@ -147,6 +150,16 @@ def _causal(masked: SBlock) -> int | None:
     if type(hidden).__name__ != "FloatImm" or float(hidden.value) != -math.inf or not condition.a.same_as(key):
         return None
     return integer(symbolic().Analyzer().simplify(condition.b - query))
+
+
+def _rounded(blocks: Mapping[str, SBlock]) -> Callable[[PrimExpr, PrimExpr], PrimExpr]:
+    power, total = (buffer_of(blocks[name].writes[0]) for name in (WEIGHTS, TOTAL))
+
+    def rounded(weight: PrimExpr, sum_of_row: PrimExpr) -> Any:
+        parts = {hash(power): weight, hash(total): sum_of_row}
+        return replaced(blocks[ROUNDED].body.value, {}, lambda buffer, _: parts.get(hash(buffer)))
+
+    return rounded
 
 
 def _written(stored: Stored) -> Place:

@@ -343,6 +343,8 @@ class _Lockstep:
         if name == "exp2":
             with np.errstate(all="ignore"):
                 return np.exp2(self.value(args[0]))
+        if name == "nearbyint":
+            return np.rint(self.value(args[0]))
         if name == "if_then_else":
             return np.where(*map(self.value, args))
         assert name == "tvm_storage_sync", name

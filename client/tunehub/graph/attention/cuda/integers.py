@@ -1,0 +1,182 @@
+"""Attention of quantised models on CUDA as one kernel: integers of 8 bits in float16, which has all of them, so that
+products, added up in float32, are exact. Scores, the softmax's weights and the result are rounded as the model says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from tunehub.graph.attention.cpu.integers import QuantisedProducts, quantised_products, scores_at_once
+from tunehub.graph.attention.cpu.matching import broadcasts, fit, source_of
+from tunehub.graph.kernel_calls import Kernels
+from tunehub.graph.quantised_tensors import variable_of
+from tunehub.kernels.cuda.attention.function import WeightRounding, attention
+from tunehub.kernels.te.attention import Reordered, Rounding, Step
+from tunehub.kernels.te.scales import LIMITS, Affine
+from tunehub.tir.nodes import bound_value, operator_of, static_shape
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import Expr
+    from tunehub.tir.types import Mutator, PrimExpr, Tensor
+
+_NARROW, _WIDE = "float16", "float32"
+_MOST_KEYS, _MOST_DEPTH, _WIDTH = 256, 128, 16
+_EXACT = 2**24  # integers that float32 has
+_RESHAPE = "relax.reshape"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _How:
+    """What a kernel does: ``axes`` of queries, keys and values as the products have them; what their integers stand
+    for, and how scores, weights and the result are rounded."""
+
+    axes: tuple[tuple[int, ...], ...]
+    query: Affine
+    key: Affine
+    value: Affine
+    product: Rounding | None
+    product_step: float
+    steps: tuple[Step | Rounding, ...]
+    weight: Rounding
+    result: Rounding | None = None
+
+
+class IntegerAttentions:
+    """The float variables that a rewriter has written for attention."""
+
+    def __init__(self, graph: Mutator) -> None:
+        self._graph, self._kernels = graph, Kernels(graph.builder_)
+        self._known: dict[Any, tuple[_How, tuple[Expr, ...]]] = {}
+
+    def as_float(self, product: Expr) -> Any | None:
+        """The variable for ``product``, a matmul, where it is such attention: a kernel that has heads behind queries,
+        as the layer that follows takes them, and these transposed."""
+        found = quantised_products(self._graph, product)
+        known = None if found is None else self._fitted(found)
+        if known is None:
+            return None
+        variable = self._graph.builder_.emit(self._call(*known))
+        self._known[variable] = known
+        order = _order(known[1][0])
+        return self._graph.builder_.emit(relax.op.permute_dims(variable, order))
+
+    def quantised(self, source: Expr, affine: Affine, dtype: str) -> Expr | None:
+        """The kernel of ``source``, what one of these variables transposes, that quantises its result, too."""
+        known = self._known.get(variable_of(self._graph, source))
+        if known is None:
+            return None
+        how, arguments = known
+        return self._call(replace(how, result=Rounding(affine, dtype)), arguments)
+
+    def _fitted(self, found: QuantisedProducts) -> tuple[_How, tuple[Expr, ...]] | None:
+        """The kernel and its arguments; None for shapes that it is not for."""
+        tensors = (found.query, found.key, found.value)
+        sources = [source_of(self._graph, each) for each, _ in tensors]
+        shapes = [tuple(each.shape) for each in sources]
+        if not all(isinstance(extent, int) for shape in shapes for extent in shape) or not fit(*shapes):
+            return None
+        q, k, v = shapes
+        if len(q) not in (3, 4) or k[-1] > _MOST_KEYS or any(n % _WIDTH or n > _MOST_DEPTH for n in (q[-1], v[-1])):
+            return None
+        if max(q[-1], k[-1]) * 255**2 > _EXACT or not all(
+            broadcasts(t, (*q[:-1], k[-1])) for t in found.scores.operands
+        ):
+            return None
+        product, step, steps = scores_at_once(found.scores.steps)
+        how = _How(
+            axes=tuple(tuple(each.axes) for each in sources),
+            query=found.query[1],
+            key=found.key[1],
+            value=found.value[1],
+            product=product,
+            product_step=step,
+            steps=steps,
+            weight=Rounding(found.weight, found.weight_type),
+        )
+        narrow = [self._narrow(each.tensor, affine) for each, (_, affine) in zip(sources, tensors, strict=True)]
+        return how, (*narrow, *found.scores.operands)
+
+    def _narrow(self, integers: Expr, affine: Affine) -> Expr:
+        """``integers`` less their zero point in float16; in front of a reshape, in the kernel that makes them."""
+        emit, value = self._graph.builder_.emit, bound_value(self._graph, integers)
+        if operator_of(value) == _RESHAPE:
+            return emit(relax.op.reshape(self._narrow(value.args[0], affine), static_shape(value)))
+        narrow = emit(relax.op.astype(integers, _NARROW))
+        zero = relax.const(np.full([1] * len(static_shape(integers) or ()), affine.zero, _NARROW))
+        return emit(relax.op.subtract(narrow, zero)) if affine.zero else narrow
+
+    def _call(self, how: _How, arguments: tuple[Expr, ...]) -> Expr:
+        order = _order(arguments[0])
+        return self._kernels.call(
+            lambda q, k, v, *more: _attention(q, k, v, more, how, order), *arguments, name="attention", how=(how,)
+        )
+
+
+def _order(query: Expr) -> list[int]:
+    """Of the axes of a result whose heads are in front: with them behind queries, and the other way round."""
+    rank = len(static_shape(query) or ())
+    return [*range(rank)] if rank < 4 else [*range(rank - 3), rank - 2, rank - 3, rank - 1]
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, operands: tuple[Tensor, ...], how: _How, order: list[int]) -> Tensor:
+    query, key, value = (Reordered(tensor, axes) for tensor, axes in zip((q, k, v), how.axes, strict=True))
+    product = _factor(how.query, how.key, 1.0 if how.product is None else how.product_step)
+
+    def masked(*place_and_score: PrimExpr) -> PrimExpr:
+        *place, score = place_and_score
+        score = score * product
+        score = score if how.product is None else _number(score, how.product)
+        for step in how.steps:
+            if isinstance(step, Rounding):
+                score = _number(score / tirx.const(step.affine.scale, _WIDE), step)
+            elif step.operand is None:
+                score = step.of(score, tirx.const(step.number, _WIDE))
+            else:
+                score = step.of(score, _broadcast(operands[step.operand], place))
+        return score
+
+    step = np.float32(1) / np.float32(how.weight.affine.scale)
+    rounding = WeightRounding(
+        steps=lambda power, total: _steps(power * (tirx.const(float(step), _WIDE) / total), how.weight),
+        result=lambda total: _result(total, how),
+    )
+    (*rows, depth), (*_, keys), (*_, outputs) = map(_shape, (query, key, value))
+    shape = (*rows, keys, depth, outputs)
+    dtype = _WIDE if how.result is None else how.result.dtype
+    sources = (query.at, lambda *i: key.at(*i[:-2], i[-1], i[-2]), value.at)
+    return attention(shape, *sources, masked, order, dtype, rounding=rounding)
+
+
+def _shape(tensor: Reordered) -> tuple[int, ...]:
+    return tuple(int(tensor.tensor.shape[axis]) for axis in tensor.axes)
+
+
+def _result(total: PrimExpr, how: _How) -> PrimExpr:
+    weight = how.weight.affine
+    if how.result is None:
+        return total * _factor(weight, how.value, 1.0)
+    rounded = _steps(total * _factor(weight, how.value, how.result.affine.scale), how.result)
+    return (rounded + tirx.const(how.result.affine.zero, _WIDE)).astype(how.result.dtype)
+
+
+def _steps(x: PrimExpr, rounding: Rounding) -> PrimExpr:
+    """The nearest whole number to ``x`` that an integer of the type has, less its zero point."""
+    least, most = (tirx.const(each - rounding.affine.zero, _WIDE) for each in LIMITS[rounding.dtype])
+    return te.max(te.min(tirx.nearbyint(x), most), least)
+
+
+def _number(steps: PrimExpr, rounding: Rounding) -> PrimExpr:
+    return _steps(steps, rounding) * tirx.const(rounding.affine.scale, _WIDE)
+
+
+def _factor(first: Affine, second: Affine, step: float) -> PrimExpr:
+    """What one of the products of integers stands for, in units of ``step``: one factor, as in onnxruntime."""
+    return tirx.const(float(np.float32(first.scale) * np.float32(second.scale) / np.float32(step)), _WIDE)
+
+
+def _broadcast(tensor: Tensor, place: list[PrimExpr]) -> PrimExpr:
+    own = place[len(place) - len(tensor.shape) :]
+    return tensor[tuple(0 if int(extent) == 1 else at for extent, at in zip(tensor.shape, own, strict=True))]
