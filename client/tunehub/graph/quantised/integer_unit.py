@@ -28,7 +28,7 @@ class IntegerUnit(Protocol):
         """Raise NotIntegerError for a second operand [K, N] that integers do not serve."""
 
 
-class IntegerAttentions(Protocol):
+class AttentionWriter(Protocol):
     """What writes attention in integers in a graph."""
 
     def as_float(self, product: Expr) -> Any | None:

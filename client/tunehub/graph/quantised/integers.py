@@ -61,7 +61,7 @@ from tunehub.tir.nodes import (
 )
 
 if TYPE_CHECKING:
-    from tunehub.graph.quantised.integer_unit import IntegerAttentions, IntegerUnit
+    from tunehub.graph.quantised.integer_unit import AttentionWriter, IntegerUnit
     from tunehub.graph.types import Binding, Call, Expr, Var
     from tunehub.tir.types import IRModule, Mutator
 
@@ -92,7 +92,7 @@ def in_integers(
     mod: IRModule,
     unit: IntegerUnit | None,
     note: Callable[[str], None] | None = None,
-    attentions: Callable[[Mutator], IntegerAttentions] = AttentionsInGraph,
+    attentions: Callable[[Mutator], AttentionWriter] = AttentionsInGraph,
 ) -> IRModule:
     """``mod`` with integer operators where the convolutions and products of its Relax functions have quantised
     operands. ``unit``: what multiplies them; without one ``mod`` stays as it is. ``note`` is told what became of them,
@@ -123,7 +123,7 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         self,
         unit: IntegerUnit | None,
         users: dict[Var, list[Expr]],
-        attentions: Callable[[Mutator], IntegerAttentions],
+        attentions: Callable[[Mutator], AttentionWriter],
     ) -> None:
         """Take over what multiplies integers, and who reads each variable."""
         self._unit, self._users = unit, users
