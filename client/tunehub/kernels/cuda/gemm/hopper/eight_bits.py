@@ -60,13 +60,18 @@ def as_halves(matmul: Matmul) -> Matmul:
 
 @lru_cache(maxsize=256)  # asked for each function that differs in what follows only
 def ranked(matmul: Matmul, device: GpuDevice, count: int = _TRIED) -> tuple[tuple[float, warpgroups.ByWarpgroups], ...]:
-    """The tiles that should take least on ``device``, and the seconds that they should take, the best first."""
+    """The tiles that should take least on ``device``, and the seconds that they should take, the best first. Half of
+    those of integers are of kernels without the copy engine, which operands may lie so that it cannot take them."""
     halves = as_halves(matmul)
     bulk = (promoted_tiles if is_promoted(matmul) else bulk_tiles)(halves, device) if are_matrices(halves) else ()
-    found: list[tuple[float, warpgroups.ByWarpgroups]] = [(tile_s(matmul, tile, device), tile) for tile in bulk]
-    if not found:  # a convolution
-        found = [(seconds(halves, tile, device), tile) for tile in tiles(halves)]
-    return tuple(nsmallest(count, found, key=lambda each: (each[0], each[1])))
+    plain = () if is_promoted(matmul) else tiles(halves)
+    kinds: list[list[tuple[float, warpgroups.ByWarpgroups]]] = [
+        [(tile_s(matmul, tile, device), tile) for tile in bulk],
+        [(seconds(halves, tile, device), tile) for tile in plain],
+    ]
+    most = count // 2 if all(kinds) else count
+    found = [each for kind in kinds for each in nsmallest(most, kind, key=lambda each: (each[0], each[1]))]
+    return tuple(sorted(found, key=lambda each: each[0]))
 
 
 def tile_s(matmul: Matmul, tile: BulkTile, device: GpuDevice) -> float:
