@@ -15,7 +15,9 @@ from tunehub import api
 from tunehub.compiler.hub import open_hub
 from tunehub.compiler.libraries.keeping import kept_compile
 from tunehub.deploy.library import copy_library, found_linker, write_library
+from tunehub.exceptions import UsageError
 from tunehub.graph.steps.writing import with_steps
+from tunehub.kernels.cuda.paged_attention.narrow import E4M3_PAGES
 from tunehub.models.description import ModelDescription, load_described, with_description
 from tunehub.models.export import FUNCTIONS, export, parameters_of
 from tunehub.models.quantization import quantization
@@ -41,12 +43,15 @@ if TYPE_CHECKING:
     from tunehub.target.types import TargetLike
     from tunehub.tir.types import GlobalVar, IRModule
 
+AUTO = "auto"
+CACHE_TYPES = (AUTO, "fp8_e4m3")  # as vLLM calls them
 GRAPHS = {"relax.backend.use_cuda_graph": True}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompiledLanguageModel:
-    """`steps`: its functions take pages as tensors, not TVM's cache. `report`: of a compile through tunehub. `made` is
+    """`steps`: its functions take pages as tensors, not TVM's cache; `cache`: of which type these are, that of
+    activations where it is empty. `report`: of a compile through tunehub. `made` is
     what this process compiled or loaded, None where `library`, which is kept in the cache, is all there is."""
 
     made: Executable | None
@@ -54,6 +59,7 @@ class CompiledLanguageModel:
     quantization: Quantization
     report: Report | None
     steps: bool
+    cache: str = ""
     library: Path | None = None
 
     @property
@@ -77,7 +83,8 @@ class CompiledLanguageModel:
     def session(self, weights: Iterable[DeviceTensor], device: Device, sizes: CacheSizes) -> LanguageSession:
         """It at work, with its weights on the device in the module's order."""
         if self.steps:
-            return StepSession(self.executable, weights, device, sizes, self.config, self.quantization.dtype)
+            dtype = E4M3_PAGES if self.cache else self.quantization.dtype
+            return StepSession(self.executable, weights, device, sizes, self.config, dtype)
         return CacheSession(self.executable, weights, device, sizes)
 
 
@@ -88,6 +95,7 @@ def compile_model(
     *,
     most_sequences: int = 64,
     steps: bool | None = None,
+    cache_dtype: str = "auto",
     functions: Sequence[str] = FUNCTIONS,
     cc: str | None = None,
     **options: Unpack[HubOptions],
@@ -95,13 +103,15 @@ def compile_model(
     """Compile a model with records, for at most so many sequences at once.
 
     ``steps``: as functions on tensors, whose step is one CUDA graph on a GPU, in place of those that take TVM's cache;
-    None: on GPUs. The same compile, in this process or a later one, takes the library that is kept in the cache, which
+    None: on GPUs. ``cache_dtype``: of the keys and values of steps, ``fp8_e4m3`` or that of activations (``auto``). The
+    same compile, in this process or a later one, takes the library that is kept in the cache, which
     ``cc`` links: None is the first compiler found. Raises as `tunehub.compile`, and UsageError.
     """
     tvm_target = as_tvm_target(target)
     kind = str(tvm_target.kind.name)
     steps = kind == "cuda" if steps is None else steps
-    said = ModelDescription(config=config, quantization=quantization_name, steps=steps, device=kind)
+    cache = _checked_cache(cache_dtype, steps=steps)
+    said = ModelDescription(config=config, quantization=quantization_name, steps=steps, device=kind, cache=cache)
     what = {
         "model": msgspec.to_builtins(said),
         "sequences": most_sequences,
@@ -118,14 +128,29 @@ def compile_model(
         library = kept.library(partial(_loads, kind))
         if library is None:
             module = export(config, tvm_target, quantization_name, functions).module
-            module = _steps_alone(module, most_sequences) if steps else module
+            module = _steps_alone(module, most_sequences, e4m3_pages=bool(cache)) if steps else module
             made = api.compile(with_description(module, said), tvm_target, hub=hub)
             library = kept.keep(partial(write_library, made, cc=cc))
     report, kind_of_weights = hub.report(), quantization(quantization_name)
     hub.close()
     return CompiledLanguageModel(
-        made=made, config=config, quantization=kind_of_weights, report=report, steps=steps, library=library
+        made=made,
+        config=config,
+        quantization=kind_of_weights,
+        report=report,
+        steps=steps,
+        cache=cache,
+        library=library,
     )
+
+
+def _checked_cache(dtype: str, *, steps: bool) -> str:
+    """What a description says of it. Raises UsageError."""
+    if dtype not in CACHE_TYPES:
+        raise UsageError(dtype, "is no type of a cache", place="cache", remedy=f"take one of {', '.join(CACHE_TYPES)}")
+    if dtype != AUTO and not steps:
+        raise UsageError(dtype, "is for GPUs alone", place="cache", remedy=f"take {AUTO}")
+    return "" if dtype == AUTO else dtype
 
 
 def _loads(kind: str, library: Path) -> bool:
@@ -144,14 +169,16 @@ def load_model(path: Path) -> tuple[CompiledLanguageModel, str]:
     """The library of a model, and the kind of device that it is for. Loading one runs its code. Raises LibraryError."""
     executable, said = load_described(path)
     kind = quantization(said.quantization)
-    made = CompiledLanguageModel(made=executable, config=said.config, quantization=kind, report=None, steps=said.steps)
+    made = CompiledLanguageModel(
+        made=executable, config=said.config, quantization=kind, report=None, steps=said.steps, cache=said.cache
+    )
     return made, said.device
 
 
-def _steps_alone(module: IRModule, most_sequences: int) -> IRModule:
+def _steps_alone(module: IRModule, most_sequences: int, *, e4m3_pages: bool) -> IRModule:
     """The functions on tensors and their kernels, without those that they were made of. TVM's DeadCodeElimination takes
     away the writing of pages that the same function does not read."""
-    written = with_steps(module, most_sequences)
+    written = with_steps(module, most_sequences, e4m3_pages=e4m3_pages)
     waiting = [each for each in written.functions if str(each.name_hint).endswith(("_step", "greedy"))]
     kept: dict[GlobalVar, BaseFunc] = {}
     while waiting:

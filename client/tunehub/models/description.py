@@ -21,12 +21,14 @@ FUNCTION = "tunehub_language_model"
 
 
 class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """`quantization` by its name; `steps`: functions take pages as tensors; `device`: TVM's kind of target."""
+    """`quantization` by its name; `steps`: functions take pages as tensors; `device`: TVM's kind of target;
+    `cache`: the type of keys and values in pages, that of activations where it is empty."""
 
     config: ModelConfig
     quantization: str
     steps: bool
     device: str
+    cache: str = ""
 
 
 def with_description(module: IRModule, description: ModelDescription) -> IRModule:

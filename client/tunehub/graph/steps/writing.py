@@ -25,6 +25,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tunehub.graph.steps.appending import split_and_append
 from tunehub.graph.steps.cache import AttentionCall, CacheKernels, attention_call, attention_calls, cache_kernels
 from tunehub.graph.steps.planned import PLANNED
+from tunehub.kernels.cuda.paged_attention.narrow import E4M3_PAGES, with_e4m3_pages
 from tunehub.tir.nodes import (
     buffer_kind,
     element_type,
@@ -51,18 +52,19 @@ _READ = {
 """What the kernels of attention read, in their order."""
 
 
-def with_steps(mod: IRModule, most_sequences: int | None = None) -> IRModule:
+def with_steps(mod: IRModule, most_sequences: int | None = None, *, e4m3_pages: bool = False) -> IRModule:
     """``mod`` with functions on tensors beside those that take a cache, see above; as it is where it makes none, or one
     whose attention needs more than that. Functions that do more with the cache than attention have no step.
 
     ``most_sequences``: of a step of one token each. TVM plans the memory of all sizes of a batch with it; where it is
     known neither by this nor by the module (``tir_var_upper_bound``), functions of any size are captured in no graph.
+    ``e4m3_pages``: keys and values of pages are numbers of 8 bits.
     """
     kernels = cache_kernels(mod)
     if kernels is None:
         return mod
     builder = relax.BlockBuilder(mod)
-    called = _Called(mod, kernels, builder)
+    called = _Called(mod, kernels, builder, e4m3_pages=e4m3_pages)
     for variable, function in mod.functions.items():
         for suffix, way in _ways(function).items():
             name = f"{variable.name_hint}{suffix}"
@@ -93,14 +95,16 @@ def _bounded(step: Function, most: int) -> Function:
 class _Called:
     """The kernels of a cache as functions of tensors alone, which the module of ``builder`` has then."""
 
-    def __init__(self, mod: IRModule, kernels: CacheKernels, builder: BlockBuilder) -> None:
+    def __init__(self, mod: IRModule, kernels: CacheKernels, builder: BlockBuilder, *, e4m3_pages: bool) -> None:
         self._mod, self._kernels, self._builder = mod, kernels, builder
+        self._paged = {kernels.append, kernels.paged, kernels.decode} if e4m3_pages else set()
         self._made: dict[tuple[str, tuple[float, ...]], GlobalVar] = {}
         self._one: tuple[GlobalVar, ...] | None = None
         self._count = 0
         self.layers = kernels.layers
         pages = buffer_kind(parameters(mod[kernels.append])[0])
         self.page, self.dtype = [*map(int, pages.shape[1:])], str(pages.dtype)
+        self.page_dtype = E4M3_PAGES if e4m3_pages else self.dtype
         self.heads = [int(buffer_kind(each).shape[1]) for each in parameters(mod[kernels.split])[2:]]
 
     def split(self) -> GlobalVar:
@@ -116,6 +120,8 @@ class _Called:
         if self._one is None:
             kernels, rotates = self._kernels, int(self._kernels.rotates)
             made = split_and_append(self._set(kernels.split, rotates), self._mod[kernels.append])
+            if made is not None and self._paged:
+                made = with_e4m3_pages(made)
             self._one = () if made is None else (self._added(made, f"{kernels.split}_and_append"),)
         return self._one[0] if self._one else None
 
@@ -127,7 +133,8 @@ class _Called:
     def _with(self, name: str, *scalars: float) -> GlobalVar:
         """The kernel ``name`` with its last parameters, numbers, set."""
         if (name, scalars) not in self._made:
-            self._made[name, scalars] = self._added(self._set(name, *scalars), name)
+            made = self._set(name, *scalars)
+            self._made[name, scalars] = self._added(with_e4m3_pages(made) if name in self._paged else made, name)
         return self._made[name, scalars]
 
     def _set(self, name: str, *scalars: float) -> PrimFunc:
@@ -161,7 +168,7 @@ class _Parameters:
             del planned["starts"]
         tensor = tensor_class()
         self.planned = {name: relax.Var(name, tensor((extent,), "int32")) for name, extent in planned.items()}
-        layer = tensor((tirx.Var("pages", "int64"), *called.page), called.dtype)
+        layer = tensor((tirx.Var("pages", "int64"), *called.page), called.page_dtype)
         self.pages = relax.Var("pages", tuple_class()([layer] * called.layers))
 
     @property

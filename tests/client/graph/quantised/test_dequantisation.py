@@ -75,7 +75,9 @@ def _kernels(mod: Any) -> list[str]:
     return sorted(str(name.name_hint) for name in found.functions if str(name.name_hint) != "main")
 
 
-@pytest.mark.parametrize(("times", "kernels"), [(256.0, ["dequantize_NT_matmul"]), (128.0, ["made", "matmul", "transpose"])])
+@pytest.mark.parametrize(
+    ("times", "kernels"), [(256.0, ["dequantize_NT_matmul"]), (128.0, ["made", "matmul", "transpose"])]
+)
 def test_numbers_in_e4m3_become_part_of_the_product(times: float, kernels: list[str]) -> None:
     kind = tensor_class()
     x = relax.Var("x", kind((1, 4, DEPTH), "float16"))

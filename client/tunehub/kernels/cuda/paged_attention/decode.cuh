@@ -5,8 +5,8 @@
 // COUNTERS (sequences and heads whose blocks are counted).
 
 constexpr int ROWS = G < 16 ? G : 16, ROW_BLOCKS = (G + 15) / 16, LIVE = ROWS > 8 ? 2 : 1;
-constexpr int STAGE = 2 * 16 * ROW, THREADS = 32 * WARPS, PART = D + 4;  // row_max and row_sum behind a row
-constexpr int PIECES = CHUNKS * 16 / 32;  // of keys, that a lane copies
+constexpr int STAGE = 2 * 16 * KEY_ROW, THREADS = 32 * WARPS, PART = D + 4;  // row_max and row_sum behind a row
+constexpr int PIECES = KEY_CHUNKS * 16 / 32;  // of keys, that a lane copies
 
 __device__ unsigned ended[COUNTERS];
 
@@ -15,10 +15,10 @@ __device__ __forceinline__ void fetch(unsigned stage, const char* pages, int row
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = 0; i < PIECES; ++i) {
-    const int at = i * 32 + lane, key = at / CHUNKS, part = at % CHUNKS * 16;
-    const char* from = pages + (long long)from_lane(row, key) * (D * 2) + part;
-    copy<16>(stage + key * ROW + part, from, first + key < stop);
-    copy<16>(stage + (16 + key) * ROW + part, from + H * PAGE * D * 2, first + key < stop);
+    const int at = i * 32 + lane, key = at / KEY_CHUNKS, part = at % KEY_CHUNKS * 16;
+    const char* from = pages + (long long)from_lane(row, key) * KEY_BYTES + part;
+    copy<16>(stage + key * KEY_ROW + part, from, first + key < stop);
+    copy<16>(stage + (16 + key) * KEY_ROW + part, from + H * PAGE * KEY_BYTES, first + key < stop);
   }
 }
 
@@ -30,7 +30,8 @@ __device__ __forceinline__ void load_queries(Operand (&q)[DEPTHS], const char* q
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = lane / 4 + i % 2 * 8;
-      const char* from = queries + row * (D * 2) + depth * 32 + i / 2 * 16 + lane % 4 * 4;
+      const int part = E4M3 ? lane % 4 * 8 + i / 2 * 4 : i / 2 * 16 + lane % 4 * 4;
+      const char* from = queries + row * (D * 2) + depth * 32 + part;
       q[depth].words[i] = row < rows ? *(const unsigned*)from : 0;
     }
 }
@@ -153,10 +154,11 @@ __device__ __forceinline__ void attention(const void* queries, const void* pages
     following = row_of(next + 1);
     const unsigned keys = stages + at * STAGE;
     float s[2][4] = {};
+    Narrow both;
 #pragma unroll
     for (int depth = 0; depth < DEPTHS; ++depth) {
       unsigned k[4];
-      load_keys(k, keys, depth);
+      load_keys(k, both, keys, depth);
       add_scores(s[0], s[1], q[depth], k);
     }
     const int left = stop - key_of(i);
@@ -171,7 +173,7 @@ __device__ __forceinline__ void attention(const void* queries, const void* pages
 #pragma unroll
     for (int depth = 0; depth < DEPTHS; ++depth) {
       unsigned v[4];
-      load_values(v, keys + 16 * ROW, depth);
+      load_values(v, both, keys + 16 * KEY_ROW, depth);
       add_scores(state.out[2 * depth], state.out[2 * depth + 1], w, v);
     }
   }
@@ -187,8 +189,8 @@ __device__ __forceinline__ void attention(const void* queries, const void* pages
       float* to = shared + (warp * ROWS + row) * PART;
 #pragma unroll
       for (int n = 0; n < 2 * DEPTHS; ++n) {
-        to[n * 8 + lane % 4 * 2] = state.out[n][2 * h];
-        to[n * 8 + lane % 4 * 2 + 1] = state.out[n][2 * h + 1];
+        to[element_of(n, 0)] = state.out[n][2 * h];
+        to[element_of(n, 1)] = state.out[n][2 * h + 1];
       }
       if (lane % 4 == 0) to[D] = state.row_max[h], to[D + 1] = sum;
     }

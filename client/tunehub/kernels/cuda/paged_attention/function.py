@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tunehub.kernels.cuda.attention.kernel import LOG2_E
 from tunehub.kernels.cuda.paged_attention.source import COUNTERS, name_of, source
 from tunehub.kernels.cuda.paged_attention.spec import (
+    MOST_PARTS,
     PAGE,
     DecodeTile,
     Kind,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 _ROW_BLOCK = 16  # rows of a block of decode at most
 _FEWEST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
 _ENOUGH_PAGES, _MOST_TURNS = 96, 2  # of a block; blocks one after the other
-_MOST_PARTS = 256  # of a sequence: those of 16 rows have room where keys were
 _RESIDENT = 2  # blocks of decode for which the compiler leaves registers
 _OPERANDS = slice(2, 4)  # keys and values among a kernel's arguments
 _MORE = 4  # row_max and row_sum behind a part's row, in float32
@@ -112,7 +112,7 @@ def pages_of_block(pages: PrimExpr, batch: PrimExpr, heads: int, tile: DecodeTil
     blocks = tirx.min(tirx.max(tirx.floordiv(work, enough), const(tile.blocks)), const(_MOST_TURNS * tile.blocks))
     step = blocks * (device.multiprocessors * tile.warps)
     pages_of_warp = tirx.floordiv(work + (step - 1), step)
-    each = tirx.max(tirx.max(pages_of_warp, const(1)) * tile.warps, tirx.floordiv(pages, const(_MOST_PARTS)) + 1)
+    each = tirx.max(tirx.max(pages_of_warp, const(1)) * tile.warps, tirx.floordiv(pages, const(MOST_PARTS)) + 1)
     return tirx.Select(batch * heads <= COUNTERS, each, pages + 1)
 
 

@@ -10,6 +10,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cuda.paged_attention.function import BUFFERS, NUMBERS
+from tunehub.kernels.cuda.paged_attention.narrow import E4M3_PAGES, with_e4m3_pages
 from tunehub.kernels.cuda.paged_attention.spec import PAGE, Kind, PagedAttention
 from tunehub.tir.index_expressions import parts_of
 from tunehub.tir.intrinsics import light_parser
@@ -36,6 +37,8 @@ def paged_attention_of(function: PrimFunc, target: Target, cross: Iterable[int] 
     for width in dict.fromkeys((*(cross if limited else ()), 0)):
         with light_parser():
             written = _written(found.kind, *heads, width, threads)
+        if found.e4m3 and written is not None:
+            written = with_e4m3_pages(written)
         numbers = None if written is None else _numbers(function, written, found.kind)
         if numbers is not None:
             return replace(found, cross=width, causal=numbers[0], scale=numbers[1])
@@ -76,6 +79,7 @@ def _by_parameters(function: PrimFunc) -> PagedAttention | None:
         dtype=str(named["queries"].dtype),
         window=kind is not Kind.RAGGED and len(named["lengths"].shape) > 1,
         function=function,
+        e4m3=kind is not Kind.RAGGED and str(keys.dtype) == E4M3_PAGES,
     )
 
 

@@ -3,20 +3,20 @@
 //
 // Constants that stand before: those of rows.cuh, WARPS, TALL (of 16 rows of a warp).
 
-constexpr int STAGE = 2 * KEYS * ROW, LOADERS = THREADS / CHUNKS, LOADS = (KEYS + LOADERS - 1) / LOADERS;
+constexpr int STAGE = 2 * KEYS * KEY_ROW, LOADERS = THREADS / KEY_CHUNKS, LOADS = (KEYS + LOADERS - 1) / LOADERS;
 
 // Begin to bring the keys and values of a step into shared memory; those from `stop` on as zeros.
 __device__ __forceinline__ void fetch(unsigned stage, const char* keys, const char* values, const int (&rows)[LOADS],
                                       int first, int stop) {
-  const int own = threadIdx.x / CHUNKS, part = threadIdx.x % CHUNKS * 16;
+  const int own = threadIdx.x / KEY_CHUNKS, part = threadIdx.x % KEY_CHUNKS * 16;
   if (own >= LOADERS) return;
 #pragma unroll
   for (int i = 0; i < LOADS; ++i) {
     const int key = i * LOADERS + own;
     if (KEYS % LOADERS && key >= KEYS) break;
-    const long long from = (long long)rows[i] * (D * 2) + part;
-    copy<16>(stage + key * ROW + part, keys + from, first + key < stop);
-    copy<16>(stage + (KEYS + key) * ROW + part, values + from, first + key < stop);
+    const long long from = (long long)rows[i] * KEY_BYTES + part;
+    copy<16>(stage + key * KEY_ROW + part, keys + from, first + key < stop);
+    copy<16>(stage + (KEYS + key) * KEY_ROW + part, values + from, first + key < stop);
   }
 }
 
@@ -32,7 +32,7 @@ __device__ __forceinline__ void attention(const void* queries, const int* starts
                                           const int* table, const int* pages, const int* lengths, void* output,
                                           float* lse, void* pool, const void*, int batch, int causal, float scale,
                                           int block, int blocks) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, loader = threadIdx.x / CHUNKS;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, loader = threadIdx.x / KEY_CHUNKS;
   const Task task = task_of(starts, table, lengths, batch, causal, block, blocks);
   if (task.last < task.first) return;
   // Step 1. Queries and the first keys are on their way.
@@ -62,8 +62,9 @@ __device__ __forceinline__ void attention(const void* queries, const int* starts
       fetch(stages + (at ^ 1) * STAGE, (const char*)keys, (const char*)values, rows, tile + KEYS, task.stop);
     copies_end();
     find(tile + 2 * KEYS);
-    const unsigned k_tile = stages + at * STAGE, v_tile = k_tile + KEYS * ROW;
+    const unsigned k_tile = stages + at * STAGE, v_tile = k_tile + KEYS * KEY_ROW;
     float s[TALL][KEYS / 8][4];
+    Narrow both[KEYS / 16];
 #pragma unroll
     for (int t = 0; t < TALL; ++t)
 #pragma unroll
@@ -76,7 +77,7 @@ __device__ __forceinline__ void attention(const void* queries, const int* starts
 #pragma unroll
       for (int n = 0; n < KEYS / 16; ++n) {
         unsigned k[4];
-        load_keys(k, k_tile + n * 16 * ROW, depth);
+        load_keys(k, both[n], k_tile + n * 16 * KEY_ROW, depth);
 #pragma unroll
         for (int t = 0; t < TALL; ++t) add_scores(s[t][2 * n], s[t][2 * n + 1], q[t], k);
       }
@@ -94,7 +95,7 @@ __device__ __forceinline__ void attention(const void* queries, const int* starts
 #pragma unroll
       for (int depth = 0; depth < DEPTHS; ++depth) {
         unsigned v[4];
-        load_values(v, v_tile + n * 16 * ROW, depth);
+        load_values(v, both[n], v_tile + n * 16 * KEY_ROW, depth);
 #pragma unroll
         for (int t = 0; t < TALL; ++t) add_scores(state[t].out[2 * depth], state[t].out[2 * depth + 1], w[t], v);
       }

@@ -78,8 +78,12 @@ __device__ __forceinline__ void put_rows(const State& state, const Task& task, u
     float sum = of_row(state.row_sum[h]);
     sum = sum > 0 ? sum : 1;
 #pragma unroll
-    for (int n = 0; n < 2 * DEPTHS; ++n)
-      store_word(rows + own * ROW + n * 16 + lane % 4 * 4, packed(state.out[n][2 * h] / sum, state.out[n][2 * h + 1] / sum));
+    for (int n = 0; n < 2 * DEPTHS; ++n) {
+      const float one = E4M3 ? state.out[n / 2 * 2][2 * h + n % 2] : state.out[n][2 * h];
+      const float other = E4M3 ? state.out[n / 2 * 2 + 1][2 * h + n % 2] : state.out[n][2 * h + 1];
+      const int element = E4M3 ? n / 2 * 16 + lane % 4 * 4 + n % 2 * 2 : n * 8 + lane % 4 * 2;
+      store_word(rows + own * ROW + element * 2, packed(one / sum, other / sum));
+    }
     if (lane % 4 == 0 && task.first + own <= task.last)
       lse[query_row(task, task.first + own)] = state.row_max[h] + log2f(sum);
   }

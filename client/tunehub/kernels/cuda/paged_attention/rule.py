@@ -66,7 +66,9 @@ def serves(target: Target) -> bool:
 def match(function: PrimFunc, target: Target, cross: Iterable[int] = ()) -> PagedWorkload | None:
     """The workload of a function that came scheduled; None for others, and where there is no kernel of ours."""
     found = paged_attention_of(function, target, cross) if serves(target) else None
-    if found is None or found.dtype not in _TYPES or found.depth % _WIDTH or found.depth > _LARGEST:
+    if found is None or found.dtype not in _TYPES or found.depth > _LARGEST:
+        return None
+    if found.depth % (2 * _WIDTH if found.e4m3 else _WIDTH):
         return None
     return PagedWorkload(attention=found, device=device_of(target), target=target)
 
@@ -82,8 +84,8 @@ def candidates(workload: PagedWorkload) -> Iterator[KernelCandidate]:
 def fits(workload: PagedWorkload, tile: Tile) -> bool:
     """Whether a block has enough shared memory, and the GPU its instructions."""
     attention = workload.attention
-    if isinstance(tile, ByWarpgroups) and not has_warpgroups(workload.target):
-        return False
+    if isinstance(tile, ByWarpgroups) and (attention.e4m3 or not has_warpgroups(workload.target)):
+        return False  # what warpgroups multiply has to lie in shared memory in half precision
     if isinstance(tile, PagedWarpgroupTile) and attention.depth % _PART:
         return False
     if isinstance(tile, PagedBulkTile) and (attention.window or attention.depth not in _DEPTHS):

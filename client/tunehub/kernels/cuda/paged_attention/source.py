@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from tunehub.kernels.cuda.low_batch.source import instructions
+from tunehub.kernels.cuda.low_batch.source import e4m3, instructions
 from tunehub.kernels.cuda.paged_attention.spec import (
     ByWarpgroups,
     DecodeTile,
@@ -77,8 +77,9 @@ def name_of(attention: PagedAttention, tile: Tile) -> str:
 
 def source(attention: PagedAttention, tile: Tile) -> str:
     """CUDA code of the function :func:`name_of`."""
-    defined = "".join(f"constexpr int {name} = {value};\n" for name, value in constants(attention, tile).items())
-    body = instructions() + _file("instructions.cuh") + _file("tiles.cuh")
+    known = {**constants(attention, tile), "E4M3": int(attention.e4m3)}
+    defined = "".join(f"constexpr int {name} = {value};\n" for name, value in known.items())
+    body = instructions() + e4m3() + _file("instructions.cuh") + _file("tiles.cuh")
     if not isinstance(tile, DecodeTile):
         body += _file("rows.cuh")
     if isinstance(tile, ByWarpgroups):
@@ -130,7 +131,8 @@ def _named(functions: Mapping[str, Function]) -> str:
 
 def _namespace(attention: PagedAttention, tile: Tile) -> str:
     kind = _KERNELS[type(tile)].removesuffix("cuh").replace(".", "_")
-    return PREFIX + kind + "_".join(str(value) for value in constants(attention, tile).values())
+    known = [*map(str, constants(attention, tile).values()), *(["e4m3"] if attention.e4m3 else [])]
+    return PREFIX + kind + "_".join(known)
 
 
 @cache

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 PAGE = 16  # tokens
 _BYTES = 2  # of an element
+MOST_PARTS = 256  # of a sequence
+_ROWS, _MORE = 16, 4  # of a block of decode at most; numbers behind each row of its outputs
 _FILLER = 16  # bytes behind a row in shared memory
 
 
@@ -33,7 +35,7 @@ class PagedAttention:
 
     ``window``: positions behind a sink are left out (``length_info`` has three rows); ``cross``: as many positions,
     one's own among them, are seen of what lies before the queries, 0 for all. ``causal`` and ``scale``, of scores:
-    where they are no parameters of ``function``, which is TVM's own.
+    where they are no parameters of ``function``, which is TVM's own. ``e4m3``: pages have bytes in that type.
     """
 
     kind: Kind
@@ -46,6 +48,7 @@ class PagedAttention:
     cross: int = 0
     causal: int = 0
     scale: float | None = None
+    e4m3: bool = False
 
     @property
     def group(self) -> int:
@@ -54,8 +57,13 @@ class PagedAttention:
 
     @property
     def row_bytes(self) -> int:
-        """Of keys or values in shared memory."""
+        """Of queries in shared memory."""
         return self.depth * _BYTES + _FILLER
+
+    @property
+    def key_row_bytes(self) -> int:
+        """Of keys or values in shared memory."""
+        return self.depth * (1 if self.e4m3 else _BYTES) + _FILLER
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,8 +81,10 @@ class DecodeTile:
         return WARP * self.warps
 
     def shared_bytes(self, attention: PagedAttention) -> int:
-        """Of keys and values; in the end of the warps' outputs, which are fewer."""
-        return self.warps * self.stages * 2 * PAGE * attention.row_bytes
+        """Of keys and values; in the end of the warps' outputs, and of what each part counts."""
+        rows = min(attention.group, _ROWS)
+        ends = 4 * rows * max(self.warps * (attention.depth + _MORE), MOST_PARTS + 2)
+        return max(self.warps * self.stages * 2 * PAGE * attention.key_row_bytes, ends)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +107,7 @@ class PrefillTile:
 
     def shared_bytes(self, attention: PagedAttention) -> int:
         """Of queries, and of two steps' keys and values."""
-        return (self.rows + 2 * 2 * self.keys) * attention.row_bytes
+        return self.rows * attention.row_bytes + 2 * 2 * self.keys * attention.key_row_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,11 +2,14 @@
 // mma.sync m16n8k16, whose accumulators of scores are operands of the next product as they are.
 //
 // Constants that stand before: D (elements of a head), G (query heads of a key head), H (key heads), BFLOAT (bfloat16 in
-// place of float16), PAGED, WINDOW (lengths are three rows: of the last page, where the window begins, of the sink).
+// place of float16), PAGED, WINDOW (lengths are three rows: of the last page, where the window begins, of the sink), E4M3
+// (pages have numbers of 8 bits; then a lane of four takes as many neighbours of 16 elements of a key and of a query, and of
+// values each other product has the odd elements).
 //
 // A row is a query of a head: of neighbouring rows the heads differ that share keys, then the tokens.
 
 constexpr int ROW = D * 2 + 16;  // bytes of a row in shared memory: ldmatrix finds its rows in different banks
+constexpr int KEY_BYTES = E4M3 ? D : D * 2, KEY_ROW = KEY_BYTES + 16, KEY_CHUNKS = KEY_BYTES / 16;  // the same of keys
 constexpr int CHUNKS = D / 8, DEPTHS = D / 16, PAGE = 16;
 constexpr float LOWEST = -5e4f;  // what row_max begins with, as in TVM's kernels
 
@@ -16,6 +19,11 @@ struct Operand { unsigned words[4]; };
 __device__ __forceinline__ Operand load_rows(unsigned rows, int depth) {
   const int lane = threadIdx.x % 32;
   Operand found;
+  if constexpr (E4M3) {
+    const unsigned own = rows + lane / 4 * ROW + depth * 32 + lane % 4 * 8;
+    const uint2 one = load_two(own), other = load_two(own + 8 * ROW);
+    return {{one.x, other.x, one.y, other.y}};
+  }
   load_matrices(found.words, rows + lane % 16 * ROW + depth * 32 + lane / 16 * 16);
   return found;
 }
@@ -26,16 +34,38 @@ __device__ __forceinline__ void add_scores(float (&one)[4], float (&other)[4], c
   mma(other, q.words[0], q.words[1], q.words[2], q.words[3], k[2], k[3]);
 }
 
+// What is read at once of 16 keys or values in e4m3: for two products beside each other.
+struct Narrow { unsigned words[4]; };
+
 // 16 keys as the second operand of scores.
-__device__ __forceinline__ void load_keys(unsigned (&k)[4], unsigned keys, int depth) {
+__device__ __forceinline__ void load_keys(unsigned (&k)[4], Narrow& both, unsigned keys, int depth) {
   const int lane = threadIdx.x % 32;
-  load_matrices(k, keys + (lane / 16 * 8 + lane % 8) * ROW + depth * 32 + lane / 8 % 2 * 16);
+  if constexpr (E4M3) {
+    if (depth % 2 == 0) load_matrices(both.words, keys + lane % 16 * KEY_ROW + depth * 16 + lane / 16 * 16);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) k[i] = two_of_e4m3(both.words[depth % 2 * 2 + i / 2], i % 2);
+    return;
+  }
+  load_matrices(k, keys + (lane / 16 * 8 + lane % 8) * KEY_ROW + depth * 32 + lane / 8 % 2 * 16);
 }
 
 // 16 values as the second operand of outputs: 16 elements of them.
-__device__ __forceinline__ void load_values(unsigned (&v)[4], unsigned values, int depth) {
+__device__ __forceinline__ void load_values(unsigned (&v)[4], Narrow& both, unsigned values, int depth) {
   const int lane = threadIdx.x % 32;
-  load_transposed(v, values + lane % 16 * ROW + depth * 32 + lane / 16 * 16);
+  if constexpr (E4M3) {
+    if (depth % 2 == 0) load_transposed(both.words, values + lane % 16 * KEY_ROW + depth * 16 + lane / 16 * 16);
+    const unsigned one = both.words[depth % 2 * 2], other = both.words[depth % 2 * 2 + 1];
+    const unsigned even = bytes(one, other, 0x6420u), odd = bytes(one, other, 0x7531u);
+    v[0] = two_of_e4m3(even, 0), v[1] = two_of_e4m3(even, 1), v[2] = two_of_e4m3(odd, 0), v[3] = two_of_e4m3(odd, 1);
+    return;
+  }
+  load_transposed(v, values + lane % 16 * KEY_ROW + depth * 32 + lane / 16 * 16);
+}
+
+// The element of which a lane has the sum `i` of the product `n`.
+__device__ __forceinline__ int element_of(int n, int i) {
+  const int own = threadIdx.x % 4 * 2 + i;
+  return E4M3 ? n / 2 * 16 + own * 2 + n % 2 : n * 8 + own;
 }
 
 // What a warp has of 16 rows: a lane has two rows, 8 apart.

@@ -145,13 +145,12 @@ static unsigned fma(unsigned a, unsigned b, unsigned c) {
   return both([&](int s) { return as_float(a >> s & 0xffff, 0) * as_float(b >> s & 0xffff, 0) + as_float(c >> s & 0xffff, 0); });
 }
 
-// As hardware converts, but for what is no number.
 static unsigned halves_of_e4m3(unsigned two) {
   unsigned found = 0;
   for (int i = 0; i < 2; ++i) {
     const unsigned one = two >> 8 * i & 255, exponent = one >> 3 & 15, mantissa = one & 7;
     const float value = exponent ? std::ldexp(8.0f + mantissa, int(exponent) - 10) : std::ldexp(float(mantissa), -9);
-    found |= as_half(one & 128 ? -value : value) << 16 * i;
+    found |= ((one & 127) == 127 ? 0x7fff : as_half(one & 128 ? -value : value)) << 16 * i;
   }
   return found;
 }

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -39,6 +40,7 @@ class Cache:
     dtype: str = "float16"
     windows: Sequence[tuple[int, int]] | None = None
     seed: int = 0
+    e4m3: bool = False
 
     def arrays(self) -> dict[str, Array]:
         """``pages``, with rows that no sequence has as NaN, and the tables; pages are in no order."""
@@ -56,7 +58,7 @@ class Cache:
         last = np.array([(length - 1) % PAGE + 1 if length else 0 for length in self.lengths], np.int32)
         info = last if self.windows is None else np.array([last, *zip(*self.windows, strict=True)], np.int32)
         return {
-            "pages": narrow(pages, self.dtype),
+            "pages": pages.astype(ml_dtypes.float8_e4m3fn).view("uint8") if self.e4m3 else narrow(pages, self.dtype),
             "table": table,
             "values": order[: sum(counts)],
             "lengths": np.ascontiguousarray(info),
@@ -70,7 +72,9 @@ class Cache:
             begin, sink = self.windows[at]
             positions = np.concatenate([positions[:sink], positions[begin:]])
         own = arrays["values"][arrays["table"][at] : arrays["table"][at + 1]]
-        pages = wide(arrays["pages"], self.dtype)[own].transpose(1, 0, 3, 2, 4)
+        numbers = arrays["pages"][own]
+        whole = numbers.view(ml_dtypes.float8_e4m3fn).astype(float) if self.e4m3 else wide(numbers, self.dtype)
+        pages = whole.transpose(1, 0, 3, 2, 4)
         keys, values = pages.reshape(2, -1, self.key_heads, self.depth)[:, positions]
         return keys, values
 

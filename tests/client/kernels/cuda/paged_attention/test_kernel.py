@@ -21,6 +21,7 @@ if shutil.which("g++") is None:
 import msgspec
 
 from tunehub.kernels.cuda.paged_attention.function import pages_of_block
+from tunehub.kernels.cuda.paged_attention.narrow import with_e4m3_pages
 from tunehub.kernels.cuda.paged_attention.spec import DecodeTile, PagedBulkTile, PagedWarpgroupTile, PrefillTile
 from tunehub.kernels.devices.known import device_of
 from tunehub.tir.nodes import integer, symbolic
@@ -50,6 +51,7 @@ class Decoding(NamedTuple):
     windows: tuple[tuple[int, int], ...] | None = None
     tile: DecodeTile = TILE
     multiprocessors: int = 132
+    e4m3: bool = False
 
 
 DECODING = [
@@ -61,6 +63,8 @@ DECODING = [
     Decoding((100,), 1, 20, 64),  # two blocks of rows
     Decoding((20, 1, 4500), 1, 2, 64, tile=DecodeTile(warps=1, stages=2, blocks=2)),  # as many parts as there are
     Decoding((150, 40, 333), 2, 4, 64, windows=((37, 4), (0, 0), (200, 16))),
+    Decoding((1, 16, 17, 0, 130, 64), 2, 4, 128, e4m3=True),
+    Decoding((150, 31, 400), 1, 12, 96, dtype="bfloat16", multiprocessors=2, e4m3=True),
 ]
 
 
@@ -84,11 +88,18 @@ def _random_decodings(count: int) -> list[Decoding]:
 def test_one_query_of_each_sequence(case: Decoding, tmp_path: Path) -> None:
     heads, batch = case.key_heads * case.group, len(case.lengths)
     cache = Cache(
-        lengths=case.lengths, key_heads=case.key_heads, depth=case.depth, dtype=case.dtype, windows=case.windows
+        lengths=case.lengths,
+        key_heads=case.key_heads,
+        depth=case.depth,
+        dtype=case.dtype,
+        windows=case.windows,
+        e4m3=case.e4m3,
     )
     arrays: dict[str, Any] = cache.arrays()
     queries = np.random.default_rng(1).standard_normal((batch, heads, case.depth)).astype(np.float32)
-    own = found(of_tvm("decode", case.key_heads, heads, case.depth, dtype=case.dtype, window=case.windows is not None))
+    function = of_tvm("decode", case.key_heads, heads, case.depth, dtype=case.dtype, window=case.windows is not None)
+    own = found(with_e4m3_pages(function) if case.e4m3 else function)
+    assert own.e4m3 == case.e4m3
     device = msgspec.structs.replace(DEVICE, multiprocessors=case.multiprocessors)
     blocks_of_heads = case.key_heads * -(-case.group // 16)
     each = _number(pages_of_block(const(len(arrays["values"])), const(batch), blocks_of_heads, case.tile, device))
@@ -127,11 +138,14 @@ class Prefilling(NamedTuple):
     cross: int = 0
     tile: PrefillTile | PagedWarpgroupTile | PagedBulkTile = TALL
     paged: bool = True
+    e4m3: bool = False
 
 
 PREFILLING = [
     Prefilling((1, 16, 17, 0, 70), (1, 16, 40, 5, 70), 2, 4, 128),
     Prefilling((5, 40), (0, 100), 1, 7, 64, causal=False),
+    Prefilling((1, 16, 17, 0, 70), (1, 16, 40, 5, 70), 2, 4, 128, e4m3=True),
+    Prefilling((33, 2), (90, 130), 1, 8, 96, dtype="bfloat16", tile=PrefillTile(warps=4, tall=1, keys=32), e4m3=True),
     Prefilling((33, 2), (90, 130), 1, 8, 96, dtype="bfloat16", tile=PrefillTile(warps=4, tall=1, keys=32)),
     Prefilling((140, 3), (300, 60), 2, 1, 64, windows=((37, 4), (0, 0))),
     Prefilling((150, 1, 20), (150, 1, 20), 1, 4, 128, paged=False),
@@ -184,7 +198,14 @@ def _random_prefillings(count: int) -> list[Prefilling]:
 @pytest.mark.few(2)
 def test_several_queries_of_each_sequence(case: Prefilling, tmp_path: Path) -> None:
     heads, batch = case.key_heads * case.group, len(case.queries)
-    cache = Cache(lengths=case.keys, key_heads=case.key_heads, depth=case.depth, dtype=case.dtype, windows=case.windows)
+    cache = Cache(
+        lengths=case.keys,
+        key_heads=case.key_heads,
+        depth=case.depth,
+        dtype=case.dtype,
+        windows=case.windows,
+        e4m3=case.e4m3,
+    )
     arrays: dict[str, Any] = cache.arrays()
     starts = np.concatenate([[0], np.cumsum(case.queries)]).astype(np.int32)
     rows = [cache.rows(arrays, at) for at in range(batch)]
@@ -206,7 +227,7 @@ def test_several_queries_of_each_sequence(case: Prefilling, tmp_path: Path) -> N
     function = of_tvm(
         kind, case.key_heads, heads, case.depth, dtype=case.dtype, window=case.windows is not None, cross=case.cross
     )
-    own = found(function, case.cross)
+    own = found(with_e4m3_pages(function) if case.e4m3 else function, case.cross)
     assert own.cross == case.cross
     blocks = (int(starts[-1]) * case.group // case.tile.rows + batch) * case.key_heads
     run(own, case.tile, DEVICE, arrays, blocks, tmp_path)
