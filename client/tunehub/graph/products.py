@@ -4,6 +4,7 @@
   of TVM that use them: products have float32 results here, which are rounded once. Convolutions in groups, which no
   tensor core takes, likewise, but for those that add up few numbers in float16.
 * Weights that integers or floats of 8 bits are multiplied with lie as [N, K]: tensor cores read these along K.
+* Floats of 8 bits with scales for 128 of K, of weights for 128 columns, too, are multiplied with these in one kernel.
 * bfloat16 likewise where there are kernels for it, by warpgroups and for few rows.
 * A weight of `nn.Linear` has the shape [N, K]. Where it is a parameter of the function, or part of one that is a tuple
   (MLC-LLM's `packed_params`), TVM transposes it at each call, in a kernel of its own that takes longer than the product
@@ -27,6 +28,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.kernel_calls import Kernels, rewritten
+from tunehub.graph.quantised.block_scales import BLOCK, block_scaled
 from tunehub.graph.quantised.dequantisation import Dequantised, dequantised_from
 from tunehub.kernels.cuda.gemm.hopper.kernel import ROUNDED
 from tunehub.kernels.cuda.gemm.hopper.rule import serves
@@ -34,7 +36,7 @@ from tunehub.kernels.cuda.gemm.hopper.tf32 import rounded
 from tunehub.kernels.cuda.gemm.matmul import FLOAT8
 from tunehub.kernels.cuda.low_batch.product import MOST_ROWS, has_low_batch
 from tunehub.kernels.cuda.low_batch.weights import E4M3, QUANTISED, Format, weights_made
-from tunehub.kernels.te.products import NAME, nt_matmul, nt_matmuls
+from tunehub.kernels.te.products import NAME, block_scaled_matmul, nt_matmul, nt_matmuls
 from tunehub.kernels.te.scales import LIMITS
 from tunehub.tir.nodes import (
     constant_array,
@@ -80,7 +82,8 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         self._mod = mod
         self._kernels = Kernels(self.builder_)
         target = tvm.target.Target.current(allow_none=True)
-        self._half = _NARROW if target is not None and serves(target) else _HALF
+        self._has_warpgroups = target is not None and serves(target)
+        self._half = _NARROW if self._has_warpgroups else _HALF
         self._packed = target is None or has_low_batch(target)
         self._made: dict[Any, Dequantised | None] = {}
         self._computed: dict[Hashable, bool] = {}
@@ -92,6 +95,8 @@ class _Products(PyExprMutator):  # type: ignore[misc]
             return call
         if name == "relax.matmul" and (of_bytes := self._of_bytes(call)) is not None:
             return of_bytes
+        if name == "relax.matmul" and (scaled := self._block_scaled(call)) is not None:
+            return scaled
         types, result = {str(tensor_type(argument).dtype) for argument in call.args}, str(tensor_type(call).dtype)
         if len(types) != 1 or not types <= {*_NARROW, "float32"} or result not in {*types, _SUM}:
             return call
@@ -115,6 +120,18 @@ class _Products(PyExprMutator):  # type: ignore[misc]
             return None
         wide = self._kernels.call(partial(nt_matmul, sum_type=sum_type), data, weight, name=NAME, how=(sum_type,))
         return wide if result == sum_type else relax.op.astype(self.builder_.emit(wide), result)
+
+    def _block_scaled(self, call: Call) -> Expr | None:
+        """A matmul of floats of 8 bits with scales of blocks, the second transposed, which are part of it; None for
+        others."""
+        source, last = self._untransposed(call), len(shape_of(call.args[0]) or ()) - 1
+        if source is None or not self._has_warpgroups or str(tensor_type(call).dtype) != _SUM:
+            return None
+        data = block_scaled(call.args[0], self.lookup_binding, {last: BLOCK})
+        weight = block_scaled(source, self.lookup_binding, {0: BLOCK, 1: BLOCK})
+        if data is None or weight is None:
+            return None
+        return self._kernels.call(block_scaled_matmul, *data, *weight, name=NAME, how=(BLOCK,), product=True)
 
     def _of_columns(self, call: Call) -> Expr | None:
         """The second operand of a matmul, two-dimensional, as [N, K]: what is transposed for it, or a constant, which

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 NAME = "NT_matmul"  # as MLC-LLM and TVM's FuseTransposeMatmul call it
 GATED = f"{NAME}_silu_multiply"
 _SUM = "float32"
+_BLOCK = 128
 
 
 def nt_matmul(data: Tensor, weight: Tensor, *, name: str = NAME, sum_type: str = _SUM) -> Tensor:
@@ -24,6 +25,19 @@ def nt_matmul(data: Tensor, weight: Tensor, *, name: str = NAME, sum_type: str =
         return te.sum(factors[0].astype(sum_type) * factors[1].astype(sum_type), axis=k)
 
     return te.compute((*data.shape[:-1], columns), product, name=name)
+
+
+def block_scaled_matmul(data: Tensor, data_scales: Tensor, weight: Tensor, weight_scales: Tensor) -> Tensor:
+    """:func:`nt_matmul` of operands that are times ``data_scales`` [..., K / 128] and ``weight_scales`` [N / 128,
+    K / 128]: one for each block of 128."""
+    columns, depth = weight.shape
+    k = te.reduce_axis((0, depth), name="k")
+
+    def product(*i: PrimExpr) -> PrimExpr:
+        wide = data(*i[:-1], k).astype(_SUM) * data_scales(*i[:-1], k // _BLOCK)
+        return te.sum(wide * (weight(i[-1], k).astype(_SUM) * weight_scales(i[-1] // _BLOCK, k // _BLOCK)), axis=k)
+
+    return te.compute((*data.shape[:-1], columns), product, name=NAME)
 
 
 def nt_matmuls(data: Tensor, weights: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ from tunehub.tir.views import product, wide
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
-    from tunehub.tir.types import IRModule
+    from tunehub.tir.types import IRModule, PrimFunc
 
 __all__ = ["NAME", "open_sizes"]
 _ROWS = (2, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096)  # at which times are compared
@@ -66,13 +66,10 @@ _SCALED = _ProductKind(block_scales.matmul_in, block_scales.ranked, _BlockScaled
 def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunction | None:
     """A schedule of ``mod``, one PrimFunc ``main`` with open rows; None when it is not of this kind. Raises NoTileError
     where none is to be had, GuardError for what would be wrong, and what TVM raises."""
-    if not warpgroups.serves(target):
+    found = _found(mod["main"]) if warpgroups.serves(target) else None
+    if found is None:
         return None
-    plain = open_function(mod["main"])  # not of scales of blocks: those scale weights, whatever rows there are
-    whole, kind = (open_function(mod["main"], shared=True), _SCALED) if plain is None else (plain, _PLAIN)
-    matmul = open_matmul(whole, kind.find) if whole is not None and whole.axes.are_one else None
-    if whole is None or matmul is None:
-        return None
+    whole, kind, matmul = found
     few = few_rows(whole, target)
     branches = [*few, *_more_rows(whole, matmul, kind, target, above=(few[-1].up_to or 0) if few else 0)]
     for branch in branches[len(few) :]:
@@ -81,6 +78,16 @@ def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunct
     branches.append(SizeBranch(up_to=None, function=beyond))
     joint = joined(whole.function, product(wide(whole.axes.extents)), branches)
     return SizedFunction(mod=main_module(warpgroups.for_own_target(joint, target)))
+
+
+def _found(function: PrimFunc) -> tuple[OpenFunction, _ProductKind, OpenMatmul] | None:
+    """A function as a product of open rows, and its kind; one of scales of blocks may scale all its weights first."""
+    wholes = open_function(function), open_function(function, shared=True)
+    for whole, kind in ((wholes[0], _PLAIN), (wholes[0], _SCALED), (wholes[1], _SCALED)):
+        matmul = open_matmul(whole, kind.find) if whole is not None and whole.axes.are_one else None
+        if whole is not None and matmul is not None:
+            return whole, kind, matmul
+    return None
 
 
 def _more_rows(
