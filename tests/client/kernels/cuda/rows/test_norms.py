@@ -1,0 +1,74 @@
+"""Norms and softmaxes of rows on CUDA: a warp a row, which is read once. No GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+
+from tvm.relax import op
+
+from tunehub.kernels.cuda.rows import norms
+from tunehub.kernels.devices.known import device_of
+
+from ..scheduled import H200
+from .cases import computed, function_of
+
+pytestmark = pytest.mark.slow
+
+
+def _layer_norm(b: Any, x: Any, weight: Any, bias: Any) -> Any:
+    return op.nn.layer_norm(x, weight, bias, axes=[-1])
+
+
+def _rms_norm(b: Any, x: Any, weight: Any) -> Any:
+    return op.nn.rms_norm(x, weight, axes=[-1])
+
+
+def _softmax(b: Any, x: Any) -> Any:
+    return op.nn.softmax(x, axis=-1)
+
+
+def _tile(mod: Any) -> tuple[Any, Any]:
+    workload = norms.match(mod, H200)
+    (found,) = norms.candidates(workload, device_of(H200)) if workload is not None else (None,)
+    return workload, None if found is None else found.tile
+
+
+@pytest.mark.parametrize(
+    ("make", "shapes", "dtype", "vector"),
+    [
+        (_layer_norm, ((1, 6, 7, 96), (96,), (96,)), "float16", 1),
+        (_layer_norm, ((64, 16, 384), (384,), (384,)), "float16", 4),
+        (_layer_norm, ((5, 1536), (1536,), (1536,)), "float32", 4),
+        (_rms_norm, ((3, 4, 512), (512,)), "float16", 8),
+        (_softmax, ((2, 3, 64), ), "float32", 2),
+    ],
+)  # fmt: skip
+def test_rows_are_what_the_function_says(make: Any, shapes: Any, dtype: str, vector: int) -> None:
+    mod = function_of(make, *shapes, dtype=dtype)
+    workload, tile = _tile(mod)
+    assert tile.vector == vector
+    found, expected = computed(mod, norms.build(workload, tile).mod)
+    np.testing.assert_allclose(found, expected, atol=4e-3 if dtype == "float16" else 1e-5, rtol=2e-3)
+
+
+def test_a_row_is_read_once_and_by_vectors() -> None:
+    workload, tile = _tile(function_of(_layer_norm, (1024, 384), (384,), (384,)))
+    assert tile.rows == 2
+    script = norms.build(workload, tile).mod["main"].script()
+    assert script.count("T.vectorized(T.int64(4))") == 4  # the row, weights, biases, results
+
+
+@pytest.mark.parametrize("shape", [(4, 100), (4, 4096)])
+def test_rows_that_a_warp_does_not_divide_or_hold_are_left_to_others(shape: tuple[int, ...]) -> None:
+    workload = norms.match(function_of(_softmax, shape), H200)
+    assert workload is not None
+    assert not list(norms.candidates(workload, device_of(H200)))
+
+
+def test_a_sum_of_rows_alone_is_no_such_function() -> None:
+    assert norms.match(function_of(lambda b, x: op.sum(x, axis=[-1]), (8, 64)), H200) is None
