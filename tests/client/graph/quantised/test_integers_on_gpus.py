@@ -98,6 +98,23 @@ def test_scales_and_zero_points_of_tensors_are_numbers_in_the_code() -> None:
     assert not [shape for shape, _ in kinds if shape and set(shape) == {1}]
 
 
+def _first_convolution(emit: Emit, x: Any) -> Any:
+    x = _quantised(emit, x, 0.03, 3, "uint8")
+    y = emit(relax.op.nn.conv2d(x, _weight(emit, (32, 3, 7, 7), 0), padding=3, strides=2))
+    return _quantised(emit, y, 0.02, 0, "uint8")
+
+
+@pytest.mark.parametrize("width", [32, 33])
+def test_a_strided_convolution_of_a_photograph_reads_pixels_in_pairs(width: int) -> None:
+    mod = _module(_first_convolution, (1, 3, 16, width))
+    prepared = prepare(mod, H200, layout="auto")
+    (convolution,) = (prepared[name] for name in call_counts(prepared) if "conv2d" in name)
+    kinds = [_kind(each) for each in parameters(convolution)]
+    assert ((32, 7, 8, 8), "int8") in kinds and kinds[0][0][-2] % 2 == 0 and kinds[0][0][-1] == 8
+    x = np.random.default_rng(2).standard_normal((1, 3, 16, width)).astype("float32")
+    np.testing.assert_array_equal(_result(prepared, x), _result(mod, x))
+
+
 def test_gpus_without_such_tensor_cores_compute_in_float32_and_say_so() -> None:
     notes: list[str] = []
     prepare(_module(), VOLTA, layout="auto", note=notes.append)

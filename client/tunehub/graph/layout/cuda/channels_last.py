@@ -111,8 +111,22 @@ class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
         missing = -channels % _copied(data)
         if not missing or max(window) == 1:
             return call  # of the latter there is little to compute
+        if _takes_pixels(call, data, channels):
+            return self._in_pixels(call, data, kernel)
         wide = [relax.op.nn.pad(each, [0, 0, 0, 0, 0, 0, 0, missing]) for each in (data, kernel)]
         return relax.Call(call.op, [self.builder_.emit(each) for each in wide], call.attrs)
+
+    def _in_pixels(self, call: Call, data: Expr, kernel: Expr) -> Expr:
+        """A strided convolution of few channels such that a copy takes two neighbouring pixels: images are padded by a
+        kernel before, windows become even."""
+        attrs, channels = call.attrs, (shape_of(data) or (0,))[-1]
+        top, left, bottom, _ = (int(each) for each in attrs.padding)
+        missing, (uneven, right) = _copied(data) // 2 - channels, _even(call)
+        around = [0, 0, top, bottom, left, right, 0, missing]
+        padded = self.builder_.emit(relax.op.nn.pad(data, around))
+        weight = self.builder_.emit(relax.op.nn.pad(kernel, [0, 0, 0, 0, 0, uneven, 0, missing]))
+        layouts = {"data_layout": "NHWC", "kernel_layout": "OHWI", "out_layout": str(attrs.out_layout)}
+        return relax.op.nn.conv2d(padded, weight, list(attrs.strides), 0, 1, 1, **layouts, out_dtype=attrs.out_dtype)
 
     def _transposed_once(self, call: Call) -> Expr:
         """Of what was transposed before: once, or not at all where both together change nothing."""
@@ -181,6 +195,25 @@ def _is_transposed(call: Call) -> bool:
 def _copied(tensor: Expr) -> int:
     """Channels that one copy takes."""
     return COPIED_BYTES // _BYTES[str(tensor_type(tensor).dtype)]
+
+
+def _takes_pixels(call: Call, data: Expr, channels: int) -> bool:
+    """Whether a convolution of bytes steps over an even number of pixels, two of which a copy may take."""
+    strides, dilation = [int(each) for each in call.attrs.strides], [int(each) for each in call.attrs.dilation]
+    shapes = (*(shape_of(data) or (None,))[1:], *(shape_of(call) or (None,))[1:])
+    known = all(isinstance(extent, int) for extent in shapes) and channels <= _copied(data) // 2
+    bytes_only = _BYTES[str(tensor_type(data).dtype)] == 1 and strides[1] % 2 == 0 and dilation == [1, 1]
+    return known and bytes_only and _even(call)[1] >= 0
+
+
+def _even(call: Call) -> tuple[int, int]:
+    """How many columns of zeros make the windows of a convolution even, and how many more columns on the right, with
+    the padding that there is, images as wide as these windows reach; -1 where images are wider than that."""
+    wide, window = (int((shape_of(each) or ())[2]) for each in call.args)
+    left, right, stride = int(call.attrs.padding[1]), int(call.attrs.padding[3]), int(call.attrs.strides[1])
+    uneven, columns = window % 2, int((shape_of(call) or ())[2])
+    reached = (columns - 1) * stride + window + uneven
+    return uneven, reached - wide - left if reached >= wide + left + right else -1
 
 
 def _gains(call: Call, types: Container[str]) -> bool:

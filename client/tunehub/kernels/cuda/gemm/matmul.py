@@ -329,9 +329,30 @@ def _run(region: BufferRegion, block: SBlock, groups: dict[str, list[Axis]]) -> 
             continue
         axis = left.pop() if left else None
         if axis is None or not _is_axis(dimension.min, axis, block) or axis.extent != extent:
-            return run
+            return run * _pixels(dimension.min, axis, extent, block) if axis is not None and run > 1 else run
         run *= axis.extent
     return run
+
+
+def _pixels(index: PrimExpr, axis: Axis, extent: PrimExpr, block: SBlock) -> int:
+    """How many places of a window, from a multiple of that on, lie behind each other along a dimension of ``extent``
+    whose ``index`` is the place along ``axis`` in the window and multiples of others: as many as divide all strides."""
+    from tvm.tirx.analysis import undefined_vars
+
+    names = {hash(variable) for variable in undefined_vars(index)}
+    own, extents = hash(block.iter_vars[axis.number].var), {hash(a.var): int(a.dom.extent) for a in block.iter_vars}
+    zeros = {name: np.asarray(0) for name in names}
+    if type(extent).__name__ != "IntImm" or own not in names or int(evaluate(index, zeros, hash)) != 0:
+        return 1
+    found = math.gcd(axis.extent, int(extent))
+    for name in names:
+        places = np.arange(extents[name])
+        along = np.broadcast_to(evaluate(index, {**zeros, name: places}, hash), places.shape)
+        stride = int(along[1]) if len(places) > 1 else 0
+        if not np.array_equal(along, stride * places) or (name == own and stride != 1):
+            return 1
+        found = found if name == own else math.gcd(found, stride)
+    return found
 
 
 def _window(region: BufferRegion, block: SBlock, k: Sequence[Axis]) -> int:

@@ -33,19 +33,20 @@ def convolution_of_integers(
     zero: int = 0,
     types: tuple[str, str] = ("uint8", "int8"),
     added: bool = False,
+    padded: bool = True,
 ) -> Any:
     """A convolution of data [N, H, W, C], padded by ``zero``, with weights [O, H, W, I], requantised; ``added``: with
     another tensor of integers."""
     x = te.placeholder((batch, size, size + 1, channels), types[0], name="x")
     w = te.placeholder((outputs, kernel, kernel, channels), types[1], name="w")
-    pad = kernel // 2
+    pad = kernel // 2 if padded else 0
     high, wide = size, size + 1
 
-    def padded(n: Any, i: Any, j: Any, c: Any) -> Any:
+    def around(n: Any, i: Any, j: Any, c: Any) -> Any:
         inside = tirx.all(i >= pad, i < high + pad, j >= pad, j < wide + pad)
         return tirx.if_then_else(inside, x[n, i - pad, j - pad, c], tirx.const(zero, types[0]))
 
-    data = te.compute((batch, high + 2 * pad, wide + 2 * pad, channels), padded, name="padded") if pad else x
+    data = te.compute((batch, high + 2 * pad, wide + 2 * pad, channels), around, name="padded") if pad else x
     i, j, c = (
         te.reduce_axis((0, extent), name=name) for name, extent in zip("ijc", (kernel, kernel, channels), strict=True)
     )

@@ -29,6 +29,12 @@ def test_a_convolution_of_bytes_with_channels_last_lies_along_k_in_both_operands
     assert found.runs == (32, 3 * 3 * 32)
 
 
+def test_pixels_of_a_strided_window_lie_behind_each_other_as_far_as_strides_are_multiples() -> None:
+    for stride, runs in ((2, 16), (4, 32), (1, 8)):
+        found = find_mixed_matmul(convolution_of_integers(15, 8, 16, 4, stride, padded=False), INT8)
+        assert found is not None and found.runs[0] == runs
+
+
 def test_products_of_other_types_are_not_found() -> None:
     assert find_matmul(product_of_integers(20, 24, 64), "int8") is None  # its data are unsigned
     assert find_matmul(product_of_integers(20, 24, 64), "float16") is None
