@@ -80,6 +80,7 @@ def test_kernels_are_not_compiled_again(tmp_path: Path) -> None:
         tvm_ffi.register_global_func(CALLBACK, before, override=True)
 
 
+@pytest.mark.sweep
 def test_libraries_are_compared_and_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU: each way is TVM's own loops."""
 

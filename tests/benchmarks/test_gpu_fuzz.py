@@ -55,6 +55,7 @@ def test_without_a_gpu_pairs_are_found_and_checked(tmp_path: Path) -> None:
     assert any("refused" not in pair and "check_s" in pair for pair in pairs)
 
 
+@pytest.mark.sweep
 def test_what_serves_without_records_is_checked_without_a_gpu(tmp_path: Path) -> None:
     command = [str(tmp_path / "pairs.jsonl"), "--seconds", "4", "--seed", "3", "--alone", "--served"]
     result = CliRunner().invoke(main, command)

@@ -15,6 +15,8 @@ from benchmarks.schedules.lines import TARGETS
 
 from tunehub.kernels.cuda.plain import plain_schedule
 
+from ..sweeps import swept
+
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +42,7 @@ def test_what_a_gpus_schedule_computes_is_compared_with_the_plain_loops(first: s
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("targets", ["host", "sm_90"])
+@pytest.mark.parametrize("targets", swept(["host"], ["sm_90"]))
 def test_no_random_record_does_harm(targets: str, tmp_path: Path) -> None:
     out = tmp_path / "cases.jsonl"
     for functions in (1, 2) if targets == "sm_90" else (1,):  # the second run goes on

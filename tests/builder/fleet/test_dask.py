@@ -115,6 +115,7 @@ def test_a_cluster_of_this_machine_goes_on_without_a_worker(
     assert len(trials(work)) == summary["trials"]
 
 
+@pytest.mark.sweep
 def test_without_its_scheduler_a_run_ends_and_can_go_on(
     command: Command, start: Start, scheduler: Scheduler, blocked_model: Path, target: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -16,6 +16,8 @@ from tunehub.graph.workloads import call_counts  # noqa: E402
 from tunehub_builder.networks.bert import Bert, BertConfig  # noqa: E402
 from tunehub_builder.networks.network import Network  # noqa: E402
 
+from ...sweeps import swept  # noqa: E402
+
 pytestmark = pytest.mark.slow
 
 SMALL = BertConfig(layers=2, sequence=13, hidden=64, heads=4, feed_forward=96)
@@ -36,7 +38,7 @@ def output(executable: Any, network: Network) -> Any:
     return relax.VirtualMachine(executable, tvm.cpu())["main"](*arguments).numpy()
 
 
-@pytest.mark.parametrize("source", ["relax", "onnx"])
+@pytest.mark.parametrize("source", swept(["onnx"], ["relax"]))
 def test_an_encoder_computes_the_same(encoder: Network, target: Any, source: str) -> None:
     if source == "onnx":
         onnx = pytest.importorskip("tvm.relax.frontend.onnx")

@@ -126,6 +126,7 @@ def test_an_encoder_from_onnx_is_right_at_every_size(held_to_onnxruntime: Any) -
     assert any(set(workload.symbols) == {"batch", "sequence"} for workload in hub.workloads)
 
 
+@pytest.mark.sweep  # tests/client/compiler/test_symbolic_shapes.py has one
 def test_a_convolution_network_from_onnx_is_right_at_every_batch(held_to_onnxruntime: Any) -> None:
     rng = np.random.default_rng(1)
     inputs = [{"image": rng.uniform(-1, 1, (n, 3, 16, 16)).astype("float32")} for n in (1, 2, 3, 7, 13, 16)]

@@ -116,6 +116,7 @@ def encoder(nets: Any, batch: Any, length: Any, heads: int = 2, width: int = 16)
     return nets.build(make, (batch, length), dtype="int64")
 
 
+@pytest.mark.sweep  # tests/client/compiler/test_symbolic_onnx.py has one
 def test_an_encoder_with_an_open_batch_and_sequence(nets: Any, served: Any, run: Any) -> None:
     mod = encoder(nets, symbol("batch"), symbol("sequence"))
     sizes = [(1, 1), (1, 7), (2, 16), (3, 13), (5, 1), (4, 64)]

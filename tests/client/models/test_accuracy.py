@@ -24,7 +24,6 @@ from tunehub.models.session import CacheSizes, LanguageSession, greedy_tokens
 from tunehub.models.weights import arrays
 
 from ...cpu_features import AVX512_VNNI, cpu, here, host
-from ...sweeps import swept
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:no package serves")]
 
@@ -79,8 +78,8 @@ def test_greedy_tokens_are_pytorchs_in_float32() -> None:
     assert greedy_tokens(session("q0f32"), [prompt], len(wanted)).tolist() == [wanted]
 
 
-@pytest.mark.parametrize("kind", swept(list(KINDS)[:3], KINDS))
-@pytest.mark.few(1)
+@pytest.mark.sweep
+@pytest.mark.parametrize("kind", KINDS)
 def test_perplexity_is_float32s(kind: str) -> None:
     assert perplexity(session(kind)) == pytest.approx(PYTORCH["perplexity"], rel=KINDS[kind])
 

@@ -135,14 +135,38 @@ def case(module_nets: Nets, target: Any, run: Any) -> tuple[Any, TemplateRecord,
     return mod, record_of(conv_function(mod, target)), data, run(tvm.compile(mod, target), data)
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_records_leave_the_compile_right(name: str, case: Any, target: Any, run: Any, open_with: Any) -> None:
-    mod, record, data, expected = case
-    fields, knobs, reason = HOSTILE[name]
+@pytest.fixture(scope="module")
+def alone(case: Any, target: Any) -> Any:
+    """That convolution as a function of its own."""
+    return conv_function(case[0], target)
+
+
+def hostile_line(record: TemplateRecord, name: str) -> bytes:
+    """That record, changed as the case of this name says."""
+    fields, knobs, _ = HOSTILE[name]
     document = json.loads(encode_template_record(record))
     document["knobs"].update(knobs)
     document.update(fields)
-    hub = open_with(json.dumps(document).encode() + b"\n", layout="auto")
+    return json.dumps(document).encode() + b"\n"
+
+
+@pytest.mark.filterwarnings("ignore::tunehub.HubWarning")
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_records_are_refused_with_a_reason(
+    name: str, case: Any, alone: Any, target: Any, open_with: Any
+) -> None:
+    hub = open_with(hostile_line(case[1], name))
+    outcome, scheduled = schedule_function(alone["main"], target, hub.lookup)
+    assert (outcome.rung, scheduled is None) == ("template", False)  # none of a record
+    said = [*hub.report().notes, *(each.reason for each in outcome.rejected)]
+    assert any(re.search(HOSTILE[name][2], text) for text in said), said
+
+
+@pytest.mark.few(6)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_records_leave_the_compile_right(name: str, case: Any, target: Any, run: Any, open_with: Any) -> None:
+    mod, record, data, expected = case
+    hub, reason = open_with(hostile_line(record, name), layout="auto"), HOSTILE[name][2]
     np.testing.assert_allclose(run(compiled(mod, target, hub), data), expected, rtol=1e-4, atol=1e-4)
     report = hub.report()
     assert sorted(w.rung for w in report.workloads) == ["default", "default", "template"]  # none of a record

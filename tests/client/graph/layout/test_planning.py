@@ -204,7 +204,7 @@ def random_net(nets: Nets, seed: int, steps: int, shape: tuple[int, ...]) -> Any
     return nets.build(make, shape)
 
 
-@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 10**6),
     steps=st.integers(1, 12),
@@ -219,7 +219,7 @@ def test_any_plan_of_a_random_network_computes_the_same(
     check(random_net(nets, seed, steps, shape), target, RandomCosts(seed), blocks, shape)
 
 
-@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6), batch=st.sampled_from([1, 3]))
 def test_everything_in_blocks_computes_the_same(nets: Nets, target: Any, seed: int, batch: int) -> None:
     shape = (batch, 13, 6, 5)

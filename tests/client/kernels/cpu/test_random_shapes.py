@@ -38,13 +38,14 @@ def test_equal_to_the_unscheduled_function(cpu: Any, seed: int, support: Any) ->
     np.testing.assert_allclose(result, expected, rtol=2e-3, atol=2e-4, err_msg=f"{seed}: {case.name}: {knobs}")
 
 
-def check_every_choice(case: Any, target: Any, machine: Any, support: Any, times: int) -> None:
-    """All knobs that would be measured, shared among threads, give the right result each of ``times``."""
+def check_every_choice(case: Any, target: Any, machine: Any, support: Any, times: int, every: int = 1) -> None:
+    """All knobs that would be measured, or one of ``every`` so many, shared among threads, give the right result each
+    of ``times``."""
     match = templates.find(case.mod)
     assert match is not None
     inputs = support.inputs_of(case)
     expected = support.run(case.mod, UNOPTIMISED, inputs, case.shapes[-1])
-    for choice in match.template.knob_space(match.workload, machine):
+    for choice in match.template.knob_space(match.workload, machine)[::every]:
         knobs = msgspec.structs.replace(choice, parallel=True)
         scheduled = match.template.apply(case.mod, match.workload, knobs).mod
         check_tiles(scheduled["main"])
@@ -85,8 +86,9 @@ def test_a_tile_across_two_rows_is_refused(support: Any) -> None:
 
 
 @pytest.mark.parametrize("rows", swept([77], [64, 96, 128]))
+@pytest.mark.parametrize("every", swept([4], [1]))
 @pytest.mark.parametrize("cpu", ["avx512"], indirect=True)
-def test_products_of_any_size_by_every_choice(cpu: Any, rows: int, support: Any) -> None:
+def test_products_of_any_size_by_every_choice(cpu: Any, every: int, rows: int, support: Any) -> None:
     """As for convolutions: tasks of rows with a remainder of a tile or without."""
     _, target, machine = cpu
 
@@ -94,7 +96,7 @@ def test_products_of_any_size_by_every_choice(cpu: Any, rows: int, support: Any)
         return support.epilogue("relu", support.blocked.dense_blocked(data, weight, outputs=96), bias)
 
     case = support.case(f"dense {rows}", make, (rows, 32), (6, 32, 16), (96,))
-    check_every_choice(case, target, machine, support, 20)
+    check_every_choice(case, target, machine, support, 20, every)
 
 
 def test_a_product_whose_tile_ends_inside_a_task_is_refused(support: Any) -> None:

@@ -84,7 +84,7 @@ def _random_decodings(count: int) -> list[Decoding]:
 
 
 @pytest.mark.parametrize("case", swept(DECODING, [*DECODING, *_random_decodings(60)]), ids=str)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_one_query_of_each_sequence(case: Decoding, tmp_path: Path) -> None:
     heads, batch = case.key_heads * case.group, len(case.lengths)
     cache = Cache(
@@ -195,7 +195,7 @@ def _random_prefillings(count: int) -> list[Prefilling]:
 
 
 @pytest.mark.parametrize("case", swept(PREFILLING, [*PREFILLING, *_random_prefillings(60)]), ids=str)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_several_queries_of_each_sequence(case: Prefilling, tmp_path: Path) -> None:
     heads, batch = case.key_heads * case.group, len(case.queries)
     cache = Cache(
