@@ -16,7 +16,7 @@ import json
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -87,6 +87,7 @@ OPTIONS = (
     click.Option(["--device"], type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True),
     click.Option(["--models"], default="llama-3-8b", show_default=True, callback=_names, help="By name, with commas."),
     click.Option(["--quantizations"], default="q0f16", show_default=True, callback=_names, help="MLC-LLM's names."),
+    click.Option(["--kv-cache-dtype", "cache_dtype"], default="auto", show_default=True, help="Or fp8_e4m3."),
     click.Option(["--batches"], default="1,8,32", show_default=True, callback=_numbers),
     click.Option(["--contexts"], default="512", show_default=True, callback=_numbers),
     click.Option(["--prompts"], default="512", show_default=True, callback=_numbers, help="Lengths that are read."),
@@ -121,6 +122,7 @@ def run(
     device: str,
     models: Sequence[str],
     quantizations: Sequence[str],
+    cache_dtype: str,
     batches: Sequence[int],
     contexts: Sequence[int],
     prompts: Sequence[int],
@@ -143,7 +145,9 @@ def run(
     for model in models:
         for quantization in quantizations:
             case = _case(model, quantization, device, asked, layers)
-            log = _FigureLog(out, {"model": model, "quantization": quantization, "device": device, "layers": layers})
+            case = replace(case, cache_dtype=cache_dtype)
+            about = {"model": model, "quantization": quantization, "device": device, "layers": layers}
+            log = _FigureLog(out, about | ({} if cache_dtype == "auto" else {"kv_cache_dtype": cache_dtype}))
             chosen, profiled = [*ours, *against], log.kernels if profile else None
             count = threads or physical_cores()
             log.machine(count, {name: pythons[name] for name in chosen if name in pythons})

@@ -21,7 +21,13 @@ from tunehub.cli.compile import (
     started,
     step_display,
 )
-from tunehub.cli.language_models import LanguageRequest, bench_folder, needing_packages, quantization_option
+from tunehub.cli.language_models import (
+    LanguageRequest,
+    bench_folder,
+    cache_option,
+    needing_packages,
+    quantization_option,
+)
 from tunehub.cli.model_files import (
     dim_option,
     imported,
@@ -60,6 +66,7 @@ _REMEDY = "install what benchmarks need: pip install 'tunehub[bench]'"
     "--tolerance", type=click.FloatRange(min=0), help="How far outputs may differ, of the largest.  [by type]"
 )
 @quantization_option
+@cache_option
 @click.option("--prompt", type=click.IntRange(min=1), default=512, help="Words that a language model reads.  [512]")
 @click.option("--generate", type=click.IntRange(min=1), default=128, help="Steps of a sample behind them.  [128]")
 @click.option("--batch", metavar="1,8,32", help="Sizes of an open first dimension; a language model's sequences.  [1]")
@@ -84,6 +91,7 @@ def bench(
     registry: Sequence[str],
     as_json: bool,
     quantization: str | None,
+    cache_dtype: str | None,
     prompt: int,
     generate: int,
     batch: str | None,
@@ -110,6 +118,7 @@ def bench(
             against=asked,
             threads=threads or _cores(),
             repeat=repeat,
+            cache_dtype=cache_dtype or "auto",
         )
         _bench_folder(model, request, plot, as_json)
     wanted = Comparison(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from tunehub.cli.language_models import compile_folder, needing_packages, quantization_option
+from tunehub.cli.language_models import cache_option, compile_folder, needing_packages, quantization_option
 from tunehub.cli.model_files import (
     dim_option,
     imported,
@@ -72,6 +72,7 @@ _STEPS = {
 )
 @click.option("--measure", type=click.IntRange(min=0), metavar="N", help="Candidates to measure without a record.  [0]")
 @quantization_option
+@cache_option
 @click.option(
     "--weights",
     type=click.Path(path_type=Path),
@@ -99,6 +100,7 @@ def compile_model(
     strict: bool,
     as_json: bool,
     quantization: str | None,
+    cache_dtype: str | None,
     weights: Path | None,
     most_sequences: int,
     **options: Any,
@@ -126,10 +128,11 @@ def compile_model(
         with needing_packages("compile"), ending_cleanly():
             chosen["quantization"] = quantization
             chosen["weights"] = weights
+            chosen |= {} if cache_dtype is None else {"cache_dtype": cache_dtype}
             compile_folder(model, path, report=report, as_json=as_json, most_sequences=most_sequences, **chosen)
         return
-    if quantization is not None or weights is not None:
-        raise click.UsageError("--quantization and --weights go with the folder of a language model")
+    if any(each is not None for each in (quantization, cache_dtype, weights)):
+        raise click.UsageError("--quantization, --kv-cache-dtype and --weights go with the folder of a language model")
     with ending_cleanly(), step_display() as show:
         clock = started(show)
         read = imported(opened(model, shapes, dims))

@@ -27,7 +27,13 @@ _PACKAGES = ("ml_dtypes", "safetensors", "tokenizers")
 quantization_option: Callable[[F], F] = click.option(
     "--quantization",
     metavar="NAME",
-    help="Of a language model, by MLC-LLM's names: q0f32, q0f16, q0bf16, q4f16_1, q8f16_1 …  [q0f32; q0f16 on GPUs]",
+    help="Of a language model: q0f32, q0f16, q0bf16, q4f16_1, q8f16_1 … (MLC-LLM's), e4m3  [q0f32; q0f16 on GPUs]",
+)
+cache_option: Callable[[F], F] = click.option(
+    "--kv-cache-dtype",
+    "cache_dtype",
+    type=click.Choice(["auto", "fp8_e4m3"]),
+    help="Of a language model's keys and values on a GPU.  [auto: as activations]",
 )
 
 
@@ -125,6 +131,7 @@ class LanguageRequest:
     against: Sequence[str] | None
     threads: int
     repeat: int
+    cache_dtype: str = "auto"
 
 
 def bench_folder(folder: Path, request: LanguageRequest, *, plot: Path | None, as_json: bool) -> bool:
@@ -168,6 +175,7 @@ def _case(folder: Path, request: LanguageRequest) -> LanguageCase:
         sequences=max(request.batches),
         tokens=request.prompt + request.generate,
         prompt=request.prompt,
+        cache_dtype=request.cache_dtype,
         folder=folder.resolve() if has_weights(folder) else None,
     )
 

@@ -19,7 +19,8 @@ Logits = npt.NDArray[np.float32]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LanguageCase:
     """`folder`: where weights are, None for random ones; `sequences` and `tokens`: the most that a cache has at once;
-    `prompt`: the longest that is read, `chunk`: of it at once; `device`: cuda or cpu; `work`: where runtimes write the
+    `prompt`: the longest that is read, `chunk`: of it at once; `device`: cuda or cpu; `cache_dtype`:
+    of keys and values, for `compile_model`; `work`: where runtimes write the
     files that they need."""
 
     config: ModelConfig
@@ -29,6 +30,7 @@ class LanguageCase:
     tokens: int
     prompt: int
     chunk: int = 8192
+    cache_dtype: str = "auto"
     folder: Path | None = None
     work: Path | None = None
 
@@ -77,7 +79,7 @@ def step_bytes(case: LanguageCase, batch: int, context: int) -> int:
     else:
         used = min(config.experts.count, batch * config.experts.chosen)
         layer += kind.bytes(3 * (used * config.experts.intermediate + config.experts.shared), config.hidden)
-    width = 4 if kind.dtype == "float32" else 2
+    width = 1 if case.cache_dtype != "auto" else 4 if kind.dtype == "float32" else 2
     cached = 2 * config.kv_heads * config.head_dim * width * context * batch
     return config.layers * (layer + cached) + kind.bytes(config.vocabulary, config.hidden)
 

@@ -136,6 +136,7 @@ class TvmLanguageModel:
         target = host_target(self._case.device) if self._case.device == "cuda" else host_target()
         if not self._default:
             chosen: Any = {"functions": _FUNCTIONS, "most_sequences": self._case.sequences, "steps": self._steps}
+            chosen["cache_dtype"] = self._case.cache_dtype
             return compile_model(self._case.config, self._case.quantization, target, **chosen)
         exported = export(self._case.config, target, self._case.quantization, _FUNCTIONS)
         return CompiledLanguageModel(
