@@ -43,13 +43,17 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "warpgroups_tf32": _WARPGROUPS,
     "warpgroups_bulk": ("products", "loads", "instructions", "rounds", "joined", "gathered", "results", "bytes"),
     "warpgroups_l2": ("launch", "loads", "multicast"),
+    "warps": (*_TILES, "fragments", "copies", "placed", "waits", "rounds", "results"),
+    "warpgroups_integers": _WARPGROUPS,
+    "warpgroups_bulk_integers": ("launch", "results"),
 }  # fmt: skip
 
 
 class DeviceCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, eq=False):
     """Seconds for one of each thing that a kernel's time is a sum of, by the kind of the kernel: tiles by ``threads``,
     with ``split_k``, on ``tensor_cores``, for ``warpgroups`` (of operands in TF32; brought in bulk by the copy engine;
-    these at least, as all multiprocessors load from the L2 cache), and what TVM's own rules make (``*_default``)."""
+    these at least, as all multiprocessors load from the L2 cache), of integers of 8 bits by ``warps``, for warpgroups,
+    and what these take more by the copy engine, and what TVM's own rules make (``*_default``)."""
 
     threads: CostTable
     threads_default: CostTable
@@ -62,6 +66,9 @@ class DeviceCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     warpgroups_tf32: CostTable
     warpgroups_bulk: CostTable
     warpgroups_l2: CostTable
+    warps: CostTable
+    warpgroups_integers: CostTable
+    warpgroups_bulk_integers: CostTable
 
 
 class LaunchCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, eq=False):

@@ -11,7 +11,9 @@ from tunehub.kernels.devices.device import NAMES, DeviceCosts, GpuDevice, GpuSpe
 from tunehub.target.nvidia_driver import DriverFacts
 from tunehub_registry.gpu_profile import GpuProfile
 
-_ON_TENSOR_CORES = frozenset({"tensor_cores", "warpgroups", "warpgroups_tf32", "warpgroups_bulk"})
+_ON_TENSOR_CORES = frozenset(
+    {"tensor_cores", "warpgroups", "warpgroups_tf32", "warpgroups_bulk", "warps", "warpgroups_integers"}
+)
 # What limits each thing that is counted; others wait for the clock.
 _LIMITS: Mapping[str, str] = {
     "launch": "launch",

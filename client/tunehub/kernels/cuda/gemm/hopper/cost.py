@@ -30,6 +30,17 @@ def tf32_seconds(matmul: Matmul, tile: WarpgroupTile, device: GpuDevice) -> floa
     return _sum(device.costs.warpgroups_tf32, counts(matmul, tile, device))
 
 
+def integer_seconds(matmul: Matmul, tile: WarpgroupTile, device: GpuDevice) -> float:
+    """As :func:`seconds`, of integers of 8 bits; ``matmul``: half as much of K in half precision."""
+    return _sum(device.costs.warpgroups_integers, counts(matmul, tile, device))
+
+
+def integer_bulk_seconds(matmul: Matmul, tile: BulkTile, device: GpuDevice) -> float:
+    """As :func:`bulk_seconds`, of what :func:`integer_seconds` is of."""
+    found = {"launch": 1.0, **bulk_counts(matmul, tile, device)}
+    return bulk_seconds(matmul, tile, device) + _sum(device.costs.warpgroups_bulk_integers, found)
+
+
 def bulk_seconds(matmul: Matmul, tile: BulkTile, device: GpuDevice) -> float:
     """As :func:`seconds`, of a kernel whose operands the copy engine brings: what the busiest multiprocessor takes, or
     the L2 cache to serve all of them."""

@@ -11,9 +11,9 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
-from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile, PromotedTile, are_matrices, promoted_tiles
+from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile, are_matrices, promoted_tiles
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import tiles as bulk_tiles
-from tunehub.kernels.cuda.gemm.hopper.cost import bulk_seconds, seconds
+from tunehub.kernels.cuda.gemm.hopper.cost import bulk_seconds, integer_bulk_seconds, integer_seconds
 from tunehub.kernels.cuda.gemm.hopper.tiles import suits, tiles
 from tunehub.kernels.cuda.gemm.matmul import FLOAT8, INT8, Matmul, find_mixed_matmul
 from tunehub.kernels.cuda.gemm.workload import ProductWorkload
@@ -67,7 +67,7 @@ def ranked(matmul: Matmul, device: GpuDevice, count: int = _TRIED) -> tuple[tupl
     plain = () if is_promoted(matmul) else tiles(halves)
     kinds: list[list[tuple[float, warpgroups.ByWarpgroups]]] = [
         [(tile_s(matmul, tile, device), tile) for tile in bulk],
-        [(seconds(halves, tile, device), tile) for tile in plain],
+        [(integer_seconds(halves, tile, device), tile) for tile in plain],
     ]
     most = count // 2 if all(kinds) else count
     found = [each for kind in kinds for each in nsmallest(most, kind, key=lambda each: (each[0], each[1]))]
@@ -76,7 +76,9 @@ def ranked(matmul: Matmul, device: GpuDevice, count: int = _TRIED) -> tuple[tupl
 
 def tile_s(matmul: Matmul, tile: BulkTile, device: GpuDevice) -> float:
     """The seconds that a kernel whose operands the copy engine brings should take."""
-    return bulk_seconds(as_halves(matmul), tile, device) * (_PROMOTED if isinstance(tile, PromotedTile) else 1.0)
+    if not is_promoted(matmul):
+        return integer_bulk_seconds(as_halves(matmul), tile, device)
+    return bulk_seconds(as_halves(matmul), tile, device) * _PROMOTED
 
 
 def match(mod: IRModule, target: Target) -> ProductWorkload | None:
