@@ -124,14 +124,13 @@ def _built(rows: int | None, columns: int, depth: int, form: Format, *, records:
 def _timed(made: BuiltProduct, rows: int, columns: int, depth: int, form: Format, lock: str | None) -> TimedProduct:
     """With so many rows. Raises RuntimeError for a wrong result."""
     import torch
-    import tvm
 
     main, served = made.main, made.served
     kind = getattr(torch, _dtype(form))
     x = torch.randn(1, rows, depth, device="cuda").to(kind)
     weights = list(_weights(columns, depth, form))
     out = torch.empty(1, rows, columns, device="cuda", dtype=kind)
-    given = [[tvm.runtime.from_dlpack(each) for each in (x, *own, out)] for own in weights]
+    given = [[_tensor(x, form), *(_tensor(each, form) for each in own), _tensor(out, form)] for own in weights]
 
     def launch() -> int:
         for at in range(_launches(weights)):
@@ -179,7 +178,7 @@ def _weights(columns: int, depth: int, form: Format) -> Iterator[list[Any]]:
         if form.e4m3:
             numbers = (torch.randn(columns, depth, device="cuda") * _SPREAD).to(torch.float8_e4m3fn)
             scales = (torch.rand(columns, device="cuda") + 0.5) / (_SPREAD * depth**0.5)
-            yield [numbers.view(torch.int32).view(torch.uint32), scales]
+            yield [numbers.view(torch.uint8), scales]
             continue
         if not form.group:
             yield [torch.randn(columns, depth, device="cuda").half() / depth**0.5]
@@ -187,6 +186,15 @@ def _weights(columns: int, depth: int, form: Format) -> Iterator[list[Any]]:
         words = torch.randint(-(2**31), 2**31, (columns, depth * form.bits // WORD_BITS), device="cuda").int()
         scales = torch.rand(columns, depth // form.group, device="cuda") + 0.5
         yield [words.view(torch.uint32), (scales / (form.offset * depth**0.5)).to(getattr(torch, _dtype(form)))]
+
+
+def _tensor(given: Any, form: Format) -> Any:
+    """PyTorch's as TVM's; bytes are numbers in e4m3."""
+    import tvm
+
+    tensor = tvm.runtime.from_dlpack(given)
+    is_bytes = str(tensor.dtype) == "uint8"
+    return tensor._create_view(tuple(tensor.shape), form.stored, 0) if is_bytes else tensor
 
 
 def _dtype(form: Format) -> str:
@@ -198,7 +206,7 @@ def _wide(own: list[Any], form: Format) -> Any:
     import torch
 
     if form.e4m3:
-        return own[0].view(torch.int32).view(torch.float8_e4m3fn).float() * own[1][:, None]
+        return own[0].view(torch.float8_e4m3fn).float() * own[1][:, None]
     return wide_weights(own[0], own[1], form) if form.group else own[0].float()
 
 
@@ -212,7 +220,7 @@ def _module(rows: int | None, columns: int, depth: int, form: Format) -> Any:
     if form.packed:
         scales = ((columns,), "float32") if form.e4m3 else ((columns, depth // form.group), dtype)
         given = [
-            relax.Var("w", kind((columns, depth * form.bits // WORD_BITS), "uint32")),
+            relax.Var("w", kind((columns, depth // form.per_element), form.stored)),
             relax.Var("s", kind(*scales)),
         ]
     else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -100,7 +99,7 @@ def _floats(model: ExportedModel | CompiledLanguageModel, arrays: Sequence[Array
             words = array
         elif part == "q_scale":
             assert words is not None
-            features = words.shape[-1] * 4 if model.quantization.e4m3 else array.shape[-1] * GROUP
+            features = words.shape[-1] if model.quantization.e4m3 else array.shape[-1] * GROUP
             found[base] = dequantized_rows(words, array, features, model.quantization).astype("float64")
         else:
             found[parameter.name if part == "bias" else base] = array.astype("float64")
@@ -119,7 +118,7 @@ def _softmax(x: Array) -> Array:
 def dequantized_rows(words: Array, scales: Array, features: int, kind: Quantization) -> Array:
     """The floats ``[…, features]``, float32, that words and scales stand for."""
     if kind.e4m3:
-        numbers = words.view(ml_dtypes.float8_e4m3fn)[..., :features].astype("float32")
+        numbers = words.astype("float32")
         return np.asarray(numbers * scales[..., None])
     shifts = np.arange(kind.per_word, dtype="uint32") * np.uint32(kind.bits)
     values = (words[..., None] >> shifts) & np.uint32((1 << kind.bits) - 1)

@@ -153,12 +153,13 @@ class _Products(PyExprMutator):  # type: ignore[misc]
             return None
         made = self._dequantised(call) if half else None
         if made is not None and (few or (rows is None and self._packed)):
-            return self._kernels.call(
+            product = self._kernels.call(
                 partial(_dequantised_matmul, form=made.format),
                 *(call.args[0], *made.operands),
                 name=f"dequantize_{NAME}",
                 how=(made.format,),
             )
+            return product if made.scale is None else relax.op.multiply(self.builder_.emit(product), made.scale)
         weight, kernel = self._transposed(call) if made is None else self._untransposed(call), NAME
         if weight is None and self._transposing and own == _SUM:
             weight, kernel = self._rounded_weight(call), ROUNDED

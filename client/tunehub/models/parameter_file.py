@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _ALIGNED = 64
 _MOST_HEADER = 64 << 20
-_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "uint32": "U32"}
+_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "uint32": "U32", "float8_e4m3fn": "F8_E4M3"}
 _REMEDY = "write it again: tunehub compile FOLDER --weights FILE"
 
 

@@ -9,8 +9,7 @@ from tvm import te, tirx
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 
-from tunehub.kernels.te.e4m3 import e4m3_at
-from tunehub.models.quantization import GROUP, STORAGE
+from tunehub.models.quantization import E4M3, GROUP, STORAGE
 
 if TYPE_CHECKING:
     from tunehub.models.quantization import Quantization
@@ -80,8 +79,8 @@ class RowLinear(nn.Module):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.shape, self.kind, self.out_dtype = (rows, features), kind, out_dtype or kind.dtype
-        self.q_weight = nn.Parameter((rows, kind.words(features)), STORAGE)
-        self.q_scale = nn.Parameter(*kind.scale((rows,), features))
+        self.q_weight = nn.Parameter((rows, features), E4M3)
+        self.q_scale = nn.Parameter((rows,), "float32")
         self.bias = nn.Parameter((rows,), self.out_dtype) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -90,12 +89,8 @@ class RowLinear(nn.Module):  # type: ignore[misc]
 
     def scaled(self, x: Tensor) -> Tensor:
         """The product in float32."""
-
-        def decoded(words: TETensor) -> TETensor:
-            return te.compute(self.shape, lambda *at: e4m3_at(words, at, self.kind.dtype), name="dequantize")
-
-        weight = op.tensor_expr_op(decoded, name_hint="dequantize", args=[self.q_weight])
-        return op.matmul(x, op.permute_dims(weight), out_dtype="float32") * self.q_scale
+        weight = op.permute_dims(op.astype(self.q_weight, self.kind.dtype))
+        return op.matmul(x, weight, out_dtype="float32") * self.q_scale
 
 
 class RowEmbedding(RowLinear):
@@ -105,10 +100,10 @@ class RowEmbedding(RowLinear):
         super().__init__(features, rows, kind)
 
     def forward(self, ids: Tensor) -> Tensor:
-        def taken(ids: TETensor, words: TETensor, scales: TETensor) -> TETensor:
+        def taken(ids: TETensor, numbers: TETensor, scales: TETensor) -> TETensor:
             def value(*at: PrimExpr) -> PrimExpr:
                 row = ids(*at[:-1])
-                return (e4m3_at(words, (row, at[-1]), "float32") * scales[row]).astype(self.kind.dtype)
+                return (numbers[row, at[-1]].astype("float32") * scales[row]).astype(self.kind.dtype)
 
             return te.compute((*ids.shape, self.shape[1]), value, name="take_dequantized")
 

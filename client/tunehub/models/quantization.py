@@ -1,14 +1,12 @@
 """Types of weights, by MLC-LLM's names: plain floats, groups of 4 or 8 bits in its layout of rows, and e4m3.
 
 A weight ``[N, K]`` is ``q_weight``, uint32 ``[N, K·bits/32]`` (the lowest bits first), and ``q_scale`` ``[N, K/32]``;
-a value is ``(bits − (2^(bits−1) − 1)) · scale``. In e4m3 ``q_weight`` has numbers of 8 bits in floating point in such
-words, uint32 ``[N, K/4]``, and ``q_scale``, float32 ``[N]``, a scale for each row.
+a value is ``(bits − (2^(bits−1) − 1)) · scale``. In e4m3 ``q_weight`` has numbers of 8 bits in floating point,
+``[N, K]``, and ``q_scale``, float32 ``[N]``, a scale for each row.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tunehub.exceptions import UsageError
@@ -45,19 +43,16 @@ class Quantization:
 
     def words(self, features: int) -> int:
         """Words of a row."""
-        return -(-features // self.per_word) if self.e4m3 else self.groups(features) * GROUP // self.per_word
-
-    def scale(self, rows: Sequence[int], features: int) -> tuple[tuple[int, ...], str]:
-        """Shape and type of the scales of a packed weight ``[*rows, features]``."""
-        return (tuple(rows), "float32") if self.e4m3 else ((*rows, self.groups(features)), self.dtype)
+        return self.groups(features) * GROUP // self.per_word
 
     def bytes(self, rows: int, features: int) -> int:
         """Of a weight."""
         size = {"float32": 4}
         if not self.bits:
             return rows * features * size.get(self.dtype, 2)
-        shape, dtype = self.scale((rows,), features)
-        return 4 * rows * self.words(features) + math.prod(shape) * size.get(dtype, 2)
+        if self.e4m3:
+            return rows * (features + size["float32"])
+        return rows * (4 * self.words(features) + size.get(self.dtype, 2) * self.groups(features))
 
 
 QUANTIZATIONS = {

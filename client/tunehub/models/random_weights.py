@@ -10,7 +10,7 @@ import ml_dtypes  # noqa: F401 - numpy knows bfloat16 by it
 import numpy as np
 import numpy.typing as npt
 
-from tunehub.kernels.te.e4m3 import IN_WORD, LARGEST
+from tunehub.kernels.te.e4m3 import LARGEST
 from tunehub.models.quantization import E4M3, GROUP, STORAGE
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ def pool_of(parameter: ModelParameter, kind: Quantization | None) -> tuple[npt.N
     if kind is not None and kind.e4m3 and name.endswith(("q_weight", "q_scale")):
         if name.endswith("q_scale"):
             return _constant(dtype, 1 / _SPREAD_OF_E4M3 if table else _SCALE_OF_E4M3), 0
-        features = kind.per_word * parameter.shape[-1]
-        return _pool(E4M3, _SPREAD_OF_E4M3 if table else features**-0.5 / _SCALE_OF_E4M3), begin
+        return _pool(dtype, _SPREAD_OF_E4M3 if table else parameter.shape[-1] ** -0.5 / _SCALE_OF_E4M3), begin
     if kind is not None and name.endswith("q_scale"):
         features = GROUP * parameter.shape[-1]
         return _constant(dtype, (1.0 if table else features**-0.5) / _SPREAD[kind.bits]), 0
@@ -74,9 +73,6 @@ def _pool(kind: str, scale: float) -> npt.NDArray[Any]:
     rng = np.random.default_rng(0)
     if kind == STORAGE:
         return rng.integers(0, 1 << 32, _POOL, dtype=STORAGE)
-    if kind == E4M3:
-        numbers = rng.standard_normal((_POOL, IN_WORD), dtype="float32") * np.float32(scale)
-        words: npt.NDArray[Any] = np.clip(numbers, -LARGEST, LARGEST).astype(E4M3).view(STORAGE).reshape(-1)
-        return words
-    pool: npt.NDArray[Any] = (rng.standard_normal(_POOL, dtype="float32") * np.float32(scale)).astype(kind)
+    numbers = rng.standard_normal(_POOL, dtype="float32") * np.float32(scale)
+    pool: npt.NDArray[Any] = (np.clip(numbers, -LARGEST, LARGEST) if kind == E4M3 else numbers).astype(kind)
     return pool

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunehub.exceptions import ModelError
-from tunehub.kernels.te.e4m3 import IN_WORD, LARGEST
+from tunehub.kernels.te.e4m3 import LARGEST
 from tunehub.models.checkpoint import ModelWeights
 from tunehub.models.config import Experts, ModelConfig
 from tunehub.models.quantization import GROUP, Quantization
@@ -56,7 +56,7 @@ def _packed(checkpoint: ModelWeights, base: str, config: ModelConfig, kind: Quan
     if not kind.e4m3 or len(scaled) < len(names):
         return quantized(_joined(checkpoint, f"{base}.weight", config), kind)
     numbers, scales = zip(*scaled, strict=True)
-    return in_words(np.concatenate(numbers)), np.concatenate(scales)
+    return np.concatenate(numbers), np.concatenate(scales)
 
 
 def _joined(checkpoint: ModelWeights, name: str, config: ModelConfig) -> Array:
@@ -84,11 +84,11 @@ def sources(name: str, family: str, experts: Experts | None = None) -> Sequence[
 
 
 def quantized(weight: Array, kind: Quantization) -> tuple[Array, Array]:
-    """Words and scales of a weight ``[…, K]``, in groups as MLC-LLM's group quantisation makes them."""
+    """Words and scales of a weight ``[…, K]`` in groups, as MLC-LLM's group quantisation makes them; or numbers in e4m3
+    and scales of rows."""
     rows = weight.reshape(-1, weight.shape[-1])
     if kind.e4m3:
-        numbers, scales = _in_e4m3(rows)
-        return in_words(numbers).reshape(*weight.shape[:-1], -1), scales.reshape(weight.shape[:-1])
+        return _in_e4m3(rows)
     words = np.empty((len(rows), kind.words(rows.shape[1])), "uint32")
     scales = np.empty((len(rows), kind.groups(rows.shape[1])), kind.dtype)
     for at in range(0, len(rows), _ROWS):
@@ -106,12 +106,6 @@ def _in_e4m3(rows: Array) -> tuple[Array, Array]:
         numbers[at : at + _ROWS] = np.clip(some / own[:, None], -LARGEST, LARGEST).astype(numbers.dtype)
         scales[at : at + _ROWS] = own
     return numbers, scales
-
-
-def in_words(numbers: Array) -> Array:
-    """Numbers in e4m3 ``[N, K]`` as words of four."""
-    short = -numbers.shape[1] % IN_WORD
-    return np.ascontiguousarray(np.pad(numbers.view("uint8"), ((0, 0), (0, short)))).view("uint32")
 
 
 def _quantized(rows: Array, kind: Quantization) -> tuple[Array, Array]:

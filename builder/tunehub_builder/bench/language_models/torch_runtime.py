@@ -190,6 +190,8 @@ def _on_device(array: Any, device: str) -> Any:
     array = np.ascontiguousarray(array)
     if str(array.dtype) == "bfloat16":
         return torch.from_numpy(array.view("int16")).view(torch.bfloat16).to(device)
+    if str(array.dtype) == "float8_e4m3fn":
+        return torch.from_numpy(array.view("uint8")).view(torch.float8_e4m3fn).to(device)
     return torch.from_numpy(array.view("int32") if array.dtype == "uint32" else array).to(device)
 
 
@@ -199,8 +201,7 @@ def _dequantized(words: Any, scales: Any, kind: Any) -> Any:
     from tunehub.models.quantization import GROUP
 
     if kind.e4m3:
-        numbers = words.view(torch.float8_e4m3fn).float()
-        return (numbers * scales[:, None]).to(getattr(torch, kind.dtype))
+        return (words.float() * scales[:, None]).to(getattr(torch, kind.dtype))
     shifts = torch.arange(kind.per_word, device=words.device, dtype=torch.int32) * kind.bits
     found = []
     for some, scale in zip(

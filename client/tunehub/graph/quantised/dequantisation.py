@@ -1,20 +1,20 @@
 """Weights that a graph of Relax makes of quantised ones, recognised by what it computes and not by how it is written.
 
-A graph from two tensors, numbers in 32-bit words and scales, to weights [N, K], or from numbers in e4m3 alone, is
-evaluated at some of its elements for random tensors, and has to give, bit by bit, what
+A graph from two tensors, numbers in 32-bit words and scales, to weights [N, K], or from numbers in e4m3 and
+perhaps one scale of all, is evaluated at some of its elements for random tensors, and has to give, bit by bit, what
 :mod:`tunehub.kernels.cuda.low_batch.weights` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes  # noqa: F401 - numpy knows bfloat16 by it
 import numpy as np
 
-from tunehub.kernels.cuda.low_batch.weights import QUANTISED, WORD_BITS, Format
+from tunehub.kernels.cuda.low_batch.weights import E4M3, QUANTISED, WORD_BITS, Format
 from tunehub.tir.index_expressions import BINARY, CALLS, Array, operator_name
 from tunehub.tir.nodes import (
     buffer_kind,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _MATRIX = 2  # axes
 _MOST_CALLS = 16  # from quantised weights to those that are multiplied
+_SCALE, _TRIED = "float32", (1.0, 0.5, 2.0**-9)  # of a scale of all: its type, and values that float16 has
 _ROWS = 8  # that are evaluated beside the first and the last
 _TRUNCATED = ("Div", "Mod")  # as indices have them: other numbers may be negative
 _OPERATIONS = {name: each for name, each in {**BINARY, **CALLS}.items() if name not in _TRUNCATED}
@@ -46,16 +47,23 @@ _Elements = Callable[[Sequence[Array]], Array]  # of a tensor, at the places tha
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dequantised:
-    """Weights in a ``format``, made of variables or constants of Relax; ``scales``: None in e4m3."""
+    """Weights in a ``format``, made of variables or constants of Relax; ``scales``: of groups. In e4m3 the product's
+    results are multiplied with ``scale``, where there is one."""
 
     format: Format
     weights: Expr
     scales: Expr | None = None
+    scale: Expr | None = None
 
     @property
     def operands(self) -> list[Expr]:
-        """What they are made of."""
+        """What they are made of, but for a scale of all."""
         return [self.weights] if self.scales is None else [self.weights, self.scales]
+
+    @property
+    def leaves(self) -> list[Expr]:
+        """All that they are made of."""
+        return [*self.operands, *([] if self.scale is None else [self.scale])]
 
 
 class _NotEvaluatedError(Exception):
@@ -82,26 +90,35 @@ def dequantised_from(
     leaves: list[Expr] = []
     calls = _cone(weights, bound, leaves)
     kinds = {str(tensor_type(leaf).dtype): leaf for leaf in leaves}
-    if calls is None or len(kinds) != len(leaves) or set(kinds) not in ({"uint32", dtype}, {"uint32"}):
+    if calls is None or len(kinds) != len(leaves):
         return None
     for form in forms:
-        found = Dequantised(format=form, weights=kinds["uint32"], scales=kinds.get(dtype))
-        if [static_shape(each) for each in found.operands] != _shapes(shape, form):
+        found = _made_of(kinds, form, shape, dtype)
+        if found is None:
             continue
-        said = _said(calls, found.operands, form)
+        said = _said(calls, found.leaves, form)
         if said not in known:
-            known[said] = _computes(calls, weights, found.operands, form, mod)
+            known[said] = _computes(calls, weights, found.leaves, form, mod)
         if known[said]:
             return found
     return None
 
 
-def _shapes(shape: tuple[int, ...], form: Format) -> list[tuple[int, int]]:
-    """Of what weights of that ``shape`` are made of; none where they are in no such form."""
-    (rows, depth), per_word = shape, WORD_BITS // form.bits
-    if depth % (form.group or per_word):
-        return []
-    return [(rows, depth // per_word), *([(rows, depth // form.group)] if form.group else [])]
+def _made_of(kinds: Mapping[str, Expr], form: Format, shape: tuple[int, ...], dtype: str) -> Dequantised | None:
+    """What weights of that ``shape`` in ``form`` would be made of, of leaves by type; None where these are others."""
+    scale_type = _SCALE if form.e4m3 else dtype
+    if form.stored not in kinds or not set(kinds) <= {form.stored, scale_type}:
+        return None
+    (rows, depth), scales = shape, kinds.get(scale_type)
+    if form.e4m3:
+        found = Dequantised(format=form, weights=kinds[form.stored], scale=scales)
+        wanted = [shape, *([] if scales is None else [(1,)])]
+    elif scales is None or depth % form.group:
+        return None
+    else:
+        found = Dequantised(format=form, weights=kinds[form.stored], scales=scales)
+        wanted = [(rows, depth // form.per_element), (rows, depth // form.group)]
+    return found if [static_shape(each) for each in found.leaves] == wanted else None
 
 
 def _cone(value: Expr, bound: Callable[[Expr], Expr], leaves: list[Expr]) -> dict[Expr, Expr] | None:
@@ -165,20 +182,49 @@ def _plain(arguments: Sequence[Expr]) -> Iterator[Any]:
 def _computes(calls: dict[Expr, Call], result: Expr, leaves: Sequence[Expr], form: Format, mod: IRModule) -> bool:
     """Whether ``calls`` make ``result`` of ``leaves`` as ``form`` says, at some rows."""
     kind, drawn = np.dtype(str(tensor_type(result).dtype)), [_numbers(static_shape(leaf)) for leaf in leaves]
-    given = [_finite(drawn[0]) if form.e4m3 else drawn[0], *(_around_one(each, kind) for each in drawn[1:])]
+    if form.e4m3:
+        return all(_scales_numbers(calls, result, leaves, mod, scale) for scale in _TRIED[: 3 if leaves[1:] else 1])
+    given = [drawn[0], *(_around_one(each, kind) for each in drawn[1:])]
     count, depth = static_shape(result) or (0, 0)
-    rows = np.unique([0, count - 1, *np.random.default_rng(form.bits).integers(0, count, _ROWS)]).reshape(-1, 1)
+    rows = _rows(count, form.bits)
     k = np.arange(depth).reshape(1, -1)
     in_word = WORD_BITS // form.bits
     shifted = given[0]((rows, k // in_word)) >> (k % in_word * form.bits).astype(np.uint32)
-    numbers = shifted & np.uint32(2**form.bits - 1)
-    if form.e4m3:
-        wanted = numbers.astype("uint8").view("float8_e4m3fn").astype(kind)
-    else:
-        wanted = (numbers.astype(kind) - kind.type(form.offset)) * given[1]((rows, k // form.group))
+    numbers = (shifted & np.uint32(2**form.bits - 1)).astype(kind)
+    wanted = (numbers - kind.type(form.offset)) * given[1]((rows, k // form.group))
+    return _gives(calls, result, dict(zip(leaves, given, strict=True)), mod, (rows, k), wanted)
+
+
+def _scales_numbers(calls: dict[Expr, Call], result: Expr, leaves: Sequence[Expr], mod: IRModule, scale: float) -> bool:
+    """Whether ``calls`` make numbers in e4m3, times the ``scale`` that they are given, at some rows."""
+    (count, depth), kind = static_shape(result) or (0, 0), np.dtype(str(tensor_type(result).dtype))
+    places, words = (_rows(count, 0), np.arange(depth).reshape(1, -1)), _numbers(static_shape(leaves[0]))
+
+    def numbers(indices: Sequence[Array]) -> Array:
+        bytes_ = words(indices).astype("uint8")
+        return np.where(bytes_ & 0x7F == 0x7F, 0, bytes_).astype("uint8").view(E4M3.stored)  # what is no number is 0
+
+    given = dict(zip(leaves, (numbers, lambda _: np.asarray(scale, _SCALE)), strict=False))
+    wanted = numbers(places).astype(kind) * kind.type(scale)
+    return _gives(calls, result, given, mod, places, wanted)
+
+
+def _rows(count: int, seed: int) -> Array:
+    return np.unique([0, count - 1, *np.random.default_rng(seed).integers(0, count, _ROWS)]).reshape(-1, 1)
+
+
+def _gives(
+    calls: dict[Expr, Call],
+    result: Expr,
+    given: dict[Expr, _Elements],
+    mod: IRModule,
+    places: tuple[Array, Array],
+    wanted: Array,
+) -> bool:
+    """Whether ``calls`` make what is ``wanted`` at some places of ``result``, of ``given`` elements of leaves."""
     try:
         with np.errstate(all="ignore"):
-            found = _graph(calls, dict(zip(leaves, given, strict=True)), mod)[result]((rows, k))
+            found = _graph(calls, given, mod)[result](places)
     except _NotEvaluatedError:
         return False
     return found.dtype == wanted.dtype and np.array_equal(np.broadcast_to(found, wanted.shape), wanted)
@@ -197,18 +243,6 @@ def _numbers(shape: tuple[int, ...] | None) -> _Elements:
             place = (place + np.uint64(0x9E3779B97F4A7C15)) ^ (place >> np.uint64(shift))
             place = place * np.uint64(factor)
         return np.asarray(place >> np.uint64(32)).astype(np.uint32)
-
-    return elements
-
-
-def _finite(numbers: _Elements) -> _Elements:
-    """Words of four numbers in e4m3."""
-
-    def elements(indices: Sequence[Array]) -> Array:
-        words = numbers(indices)
-        each = words.reshape(-1).view("uint8")
-        each[each & 0x7F == 0x7F] = 0  # what stands for no number
-        return words
 
     return elements
 
@@ -317,8 +351,6 @@ def _value(node: PrimExpr, values: dict[int, Array], elements: Callable[[Buffer,
         return elements(buffer_of(node), list(map(inner, node.indices)))
     if kind == "Cast":
         return inner(node.value).astype(element_type(node))
-    if kind == "Call" and operator_name(node) == "reinterpret":
-        return inner(node.args[0]).view(element_type(node))
     operands = list(node.args) if kind == "Call" else [getattr(node, name, None) for name in "ab"]
     operation = _OPERATIONS.get(operator_name(node) if kind == "Call" else kind)
     if operation is None or any(each is None for each in operands):

@@ -17,8 +17,7 @@ from tvm.relax import op
 from tunehub.graph.products import gpu_products
 from tunehub.graph.quantised.taken_rows import quantised_rows
 from tunehub.kernels.cpu.vectors import vector_types
-from tunehub.kernels.cuda.low_batch.weights import QUANTISED, decoded, dequantised
-from tunehub.kernels.te.e4m3 import e4m3_at
+from tunehub.kernels.cuda.low_batch.weights import QUANTISED, dequantised
 from tunehub.tir.nodes import tensor_class
 
 from ...kernels.cuda.low_batch.on_cpu import weights
@@ -75,25 +74,27 @@ def _kernels(mod: Any) -> list[str]:
     return sorted(str(name.name_hint) for name in found.functions if str(name.name_hint) != "main")
 
 
+SCALED = ["cast", "cast1", "matmul", "multiply", "transpose"]
+
+
 @pytest.mark.parametrize(
-    ("times", "kernels"), [(256.0, ["dequantize_NT_matmul"]), (128.0, ["made", "matmul", "transpose"])]
+    ("scale", "kernels"),
+    [
+        (None, ["dequantize_NT_matmul"]),
+        ((1,), ["dequantize_NT_matmul", "multiply"]),  # as MLC-LLM has it
+        ((COLUMNS, 1), SCALED),
+    ],
 )
-def test_numbers_in_e4m3_become_part_of_the_product(times: float, kernels: list[str]) -> None:
+def test_numbers_in_e4m3_become_part_of_the_product(scale: Any, kernels: list[str]) -> None:
     kind = tensor_class()
-    x = relax.Var("x", kind((1, 4, DEPTH), "float16"))
-    words = relax.Var("w", kind((COLUMNS, DEPTH // 4), "uint32"))
-
-    def made(words: Any) -> Any:
-        def value(i: Any, k: Any) -> Any:
-            return e4m3_at(words, (i, k), "float16") * tirx.const(times / 256, "float16")
-
-        whole = te.compute((COLUMNS, DEPTH), value, name="made")
-        return decoded(words, "float16") if times == 256.0 else whole
-
+    x, w = relax.Var("x", kind((1, 4, DEPTH), "float16")), relax.Var("w", kind((COLUMNS, DEPTH), "float8_e4m3fn"))
+    given = [] if scale is None else [relax.Var("s", kind(scale, "float32"))]
     builder = relax.BlockBuilder()
-    with builder.function("main", [x, words]):
+    with builder.function("main", [x, w, *given]):
         with builder.dataflow():
-            weight = builder.emit_te(made, words, primfunc_name_hint="made")
+            weight = builder.emit(op.astype(w, "float16"))
+            for each in given:
+                weight = builder.emit(op.multiply(weight, builder.emit(op.astype(each, "float16"))))
             product = op.matmul(x, builder.emit(op.permute_dims(weight)), out_dtype="float32")
             result = builder.emit_output(product)
         builder.emit_func_output(result)

@@ -3,8 +3,7 @@ q8f16_1), or in e4m3.
 
 Quantised weights are unsigned numbers of 4 or 8 bits, the first in the lowest bits of each 32-bit word, with a scale in
 float16 for each group of 32: ``(number - 7) * scale`` or ``(number - 127) * scale``, computed in float16. In bfloat16
-likewise. Numbers in e4m3 (:mod:`tunehub.kernels.te.e4m3`) are weights themselves: scales of rows are for what follows a
-product.
+likewise. Numbers in e4m3 are weights themselves: scales of rows are for what follows a product.
 """
 
 from __future__ import annotations
@@ -47,6 +46,16 @@ class Format:
         return int(2 ** (self.bits - 1)) - (0 if self.centred else 1)
 
     @property
+    def stored(self) -> str:
+        """The type of what lies in memory."""
+        return "float8_e4m3fn" if self.e4m3 else "uint32"
+
+    @property
+    def per_element(self) -> int:
+        """Weights in one of these."""
+        return 1 if self.e4m3 else WORD_BITS // self.bits
+
+    @property
     def bytes_of_weight(self) -> float:
         """Of memory for one weight, its part of the scale included."""
         return self.bits / 8 + (2 / self.group if self.group else 0)
@@ -82,13 +91,10 @@ def dequantised(weights: Tensor, scales: Tensor, form: Format) -> Tensor:
 
 
 def decoded(weights: Tensor, dtype: str) -> Tensor:
-    """The tensor expression of weights [N, K] in the type ``dtype``, of ``weights`` [N, K / 4] in e4m3."""
+    """The tensor expression of weights [N, K] in the type ``dtype``, of ``weights`` [N, K] in e4m3."""
     from tvm import te
 
-    from tunehub.kernels.te.e4m3 import IN_WORD, e4m3_at
-
-    shape = (weights.shape[0], weights.shape[1] * IN_WORD)
-    return te.compute(shape, lambda *at: e4m3_at(weights, at, dtype), name="dequantize")
+    return te.compute(weights.shape, lambda *at: weights(*at).astype(dtype), name="compute")
 
 
 def weights_made(given: Sequence[Tensor], form: Format, dtype: str) -> Tensor:
@@ -140,7 +146,7 @@ def _canonical(kinds: list[tuple[tuple[int, ...], str]], form: Format, made: str
     from tvm import te
 
     (shape, word), *scaled = kinds
-    if len(shape) != 2 or word != "uint32" or made not in (_HALF, _BFLOAT):
+    if len(shape) != 2 or word != form.stored or made not in (_HALF, _BFLOAT):
         return None
     if scaled and scaled != [((shape[0], shape[1] * (WORD_BITS // form.bits) // form.group), made)]:
         return None

@@ -80,7 +80,7 @@ def weights(
     if e4m3:
         numbers = random.standard_normal((columns, depth)).astype(ml_dtypes.float8_e4m3fn)
         scales = (random.random(columns) * 0.02 + 0.01).astype(np.float32)
-        return [numbers.view(np.uint32), scales], numbers.astype(np.float32) * scales[:, None]
+        return [numbers, scales], numbers.astype(np.float32) * scales[:, None]
     words = random.integers(0, 1 << 32, (columns, depth * bits // 32), np.uint32)
     scales = (random.random((columns, depth // 32)) * 0.02 + 0.01).astype(kind)
     parts = [words >> np.uint32(bits * at) & np.uint32(2**bits - 1) for at in range(32 // bits)]

@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 from tvm import te, tirx
 
-from tunehub.kernels.cuda.low_batch.weights import WORD_BITS, Format, decoded, dequantised
+from tunehub.kernels.cuda.low_batch.weights import E4M3, Format, weights_made
 from tunehub.tir.nodes import main_module
 
 
@@ -20,10 +20,11 @@ def product(
         given = [te.placeholder((columns, depth), dtype, name="weight")]
         weight = given[0]
     else:
-        words = te.placeholder((columns, depth * bits // 32), "uint32", name="weight")
+        form = E4M3 if e4m3 else Format(bits=bits, group=32)
+        words = te.placeholder((columns, depth // form.per_element), form.stored, name="weight")
         scale = ((columns,), "float32") if e4m3 else ((columns, depth // 32), dtype)
         given = [words, te.placeholder(*scale, name="scale")]
-        weight = decoded(words, dtype) if e4m3 else dequantised(*given, Format(bits=bits, group=32))
+        weight = weights_made(given, form, dtype)
     k = te.reduce_axis((0, depth), name="k")
 
     def one(*i: Any) -> Any:
@@ -42,12 +43,12 @@ def quantised_open_product(
     rows, k = tirx.Var("n", "int64"), te.reduce_axis((0, depth), name="k")
     shape = (rows, 1) if is_batch else (1, rows)
     x = te.placeholder((*shape, depth), dtype, name="x")
-    words = te.placeholder((columns, depth * form.bits // WORD_BITS), "uint32", name="w")
+    words = te.placeholder((columns, depth // form.per_element), form.stored, name="w")
     scales = te.placeholder(
         *(((columns,), "float32") if form.e4m3 else ((columns, depth // form.group), dtype)), name="s"
     )
     more = te.placeholder((*shape, columns), dtype, name="r")
-    wide = decoded(words, dtype) if form.e4m3 else dequantised(words, scales, form)
+    wide = weights_made([words, scales], form, dtype)
 
     def product(*at: Any) -> Any:
         return te.sum(x[(*at[:-1], k)].astype("float32") * wide[at[-1], k].astype("float32"), axis=k)

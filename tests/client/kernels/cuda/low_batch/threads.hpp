@@ -99,6 +99,7 @@ static unsigned as_bfloat(float wide) {
   std::memcpy(&bits, &wide, 4);
   return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
+typedef unsigned char __nv_fp8_e4m3;
 struct nv_bfloat16 {
   uint16_t bits;
   nv_bfloat16(float wide) : bits(as_bfloat(wide)) {}

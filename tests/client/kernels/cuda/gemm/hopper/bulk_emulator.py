@@ -99,6 +99,8 @@ def _encoded(call: Any, named: dict[int, Any], on_host: _Block) -> _Map:
     args, swizzled = call.args, bool(int(call.attrs.swizzle))
     sizes = [int(on_host.value(each)) for each in args[2:]]
     array = named[hash(args[1].args[0].source)]
+    if array.size > sizes[0] * sizes[1]:  # bytes, that are copied as words
+        array = array.view("uint32")
     matrix = array.reshape(sizes[1], sizes[0])
     assert sizes[2] == sizes[0] * array.itemsize and sizes[3] * array.itemsize == (128 if swizzled else 64), sizes
     return _Map(matrix, sizes[4], sizes[3], swizzled)
