@@ -25,6 +25,12 @@ _MOST_TOGETHER = 192  # columns of a warpgroup whose sums are promoted
 _Shape = tuple[tuple[int, int], int, int]
 _PROMOTED_SHAPES: tuple[_Shape, ...] = (  # as _SHAPES
     *(((1, 1), ROWS, columns) for columns in (32, 64, 96, 128, 160, 192)),
+    *(((1, 2), ROWS, columns) for columns in (32, 48, 64, 96, 128)),
+    *(((2, 1), ROWS, columns) for columns in (64, 96, 112, 128, 144, 160, 176, 192, 208, 224, 256)),
+    ((2, 1), 2 * ROWS, 128),
+)
+_SHAPES: tuple[_Shape, ...] = (  # as _SHAPES
+    *(((1, 1), ROWS, columns) for columns in (32, 64, 96, 128, 160, 192)),
     *(((2, 1), ROWS, columns) for columns in (64, 96, 112, 128, 144, 160, 176, 192, 256)),
     ((2, 1), 2 * ROWS, 128),
 )
