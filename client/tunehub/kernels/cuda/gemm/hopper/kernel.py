@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tvm import tirx
 
-from tunehub.kernels.cuda.gemm.hopper.tiles import AHEAD, DEPTH, FLOAT, SKEW, WarpgroupTile
+from tunehub.kernels.cuda.gemm.hopper.tiles import AHEAD, DEPTH, FLOAT, SHARED_BYTES, SKEW, WarpgroupTile
 from tunehub.kernels.cuda.gemm.matmul import INT8, Axis, Matmul, accumulator_of, inline_consumers, inline_producers
 from tunehub.kernels.cuda.gemm.requantisation import in_fewer_instructions
 from tunehub.tir.cuda.ptx.barriers import cluster_sync
@@ -161,23 +161,31 @@ def _lies_together(
     product: Product, element: Callable[[PrimExpr, PrimExpr, PrimExpr], PrimExpr], group: str, along_k: bool
 ) -> bool:
     """Whether each copy, of as many elements from a multiple of that on, is of neighbours in memory, or of padding."""
+    matmul = product.matmul
+    batch, _, _, k = matmul.extents
+    other = math.prod(axis.extent for axis in getattr(matmul, group))
+    if along_k:
+        return _are_neighbours(element, (batch, other, k), product.copied)
+    return _are_neighbours(lambda b, at, place: element(b, place, at), (batch, k, other), product.copied)
+
+
+def _are_neighbours(
+    element: Callable[[PrimExpr, PrimExpr, PrimExpr], PrimExpr], extents: tuple[int, int, int], copied: int
+) -> bool:
+    """Whether ``copied`` elements from a multiple of that on along the last of three extents are neighbours in memory,
+    the first of them at a multiple of that, or all of padding."""
     import tvm
     from tvm_ffi import structural_equal
 
-    analyzer, matmul, copied = symbolic().Analyzer(), product.matmul, product.copied
-    batch, _, _, k = matmul.extents
-    other = math.prod(axis.extent for axis in getattr(matmul, group))
-    across, along = (other, k) if along_k else (k, other)
-    extents = {"batch": batch, "across": across, "chunk": along // copied, "inside": copied}
-    own = {name: tirx.Var(name, INDEX) for name in extents}
-    for name, extent in extents.items():
+    analyzer, (batch, across, along) = symbolic().Analyzer(), extents
+    named = {"batch": batch, "across": across, "chunk": along // copied, "inside": copied}
+    own = {name: tirx.Var(name, INDEX) for name in named}
+    for name, extent in named.items():
         analyzer.bind(own[name], tvm.ir.Range(0, extent))
     first = own["chunk"] * copied
 
     def at(place: PrimExpr) -> tuple[Any, list[Any]]:
-        load, conditions, _ = _padded(
-            element(own["batch"], *((own["across"], place) if along_k else (place, own["across"])))
-        )
+        load, conditions, _ = _padded(element(own["batch"], own["across"], place))
         flat = const(0)
         for index, extent in zip(load.indices, buffer_kind(load.source).shape, strict=True):
             flat = flat * extent + index
@@ -298,6 +306,7 @@ class _KernelWriter:
         self.parts = tile.rows // ROWS
         self.count = self.parts * tile.columns // 2
         self.accumulators = self._buffer("sums", self.count, self.sum_type, "local")
+        self.residual: Callable[[Any, Any], Any] | None = None  # of a row and a column, the bytes that are added
         self.column = tirx.Var("column", INDEX) if open_rows is not None else self.block // self.grid_rows
         high = self.grid_rows if open_rows is None else open_rows.high
         self.first_row = self.block % high * tile.block[0] if high > 1 or open_rows is None else const(0)
@@ -312,7 +321,9 @@ class _KernelWriter:
 
     def statement(self) -> Stmt:
         ahead = self._ahead()
-        shared = address(self.pool, const(0)), address(self.pool, const(self.tile.shared_bytes // FLOAT - 1))
+        self._stage_residual()
+        words = int(buffer_kind(self.pool).shape[0])
+        shared = address(self.pool, const(0)), address(self.pool, const(words - 1))
         # Step 1. Memory, and accumulators of zero.
         start = [
             allocate(self.pool),
@@ -321,15 +332,16 @@ class _KernelWriter:
             self._zeros(),
         ]
         # Step 2. Prologue: copies of the first stages; each is a group, if only an empty one.
-        for step in range(min(ahead, self.steps)):
-            start += [*self._load_stage(const(step), step), cp_async_commit()()]
-        start += [cp_async_commit()() for _ in range(ahead - self.steps)]
+        for step in range(ahead):
+            start += self._load_stage(const(step), step) if step < self.steps else []
+            start += [*(self._copy_residual() if step == ahead - 1 else []), cp_async_commit()()]
         body = [
             *start,
             # Step 3. Mainloop.
             loop("i", self.steps, partial(self._iteration, ahead=ahead)),
             # Step 4. Epilogue: accumulators into shared memory, and from there to what follows.
             *self._finished(),
+            *([] if self.residual is None else [cp_async_wait(0)()]),
             barrier("shared.dyn"),
             *self._accumulators_to_shared(),
             *([barrier("shared.dyn"), self._epilogue()] if self.tile.cluster == 1 else self._cluster_epilogue()),
@@ -475,6 +487,56 @@ class _KernelWriter:
             return [place < self.open_rows.left]
         return [place < self.extents[axis]] if self.extents[axis] % self.tile.block[axis] else []
 
+    # -- a tensor of bytes that is added to products of integers, into shared memory
+
+    def _stage_residual(self) -> None:
+        """Find it, and a place behind what the tile takes, where there is room."""
+        tile, (rows, columns, _) = self.tile, self.extents
+        more = math.prod(tile.block)
+        if self.sum_type != "int32" or tile.cluster > 1 or self.open_rows is not None or columns % COPIED_BYTES:
+            return
+        if self.batch_extent > 1 or tile.shared_bytes + more > SHARED_BYTES:
+            return
+        self.residual = next((each for each in self._bytes_beside() if _is_matrix(each, (rows, columns))), None)
+        if self.residual is not None:
+            self.pool = self._buffer("pool", (tile.shared_bytes + more) // FLOAT, self.sum_type, "shared.dyn")
+
+    def _bytes_beside(self) -> list[Callable[[Any, Any], Any]]:
+        """What of 8 bits a result is computed from beside accumulators, as loads at a row and a column."""
+        row, column = tirx.Var("row", INDEX), tirx.Var("column", INDEX)
+        value = self.product.result(self.batch, row, column, load(self.pool, const(0)))[2]
+
+        def at(found: PrimExpr) -> Callable[[Any, Any], Any]:
+            return lambda r, c: _put(found, {hash(row): r, hash(column): c})
+
+        return [at(each) for each in _loads_in(value) if element_type(each) in INT8]
+
+    def _copy_residual(self) -> list[Any]:
+        """Start the copies of a block's part, row by row."""
+        if self.residual is None:
+            return []
+        across, residual = self.tile.block[1] // COPIED_BYTES, self.residual
+
+        def one(i: PrimExpr) -> Stmt:
+            index = i * self.tile.threads + self.thread
+            row, column = self.first_row + index // across, self.first_column + index % across * COPIED_BYTES
+            holds = [*self._inside(row, 0), *self._inside(column, 1)]
+            inside = tirx.all(*holds) if holds else const(True, "bool")
+            place = self.base + tirx.Cast("uint32", index * COPIED_BYTES + self.tile.shared_bytes)
+            return cp_async_16()(place, tirx.address_of(residual(row, column)), inside)
+
+        return [self._over_threads(self.tile.block[0] * across, one)]
+
+    def _staged_vector(self, loaded: _Load, index: Index | None) -> Any | None:
+        """Neighbours of what is added, those of the results number ``index`` of a block; None of what else is
+        loaded."""
+        if self.residual is None or index is None:
+            return None
+        if not loaded[0].source.same_as(self.residual(const(0), const(0)).source):
+            return None
+        word = load(self.pool, self.tile.shared_bytes // FLOAT + index)
+        return tirx.reinterpret(f"{element_type(loaded[0])}x{_VECTOR}", word)
+
     # -- products
 
     def _operands_at(self, stage: Any) -> tuple[Any, Any]:
@@ -537,9 +599,8 @@ class _KernelWriter:
         together = math.gcd(count // tile.threads, _TOGETHER)
 
         def some(i: PrimExpr) -> Stmt:
-            return self._write_vectors(
-                [self._neighbours((i * together + j) * tile.threads + first) for j in range(together)]
-            )
+            indices = [(i * together + j) * tile.threads + first for j in range(together)]
+            return self._write_vectors([self._neighbours(index) for index in indices], indices=indices)
 
         return loop("i", count // tile.threads // together, some)
 
@@ -549,9 +610,12 @@ class _KernelWriter:
         row, column = index // across, index % across * _VECTOR
         return self.first_row + row, self.first_column + column, row * self.row_stride + column
 
-    def _write_vectors(self, places: Sequence[tuple[Any, Any, Any]], ahead: Sequence[Buffer] = ()) -> Stmt:
+    def _write_vectors(
+        self, places: Sequence[tuple[Any, Any, Any]], ahead: Sequence[Buffer] = (), indices: Sequence[Index] = ()
+    ) -> Stmt:
         """Results of a thread. All that they are computed from is loaded before the first is written, beyond the end
-        what is there last, so that a thread waits once. ``ahead``: what :meth:`_load_ahead` loaded for them."""
+        what is there last, so that a thread waits once. ``ahead``: what :meth:`_load_ahead` loaded for them;
+        ``indices``: their numbers in a block, which may have what is added to them in shared memory."""
         clusters = self.summed
         held: list[Any] = list(ahead)
         first, then = [], []
@@ -563,8 +627,10 @@ class _KernelWriter:
             totals_at = (totals, start) if clusters else (self.pool, place)
             loads = self._beside(row, column, totals_at) if ahead else self._loads(row, column, totals_at)
             held = held or self._held(loads, len(places))
-            if not ahead:
-                first += [self._vector(buffer, start, inside) for buffer, (_, inside) in zip(held, loads, strict=True)]
+            for buffer, each in () if ahead else zip(held, loads, strict=True):
+                vector = self._staged_vector(each, indices[number] if indices else None)
+                whole = [tirx.Ramp(start, 1, _VECTOR)]
+                first.append(self._vector(buffer, start, each[1]) if vector is None else store(buffer, whole, vector))
             known = [(load, buffer, start) for (load, _), buffer in zip(loads, held, strict=True)]
             then.append(self._results(row, column, totals_at, known))
         buffers = [allocate(each) for each in [*([totals] if clusters else []), *([] if ahead else held)]]
@@ -695,6 +761,11 @@ def _replaced(value: PrimExpr, known: Sequence[tuple[PrimExpr, PrimExpr]]) -> Pr
         return next((new for old, new in known if tvm_ffi.structural_equal(load, old)), load)
 
     return tvm_ffi.structural_map(value, [(tvm.ir.TensorLoad, other)], order="pre")
+
+
+def _is_matrix(element: Callable[[Any, Any], Any], extents: tuple[int, int]) -> bool:
+    """Whether copies of 16 bytes take rows of a tensor of bytes."""
+    return _are_neighbours(lambda _, row, column: element(row, column), (1, *extents), COPIED_BYTES)
 
 
 def _has_calls(expression: Number) -> bool:

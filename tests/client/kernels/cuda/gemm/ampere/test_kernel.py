@@ -39,7 +39,7 @@ MODULES = {
     "uneven": product_of_integers(70, 88, 336),
     "columns that no vector divides": product_of_integers(33, 90, 128, types=("int8", "int8")),
     "strided, padded by a zero point": convolution_of_integers(9, 32, 48, 3, 2, batch=2, zero=3),
-    "added to": convolution_of_integers(6, 64, 64, 1, added=True, types=("int8", "uint8")),
+    "added to": convolution_of_integers(6, 64, 80, 1, added=True, types=("int8", "uint8")),
 }
 
 
@@ -73,6 +73,11 @@ def test_results_are_those_of_a_cpu_to_the_bit(name: str, tile: str) -> None:
 @pytest.mark.few(4)
 def test_nothing_is_wrong_with_a_kernel(name: str, tile: str) -> None:
     assert fault(_kernel(MODULES[name], TILES[tile]), H200) is None
+
+
+def test_what_is_added_to_products_is_copied_into_shared_memory() -> None:
+    staged, plain = (_kernel(MODULES[name], TILES["warps along both"]).script() for name in ("added to", "uneven"))
+    assert "reinterpret" in staged and "reinterpret" not in plain
 
 
 def test_copies_into_what_is_still_read_are_a_race(monkeypatch: pytest.MonkeyPatch) -> None:

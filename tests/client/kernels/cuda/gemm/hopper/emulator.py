@@ -186,6 +186,9 @@ class _Block:
             return np.where(*map(self.value, node.args))
         if name in ("exp", "round"):
             return (np.exp if name == "exp" else np.rint)(self.value(node.args[0]))
+        if name == "reinterpret":
+            words = self.each(self.value(node.args[0]))
+            return np.ascontiguousarray(words).view(str(node.ty.dtype).rpartition("x")[0]).reshape(self.threads, -1)
         if name == "func_call" and str(node.args[0].value) == "tunehub_shared_address":
             return _BASE
         if name == "func_call" and str(node.args[0].value).startswith(("tunehub_nearest", "tunehub_quotient")):
