@@ -13,6 +13,7 @@ import pytest
 from tunehub.cli.bench import _library as subject_of
 from tunehub.cli.bench import _print as print_rows
 from tunehub.deploy.interface import Interface
+from tunehub_builder.bench import throughput
 from tunehub_builder.bench.models import RuntimeRow
 
 from ...tiny_networks import tiny_mobilenet
@@ -153,7 +154,11 @@ def open_model(model: Path) -> Path:
     return path
 
 
-def test_batches_have_latencies_and_streams_have_throughput(run: Any, open_model: Path) -> None:
+def test_batches_have_latencies_and_streams_have_throughput(
+    run: Any, open_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(throughput.runs_per_second.__kwdefaults__, "seconds", 0.2)
+    monkeypatch.setattr(throughput, "_WARM_UP_S", 0.1)
     options = ["--against", "onnxruntime", "--repeat", 1, "--threads", 1, "--batch", "1,3", "--streams", 2, "--json"]
     made = run("bench", open_model, *options)
     assert made.code == 0, made.err
