@@ -5,6 +5,7 @@ kernels before and behind. Each reader of dequantised numbers has operators of i
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tunehub.graph.kernel_calls import rewritten
 from tunehub.graph.quantised_tensors import DEQUANTIZE, QUANTIZE, affine_of, has_type, variable_of
 from tunehub.kernels.te.scales import LIMITS, Affine
-from tunehub.tir.nodes import bound_value, calls_in, operator_of, permuted_axes, shape_of, tensor_type
+from tunehub.tir.nodes import bound_value, calls_in, operator_of, permuted_axes, same_shape, shape_of, tensor_type
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Binding, Call, Expr
@@ -35,19 +36,24 @@ class _Elements(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: IRModule) -> None:
         super().__init__(mod)
         self._dequantised: dict[Any, tuple[Any, Affine]] = {}  # variables, and what they are of
+        self._sums: dict[Any, list[Any]] = {}  # variables that are sums of dequantised ones, and these
 
     def visit_var_binding_(self, binding: Binding) -> None:
         super().visit_var_binding_(binding)
         value = binding.value
         if operator_of(value) == DEQUANTIZE and (affine := self._affine(value, value.args[0], value)) is not None:
             self._dequantised[self.visit_expr(binding.var)] = self.visit_expr(value.args[0]), affine
+        if operator_of(value) == "relax.add":
+            terms = [self.visit_expr(each) for each in value.args]
+            if all(same_shape(each, value) and self._terms(each) for each in terms):
+                self._sums[self.visit_expr(binding.var)] = terms
 
     def visit_call_(self, call: Call) -> Expr:
         call = self.visit_expr_post_order(call)
         if operator_of(call) == _PERMUTE:
             return self._transposed_once(call)
         if operator_of(call) == QUANTIZE and (affine := self._affine(call, call, call.args[0])) is not None:
-            return self._quantised(self._own(call.args[0]), affine, str(tensor_type(call).dtype))
+            return self._quantised(call.args[0], affine, str(tensor_type(call).dtype))
         own = [self._own(each) for each in call.args]
         same = all(one.same_as(other) for one, other in zip(own, call.args, strict=True))
         return call if same else relax.Call(call.op, own, call.attrs)
@@ -64,18 +70,43 @@ class _Elements(PyExprMutator):  # type: ignore[misc]
 
     def _own(self, argument: Expr) -> Expr:
         """``argument``, dequantised for the one who asks."""
-        found = self._dequantised.get(variable_of(self, argument)) if isinstance(argument, relax.Var) else None
-        if found is None:
-            return argument
-        source, affine = found
+        found = self._known(argument)
+        return argument if found is None else self._real(*found)
+
+    def _real(self, source: Expr, affine: Affine) -> Any:
         steps = self._emit(relax.op.astype(source, "float32"))
         if affine.zero:
             steps = self._by(relax.op.subtract, steps, affine.zero)
         return steps if affine.scale == 1 else self._by(relax.op.multiply, steps, affine.scale)
 
+    def _in_steps(self, x: Expr, scale: float) -> Any:
+        """``x`` in units of ``scale``: what is added up of integers has one factor each, as in onnxruntime. An input
+        is divided, all else multiplied by the reciprocal, as TVM has CUDA divide."""
+        value = bound_value(self, x)
+        if scale == 1:
+            return self._own(x)
+        if operator_of(value) == "relax.nn.relu" and variable_of(self, value.args[0]) in self._sums:
+            return self._by(relax.op.maximum, self._in_steps(value.args[0], scale), 0)
+        terms = self._sums.get(variable_of(self, x))
+        if terms is not None:
+            return self._emit(relax.op.add(*(self._in_steps(each, scale) for each in terms)))
+        found = self._known(x)
+        if found is not None:
+            return self._real(found[0], replace(found[1], scale=float(np.float32(found[1].scale) / np.float32(scale))))
+        if isinstance(value, relax.Var):
+            return self._by(relax.op.divide, x, scale)
+        return self._by(relax.op.multiply, self._own(x), float(np.float32(1) / np.float32(scale)))
+
+    def _terms(self, x: Expr) -> bool:
+        """Whether ``x`` is dequantised, or a sum of such."""
+        return self._known(x) is not None or variable_of(self, x) in self._sums
+
+    def _known(self, argument: Expr) -> tuple[Any, Affine] | None:
+        """What ``argument`` is dequantised from, and by what."""
+        return self._dequantised.get(variable_of(self, argument)) if isinstance(argument, relax.Var) else None
+
     def _quantised(self, x: Expr, affine: Affine, dtype: str) -> Expr:
-        steps = x if affine.scale == 1 else self._by(relax.op.divide, x, affine.scale)
-        steps = self._emit(relax.op.round(steps))  # ties to even
+        steps = self._emit(relax.op.round(self._in_steps(x, affine.scale)))  # ties to even
         if affine.zero:
             steps = self._by(relax.op.add, steps, affine.zero)
         low, high = LIMITS[dtype]
