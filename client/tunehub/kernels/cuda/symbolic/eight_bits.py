@@ -87,6 +87,10 @@ def _found(function: PrimFunc) -> tuple[OpenFunction, _ProductKind, OpenMatmul] 
         matmul = open_matmul(whole, kind.find) if whole is not None and whole.axes.are_one else None
         if whole is not None and matmul is not None:
             return whole, kind, matmul
+    other = None if wholes[0] is None else eight_bits.product_in(wholes[0].piece(2))
+    reason = None if other is None else eight_bits.why_not(other)
+    if reason is not None:
+        raise NoTileError(reason)
     return None
 
 

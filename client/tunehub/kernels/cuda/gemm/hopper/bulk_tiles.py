@@ -29,11 +29,6 @@ _PROMOTED_SHAPES: tuple[_Shape, ...] = (  # as _SHAPES
     *(((2, 1), ROWS, columns) for columns in (64, 96, 112, 128, 144, 160, 176, 192, 208, 224, 256)),
     ((2, 1), 2 * ROWS, 128),
 )
-_SHAPES: tuple[_Shape, ...] = (  # as _SHAPES
-    *(((1, 1), ROWS, columns) for columns in (32, 64, 96, 128, 160, 192)),
-    *(((2, 1), ROWS, columns) for columns in (64, 96, 112, 128, 144, 160, 176, 192, 256)),
-    ((2, 1), 2 * ROWS, 128),
-)
 _SHAPES: tuple[_Shape, ...] = (  # warpgroups, and rows and columns of each
     *(((1, 1), ROWS, columns) for columns in (96, 112, 128, 144, 160, 192, 224, 256)),
     *(((2, 1), ROWS, columns) for columns in (64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)),

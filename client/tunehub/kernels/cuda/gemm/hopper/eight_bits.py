@@ -16,6 +16,7 @@ from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import tiles as bulk_tiles
 from tunehub.kernels.cuda.gemm.hopper.cost import bulk_seconds, integer_bulk_seconds, integer_seconds
 from tunehub.kernels.cuda.gemm.hopper.tiles import suits, tiles
 from tunehub.kernels.cuda.gemm.matmul import FLOAT8, INT8, Matmul, find_mixed_matmul
+from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.gemm.workload import ProductWorkload
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.devices.device import GpuDevice
@@ -34,13 +35,25 @@ _PROMOTED = 1.15  # times what costs say, where sums are promoted
 def matmul_in(mod: IRModule) -> Matmul | None:
     """The anchor block of ``mod``, one PrimFunc ``main``, as a product of operands of 8 bits that lie as warpgroups
     take them; None for others."""
-    matmul = next(
-        (each for each in (find_mixed_matmul(mod, types) for types in (FLOAT8, INT8)) if each is not None), None
-    )
-    if matmul is None or not matmul.k_last or any(run % _COPIED for run in matmul.runs):
-        return None
-    halves = as_halves(matmul)
-    return matmul if suits(halves) and (are_matrices(halves) or not is_promoted(matmul)) else None
+    matmul = product_in(mod)
+    return None if matmul is None or why_not(matmul) is not None else matmul
+
+
+def product_in(mod: IRModule) -> Matmul | None:
+    """The anchor block of ``mod``, one PrimFunc ``main``, as a product of operands of 8 bits; None for others."""
+    found = (find_mixed_matmul(mod, types) for types in (FLOAT8, INT8))
+    return next((matmul for matmul in found if matmul is not None), None)
+
+
+def why_not(matmul: Matmul) -> str | None:
+    """Why warpgroups do not take the operands of ``matmul``; None where they do."""
+    if not matmul.k_last or matmul.rows_first:
+        return "operands of 8 bits do not lie along what is added up"
+    if any(run % _COPIED for run in matmul.runs) or not suits(as_halves(matmul)):
+        return f"rows of operands of 8 bits are no multiples of {_COPIED}"
+    if is_promoted(matmul) and not are_matrices(as_halves(matmul)):
+        return "operands in floats of 8 bits are no two matrices whose rows lie behind each other"
+    return None
 
 
 def is_promoted(matmul: Matmul) -> bool:
@@ -82,13 +95,18 @@ def tile_s(matmul: Matmul, tile: BulkTile, device: GpuDevice) -> float:
 
 
 def match(mod: IRModule, target: Target) -> ProductWorkload | None:
-    """A product of operands of 8 bits that lie as warpgroups take them."""
-    matmul = matmul_in(mod) if warpgroups.serves(target) else None
-    return None if matmul is None else ProductWorkload(mod=mod, target=target, matmul=matmul)
+    """A product of floats of 8 bits, or of integers that lie as warpgroups take them: others have kernels for warps."""
+    matmul = product_in(mod) if warpgroups.serves(target) else None
+    if matmul is None or not (is_promoted(matmul) or why_not(matmul) is None):
+        return None
+    return ProductWorkload(mod=mod, target=target, matmul=matmul)
 
 
 def candidates(workload: ProductWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
-    """The tiles that should cost least."""
+    """The tiles that should cost least. Raises NoTileError where operands do not lie as warpgroups take them."""
+    reason = why_not(workload.matmul)
+    if reason is not None:
+        raise NoTileError(reason)
     for own_s, tile in ranked(workload.matmul, device):
         yield KernelCandidate(tile=tile, seconds=own_s)
 

@@ -18,6 +18,7 @@ from tunehub.kernels.cuda.gemm.hopper.bulk import bulk_kernel
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile, PromotedTile
 from tunehub.kernels.cuda.gemm.hopper.kernel import product_of
 from tunehub.kernels.cuda.gemm.hopper.open_bulk import over_all_rows
+from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.open_function import open_function
 from tunehub.kernels.cuda.symbolic import eight_bits as open_eight_bits
 from tunehub.kernels.devices.known import default_device
@@ -105,7 +106,13 @@ def test_an_open_number_of_rows_has_kernels_for_ranges_of_it() -> None:
     ids=["rows that no copy begins at", "rows of whole words alone"],
 )
 def test_what_the_copy_engine_cannot_take_is_left_to_others(extents: tuple[int, int, int], dtypes: Any) -> None:
-    assert eight_bits.match(byte_product(*extents, dtypes, "float32"), H200) is None
+    mod = byte_product(*extents, dtypes, "float32")
+    assert eight_bits.matmul_in(mod) is None
+    if dtypes[0] == E4M3:  # no other rule has a reason
+        with pytest.raises(NoTileError, match="no multiples of 16"):
+            by_one(eight_bits, mod, H200)
+    else:
+        assert eight_bits.match(mod, H200) is None
 
 
 def test_sums_and_accumulators_have_registers() -> None:
