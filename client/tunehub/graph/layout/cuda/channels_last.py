@@ -46,6 +46,8 @@ _BY_ELEMENT = frozenset(
 )
 _LIMITING = ("relax.maximum", "relax.minimum")
 _BYTES = {**SIZES, "uint8": 1, "int8": 1}
+_POOLING = ("relax.nn.avg_pool2d", "relax.nn.max_pool2d")
+_FIRST = [0, 3, 1, 2]  # channels, that were last
 _LAYOUTS = {_CONVOLUTION: ["NHWC", "OHWI"]}
 
 
@@ -93,6 +95,8 @@ class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
             return self._transposed_once(call)
         if name == "relax.mean":
             return self._mean(call)
+        if name in _POOLING:
+            return self._pooled(call)
         return self._transposed_later(self._with_limits(call)) if name in _BY_ELEMENT else call
 
     def _with_limits(self, call: Call) -> Call:
@@ -142,9 +146,25 @@ class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
             return call
         axes, over = _axes(transposed), {int(axis) % len(_axes(transposed)) for axis in call.attrs.axis}
         kept = [axis for place, axis in enumerate(axes) if place not in over]
-        if call.attrs.keepdims or kept != sorted(kept):
+        shape = shape_of(call)
+        if kept != sorted(kept) or shape is None:
             return call
-        return relax.op.mean(transposed.args[0], sorted(axes[place] for place in over))
+        keeps = bool(call.attrs.keepdims)
+        mean = relax.op.mean(transposed.args[0], sorted(axes[place] for place in over), keepdims=keeps)
+        return relax.op.reshape(self.builder_.emit(mean), shape) if keeps else mean
+
+    def _pooled(self, call: Call) -> Expr:
+        """Of an image that is transposed: in its own order, and transposed then."""
+        image, attrs = bound_value(self, call.args[0]), call.attrs
+        if operator_of(image) != _PERMUTE or _axes(image) != _FIRST or str(attrs.layout) != "NCHW":
+            return call
+        if str(attrs.out_layout) != "NCHW":
+            return call
+        sizes = {name: [*map(int, getattr(attrs, name))] for name in ("pool_size", "strides", "padding", "dilation")}
+        modes = {name: bool(getattr(attrs, name)) for name in ("ceil_mode", "count_include_pad")}
+        pool = getattr(relax.op.nn, operator_of(call).rpartition(".")[2])
+        pooled = pool(image.args[0], **sizes, **modes, layout="NHWC", out_layout="NHWC")
+        return relax.op.permute_dims(self.builder_.emit(pooled), _FIRST)
 
     def _transposed_later(self, call: Call) -> Expr:
         """Of images that are transposed alike, and what can be transposed the other way for nothing: first computed,

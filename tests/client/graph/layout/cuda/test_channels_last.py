@@ -173,3 +173,24 @@ def test_a_convolution_alone_is_turned_where_it_gains_more_than_turning_takes(
     with H200:
         own, other = (prepare(mod, H200, channels_last=turned, precision=precision) for turned in (False, True))
     assert pays(own, other, H200, precision) is turns_images
+
+
+def test_pooling_and_means_of_turned_images_are_of_images_as_they_lie() -> None:
+    image = relax.Var("image", _Tensor((1, 3, 8, 8), "float16"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [image]):
+        with builder.dataflow():
+            weight = relax.const((np.random.default_rng(0).standard_normal((16, 3, 3, 3)) / 4).astype("float16"))
+            first = builder.emit(op.permute_dims(builder.emit(op.nn.conv2d(image, weight, padding=1)), [0, 2, 3, 1]))
+            normed = builder.emit(op.nn.layer_norm(first, *[relax.const(np.ones(16, "float16"))] * 2, axes=[-1]))
+            back = builder.emit(op.permute_dims(normed, [0, 3, 1, 2]))
+            pooled = builder.emit(op.nn.avg_pool2d(back, (2, 2), strides=2))
+            result = builder.emit_output(op.mean(pooled, axis=[2, 3], keepdims=True))
+        builder.emit_func_output(result)
+    mod = builder.get()
+    turned = channels_last(mod)
+    assert [call.op.name for call in _calls(turned)].count("relax.permute_dims") - _of_constants(turned) == 1
+    given = np.random.default_rng(1).standard_normal((1, 3, 8, 8)).astype("float16")
+    found, expected = (_outputs(each, given) for each in (turned, mod))
+    assert found.shape == expected.shape == (1, 16, 1, 1)
+    assert np.abs(found - expected).max() <= 1e-2 * np.abs(expected).max()
