@@ -58,6 +58,7 @@ _HALF = ("float16",)
 _NARROW = (*_HALF, "bfloat16")
 _SUM, _INTEGER_SUM = "float32", "int32"
 _CONVOLUTIONS = {f"relax.nn.{name}": getattr(relax.op.nn, name) for name in ("conv1d", "conv2d", "conv3d")}
+_BATCHED = 3  # axes of rows of several sequences
 _MOST_OF_GROUP = 32  # products that are added up in float16 where there are groups
 
 
@@ -118,8 +119,20 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         weight = self._of_columns(call) if types <= {*LIMITS} or types <= {*FLOAT8} else None
         if weight is None or result not in known:
             return None
+        if types == {E4M3.stored} and self._is_step(data):
+            given = [self.builder_.emit(relax.op.astype(data, _HALF[0])), weight]
+            product = partial(_dequantised_matmul, form=E4M3)
+            wide = self._kernels.call(product, *given, name=f"dequantize_{NAME}", how=(E4M3,))
+            return wide if result == sum_type else relax.op.astype(self.builder_.emit(wide), result)
         wide = self._kernels.call(partial(nt_matmul, sum_type=sum_type), data, weight, name=NAME, how=(sum_type,))
         return wide if result == sum_type else relax.op.astype(self.builder_.emit(wide), result)
+
+    def _is_step(self, data: Expr) -> bool:
+        """Whether rows are those of a step, few or one of each sequence: for these weights are read as fast as memory
+        gives them, and products of numbers in e4m3 are exact in half precision."""
+        shape = shape_of(data) or ()
+        few = all(isinstance(extent, int) for extent in shape[:-1]) and math.prod(shape[:-1]) <= MOST_ROWS
+        return self._packed and len(shape) >= 2 and (few or (len(shape) == _BATCHED and shape[1] == 1))
 
     def _block_scaled(self, call: Call) -> Expr | None:
         """A matmul of floats of 8 bits with scales of blocks, the second transposed, which are part of it; None for

@@ -20,12 +20,14 @@ _TYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quantization:
     """`dtype` of activations, scales of groups and plain weights; `bits` of a packed weight, 0 for plain ones; `e4m3`:
-    8 bits are a number in floating point, and rows have scales in place of groups."""
+    8 bits are a number in floating point, and rows have scales in place of groups; `rounded_prompts`: activations of
+    prompts, too, by the largest of each token."""
 
     name: str
     dtype: str
     bits: int = 0
     e4m3: bool = False
+    rounded_prompts: bool = False
 
     @property
     def per_word(self) -> int:
@@ -65,8 +67,9 @@ QUANTIZATIONS = {
             for short, dtype in _TYPES.items()
         ),
         *(
-            Quantization(name=f"e4m3{suffix}", dtype=_TYPES[suffix.removeprefix("_") or "f16"], bits=8, e4m3=True)
-            for suffix in ("", "_bf16", "_f32")
+            Quantization(name=name + suffix, dtype=_TYPES[short], bits=8, e4m3=True, rounded_prompts=name != "e4m3")
+            for name in ("e4m3", "e4m3_e4m3")
+            for short, suffix in {"f16": "", "bf16": "_bf16", "f32": "_f32"}.items()
         ),
     )
 }

@@ -101,6 +101,28 @@ def test_numbers_in_e4m3_become_part_of_the_product(scale: Any, kernels: list[st
     assert _kernels(builder.get()) == kernels
 
 
+@pytest.mark.parametrize(
+    ("rows", "kernels"),
+    [
+        ((tirx.Var("n", "int64"), 1), ["cast", "dequantize_NT_matmul"]),  # a step, which memory bounds
+        ((1, tirx.Var("n", "int64")), ["NT_matmul"]),
+        ((1, 4), ["cast", "dequantize_NT_matmul"]),
+    ],
+)
+def test_numbers_times_numbers_in_e4m3_are_half_precision_in_steps(rows: Any, kernels: list[str]) -> None:
+    kind = tensor_class()
+    x, w = (
+        relax.Var(name, kind(shape, "float8_e4m3fn"))
+        for name, shape in (("x", (*rows, DEPTH)), ("w", (COLUMNS, DEPTH)))
+    )
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, w]):
+        with builder.dataflow():
+            result = builder.emit_output(op.matmul(x, builder.emit(op.permute_dims(w)), out_dtype="float32"))
+        builder.emit_func_output(result)
+    assert _kernels(builder.get()) == kernels
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("dequantise", [_by_kernels, _by_operators])
 @pytest.mark.few(2)
