@@ -28,6 +28,7 @@ pytestmark = pytest.mark.slow
     pytest.param(16, "q4bf16", "low_batch", marks=pytest.mark.sweep),
     pytest.param(None, "q8bf16", "tensor_cores", marks=pytest.mark.sweep),
 ])  # fmt: skip
+@pytest.mark.few(2)
 def test_each_product_is_one_kernel(rows: int | None, label: str, served: str | None) -> None:
     with H200:
         function = low_batch.only_function(prepare(low_batch._module(rows, 512, 256, low_batch.FORMATS[label]), H200))

@@ -18,6 +18,7 @@ def test_modules_of_a_seed_are_the_same() -> None:
 
 
 @pytest.mark.parametrize("seed", swept((3, 7, 14, 19, 116), range(150)))
+@pytest.mark.few(3)
 def test_a_random_module_computes_what_tvm_computes(seed: int) -> None:
     trial = tried(seed)
     assert not trial.wrong and not trial.failed and not trial.left

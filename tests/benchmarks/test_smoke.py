@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 PLAN = MeasuringPlan(rounds=2, sample_s=0.0)
 STUDIES = ("transfer", "tuning", "warm_start")  # tune first, which takes long at its smallest, too
 # Take long, too; what they compile or serve is compiled and served in tests of the client and of the registry.
-LONG = ("compile_time", "dynamic", "language_models", "networks", "registry", "reproducible", "zoo")
+LONG = ("client", "compile_time", "dynamic", "language_models", "networks", "registry", "reproducible", "zoo")
 TESTS = Path(__file__).parents[1]
 BENCHMARKS = TESTS.parent / "benchmarks"
 HELPERS = {"processes", "random_cases", "shared"}  # folders of what benchmarks use

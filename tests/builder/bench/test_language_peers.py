@@ -75,6 +75,7 @@ def test_each_form_of_onnx_gives_numpys_logits(config: ModelConfig, tmp_path: Pa
         ("llama.cpp", "llama_cpp", "q8f32_1", 0.03),
     ],
 )
+@pytest.mark.few(6)
 def test_a_peer_is_as_exact_as_its_weights(
     config: ModelConfig, tmp_path: Path, name: str, module: str, kind: str, most: float
 ) -> None:

@@ -35,6 +35,7 @@ def test_only_the_data_input_and_no_constructed_weights_are_left(name: str) -> N
 
 
 @pytest.mark.parametrize("name", FAST)
+@pytest.mark.few(2)
 def test_outputs_are_finite_spread_and_not_saturated(
     name: str, run_onnxruntime: Callable[[Network], npt.NDArray[np.float32]]
 ) -> None:

@@ -95,6 +95,7 @@ def check(made: Any, wanted: Array, folder: Path, *, packed: bool) -> None:
         (4, 32, "any", False),
     ],
 )
+@pytest.mark.few(3)
 def test_a_product_with_weights_in_blocks(bits: int, block: int, zeros: str, packed: bool, tmp_path: Path) -> None:
     made = blocks(bits, block, zeros=zeros)
     bias = RNG.standard_normal(OUTPUTS).astype("float32")

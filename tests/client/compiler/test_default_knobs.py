@@ -221,7 +221,7 @@ def layouts(mod: Any, target: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-@pytest.mark.few(14)
+@pytest.mark.few(7)
 def test_operators_compute_the_same(name: str, nets: Nets, target: Any, run: Any, make_hub: Any) -> None:
     shape, dtype, make = OPERATORS[name]
     mod = nets.build(make, shape, dtype=dtype)

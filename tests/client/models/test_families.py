@@ -56,10 +56,11 @@ def test_prompts_and_steps_give_numpys_logits(name: str) -> None:
 
 @pytest.mark.parametrize("name", swept(["experts and a shared one"], ["experts"]))
 def test_a_quantised_mixture_gives_numpys_tokens(name: str) -> None:
-    compiled = compile_model(FAMILIES[name], "q4f32_1")
+    functions = ("embed", "prefill", "batch_decode", "greedy")
+    compiled = compile_model(FAMILIES[name], "q4f32_1", functions=functions)
     values = [random_array(each, compiled.quantization) for each in compiled.parameters]
     session = compiled.session(map(tvm.runtime.tensor, values), tvm.cpu(), CacheSizes(sequences=2, tokens=64, chunk=32))
-    found = greedy_tokens(session, PROMPTS, 8).tolist()
+    found = greedy_tokens(session, PROMPTS, 5).tolist()
     numpy = NumpyDecoder(compiled, values)
     assert found == [numpy.greedy_after(*each) for each in zip(PROMPTS, found, strict=True)]
 

@@ -207,6 +207,7 @@ def test_rotating_a_publisher(signed: Signed) -> None:
 
 
 @pytest.mark.parametrize(("role", "fault"), covering(["targets", "online"], FAULTS))
+@pytest.mark.few(2)
 def test_rotating_a_top_level_key_cut_off_anywhere(signed: Signed, role: Any, fault: Fault) -> None:
     """Clients, old and new, read the registry at each moment; a second run finishes what the first began."""
     put(signed, "1.0")

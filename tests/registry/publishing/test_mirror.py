@@ -93,6 +93,7 @@ def test_a_mirror_never_goes_back(filled: Signed) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.few(2)
 def test_a_mirror_cut_off_anywhere(filled: Signed, fault: Fault) -> None:
     first = MemoryStore()
     copy_registry(source(filled), first, retry=QUICK)

@@ -75,6 +75,7 @@ def _output(executable: Any, *arrays: Any) -> Any:
     return machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()
 
 
+@pytest.mark.sweep  # tests/client/compiler/test_symbolic_shapes.py has one
 def test_a_convolution_network_with_an_open_batch(nets: Any, cpu: Any, make_hub: Any) -> None:
     hub = make_hub(layout="auto")
     opened = _compiled(_image_network(nets, tvm.tirx.Var("n", "int64")), cpu, hub)
@@ -86,6 +87,7 @@ def test_a_convolution_network_with_an_open_batch(nets: Any, cpu: Any, make_hub:
         np.testing.assert_allclose(_output(opened, data), expected, rtol=1e-4, atol=1e-5, err_msg=str(batch))
 
 
+@pytest.mark.sweep  # tests/client/compiler/test_symbolic_onnx.py has one
 def test_an_encoder_with_an_open_batch_and_sequence(nets: Any, cpu: Any, make_hub: Any) -> None:
     hub = make_hub(layout="auto")
     batch, length = (tvm.tirx.Var(name, "int64") for name in "ns")

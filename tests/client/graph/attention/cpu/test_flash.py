@@ -67,6 +67,7 @@ def exact(q: Array, k: Array, v: Array, mask: Array) -> Array:
 
 @needs(AVX512)
 @pytest.mark.parametrize("kind", ["added", "shown", "safe"])
+@pytest.mark.few(1)
 def test_any_lengths_and_masks_give_what_numpy_computes_and_hidden_blocks_are_left_out(kind: str) -> None:
     run = machine(kind)["main"]
     for rows, seen in ((1, 1), (1, 40), (3, 8), (21, 40), (33, 33)):

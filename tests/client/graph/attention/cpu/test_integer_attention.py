@@ -135,7 +135,7 @@ def test_what_the_kernel_says_is_attention(how: QuantisedAttention, size: tuple[
         (replace(USUAL, product=None, product_step=1.0, result=None, steps=()), (20, 64), (10, 16)),
     ],
 )
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_scheduled_it_is_the_same(how: QuantisedAttention, size: tuple[int, int], scores: tuple[int, int]) -> None:
     how = replace(how, scores=Scores(*scores, WORDS[4]))
     arrays, mod = inputs(*size), kernel(how, *size)

@@ -90,7 +90,7 @@ def test_no_row_beyond_the_end_is_read_or_written(rows: int, tmp_path: Path) -> 
     assert (out[rows:] == 7).all()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", QUANTISED, ids=["q4f16", "q8f16"])
 @pytest.mark.parametrize("target", [H200, A100], ids=["sm_90", "sm_80"])
 def test_quantised_weights_are_read_packed_by_up_to_64_rows_and_made_once_for_more(form: Format, target: Any) -> None:

@@ -79,7 +79,7 @@ def _few(tile: BulkTile, clusters: int, _device: GpuDevice) -> int:
     return clusters if tile.cluster > 1 else min(clusters, 2)
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(4)
 @pytest.mark.no_cover  # what writes kernels is covered by the test that compiles them
 @pytest.mark.parametrize(("rows", "columns", "depth"), [(1, 136, 128), (67, 136, 544), (150, 256, 384)])
 @pytest.mark.parametrize("tile", TILES)
@@ -108,7 +108,7 @@ def _assert_right(tile: str, rows: int, columns: int, depth: int, dtype: str) ->
     assert np.abs(out[0].astype("float32") - expected).max() <= TYPES[dtype] * np.abs(expected).max()
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("dtype", "tile"), covering(list(TYPES), list(TILES)))
 def test_it_is_checked_and_compiled(tile: str, dtype: str) -> None:
     function, original = _made(FORMS[tile], TILES[tile], 136, 544, dtype)

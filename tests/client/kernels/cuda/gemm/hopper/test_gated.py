@@ -47,7 +47,7 @@ def _few(_tile: BulkTile, clusters: int, _device: GpuDevice) -> int:
 @pytest.mark.no_cover  # what writes kernels is covered by the test that compiles them
 @pytest.mark.parametrize("rows", [1, 128, 300])
 @pytest.mark.parametrize("tile", TILES)
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 def test_all_rows_are_computed_and_none_behind_them(tile: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BulkTile, "started", _few)
     monkeypatch.setattr(BulkTile, "most_in_band", 2)
