@@ -98,6 +98,22 @@ def test_scales_and_zero_points_of_tensors_are_numbers_in_the_code() -> None:
     assert not [shape for shape, _ in kinds if shape and set(shape) == {1}]
 
 
+def _two_branches(emit: Emit, x: Any) -> Any:
+    x = _quantised(emit, x, 0.03, 3, "uint8")
+    branches = [emit(relax.op.nn.conv2d(x, _weight(emit, (32, 16, 1, 1), 0))) for _ in range(2)]
+    first, second = (_quantised(emit, each, 0.02, zero, "uint8") for each, zero in zip(branches, (120, 7), strict=True))
+    return _quantised(emit, emit(relax.op.nn.relu(emit(relax.op.add(first, second)))), 0.03, 0, "uint8")
+
+
+def test_branches_that_are_added_are_written_in_8_bits() -> None:
+    mod = _module(_two_branches)
+    prepared = prepare(mod, H200, layout="auto")
+    written = [_kind(parameters(prepared[name])[-1])[1] for name in call_counts(prepared) if "conv2d" in name]
+    assert written == ["uint8", "uint8"]
+    x = np.random.default_rng(2).standard_normal((2, 16, 6, 6)).astype("float32")
+    np.testing.assert_allclose(_result(prepared, x), _result(mod, x), rtol=1e-5, atol=1e-4)
+
+
 def _first_convolution(emit: Emit, x: Any) -> Any:
     x = _quantised(emit, x, 0.03, 3, "uint8")
     y = emit(relax.op.nn.conv2d(x, _weight(emit, (32, 3, 7, 7), 0), padding=3, strides=2))
