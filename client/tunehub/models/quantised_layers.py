@@ -9,10 +9,8 @@ from tvm import te, tirx
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 
-from tunehub.kernels.te.e4m3 import LARGEST
+from tunehub.kernels.te.e4m3 import rows_in_e4m3
 from tunehub.models.quantization import E4M3, GROUP, STORAGE
-
-_LEAST = 1e-7  # of the largest number of a row
 
 if TYPE_CHECKING:
     from tunehub.models.quantization import Quantization
@@ -94,28 +92,10 @@ class RowLinear(nn.Module):  # type: ignore[misc]
     def scaled(self, x: Tensor) -> Tensor:
         """The product in float32."""
         if self.kind.rounded_prompts and self.out_dtype == self.kind.dtype and not isinstance(x.shape[1], int):
-            largest = op.tensor_expr_op(_largest_of_rows, "largest_of_rows", args=[x])
-            numbers = op.tensor_expr_op(_in_e4m3, "rows_in_e4m3", args=[x, largest])
-            return op.matmul(numbers, op.permute_dims(self.q_weight), out_dtype="float32") * largest * self.q_scale
+            scales, numbers = op.tensor_expr_op(rows_in_e4m3, "rows_in_e4m3", args=[x])
+            return op.matmul(numbers, op.permute_dims(self.q_weight), out_dtype="float32") * scales * self.q_scale
         weight = op.permute_dims(op.astype(self.q_weight, self.kind.dtype))
         return op.matmul(x, weight, out_dtype="float32") * self.q_scale
-
-
-def _largest_of_rows(x: TETensor) -> TETensor:
-    """``[…, 1]``: scales of rows, by which their largest number becomes that of e4m3."""
-    k = te.reduce_axis((0, x.shape[-1]), "k")
-    shape = (*x.shape[:-1], 1)
-    largest = te.compute(shape, lambda *at: te.max(tirx.abs(x(*at[:-1], k).astype("float32")), axis=k), name="largest")
-    least = tirx.const(_LEAST, "float32")
-    return te.compute(shape, lambda *at: tirx.max(largest(*at), least) / LARGEST, name="scale")
-
-
-def _in_e4m3(x: TETensor, scales: TETensor) -> TETensor:
-    def number(*at: PrimExpr) -> PrimExpr:
-        value = x(*at).astype("float32") / scales(*at[:-1], 0)
-        return tirx.min(tirx.max(value, tirx.const(-LARGEST, "float32")), tirx.const(LARGEST, "float32")).astype(E4M3)
-
-    return te.compute(x.shape, number, name="rows_in_e4m3")
 
 
 class RowEmbedding(RowLinear):

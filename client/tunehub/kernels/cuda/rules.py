@@ -12,7 +12,7 @@ from tunehub.kernels.cuda.gemm.tensor_core import rule as tensor_core
 from tunehub.kernels.cuda.kernel_rule import KernelRule, OpenKernelRule
 from tunehub.kernels.cuda.low_batch import experts
 from tunehub.kernels.cuda.low_batch import rule as low_batch
-from tunehub.kernels.cuda.rows import columns, elementwise
+from tunehub.kernels.cuda.rows import columns, elementwise, narrowed
 from tunehub.kernels.cuda.rows import norms as row_norms
 from tunehub.kernels.cuda.symbolic import eight_bits as open_eight_bits
 from tunehub.kernels.cuda.symbolic import elementwise as open_elementwise
@@ -44,6 +44,7 @@ OPEN_RULES: tuple[OpenKernelRule, ...] = (
     attention,
     winograd,
     experts,
+    narrowed,
     gated,
     packed,
     open_eight_bits,

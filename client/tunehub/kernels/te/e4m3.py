@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tvm import tirx
+from tvm import te, tirx
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import PrimExpr
+    from tunehub.tir.types import PrimExpr, Tensor
 
 LARGEST = 448.0
+LEAST = 1e-7  # of the largest number of a row
+TYPE = "float8_e4m3fn"
 WORD = "uint32"
 _SIGN, _REST = 0x80, 0x7F
 _DROPPED = 20  # bits of float32's mantissa
@@ -41,6 +43,22 @@ def byte_of(number: PrimExpr) -> PrimExpr:
     small = _bits(size + tirx.const(_STEPS, "float32")) - _bits(tirx.const(_STEPS, "float32"))
     found = tirx.Select(size < tirx.const(_SMALL, "float32"), small, normal)
     return tirx.bitwise_or(found, sign).astype("uint8")
+
+
+def rows_in_e4m3(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Scales [..., 1] in float32, by which the largest number of each row of ``x`` [..., K] becomes that of e4m3, and
+    the rows divided by these."""
+    k = te.reduce_axis((0, x.shape[-1]), "k")
+    shape = (*x.shape[:-1], 1)
+    least, most = (tirx.const(number, "float32") for number in (LEAST, LARGEST))
+    largest = te.compute(shape, lambda *at: te.max(tirx.abs(x(*at[:-1], k).astype("float32")), axis=k), name="largest")
+    scales = te.compute(shape, lambda *at: tirx.max(largest(*at), least) / most, name="scales")
+
+    def number(*at: PrimExpr) -> PrimExpr:
+        value = x(*at).astype("float32") / scales(*at[:-1], 0)
+        return tirx.min(tirx.max(value, tirx.const(-LARGEST, "float32")), most).astype(TYPE)
+
+    return scales, te.compute(x.shape, number, name="numbers")
 
 
 def _bits(number: PrimExpr) -> PrimExpr:
