@@ -203,13 +203,14 @@ def _accuracy_passes(target: Target, precision: Precision) -> list[Pass]:
         return []
     from tunehub.graph.gated import gated_products
     from tunehub.graph.gates import gates_apart
+    from tunehub.graph.moved_norms import moved_norms
     from tunehub.graph.numerics.accurate_math import accurate_math
     from tunehub.graph.numerics.wide_sums import wide_sums
     from tunehub.graph.products import gpu_products, gpu_products_in_tf32
     from tunehub.graph.row_axes import rows_in_one_axis
 
     products = gpu_products_in_tf32 if precision == "tf32" else gpu_products
-    return [gates_apart, accurate_math, wide_sums, rows_in_one_axis, gated_products, products]
+    return [gates_apart, moved_norms, accurate_math, wide_sums, rows_in_one_axis, gated_products, products]
 
 
 def _attention_passes(target: Target, *, channels_last: bool) -> list[Any]:

@@ -8,9 +8,10 @@ for a layer norm.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -52,10 +53,11 @@ class RowTile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowWorkload:
-    """``mod``, whose blocks but the last reduce ``count`` rows of ``length`` elements, whose type takes ``size``
-    bytes."""
+    """``mod``, whose blocks but the last reduce ``count`` rows of ``length`` elements of the parameter ``row``, whose
+    type takes ``size`` bytes."""
 
     mod: IRModule
+    row: Any
     count: int
     length: int
     size: int
@@ -77,12 +79,12 @@ def match(mod: IRModule, target: Target) -> RowWorkload | None:
         return None
     if not _one_result(function, blocks):
         return None
-    row = _row_of(function, blocks[:-1], shape)
+    row = _row_of(function, blocks, shape)
     if row is None:
         return None
     dtype = str(buffer_kind(row).dtype)
     count = int(np.prod(shape[:-1]))
-    return RowWorkload(mod=schedule.mod, count=count, length=shape[-1], size=np.dtype(dtype).itemsize)
+    return RowWorkload(mod=schedule.mod, row=row, count=count, length=shape[-1], size=np.dtype(dtype).itemsize)
 
 
 def candidates(workload: RowWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
@@ -123,8 +125,8 @@ def build(workload: RowWorkload, tile: RowTile) -> Schedule:
         _, vector = _in_vectors(schedule, schedule.get_loops(reduction)[-1], tile)
         schedule.unroll(vector)
     # Step 3. The row in registers for all of them, weights by vectors.
-    shape = [integer(axis.dom.extent) or 0 for axis in schedule.get(last).iter_vars]
-    kept = _kept(schedule, [*reductions, last], given, shape)
+    reads = [buffer_of(region) for region in schedule.get(reductions[0]).reads]
+    kept = next(at for at, buffer in enumerate(reads) if buffer.same_as(workload.row))
     copy = schedule.cache_read(reductions[0], kept, "local", consumer_blocks=[*reductions, last])
     schedule.compute_at(copy, row, preserve_unit_loops=True)
     _, vector = _in_vectors(schedule, schedule.get_loops(copy)[-1], tile)
@@ -141,12 +143,6 @@ def _in_vectors(schedule: Schedule, loop: LoopRV, tile: RowTile) -> tuple[LoopRV
     schedule.bind(inside, "threadIdx.x")
     schedule.unroll(parts)
     return parts, vector
-
-
-def _kept(schedule: Schedule, blocks: Sequence[BlockRV], given: set[int], shape: Sequence[int]) -> int:
-    """Which of what the first of ``blocks`` reads is the row that all read."""
-    reads = [buffer_of(region) for region in schedule.get(blocks[0]).reads]
-    return next(at for at, buffer in enumerate(reads) if hash(buffer) in given and _extents(buffer) == [*shape])
 
 
 def _read_vectors(schedule: Schedule, block: BlockRV, loop: LoopRV, given: set[int]) -> None:
@@ -189,13 +185,31 @@ def _one_result(function: PrimFunc, blocks: Sequence[SBlock]) -> bool:
     return [hash(buffer_of(block.writes[0])) in given for block in blocks] == [False] * (len(blocks) - 1) + [True]
 
 
-def _row_of(function: PrimFunc, reductions: Sequence[SBlock], shape: Sequence[int]) -> Buffer | None:
-    """The parameter whose rows all ``reductions`` read, element by element."""
+def _row_of(function: PrimFunc, blocks: Sequence[SBlock], shape: Sequence[int]) -> Buffer | None:
+    """The parameter whose rows all ``blocks`` read, in whatever order of the rows, element by element."""
+    *reductions, last = blocks
     given = {hash(each) for each in parameters(function)}
     first, *others = [{hash(buffer_of(each)): buffer_of(each) for each in block.reads} for block in reductions]
     shared = [key for key in first if key in given and all(key in each for each in others)]
-    same = [first[key] for key in shared if _extents(first[key]) == [*shape]]
-    return same[0] if len(same) == 1 and str(buffer_kind(same[0]).dtype) in _TYPES else None
+    same = [first[key] for key in shared if math.prod(_extents(first[key])) == math.prod(shape)]
+    if len(same) != 1 or str(buffer_kind(same[0]).dtype) not in _TYPES:
+        return None
+    return same[0] if all(_reads_rows(block, same[0]) for block in (*reductions, last)) else None
+
+
+def _reads_rows(block: SBlock, row: Buffer) -> bool:
+    """Whether ``block`` reads of ``row`` the place along its last axis that its own last axis says, of a row that its
+    others say."""
+    from tvm.tirx.analysis import undefined_vars
+
+    along = block.iter_vars[-1].var
+    regions = [region.region for region in block.reads if buffer_of(region).same_as(row)]
+    return all(
+        integer(last.extent) == 1
+        and last.min.same_as(along)
+        and not any(each.same_as(along) for index in before for each in undefined_vars(index.min))
+        for *before, last in regions
+    )
 
 
 def _inlined(schedule: Schedule, blocks: Sequence[BlockRV], reducing: Sequence[bool]) -> bool:
