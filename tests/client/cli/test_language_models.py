@@ -98,6 +98,7 @@ def test_runtimes_are_timed_and_drawn(run: Any, folder: Path) -> None:
     ("arguments", "said"),
     [
         (("compile", "small", "--quantization", "q3f16_0"), "q4f16_1"),
+        (("compile", "small", "--kv-cache-dtype", "fp8_e4m3"), "GPUs alone"),
         (("compile", "small", "--dim", "batch=1"), "--dim"),
         (("compile", "small.onnx", "--quantization", "q0f32"), "folder"),
         (("compile", "small.onnx", "--weights", "small.safetensors"), "folder"),

@@ -102,7 +102,19 @@ def test_skipped_places_count_as_tokens(plain: Both) -> None:
         session.skip(sequence, 64)
 
 
-@pytest.mark.parametrize("quantization", swept(["q4f32_1"], ["q8f32_1"]))
+@pytest.mark.sweep
+def test_pages_in_e4m3_give_nearly_numpys_logits() -> None:
+    config = small(TINY, layers=1)
+    compiled = compile_model(config, "q0f32", steps=True, cache_dtype="fp8_e4m3")
+    arrays = [random_array(each) for each in compiled.parameters]
+    sizes = CacheSizes(sequences=1, tokens=64, chunk=4)
+    session = compiled.session(random_tensors(compiled.parameters, None, tvm.cpu()), tvm.cpu(), sizes)
+    found = session.prefill(session.open(), PROMPTS[0]).numpy()[0, 0]
+    wanted = NumpyDecoder(compiled, arrays).logits(PROMPTS[0])[-1]
+    assert 1e-5 < np.abs(found - wanted).max() / np.abs(wanted).max() < 0.05
+
+
+@pytest.mark.parametrize("quantization", swept(["q4f32_1"], ["q8f32_1", "e4m3_f32"]))
 @pytest.mark.sweep
 def test_quantised_models_give_numpys_logits(quantization: str) -> None:
     both = _both(small(TINY, layers=1), quantization)

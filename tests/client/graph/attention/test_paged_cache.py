@@ -84,9 +84,10 @@ def test_a_cache_that_rotates_in_its_kernels_keeps_those_of_tvm(monkeypatch: pyt
     assert with_own_attention(module, TARGET, pytest.fail) is module
 
 
-def test_kernels_of_steps_on_tensors_are_ours() -> None:
+@pytest.mark.parametrize("e4m3_pages", [False, True])
+def test_kernels_of_steps_on_tensors_are_ours(e4m3_pages: bool) -> None:
     notes: list[str] = []
-    with_own_attention(with_steps(_module(), most_sequences=4), TARGET, notes.append)
+    with_own_attention(with_steps(_module(), most_sequences=4, e4m3_pages=e4m3_pages), TARGET, notes.append)
     assert "batch_decode_paged_kv_of_step" in notes[0]
 
 

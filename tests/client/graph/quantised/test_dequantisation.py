@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
 import tvm
-from tvm import relax, te, tirx
+from tvm import relax, te, tirx, topi
 from tvm.relax import op
 
 from tunehub.graph.products import gpu_products
@@ -74,6 +74,11 @@ def _kernels(mod: Any) -> list[str]:
     return sorted(str(name.name_hint) for name in found.functions if str(name.name_hint) != "main")
 
 
+def _dequantized(w: Any, s: Any) -> Any:
+    """As ``PerTensorQuantize`` of MLC-LLM has it."""
+    return topi.multiply(w.astype("float16"), s.astype("float16"))
+
+
 SCALED = ["cast", "cast1", "matmul", "multiply", "transpose"]
 
 
@@ -81,7 +86,7 @@ SCALED = ["cast", "cast1", "matmul", "multiply", "transpose"]
     ("scale", "kernels"),
     [
         (None, ["dequantize_NT_matmul"]),
-        ((1,), ["dequantize_NT_matmul", "multiply"]),  # as MLC-LLM has it
+        ((1,), ["dequantize_NT_matmul", "multiply"]),
         ((COLUMNS, 1), SCALED),
     ],
 )
@@ -93,8 +98,10 @@ def test_numbers_in_e4m3_become_part_of_the_product(scale: Any, kernels: list[st
     with builder.function("main", [x, w, *given]):
         with builder.dataflow():
             weight = builder.emit(op.astype(w, "float16"))
-            for each in given:
-                weight = builder.emit(op.multiply(weight, builder.emit(op.astype(each, "float16"))))
+            if scale == (1,):
+                weight = builder.emit_te(_dequantized, w, *given, primfunc_name_hint="dequantize")
+            elif scale is not None:
+                weight = builder.emit(op.multiply(weight, builder.emit(op.astype(given[0], "float16"))))
             product = op.matmul(x, builder.emit(op.permute_dims(weight)), out_dtype="float32")
             result = builder.emit_output(product)
         builder.emit_func_output(result)
