@@ -12,6 +12,7 @@ from tunehub.kernels.cuda.gemm.tensor_core import rule as tensor_core
 from tunehub.kernels.cuda.kernel_rule import KernelRule, OpenKernelRule
 from tunehub.kernels.cuda.low_batch import experts
 from tunehub.kernels.cuda.low_batch import rule as low_batch
+from tunehub.kernels.cuda.rows import bytes as byte_vectors
 from tunehub.kernels.cuda.rows import columns, elementwise, narrowed
 from tunehub.kernels.cuda.rows import norms as row_norms
 from tunehub.kernels.cuda.symbolic import eight_bits as open_eight_bits
@@ -28,6 +29,7 @@ RULES: tuple[KernelRule, ...] = (
     row_norms,
     columns,
     elementwise,
+    byte_vectors,
     experts,
     low_batch,
     ampere,

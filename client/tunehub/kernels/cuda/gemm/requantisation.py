@@ -1,5 +1,5 @@
 """What follows products of integers, in fewer instructions: rounded and clipped by additions, divided by constants by
-multiplications. Results are the same to the bit, but of numbers that are not finite."""
+multiplications. Results are the same to the bit; NaN becomes the least byte."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class _Clipped(NamedTuple):
     high: int
 
 
-def in_fewer_instructions(value: PrimExpr) -> PrimExpr:
-    """``value`` with other expressions for bytes that are rounded, and for quotients in float64."""
+def in_fewer_instructions(value: Any) -> Any:
+    """``value``, an expression or a function, with other expressions for rounded bytes and for quotients in float64."""
     import tvm_ffi
     from tvm import tirx
 

@@ -25,14 +25,15 @@ def nearest() -> Function:
 
 
 def quotient() -> Function:
-    """``x`` by a number whose ``inverse`` is known, as IEEE 754 rounds it where nothing overflows: P. Markstein,
-    "Computation of elementary functions on the IBM RISC System/6000 processor", 1990, theorem 4."""
+    """``x`` by a number whose ``inverse`` is known, as IEEE 754 rounds it: P. Markstein, "Computation of elementary
+    functions on the IBM RISC System/6000 processor", 1990, theorem 4. What is infinite has no rest."""
     name = "tunehub_quotient"
     return Function(
         name,
         f"""{INLINED} float {name}(float x, float divisor, float inverse) {{
   float q = __fmul_rn(x, inverse);
-  return __fmaf_rn(__fmaf_rn(-q, divisor, x), inverse, q);
+  float nearer = __fmaf_rn(__fmaf_rn(-q, divisor, x), inverse, q);
+  return nearer == nearer ? nearer : q;
 }}
 """,
     )
