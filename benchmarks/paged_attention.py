@@ -22,6 +22,7 @@ from benchmarks.shared.table import Row
 from tunehub.compiler.hub import open_hub
 from tunehub.compiler.pipeline import activate
 from tunehub.kernels.cuda.attention.kernel import LOG2_E
+from tunehub.kernels.cuda.paged_attention.narrow import with_e4m3_pages
 from tunehub.kernels.cuda.paged_attention.rule import PagedWorkload, build, candidates, fits, match
 from tunehub.kernels.cuda.paged_attention.spec import (
     PAGE,
@@ -46,6 +47,7 @@ OPTIONS = (
     click.Option(["--kinds"], default="decode,ragged,prefill", show_default=True, help="Of kernels."),
     click.Option(["--ragged"], is_flag=True, help="Sequences of decode are between 1 and so many tokens long."),
     click.Option(["--bfloat16"], is_flag=True, help="In place of float16."),
+    click.Option(["--e4m3"], is_flag=True, help="Pages of it."),
     click.Option(["--tiles"], is_flag=True, help="Every tile of a list in place of the likeliest; TVM's is left out."),
 )
 _COPIES_BYTES, _MOST_COPIES = 300_000_000, 100  # of keys and values: six times the cache of an H200
@@ -62,6 +64,7 @@ def run(
     *,
     ragged: bool = False,
     bfloat16: bool = False,
+    e4m3: bool = False,
     tiles: bool = False,
 ) -> list[Row]:
     """Milliseconds of one layer, each told to stderr as it comes; notes say what is wrong."""
@@ -70,7 +73,7 @@ def run(
     for name, kind, length in product(names, map(Kind, kinds.split(",")), map(int, tokens.split(","))):
         for batch in map(int, batches.split(",")) if kind is Kind.DECODE else [1]:
             lengths = _lengths(batch, length, ragged=ragged and kind is Kind.DECODE)
-            case = PagedCase(kind, HEADS[name], lengths, "bfloat16" if bfloat16 else "float16")
+            case = PagedCase(kind, HEADS[name], lengths, "bfloat16" if bfloat16 else "float16", e4m3=e4m3)
             for row in _rows(f"{name} {kind.value}, batch {batch}, {length} tokens", case, tiles=tiles):
                 click.echo(f"{row.name}: {row.value * 1e3:.1f} us, {row.note}", err=True)
                 found.append(row)
@@ -101,7 +104,19 @@ def _rows(label: str, case: PagedCase, *, tiles: bool) -> Iterator[Row]:
         yield Row(name=f"{label}, {name}", value=us / 1e3, unit="ms", note=note)
 
 
-_DECODE = ((4, 3, 2), (4, 2, 2), (4, 2, 3), (4, 3, 4), (8, 3, 1), (2, 3, 4), (2, 4, 2), (4, 5, 1))
+_DECODE = (
+    (4, 3, 2),
+    (4, 2, 2),
+    (4, 2, 3),
+    (4, 3, 4),
+    (8, 3, 1),
+    (2, 3, 4),
+    (2, 4, 2),
+    (4, 5, 1),
+    (4, 4, 2),
+    (4, 5, 2),
+    (8, 3, 2),
+)
 _PREFILL = ((4, 2, 64), (4, 2, 32), (4, 1, 64), (8, 1, 64), (8, 2, 64))
 _WARPGROUPS = ((2, 128), (2, 64), (3, 64), (1, 128))
 _BULK = ((2, 128, 2), (2, 128, 3), (2, 64, 4), (3, 64, 3), (1, 128, 2))
@@ -132,7 +147,7 @@ def _workload(case: PagedCase) -> PagedWorkload:
         function = kv_cache._attention_prefill(key_heads, heads, depth, case.dtype, False, {}, target)
     else:
         function = kv_cache._attention_prefill_ragged(key_heads, heads, depth, depth, case.dtype, {}, target)
-    found = match(function, target)
+    found = match(with_e4m3_pages(function) if case.e4m3 else function, target)
     assert found is not None
     return found
 
@@ -146,6 +161,7 @@ class PagedCase:
     heads: tuple[int, int, int]
     lengths: list[int]
     dtype: str
+    e4m3: bool = False
 
     @property
     def queries(self) -> list[int]:
@@ -155,7 +171,7 @@ class PagedCase:
     @property
     def bytes(self) -> int:
         """Of keys and values."""
-        return 2 * 2 * sum(self.lengths) * self.heads[1] * self.heads[2]
+        return (1 if self.e4m3 else 2) * 2 * sum(self.lengths) * self.heads[1] * self.heads[2]
 
     @property
     def operations(self) -> int:
@@ -217,7 +233,8 @@ class PagedCase:
             yield from (_zeros(total), _zeros(batch))
         else:
             counts = [-(-length // PAGE) for length in self.lengths]
-            yield torch.randn(sum(counts), 2, key_heads, PAGE, depth, device="cuda").to(self._type)
+            pages = torch.randn(sum(counts), 2, key_heads, PAGE, depth, device="cuda")
+            yield pages.to(torch.float8_e4m3fn).view(torch.uint8) if self.e4m3 else pages.to(self._type)
             yield _starts(counts)
             yield torch.randperm(sum(counts), device="cuda").int()
             yield torch.tensor([(length - 1) % PAGE + 1 for length in self.lengths], device="cuda").int()
@@ -270,9 +287,12 @@ class PagedCase:
 
     def _keys_and_values(self, operands: list[Any], at: int) -> tuple[Any, Any]:
         """Of a sequence, [keys, heads, depth]."""
+        import torch
+
         if self.kind is Kind.RAGGED:
             return operands[2][: self.lengths[0]], operands[3][: self.lengths[0]]
         pages, table, values = operands[1:4] if self.kind is Kind.DECODE else operands[2:5]
+        pages = pages.view(torch.float8_e4m3fn).float() if self.e4m3 else pages
         own = pages[values[table[at] : table[at + 1]].long()].permute(1, 0, 3, 2, 4).flatten(1, 2)
         return own[0, : self.lengths[at]], own[1, : self.lengths[at]]
 
