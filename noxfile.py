@@ -167,7 +167,8 @@ def tests_modern(session: nox.Session) -> None:
     covered += ("--cov-report=", "--cov-fail-under=0")  # before both runs are counted; and pytest-cov counts twice
     _pytest(session, "modern", *covered, *elsewhere, parallel=True)
     _pytest(session, "modern, alone", *_files_with(session, "alone", "tests"), *covered, "--cov-append", parallel=False)
-    session.run("coverage", "report")
+    if not session.posargs:
+        session.run("coverage", "report")
 
 
 @nox.session(name="tests-tvm-versions")

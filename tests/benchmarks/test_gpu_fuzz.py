@@ -48,6 +48,7 @@ def test_pairs_are_counted_by_what_the_check_says_and_what_they_compute() -> Non
     }
 
 
+@pytest.mark.sweep
 def test_without_a_gpu_pairs_are_found_and_checked(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, [str(tmp_path / "pairs.jsonl"), "--seconds", "4", "--seed", "3", "--alone"])
     assert result.exit_code == 0, result.output

@@ -15,6 +15,7 @@ from ..tiny_networks import tiny_mobilenet
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::tunehub.exceptions.HubWarning")]
 
 
+@pytest.mark.sweep
 def test_a_network_in_both_precisions() -> None:
     network = tiny_mobilenet()
     found = times(measured_in(network, "bf16", MeasuringPlan(rounds=1, sample_s=0.0)), "bf16")
