@@ -12,10 +12,9 @@ from tvm import te, tirx
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 
-from tunehub.exceptions import UsageError
 from tunehub.kernels.te.experts import NAME, expert_product
-from tunehub.models.quantised_layers import dequantized
-from tunehub.models.quantization import STORAGE
+from tunehub.models.quantised_layers import dequantized, scaled_product
+from tunehub.models.quantization import E4M3, STORAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,11 +102,11 @@ class ExpertWeights(nn.Module):  # type: ignore[misc]
 
     def __init__(self, experts: int, features: int, rows: int, kind: Quantization) -> None:
         super().__init__()
-        if kind.e4m3:
-            remedy = "take q8f16_1, or q0f16"
-            raise UsageError(kind.name, "is for no mixture of experts", place="quantization", remedy=remedy)
         self.shape, self.kind = (experts, rows, features), kind
-        if kind.bits:
+        if kind.e4m3:
+            self.q_weight = nn.Parameter(self.shape, E4M3)
+            self.q_scale = nn.Parameter((experts, rows), "float32")
+        elif kind.bits:
             self.q_weight = nn.Parameter((experts, rows, kind.words(features)), STORAGE)
             self.q_scale = nn.Parameter((experts, rows, kind.groups(features)), kind.dtype)
         else:
@@ -127,6 +126,10 @@ class ExpertWeights(nn.Module):  # type: ignore[misc]
         """``[rows, experts, features]`` of ``[rows, features]``: one product with the weights of all."""
         experts, columns, features = self.shape
         rows = experts * columns
+        if self.kind.e4m3:
+            weight, scales = op.reshape(self.q_weight, (rows, features)), op.reshape(self.q_scale, (rows,))
+            product = op.astype(scaled_product(x, weight, scales, self.kind), self.kind.dtype)
+            return op.reshape(product, (x.shape[0], experts, columns))
         if self.kind.bits:
             words, scales = (op.reshape(each, (rows, each.shape[-1])) for each in (self.q_weight, self.q_scale))
             weight = dequantized(words, scales, (rows, features), self.kind)
@@ -136,6 +139,10 @@ class ExpertWeights(nn.Module):  # type: ignore[misc]
 
     def of_each(self, x: Tensor) -> Tensor:
         """``[experts, rows, features]``: of each its own."""
+        if self.kind.e4m3:
+            weight = op.permute_dims(op.astype(self.q_weight, self.kind.dtype), [0, 2, 1])
+            scales = op.reshape(self.q_scale, (self.shape[0], 1, self.shape[1]))
+            return op.astype(op.matmul(x, weight, out_dtype="float32") * scales, self.kind.dtype)
         weight = dequantized(self.q_weight, self.q_scale, self.shape, self.kind) if self.kind.bits else self.weight
         return op.matmul(x, op.permute_dims(weight, [0, 2, 1]))
 

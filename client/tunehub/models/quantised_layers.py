@@ -94,8 +94,13 @@ class RowLinear(nn.Module):  # type: ignore[misc]
         if self.kind.rounded_prompts and self.out_dtype == self.kind.dtype and not isinstance(x.shape[1], int):
             scales, numbers = op.tensor_expr_op(rows_in_e4m3, "rows_in_e4m3", args=[x])
             return op.matmul(numbers, op.permute_dims(self.q_weight), out_dtype="float32") * scales * self.q_scale
-        weight = op.permute_dims(op.astype(self.q_weight, self.kind.dtype))
-        return op.matmul(x, weight, out_dtype="float32") * self.q_scale
+        return scaled_product(x, self.q_weight, self.q_scale, self.kind)
+
+
+def scaled_product(x: Tensor, numbers: Tensor, scales: Tensor, kind: Quantization) -> Tensor:
+    """In float32, of weights ``numbers`` in e4m3 and scales of their rows."""
+    weight = op.permute_dims(op.astype(numbers, kind.dtype))
+    return op.matmul(x, weight, out_dtype="float32") * scales
 
 
 class RowEmbedding(RowLinear):

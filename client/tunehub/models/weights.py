@@ -55,8 +55,11 @@ def _packed(checkpoint: ModelWeights, base: str, config: ModelConfig, kind: Quan
     scaled = [found for found in map(checkpoint.in_e4m3, names) if found is not None and found[1].ndim == 1]
     if not kind.e4m3 or len(scaled) < len(names):
         return quantized(_joined(checkpoint, f"{base}.weight", config), kind)
-    numbers, scales = zip(*scaled, strict=True)
-    return np.concatenate(numbers), np.concatenate(scales)
+    numbers, scales = (np.concatenate(each) for each in zip(*scaled, strict=True))
+    if config.experts is None or not base.endswith(("e1_e3", "e2")):
+        return numbers, scales
+    count = config.experts.count
+    return numbers.reshape(count, -1, numbers.shape[-1]), scales.reshape(count, -1)
 
 
 def _joined(checkpoint: ModelWeights, name: str, config: ModelConfig) -> Array:
@@ -88,7 +91,8 @@ def quantized(weight: Array, kind: Quantization) -> tuple[Array, Array]:
     and scales of rows."""
     rows = weight.reshape(-1, weight.shape[-1])
     if kind.e4m3:
-        return _in_e4m3(rows)
+        numbers, of_rows = _in_e4m3(rows)
+        return numbers.reshape(weight.shape), of_rows.reshape(weight.shape[:-1])
     words = np.empty((len(rows), kind.words(rows.shape[1])), "uint32")
     scales = np.empty((len(rows), kind.groups(rows.shape[1])), kind.dtype)
     for at in range(0, len(rows), _ROWS):

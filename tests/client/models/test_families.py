@@ -54,10 +54,13 @@ def test_prompts_and_steps_give_numpys_logits(name: str) -> None:
     np.testing.assert_allclose([*found, *after], wanted, rtol=0, atol=3e-6 * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("name", swept(["experts and a shared one"], ["experts"]))
-def test_a_quantised_mixture_gives_numpys_tokens(name: str) -> None:
+MIXTURES = [("experts", "q4f32_1"), ("experts", "e4m3_f32")]
+
+
+@pytest.mark.parametrize(("name", "quantization"), swept([("experts and a shared one", "q4f32_1")], MIXTURES))
+def test_a_quantised_mixture_gives_numpys_tokens(name: str, quantization: str) -> None:
     functions = ("embed", "prefill", "batch_decode", "greedy")
-    compiled = compile_model(FAMILIES[name], "q4f32_1", functions=functions)
+    compiled = compile_model(FAMILIES[name], quantization, functions=functions)
     values = [random_array(each, compiled.quantization) for each in compiled.parameters]
     session = compiled.session(map(tvm.runtime.tensor, values), tvm.cpu(), CacheSizes(sequences=2, tokens=64, chunk=32))
     found = greedy_tokens(session, PROMPTS, 5).tolist()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from tvm import te, tirx
 
+from tunehub.kernels.te.e4m3 import TYPE
+
 if TYPE_CHECKING:
     from tunehub.tir.types import PrimExpr, Tensor
 
@@ -18,16 +20,22 @@ _WORD = 32  # bits
 def expert_product(x: Tensor, number: Tensor, weights: Sequence[Tensor], *, shared_by: int, bits: int) -> Tensor:
     """``[rows · chosen, N]``: of each row and each of its experts, whose numbers are ``[rows, chosen]``; ``shared_by``
     of them share a row of ``x``. ``weights``: ``[experts, N, K]``, or with ``bits`` words and scales of these, as
-    MLC-LLM has them."""
+    MLC-LLM has them; or numbers in e4m3 and scales of their rows, ``[experts, N]``."""
+    narrow = str(weights[0].dtype) == TYPE
     chosen, k = number.shape[1], te.reduce_axis((0, x.shape[1]), "k")
 
     def each(row: PrimExpr, i: PrimExpr) -> PrimExpr:
         at = (number[row // chosen, row % chosen], i, k)
-        weight = _dequantised(weights, at, bits) if bits else weights[0](*at)
+        weight = _dequantised(weights, at, bits) if bits and not narrow else weights[0](*at)
         return te.sum(x[row // shared_by, k].astype("float32") * weight.astype("float32"), axis=k)
 
     wide = te.compute((number.shape[0] * chosen, weights[0].shape[1]), each, name=NAME)
-    return te.compute(wide.shape, lambda row, i: wide[row, i].astype(x.dtype), name="expert_rows")
+
+    def result(row: PrimExpr, i: PrimExpr) -> PrimExpr:
+        own = wide[row, i]
+        return (own * weights[1][number[row // chosen, row % chosen], i] if narrow else own).astype(x.dtype)
+
+    return te.compute(wide.shape, result, name="expert_rows")
 
 
 def _dequantised(weights: Sequence[Tensor], at: Sequence[PrimExpr], bits: int) -> PrimExpr:

@@ -8,11 +8,13 @@
 constexpr int COUNTED = 32 * WN * WK;
 
 template <class T>
-__device__ __forceinline__ void write_rows(T* out, const float* results, const int* places, int column, int rows) {
+__device__ __forceinline__ void write_rows(T* out, const float* results, const int* places, int column, int rows,
+                                           const float* of_columns) {
   for (int i = threadIdx.x; i < rows * COLUMNS; i += COUNTED) {
     const int row = i / COLUMNS, beside = i % COLUMNS;
     if (N % COLUMNS == 0 || column + beside < N)
-      out[(long long)places[row] * N + column + beside] = T(results[row * STRIDE + beside]);
+      out[(long long)places[row] * N + column + beside] =
+          T(results[row * STRIDE + beside] * (E4M3 ? of_columns[column + beside] : 1.0f));
   }
 }
 
@@ -22,7 +24,8 @@ __device__ __forceinline__ void experts(const void* data, const void* weights, c
                                         int expert, long long tokens) {
   const int rows = int(tokens) * CHOSEN;
   const char* own = (const char*)weights + (long long)expert * N * (K / 8 * FORMAT);
-  const char* beside = FORMAT < 16 ? (const char*)scales + (long long)expert * N * (K / GROUP * 2) : own;
+  const char* beside = SCALED ? (const char*)scales + (long long)expert * N * (K / GROUP * 2) : own;
+  const float* of_columns = (const float*)scales + (long long)expert * N;  // of numbers in e4m3
   int* places = list + COUNTED;
   for (int first = 0; first < rows; first += COUNTED) {
     const int count = rows - first < COUNTED ? rows - first : COUNTED, self = threadIdx.x;
@@ -37,7 +40,7 @@ __device__ __forceinline__ void experts(const void* data, const void* weights, c
       const int* of = places + begin;
       const int some = all - begin < M ? all - begin : M;
       product_of(data, own, beside, results, results + STRIDE, column, some, [of](int row) { return of[row] / SHARED; });
-      write_rows(out, results, of, column, some);
+      write_rows(out, results, of, column, some, of_columns);
       __syncthreads();
     }
   }

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tvm import te, tirx
@@ -14,11 +14,11 @@ from tvm_ffi import structural_equal
 
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.cuda.low_batch.choice import of_registers
-from tunehub.kernels.cuda.low_batch.product import LowBatchExtents, has_low_batch
+from tunehub.kernels.cuda.low_batch.product import PACKED, LowBatchExtents, has_low_batch
 from tunehub.kernels.cuda.low_batch.shared_memory import stride
 from tunehub.kernels.cuda.low_batch.source import experts_source
 from tunehub.kernels.cuda.low_batch.tile import DirectTile
-from tunehub.kernels.cuda.low_batch.weights import Format, format_of
+from tunehub.kernels.cuda.low_batch.weights import E4M3, Format, format_of
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.kernels.devices.known import device_of
 from tunehub.kernels.te.experts import GROUP, expert_product
@@ -59,7 +59,8 @@ def match(mod: IRModule, target: Target) -> ExpertProduct | None:
     if len(own) not in _ARGUMENTS or not has_low_batch(target):
         return None
     kinds = [buffer_kind(each) for each in own[:-1]]
-    if [len(kind.shape) for kind in kinds] != [2, 2, *[3] * (len(own) - 3)] or str(kinds[1].dtype) != "int32":
+    ranks = [len(kind.shape) for kind in kinds]
+    if ranks not in ([2, 2, 3], [2, 2, 3, 3], [2, 2, 3, 2]) or str(kinds[1].dtype) != "int32":
         return None
     form = _format(kinds)
     numbers = [integer(extent) for extent in (kinds[0].shape[1], kinds[1].shape[1], *kinds[2].shape[:2])]
@@ -67,7 +68,7 @@ def match(mod: IRModule, target: Target) -> ExpertProduct | None:
         return None
     depth, chosen, experts, columns = (number or 0 for number in numbers)
     shared_by = next((each for each in {chosen, 1} if _is_product(function, kinds, each, form)), None)
-    if shared_by is None or depth % (form.group or _TOGETHER):
+    if shared_by is None or depth % (PACKED if form.packed else _TOGETHER):
         return None
     extents = LowBatchExtents(rows=_TOGETHER, columns=columns, depth=depth, weights=form)
     return ExpertProduct(function=function, experts=experts, shared_by=shared_by, extents=extents)
@@ -102,7 +103,10 @@ def _format(kinds: list[Buffer]) -> Format | None:
     """How weights lie in memory."""
     if len(kinds) == 3:
         return format_of(str(kinds[2].dtype))
-    plain, depth, words = format_of(str(kinds[3].dtype)), integer(kinds[0].shape[1]), integer(kinds[2].shape[2])
+    if str(kinds[2].dtype) == E4M3.stored:
+        plain = format_of(str(kinds[0].dtype))
+        return None if plain is None else replace(E4M3, bfloat=plain.bfloat)
+    plain, depth, words = format_of(str(kinds[3].dtype)), integer(kinds[0].shape[1]), integer(kinds[2].shape[-1])
     if plain is None or not depth or not words or str(kinds[2].dtype) != "uint32":
         return None
     bits = words * 32 // depth

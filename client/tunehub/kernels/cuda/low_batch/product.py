@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MOST_ROWS = 64
 NEEDED = frozenset({"sm_80"})  # of a GPU
 _VECTOR = 8  # elements of 16 bits that are loaded at once
-_PACKED = 32  # along K: kernels have chunks of as many packed weights
+PACKED = 32  # along K: kernels have chunks of as many packed weights
 _ACCUMULATOR = "float32"
 
 
@@ -95,7 +95,7 @@ def _extents(result: Buffer, weights: Buffer, kind: Format | None) -> LowBatchEx
     """Of the product with ``weights`` [N, K]; None where the kernels are for fewer rows, or another K."""
     columns, depth = (int(extent) for extent in buffer_kind(weights).shape)
     rows = math.prod(int(extent) for extent in buffer_kind(result).shape) // columns
-    if kind is None or rows > MOST_ROWS or depth % (_PACKED if kind.packed else _VECTOR):
+    if kind is None or rows > MOST_ROWS or depth % (PACKED if kind.packed else _VECTOR):
         return None
     return LowBatchExtents(rows=rows, columns=columns, depth=depth, weights=kind)
 

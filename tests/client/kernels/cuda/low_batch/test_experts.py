@@ -31,13 +31,16 @@ pytestmark = pytest.mark.slow
 EXPERTS, COLUMNS, DEPTH, CHOSEN = 4, 40, 96, 2
 
 
-def _module(shared_by: int, bits: int = 16, rows: int | None = None) -> Any:
+def _module(shared_by: int, bits: int = 16, rows: int | None = None, *, e4m3: bool = False) -> Any:
     """Of an open number of rows, or of as many as are given."""
     count = tirx.Var("n", "int64") if rows is None else tirx.IntImm("int64", rows)
     x = te.placeholder((count if shared_by > 1 else count * CHOSEN, DEPTH), "float16", name="x")
     number = te.placeholder((count, CHOSEN), "int32", name="number")
     own = [te.placeholder((EXPERTS, COLUMNS, DEPTH), "float16", name="w")]
-    if bits < 16:
+    if e4m3:
+        numbers = te.placeholder((EXPERTS, COLUMNS, DEPTH), "float8_e4m3fn", name="w")
+        own = [numbers, te.placeholder((EXPERTS, COLUMNS), "float32", name="s")]
+    elif bits < 16:
         words = te.placeholder((EXPERTS, COLUMNS, DEPTH * bits // 32), "uint32", name="w")
         own = [words, te.placeholder((EXPERTS, COLUMNS, DEPTH // 32), "float16", name="s")]
     made = expert_product(x, number, own, shared_by=shared_by, bits=bits % 16)
@@ -50,15 +53,17 @@ def _module(shared_by: int, bits: int = 16, rows: int | None = None) -> Any:
     [DirectTile(tiles=1, warps=(1, 2), unroll=1, depth=2), DirectTile(tiles=1, warps=(2, 4), unroll=1, depth=1)],
     ids=["many chunks of numbers", "warps along columns"],
 )
-@pytest.mark.parametrize("bits", [16, 8, 4])
+@pytest.mark.parametrize(("bits", "e4m3"), [(16, False), (8, False), (4, False), (8, True)])
 @pytest.mark.parametrize("shared_by", [CHOSEN, 1], ids=["rows in common", "rows of their own"])
 @pytest.mark.few(2)
-def test_each_row_has_the_products_of_its_experts(shared_by: int, bits: int, tile: DirectTile, tmp_path: Path) -> None:
+def test_each_row_has_the_products_of_its_experts(
+    shared_by: int, bits: int, e4m3: bool, tile: DirectTile, tmp_path: Path
+) -> None:
     rows, chance = 45, np.random.default_rng(bits)
-    workload = match(_module(shared_by, bits), H200)
+    workload = match(_module(shared_by, bits, e4m3=e4m3), H200)
     assert workload is not None
     source = source_of(tvm.tirx.build(build(workload, tile).mod, target=H200))
-    parts = [weights(bits, COLUMNS, DEPTH, seed=each) for each in range(EXPERTS)]
+    parts = [weights(bits, COLUMNS, DEPTH, seed=each, e4m3=e4m3) for each in range(EXPERTS)]
     own = [np.stack(each) for each in zip(*(stored for stored, _ in parts), strict=True)]
     numbers = np.stack([chance.permutation(EXPERTS - 1)[:CHOSEN] for _ in range(rows)]).astype(np.int32)
     x = chance.standard_normal((rows if shared_by > 1 else rows * CHOSEN, DEPTH)).astype(np.float16)
