@@ -11,7 +11,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tunehub.graph.kernel_calls import Kernels, rewritten
 from tunehub.graph.quantised_tensors import has_type
 from tunehub.kernels.te.scales import LIMITS
-from tunehub.tir.nodes import bound_value, constant_array, is_constant, operator_of, same_shape, static_shape
+from tunehub.tir.nodes import bound_value, constant_array, is_constant, operator_of, same_shape, shape_of
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Call, Expr
@@ -47,7 +47,7 @@ class _Residuals(PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: Call) -> Expr:
         call = self.visit_expr_post_order(call)
-        if operator_of(call) != _ADD or not same_shape(*call.args) or static_shape(call) is None:
+        if operator_of(call) != _ADD or not same_shape(*call.args) or shape_of(call) is None:
             return call
         terms = [self._dequantised(each) for each in call.args]
         if all(term is None for term in terms) or not all(has_type(each, "float32") for each in call.args):

@@ -1,5 +1,5 @@
-"""Products of an open number of rows of operands of 8 bits on sm_90: kernels with TMA loads for ranges of sizes. One is
-launched when the function is called."""
+"""Products of an open number of rows of operands of 8 bits on sm_90: kernels with TMA loads for ranges of sizes;
+convolutions of an open number of images: those whose threads copy. One is launched when the function is called."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tunehub.kernels.cuda.default import default_schedule
 from tunehub.kernels.cuda.gemm.hopper import block_scales, eight_bits
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
-from tunehub.kernels.cuda.gemm.hopper.cost import seconds
+from tunehub.kernels.cuda.gemm.hopper.cost import integer_seconds, seconds
 from tunehub.kernels.cuda.gemm.hopper.eight_bits import NAME, tile_s
 from tunehub.kernels.cuda.gemm.hopper.kernel import Product
 from tunehub.kernels.cuda.gemm.hopper.open_bulk import OpenBulkWriter, most_length, over_all_rows
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 
 __all__ = ["NAME", "open_sizes"]
 _ROWS = (2, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096)  # at which times are compared
+_IMAGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 _LIKELY = 4  # tiles of a size
+_KERNELS_OF_IMAGES = 2
 _KERNELS = 5
 _MOST_COLUMNS = 128  # of a block beyond what places of 32 bits reach
 _NEVER_S = 1e3  # seconds of what is not to be taken
@@ -71,11 +73,34 @@ def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunct
         return None
     whole, kind, matmul = found
     few = few_rows(whole, target)
-    branches = [*few, *_more_rows(whole, matmul, kind, target, above=(few[-1].up_to or 0) if few else 0)]
+    try:
+        more = _more_rows(whole, matmul, kind, target, above=(few[-1].up_to or 0) if few else 0)
+    except ValueError:  # windows, or images that are stepped over
+        if eight_bits.is_promoted(matmul.two):
+            raise
+        return _of_images(whole, matmul, target)
+    branches = [*few, *more]
     for branch in branches[len(few) :]:
         check_function(branch.function, whole.function, target)
     beyond = few[-1].function if few else _beyond(whole, matmul, kind, target)
     branches.append(SizeBranch(up_to=None, function=beyond))
+    joint = joined(whole.function, product(wide(whole.axes.extents)), branches)
+    return SizedFunction(mod=main_module(warpgroups.for_own_target(joint, target)))
+
+
+def _of_images(whole: OpenFunction, matmul: OpenMatmul, target: Target) -> SizedFunction:
+    """Kernels whose threads copy, for ranges of numbers of images."""
+    device = device_of(target)
+    known = [tile for tile in tiles(eight_bits.as_halves(matmul.at(_IMAGES[-1]))) if tile.cluster == 1]
+    if not known:
+        raise NoTileError("no tile of a convolution is within bounds")
+    halves = [eight_bits.as_halves(matmul.at(size)) for size in _IMAGES]
+    times = np.array([[integer_seconds(each, tile, device) for each in halves] for tile in known])
+    branches = []
+    for at, last in ranges(times, _KERNELS_OF_IMAGES, np.ones(len(_IMAGES))):
+        made = over_rows(whole, known[at], eight_bits.matmul_in)
+        check_function(made, whole.function, target)
+        branches.append(SizeBranch(up_to=_IMAGES[last] if last + 1 < len(_IMAGES) else None, function=made))
     joint = joined(whole.function, product(wide(whole.axes.extents)), branches)
     return SizedFunction(mod=main_module(warpgroups.for_own_target(joint, target)))
 
