@@ -21,17 +21,24 @@ pytestmark = pytest.mark.slow
 HALF, DEPTH = 1024, 2048
 
 
-def _module(rows: int | None = None, *, halves: tuple[int, int] = (0, HALF), given: bool = True) -> Any:
+def _module(
+    rows: int | None = None, *, halves: tuple[int, int] = (0, HALF), given: bool = True, scaled: bool = False
+) -> Any:
     count = tirx.Var("n", "int64") if rows is None else rows
-    x, w = (
-        relax.Var(name, tensor_class()(shape, "float16"))
-        for name, shape in (("x", (1, count, DEPTH)), ("w", (2 * HALF, DEPTH)))
+    dtype = "float8_e4m3fn" if scaled else "float16"
+    shapes = {"x": (1, count, DEPTH), "w": (2 * HALF, DEPTH), "of_x": (1, count, 1), "of_w": (2 * HALF,)}
+    x, w, of_x, of_w = (
+        relax.Var(name, tensor_class()(shape, "float32" if "of" in name else dtype)) for name, shape in shapes.items()
     )
     builder = relax.BlockBuilder()
-    with builder.function("main", [x, w]):
+    with builder.function("main", [x, w, of_x, of_w]):
         with builder.dataflow():
             weight = w if given else builder.emit(relax.op.negative(w))
-            both = builder.emit(relax.op.matmul(x, builder.emit(relax.op.permute_dims(weight))))
+            weight = builder.emit(relax.op.permute_dims(weight))
+            both = builder.emit(relax.op.matmul(x, weight, out_dtype="float32" if scaled else None))
+            if scaled:
+                both = builder.emit(relax.op.multiply(builder.emit(relax.op.multiply(both, of_x)), of_w))
+                both = builder.emit(relax.op.astype(both, "float16"))
             gate, up = (builder.emit(relax.op.strided_slice(both, [2], [at], [at + HALF])) for at in halves)
             result = builder.emit_output(relax.op.multiply(builder.emit(relax.op.nn.silu(gate)), up))
         builder.emit_func_output(result)
@@ -46,6 +53,10 @@ def _is_one_kernel(mod: Any, target: Any = H200) -> bool:
 
 def test_it_is_the_epilogue_of_a_product_with_a_parameter_and_open_rows() -> None:
     assert _is_one_kernel(_module())
+
+
+def test_scales_of_rows_and_columns_are_part_of_it() -> None:
+    assert _is_one_kernel(_module(scaled=True))
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,19 @@ def gated_product(data: Tensor, weight: Tensor) -> Tensor:
     return te.compute((*data.shape[:-1], half), value, name="gated")
 
 
+def gated_scaled_product(data: Tensor, weight: Tensor, of_rows: Tensor, of_columns: Tensor, *, dtype: str) -> Tensor:
+    """As :func:`gated_product` in ``dtype``, of floats of 8 bits; results of the product are times their scales of rows
+    [..., 1] and columns [2 · N]."""
+    wide = nt_matmul(data, weight)
+    half = weight.shape[0] // 2
+
+    def value(*i: PrimExpr) -> PrimExpr:
+        scaled = [wide(*i[:-1], at) * of_rows(*i[:-1], 0) * of_columns(at) for at in (i[-1], i[-1] + half)]
+        return gated(scaled[0], scaled[1], dtype)
+
+    return te.compute((*data.shape[:-1], half), value, name="gated")
+
+
 def gated(gate: PrimExpr, up: PrimExpr, dtype: str) -> PrimExpr:
     """SiLU(``gate``) · ``up`` of numbers in float32, in the type ``dtype``."""
     return (gate / (tirx.const(1.0, _SUM) + tirx.exp(tirx.const(0.0, _SUM) - gate)) * up).astype(dtype)

@@ -3,15 +3,19 @@ gate and up are one product: a kernel for up to 8 rows, those with TMA loads for
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tunehub.kernels.cuda.default import default_schedule
+from tunehub.kernels.cuda.gemm.hopper import eight_bits
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
 from tunehub.kernels.cuda.gemm.hopper.cost import bulk_seconds
 from tunehub.kernels.cuda.gemm.hopper.gated import over_gated_rows, suits
 from tunehub.kernels.cuda.gemm.hopper.open_bulk import most_length
+from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.open_rows import OpenMatmul, open_matmul
 from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.gemm.sizes import ranges
@@ -24,7 +28,7 @@ from tunehub.kernels.cuda.open_function import OpenFunction, open_function
 from tunehub.kernels.cuda.symbolic.schedule import SizedFunction
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.kernels.devices.known import device_of
-from tunehub.kernels.te.products import gated_product
+from tunehub.kernels.te.products import gated_product, gated_scaled_product
 from tunehub.tir.branches import SizeBranch, joined
 from tunehub.tir.cuda.limits import limits_of
 from tunehub.tir.guard import check_function
@@ -45,36 +49,59 @@ def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunct
     """A schedule of ``mod``, one PrimFunc ``main`` with open rows; None when it is not of this kind. Raises NoTileError
     where none is to be had, GuardError for what would be wrong, and what TVM raises."""
     whole = open_function(mod["main"]) if warpgroups.serves(target) else None
-    matmul = open_matmul(whole, warpgroups.matmul_in) if whole is not None and _is_gated(whole.function) else None
-    if whole is None or matmul is None:
+    kind = None if whole is None else _kind_of(whole.function)
+    matmul = None if whole is None or kind is None else open_matmul(whole, kind.matmul_in)
+    if whole is None or kind is None or matmul is None:
         return None
     device, largest = device_of(target), most_length(whole)
-    chosen_tiles = _chosen(matmul, device)
-    made = {tile: over_gated_rows(whole, tile, device) for tile in dict.fromkeys(tile for tile, _ in chosen_tiles)}
-    few = _few_rows(whole, target)
-    branches = [few, *(SizeBranch(up_to=up_to or largest, function=made[tile]) for tile, up_to in chosen_tiles)]
+    chosen_tiles = _chosen(matmul, kind, device)
+    tiles = dict.fromkeys(tile for tile, _ in chosen_tiles)
+    made = {tile: over_gated_rows(whole, tile, device, kind.matmul_in) for tile in tiles}
+    few = [] if kind is _SCALED else [_few_rows(whole, target)]
+    branches = [*few, *(SizeBranch(up_to=up_to or largest, function=made[tile]) for tile, up_to in chosen_tiles)]
     for branch in branches:
         check_function(branch.function, whole.function, target)
     # Beyond places of 32 bits eight rows at a time: a kernel that few rows have is run with few when it is verified.
-    branches.append(SizeBranch(up_to=None, function=few.function))
+    beyond = few[0].function if few else default_schedule(whole.function, target)
+    branches.append(SizeBranch(up_to=None, function=beyond))
     found = joined(whole.function, product(wide(whole.axes.extents)), branches)
     return SizedFunction(mod=main_module(warpgroups.for_own_target(found, target)))
 
 
-def _is_gated(function: PrimFunc) -> bool:
-    """Whether ``function`` is what :func:`gated_product` makes of its own operands."""
+class _GatedKind(NamedTuple):
+    """How a product is found, and its tiles ranked: the best ones, and what one should take in seconds."""
+
+    matmul_in: Callable[[Any], Matmul | None]
+    ranked: Callable[[Matmul, GpuDevice], Iterable[Any]]
+    seconds: Callable[[Matmul, Any, GpuDevice], float]
+
+
+_HALVES = _GatedKind(
+    warpgroups.matmul_in, lambda matmul, device: warpgroups.bulk_ranked(matmul, _TRIED, device), bulk_seconds
+)
+_SCALED = _GatedKind(
+    eight_bits.matmul_in,
+    lambda matmul, device: (tile for _, tile in eight_bits.ranked(matmul, device, _TRIED)),
+    eight_bits.tile_s,
+)
+
+
+def _kind_of(function: PrimFunc) -> _GatedKind | None:
+    """The kind of a ``function`` that is what :func:`gated_product`, or that of scaled floats of 8 bits, makes of its
+    own operands; None of others."""
     from tvm import te
     from tvm_ffi import structural_equal
 
-    own = parameters(function)
-    if len(own) != 3:
-        return False
-    kinds = [buffer_kind(each) for each in own[:2]]
-    if [len(kind.shape) for kind in kinds] != [3, 2]:
-        return False
-    x, w = (te.placeholder(kind.shape, str(kind.dtype)) for kind in kinds)
-    wanted = te.create_prim_func([x, w, gated_product(x, w)], index_dtype_override="int64")
-    return bool(structural_equal(function.body, wanted.body, map_free_vars=True))
+    *operands, result = (buffer_kind(each) for each in parameters(function))
+    ranks = [len(each.shape) for each in operands]
+    if ranks not in ([3, 2], [3, 2, 3, 1]):
+        return None
+    own = [te.placeholder(each.shape, str(each.dtype)) for each in operands]
+    is_scaled = len(own) > 2
+    made = gated_scaled_product(*own, dtype=str(result.dtype)) if is_scaled else gated_product(*own)
+    wanted = te.create_prim_func([*own, made], index_dtype_override="int64")
+    is_gated = bool(structural_equal(function.body, wanted.body, map_free_vars=True))
+    return (_SCALED if is_scaled else _HALVES) if is_gated else None
 
 
 def _few_rows(whole: OpenFunction, target: Target) -> SizeBranch:
@@ -88,12 +115,12 @@ def _few_rows(whole: OpenFunction, target: Target) -> SizeBranch:
     return SizeBranch(up_to=FEW, function=whole.over(gated_kernel(piece["main"], found, tile), FEW))
 
 
-def _chosen(matmul: OpenMatmul, device: GpuDevice) -> list[tuple[BulkTile, int | None]]:
+def _chosen(matmul: OpenMatmul, kind: _GatedKind, device: GpuDevice) -> list[tuple[BulkTile, int | None]]:
     """What should take least in each range of sizes."""
-    ranked = (warpgroups.bulk_ranked(matmul.at(rows), _TRIED, device) for rows in _ROWS)
+    ranked = (kind.ranked(matmul.at(rows), device) for rows in _ROWS)
     tiles = list(dict.fromkeys(tile for each in ranked for tile in list(filter(suits, each))[:1]))
     if not tiles:
         raise NoTileError("it is too small for TMA loads")
-    times = np.array([[bulk_seconds(matmul.at(rows), tile, device) for rows in _ROWS] for tile in tiles])
+    times = np.array([[kind.seconds(matmul.at(rows), tile, device) for rows in _ROWS] for tile in tiles])
     found = ranges(times, _KERNELS, np.ones(len(_ROWS)))
     return [(tiles[at], _ROWS[last] if last + 1 < len(_ROWS) else None) for at, last in found]

@@ -3,6 +3,7 @@ thread has the accumulators of both for the results that it writes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
@@ -10,6 +11,7 @@ from tvm import tirx
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import PIECE, STAGED, WARP, BulkTile
 from tunehub.kernels.cuda.gemm.hopper.kernel import Product, operands_of
 from tunehub.kernels.cuda.gemm.hopper.open_bulk import OpenBulkWriter, over_all_rows
+from tunehub.kernels.cuda.gemm.hopper.rule import matmul_in
 from tunehub.kernels.cuda.gemm.hopper.tiles import FLOAT
 from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.open_function import OpenFunction
@@ -18,7 +20,7 @@ from tunehub.kernels.te.products import gated
 from tunehub.tir.cuda.ptx.barriers import bar_sync_warpgroup
 from tunehub.tir.cuda.ptx.registers import ld_shared_4, st_shared_2
 from tunehub.tir.cuda.ptx.wgmma import ROW_BYTES, ROWS, WARPGROUP
-from tunehub.tir.nodes import parameters
+from tunehub.tir.nodes import buffer_kind, parameters
 from tunehub.tir.statements import allocate, const, load, loop, sequence, store, when
 from tunehub.tir.versions import VECTORIZED
 
@@ -36,9 +38,11 @@ def suits(tile: BulkTile) -> bool:
     return tile.cluster == 1 and tile.groups[1] == 1 and tile.columns % (2 * along_rows * _PATTERN_ROWS) == 0
 
 
-def over_gated_rows(whole: OpenFunction, tile: BulkTile, device: GpuDevice) -> PrimFunc:
+def over_gated_rows(
+    whole: OpenFunction, tile: BulkTile, device: GpuDevice, find: Callable[[Any], Matmul | None] = matmul_in
+) -> PrimFunc:
     """``whole``, a gated product, by ``tile``; as :func:`tunehub.kernels.cuda.gemm.hopper.open_bulk.over_all_rows`."""
-    return over_all_rows(whole, tile, device, _GatedWriter)
+    return over_all_rows(whole, tile, device, _GatedWriter, find)
 
 
 class _GatedWriter(OpenBulkWriter):
@@ -105,16 +109,25 @@ class _GatedWriter(OpenBulkWriter):
         return sequence([vector(i) for i in range(ROWS * across // WARPGROUP)])
 
     def _written(self, row: Any, column: Any, place: Any) -> Stmt:
+        *operands, out = parameters(self.product.function)
+        dtype = str(buffer_kind(out).dtype)
         halves = self._buffer("halves", 2 * _VECTOR, "float32", "local")
-        found = self._buffer("found", _VECTOR, self.product.dtype, "local")
-        out = parameters(self.product.function)[-1]
+        found = self._buffer("found", _VECTOR, dtype, "local")
+        scales = operands[2:]  # of rows and of columns, if the product has some
 
         def loaded(of: int) -> Stmt:
             at = self._address((place + of * _HALF) * FLOAT + self.staged)
             return store(halves, [tirx.Ramp(of * _VECTOR, 1, _VECTOR)], ld_shared_4()(at, result="float32x4"))
 
+        def half(of: int, v: int) -> Any:
+            total: Any = load(halves, of * _VECTOR + v)
+            if not scales:
+                return total
+            at = tirx.min(row, self.rows - 1), tirx.min(column, self._half - _VECTOR) + of * self._half + v
+            return total * load(scales[0], 0, at[0], 0) * load(scales[1], at[1])
+
         def value(v: int) -> Stmt:
-            return store(found, [v], gated(load(halves, v), load(halves, _VECTOR + v), self.product.dtype))
+            return store(found, [v], gated(half(0, v), half(1, v), dtype))
 
         def kept(v: PrimExpr) -> Stmt:
             return store(out, [const(0), row, column + v], load(found, v))
