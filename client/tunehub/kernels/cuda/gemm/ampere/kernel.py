@@ -24,9 +24,12 @@ _ROWS, _COLUMNS = 16, 8  # of a fragment of accumulators
 _OF_A_THREAD = 4  # of these
 
 
-def kernel(product: Product, tile: WarpTile) -> PrimFunc:
-    """The PrimFunc of ``product`` by ``tile``. Raises ValueError where a block writes less than its threads."""
-    return product.function.with_body(_WarpWriter(product, tile).statement())
+def kernel(product: Product, tile: WarpTile, most_shared: int) -> PrimFunc:
+    """The PrimFunc of ``product`` by ``tile``, for GPUs whose blocks have at most so many bytes of shared memory.
+    Raises ValueError where a block writes less than its threads."""
+    writer = _WarpWriter(product, tile)
+    writer.most_shared = most_shared
+    return product.function.with_body(writer.statement())
 
 
 class _WarpWriter(_KernelWriter):

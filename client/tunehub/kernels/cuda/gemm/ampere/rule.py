@@ -15,6 +15,7 @@ from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.gemm.workload import ProductWorkload
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.devices.device import GpuDevice
+from tunehub.kernels.devices.known import device_of
 from tunehub.tir.nodes import main_module
 
 if TYPE_CHECKING:
@@ -58,4 +59,5 @@ def build(workload: ProductWorkload, tile: WarpTile) -> WarpgroupSchedule:
     from tunehub.kernels.cuda.gemm.ampere.kernel import kernel
     from tunehub.kernels.cuda.gemm.hopper.kernel import product_of
 
-    return WarpgroupSchedule(main_module(kernel(product_of(workload.mod, workload.matmul), tile)))
+    most = device_of(workload.target).block_shared_memory
+    return WarpgroupSchedule(main_module(kernel(product_of(workload.mod, workload.matmul), tile, most)))

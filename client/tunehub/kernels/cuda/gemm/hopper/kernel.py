@@ -285,6 +285,8 @@ def open_kernel(product: Product, tile: WarpgroupTile, rows: OpenRows) -> Any:
 
 
 class _KernelWriter:
+    most_shared = SHARED_BYTES  # that a block may ask for
+
     def __init__(self, product: Product, tile: Any, open_rows: OpenRows | None) -> None:
         self.product, self.tile, self.open_rows = product, tile, open_rows
         batch, rows, columns, k = product.matmul.extents
@@ -495,7 +497,7 @@ class _KernelWriter:
         more = math.prod(tile.block)
         if self.sum_type != "int32" or tile.cluster > 1 or self.open_rows is not None or columns % COPIED_BYTES:
             return
-        if self.batch_extent > 1 or tile.shared_bytes + more > SHARED_BYTES:
+        if self.batch_extent > 1 or tile.shared_bytes + more > self.most_shared:
             return
         self.residual = next((each for each in self._bytes_beside() if _is_matrix(each, (rows, columns))), None)
         if self.residual is not None:

@@ -46,7 +46,7 @@ MODULES = {
 def _kernel(mod: Any, tile: WarpTile) -> Any:
     workload = rule.match(mod, H200)
     assert workload is not None
-    return kernel(product_of(mod, workload.matmul), tile)
+    return kernel(product_of(mod, workload.matmul), tile, default_device().block_shared_memory)
 
 
 def _random(shape: Any, dtype: str, rng: Any) -> Any:
