@@ -29,8 +29,9 @@ SIZE = 128  # of the product
 KEY = "test-board"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def servers() -> Iterator[tuple[Board, list[Any]]]:
+    """A tracker and two boards, of which one test kills the first."""
     from tvm.rpc.server import Server
     from tvm.rpc.tracker import Tracker
 
