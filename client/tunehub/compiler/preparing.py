@@ -132,17 +132,16 @@ def _integer_passes(target: Target) -> list[Pass]:
         return []
     from tunehub.graph.layout.cuda.channels_last import integers_channels_last
     from tunehub.graph.quantised.elements import quantise_by_element
+    from tunehub.graph.quantised.integer_readers import averages_of_integers
     from tunehub.graph.quantised.numbers import numbers_without_axes
     from tunehub.graph.quantised.residuals import residuals_in_one_step
 
     @tvm.transform.module_pass(opt_level=0, name="tunehub.integers_on_gpus")  # type: ignore[untyped-decorator]
     def convert(mod: IRModule, _context: PassContext) -> IRModule:
         quantised = quantise_by_element(mod)
-        return (
-            mod
-            if quantised.same_as(mod)
-            else residuals_in_one_step(numbers_without_axes(integers_channels_last(quantised)))
-        )
+        if quantised.same_as(mod):
+            return mod
+        return averages_of_integers(residuals_in_one_step(numbers_without_axes(integers_channels_last(quantised))))
 
     return [convert, relax.transform.CanonicalizeBindings()]
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tunehub.tir.types import IRModule
 
 _PERMUTE = "relax.permute_dims"
+_IMAGE = 4  # axes
 
 
 def quantise_by_element(mod: IRModule) -> IRModule:
@@ -86,7 +87,7 @@ class _Elements(PyExprMutator):  # type: ignore[misc]
         if scale == 1:
             return self._own(x)
         if operator_of(value) == "relax.nn.relu" and variable_of(self, value.args[0]) in self._sums:
-            return self._by(relax.op.maximum, self._in_steps(value.args[0], scale), 0)
+            return self._limited(relax.op.maximum, self._in_steps(value.args[0], scale), 0)
         terms = self._sums.get(variable_of(self, x))
         if terms is not None:
             return self._emit(relax.op.add(*(self._in_steps(each, scale) for each in terms)))
@@ -110,11 +111,19 @@ class _Elements(PyExprMutator):  # type: ignore[misc]
         if affine.zero:
             steps = self._by(relax.op.add, steps, affine.zero)
         low, high = LIMITS[dtype]
-        clipped = self._by(relax.op.minimum, self._by(relax.op.maximum, steps, low), high)
+        clipped = self._limited(relax.op.minimum, self._limited(relax.op.maximum, steps, low), high)
         return relax.op.astype(clipped, dtype)
 
     def _by(self, operator: Callable[[Expr, Expr], Expr], x: Expr, number: float) -> Expr:
-        """With a number of as many axes: of another one TVM knows no layout."""
+        """With a number of as many axes: of another one TVM knows no layout. Of sequences kernels have it as a
+        parameter, so that layers share them: it is no constant, which TVM would write into their code."""
+        axes = [1] * len(shape_of(x) or ())
+        if len(axes) == _IMAGE:
+            return self._limited(operator, x, number)
+        return self._emit(operator(x, self._emit(relax.op.reshape(relax.const(np.full(1, number, np.float32)), axes))))
+
+    def _limited(self, operator: Callable[[Expr, Expr], Expr], x: Expr, number: float) -> Expr:
+        """With a number that all layers have."""
         return self._emit(operator(x, relax.const(np.full([1] * len(shape_of(x) or ()), number, np.float32))))
 
     def _emit(self, expression: Expr) -> Expr:

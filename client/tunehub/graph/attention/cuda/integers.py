@@ -3,6 +3,7 @@ products, added up in float32, are exact. Scores, the softmax's weights and the 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +112,10 @@ class IntegerAttentions:
     def _call(self, how: _How, arguments: tuple[Expr, ...]) -> Expr:
         order = _order(arguments[0])
         return self._kernels.call(
-            lambda q, k, v, *more: _attention(q, k, v, more, how, order), *arguments, name="attention", how=(how,)
+            lambda q, k, v, numbers, *more: _attention(q, k, v, numbers, more, how, order),
+            *(*arguments[:3], _numbers(how), *arguments[3:]),
+            name="attention",
+            how=_kind(how),
         )
 
 
@@ -121,62 +125,103 @@ def _order(query: Expr) -> list[int]:
     return [*range(rank)] if rank < 4 else [*range(rank - 3), rank - 2, rank - 3, rank - 1]
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, operands: tuple[Tensor, ...], how: _How, order: list[int]) -> Tensor:
+class _Numbers:
+    """The numbers of a kernel, each of which ``number`` makes an expression of, in one order."""
+
+    def __init__(self, how: _How, number: Callable[[float], Any]) -> None:
+        self._number = number
+        self.product = number(_factor(how.query, how.key, 1.0 if how.product is None else how.product_step))
+        self.rounded_product = None if how.product is None else self._rounding(how.product)
+        self.steps = [self._step(step) for step in how.steps]
+        weight = how.weight.affine
+        self.weight = number(float(np.float32(1) / np.float32(weight.scale))), *self._limits(how.weight)
+        step = 1.0 if how.result is None else how.result.affine.scale
+        self.result = number(_factor(weight, how.value, step))
+        self.rounded_result = None if how.result is None else self._limits(how.result)
+        self.zero = number(0 if how.result is None else how.result.affine.zero)
+
+    def _step(self, step: Step | Rounding) -> Any:
+        if isinstance(step, Step):
+            return None if step.number is None else self._number(step.number)
+        return self._number(float(np.float32(1) / np.float32(step.affine.scale))), *self._rounding(step)
+
+    def _rounding(self, rounding: Rounding) -> tuple[Any, ...]:
+        return self._number(rounding.affine.scale), *self._limits(rounding)
+
+    def _limits(self, rounding: Rounding) -> tuple[Any, ...]:
+        """The least and the largest number of steps."""
+        return tuple(self._number(limit - rounding.affine.zero) for limit in LIMITS[rounding.dtype])
+
+
+def _numbers(how: _How) -> Expr:
+    """Those of a kernel as a constant: layers share the kernel."""
+    values: list[float] = []
+    _Numbers(how, values.append)
+    return relax.const(np.asarray(values, _WIDE))
+
+
+def _kind(how: _How) -> tuple[Hashable, ...]:
+    """All that a kernel does but its numbers."""
+    steps = tuple(
+        (s.name, s.number is None, s.operand, s.swapped) if isinstance(s, Step) else s.dtype for s in how.steps
+    )
+    result = None if how.result is None else how.result.dtype
+    return how.axes, how.product is None, steps, how.weight.dtype, result
+
+
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, given: Tensor, operands: Sequence[Tensor], how: _How, order: list[int]
+) -> Tensor:
     query, key, value = (Reordered(tensor, axes) for tensor, axes in zip((q, k, v), how.axes, strict=True))
-    product = _factor(how.query, how.key, 1.0 if how.product is None else how.product_step)
+    places = iter(range(int(given.shape[0])))
+    own = _Numbers(how, lambda _: given[next(places)])
 
     def masked(*place_and_score: PrimExpr) -> PrimExpr:
         *place, score = place_and_score
-        score = score * product
-        score = score if how.product is None else _number(score, how.product)
-        for step in how.steps:
+        score = score * own.product
+        score = score if own.rounded_product is None else _rounded(score, *own.rounded_product)
+        for step, number in zip(how.steps, own.steps, strict=True):
             if isinstance(step, Rounding):
-                score = _number(score / tirx.const(step.affine.scale, _WIDE), step)
-            elif step.operand is None:
-                score = step.of(score, tirx.const(step.number, _WIDE))
+                score = _rounded(score * number[0], *number[1:])
             else:
-                score = step.of(score, _broadcast(operands[step.operand], place))
+                other = number if step.operand is None else _broadcast(operands[step.operand], place)
+                score = step.of(score, other)
         return score
 
-    step = np.float32(1) / np.float32(how.weight.affine.scale)
-    rounding = WeightRounding(
-        steps=lambda power, total: _steps(power * (tirx.const(float(step), _WIDE) / total), how.weight),
-        result=lambda total: _result(total, how),
-    )
+    def weight(power: PrimExpr, total: PrimExpr) -> PrimExpr:
+        steps, *limits = own.weight
+        return _whole(power * (steps / total), *limits)
+
+    def result(total: PrimExpr) -> PrimExpr:
+        if own.rounded_result is None or how.result is None:
+            return total * own.result
+        return (_whole(total * own.result, *own.rounded_result) + own.zero).astype(how.result.dtype)
+
     (*rows, depth), (*_, keys), (*_, outputs) = map(_shape, (query, key, value))
-    shape = (*rows, keys, depth, outputs)
     dtype = _WIDE if how.result is None else how.result.dtype
     sources = (query.at, lambda *i: key.at(*i[:-2], i[-1], i[-2]), value.at)
-    return attention(shape, *sources, masked, order, dtype, rounding=rounding)
+    rounding = WeightRounding(steps=weight, result=result)
+    return attention((*rows, keys, depth, outputs), *sources, masked, order, dtype, rounding=rounding)
 
 
 def _shape(tensor: Reordered) -> tuple[int, ...]:
     return tuple(int(tensor.tensor.shape[axis]) for axis in tensor.axes)
 
 
-def _result(total: PrimExpr, how: _How) -> PrimExpr:
-    weight = how.weight.affine
-    if how.result is None:
-        return total * _factor(weight, how.value, 1.0)
-    rounded = _steps(total * _factor(weight, how.value, how.result.affine.scale), how.result)
-    return (rounded + tirx.const(how.result.affine.zero, _WIDE)).astype(how.result.dtype)
-
-
-def _steps(x: PrimExpr, rounding: Rounding) -> PrimExpr:
-    """The nearest whole number to ``x`` that an integer of the type has, less its zero point."""
-    least, most = (tirx.const(each - rounding.affine.zero, _WIDE) for each in LIMITS[rounding.dtype])
+def _whole(x: PrimExpr, least: PrimExpr, most: PrimExpr) -> PrimExpr:
+    """The nearest whole number to ``x`` between the others."""
     return te.max(te.min(tirx.nearbyint(x), most), least)
 
 
-def _number(steps: PrimExpr, rounding: Rounding) -> PrimExpr:
-    return _steps(steps, rounding) * tirx.const(rounding.affine.scale, _WIDE)
+def _rounded(steps: PrimExpr, scale: PrimExpr, least: PrimExpr, most: PrimExpr) -> PrimExpr:
+    return _whole(steps, least, most) * scale
 
 
-def _factor(first: Affine, second: Affine, step: float) -> PrimExpr:
+def _factor(first: Affine, second: Affine, step: float) -> float:
     """What one of the products of integers stands for, in units of ``step``: one factor, as in onnxruntime."""
-    return tirx.const(float(np.float32(first.scale) * np.float32(second.scale) / np.float32(step)), _WIDE)
+    return float(np.float32(first.scale) * np.float32(second.scale) / np.float32(step))
 
 
-def _broadcast(tensor: Tensor, place: list[PrimExpr]) -> PrimExpr:
+def _broadcast(tensor: Tensor, place: Sequence[PrimExpr]) -> PrimExpr:
     own = place[len(place) - len(tensor.shape) :]
     return tensor[tuple(0 if int(extent) == 1 else at for extent, at in zip(tensor.shape, own, strict=True))]

@@ -19,7 +19,7 @@ from tunehub.kernels.cuda.attention.rule import tiles
 from tunehub.kernels.cuda.attention.spec import attention_of
 from tunehub.kernels.cuda.integer_unit import TensorCores
 from tunehub.kernels.devices.known import default_device
-from tunehub.tir.nodes import buffer_kind, parameters
+from tunehub.tir.nodes import buffer_kind, calls_in, constant_array, is_constant, operator_of, parameters
 
 from .cases import H200
 from .lockstep import run as run_in_lockstep
@@ -67,6 +67,7 @@ def test_scores_weights_and_results_are_rounded_as_the_model_says() -> None:
     written = in_integers(_model(), TensorCores(), notes.append, IntegerAttentions)
     assert notes == ["int8: 2 of 2 convolutions and products with quantised operands compute in integers"]
     function = next(each for name, each in written.functions.items() if name.name_hint.startswith("attention"))
+    (numbers,) = _constants_of_calls(written)
     attention = attention_of(function)
     assert attention is not None and [str(buffer_kind(each).dtype) for each in parameters(function)][-1] == "uint8"
     tile = next(iter(tiles(attention, H200)))
@@ -74,10 +75,16 @@ def test_scores_weights_and_results_are_rounded_as_the_model_says() -> None:
     given = {name: rng.integers(40, 216, (1, QUERIES, HEADS, DEPTH)) for name in "qkv"}
     narrow = [(each - SCALES[name][1]).astype("float16") for name, each in given.items()]
     out = np.zeros((1, QUERIES, HEADS, DEPTH), "uint8")
-    run_in_lockstep(kernel_of(attention, tile, default_device().multiprocessors), *narrow, out)
+    run_in_lockstep(kernel_of(attention, tile, default_device().multiprocessors), *narrow, numbers, out)
     want = _numpy(*narrow)
     assert np.abs(out.astype(int) - want).max() <= 1 and (out != want).mean() < 0.02  # a weight in the middle of two
     assert len(np.unique(want)) > 20
+
+
+def _constants_of_calls(mod: Any) -> list[Any]:
+    """The constants that kernels are called with, of the last attention."""
+    calls = [call for call in calls_in(mod) if operator_of(call) == "relax.call_tir"]
+    return [constant_array(each) for each in calls[-1].args[1].fields if is_constant(each)]
 
 
 def _numpy(q: Any, k: Any, v: Any) -> Any:

@@ -1,0 +1,102 @@
+"""Averages of dequantised tensors on GPUs as kernels that add up the integers: else these are made floats, of four
+times the size, by the kernels before."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tvm import relax, te
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tunehub.graph.kernel_calls import Kernels, rewritten
+from tunehub.graph.quantised_tensors import has_type
+from tunehub.kernels.te.scales import LIMITS
+from tunehub.tir.nodes import bound_value, constant_array, is_constant, operator_of, static_shape
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import Call, Expr
+    from tunehub.tir.types import IRModule, PrimExpr, Tensor
+
+_CAST, _WIDE, _SUM = "relax.astype", "float32", "int32"
+_SHAPING = ("relax.reshape", "relax.permute_dims")
+_MOST = 2**23  # integers of 8 bits that are added up in 32
+
+
+class _Integers(NamedTuple):
+    """``tensor`` less ``zero``, times ``scale``."""
+
+    tensor: Any
+    zero: float
+    scale: float
+
+
+def averages_of_integers(mod: IRModule) -> IRModule:
+    """``mod``, in which :mod:`tunehub.graph.quantised.elements` has written dequantising, with such kernels."""
+    return relax.transform.DeadCodeElimination()(rewritten(_Averages(mod), mod))
+
+
+@mutator
+class _Averages(PyExprMutator):  # type: ignore[misc]
+    def __init__(self, mod: IRModule) -> None:
+        super().__init__(mod)
+        self._kernels = Kernels(self.builder_)
+
+    def visit_call_(self, call: Call) -> Expr:
+        call = self.visit_expr_post_order(call)
+        rule = {"relax.mean": self._mean, "relax.nn.avg_pool2d": self._pooled}.get(operator_of(call))
+        written = None if rule is None else rule(call)
+        return call if written is None else written
+
+    def _mean(self, call: Call) -> Expr | None:
+        shape = static_shape(call.args[0])
+        if shape is None or call.attrs.axis is None:
+            return None
+        axes = sorted(int(axis) % len(shape) for axis in call.attrs.axis)
+        return self._average(call, axes, keep=bool(call.attrs.keepdims))
+
+    def _pooled(self, call: Call) -> Expr | None:
+        """Of whole images with channels last."""
+        shape, attrs = static_shape(call.args[0]), call.attrs
+        if shape is None or str(attrs.layout) != "NHWC" or [int(each) for each in attrs.pool_size] != [*shape[1:3]]:
+            return None
+        return self._average(call, [1, 2], keep=True) if not any(int(each) for each in attrs.padding) else None
+
+    def _average(self, call: Call, axes: list[int], *, keep: bool) -> Expr | None:
+        found, shape = self._dequantised(call.args[0]), static_shape(call.args[0]) or ()
+        count = math.prod(shape[axis] for axis in axes)
+        if found is None or count > _MOST:
+            return None
+        kept = [axis for axis in range(len(shape)) if axis not in axes]
+        extents = [1 if axis in axes else extent for axis, extent in enumerate(shape) if keep or axis in kept]
+
+        def compute(integers: Tensor) -> Tensor:
+            inner = [te.reduce_axis((0, shape[axis]), name="k") for axis in axes]
+
+            def total(*i: PrimExpr) -> PrimExpr:
+                place = dict(zip((*kept, *axes), (*([i[axis] for axis in kept] if keep else i), *inner), strict=True))
+                return te.sum(integers[tuple(place[axis] for axis in range(len(shape)))].astype(_SUM), axis=inner)
+
+            def average(*i: PrimExpr) -> PrimExpr:
+                return (sums[i].astype(_WIDE) - found.zero * count) * (found.scale / count)
+
+            sums = te.compute(extents, total, name="sums")
+            return te.compute(extents, average, name="mean")
+
+        return self._kernels.call(compute, found.tensor, name="mean", how=(*axes, keep, found.zero, found.scale))
+
+    def _dequantised(self, expression: Expr) -> _Integers | None:
+        value, zero, scale = bound_value(self, expression), 0.0, 1.0
+        if operator_of(value) == "relax.multiply" and (number := self._number(value.args[1])) is not None:
+            value, scale = bound_value(self, value.args[0]), number
+        if operator_of(value) == "relax.subtract" and (number := self._number(value.args[1])) is not None:
+            value, zero = bound_value(self, value.args[0]), number
+        is_cast = operator_of(value) == _CAST and has_type(value, _WIDE) and has_type(value.args[0], *LIMITS)
+        return _Integers(value.args[0], zero, scale) if is_cast else None
+
+    def _number(self, operand: Expr) -> float | None:
+        """A constant of one element, whatever its axes."""
+        value = bound_value(self, operand)
+        while operator_of(value) in _SHAPING:
+            value = bound_value(self, value.args[0])
+        return float(constant_array(value).item()) if is_constant(value) and constant_array(value).size == 1 else None
