@@ -125,7 +125,7 @@ def _order(query: Expr) -> list[int]:
     return [*range(rank)] if rank < 4 else [*range(rank - 3), rank - 2, rank - 3, rank - 1]
 
 
-class _Numbers:
+class _KernelNumbers:
     """The numbers of a kernel, each of which ``number`` makes an expression of, in one order."""
 
     def __init__(self, how: _How, number: Callable[[float], Any]) -> None:
@@ -156,7 +156,7 @@ class _Numbers:
 def _numbers(how: _How) -> Expr:
     """Those of a kernel as a constant: layers share the kernel."""
     values: list[float] = []
-    _Numbers(how, values.append)
+    _KernelNumbers(how, values.append)
     return relax.const(np.asarray(values, _WIDE))
 
 
@@ -174,7 +174,7 @@ def _attention(
 ) -> Tensor:
     query, key, value = (Reordered(tensor, axes) for tensor, axes in zip((q, k, v), how.axes, strict=True))
     places = iter(range(int(given.shape[0])))
-    own = _Numbers(how, lambda _: given[next(places)])
+    own = _KernelNumbers(how, lambda _: given[next(places)])
 
     def masked(*place_and_score: PrimExpr) -> PrimExpr:
         *place, score = place_and_score
