@@ -23,7 +23,7 @@ _SHAPING = ("relax.reshape", "relax.permute_dims")
 _MOST = 2**23  # integers of 8 bits that are added up in 32
 
 
-class _Integers(NamedTuple):
+class _WholeNumbers(NamedTuple):
     """``tensor`` less ``zero``, times ``scale``."""
 
     tensor: Any
@@ -85,14 +85,14 @@ class _Averages(PyExprMutator):  # type: ignore[misc]
 
         return self._kernels.call(compute, found.tensor, name="mean", how=(*axes, keep, found.zero, found.scale))
 
-    def _dequantised(self, expression: Expr) -> _Integers | None:
+    def _dequantised(self, expression: Expr) -> _WholeNumbers | None:
         value, zero, scale = bound_value(self, expression), 0.0, 1.0
         if operator_of(value) == "relax.multiply" and (number := self._number(value.args[1])) is not None:
             value, scale = bound_value(self, value.args[0]), number
         if operator_of(value) == "relax.subtract" and (number := self._number(value.args[1])) is not None:
             value, zero = bound_value(self, value.args[0]), number
         is_cast = operator_of(value) == _CAST and has_type(value, _WIDE) and has_type(value.args[0], *LIMITS)
-        return _Integers(value.args[0], zero, scale) if is_cast else None
+        return _WholeNumbers(value.args[0], zero, scale) if is_cast else None
 
     def _number(self, operand: Expr) -> float | None:
         """A constant of one element, whatever its axes."""
