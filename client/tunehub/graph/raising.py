@@ -3,7 +3,8 @@
 TVM's ONNX importer writes some operators as kernels at once, which no later pass looks into: ``Clip`` as a maximum and
 a minimum, ``Pad``. Layouts end there, and records for ``clip`` or ``relu`` are not found.
 
-* A kernel that is TVM's own for ``maximum``, ``minimum`` or ``pad`` becomes the operator. It is compared as a whole.
+* A kernel that is TVM's own for ``maximum``, ``minimum`` or ``pad`` becomes the operator, one for ``einsum`` of two
+  tensors a matmul. It is compared as a whole.
 * ``minimum(maximum(x, a), b)`` with numbers ``a <= b`` becomes ``clip``, ``maximum(x, 0)`` becomes ``relu``; a bound
   at infinity is none. The result for NaN is one of the bounds, as before, and may be the other one.
 * A padding of height and width with what the convolution or pooling that reads it pads with becomes part of its own.
@@ -24,6 +25,8 @@ import tvm_ffi
 from tvm import relax, te, tirx, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tunehub.graph.einsum import BLOCK as EINSUM
+from tunehub.graph.einsum import einsum_operator
 from tunehub.graph.kernel_calls import rewritten
 from tunehub.tir.index_expressions import evaluate
 from tunehub.tir.nodes import (
@@ -149,6 +152,8 @@ def _operator_of(function: PrimFunc) -> Callable[..., Any] | None:
     if block is None or len(types) != 1 or not types <= {*_TYPES}:
         return None
     name = str(block.name_hint)
+    if name == EINSUM:
+        return einsum_operator(block, _tensor, lambda tensors: _is_kernel(function, tensors))
     return _bound_operator(function, block) if name in _BOUNDS else _pad_operator(function, block)
 
 

@@ -218,3 +218,21 @@ def test_a_padding_of_nothing_is_left_out(same: Any) -> None:
         return b.emit(op.nn.relu(b.emit_te(topi.nn.pad, x, [0, 0], [0, 0], 0.0)))
 
     assert operators(same(make, (4, 5))) == ["relu"]
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes", "transposed"),
+    [
+        ("bhid,bhjd->bhij", ((2, 3, 4, 8), (2, 3, 5, 8)), 1),
+        ("bhij,bhjd->bihd", ((2, 3, 4, 5), (2, 3, 5, 8)), 1),
+        ("ij,jk->ik", ((4, 5), (5, 6)), 0),
+    ],
+)
+def test_an_einsum_of_two_tensors_is_a_matmul(same: Any, equation: str, shapes: Any, transposed: int) -> None:
+    after = operators(same(lambda b, x, y: b.emit(b.emit_te(topi.einsum, equation, x, y)), *shapes))
+    assert (after.count("matmul"), after.count("permute_dims"), after.count("call_tir")) == (1, transposed, 0)
+
+
+def test_an_einsum_that_is_no_matmul_stays(same: Any) -> None:
+    mod = same(lambda b, x, y: b.emit(b.emit_te(topi.einsum, "ij,ij->ij", x, y)), (4, 5), (4, 5))
+    assert operators(mod) == ["call_tir"]
