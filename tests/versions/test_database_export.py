@@ -21,7 +21,7 @@ pytestmark = [
 
 tvm = pytest.importorskip("tvm")
 
-CASES = [("conv_sigmoid", "tunehub"), ("conv_pointwise", "tunehub"), ("conv_relu", "tvm"), ("matmul_bias", "none")]
+CASES = [("conv_relu", "tunehub"), ("conv_sigmoid", "tunehub"), ("conv_pointwise", "tvm"), ("matmul_bias", "none")]
 PLAIN = """
 import json, sys
 import numpy as np

@@ -41,7 +41,6 @@ def small(name: str) -> Network:
 
 
 @pytest.mark.parametrize("name", ["mobilenet_v2", "bert_base", "vit_b16"])
-@pytest.mark.few(2)
 def test_relax_and_onnx_compute_the_same(name: str, difference: Callable[[Network], float]) -> None:
     assert difference(small(name)) < 1e-4
 
