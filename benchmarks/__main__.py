@@ -27,7 +27,17 @@ NAMES = (
         "pt2e",
         "pytorch",
     ),
-    *("quantised", "random_traces", "registry", "relay_gpu", "relay_trials", "reproducible", "schedules", "templates"),
+    *(
+        "quantised",
+        "quantised_gpu",
+        "random_traces",
+        "registry",
+        "relay_gpu",
+        "relay_trials",
+        "reproducible",
+        "schedules",
+        "templates",
+    ),
     *("transfer", "tuning", "warm_start", "zoo"),
 )
 
