@@ -7,7 +7,7 @@ order, too (`torch.channels_last`).
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tvm import relax
@@ -47,7 +47,7 @@ _BY_ELEMENT = frozenset(
 _LIMITING = ("relax.maximum", "relax.minimum")
 _BYTES = {**SIZES, "uint8": 1, "int8": 1}
 _POOLING = ("relax.nn.avg_pool2d", "relax.nn.max_pool2d")
-_FIRST = [0, 3, 1, 2]  # channels, that were last
+_FIRST, _SWAPPED = [0, 3, 1, 2], [0, 2, 1]  # channels, that were last
 _LAYOUTS = {_CONVOLUTION: ["NHWC", "OHWI"]}
 
 
@@ -97,6 +97,8 @@ class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
             return self._mean(call)
         if name in _POOLING:
             return self._pooled(call)
+        if name == "relax.reshape":
+            return self._reshaped(call)
         return self._transposed_later(self._with_limits(call)) if name in _BY_ELEMENT else call
 
     def _with_limits(self, call: Call) -> Call:
@@ -166,6 +168,20 @@ class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
         pooled = pool(image.args[0], **sizes, **modes, layout="NHWC", out_layout="NHWC")
         return relax.op.permute_dims(self.builder_.emit(pooled), _FIRST)
 
+    def _reshaped(self, call: Call) -> Expr:
+        """Pixels of an image that is transposed in one axis, or those of one axis as an image: as they lie, and
+        transposed then."""
+        transposed, shape, own = bound_value(self, call.args[0]), shape_of(call), shape_of(call.args[0])
+        if operator_of(transposed) != _PERMUTE or shape is None or own is None or not _is_static((*shape, *own)):
+            return call
+        if shape[:2] != own[:2] or {len(shape), len(own)} != {3, 4}:
+            return call
+        wanted = _FIRST if len(own) == 4 else _SWAPPED
+        if _axes(transposed) != wanted:
+            return call
+        rows = self.builder_.emit(relax.op.reshape(transposed.args[0], [shape[0], *shape[2:], shape[1]]))
+        return relax.op.permute_dims(rows, _SWAPPED if len(own) == 4 else _FIRST)
+
     def _transposed_later(self, call: Call) -> Expr:
         """Of images that are transposed alike, and what can be transposed the other way for nothing: first computed,
         then transposed. Where sums over branches go on, this leaves images in one order from the first to the last."""
@@ -197,6 +213,10 @@ class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
             return self.builder_.emit(relax.op.reshape(own, [whole[axis] for axis in back]))
         filled = own if len(shape) == len(axes) else self.builder_.emit(relax.op.reshape(own, whole))
         return self.builder_.emit(relax.op.permute_dims(filled, back))
+
+
+def _is_static(shape: Sequence[Any]) -> bool:
+    return all(isinstance(extent, int) for extent in shape)
 
 
 def _axes(permuted: Expr) -> list[int]:

@@ -77,7 +77,10 @@ def match(mod: IRModule, target: Target) -> ElementWorkload | None:
         or not all(map(_is_by_place, blocks))
     ):
         return None
-    sizes = {_SIZES.get(str(buffer_kind(buffer_of(block.writes[0])).dtype), 0) for block in blocks}
+    floats = [
+        str(buffer_kind(each).dtype) for each in parameters(function) if "int" not in str(buffer_kind(each).dtype)
+    ]
+    sizes = {_SIZES.get(dtype, 0) for dtype in floats}
     shape = [integer(axis.dom.extent) or 0 for axis in blocks[-1].iter_vars]
     if 0 in sizes or not shape:
         return None
@@ -134,11 +137,19 @@ def _read_vectors(schedule: Schedule, block: BlockRV, thread: Any, given: set[in
     for at, region in enumerate(list(node.reads)):
         buffer = buffer_of(region)
         own = [load for load in loads if buffer_of(load).same_as(buffer)]
-        if hash(buffer) not in given or not _are_one(own) or not _Neighbours(node, vector).are_side_by_side(own[0]):
+        if hash(buffer) not in given or not _are_one(own) or not _is_plain(own[0].indices[-1], node):
+            continue
+        if not _Neighbours(node, vector).are_side_by_side(own[0]):
             continue
         cached = schedule.cache_read(block, at, "local", consumer_blocks=[block])
         schedule.compute_at(cached, thread, preserve_unit_loops=True)
         schedule.vectorize(schedule.get_loops(cached)[-1])
+
+
+def _is_plain(index: PrimExpr, block: SBlock) -> bool:
+    """Whether TVM sees which neighbours an index of the last axis of ``block``, or of that and a number, reads."""
+    last = block.iter_vars[-1].var
+    return bool(index.same_as(last)) or (type(index).__name__ == "Add" and index.a.same_as(last))
 
 
 def _inlined(schedule: Schedule, vector: int) -> bool:
@@ -181,7 +192,9 @@ def _at_its_place(reader: SBlock, own: SBlock, vector: int) -> bool:
     """Whether ``reader`` reads of what ``own`` writes one vector for each of its own."""
     written = buffer_of(own.writes[0])
     loads = [load for load in _loads(reader.body.value) if buffer_of(load).same_as(written)]
-    return _are_one(loads) and _Neighbours(reader, vector).are_side_by_side(loads[0])
+    if not _are_one(loads) or not _is_plain(loads[0].indices[-1], reader):
+        return False
+    return _Neighbours(reader, vector).are_side_by_side(loads[0])
 
 
 def _are_one(loads: Sequence[PrimExpr]) -> bool:

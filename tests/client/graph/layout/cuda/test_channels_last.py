@@ -194,3 +194,23 @@ def test_pooling_and_means_of_turned_images_are_of_images_as_they_lie() -> None:
     found, expected = (_outputs(each, given) for each in (turned, mod))
     assert found.shape == expected.shape == (1, 16, 1, 1)
     assert np.abs(found - expected).max() <= 1e-2 * np.abs(expected).max()
+
+
+def test_tokens_that_become_an_image_and_back_are_not_copied() -> None:
+    """As SegFormer has a depthwise convolution between two linear layers."""
+    tokens = relax.Var("tokens", _Tensor((1, 64, 16), "float16"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [tokens]):
+        with builder.dataflow():
+            weight = relax.const((np.random.default_rng(0).standard_normal((16, 16, 3, 3)) / 8).astype("float16"))
+            turned = builder.emit(op.permute_dims(tokens, [0, 2, 1]))
+            image = builder.emit(op.nn.conv2d(builder.emit(op.reshape(turned, (1, 16, 8, 8))), weight, padding=1))
+            back = builder.emit(op.nn.gelu(builder.emit(op.reshape(image, (1, 16, 64)))))
+            result = builder.emit_output(op.permute_dims(back, [0, 2, 1]))
+        builder.emit_func_output(result)
+    mod = builder.get()
+    turned = channels_last(mod)
+    assert [call.op.name for call in _calls(turned)].count("relax.permute_dims") == _of_constants(turned)
+    given = np.random.default_rng(1).standard_normal((1, 64, 16)).astype("float16")
+    found, expected = (_outputs(each, given) for each in (turned, mod))
+    assert np.abs(found - expected).max() <= 1e-2 * np.abs(expected).max()
