@@ -1,5 +1,5 @@
 """Sums and means of columns of known lengths on CUDA, such as those over the pixels of an image whose channels are
-last, and what is made of them, number by number.
+last, products of one row with a matrix [K, N], and what is made of them, number by number.
 
 A block has columns side by side, and its threads share the rows; TVM's own schedule has 16 threads for those, each of
 which waits for one load after the other.
@@ -8,7 +8,7 @@ which waits for one load after the other.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
-    from tunehub.tir.types import IRModule, SBlock, Schedule
+    from tunehub.tir.types import IRModule, IterVar, PrimExpr, SBlock, Schedule
 
 NAME, VERSION, ALONE = "column_sums", 1, False
 _COLUMNS = (16, 8)  # of a block: a sector of memory, or half of one
@@ -113,14 +113,29 @@ def _divisor(number: int, most: int) -> int:
 
 
 def _length(block: SBlock) -> int | None:
-    """Of the last axis, which is kept, of a parameter that ``block`` adds up; None for other sums."""
+    """Of the last axis, which is kept, of a parameter that ``block`` adds up, as it is or, in half precision and of one
+    row alone, times one number for each of its rows; None for other sums."""
     body = block.body
-    summand = getattr(getattr(body, "value", None), "b", None)
     if type(body).__name__ != "BufferStore" or type(body.value).__name__ != "Add" or block.init is None:
         return None
-    load: Any = getattr(summand, "value", None) if type(summand).__name__ == "Cast" else summand
-    if type(load).__name__ not in LOADS or len(block.writes) != 1:
+    summand: Any = getattr(body.value, "b", None)
+    factors = [summand.a, summand.b] if type(summand).__name__ == "Mul" else [summand]
+    loads = [each.value if type(each).__name__ == "Cast" else each for each in factors]
+    if any(type(each).__name__ not in LOADS for each in loads) or len(block.writes) != 1:
         return None
-    extent, last = integer(buffer_kind(buffer_of(load)).shape[-1]), load.indices[-1]
-    kept = [axis for axis in block.iter_vars if not is_reduction(axis) and axis.var.same_as(last)]
-    return extent if kept and integer(kept[0].dom.extent) == extent else None
+    kept = [axis for axis in block.iter_vars if not is_reduction(axis) and integer(axis.dom.extent) != 1]
+    if len(loads) == 2:
+        loads = loads if _is_kept(loads[0].indices[-1], kept) else loads[::-1]
+        if len(kept) != 1 or any(_is_kept(index, kept) for index in loads[1].indices) or not _is_half(loads):
+            return None
+    extent = integer(buffer_kind(buffer_of(loads[0])).shape[-1])
+    found = [integer(axis.dom.extent) for axis in kept if axis.var.same_as(loads[0].indices[-1])]
+    return extent if found == [extent] else None
+
+
+def _is_kept(index: PrimExpr, kept: Sequence[IterVar]) -> bool:
+    return any(axis.var.same_as(index) for axis in kept)
+
+
+def _is_half(loads: Sequence[Any]) -> bool:
+    return all(str(buffer_kind(buffer_of(each)).dtype) in ("float16", "bfloat16") for each in loads)

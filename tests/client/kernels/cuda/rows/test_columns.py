@@ -35,6 +35,19 @@ def test_means_are_what_the_function_says(shape: tuple[int, ...], threads: int) 
     np.testing.assert_allclose(given, expected, atol=1e-3, rtol=1e-3)
 
 
+def test_a_product_of_one_row_with_a_matrix_adds_up_columns() -> None:
+    def make(b: Any, x: Any, weight: Any, bias: Any) -> Any:
+        return op.add(b.emit(op.astype(b.emit(op.matmul(x, weight, out_dtype="float32")), "float16")), bias)
+
+    mod = function_of(make, (1, 96), (96, 40), (40,))
+    workload = columns.match(mod, H200)
+    assert workload is not None
+    (found,) = columns.candidates(workload, device_of(H200))
+    assert (found.tile.columns, found.tile.threads) == (8, 96)
+    given, expected = computed(mod, columns.build(workload, found.tile).mod)
+    np.testing.assert_allclose(given, expected, atol=2e-2, rtol=2e-3)
+
+
 @pytest.mark.parametrize(
     ("make", "shape"),
     [
