@@ -1,12 +1,12 @@
-"""Averages of dequantised tensors on GPUs as kernels that add up the integers: else these are made floats, of four
-times the size, by the kernels before."""
+"""Averages and layer norms of dequantised tensors on GPUs as kernels that read the integers: else these are made
+floats, of four times the size, by the kernels before."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tvm import relax, te
+from tvm import relax, te, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.kernel_calls import Kernels, rewritten
@@ -20,15 +20,21 @@ if TYPE_CHECKING:
 
 _CAST, _WIDE, _SUM = "relax.astype", "float32", "int32"
 _SHAPING = ("relax.reshape", "relax.permute_dims")
+_RULES = {  # methods of the rewriter that write a call in another way, or return None
+    "relax.mean": "_mean",
+    "relax.nn.avg_pool2d": "_pooled",
+    "relax.nn.layer_norm": "_normalised",
+}
 _MOST = 2**23  # integers of 8 bits that are added up in 32
 
 
 class _WholeNumbers(NamedTuple):
-    """``tensor`` less ``zero``, times ``scale``."""
+    """``tensor`` less ``zero``, times ``scale``, which are ``numbers`` of the graph, if any."""
 
     tensor: Any
     zero: float
     scale: float
+    numbers: tuple[Any, ...]
 
 
 def averages_of_integers(mod: IRModule) -> IRModule:
@@ -44,8 +50,8 @@ class _Averages(PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: Call) -> Expr:
         call = self.visit_expr_post_order(call)
-        rule = {"relax.mean": self._mean, "relax.nn.avg_pool2d": self._pooled}.get(operator_of(call))
-        written = None if rule is None else rule(call)
+        rule = _RULES.get(operator_of(call))
+        written = None if rule is None else getattr(self, rule)(call)
         return call if written is None else written
 
     def _mean(self, call: Call) -> Expr | None:
@@ -61,6 +67,24 @@ class _Averages(PyExprMutator):  # type: ignore[misc]
         if shape is None or str(attrs.layout) != "NHWC" or [int(each) for each in attrs.pool_size] != [*shape[1:3]]:
             return None
         return self._average(call, [1, 2], keep=True) if not any(int(each) for each in attrs.padding) else None
+
+    def _normalised(self, call: Call) -> Expr | None:
+        """A layer norm, as TVM computes it."""
+        found, attrs = self._dequantised(call.args[0]), call.attrs
+        rank = len(static_shape(call.args[0]) or ())
+        if found is None or [len(static_shape(each) or ()) for each in found.numbers] != [rank, rank]:
+            return None
+
+        def compute(integers: Tensor, gamma: Tensor, beta: Tensor, zero: Tensor, scale: Tensor) -> Tensor:
+            def real(*i: PrimExpr) -> PrimExpr:
+                first = [0] * len(i)
+                return (integers[i].astype(_WIDE) - zero(*first)) * scale(*first)
+
+            reals = te.compute(integers.shape, real, name="dequantized")
+            return topi.nn.layer_norm(reals, gamma, beta, [int(axis) for axis in attrs.axes], float(attrs.epsilon))
+
+        how = (*map(int, attrs.axes), float(attrs.epsilon))
+        return self._kernels.call(compute, found.tensor, *call.args[1:], *found.numbers, name="layer_norm", how=how)
 
     def _average(self, call: Call, axes: list[int], *, keep: bool) -> Expr | None:
         found, shape = self._dequantised(call.args[0]), static_shape(call.args[0]) or ()
@@ -86,13 +110,13 @@ class _Averages(PyExprMutator):  # type: ignore[misc]
         return self._kernels.call(compute, found.tensor, name="mean", how=(*axes, keep, found.zero, found.scale))
 
     def _dequantised(self, expression: Expr) -> _WholeNumbers | None:
-        value, zero, scale = bound_value(self, expression), 0.0, 1.0
+        value, zero, scale, numbers = bound_value(self, expression), 0.0, 1.0, list[Any]()
         if operator_of(value) == "relax.multiply" and (number := self._number(value.args[1])) is not None:
-            value, scale = bound_value(self, value.args[0]), number
+            numbers, scale, value = [value.args[1]], number, bound_value(self, value.args[0])
         if operator_of(value) == "relax.subtract" and (number := self._number(value.args[1])) is not None:
-            value, zero = bound_value(self, value.args[0]), number
+            numbers, zero, value = [value.args[1], *numbers], number, bound_value(self, value.args[0])
         is_cast = operator_of(value) == _CAST and has_type(value, _WIDE) and has_type(value.args[0], *LIMITS)
-        return _WholeNumbers(value.args[0], zero, scale) if is_cast else None
+        return _WholeNumbers(value.args[0], zero, scale, tuple(numbers)) if is_cast else None
 
     def _number(self, operand: Expr) -> float | None:
         """A constant of one element, whatever its axes."""

@@ -15,6 +15,7 @@ from tunehub.compiler.preparing import prepare
 from tunehub.graph.workloads import call_counts
 from tunehub.kernels.cuda.gemm.hopper.kernel import product_of
 from tunehub.kernels.cuda.gemm.matmul import INT8, find_mixed_matmul
+from tunehub.kernels.cuda.rows.norms import match as match_norm
 from tunehub.tir.nodes import buffer_kind, main_module, parameters
 
 pytestmark = pytest.mark.slow
@@ -159,5 +160,21 @@ def test_what_follows_a_product_of_rows_is_in_its_kernel_though_reshapes_stand_b
     prepared = prepare(mod, H200, layout="auto")
     products = [name for name in call_counts(prepared) if "NT_matmul" in name]
     assert len(products) == 1 and "gelu" in products[0] and len(call_counts(prepared)) == 2
+    x = np.random.default_rng(3).standard_normal((2, 3, 32)).astype("float32")
+    np.testing.assert_allclose(_result(prepared, x), _result(mod, x), rtol=1e-5, atol=1e-4)
+
+
+def _norm_of_a_layer(emit: Emit, x: Any) -> Any:
+    rows = _quantised(emit, x, 0.031, 7, "uint8")
+    y = _quantised(emit, emit(relax.op.matmul(rows, _weight(emit, (32, 64), 1))), 0.0213, 120, "uint8")
+    weights = [relax.const(np.full(64, each, "float32")) for each in (1.1, 0.2)]
+    return _quantised(emit, emit(relax.op.nn.layer_norm(y, *weights, axes=-1)), 0.0307, 128, "uint8")
+
+
+def test_layer_norms_read_what_a_product_has_written_in_8_bits() -> None:
+    mod = _module(_norm_of_a_layer, (2, 3, 32))
+    prepared = prepare(mod, H200, layout="auto")
+    (norm,) = (prepared[name] for name in call_counts(prepared) if "norm" in name)
+    assert _kind(parameters(norm)[0]) == ((2, 3, 64), "uint8") and match_norm(main_module(norm), H200) is not None
     x = np.random.default_rng(3).standard_normal((2, 3, 32)).astype("float32")
     np.testing.assert_allclose(_result(prepared, x), _result(mod, x), rtol=1e-5, atol=1e-4)

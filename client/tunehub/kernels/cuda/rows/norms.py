@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tunehub.tir.types import BlockRV, Buffer, IRModule, LoopRV, PrimFunc, SBlock, Schedule
 
 NAME, VERSION, ALONE = "row_norms", 1, False
-_TYPES = ("float16", "bfloat16", "float32")
+_TYPES = ("float16", "bfloat16", "float32", "uint8", "int8")
 _VECTOR_BYTES = 16  # of a load
 _MOST_ELEMENTS = 64  # of a row that a thread keeps in registers
 _ROWS = (8, 4, 2, 1)  # of a block
