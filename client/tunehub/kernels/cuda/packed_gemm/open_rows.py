@@ -25,12 +25,14 @@ _SIZES = (16, 32, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512, 768, 1024, 2048,
 _KERNELS = 5
 _MANY, _OF_MANY = 512, 3.0  # rows from which sizes count for so many
 _NEVER_S = 1e3  # seconds of a tile that does not serve a size
-_FEW, _FEW_OF_BFLOAT = 64, 8
+_FEW, _FEW_OF_E4M3, _FEW_OF_BFLOAT = 64, 32, 8
 
 
 def few(form: Format) -> int:
     """Rows up to which kernels for a low batch are faster; those for scales in bfloat16 are plainer."""
-    return _FEW_OF_BFLOAT if form.bfloat and form.group else _FEW
+    if form.e4m3:
+        return _FEW_OF_E4M3
+    return _FEW_OF_BFLOAT if form.bfloat else _FEW
 
 
 def many_rows(whole: OpenFunction, apart: TakenApart, target: Target) -> list[SizeBranch]:
