@@ -50,7 +50,7 @@ def float_form(model: onnx.ModelProto) -> onnx.ModelProto:
         if each.name in source:
             nodes.append(helper.make_node("Identity", [source[each.name]], [each.name]))
     used = {name for node in nodes for name in node.input}
-    kept = [numpy_helper.from_array(np.ascontiguousarray(v), name) for name, v in constants.items() if name in used]
+    kept = [numpy_helper.from_array(np.asarray(v, order="C"), name) for name, v in constants.items() if name in used]
     for field, values in (("node", nodes), ("initializer", kept), ("value_info", [])):
         found.graph.ClearField(field)
         getattr(found.graph, field).extend(values)
