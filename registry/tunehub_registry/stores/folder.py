@@ -210,7 +210,7 @@ class FolderStore:
     def _read(self, path: str, stream: BinaryIO, size: int) -> bytes:
         parts = []
         with self._explained(path):
-            while size > 0 and (part := stream.read(size)):
+            while size > 0 and (part := stream.read(min(size, _CHUNK))):  # it has a buffer of what is asked for
                 parts.append(part)
                 size -= len(part)
         return b"".join(parts)

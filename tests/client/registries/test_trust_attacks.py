@@ -1,4 +1,4 @@
-"""Every attack that TUF names, on registries in a real S3 bucket: found out, nothing used, one warning."""
+"""Every attack that TUF names, on registries in folders and a real S3 bucket: found out, nothing used, one warning."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from tunehub_registry.index import shard_path
 from tunehub_registry.stores.open import normalise_address
 from tunehub_registry.trust.layout import TIMESTAMP_PATH, versioned_path
 
+from ...sweeps import swept
 from ..conftest import SKYLAKE, ZNVER5, RegistryFolder, key, lines, make_package, make_record
-from ..signing import BucketPlace, SigningRegistry, edit_signed
+from ..signing import BucketPlace, FolderPlace, SigningRegistry, edit_signed
 
 pytestmark = pytest.mark.slow
 
@@ -35,10 +36,14 @@ GOOD, EVIL, EMBEDDED = 1, 666, 9  # which records came from where
 _numbers = itertools.count()
 
 
-@pytest.fixture
-def signed(s3_credentials: Any, tmp_path: Path) -> SigningRegistry:
-    """A registry in the bucket that this user trusts; in the embedded one is another package for the same machine."""
-    registry = SigningRegistry(BucketPlace(s3_credentials, f"attacks-{next(_numbers)}"))
+@pytest.fixture(params=swept(["folder"], ["bucket"]))
+def signed(request: pytest.FixtureRequest, tmp_path: Path) -> SigningRegistry:
+    """A registry that this user trusts; in the embedded one is another package for the same machine."""
+    if request.param == "folder":
+        registry = SigningRegistry(FolderPlace(tmp_path / "attacked"))
+    else:
+        server = request.getfixturevalue("s3_credentials")
+        registry = SigningRegistry(BucketPlace(server, f"attacks-{next(_numbers)}"))
     registry.publish(data=lines(make_record(GOOD)))
     trust = TrustStore(tmp_path / "data" / "tunehub" / "trust")
     trust.add_root(normalise_address(address(registry)), registry.root)
@@ -46,6 +51,9 @@ def signed(s3_credentials: Any, tmp_path: Path) -> SigningRegistry:
     embedded.root = tmp_path / "embedded"
     embedded.publish(version="0.0.1", data=lines(make_record(EMBEDDED)))
     return registry
+
+
+in_both = pytest.mark.parametrize("signed", ["folder", "bucket"], indirect=True)  # in every run
 
 
 def address(registry: SigningRegistry) -> str:
@@ -87,6 +95,7 @@ def evil(registry: SigningRegistry) -> None:
 # --- the honest registry
 
 
+@in_both
 def test_without_an_attack_it_serves(signed: SigningRegistry) -> None:
     assert served_by(open_well(signed)) == {GOOD}
     signed.publish(version="0.2.0", data=lines(make_record(2)))
@@ -207,9 +216,10 @@ def test_a_role_points_to_another_names_shard(signed: SigningRegistry) -> None:
 # --- foreign keys, and delegates outside their names
 
 
+@in_both
 @pytest.mark.parametrize("role", ["timestamp", "snapshot", "alice"])
 def test_foreign_key(signed: SigningRegistry, role: str) -> None:
-    """The attacker has a key of their own, and can write to the bucket; everything after the role is honest."""
+    """The attacker has a key of their own, and can write to the registry; everything after the role is honest."""
     evil(signed)
     signed.keys["mallory"] = CryptoSigner.generate_ed25519()
     signed.write_role("alice", key="mallory" if role == "alice" else None)
@@ -218,7 +228,7 @@ def test_foreign_key(signed: SigningRegistry, role: str) -> None:
     assert "cannot be trusted" in check_found_out(signed)
 
 
-def test_another_root(signed: SigningRegistry, s3_credentials: Any) -> None:
+def test_another_root(signed: SigningRegistry) -> None:
     """All of the registry is replaced by the attacker's own, in which everything fits."""
     place = signed.place
     other = SigningRegistry(place)
