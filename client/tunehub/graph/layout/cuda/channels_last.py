@@ -47,7 +47,7 @@ _BY_ELEMENT = frozenset(
 _LIMITING = ("relax.maximum", "relax.minimum")
 _BYTES = {**SIZES, "uint8": 1, "int8": 1}
 _POOLING = ("relax.nn.avg_pool2d", "relax.nn.max_pool2d")
-_FIRST, _SWAPPED = [0, 3, 1, 2], [0, 2, 1]  # channels, that were last
+_FIRST = [0, 3, 1, 2]  # channels, that were last
 _LAYOUTS = {_CONVOLUTION: ["NHWC", "OHWI"]}
 
 
@@ -169,18 +169,17 @@ class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
         return relax.op.permute_dims(self.builder_.emit(pooled), _FIRST)
 
     def _reshaped(self, call: Call) -> Expr:
-        """Pixels of an image that is transposed in one axis, or those of one axis as an image: as they lie, and
-        transposed then."""
+        """Of what has its channels in front of places because they were put there, in other axes of places (pixels in
+        one axis, windows): with channels last, and put in front then."""
         transposed, shape, own = bound_value(self, call.args[0]), shape_of(call), shape_of(call.args[0])
         if operator_of(transposed) != _PERMUTE or shape is None or own is None or not _is_static((*shape, *own)):
             return call
-        if shape[:2] != own[:2] or {len(shape), len(own)} != {3, 4}:
+        axes = _axes(transposed)
+        if min(len(shape), len(own)) < 3 or shape[:2] != own[:2] or axes[:2] != [0, len(axes) - 1]:
             return call
-        wanted = _FIRST if len(own) == 4 else _SWAPPED
-        if _axes(transposed) != wanted:
-            return call
-        rows = self.builder_.emit(relax.op.reshape(transposed.args[0], [shape[0], *shape[2:], shape[1]]))
-        return relax.op.permute_dims(rows, _SWAPPED if len(own) == 4 else _FIRST)
+        places = self._transposed_once(relax.op.permute_dims(transposed.args[0], [0, *axes[2:], axes[1]]))
+        rows = self.builder_.emit(relax.op.reshape(self.builder_.emit(places), [shape[0], *shape[2:], shape[1]]))
+        return relax.op.permute_dims(rows, [0, len(shape) - 1, *range(1, len(shape) - 1)])
 
     def _transposed_later(self, call: Call) -> Expr:
         """Of images that are transposed alike, and what can be transposed the other way for nothing: first computed,

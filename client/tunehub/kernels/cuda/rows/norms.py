@@ -39,7 +39,7 @@ NAME, VERSION, ALONE = "row_norms", 1, False
 _TYPES = ("float16", "bfloat16", "float32", "uint8", "int8")
 _VECTOR_BYTES = 16  # of a load
 _MOST_ELEMENTS = 64  # of a row that a thread keeps in registers
-_ROWS = (8, 4, 2, 1)  # of a block
+_MOST_ROWS = 8  # of a block
 _BLOCKS = 2  # of each multiprocessor, at least, where a block has several rows
 
 
@@ -54,11 +54,12 @@ class RowTile:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowWorkload:
     """``mod``, whose blocks but the last reduce ``count`` rows of ``length`` elements of the parameter ``row``, whose
-    type takes ``size`` bytes."""
+    type takes ``size`` bytes; so many ``beside`` each other are of one place along all axes but the last of rows."""
 
     mod: IRModule
     row: Any
     count: int
+    beside: int
     length: int
     size: int
 
@@ -84,7 +85,9 @@ def match(mod: IRModule, target: Target) -> RowWorkload | None:
         return None
     dtype = str(buffer_kind(row).dtype)
     count = int(np.prod(shape[:-1]))
-    return RowWorkload(mod=schedule.mod, row=row, count=count, length=shape[-1], size=np.dtype(dtype).itemsize)
+    return RowWorkload(
+        mod=schedule.mod, row=row, count=count, beside=shape[-2], length=shape[-1], size=np.dtype(dtype).itemsize
+    )
 
 
 def candidates(workload: RowWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
@@ -95,7 +98,7 @@ def candidates(workload: RowWorkload, device: GpuDevice) -> Iterator[KernelCandi
     if vector is None or workload.length > WARP * _MOST_ELEMENTS:
         return
     enough = _BLOCKS * device.multiprocessors
-    fitting = [each for each in _ROWS if workload.count % each == 0]
+    fitting = [each for each in range(_MOST_ROWS, 0, -1) if workload.beside % each == 0]
     rows = next((each for each in fitting if workload.count // each >= enough), 1)
     moved = parameter_bytes(workload.mod["main"])
     yield KernelCandidate(

@@ -63,6 +63,14 @@ def test_a_row_is_read_once_and_by_vectors() -> None:
     assert script.count("T.vectorized(T.int64(4))") == 4  # the row, weights, biases, results
 
 
+def test_rows_of_a_block_are_of_one_place_along_all_other_axes() -> None:
+    mod = function_of(_layer_norm, (100, 28, 64), (64,), (64,))
+    workload, tile = _tile(mod)
+    assert tile.rows == 7
+    found, expected = computed(mod, norms.build(workload, tile).mod)
+    np.testing.assert_allclose(found, expected, atol=4e-3, rtol=2e-3)
+
+
 @pytest.mark.parametrize("shape", [(4, 100), (4, 4096)])
 def test_rows_that_a_warp_does_not_divide_or_hold_are_left_to_others(shape: tuple[int, ...]) -> None:
     workload = norms.match(function_of(_softmax, shape), H200)
