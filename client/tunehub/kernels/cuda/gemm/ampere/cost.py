@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from tunehub.kernels.cuda.gemm.ampere.tiles import WarpTile
 from tunehub.kernels.cuda.gemm.matmul import Matmul
@@ -31,7 +32,7 @@ def counts(matmul: Matmul, tile: WarpTile, device: GpuDevice) -> dict[str, float
     height, width = tile.block
     grid = batch * math.ceil(rows / height) * math.ceil(columns / width)
     blocks, steps = math.ceil(grid / device.multiprocessors), math.ceil(k / ROW_BYTES)
-    rounds = math.ceil(blocks / resident(tile, device))
+    rounds = math.ceil(blocks / resident(tile, steps, device))
     copies = rounds * steps * tile.stage_bytes / COPIED_BYTES / tile.threads
     return {
         "launch": 1.0,
@@ -45,11 +46,12 @@ def counts(matmul: Matmul, tile: WarpTile, device: GpuDevice) -> dict[str, float
     }
 
 
-def resident(tile: WarpTile, device: GpuDevice) -> int:
-    """How many blocks fit on a multiprocessor at a time."""
+def resident(tile: WarpTile, steps: int, device: GpuDevice) -> int:
+    """How many blocks fit on a multiprocessor at a time, which have memory for no more stages than ``steps``."""
+    shared = replace(tile, stages=min(tile.stages, steps)).shared_bytes
     registers = min(255, tile.rows * tile.columns // WARP + (tile.rows + tile.columns) // 4 + _OTHER_REGISTERS)
     limits = (
-        device.shared_memory // (tile.shared_bytes + RESERVED_BYTES),
+        device.shared_memory // (shared + RESERVED_BYTES),
         device.registers // (registers * tile.threads),
         device.warps * WARP // tile.threads,
     )

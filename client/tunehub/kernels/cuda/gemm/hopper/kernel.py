@@ -303,6 +303,7 @@ class _KernelWriter:
         self.first_rank = const(0)  # of the blocks of a cluster among which K is divided
         self.base = tirx.Var("base", "uint32")
         self.sum_type = accumulator_of(product.dtype)
+        self.shared_bytes = tile.shared_bytes
         self.pool = self._buffer("pool", tile.shared_bytes // FLOAT, self.sum_type, "shared.dyn")
         self.row_stride = tile.block[1] + SKEW
         self.parts = tile.rows // ROWS
@@ -323,6 +324,7 @@ class _KernelWriter:
 
     def statement(self) -> Stmt:
         ahead = self._ahead()
+        self._leave_out_stages()
         self._stage_residual()
         words = int(buffer_kind(self.pool).shape[0])
         shared = address(self.pool, const(0)), address(self.pool, const(words - 1))
@@ -491,17 +493,25 @@ class _KernelWriter:
 
     # -- a tensor of bytes that is added to products of integers, into shared memory
 
+    def _leave_out_stages(self) -> None:
+        """Products of integers have no memory for stages that a short K does not fill, so that more blocks fit."""
+        tile = self.tile
+        if self.sum_type == "int32" and self.open_rows is None:
+            results = tile.block[0] * self.row_stride * FLOAT
+            self.shared_bytes = max(min(tile.stages, self.steps) * tile.stage_bytes, results)
+            self.pool = self._buffer("pool", self.shared_bytes // FLOAT, self.sum_type, "shared.dyn")
+
     def _stage_residual(self) -> None:
         """Find it, and a place behind what the tile takes, where there is room."""
         tile, (rows, columns, _) = self.tile, self.extents
         more = math.prod(tile.block)
         if self.sum_type != "int32" or tile.cluster > 1 or self.open_rows is not None or columns % COPIED_BYTES:
             return
-        if self.batch_extent > 1 or tile.shared_bytes + more > self.most_shared:
+        if self.batch_extent > 1 or self.shared_bytes + more > self.most_shared:
             return
         self.residual = next((each for each in self._bytes_beside() if _is_matrix(each, (rows, columns))), None)
         if self.residual is not None:
-            self.pool = self._buffer("pool", (tile.shared_bytes + more) // FLOAT, self.sum_type, "shared.dyn")
+            self.pool = self._buffer("pool", (self.shared_bytes + more) // FLOAT, self.sum_type, "shared.dyn")
 
     def _bytes_beside(self) -> list[Callable[[Any, Any], Any]]:
         """What of 8 bits a result is computed from beside accumulators, as loads at a row and a column."""
@@ -524,7 +534,7 @@ class _KernelWriter:
             row, column = self.first_row + index // across, self.first_column + index % across * COPIED_BYTES
             holds = [*self._inside(row, 0), *self._inside(column, 1)]
             inside = tirx.all(*holds) if holds else const(True, "bool")
-            place = self.base + tirx.Cast("uint32", index * COPIED_BYTES + self.tile.shared_bytes)
+            place = self.base + tirx.Cast("uint32", index * COPIED_BYTES + self.shared_bytes)
             return cp_async_16()(place, tirx.address_of(residual(row, column)), inside)
 
         return [self._over_threads(self.tile.block[0] * across, one)]
@@ -536,7 +546,7 @@ class _KernelWriter:
             return None
         if not loaded[0].source.same_as(self.residual(const(0), const(0)).source):
             return None
-        word = load(self.pool, self.tile.shared_bytes // FLOAT + index)
+        word = load(self.pool, self.shared_bytes // FLOAT + index)
         return tirx.reinterpret(f"{element_type(loaded[0])}x{_VECTOR}", word)
 
     # -- products
