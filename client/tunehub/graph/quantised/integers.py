@@ -24,7 +24,15 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.attention.cpu.integers import PRODUCTS, AttentionsInGraph
 from tunehub.graph.kernel_calls import rewritten
-from tunehub.graph.quantised.run_time import parts_of, product, product_of_integers, shifted
+from tunehub.graph.quantised.run_time import (
+    parts_of,
+    product,
+    product_of_integers,
+    product_of_tokens,
+    scaled_weight,
+    shifted,
+    tokens_of,
+)
 from tunehub.graph.quantised.sums import SumsInGraph, zero_point
 from tunehub.graph.quantised_tensors import (
     DEQUANTIZE,
@@ -97,7 +105,7 @@ def in_integers(
     """``mod`` with integer operators where the convolutions and products of its Relax functions have quantised
     operands. ``unit``: what multiplies them; without one ``mod`` stays as it is. ``note`` is told what became of them,
     if there are any. ``attentions``: writes what ``unit`` has a kernel for."""
-    if not any(operator_of(call) == DEQUANTIZE or _is_integer_product(call) for call in calls_in(mod)):
+    if not any(operator_of(call) == DEQUANTIZE or _is_of_integers(call) for call in calls_in(mod)):
         return mod
     rewriter = _Integers(mod)
     rewriter.begin(unit, users_in(mod), attentions)
@@ -184,6 +192,9 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
             self.written += PRODUCTS
             self.kept[NOT_CONSTANT] -= 1  # its product of queries and keys
             return attention
+        tokens = tokens_of(self, call.args[0])
+        if tokens is not None:
+            return self._product_of_tokens(call, tokens, weight, transposed)
         parts = parts_of(self, call.args[0])
         if parts is not None and operator_of(weight) == DEQUANTIZE:
             return self._counted(lambda unit: product(self, parts, weight, transposed, unit))
@@ -193,6 +204,21 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
             return relax.op.matmul(data, relax.const(np.ascontiguousarray(values)), out_dtype="int32")
 
         return self._product(call, transposed, 1, len(shape_of(call) or (0, 0)) - 1, write)
+
+    def _product_of_tokens(self, call: Call, tokens: tuple[Any, Any], weight: Expr, transposed: bool) -> Expr | None:
+        """A product of rows that have a scale each."""
+        scaled = scaled_weight(self, call.args[1])
+        if scaled is None and operator_of(weight) != DEQUANTIZE:
+            return None
+
+        def written(unit: IntegerUnit) -> Expr:
+            own = scaled
+            if own is None:
+                values, scales = weight_of(self, weight, 0 if transposed else 1)
+                own = values.T if transposed else values, scales
+            return product_of_tokens(self, tokens, own, unit)
+
+        return self._counted(written)
 
     def _counted(self, write: Callable[[IntegerUnit], Expr | None]) -> Expr | None:
         """What ``write`` writes in place of a convolution or product; the report counts it, or the reason why not."""
@@ -379,6 +405,11 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
 
     def _emit(self, expression: Expr) -> Expr:
         return self.builder_.emit(expression)
+
+
+def _is_of_integers(call: Call) -> bool:
+    """Whether a call is a product of integers, or makes floats of some of 8 bits."""
+    return _is_integer_product(call) or (operator_of(call) == "relax.astype" and has_type(call.args[0], *LIMITS))
 
 
 def _is_integer_product(call: Call) -> bool:

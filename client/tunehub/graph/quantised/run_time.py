@@ -9,7 +9,7 @@ from tvm import relax
 
 from tunehub.graph.quantised_tensors import DEQUANTIZE, constant_of, has_type, weight_of, widened
 from tunehub.kernels.te.scales import LIMITS, Array, NotIntegerError, symmetric, totals_of
-from tunehub.tir.nodes import bound_value, operator_of, static_shape
+from tunehub.tir.nodes import bound_value, operator_of, same_extents, shape_of, static_shape
 
 if TYPE_CHECKING:
     from tunehub.graph.quantised.integer_unit import IntegerUnit
@@ -47,6 +47,48 @@ def product(graph: Mutator, parts: Parts, weight: Expr, transposed: bool, unit: 
     sums = emit(_sums(graph, data, emit(relax.op.astype(zero, "int32")), values.T if transposed else values, unit))
     factors = emit(relax.op.multiply(scale, relax.const(scales.astype(np.float32).reshape(-1))))
     return relax.op.multiply(emit(relax.op.astype(sums, "float32")), factors)
+
+
+def tokens_of(graph: Mutator, expression: Expr) -> tuple[Any, Any] | None:
+    """The integers of 8 bits that ``expression`` is, times a number for each row of them, which comes with them."""
+    value = bound_value(graph, expression)
+    if operator_of(value) != "relax.multiply":
+        return None
+    for first, scale in (value.args, reversed(value.args)):
+        inner, shape, rows = bound_value(graph, first), shape_of(first), shape_of(scale)
+        if operator_of(inner) != "relax.astype" or not has_type(inner.args[0], *LIMITS) or not shape or not rows:
+            continue
+        if same_extents(rows, (*shape[:-1], 1)) and has_type(scale, "float32"):
+            return inner.args[0], scale
+    return None
+
+
+def product_of_tokens(graph: Mutator, tokens: tuple[Any, Any], weight: tuple[Array, Array], unit: IntegerUnit) -> Expr:
+    """A matmul of such rows with ``weight`` [K, N] and its scales, as SmoothQuant has them (G. Xiao et al. 2023, arXiv
+    2211.10438). Raises NotIntegerError."""
+    emit, (values, scales) = graph.builder_.emit, weight
+    sums = emit(_sums(graph, tokens[0], None, values, unit))
+    rows = emit(relax.op.multiply(emit(relax.op.astype(sums, "float32")), tokens[1]))
+    return relax.op.multiply(rows, relax.const(scales.astype(np.float32).reshape(-1)))
+
+
+def scaled_weight(graph: Mutator, expression: Expr) -> tuple[Array, Array] | None:
+    """A constant int8 [K, N] that is made float32 and multiplied by one for each column, or the transpose of such."""
+    value = bound_value(graph, expression)
+    transposed = operator_of(value) == "relax.permute_dims"
+    value = bound_value(graph, value.args[0]) if transposed else value
+    if operator_of(value) != "relax.multiply":
+        return None
+    for first, second in (value.args, reversed(value.args)):
+        inner, scales = bound_value(graph, first), constant_of(graph, second)
+        values = constant_of(graph, inner.args[0]) if operator_of(inner) == "relax.astype" else None
+        if values is None or scales is None or values.dtype != np.int8 or values.ndim != 2:
+            continue
+        columns = values.shape[0 if transposed else 1]
+        shapes = {(columns, 1)} if transposed else {(columns,), (1, columns)}
+        if tuple(scales.shape) in shapes:
+            return np.ascontiguousarray(values.T) if transposed else values, scales
+    return None
 
 
 def product_of_integers(graph: Mutator, call: Call, unit: IntegerUnit) -> Expr | None:

@@ -178,3 +178,29 @@ def test_layer_norms_read_what_a_product_has_written_in_8_bits() -> None:
     assert _kind(parameters(norm)[0]) == ((2, 3, 64), "uint8") and match_norm(main_module(norm), H200) is not None
     x = np.random.default_rng(3).standard_normal((2, 3, 32)).astype("float32")
     np.testing.assert_allclose(_result(prepared, x), _result(mod, x), rtol=1e-5, atol=1e-4)
+
+
+def _of_tokens(emit: Emit, x: Any, transposed: bool = True) -> Any:
+    """As SmoothQuant has a layer: a scale for each token of activations, one for each output of weights."""
+    largest = emit(relax.op.max(emit(relax.op.abs(x)), axis=[-1], keepdims=True))
+    scale = emit(relax.op.divide(largest, relax.const(np.float32(127))))
+    steps = emit(relax.op.clip(emit(relax.op.round(emit(relax.op.divide(x, scale)))), -128, 127))
+    rows = emit(relax.op.multiply(emit(relax.op.astype(emit(relax.op.astype(steps, "int8")), "float32")), scale))
+    if not transposed:
+        return emit(relax.op.matmul(rows, _weight(emit, (32, 24), 1)))
+    weight = relax.const(RNG.integers(-127, 128, (24, 32), dtype=np.int8))
+    scales = relax.const(RNG.uniform(0.001, 0.003, (24, 1)).astype("float32"))
+    real = emit(relax.op.multiply(emit(relax.op.astype(weight, "float32")), scales))
+    return emit(relax.op.matmul(rows, emit(relax.op.permute_dims(real))))
+
+
+@pytest.mark.parametrize("transposed", [True, False])
+def test_rows_with_a_scale_each_are_multiplied_in_integers(transposed: bool) -> None:
+    mod, notes = _module(lambda emit, x: _of_tokens(emit, x, transposed), (2, 3, 32)), list[str]()
+    prepared = prepare(mod, H200, layout="auto", note=notes.append)
+    assert notes == ["int8: 1 of 1 convolutions and products with quantised operands compute in integers"]
+    (product,) = (prepared[name] for name in call_counts(prepared) if "NT_matmul" in name)
+    kinds = [_kind(each) for each in parameters(product)]
+    assert kinds[:2] == [((2, 3, 32), "int8"), ((24, 32), "int8")] and kinds[-1] == ((2, 3, 24), "float32")
+    x = np.random.default_rng(3).standard_normal((2, 3, 32)).astype("float32")
+    np.testing.assert_allclose(_result(prepared, x), _result(mod, x), rtol=1e-5, atol=1e-4)
