@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
 from tunehub.kernels.cuda.gemm.hopper.tiles import AHEAD, DEPTH, HALF, SHARED_BYTES, WarpgroupTile
@@ -17,6 +18,9 @@ from tunehub.target.gpu_architectures import REGISTERS, RESERVED_BYTES
 from tunehub.tir.cuda.ptx.wgmma import ROWS
 
 _LOADS_AHEAD = 0.97  # times what costs say, which were fitted before: with more registers for their epilogue
+_ALONE = (
+    1.12  # times what costs of integers say, where no other block computes while one waits: 64 x 256 beside 64 x 128
+)
 _FEW_ROWS = 1.15  # times what costs of 64 rows say, beside others: with 32 rows two of four products took longer
 
 
@@ -32,7 +36,14 @@ def tf32_seconds(matmul: Matmul, tile: WarpgroupTile, device: GpuDevice) -> floa
 
 def integer_seconds(matmul: Matmul, tile: WarpgroupTile, device: GpuDevice) -> float:
     """As :func:`seconds`, of integers of 8 bits; ``matmul``: half as much of K in half precision."""
-    return _sum(device.costs.warpgroups_integers, counts(matmul, tile, device))
+    found = counts(matmul, tile, device)
+    steps = math.ceil(math.ceil(matmul.extents[3] / DEPTH) / tile.cluster)
+    blocks = math.ceil(_grid(matmul, tile) / device.found_by(tile.cluster))
+    together = resident(tile, steps)
+    rounds = math.ceil(blocks / together)
+    found |= {"rounds": rounds, "steps": rounds * steps, "waits": rounds * steps / (tile.stages - AHEAD)}
+    alone = _ALONE if together == 1 and blocks > 1 else 1.0
+    return alone * _sum(device.costs.warpgroups_integers, found)
 
 
 def integer_bulk_seconds(matmul: Matmul, tile: BulkTile, device: GpuDevice) -> float:
@@ -63,7 +74,7 @@ def counts(matmul: Matmul, tile: WarpgroupTile, device: GpuDevice) -> dict[str, 
     """
     batch, rows, columns, k = matmul.extents
     block_rows, block_columns = tile.block
-    grid = batch * math.ceil(rows / block_rows) * math.ceil(columns / block_columns) * tile.cluster
+    grid = _grid(matmul, tile)
     steps = math.ceil(math.ceil(k / DEPTH) / tile.cluster)
     blocks = math.ceil(grid / device.found_by(tile.cluster))
     rounds = math.ceil(blocks / resident(tile))
@@ -113,8 +124,15 @@ def l2_counts(matmul: Matmul, tile: BulkTile, device: GpuDevice) -> dict[str, fl
     return {"launch": 1.0, **{name: count / device.multiprocessors for name, count in found.items()}}
 
 
-def resident(tile: WarpgroupTile) -> int:
-    """How many blocks fit on a multiprocessor at a time."""
+def _grid(matmul: Matmul, tile: WarpgroupTile) -> int:
+    """Blocks of a kernel."""
+    batch, rows, columns, _ = matmul.extents
+    return batch * math.ceil(rows / tile.block[0]) * math.ceil(columns / tile.block[1]) * tile.cluster
+
+
+def resident(tile: WarpgroupTile, steps: int | None = None) -> int:
+    """How many blocks fit on a multiprocessor at a time; ``steps``: which have memory for no more stages than these."""
+    tile = tile if steps is None else replace(tile, stages=min(tile.stages, steps))
     registers = tile.rows * tile.columns // 128 + 48
     limits = (
         (SHARED_BYTES + RESERVED_BYTES) // (tile.shared_bytes + RESERVED_BYTES),
