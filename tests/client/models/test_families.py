@@ -21,7 +21,6 @@ from tunehub.models.weights import arrays
 
 from ...numpy_decoder import NumpyDecoder
 from ...small_models import TINY, small
-from ...sweeps import swept
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:no package serves")]
 
@@ -54,10 +53,11 @@ def test_prompts_and_steps_give_numpys_logits(name: str) -> None:
     np.testing.assert_allclose([*found, *after], wanted, rtol=0, atol=3e-6 * np.abs(wanted).max())
 
 
-MIXTURES = [("experts", "q4f32_1"), ("experts", "e4m3_f32")]
+MIXTURES = [("experts and a shared one", "q4f32_1"), ("experts", "q4f32_1"), ("experts", "e4m3_f32")]
 
 
-@pytest.mark.parametrize(("name", "quantization"), swept([("experts and a shared one", "q4f32_1")], MIXTURES))
+@pytest.mark.parametrize(("name", "quantization"), MIXTURES)
+@pytest.mark.few(1)
 def test_a_quantised_mixture_gives_numpys_tokens(name: str, quantization: str) -> None:
     functions = ("embed", "prefill", "batch_decode", "greedy")
     compiled = compile_model(FAMILIES[name], quantization, functions=functions)
