@@ -108,7 +108,7 @@ def _quantised_passes(target: Target, note: Callable[[str], None] | None) -> lis
         return []
     from tunehub.graph.attention.cuda.integers import IntegerAttentions
     from tunehub.graph.quantised.constants import constants_in_float
-    from tunehub.graph.quantised.dynamic import quantised_at_once
+    from tunehub.graph.quantised.dynamic import extremes_of_rows, quantised_at_once
     from tunehub.graph.quantised.integers import in_integers
     from tunehub.graph.quantised.leading_axes import reshapes_behind_rows
     from tunehub.kernels.cpu.dot_product import dot_product_of
@@ -117,7 +117,8 @@ def _quantised_passes(target: Target, note: Callable[[str], None] | None) -> lis
     @tvm.transform.module_pass(opt_level=0, name="tunehub.in_integers")  # type: ignore[untyped-decorator]
     def quantised(mod: IRModule, _context: PassContext) -> IRModule:
         if target.kind.name == "cuda":
-            return in_integers(reshapes_behind_rows(mod), tensor_cores_of(target), note, IntegerAttentions)
+            behind = reshapes_behind_rows(extremes_of_rows(mod))
+            return in_integers(behind, tensor_cores_of(target), note, IntegerAttentions)
         return quantised_at_once(in_integers(mod, dot_product_of(target), note), target)
 
     return [relax.transform.CanonicalizeBindings(), quantised, constants_in_float]

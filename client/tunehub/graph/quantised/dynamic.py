@@ -1,5 +1,6 @@
-"""Tensors that a graph quantises by their own extremes, as ONNX's ``DynamicQuantizeLinear`` is imported: one kernel
-each, where TVM has six, two of which find an extreme element by element."""
+"""Tensors that a graph quantises by their own extremes, as ONNX's ``DynamicQuantizeLinear`` is imported: on CPUs one
+kernel each, where TVM has six, two of which find an extreme element by element; on GPUs, where these two would be one
+block of threads each, extremes of rows first."""
 
 from __future__ import annotations
 
@@ -31,6 +32,24 @@ def quantised_at_once(mod: IRModule, target: Target) -> IRModule:
     rewriter = _Dynamic(mod, widest_lanes(target))
     written = rewritten(rewriter, mod)
     return relax.transform.DeadCodeElimination()(written) if rewriter.written else mod
+
+
+def extremes_of_rows(mod: IRModule) -> IRModule:
+    """``mod`` for GPUs, where it quantises, with the extremes of whole tensors as those of the extremes of rows."""
+    if not any(operator_of(call) == QUANTIZE for call in calls_in(mod)):
+        return mod
+    return rewritten(_Extremes(mod), mod)
+
+
+@mutator
+class _Extremes(PyExprMutator):  # type: ignore[misc]
+    def visit_call_(self, call: Call) -> Expr:
+        call = self.visit_expr_post_order(call)
+        operators = {"relax.max": relax.op.max, "relax.min": relax.op.min}
+        operator, attrs = operators.get(operator_of(call)), call.attrs
+        if operator is None or attrs.axis is not None or attrs.keepdims or len(shape_of(call.args[0]) or ()) < 2:
+            return call
+        return operator(self.builder_.emit(operator(call.args[0], axis=[-1])))
 
 
 @mutator

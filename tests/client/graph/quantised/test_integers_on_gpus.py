@@ -204,3 +204,16 @@ def test_rows_with_a_scale_each_are_multiplied_in_integers(transposed: bool) -> 
     assert kinds[:2] == [((2, 3, 32), "int8"), ((24, 32), "int8")] and kinds[-1] == ((2, 3, 24), "float32")
     x = np.random.default_rng(3).standard_normal((2, 3, 32)).astype("float32")
     np.testing.assert_allclose(_result(prepared, x), _result(mod, x), rtol=1e-5, atol=1e-4)
+
+
+def test_extremes_of_a_tensor_that_is_quantised_by_them_are_those_of_its_rows() -> None:
+    def quantised(emit: Emit, x: Any) -> Any:
+        largest, least = emit(relax.op.max(x)), emit(relax.op.min(x))
+        scale = emit(relax.op.divide(emit(relax.op.subtract(largest, least)), relax.const(np.float32(255))))
+        return emit(relax.op.quantize(x, scale, relax.const(np.uint8(128)), out_dtype="uint8"))
+
+    mod = _module(quantised, (4, 3, 32))
+    prepared = prepare(mod, H200, layout="auto")
+    assert sum(count for name, count in call_counts(prepared).items() if "max" in name or "min" in name) == 4
+    x = np.random.default_rng(3).standard_normal((4, 3, 32)).astype("float32")
+    np.testing.assert_array_equal(_result(prepared, x), _result(mod, x))
