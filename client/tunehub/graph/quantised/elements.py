@@ -9,17 +9,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunehub.graph.kernel_calls import rewritten
+from tunehub.graph.kernel_calls import Kernels, rewritten
 from tunehub.graph.quantised_tensors import DEQUANTIZE, QUANTIZE, affine_of, has_type, variable_of
 from tunehub.kernels.te.scales import LIMITS, Affine
 from tunehub.tir.nodes import bound_value, calls_in, operator_of, permuted_axes, same_shape, shape_of, tensor_type
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Binding, Call, Expr
-    from tunehub.tir.types import IRModule
+    from tunehub.tir.types import IRModule, Tensor
 
 _PERMUTE = "relax.permute_dims"
 _IMAGE = 4  # axes
@@ -36,6 +36,7 @@ def quantise_by_element(mod: IRModule) -> IRModule:
 class _Elements(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: IRModule) -> None:
         super().__init__(mod)
+        self._kernels = Kernels(self.builder_)
         self._dequantised: dict[Any, tuple[Any, Affine]] = {}  # variables, and what they are of
         self._sums: dict[Any, list[Any]] = {}  # variables that are sums of dequantised ones, and these
 
@@ -109,10 +110,20 @@ class _Elements(PyExprMutator):  # type: ignore[misc]
     def _quantised(self, x: Expr, affine: Affine, dtype: str) -> Expr:
         steps = self._emit(relax.op.round(self._in_steps(x, affine.scale)))  # ties to even
         if affine.zero:
-            steps = self._by(relax.op.add, steps, affine.zero)
+            steps = self._zero_added(steps, affine.zero, dtype)
         low, high = LIMITS[dtype]
         clipped = self._limited(relax.op.minimum, self._limited(relax.op.maximum, steps, low), high)
         return relax.op.astype(clipped, dtype)
+
+    def _zero_added(self, steps: Expr, zero: int, dtype: str) -> Any:
+        """A zero point of sequences is a parameter, too, of the bytes' type: kernels see that it is an integer."""
+        if len(shape_of(steps) or ()) == _IMAGE:
+            return self._limited(relax.op.add, steps, zero)
+
+        def compute(x: Tensor, own: Tensor) -> Tensor:
+            return te.compute(x.shape, lambda *i: x[i] + own[0].astype("float32"), name="zero_added")
+
+        return self._emit(self._kernels.call(compute, steps, relax.const(np.full(1, zero, dtype)), name="zero_added"))
 
     def _by(self, operator: Callable[[Expr, Expr], Expr], x: Expr, number: float) -> Expr:
         """With a number of as many axes: of another one TVM knows no layout. Of sequences kernels have it as a

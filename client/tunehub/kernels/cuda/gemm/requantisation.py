@@ -11,6 +11,7 @@ from tunehub.tir.cuda.ptx.rounding import nearest, nearest_byte, quotient
 from tunehub.tir.index_expressions import operator_name
 from tunehub.tir.nodes import element_type
 from tunehub.tir.statements import const, f32
+from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
     from tunehub.tir.types import Number, PrimExpr
@@ -19,10 +20,11 @@ _BYTES = {"uint8": (0, 255), "int8": (-128, 127)}
 
 
 class _Clipped(NamedTuple):
-    """``zero`` more than the integer nearest to ``x``, not less than ``low`` and not more than ``high``."""
+    """``zero``, a number or an element of bytes, more than the integer nearest to ``x``, not less than ``low`` and not
+    more than ``high``."""
 
     x: Any
-    zero: int
+    zero: Any
     low: int
     high: int
 
@@ -50,13 +52,22 @@ def _converted(cast: Any) -> Any:
 
 
 def _byte(found: _Clipped, dtype: str) -> PrimExpr:
-    low, high = f32(found.low - found.zero), f32(found.high - found.zero)
-    return nearest_byte(dtype)(found.x, low, high, const(found.zero), result=dtype)
+    zero = const(found.zero) if isinstance(found.zero, int) else found.zero.astype("int32")
+    return nearest_byte(dtype)(found.x, *_limits(found), zero, result=dtype)
 
 
 def _steps(found: _Clipped) -> Any:
-    steps: Any = nearest()(found.x, f32(found.low - found.zero), f32(found.high - found.zero), result="float32")
+    steps: Any = nearest()(found.x, *_limits(found), result="float32")
+    if not isinstance(found.zero, int):
+        return steps + found.zero.astype("float32")
     return steps + f32(found.zero) if found.zero else steps
+
+
+def _limits(found: _Clipped) -> tuple[Any, Any]:
+    """Of ``x``."""
+    if isinstance(found.zero, int):
+        return f32(found.low - found.zero), f32(found.high - found.zero)
+    return f32(found.low) - found.zero.astype("float32"), f32(found.high) - found.zero.astype("float32")
 
 
 def _clipped(value: PrimExpr, dtype: str) -> _Clipped | None:
@@ -72,11 +83,20 @@ def _clipped(value: PrimExpr, dtype: str) -> _Clipped | None:
     low, high = limits.get("Max", least - 1), limits.get("Min", most + 1)
     if not least <= low <= high <= most:
         return None
-    zero = _integer(value.b) if type(value).__name__ == "Add" else 0
+    zero: Any = _zero(value.b) if type(value).__name__ == "Add" else 0
     rounded = value.a if type(value).__name__ == "Add" else value
-    if zero is None or abs(zero) > most - least or type(rounded).__name__ != "Call":
+    if zero is None or type(rounded).__name__ != "Call":
+        return None
+    if isinstance(zero, int) and abs(zero) > most - least:
         return None
     return _Clipped(rounded.args[0], zero, low, high) if operator_name(rounded) in ("round", "nearbyint") else None
+
+
+def _zero(node: Any) -> Any | None:
+    """An integer: a number, or an element of bytes that is made float32."""
+    if type(node).__name__ == "Cast" and type(node.value).__name__ in LOADS and element_type(node.value) in _BYTES:
+        return node.value
+    return _integer(node)
 
 
 def _integer(node: Number | None) -> int | None:

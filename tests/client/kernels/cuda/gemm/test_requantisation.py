@@ -34,6 +34,19 @@ def test_a_rounded_and_clipped_number_becomes_a_byte_in_one_function() -> None:
         assert [float(each.value) for each in found.args[2:5]] == [low - 3, high - 3, 3]
 
 
+@pytest.mark.parametrize(("kind", "known"), [("uint8", True), ("int8", True), ("float32", False)])
+def test_a_zero_point_may_be_a_parameter_of_bytes_which_hold_integers_alone(kind: str, known: bool) -> None:
+    element = tirx.BufferLoad(tirx.decl_buffer([1], kind, "zero"), [0])
+    zero = element if kind == "float32" else tirx.Cast("float32", element)
+    byte = tirx.Cast("uint8", tirx.min(tirx.max(tirx.nearbyint(X) + zero, _f(0)), _f(255)))
+    found: Any = in_fewer_instructions(byte)
+    assert found.same_as(byte) != known
+    if known:
+        low, high, own = (str(each) for each in found.args[2:5])
+        assert _called(found) == "tunehub_nearest_byte" and "int32" in own
+        assert low.startswith(f"{_f(0)} - ") and high.startswith(f"{_f(255)} - ")
+
+
 def test_a_byte_that_is_dequantised_at_once_never_is_one() -> None:
     byte = tirx.Cast("uint8", tirx.max(tirx.min(tirx.round(X), _f(255)), _f(0)))
     assert _called(in_fewer_instructions(tirx.Cast("float32", byte))) == "tunehub_nearest"
