@@ -78,7 +78,8 @@ def language_models() -> list[Row]:
     peers = {"llama.cpp": "llama_cpp", "onnxruntime": "onnxruntime", "openvino": "openvino"}
     against = [name for name, module in peers.items() if importlib.util.find_spec(module)]
     runtimes = {"ours": ("tunehub",), "against": against, "models": ("tiny",), "quantizations": ("q0f32",)}
-    return run(device="cpu", out=None, pythons={"onnxruntime": sys.executable}, **sizes, **runtimes)
+    pythons = {"onnxruntime": sys.executable}
+    return run(device="cpu", cache_dtype="auto", out=None, pythons=pythons, **sizes, **runtimes)
 
 
 @smoke
