@@ -19,7 +19,7 @@ TYPE = "float8_e4m3fn"
 WORD = "uint32"
 _SIGN, _REST = 0x80, 0x7F
 _DROPPED = 20  # bits of float32's mantissa
-_SMALL, _STEPS = 2.0**-6, 2.0**14
+_SMALL, _STEPS, _BITS_OF_STEPS = 2.0**-6, 2.0**14, 0x46800000  # CUDA takes no address of a number
 _BIAS = 256.0  # 2^(15 - 7): exponents of float16 are so much larger
 
 
@@ -40,7 +40,7 @@ def byte_of(number: PrimExpr) -> PrimExpr:
     rounded = _bits(size) + odd + tirx.const((1 << (_DROPPED - 1)) - 1, WORD)
     normal = tirx.shift_right(rounded, tirx.const(_DROPPED, WORD)) - tirx.const((127 - 7) << 3, WORD)
     # A float of which the last bit is worth as much as that of the smallest numbers: adding rounds to these.
-    small = _bits(size + tirx.const(_STEPS, "float32")) - _bits(tirx.const(_STEPS, "float32"))
+    small = _bits(size + tirx.const(_STEPS, "float32")) - tirx.const(_BITS_OF_STEPS, WORD)
     found = tirx.Select(size < tirx.const(_SMALL, "float32"), small, normal)
     return tirx.bitwise_or(found, sign).astype("uint8")
 
