@@ -152,6 +152,14 @@ def _is_plain(index: PrimExpr, block: SBlock) -> bool:
     return bool(index.same_as(last)) or (type(index).__name__ == "Add" and index.a.same_as(last))
 
 
+def _is_seen(load: PrimExpr, block: SBlock) -> bool:
+    """Whether TVM sees that neighbours load neighbours: it writes code that does not compile for eight others."""
+    from tvm.tirx.analysis import undefined_vars
+
+    last, (*before, index) = block.iter_vars[-1].var, load.indices
+    return _is_plain(index, block) and not any(each.same_as(last) for at in before for each in undefined_vars(at))
+
+
 def _inlined(schedule: Schedule, vector: int) -> bool:
     """Leave of the blocks the last, copies that arithmetic reads by vectors, and arithmetic that is read twice; False
     where results would not come by vectors of so many, or TVM refuses that."""
@@ -171,7 +179,8 @@ def _stays(own: SBlock, readers: Sequence[SBlock], vector: int) -> bool:
     if not all(_at_its_place(each, own, vector) for each in readers):
         return False
     if _is_copy(own.body.value):
-        return _by_vectors(own, vector) and not any(_is_copy(each.body.value) for each in readers)
+        seen = all(_is_seen(load, own) for load in _loads(own.body.value))
+        return seen and _by_vectors(own, vector) and not any(_is_copy(each.body.value) for each in readers)
     written = buffer_of(own.writes[0])
     loads = [load for each in readers for load in _loads(each.body.value) if buffer_of(load).same_as(written)]
     return len(loads) > 1

@@ -54,7 +54,7 @@ def _built(mod: Any) -> tuple[Any, Any]:
     ("make", "shapes", "vectors"),
     [
         (_windows, ((1, 4, 4, 16),), 1),
-        (_back_and_added, ((4, 4, 16), (1, 4, 4, 16)), 3),
+        (_back_and_added, ((4, 4, 16), (1, 4, 4, 16)), 2),
         (_excited, ((1, 1, 1, 32), (1, 5, 5, 32), (1, 1, 1, 32)), 4),
         (_of_odd_rows, ((6, 13), (6, 8)), 2),
     ],
