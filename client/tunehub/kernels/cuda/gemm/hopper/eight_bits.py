@@ -11,7 +11,7 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
-from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile, are_matrices, promoted_tiles
+from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile, PromotedTile, are_matrices, promoted_tiles
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import tiles as bulk_tiles
 from tunehub.kernels.cuda.gemm.hopper.cost import bulk_seconds, integer_bulk_seconds, integer_seconds
 from tunehub.kernels.cuda.gemm.hopper.tiles import suits, tiles
@@ -20,6 +20,7 @@ from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.gemm.workload import ProductWorkload
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.devices.device import GpuDevice
+from tunehub.tir.cuda.ptx.wgmma import ROWS
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
@@ -29,7 +30,8 @@ NAME, VERSION, ALONE = "tensor_cores_8bit", 1, False
 _HALF = 2  # numbers of 8 bits in one of half precision
 _COPIED = 16  # numbers in a copy
 _TRIED = 4  # tiles
-_PROMOTED = 1.15  # times what costs say, where sums are promoted
+# Times what costs say, where sums are promoted: all of a warpgroup's at once, or some rows or columns after the other.
+_PROMOTED, _PROMOTED_APART = 1.08, 1.15
 
 
 def matmul_in(mod: IRModule) -> Matmul | None:
@@ -91,7 +93,8 @@ def tile_s(matmul: Matmul, tile: BulkTile, device: GpuDevice) -> float:
     """The seconds that a kernel whose operands the copy engine brings should take."""
     if not is_promoted(matmul):
         return integer_bulk_seconds(as_halves(matmul), tile, device)
-    return bulk_seconds(as_halves(matmul), tile, device) * _PROMOTED
+    at_once = isinstance(tile, PromotedTile) and (tile.rows, tile.columns) == (ROWS, tile.together)
+    return bulk_seconds(as_halves(matmul), tile, device) * (_PROMOTED if at_once else _PROMOTED_APART)
 
 
 def match(mod: IRModule, target: Target) -> ProductWorkload | None:
