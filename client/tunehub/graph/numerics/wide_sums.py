@@ -4,6 +4,7 @@ A sum of n numbers in their own type is off by about sqrt(n) roundings (Higham, 
 Algorithms", 4.2), and TVM divides a mean by the number of its terms in that type, too: 70,000 are infinite in float16.
 
 * Sums and means are one kernel as before, which adds up in float32 and rounds once.
+* Variances and deviations between casts: TVM does not compile those of 65,505 numbers in float16.
 * In bfloat16, whose roundings are eight times as large, also softmax and norms, between casts.
 
 Products and convolutions are those of :mod:`tunehub.graph.products`. Softmax and norms in float16 are within two units
@@ -32,6 +33,7 @@ _HALF, _BFLOAT = "float16", "bfloat16"
 _REDUCED = {"relax.sum": False, "relax.mean": True}  # whether divided by the number of terms
 _IN_BFLOAT = tuple(f"relax.nn.{name}_norm" for name in ("layer", "rms", "group", "instance"))
 _CAST = ("relax.nn.softmax", "relax.nn.log_softmax", *_IN_BFLOAT)
+_SPREADS = ("relax.variance", "relax.std")
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.wide_sums")  # type: ignore[untyped-decorator]
@@ -49,9 +51,11 @@ class _WideSums(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
         name = str(getattr(call.op, "name", ""))
-        if name not in _REDUCED and name not in _CAST:
+        if name not in _REDUCED and name not in _CAST and name not in _SPREADS:
             return call
         dtype = str(tensor_type(call.args[0]).dtype)
+        if name in _SPREADS:
+            return self._between_casts(call, dtype) if dtype in (_HALF, _BFLOAT) else call
         if name in _CAST:
             return self._between_casts(call, dtype) if dtype == _BFLOAT else call
         shape = shape_of(call.args[0])

@@ -50,6 +50,8 @@ def _apart(found: Array, expected: Array) -> float:
     (lambda x: op.mean(x), lambda x: x.mean()),
     (lambda x: op.mean(x, [-1], keepdims=True), lambda x: x.mean(-1, keepdims=True)),
     (lambda x: op.sum(x, [0]), lambda x: x.sum(0)),
+    (lambda x: op.variance(x), lambda x: x.var()),
+    (lambda x: op.std(x), lambda x: x.std()),
 ])  # fmt: skip
 def test_sums_and_means_are_rounded_once(rows: Any, call: Any, expected: Any) -> None:
     x = np.random.default_rng(0).uniform(0.5, 1.5, MANY).astype("float16")
