@@ -27,8 +27,8 @@ def side_steps_in_epilogues(mod: IRModule, _context: PassContext) -> IRModule:
 
 def _without(function: PrimFunc) -> PrimFunc | None:
     """``function`` without side steps; None where it has none."""
-    if type(function.body).__name__ != "SBlockRealize":
-        return None
+    if type(function.body).__name__ != "SBlockRealize" or function.body.block.name_hint != "root":
+        return None  # what is in no block has none
     schedule = open_schedule(main_module(function))
     blocks = list(schedule.get_child_blocks(schedule.get_sblock("root")))
     reducing = [at for at, block in enumerate(blocks) if reduces(schedule.get(block))]
