@@ -12,7 +12,7 @@ import tvm
 
 from tunehub.graph.workloads import workloads
 from tunehub.tir.nodes import buffer_of, main_module, parameters, reduces
-from tunehub.tir.schedules import open_schedule
+from tunehub.tir.schedules import has_root, open_schedule, root_blocks
 
 if TYPE_CHECKING:
     from tunehub.tir.types import BlockRV, IRModule, PassContext, PrimFunc, Schedule
@@ -27,10 +27,10 @@ def side_steps_in_epilogues(mod: IRModule, _context: PassContext) -> IRModule:
 
 def _without(function: PrimFunc) -> PrimFunc | None:
     """``function`` without side steps; None where it has none."""
-    if type(function.body).__name__ != "SBlockRealize" or function.body.block.name_hint != "root":
-        return None  # what is in no block has none
+    if not has_root(function):
+        return None
     schedule = open_schedule(main_module(function))
-    blocks = list(schedule.get_child_blocks(schedule.get_sblock("root")))
+    blocks = root_blocks(schedule)
     reducing = [at for at, block in enumerate(blocks) if reduces(schedule.get(block))]
     if len(reducing) != 1 or not reducing[0]:
         return None

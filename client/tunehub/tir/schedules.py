@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import IRModule, LoopRV, Schedule
+    from tunehub.tir.types import BlockRV, IRModule, LoopRV, PrimFunc, Schedule
+
+_ROOT = "root"  # as TVM names the outermost block
 
 
 def open_schedule(mod: IRModule) -> Schedule:
@@ -23,6 +25,19 @@ def open_schedule(mod: IRModule) -> Schedule:
     whole = function.body
     own = function.with_body(type(whole)(whole.iter_values, whole.predicate, whole.block))
     return _schedule_type()(tvm.IRModule({"main": own}), debug_mask="none", error_render_level="none")
+
+
+def has_root(function: PrimFunc) -> bool:
+    """Whether :func:`root_blocks` finds what ``function`` does: what TVM's TE did not write, such as a scatter, may be
+    one block by another name, or loops alone."""
+    body = function.body
+    return type(body).__name__ == "SBlockRealize" and str(body.block.name_hint) == _ROOT
+
+
+def root_blocks(schedule: Schedule) -> list[BlockRV]:
+    """The blocks of a function in their order, those inside of others left out. Raises what TVM raises where
+    :func:`has_root` says no."""
+    return list(schedule.get_child_blocks(schedule.get_sblock(_ROOT)))
 
 
 def unroll_and_vectorize(schedule: Schedule, loops: Sequence[LoopRV]) -> None:

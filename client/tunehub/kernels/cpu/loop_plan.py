@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from tunehub.kernels.cpu.access import Nest, Steps, goes_on, nest_of
 from tunehub.kernels.cpu.base import size_of
 from tunehub.tir.nodes import buffer_kind, buffer_of, parameters
+from tunehub.tir.schedules import root_blocks
 
 if TYPE_CHECKING:
     from tunehub.tir.types import Schedule
@@ -62,7 +63,7 @@ class Stage:
 def inline_cheap(schedule: Schedule) -> tuple[str, ...]:
     """Inline the steps that cost less than a buffer; returns their names in order."""
     names = []
-    for block in schedule.get_child_blocks(schedule.get_sblock("root")):
+    for block in root_blocks(schedule):
         consumers = schedule.get_consumers(block)
         nest = nest_of(schedule, block) if consumers else None
         if nest is not None and not nest.reductions:

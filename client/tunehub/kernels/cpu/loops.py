@@ -24,7 +24,7 @@ from tunehub.kernels.cpu.divisors import divisors
 from tunehub.kernels.cpu.loop_plan import WIDE, Packing, Stage, inline_cheap, stages_of
 from tunehub.kernels.cpu.loop_tiles import tile_choices
 from tunehub.tir.nodes import element_type
-from tunehub.tir.schedules import open_schedule, unroll_and_vectorize
+from tunehub.tir.schedules import open_schedule, root_blocks, unroll_and_vectorize
 
 if TYPE_CHECKING:
     from tunehub.tir.types import BlockRV, IRModule, LoopRV, PrimExpr, Schedule
@@ -83,7 +83,7 @@ def recognise(mod: IRModule, blocks: tuple[Block, ...]) -> LoopsWorkload | None:
         return None
     schedule = open_schedule(mod)
     inlined = inline_cheap(schedule)
-    nests = [nest_of(schedule, block) for block in schedule.get_child_blocks(schedule.get_sblock("root"))]
+    nests = [nest_of(schedule, block) for block in root_blocks(schedule)]
     known = [nest for nest in nests if nest is not None]
     if len(known) < len(nests):
         return None

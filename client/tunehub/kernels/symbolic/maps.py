@@ -8,7 +8,7 @@ from tunehub.kernels.cpu.base import KnobError, Machine, blocks_of, size_of
 from tunehub.kernels.cpu.fusion import inline
 from tunehub.kernels.symbolic.reductions import FEWEST_STEPS, lanes_along
 from tunehub.tir.nodes import main_module, reduces
-from tunehub.tir.schedules import open_schedule
+from tunehub.tir.schedules import open_schedule, root_blocks
 from tunehub.tir.symbols import typical_instance
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def schedule_maps(function: PrimFunc, machine: Machine) -> Schedule | None:
     if sum(size_of(block.spatial) for block in blocks) < FEWEST_STEPS:
         return None
     schedule = open_schedule(mod)
-    steps = schedule.get_child_blocks(schedule.get_sblock("root"))
+    steps = root_blocks(schedule)
     if any(reduces(schedule.get(step)) for step in steps):
         return None
     try:

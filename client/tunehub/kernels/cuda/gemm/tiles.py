@@ -24,7 +24,7 @@ from tunehub.tir.cuda.limits import limits_of
 from tunehub.tir.guard import check_exact, check_tiles
 from tunehub.tir.index_expressions import evaluate
 from tunehub.tir.nodes import buffer_kind, buffer_of, integer, is_reduction, parameters, reduces
-from tunehub.tir.schedules import open_schedule
+from tunehub.tir.schedules import open_schedule, root_blocks
 from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def _goes_beyond(tile: Tile, reducing: ReductionBlock) -> bool:
 
 def _around(schedule: Schedule, reducing: ReductionBlock) -> tuple[list[Any], list[Any]]:
     """The blocks before the reduction, and those after it."""
-    blocks = list(schedule.get_child_blocks(schedule.get_sblock("root")))
+    blocks = root_blocks(schedule)
     at = [str(schedule.get(block).name_hint) for block in blocks].index(reducing.name)
     return blocks[:at], blocks[at + 1 :]
 
@@ -309,7 +309,7 @@ def _unroll(schedule: Schedule, anchor: BlockRV) -> None:
 
 def _blocks_of(schedule: Schedule) -> list[Stmt]:
     try:
-        return [schedule.get(block) for block in schedule.get_child_blocks(schedule.get_sblock("root"))]
+        return [schedule.get(block) for block in root_blocks(schedule)]
     except Exception:  # TVM raises several kinds: sorting and the like have no blocks
         return []
 

@@ -26,7 +26,7 @@ from tunehub.tir.nodes import (
     parameters,
     reduces,
 )
-from tunehub.tir.schedules import open_schedule
+from tunehub.tir.schedules import has_root, open_schedule, root_blocks
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
@@ -59,10 +59,10 @@ class ByteWorkload:
 def match(mod: IRModule, target: Target) -> ByteWorkload | None:
     """A function of known shapes with one result of bytes, without sums."""
     function = mod["main"]
-    if not is_static(function) or type(function.body).__name__ != "SBlockRealize":
+    if not is_static(function) or not has_root(function):
         return None
     schedule = open_schedule(mod)
-    blocks = [schedule.get(block) for block in schedule.get_child_blocks(schedule.get_sblock("root"))]
+    blocks = [schedule.get(block) for block in root_blocks(schedule)]
     given = {hash(each) for each in parameters(function)}
     written = [hash(buffer_of(region)) in given for block in blocks for region in block.writes]
     if not blocks or written != [False] * (len(blocks) - 1) + [True]:
@@ -98,7 +98,7 @@ def candidates(workload: ByteWorkload, device: GpuDevice) -> Iterator[KernelCand
 def build(workload: ByteWorkload, tile: ByteTile) -> ScheduledModule:
     """The schedule. Raises GuardError where a thread writes what others write, and what TVM raises."""
     schedule = open_schedule(workload.mod)
-    blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
+    blocks = root_blocks(schedule)
     if workload.reducing is None:
         *before, last = blocks
         _inline(schedule, before)

@@ -16,7 +16,7 @@ from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.tir.guard import check_tiles
 from tunehub.tir.nodes import buffer_kind, buffer_of, integer, is_reduction, is_static, parameter_bytes, reduces
-from tunehub.tir.schedules import open_schedule
+from tunehub.tir.schedules import has_root, open_schedule, root_blocks
 from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ class ColumnWorkload:
 def match(mod: IRModule, target: Target) -> ColumnWorkload | None:
     """A function of known shapes with one reduction, of a parameter's rows, and steps behind it of as many numbers."""
     function = mod["main"]
-    if not is_static(function) or type(function.body).__name__ != "SBlockRealize":
+    if not is_static(function) or not has_root(function):
         return None
     schedule = open_schedule(mod)
-    blocks = [schedule.get(block) for block in schedule.get_child_blocks(schedule.get_sblock("root"))]
+    blocks = [schedule.get(block) for block in root_blocks(schedule)]
     reducing = [at for at, block in enumerate(blocks) if reduces(block)]
     if reducing != [0] or len(blocks) < 2:
         return None
@@ -84,7 +84,7 @@ def build(workload: ColumnWorkload, tile: ColumnTile) -> Schedule:
     """The schedule. Raises GuardError where a thread writes what others write, and what TVM raises."""
     schedule = open_schedule(workload.mod)
     # Step 1. Steps behind the sums in one.
-    reduction, *between, last = schedule.get_child_blocks(schedule.get_sblock("root"))
+    reduction, *between, last = root_blocks(schedule)
     for block in between:
         schedule.compute_inline(block)
     # Step 2. Columns to blocks and threads side by side, rows to the others.

@@ -27,7 +27,7 @@ from tunehub.tir.nodes import (
     reduces,
     symbolic,
 )
-from tunehub.tir.schedules import open_schedule
+from tunehub.tir.schedules import has_root, open_schedule, root_blocks
 from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
@@ -64,10 +64,10 @@ def match(mod: IRModule, target: Target) -> ElementWorkload | None:
     """A function of known shapes without reductions, with one result, in floats, whose neighbours lie side by side in
     what it reads."""
     function = mod["main"]
-    if not is_static(function) or type(function.body).__name__ != "SBlockRealize":
+    if not is_static(function) or not has_root(function):
         return None
     schedule = open_schedule(mod)
-    found = list(schedule.get_child_blocks(schedule.get_sblock("root")))
+    found = root_blocks(schedule)
     blocks = [schedule.get(block) for block in found]
     given = {hash(each) for each in parameters(function)}
     written = [hash(buffer_of(region)) in given for block in blocks for region in block.writes]
@@ -103,7 +103,7 @@ def candidates(workload: ElementWorkload, device: GpuDevice) -> Iterator[KernelC
 def build(workload: ElementWorkload, tile: VectorTile) -> Schedule:
     """The schedule. Raises GuardError where a thread writes what others write, and what TVM raises."""
     schedule = open_schedule(workload.mod)
-    *steps, last = schedule.get_child_blocks(schedule.get_sblock("root"))
+    *steps, last = root_blocks(schedule)
     given = {hash(each) for each in parameters(workload.mod["main"])}
     # Step 1. Vectors of results to threads.
     is_copy = not steps and _is_copy(schedule.get(last).body.value)
@@ -164,7 +164,7 @@ def _inlined(schedule: Schedule, vector: int) -> bool:
     """Leave of the blocks the last, copies that arithmetic reads by vectors, and arithmetic that is read twice; False
     where results would not come by vectors of so many, or TVM refuses that."""
     try:
-        *before, last = schedule.get_child_blocks(schedule.get_sblock("root"))
+        *before, last = root_blocks(schedule)
         for block in reversed(before):
             readers = [schedule.get(each) for each in schedule.get_consumers(block)]
             if not _stays(schedule.get(block), readers, vector):

@@ -29,7 +29,7 @@ from tunehub.tir.nodes import (
     parameters,
     reduces,
 )
-from tunehub.tir.schedules import open_schedule
+from tunehub.tir.schedules import has_root, open_schedule, root_blocks
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
@@ -67,15 +67,15 @@ class RowWorkload:
 def match(mod: IRModule, target: Target) -> RowWorkload | None:
     """A function of known shapes that reduces the rows of one parameter, and computes as many elements."""
     function = mod["main"]
-    if not is_static(function) or type(function.body).__name__ != "SBlockRealize":
+    if not is_static(function) or not has_root(function):
         return None
     schedule = open_schedule(mod)
-    found = list(schedule.get_child_blocks(schedule.get_sblock("root")))
+    found = root_blocks(schedule)
     reducing = [reduces(schedule.get(block)) for block in found]
     shape = [integer(axis.dom.extent) or 0 for axis in schedule.get(found[-1]).iter_vars]
     if not any(reducing) or reducing[-1] or len(shape) < 2 or not _inlined(schedule, found[:-1], reducing):
         return None
-    blocks = [schedule.get(block) for block in schedule.get_child_blocks(schedule.get_sblock("root"))]
+    blocks = [schedule.get(block) for block in root_blocks(schedule)]
     if not all(map(_is_by_place, blocks)) or not all(_is_of_rows(block, shape) for block in blocks[:-1]):
         return None
     if not _one_result(function, blocks):
@@ -109,7 +109,7 @@ def candidates(workload: RowWorkload, device: GpuDevice) -> Iterator[KernelCandi
 def build(workload: RowWorkload, tile: RowTile) -> Schedule:
     """The schedule. Raises GuardError where a thread writes what others write, and what TVM raises."""
     schedule = open_schedule(workload.mod)
-    *reductions, last = schedule.get_child_blocks(schedule.get_sblock("root"))
+    *reductions, last = root_blocks(schedule)
     given = {hash(each) for each in parameters(workload.mod["main"])}
     # Step 1. Rows to warps, results by vectors.
     written = schedule.cache_write(last, 0, "local")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tunehub.kernels.cuda.open_function import open_function
 from tunehub.tir.guard import check_function
 from tunehub.tir.nodes import buffer_kind, buffer_of, integer, parameters, reduces
-from tunehub.tir.schedules import open_schedule
+from tunehub.tir.schedules import open_schedule, root_blocks
 from tunehub.tir.symbols import largest_probes
 from tunehub.tir.versions import LOADS
 
@@ -44,7 +44,7 @@ def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> VectorSche
 def by_vectors(mod: IRModule) -> Schedule | None:
     """As :func:`open_sizes`, not checked."""
     schedule = open_schedule(mod)
-    found = list(schedule.get_child_blocks(schedule.get_sblock("root")))
+    found = root_blocks(schedule)
     blocks = [schedule.get(block) for block in found]
     given = {hash(each) for each in parameters(mod["main"])}
     *before, last = found

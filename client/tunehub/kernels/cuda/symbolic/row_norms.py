@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cuda.symbolic.elementwise import VECTOR, vector_threads
 from tunehub.tir.nodes import buffer_kind, buffer_of, integer, is_reduction, parameters, reduces
-from tunehub.tir.schedules import open_schedule
+from tunehub.tir.schedules import open_schedule, root_blocks
 
 if TYPE_CHECKING:
     from tunehub.tir.types import BlockRV, IRModule, LoopRV, SBlock, Schedule
@@ -17,7 +17,7 @@ def by_rows(mod: IRModule) -> Schedule | None:
     """A schedule of ``mod``, an IRModule with one PrimFunc ``main``; None unless that is one reduction of rows of a
     known length and elementwise functions. TVM's errors for schedules that do not apply are raised."""
     schedule = open_schedule(mod)
-    found = list(schedule.get_child_blocks(schedule.get_sblock("root")))
+    found = root_blocks(schedule)
     blocks = [schedule.get(block) for block in found]
     reducing = [at for at, block in enumerate(blocks) if reduces(block)]
     threads = vector_threads(blocks[-1])

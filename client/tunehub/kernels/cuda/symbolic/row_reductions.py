@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tunehub.tir.nodes import integer, is_reduction
-from tunehub.tir.schedules import open_schedule
+from tunehub.tir.schedules import open_schedule, root_blocks
 
 if TYPE_CHECKING:
     from tunehub.tir.types import BlockRV, IRModule, LoopRV, SBlock, Schedule
@@ -20,7 +20,7 @@ def by_rows(mod: IRModule) -> Schedule | None:
     """A schedule of ``mod``, an IRModule with one PrimFunc ``main``; None unless that is reductions of the same rows
     alone, two or more, of a known length. TVM's errors for schedules that do not apply are raised."""
     schedule = open_schedule(mod)
-    found = list(schedule.get_child_blocks(schedule.get_sblock("root")))
+    found = root_blocks(schedule)
     length = _length([schedule.get(block) for block in found])
     if length is None:
         return None

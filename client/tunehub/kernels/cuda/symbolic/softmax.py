@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.symbolic.row_reductions import in_threads, reduce_beside
 from tunehub.tir.nodes import buffer_of, integer, is_reduction, reduces
-from tunehub.tir.schedules import open_schedule
+from tunehub.tir.schedules import open_schedule, root_blocks
 
 if TYPE_CHECKING:
     from tunehub.tir.types import IRModule, SBlock, Schedule
@@ -22,7 +22,7 @@ def by_rows(mod: IRModule) -> Schedule | None:
     """A schedule of ``mod``, an IRModule with one PrimFunc ``main``; None unless that is a softmax along an open last
     axis. TVM's errors for schedules that do not apply are raised."""
     schedule = open_schedule(mod)
-    found = list(schedule.get_child_blocks(schedule.get_sblock("root")))
+    found = root_blocks(schedule)
     blocks = [schedule.get(block) for block in found]
     if [reduces(block) for block in blocks] != _STEPS or not _is_softmax(blocks):
         return None
