@@ -14,7 +14,7 @@ from tunehub.graph.kernel_calls import Kernels, rewritten
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import FEWEST_COLUMNS, FEWEST_K
 from tunehub.kernels.cuda.gemm.hopper.rule import serves
 from tunehub.kernels.cuda.gemm.matmul import FLOAT8
-from tunehub.kernels.te.products import GATED, gated_product, gated_scaled_product
+from tunehub.kernels.te.products import GATED, gated_packed_product, gated_product, gated_scaled_product
 from tunehub.tir.nodes import (
     bound_value,
     integers,
@@ -31,14 +31,16 @@ if TYPE_CHECKING:
     from tunehub.tir.types import IRModule, PassContext
 
 _TYPES = ("float16", "bfloat16")
+_PACKED = "float8_e4m3fn"
 _TOGETHER = 8  # columns of a half that a block computes beside as many of the other
 _RANK = 3
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.gated_products")  # type: ignore[untyped-decorator]
 def gated_products(mod: IRModule, _context: PassContext) -> IRModule:
-    """Module pass for GPUs with warpgroups: rows [1, n, K], n open, times a parameter [2 · N, K] in half precision,
-    or in floats of 8 bits with scales of rows and columns."""
+    """Module pass for GPUs with warpgroups: rows [1, n, K], n open or 1, times a parameter [2 · N, K] in half
+    precision, or in e4m3 with scales of columns; or rows of floats of 8 bits, n open, with scales of rows and
+    columns."""
     target = tvm.target.Target.current(allow_none=True)
     if target is None or not serves(target):
         return mod
@@ -59,13 +61,13 @@ class _Gated(PyExprMutator):  # type: ignore[misc]
             operands = self._operands(gate, up)
             if operands is not None:
                 dtype = str(tensor_type(call).dtype)
-                made, how = (gated_product, ()) if len(operands) == 2 else (_scaled_in(dtype), (dtype,))
-                return self._kernels.call(made, *operands, name=GATED, how=how, alone=True)
+                made = (gated_product, gated_packed_product, _scaled_in(dtype))[len(operands) - 2]
+                return self._kernels.call(made, *operands, name=GATED, how=(dtype,), alone=True)
         return call
 
     def _operands(self, gate: Expr, up: Expr) -> tuple[Expr, ...] | None:
-        """Rows and weights of the product of which these are SiLU of the first half and the second half, and of floats
-        of 8 bits scales of both."""
+        """Rows and weights of the product of which these are SiLU of the first half and the second half, and scales of
+        columns, or of rows and of columns."""
         silu = bound_value(self, gate)
         if operator_of(silu) != "relax.nn.silu":
             return None
@@ -77,27 +79,28 @@ class _Gated(PyExprMutator):  # type: ignore[misc]
         if operator_of(product) != "relax.matmul" or (first[1], *second[1:]) != (0, half, 2 * half):
             return None
         rows, weight = product.args[0], self._weight(product.args[1])
-        if weight is None or not _suits(product, rows, weight, half, scaled=bool(scales)):
+        if weight is None or not _suits(product, rows, weight, half, scales=len(scales)):
             return None
         return rows, weight, *scales
 
     def _scaled(self, value: Expr) -> list[Expr] | None:
-        """The product, and scales [1, n, 1] of its rows and [N] of its columns, of which ``value`` is made in half
-        precision; None for others."""
+        """The product, and scales [1, n, 1] of its rows, if it has some, and [N] of its columns, of which ``value`` is
+        made in half precision; None for others."""
         cast: Any = bound_value(self, value)
         if operator_of(cast) != "relax.astype" or str(tensor_type(cast).dtype) not in _TYPES:
             return None
         outer: Any = bound_value(self, cast.args[0])
-        inner: Any = bound_value(self, outer.args[0]) if operator_of(outer) == "relax.multiply" else None
-        if inner is None or operator_of(inner) != "relax.multiply":
+        if operator_of(outer) != "relax.multiply":
             return None
-        product, scales = bound_value(self, inner.args[0]), [inner.args[1], outer.args[1]]
+        scales, product = [outer.args[1]], bound_value(self, outer.args[0])
+        if operator_of(product) == "relax.multiply":
+            scales, product = [product.args[1], *scales], bound_value(self, product.args[0])
         scales.sort(key=lambda each: -len(shape_of(each) or ()))
         shapes, extents = [shape_of(each) or () for each in scales], shape_of(product)
         if extents is None or len(extents) != _RANK:
             return None
-        same = same_extents(shapes[0], (*extents[:-1], 1)) and same_extents(shapes[1], extents[-1:])
-        return [product, *scales] if same else None
+        wanted = [(*extents[:-1], 1), extents[-1:]][-len(scales) :]
+        return [product, *scales] if all(map(same_extents, shapes, wanted)) else None
 
     def _part(self, value: Expr) -> tuple[Expr, int, int] | None:
         """What ``value`` is a slice of along the last axis, from where and up to where."""
@@ -109,26 +112,34 @@ class _Gated(PyExprMutator):  # type: ignore[misc]
         return (call.args[0], begin[0], end[0]) if last and begin and end else None
 
     def _weight(self, value: Expr) -> Expr | None:
-        """The parameter of which ``value`` is the transpose."""
+        """The parameter of which ``value`` is the transpose, in half precision if that is in e4m3."""
         permuted: Any = bound_value(self, value)
-        if operator_of(permuted) != "relax.permute_dims" or not is_given(self, permuted.args[0]):
+        if operator_of(permuted) != "relax.permute_dims":
             return None
-        axes = permuted.attrs.axes
-        return permuted.args[0] if axes is None or [int(axis) % 2 for axis in axes] == [1, 0] else None
+        weight, axes = permuted.args[0], permuted.attrs.axes
+        cast: Any = bound_value(self, weight)
+        if operator_of(cast) == "relax.astype" and str(tensor_type(cast.args[0]).dtype) == _PACKED:
+            weight = cast.args[0]
+        is_transposed = axes is None or [int(axis) % 2 for axis in axes] == [1, 0]
+        return weight if is_transposed and is_given(self, weight) else None
 
 
 def _scaled_in(dtype: str) -> Any:
     return partial(gated_scaled_product, dtype=dtype)
 
 
-def _suits(product: Call, rows: Expr, weight: Expr, half: int, *, scaled: bool) -> bool:
-    """Whether there are kernels for rows and weights of such shapes and types."""
+def _suits(product: Call, rows: Expr, weight: Expr, half: int, *, scales: int) -> bool:
+    """Whether there are kernels for rows and weights of such shapes and types, with so many operands that scale."""
     extents, shape = shape_of(rows), static_shape(weight)
     result, *types = (str(tensor_type(each).dtype) for each in (product, rows, weight))
     if extents is None or len(extents) != _RANK or shape is None or len(shape) != 2:
         return False
-    known = {*types} <= {*FLOAT8} and result == "float32" if scaled else {result} == {*types} <= {*_TYPES}
-    together = _TOGETHER * (2 if scaled else 1)
+    known = (
+        {result} == {*types} <= {*_TYPES},
+        result == "float32" and types[0] in _TYPES and types[1] == _PACKED,
+        result == "float32" and {*types} <= {*FLOAT8},
+    )
+    together = _TOGETHER * (1, 4, 2)[scales]
     large = shape[0] == 2 * half >= FEWEST_COLUMNS and shape[1] >= FEWEST_K
-    is_open = extents[0] == 1 and not isinstance(extents[1], int)
-    return known and large and is_open and half % _TOGETHER == 0 and shape[1] % together == 0
+    counts = extents[0] == 1 and (not isinstance(extents[1], int) or (extents[1] == 1 and scales < 2))
+    return known[scales] and large and counts and half % _TOGETHER == 0 and shape[1] % together == 0

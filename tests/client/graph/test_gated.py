@@ -22,22 +22,29 @@ HALF, DEPTH = 1024, 2048
 
 
 def _module(
-    rows: int | None = None, *, halves: tuple[int, int] = (0, HALF), given: bool = True, scaled: bool = False
+    rows: int | None = None,
+    *,
+    halves: tuple[int, int] = (0, HALF),
+    given: bool = True,
+    scaled: bool = False,
+    packed: bool = False,
 ) -> Any:
     count = tirx.Var("n", "int64") if rows is None else rows
-    dtype = "float8_e4m3fn" if scaled else "float16"
+    dtypes = {name: "float8_e4m3fn" if scaled or (packed and name == "w") else "float16" for name in "xw"}
     shapes = {"x": (1, count, DEPTH), "w": (2 * HALF, DEPTH), "of_x": (1, count, 1), "of_w": (2 * HALF,)}
     x, w, of_x, of_w = (
-        relax.Var(name, tensor_class()(shape, "float32" if "of" in name else dtype)) for name, shape in shapes.items()
+        relax.Var(name, tensor_class()(shape, dtypes.get(name, "float32"))) for name, shape in shapes.items()
     )
     builder = relax.BlockBuilder()
     with builder.function("main", [x, w, of_x, of_w]):
         with builder.dataflow():
             weight = w if given else builder.emit(relax.op.negative(w))
+            weight = builder.emit(relax.op.astype(weight, "float16")) if packed else weight
             weight = builder.emit(relax.op.permute_dims(weight))
-            both = builder.emit(relax.op.matmul(x, weight, out_dtype="float32" if scaled else None))
-            if scaled:
-                both = builder.emit(relax.op.multiply(builder.emit(relax.op.multiply(both, of_x)), of_w))
+            both = builder.emit(relax.op.matmul(x, weight, out_dtype="float32" if scaled or packed else None))
+            if scaled or packed:
+                both = builder.emit(relax.op.multiply(both, of_x)) if scaled else both
+                both = builder.emit(relax.op.multiply(both, of_w))
                 both = builder.emit(relax.op.astype(both, "float16"))
             gate, up = (builder.emit(relax.op.strided_slice(both, [2], [at], [at + HALF])) for at in halves)
             result = builder.emit_output(relax.op.multiply(builder.emit(relax.op.nn.silu(gate)), up))
@@ -55,14 +62,20 @@ def test_it_is_the_epilogue_of_a_product_with_a_parameter_and_open_rows() -> Non
     assert _is_one_kernel(_module())
 
 
+@pytest.mark.parametrize("rows", [None, 1])
+def test_weights_in_e4m3_and_a_single_row_have_it_too(rows: int | None) -> None:
+    assert _is_one_kernel(_module(rows, packed=True))
+    assert _is_one_kernel(_module(1))
+
+
 def test_scales_of_rows_and_columns_are_part_of_it() -> None:
     assert _is_one_kernel(_module(scaled=True))
 
 
 @pytest.mark.parametrize(
     "mod",
-    [_module(32), _module(halves=(HALF, 0)), _module(given=False)],
-    ids=["known rows", "up before gate", "weights that are computed"],
+    [_module(32), _module(halves=(HALF, 0)), _module(given=False), _module(1, scaled=True)],
+    ids=["known rows", "up before gate", "weights that are computed", "a known row of 8 bits"],
 )
 def test_others_stay_as_they_are(mod: Any) -> None:
     assert not _is_one_kernel(mod)

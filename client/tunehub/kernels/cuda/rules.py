@@ -11,6 +11,7 @@ from tunehub.kernels.cuda.gemm.split_k import rule as split_k
 from tunehub.kernels.cuda.gemm.tensor_core import rule as tensor_core
 from tunehub.kernels.cuda.kernel_rule import KernelRule, OpenKernelRule
 from tunehub.kernels.cuda.low_batch import experts
+from tunehub.kernels.cuda.low_batch import gated as low_batch_gated
 from tunehub.kernels.cuda.low_batch import rule as low_batch
 from tunehub.kernels.cuda.rows import bytes as byte_vectors
 from tunehub.kernels.cuda.rows import columns, elementwise, narrowed
@@ -31,6 +32,7 @@ RULES: tuple[KernelRule, ...] = (
     elementwise,
     byte_vectors,
     experts,
+    low_batch_gated,
     low_batch,
     ampere,
     hopper,

@@ -74,6 +74,18 @@ def gated_scaled_product(data: Tensor, weight: Tensor, of_rows: Tensor, of_colum
     return te.compute((*data.shape[:-1], half), value, name="gated")
 
 
+def gated_packed_product(data: Tensor, weight: Tensor, of_columns: Tensor) -> Tensor:
+    """As :func:`gated_product`, of ``weight`` in e4m3; results of the product are times ``of_columns`` [2 · N]."""
+    half = weight.shape[0] // 2
+    wide = nt_matmul(data, te.compute(weight.shape, lambda *at: weight(*at).astype(data.dtype), name="compute"))
+
+    def value(*i: PrimExpr) -> PrimExpr:
+        scaled = [wide(*i[:-1], at) * of_columns(at) for at in (i[-1], i[-1] + half)]
+        return gated(scaled[0], scaled[1], str(data.dtype))
+
+    return te.compute((*data.shape[:-1], half), value, name="gated")
+
+
 def gated(gate: PrimExpr, up: PrimExpr, dtype: str) -> PrimExpr:
     """SiLU(``gate``) · ``up`` of numbers in float32, in the type ``dtype``."""
     return (gate / (tirx.const(1.0, _SUM) + tirx.exp(tirx.const(0.0, _SUM) - gate)) * up).astype(dtype)

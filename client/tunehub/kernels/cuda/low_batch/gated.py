@@ -1,25 +1,82 @@
-"""SiLU(gate) · up of few rows: a block computes as many columns of both halves, beside each other in shared memory."""
+"""SiLU(gate) · up of few rows: a block computes as many columns of both halves, beside each other in shared memory.
+Weights in e4m3 have scales of their rows."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tvm import tirx
 
-from tunehub.kernels.cuda.low_batch.product import LowBatchProduct
+from tunehub.kernels.cuda.gated_functions import gated_maker
+from tunehub.kernels.cuda.gemm.rule import NoTileError
+from tunehub.kernels.cuda.kernel_rule import KernelCandidate
+from tunehub.kernels.cuda.low_batch.choice import chosen, of_registers, seconds
+from tunehub.kernels.cuda.low_batch.product import LowBatchProduct, find_product, has_low_batch
+from tunehub.kernels.cuda.low_batch.rule import LowBatchSchedule, LowBatchWorkload
 from tunehub.kernels.cuda.low_batch.schedule import kernel_call
 from tunehub.kernels.cuda.low_batch.shared_memory import stride
 from tunehub.kernels.cuda.low_batch.tile import DirectTile
+from tunehub.kernels.cuda.open_function import OpenFunction
+from tunehub.kernels.devices.device import GpuDevice
+from tunehub.kernels.devices.known import device_of
 from tunehub.kernels.te.products import gated
-from tunehub.tir.nodes import buffer_kind, parameters
+from tunehub.tir.branches import SizeBranch
+from tunehub.tir.cuda.limits import limits_of
+from tunehub.tir.guard import check_function
+from tunehub.tir.nodes import buffer_kind, main_module, parameters
 from tunehub.tir.statements import INDEX, block_of, const, load, loop, sequence, store, threads, when
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import Buffer, PrimExpr, PrimFunc, Stmt
+    from tunehub.target.types import Target
+    from tunehub.tir.types import Buffer, IRModule, PrimExpr, PrimFunc, Stmt
 
+NAME, VERSION, ALONE = "low_batch_gated", 1, True
 _VECTOR = 4
 _HALF = 8  # columns of a half beside as many of the other
+_LENGTHS = (8, 16, 32)  # rows that a kernel is for
+
+
+def match(mod: IRModule, target: Target) -> LowBatchWorkload | None:
+    """Such a function of few rows."""
+    product = find_product(mod) if has_low_batch(target) and gated_maker(mod["main"]) is not None else None
+    return None if product is None else LowBatchWorkload(mod=mod, target=target, product=product)
+
+
+def candidates(workload: LowBatchWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
+    """The tile of as many rows. Raises NoTileError where blocks do not divide the columns."""
+    tile = _tile(workload.product, workload.target)
+    yield KernelCandidate(tile=tile, seconds=seconds(workload.product.extents, device))
+
+
+def build(workload: LowBatchWorkload, tile: DirectTile) -> LowBatchSchedule:
+    """The kernel."""
+    return LowBatchSchedule(mod=main_module(gated_kernel(workload.mod["main"], workload.product, tile)))
+
+
+def few_gated_rows(whole: OpenFunction, target: Target, lengths: Sequence[int] = _LENGTHS) -> list[SizeBranch]:
+    """Branches of a gated product of open rows for its first sizes. Raises NoTileError where there is no kernel."""
+    branches = []
+    for length in lengths:
+        piece = whole.piece(length)
+        found = find_product(piece)
+        if found is None:
+            raise NoTileError("it is no product of few rows")
+        made = whole.over(gated_kernel(piece["main"], found, _tile(found, target)), length)
+        check_function(made, whole.function, target)
+        branches.append(SizeBranch(up_to=length, function=made))
+    return branches
+
+
+def _tile(product: LowBatchProduct, target: Target) -> DirectTile:
+    """As a product alone has it, of those without operands in shared memory."""
+    device = device_of(target)
+    tile = chosen(product.extents, limits_of(target).asked_shared_memory, device)
+    tile = tile if isinstance(tile, DirectTile) else of_registers(product.extents, device)
+    if product.extents.columns % tile.columns:
+        raise NoTileError("a block has columns beyond the end")
+    return tile
 
 
 def gated_kernel(function: PrimFunc, product: LowBatchProduct, tile: DirectTile) -> PrimFunc:
@@ -33,7 +90,7 @@ def gated_kernel(function: PrimFunc, product: LowBatchProduct, tile: DirectTile)
     block, thread = tirx.Var("block", INDEX), tirx.Var("thread", INDEX)
     body = sequence(
         kernel_call(own, tile, result, block * tile.columns, place=const(0)),
-        _epilogue(parameters(function)[-1], result, own, tile, block, thread),
+        _epilogue(parameters(function), result, own, tile, block, thread),
     )
     nest = threads("threadIdx.x", tile.threads, body, thread)
     grid = threads("blockIdx.x", own.extents.columns // tile.columns, nest, block)
@@ -41,9 +98,11 @@ def gated_kernel(function: PrimFunc, product: LowBatchProduct, tile: DirectTile)
 
 
 def _epilogue(
-    out: Buffer, result: Buffer, product: LowBatchProduct, tile: DirectTile, block: PrimExpr, thread: PrimExpr
+    own: Sequence[Buffer], result: Buffer, product: LowBatchProduct, tile: DirectTile, block: PrimExpr, thread: PrimExpr
 ) -> Stmt:
     """What a block has computed, by all its threads, neighbours of a row in vectors."""
+    *_, of_columns, out = own
+    apart = product.extents.columns // 2
     across, dtype = tile.columns // 2 // _VECTOR, str(buffer_kind(out).dtype)
     count = product.extents.rows * across
     zeros = [const(0)] * (len(buffer_kind(out).shape) - 2)
@@ -54,8 +113,11 @@ def _epilogue(
         first = column // _HALF * (2 * _HALF) + column % _HALF
 
         def one(v: PrimExpr) -> Stmt:
-            value = gated(load(result, row, first + v), load(result, row, first + _HALF + v), dtype)
-            return store(out, [*zeros, row, block * (tile.columns // 2) + column + v], value)
+            place = block * (tile.columns // 2) + column + v
+            halves = [load(result, row, first + of * _HALF + v) for of in (0, 1)]
+            if product.extents.weights.e4m3:
+                halves = [each * load(of_columns, place + of * apart) for of, each in enumerate(halves)]
+            return store(out, [*zeros, row, place], gated(halves[0], halves[1], dtype))
 
         return when(index < count, loop("v", _VECTOR, one))
 

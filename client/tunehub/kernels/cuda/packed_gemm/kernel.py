@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tvm import tirx
 
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import WARP
-from tunehub.kernels.cuda.gemm.hopper.kernel import Product, product_of
+from tunehub.kernels.cuda.gemm.hopper.kernel import Product
 from tunehub.kernels.cuda.gemm.hopper.open_bulk import OpenBulkWriter, longest_piece
 from tunehub.kernels.cuda.gemm.hopper.tiles import DEPTH as PANEL
 from tunehub.kernels.cuda.gemm.hopper.tiles import FLOAT
@@ -39,19 +39,30 @@ _VECTOR = 4
 _BITS_SWIZZLED = 8  # of weights whose rows are as long as those of x
 
 
-def packed_over_all_rows(whole: OpenFunction, apart: TakenApart, tile: PackedTile, device: GpuDevice) -> PrimFunc:
+def packed_over_all_rows(
+    whole: OpenFunction,
+    apart: TakenApart,
+    tile: PackedTile,
+    device: GpuDevice,
+    writer: type[PackedWriter] | None = None,
+) -> PrimFunc:
     """``apart.function`` by ``tile`` for up to :func:`most_length` places along its open axis, not checked; ``whole``:
-    its product of weights that are made.
+    its product of weights that are made. ``writer``: of another epilogue.
 
     Raises NotPiecesError where it is no such product, ValueError where x is no matrix, or what TVM raises.
     """
     found, piece, matmul = longest_piece(whole)
-    writer = _PackedWriter(product_of(piece, matmul), tile, device, apart)
-    body = writer.over(whole, extent_of(wide(whole.axes.extents)) * found.of_one)
+    kind = writer or PackedWriter
+    own = kind(kind.read(piece, matmul), tile, device, apart)
+    body = own.over(whole, extent_of(wide(whole.axes.extents)) * found.of_one)
     return apart.function.with_body(block_of(apart.function.body, body, "root", []))
 
 
-class _PackedWriter(OpenBulkWriter):
+class PackedWriter(OpenBulkWriter):
+    """Of kernels whose weights are packed."""
+
+    gated = False
+
     def __init__(self, product: Product, tile: PackedTile, device: GpuDevice, apart: TakenApart) -> None:
         super().__init__(product, tile, device)
         _, columns, k = self.extents
@@ -61,7 +72,7 @@ class _PackedWriter(OpenBulkWriter):
         self.form, self.made_weights = apart.form, apart.weights
         self.words, *scales, _ = parameters(apart.made)
         self.scales = (scales or [self.words])[0]  # of e4m3 nothing is read
-        self.packed = PackedSource(columns=columns, depth=k, form=apart.form, tile=tile)
+        self.packed = PackedSource(columns=columns, depth=k, form=apart.form, tile=tile, gated=self.gated)
         self.count = self.packed.parts * tile.rows // 2
         self.accumulators = self._buffer("sums", self.count, "float32", "local")
         self.state = self._buffer("state", self.packed.state, "uint32", "local")
@@ -77,6 +88,7 @@ class _PackedWriter(OpenBulkWriter):
         of_word = WORD_BITS // self.form.bits
         x, words = self._operand(self.product.a, rows), k // of_word
         swizzled = self.form.bits == _BITS_SWIZZLED
+        wide_ = self._weights_in_box(wide_)
         return [
             *tensor_map_encode(self.maps[0], x, self.product.dtype, extents=(k, rows), apart=(k,), box=(PANEL, high)),
             *tensor_map_encode(
@@ -89,6 +101,10 @@ class _PackedWriter(OpenBulkWriter):
                 swizzled=swizzled,
             ),
         ]
+
+    def _weights_in_box(self, rows: int) -> int:
+        """Rows of weights that are loaded at once; ``rows``: all that a block loads itself."""
+        return rows
 
     # -- producer
 
@@ -118,12 +134,16 @@ class _PackedWriter(OpenBulkWriter):
     def _tma_load(self, which: int, stage: Any, start: Index, k: Index, first: PrimExpr) -> Any:
         if which == 0:
             return super()._tma_load(which, stage, start, k, first)
+        rows = self.tile.block[1] // self.tile.shared[0]
+        part = self.own_row * rows if self.tile.shared[0] > 1 else const(0)
+        return self._load_weights(stage, start, k, part, first + part)
+
+    def _load_weights(self, stage: Any, start: Index, k: Index, part: Index, row: Index) -> Any:
+        """A box of weights from their ``row`` on, which lie in the stage from the row ``part`` on."""
         tile, count = self.tile, self.tile.shared[0]
-        rows = tile.block[1] // count
-        part = self.own_row * rows if count > 1 else const(0)
         place = self._address(start + part * tile.row_bytes)
         word = k * self.form.bits // WORD_BITS
-        box = place, tirx.address_of(self.maps[1]), self._full_barrier(stage), word, first + part
+        box = place, tirx.address_of(self.maps[1]), self._full_barrier(stage), word, row
         if count == 1:
             return tma_load_2d()(*box)
         bits = const(sum(1 << (tile.cluster * i) for i in range(count)))

@@ -35,24 +35,25 @@ def few(form: Format) -> int:
     return _FEW_OF_BFLOAT if form.bfloat else _FEW
 
 
-def many_rows(whole: OpenFunction, apart: TakenApart, target: Target) -> list[SizeBranch]:
+def many_rows(whole: OpenFunction, apart: TakenApart, target: Target, *, gated: bool = False) -> list[SizeBranch]:
     """Branches of ``apart.function`` for sizes above :func:`few`, as many as places of 32 bits reach.
-    ``whole``: its product of weights that are made.
+    ``whole``: its product of weights that are made; ``gated``: with SiLU(gate) · up behind it.
 
     Raises as :func:`tunehub.kernels.cuda.packed_gemm.kernel.packed_over_all_rows` does, and GuardError.
     """
     from tunehub.kernels.cuda.gemm.hopper.open_bulk import most_length
+    from tunehub.kernels.cuda.packed_gemm.gated import GatedPackedWriter, gated_tiles
     from tunehub.kernels.cuda.packed_gemm.kernel import packed_over_all_rows
 
     columns, depth = map(int, buffer_kind(apart.weights).shape)
     device, form = device_of(target), apart.form
-    known = list(tiles(form.bits))
+    known, writer = list((gated_tiles if gated else tiles)(form.bits)), GatedPackedWriter if gated else None
     sizes = [rows for rows in _SIZES if rows > few(form)]
     extents = [LowBatchExtents(rows=rows, columns=columns, depth=depth, weights=form) for rows in sizes]
     times = [[seconds(each, tile, device) for each in extents] for tile in known]
     weights, found = np.where(np.array(sizes) < _MANY, 1.0, _OF_MANY), []
     for at, last in ranges(np.minimum(times, _NEVER_S), _KERNELS, weights):
-        function = packed_over_all_rows(whole, apart, known[at], device)
+        function = packed_over_all_rows(whole, apart, known[at], device, writer)
         check_function(function, apart.function, target)
         up_to = sizes[last] if last + 1 < len(sizes) else most_length(whole)
         found.append(SizeBranch(up_to=up_to, function=function))

@@ -2,7 +2,8 @@
 // the left operand of wgmma, rows of x in shared memory are the right one.
 //
 // Constants that stand before: N, K, MT (tiles of 8 rows of x), PARTS, FORMAT (bits of a weight: 8 or 4), E4M3 (8 bits are a number
-// in e4m3, without a scale), BFLOAT (x, scales and results of dequantisation are bfloat16).
+// in e4m3, without a scale), BFLOAT (x, scales and results of dequantisation are bfloat16), GATED (of the 64 · PARTS rows 64 are
+// of the first and 64 of the second half of the weights' rows).
 //
 // Lane t of four has the places 2t, 2t + 1, 2t + 8 and 2t + 9 of each 16 along K. Of 4 bits these are byte t of a word of
 // eight weights, and byte t of the next. A thread's `state` is what it has in registers between stages: numbers that products
@@ -21,7 +22,7 @@ __device__ __forceinline__ void load_scales(unsigned* to, const void* scales, in
   if constexpr (E4M3) return;
 #pragma unroll
   for (int i = 0; i < 2 * PARTS; ++i) {
-    const int row = column + i / 2 * 64 + threadIdx.x % 128 / 32 * 16 + i % 2 * 8 + threadIdx.x % 32 / 4;
+    const int row = (GATED ? column / 2 + i / 2 * (N / 2) : column + i / 2 * 64) + threadIdx.x % 128 / 32 * 16 + i % 2 * 8 + threadIdx.x % 32 / 4;
     const char* own = (const char*)scales + (long long)(row < N ? row : N - 1) * (K / GROUP * 2) + step * 8;
     if constexpr (WHOLE) {
       const uint2 four = load_two_often(own);

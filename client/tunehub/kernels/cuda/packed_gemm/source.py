@@ -18,12 +18,14 @@ _FRAGMENTS, _SCALES, _CONSTANTS = 32, 4, 3  # registers of a thread: in all, of 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedSource:
-    """Functions for weights [``columns``, ``depth``] in the format ``form``, by ``tile``."""
+    """Functions for weights [``columns``, ``depth``] in the format ``form``, by ``tile``; ``gated``: a warpgroup has 64
+    of the first and 64 of the second half of their rows."""
 
     columns: int
     depth: int
     form: Format
     tile: PackedTile
+    gated: bool = False
 
     @property
     def parts(self) -> int:
@@ -49,6 +51,7 @@ class PackedSource:
 
     def _function(self, name: str) -> Function:
         space = PREFIX + "_".join(map(str, self._constants().values())) + ("_e4m3" if self.form.e4m3 else "")
+        space += "_gated" if self.gated else ""
         return Function(f"{space}::{name}", self._source(space))
 
     def _constants(self) -> dict[str, int]:
@@ -62,7 +65,7 @@ class PackedSource:
         }
 
     def _source(self, space: str) -> str:
-        known = {**self._constants(), "E4M3": int(self.form.e4m3)}
+        known = {**self._constants(), "E4M3": int(self.form.e4m3), "GATED": int(self.gated)}
         defined = "".join(f"constexpr int {name} = {value};\n" for name, value in known.items())
         kind = KINDS["bfloat16" if self.form.bfloat else "float16"]
         body = (

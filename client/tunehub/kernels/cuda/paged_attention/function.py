@@ -4,9 +4,10 @@ caches that ask for that."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cuda.attention.kernel import LOG2_E
+from tunehub.kernels.cuda.paged_attention.narrow import E4M3_PAGES
 from tunehub.kernels.cuda.paged_attention.source import COUNTERS, name_of, source
 from tunehub.kernels.cuda.paged_attention.spec import (
     MOST_PARTS,
@@ -148,8 +149,10 @@ def _mapped(
         ragged = attention.kind is Kind.RAGGED
         width, rows, box = (heads * depth, count, tile.keys) if ragged else (depth, count * (2 * heads * PAGE), PAGE)
         maps.append(tensor_map(f"{name}_map"))
-        extents, boxes = (width, rows), (ROW_BYTES // SIZES[attention.dtype], box)
-        encoded += tensor_map_encode(maps[-1], buffer, attention.dtype, extents=extents, apart=(width,), box=boxes)
+        dtype = E4M3_PAGES if attention.e4m3 else attention.dtype
+        across = depth if attention.e4m3 else ROW_BYTES // SIZES[dtype]
+        how: dict[str, Any] = {"extents": (width, rows), "apart": (width,), "swizzled": not attention.e4m3}
+        encoded += tensor_map_encode(maps[-1], buffer, dtype, box=(across, box), **how)
     return [tirx.address_of(maps[0]), tirx.address_of(maps[-1])], encoded
 
 

@@ -39,6 +39,10 @@ __device__ __forceinline__ void store_word(unsigned to, unsigned value) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
 }
 
+__device__ __forceinline__ void store_four_words(unsigned to, const uint4& value) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w) : "memory");
+}
+
 // Counts a block that ends, up to `last` and then from 0 again; whether it was the last one. For one thread.
 __device__ __forceinline__ bool ends_last(unsigned* counter, unsigned last) {
   unsigned before;

@@ -1,10 +1,11 @@
 // Several queries of each sequence by its keys, as in warpgroups.cuh, with a warp that brings keys and values by TMA while
 // warpgroups of 64 rows multiply and take turns at it (FlashAttention-3, Shah et al. 2024, arXiv 2407.08608).
 //
-// Constants and functions that stand before: those of softmax.cuh, STAGES (of keys and of values in shared memory), and
-// functions of barriers, boxes and registers (`tunehub.tir.cuda.ptx`).
+// Constants and functions that stand before: those of softmax.cuh, STAGES (of keys and of values in shared memory), NARROW
+// (pages are in e4m3: the warp brings bytes, of which its warpgroup makes numbers of 16 bits), ARRIVED (tiles of bytes in
+// shared memory), and functions of barriers, boxes and registers (`tunehub.tir.cuda.ptx`).
 //
-// Shared memory: queries of each warpgroup, where its outputs are put in the end; keys; values; barriers.
+// Shared memory: queries of each warpgroup, where its outputs are put in the end; keys; values; bytes; barriers.
 
 constexpr int QUERY_ROWS = 64, GROUPS = BLOCK_ROWS / 64, GROUP = 128;
 constexpr int GROUP_BYTES = 64 * (ROW > PARTS * LINE ? ROW : PARTS * LINE), TILE_BYTES = KEYS * PARTS * LINE, BARRIER = 8;
@@ -20,6 +21,15 @@ struct Ring {
   __device__ __forceinline__ static int empty(int at) { return (at / STAGES + 1) % 2; }
 };
 enum { FULL_KEYS, EMPTY_KEYS, FULL_VALUES, EMPTY_VALUES, BARRIERS };
+constexpr int BYTE_TILE = KEYS * D, WIDENERS = NARROW ? GROUP / 32 : 1;  // warps that fill a stage
+
+// Tiles of bytes, of keys and values by turns, and what says that they are there.
+struct Arrivals {
+  unsigned tiles, barriers;
+  __device__ __forceinline__ unsigned tile(int at) const { return tiles + at % ARRIVED * BYTE_TILE; }
+  __device__ __forceinline__ unsigned barrier(int at) const { return barriers + at % ARRIVED * BARRIER; }
+  __device__ __forceinline__ static int full(int at) { return at / ARRIVED % 2; }
+};
 
 // The row of this lane's box of keys among all rows; there are keys.
 __device__ __forceinline__ int box_row(const Task& task, const int* pages, int tile) {
@@ -46,6 +56,53 @@ __device__ __forceinline__ void bring(const Ring& ring, unsigned long long key_m
     one(FULL_KEYS, at, ring.key_tile(at), key_map, row);
     one(FULL_VALUES, at, ring.value_tile(at), value_map, row + (PAGED ? H * PAGE : 0));
     row = following;
+  }
+}
+
+// A tile of keys or values in 16 bits, of its bytes. By a warpgroup: lanes with the other half of a row of 128 elements
+// begin with the other 16 bytes, so that all write to different banks.
+__device__ __forceinline__ void widen(unsigned to, unsigned from) {
+  constexpr int PIECES = D / 16;
+#pragma unroll 2
+  for (int at = threadIdx.x % GROUP; at < KEYS * PIECES; at += GROUP) {
+    const int row = at / PIECES, piece = at % PIECES;
+    const bool other = piece / 4 % 2;
+    const uint4 given = load_four(from + at * 16);
+    const uint4 low = {two_of_e4m3(given.x, 0), two_of_e4m3(given.x, 1), two_of_e4m3(given.y, 0), two_of_e4m3(given.y, 1)};
+    const uint4 high = {two_of_e4m3(given.z, 0), two_of_e4m3(given.z, 1), two_of_e4m3(given.w, 0), two_of_e4m3(given.w, 1)};
+    store_four_words(to + place<KEYS>(row, 2 * piece + other), other ? high : low);
+    store_four_words(to + place<KEYS>(row, 2 * piece + !other), other ? low : high);
+  }
+}
+
+// As `bring`, of pages of bytes. By a warpgroup, whose first warp brings tiles while all widen those that are there.
+__device__ __forceinline__ void bring_narrow(const Ring& ring, const Arrivals& bytes, unsigned long long map, const Task& task,
+                                             const int* pages, int count) {
+  const int lane = threadIdx.x % 32;
+  const bool brings = threadIdx.x / 32 % 4 == 0;
+  // The row of this lane's page of a tile, of keys or values.
+  const auto row_of = [&](int i) {
+    const int page = min((task.begin + i / 2 * KEYS) / PAGE + lane, (task.keys - 1) / PAGE);
+    return lane < KEYS / PAGE && i < 2 * count ? (pages[task.own.begin + page] * 2 * H + i % 2 * H + task.head) * PAGE : 0;
+  };
+  int row = brings ? row_of(0) : 0;
+  const auto bring_tile = [&](int i) {
+    if (lane == 0) bytes_expected(bytes.barrier(i));
+    __syncwarp();
+    if (lane < KEYS / PAGE) bytes_load(bytes.tile(i) + lane * (PAGE * D), map, bytes.barrier(i), 0, row);
+    row = row_of(i + 1);
+  };
+  if (brings)
+    for (int i = 0; i < ARRIVED && i < 2 * count; ++i) bring_tile(i);
+  for (int i = 0; i < 2 * count; ++i) {
+    const int at = i / 2, which = i % 2 ? FULL_VALUES : FULL_KEYS;
+    barrier_wait(bytes.barrier(i), Arrivals::full(i));
+    barrier_wait(ring.barrier(which + 1, at), Ring::empty(at));
+    widen(i % 2 ? ring.value_tile(at) : ring.key_tile(at), bytes.tile(i));
+    seen_by_products();
+    group_meets(2 * GROUPS + 1);
+    if (lane == 0) barrier_arrive(ring.barrier(which, at));
+    if (brings && i + ARRIVED < 2 * count) bring_tile(i + ARRIVED);
   }
 }
 
@@ -145,17 +202,22 @@ __device__ __forceinline__ void attention(const void* queries, const int* starts
                                           const int* lengths, void* output, float* lse, void* pool, const void*,
                                           int batch, int causal, float scale, int block, int blocks) {
   const unsigned base = shared_address(pool), operands = base + GROUPS * GROUP_BYTES;
-  const Ring ring = {operands, operands + STAGES * TILE_BYTES, operands + 2 * STAGES * TILE_BYTES};
+  const unsigned behind = operands + 2 * STAGES * TILE_BYTES, barriers = behind + (NARROW ? ARRIVED * BYTE_TILE : 0);
+  const Ring ring = {operands, operands + STAGES * TILE_BYTES, barriers};
+  const Arrivals bytes = {behind, barriers + BARRIERS * STAGES * BARRIER};
   const Task task = task_of(starts, table, lengths, batch, causal, block, blocks);
   if (task.last < task.first) return;
   const int count = (task.stop - task.begin + KEYS - 1) / KEYS, group = threadIdx.x / GROUP;
-  if (threadIdx.x == 0)
+  if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; ++i)
-      for (int which = 0; which < BARRIERS; ++which) barrier_init(ring.barrier(which, i), which % 2 ? 4 * GROUPS : 1);
+      for (int which = 0; which < BARRIERS; ++which) barrier_init(ring.barrier(which, i), which % 2 ? 4 * GROUPS : WIDENERS);
+    for (int i = 0; NARROW && i < ARRIVED; ++i) barrier_init(bytes.barrier(i), 1);
+  }
   barriers_made();
   if (group == GROUPS) {
     fewer_registers();
-    if (threadIdx.x / 32 == 4 * GROUPS) bring(ring, key_map, value_map, task, pages, count);
+    if constexpr (NARROW) bring_narrow(ring, bytes, key_map, task, pages, count);
+    else if (threadIdx.x / 32 == 4 * GROUPS) bring(ring, key_map, value_map, task, pages, count);
   } else {
     more_registers();
     multiply(ring, base + group * GROUP_BYTES, rows_of(task, group), group, count, (const char*)queries, (char*)output, lse, scale);

@@ -45,7 +45,12 @@ _DECODE = tuple(
     DecodeTile(warps=warps, stages=stages, blocks=blocks)
     for warps, stages, blocks in ((4, 3, 2), (4, 2, 2), (4, 3, 1), (4, 2, 1), (2, 2, 1))
 )
-_WARPGROUPS = (PagedBulkTile(groups=2, keys=128, stages=3), PagedWarpgroupTile(groups=2, keys=128))
+_WARPGROUPS = (
+    PagedBulkTile(groups=2, keys=128, stages=3),
+    PagedBulkTile(groups=2, keys=128, stages=2),
+    PagedWarpgroupTile(groups=2, keys=128),
+)
+_MOST_GROUPS = 2  # of warpgroups that multiply, where pages are in e4m3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,10 +89,12 @@ def candidates(workload: PagedWorkload) -> Iterator[KernelCandidate]:
 def fits(workload: PagedWorkload, tile: Tile) -> bool:
     """Whether a block has enough shared memory, and the GPU its instructions."""
     attention = workload.attention
-    if isinstance(tile, ByWarpgroups) and (attention.e4m3 or not has_warpgroups(workload.target)):
-        return False  # what warpgroups multiply has to lie in shared memory in half precision
-    if isinstance(tile, PagedWarpgroupTile) and attention.depth % _PART:
+    if isinstance(tile, ByWarpgroups) and not has_warpgroups(workload.target):
         return False
+    if isinstance(tile, PagedWarpgroupTile) and (attention.e4m3 or attention.depth % _PART):
+        return False  # what warpgroups multiply has to lie in shared memory in half precision
+    if isinstance(tile, PagedBulkTile) and attention.e4m3 and tile.groups > _MOST_GROUPS:
+        return False  # a warpgroup that makes it has too few registers
     if isinstance(tile, PagedBulkTile) and (attention.window or attention.depth not in _DEPTHS):
         return False  # keys behind a sink do not begin with a page
     return tile.shared_bytes(workload.attention) <= workload.device.block_shared_memory

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tunehub.kernels.cuda.low_batch.source import e4m3, instructions
 from tunehub.kernels.cuda.paged_attention.spec import (
+    ARRIVED,
     ByWarpgroups,
     DecodeTile,
     Kind,
@@ -42,6 +43,7 @@ from tunehub.tir.cuda.ptx.wgmma import (
 )
 
 PREFIX = "tunehub_paged_"  # of the names of all such functions
+_WIDENING = 40, 232  # registers of a thread that makes numbers of 16 bits and of one that multiplies
 COUNTERS = 1 << 14  # sequences and heads whose blocks can be counted
 _KERNELS: dict[type, str] = {
     DecodeTile: "decode.cuh",
@@ -77,7 +79,10 @@ def name_of(attention: PagedAttention, tile: Tile) -> str:
 
 def source(attention: PagedAttention, tile: Tile) -> str:
     """CUDA code of the function :func:`name_of`."""
-    known = {**constants(attention, tile), "E4M3": int(attention.e4m3)}
+    narrow = attention.e4m3 and isinstance(tile, PagedBulkTile)  # numbers of 16 bits are made before products
+    known = {**constants(attention, tile), "E4M3": int(attention.e4m3 and not narrow)}
+    if isinstance(tile, PagedBulkTile):
+        known |= {"NARROW": int(narrow), "ARRIVED": ARRIVED}
     defined = "".join(f"constexpr int {name} = {value};\n" for name, value in known.items())
     body = instructions() + e4m3() + _file("instructions.cuh") + _file("tiles.cuh")
     if not isinstance(tile, DecodeTile):
@@ -107,7 +112,7 @@ def products(attention: PagedAttention, tile: ByWarpgroups) -> str:
 def bringing(attention: PagedAttention, tile: PagedBulkTile) -> str:
     """The functions that ``producer.cuh`` calls for barriers, boxes and registers."""
     two_groups = 2 * WARPGROUP
-    fewer, more = tile.registers
+    fewer, more = _WIDENING if attention.e4m3 else tile.registers
     functions = {
         "barrier_init": mbarrier_init(),
         "barriers_made": mbarrier_init_fence(),
@@ -115,6 +120,8 @@ def bringing(attention: PagedAttention, tile: PagedBulkTile) -> str:
         "barrier_expect": mbarrier_arrive_expect_tx(tile.keys * tile.swizzled_bytes(attention)),
         "barrier_wait": mbarrier_wait(),
         "box_load": tma_load_2d(),
+        "bytes_expected": mbarrier_arrive_expect_tx(tile.keys * attention.depth),
+        "bytes_load": tma_load_2d(),
         "group_meets": bar_sync_warpgroup(),
         "turn_taken": bar_sync(two_groups),
         "turn_given": bar_arrive(two_groups),

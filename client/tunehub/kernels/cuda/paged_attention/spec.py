@@ -18,6 +18,7 @@ _BYTES = 2  # of an element
 MOST_PARTS = 256  # of a sequence
 _ROWS, _MORE = 16, 4  # of a block of decode at most; numbers behind each row of its outputs
 _FILLER = 16  # bytes behind a row in shared memory
+ARRIVED = 3  # tiles of pages in e4m3 in shared memory, of which numbers of 16 bits are made there
 
 
 class Kind(Enum):
@@ -158,9 +159,10 @@ class PagedBulkTile:
         return _REGISTERS[self.groups]
 
     def shared_bytes(self, attention: PagedAttention) -> int:
-        """Of queries, of all stages' keys and values, and of four barriers for each."""
+        """Of queries, of all stages' keys and values, and of four barriers for each; of tiles of pages in e4m3."""
         queries = self.rows * max(attention.row_bytes, self.swizzled_bytes(attention))
-        return queries + self.stages * 2 * (self.keys * self.swizzled_bytes(attention) + 2 * BARRIER_BYTES)
+        stages = self.stages * 2 * (self.keys * self.swizzled_bytes(attention) + 2 * BARRIER_BYTES)
+        return queries + stages + attention.e4m3 * ARRIVED * (self.keys * attention.depth + BARRIER_BYTES)
 
     def swizzled_bytes(self, attention: PagedAttention) -> int:
         """Of a row of an operand: whole rows of the swizzling."""

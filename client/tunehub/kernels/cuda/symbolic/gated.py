@@ -3,12 +3,14 @@ gate and up are one product: a kernel for up to 8 rows, those with TMA loads for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tunehub.kernels.cuda.default import default_schedule
+from tunehub.kernels.cuda.gated_functions import gated_maker
 from tunehub.kernels.cuda.gemm.hopper import eight_bits
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
@@ -19,25 +21,21 @@ from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.open_rows import OpenMatmul, open_matmul
 from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.gemm.sizes import ranges
-from tunehub.kernels.cuda.low_batch.choice import chosen
-from tunehub.kernels.cuda.low_batch.gated import gated_kernel
-from tunehub.kernels.cuda.low_batch.product import find_product
+from tunehub.kernels.cuda.low_batch.gated import few_gated_rows
 from tunehub.kernels.cuda.low_batch.rule import FEW
-from tunehub.kernels.cuda.low_batch.tile import DirectTile
-from tunehub.kernels.cuda.open_function import OpenFunction, open_function
+from tunehub.kernels.cuda.open_function import open_function
 from tunehub.kernels.cuda.symbolic.schedule import SizedFunction
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.kernels.devices.known import device_of
 from tunehub.kernels.te.products import gated_product, gated_scaled_product
 from tunehub.tir.branches import SizeBranch, joined
-from tunehub.tir.cuda.limits import limits_of
 from tunehub.tir.guard import check_function
-from tunehub.tir.nodes import buffer_kind, main_module, parameters
+from tunehub.tir.nodes import main_module
 from tunehub.tir.views import product, wide
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
-    from tunehub.tir.types import IRModule, PrimFunc
+    from tunehub.tir.types import IRModule
 
 NAME = warpgroups.NAME
 _ROWS = (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096)  # at which times are compared
@@ -49,7 +47,7 @@ def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunct
     """A schedule of ``mod``, one PrimFunc ``main`` with open rows; None when it is not of this kind. Raises NoTileError
     where none is to be had, GuardError for what would be wrong, and what TVM raises."""
     whole = open_function(mod["main"]) if warpgroups.serves(target) else None
-    kind = None if whole is None else _kind_of(whole.function)
+    kind = None if whole is None else _KINDS.get(gated_maker(whole.function))
     matmul = None if whole is None or kind is None else open_matmul(whole, kind.matmul_in)
     if whole is None or kind is None or matmul is None:
         return None
@@ -57,7 +55,7 @@ def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunct
     chosen_tiles = _chosen(matmul, kind, device)
     tiles = dict.fromkeys(tile for tile, _ in chosen_tiles)
     made = {tile: over_gated_rows(whole, tile, device, kind.matmul_in) for tile in tiles}
-    few = [] if kind is _SCALED else [_few_rows(whole, target)]
+    few = [] if kind is _SCALED else few_gated_rows(whole, target, (FEW,))
     branches = [*few, *(SizeBranch(up_to=up_to or largest, function=made[tile]) for tile, up_to in chosen_tiles)]
     for branch in branches:
         check_function(branch.function, whole.function, target)
@@ -86,33 +84,8 @@ _SCALED = _GatedKind(
 )
 
 
-def _kind_of(function: PrimFunc) -> _GatedKind | None:
-    """The kind of a ``function`` that is what :func:`gated_product`, or that of scaled floats of 8 bits, makes of its
-    own operands; None of others."""
-    from tvm import te
-    from tvm_ffi import structural_equal
-
-    *operands, result = (buffer_kind(each) for each in parameters(function))
-    ranks = [len(each.shape) for each in operands]
-    if ranks not in ([3, 2], [3, 2, 3, 1]):
-        return None
-    own = [te.placeholder(each.shape, str(each.dtype)) for each in operands]
-    is_scaled = len(own) > 2
-    made = gated_scaled_product(*own, dtype=str(result.dtype)) if is_scaled else gated_product(*own)
-    wanted = te.create_prim_func([*own, made], index_dtype_override="int64")
-    is_gated = bool(structural_equal(function.body, wanted.body, map_free_vars=True))
-    return (_SCALED if is_scaled else _HALVES) if is_gated else None
-
-
-def _few_rows(whole: OpenFunction, target: Target) -> SizeBranch:
-    piece = whole.piece(FEW)
-    found = find_product(piece)
-    if found is None:
-        raise NoTileError("it is no product of few rows")
-    tile = chosen(found.extents, limits_of(target).asked_shared_memory, device_of(target))
-    if not isinstance(tile, DirectTile):
-        raise NoTileError("few rows have another kind of kernel")
-    return SizeBranch(up_to=FEW, function=whole.over(gated_kernel(piece["main"], found, tile), FEW))
+_KINDS: Mapping[Any, _GatedKind] = MappingProxyType({gated_product: _HALVES, gated_scaled_product: _SCALED})
+"""By what makes such functions."""
 
 
 def _chosen(matmul: OpenMatmul, kind: _GatedKind, device: GpuDevice) -> list[tuple[BulkTile, int | None]]:

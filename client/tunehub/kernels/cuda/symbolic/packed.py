@@ -1,11 +1,14 @@
 """Products of an open number of rows with quantised weights on sm_90: kernels for a low batch, then those that
-dequantise weights in registers. Who refuses it has the weights made (:mod:`.tensor_cores`)."""
+dequantise weights in registers. Who refuses it has the weights made (:mod:`.tensor_cores`). So are those in e4m3 with
+SiLU(gate) · up behind them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tunehub.kernels.cuda.gated_functions import gated_maker
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
+from tunehub.kernels.cuda.low_batch.gated import few_gated_rows
 from tunehub.kernels.cuda.low_batch.open_rows import few_rows, quantised_apart
 from tunehub.kernels.cuda.open_function import open_function
 from tunehub.kernels.cuda.packed_gemm.open_rows import few, many_rows
@@ -34,10 +37,12 @@ def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunct
     many = None if apart is None else open_function(apart.product)
     if whole is None or apart is None or many is None:
         return None
-    low_batch = [branch for branch in few_rows(whole, target) if (branch.up_to or 0) <= few(apart.form)]
+    gated = gated_maker(whole.function) is not None
+    found_few = few_gated_rows(whole, target) if gated else few_rows(whole, target)
+    low_batch = [branch for branch in found_few if (branch.up_to or 0) <= few(apart.form)]
     if not low_batch:
         raise NotPiecesError("there is no kernel for few rows")
     beyond = SizeBranch(up_to=None, function=low_batch[-1].function)  # as many pieces as it takes
-    branches = [*low_batch, *many_rows(many, apart, target), beyond]
+    branches = [*low_batch, *many_rows(many, apart, target, gated=gated), beyond]
     found = joined(apart.function, product(wide(whole.axes.extents)), branches)
     return SizedFunction(mod=main_module(warpgroups.for_own_target(found, target)))

@@ -35,6 +35,7 @@ static int lanes_where(bool holds) {
 }
 static float4 load_part(const float* from) { float4 found; std::memcpy(&found, from, 16); return found; }
 static void store_word(unsigned to, unsigned value) { store_one(to, value); }
+static void store_four_words(unsigned to, const uint4& value) { std::memcpy(at(to), &value, 16); }
 static void __threadfence() {}
 static bool ends_last(unsigned* counter, unsigned last) {
   const unsigned before = *counter;
@@ -109,6 +110,12 @@ static void box_load(unsigned to, unsigned long long map, unsigned barrier, int 
       std::memcpy(at(to + row * 128 + (column * 2 ^ row % 8 << 4)), &value, 2);
     }
   threads::count(threads::counters.at(barrier), 0, -box.box_rows * 128);
+}
+#define bytes_expected(where) threads::count(threads::counters.at(where), 1, BYTE_TILE)
+static void bytes_load(unsigned to, unsigned long long map, unsigned barrier, int x, int y) {
+  const CUtensorMap& box = *(const CUtensorMap*)map;
+  std::memcpy(at(to), (const char*)box.from + y * box.columns + x, box.box_rows * box.columns);
+  threads::count(threads::counters.at(barrier), 0, -int(box.box_rows * box.columns));
 }
 static void __syncwarp() { threads::meet(threads::warps[threads::current / 32]); }
 static void group_meets(int number) { meet<4>(number); }

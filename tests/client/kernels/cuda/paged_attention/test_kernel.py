@@ -157,6 +157,9 @@ PREFILLING = [
     Prefilling((70, 0, 30, 200), (100, 0, 300, 600), 2, 4, 64, tile=PagedBulkTile(groups=2, keys=128, stages=3)),
     Prefilling((150, 1, 77), (150, 1, 77), 1, 4, 128, paged=False, tile=PagedBulkTile(groups=2, keys=128, stages=3)),
     Prefilling((20, 150), (100, 450), 2, 1, 96, tile=PagedBulkTile(groups=2, keys=128)),
+    Prefilling((70, 0, 30), (100, 0, 700), 2, 4, 128, tile=PagedBulkTile(groups=2, keys=128), e4m3=True),
+    Prefilling((40, 9), (0, 250), 1, 3, 96, dtype="bfloat16", tile=PagedBulkTile(groups=1, keys=64), e4m3=True),
+    Prefilling((40, 9), (40, 250), 1, 2, 64, tile=PagedBulkTile(groups=2, keys=64, stages=3), e4m3=True),
     Prefilling((70, 30), (70, 30), 2, 3, 96, paged=False, tile=PagedBulkTile(groups=2, keys=64)),
     Prefilling((40, 9), (0, 150), 1, 7, 128, causal=False, tile=PagedBulkTile(groups=3, keys=64, stages=3)),
     Prefilling(

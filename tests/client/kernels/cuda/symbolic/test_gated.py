@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,16 +14,20 @@ pytest.importorskip("tvm.backend.cuda.op", reason="needs TVM 0.27 or newer")
 
 import tvm
 
+from tunehub.kernels.cuda.low_batch import gated as low_batch_gated
 from tunehub.kernels.cuda.low_batch.gated import gated_kernel
 from tunehub.kernels.cuda.low_batch.product import find_product
 from tunehub.kernels.cuda.low_batch.tile import DirectTile
 from tunehub.kernels.cuda.open_function import open_function
+from tunehub.kernels.cuda.symbolic import packed
 from tunehub.kernels.cuda.symbolic.gated import open_sizes
+from tunehub.kernels.devices.known import device_of
 from tunehub.tir.cuda.nvrtc import source_of
+from tunehub.tir.guard import check_function
 from tunehub.tir.nodes import main_module
 from tunehub.tir.symbols import first_probes, probes
 
-from ..gated_products import gated_operands, open_gated
+from ..gated_products import gated_operands, open_gated, open_gated_in_e4m3, operands_in_e4m3
 from ..low_batch.on_cpu import run
 from ..scheduled import H200
 from .open_functions import TARGET, open_linear
@@ -73,3 +79,37 @@ def test_no_row_beyond_the_end_is_read_or_written(rows: int, tile: DirectTile, t
     run(source, {"x": guarded, "w": w, "gated": out, "n": rows}, (1, 2 * half // tile.columns), tmp_path)
     assert np.abs(out[:, :rows] - wide).max() <= 2e-3 * np.abs(wide).max()
     assert (out[:, rows:] == 7).all()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize("rows", [1, 13])
+def test_few_rows_of_weights_in_e4m3_are_scaled(rows: int, tmp_path: Path) -> None:
+    half, depth = 48, 96
+    mod = open_gated_in_e4m3(half, depth, rows=rows)
+    product = find_product(mod)
+    assert product is not None
+    tile = DirectTile(tiles=1, warps=(2, 4), unroll=1, depth=1)
+    function = gated_kernel(mod["main"], product, tile)
+    source = source_of(tvm.tirx.build(main_module(function), target=H200))
+    x, w, scales, wide = operands_in_e4m3(rows, half, depth, seed=rows)
+    out = np.full((1, rows, half), np.nan, np.float16)
+    run(source, {"x": x, "w": w, "s": scales, "gated": out}, (2 * half // tile.columns, 1), tmp_path)
+    assert np.abs(out - wide).max() <= 2e-3 * np.abs(wide).max()
+
+
+def test_weights_in_e4m3_have_kernels_for_all_rows() -> None:
+    found = packed.open_sizes(open_gated_in_e4m3(1024, 2048), H200)
+    assert found is not None
+    assert {(8,), (9,), (17,), (33,)} <= set(probes(found.mod["main"]))
+    source = source_of(tvm.tirx.build(found.mod, target=H200))
+    assert "GATED = 1" in source and "cp.async.bulk.tensor" in source
+
+
+@pytest.mark.parametrize("made", [open_gated_in_e4m3, open_gated])
+def test_one_row_has_a_kernel_of_its_own(made: Callable[..., Any]) -> None:
+    mod = made(1024, 2048, rows=1)
+    workload = low_batch_gated.match(mod, H200)
+    assert workload is not None
+    (candidate,) = low_batch_gated.candidates(workload, device_of(H200))
+    check_function(low_batch_gated.build(workload, candidate.tile).mod["main"], mod["main"], H200)
+    assert low_batch_gated.match(open_gated(1024, 2048), H200) is None

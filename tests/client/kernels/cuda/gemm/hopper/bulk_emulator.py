@@ -228,6 +228,7 @@ class _BulkBlock(_Block):
             self.finish(0)
         if what != "products":
             return
+        constants = constants.removesuffix("_gated")  # of weights in groups alone it says which scales are a part's
         columns, k, tiles, parts, bits, is_bfloat = map(int, constants.removesuffix("_e4m3").split("_"))
         sums, scales = self.place(args[0].args[0])[0], self.buffers[hash(args[4].args[0].source)]
         step, held = int(np.asarray(self.value(args[6]))), self.each(mask)
