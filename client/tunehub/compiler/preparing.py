@@ -170,6 +170,7 @@ def _legalizing_passes(target: Target) -> list[Pass]:
     from tunehub.graph.gathers import quiet_gathers
     from tunehub.graph.origins import fused_with_names, spread_names
     from tunehub.graph.side_steps import side_steps_in_epilogues
+    from tunehub.graph.small_reductions import small_reductions_apart
 
     found = []
     for each in relax.pipeline.legalize_passes(target):
@@ -178,7 +179,8 @@ def _legalizing_passes(target: Target) -> list[Pass]:
         found += [spread_names] if name in ("LegalizeOps", "FuseOps") else []
         found += [quiet_gathers] if name == "LegalizeOps" else []
         found += [] if DEFAULT_SCHEDULE in name else [fused_with_names(each) if name == "FuseOps" else each]
-    return [*found, *([side_steps_in_epilogues] if target.kind.name == "cuda" else []), spread_names]
+    own = [side_steps_in_epilogues, small_reductions_apart] if target.kind.name == "cuda" else []
+    return [*found, *own, spread_names]
 
 
 def _channels_last_passes(*, wanted: bool) -> list[Pass]:

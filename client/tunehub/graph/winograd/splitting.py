@@ -3,11 +3,8 @@ convolution goes to the transform of the image, what is fused behind it to that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from tvm import tirx
+from typing import TYPE_CHECKING
 
 from tunehub.graph.winograd.replacing import WinogradStage
 from tunehub.kernels.cuda.gemm.matmul import find_matmul
@@ -15,7 +12,7 @@ from tunehub.kernels.cuda.open_function import open_function
 from tunehub.kernels.cuda.winograd.convolution import JUDGED, PlainConv3x3
 from tunehub.kernels.cuda.winograd.forms import form_of
 from tunehub.kernels.te.winograd import IMAGE, KERNEL, SUM
-from tunehub.kernels.winograd.rewriting import copied, statements_of
+from tunehub.kernels.winograd.rewriting import copied
 from tunehub.tir.index_expressions import is_variable
 from tunehub.tir.nodes import (
     blocks_in,
@@ -27,12 +24,11 @@ from tunehub.tir.nodes import (
     parameters,
     symbolic,
 )
-from tunehub.tir.statements import with_root
+from tunehub.tir.parts import buffers_of, function_of, needed, parameters_of, statements_of, used
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import Buffer, BufferRegion, PrimExpr, PrimFunc, SBlock, Stmt
+    from tunehub.tir.types import Buffer, BufferRegion, PrimExpr, PrimFunc, SBlock
 
-Parameter = tuple[Any, Any]  # of a function, and its buffer
 _COPIED = 8  # channels in float16 that kernels for warpgroups copy at once
 _ORDERS = {"float32": (0, 1, 2, 3), "float16": (0, 3, 1, 2)}  # by type, which dimensions are N, C, H, W, and O, I, 3, 3
 
@@ -72,7 +68,7 @@ def find_plain(function: PrimFunc) -> PlainFound | None:
     result = buffer_of(block.writes[0])
     image, weight = (region for region in block.reads if not buffer_of(region).same_as(result))
     convolution = _described(block, image, weight, str(buffer_kind(buffer_of(weight)).dtype))
-    uses = sum(hash(buffer_of(weight)) in _buffers(each, "reads") for each in statements)
+    uses = sum(hash(buffer_of(weight)) in buffers_of(each, "reads") for each in statements)
     if convolution is None or hash(buffer_of(weight)) not in own or uses != 1 or not _writes_only_last(function):
         return None
     return PlainFound(
@@ -125,11 +121,11 @@ def stages(function: PrimFunc, name: str, found: PlainFound, tile: int) -> tuple
 def _image_stage(function: PrimFunc, found: PlainFound, kernel: PrimFunc) -> tuple[PrimFunc, tuple[int, ...]]:
     """The function, and the numbers of its operands among the parameters of ``function``."""
     image, given = parameters(kernel)
-    before = _needed(statements_of(function)[: found.at], [found.image])
+    before = needed(statements_of(function)[: found.at], [hash(found.image)])
     statements = [*before, copied(function.body, IMAGE, (found.image, image)), *statements_of(kernel)]
-    used = _used(function, statements)
-    own = [*(_parameters(function)[number] for number in used), (kernel.params[1], given)]
-    return _function(function, own, statements, [image, *kernel.body.block.alloc_buffers]), used
+    taken = used(function, statements)
+    own = [*(parameters_of(function)[number] for number in taken), (kernel.params[1], given)]
+    return function_of(function, own, statements, [image, *kernel.body.block.alloc_buffers]), taken
 
 
 def _result_stage(function: PrimFunc, found: PlainFound, kernel: PrimFunc) -> tuple[PrimFunc, tuple[int, ...]]:
@@ -137,50 +133,14 @@ def _result_stage(function: PrimFunc, found: PlainFound, kernel: PrimFunc) -> tu
     products, result = parameters(kernel)
     others, last = statements_of(function), parameters(function)[-1]
     others[found.at : found.at + 1] = [copied(function.body, SUM, (result, found.result))]
-    statements = [*statements_of(kernel), *_needed(others, [last])]
-    used = _used(function, statements)
-    own = [(kernel.params[0], products), *(_parameters(function)[number] for number in used)]
-    return _function(function, own, statements, [result, *kernel.body.block.alloc_buffers]), used[:-1]
-
-
-def _function(
-    like: PrimFunc, own: Sequence[Parameter], statements: Sequence[Stmt], local: Sequence[Buffer]
-) -> PrimFunc:
-    """A PrimFunc of the parameters ``own``; ``local``: buffers of its own beside those of ``like``."""
-    block = like.body.block
-    touched = set().union(*(_buffers(each, side) for each in statements for side in ("reads", "writes")))
-    kept = [buffer for buffer in block.alloc_buffers if hash(buffer) in touched]
-    body = with_root(like.body, statements, [*kept, *local])
-    maps = [dict(own)] if hasattr(like, "buffer_map") else []  # until 0.25
-    return tirx.PrimFunc([parameter for parameter, _ in own], body, like.ret_type, *maps, like.attrs)
-
-
-def _needed(statements: Sequence[Stmt], wanted: Iterable[Buffer]) -> list[Stmt]:
-    """Those of ``statements`` that the buffers ``wanted`` depend on."""
-    needed, found = set(map(hash, wanted)), []
-    for statement in reversed(statements):
-        if needed & _buffers(statement, "writes"):
-            needed |= _buffers(statement, "reads")
-            found.append(statement)
-    return found[::-1]
-
-
-def _used(function: PrimFunc, statements: Sequence[Stmt]) -> tuple[int, ...]:
-    touched = set().union(*(_buffers(each, side) for each in statements for side in ("reads", "writes")))
-    return tuple(number for number, buffer in enumerate(parameters(function)) if hash(buffer) in touched)
-
-
-def _parameters(function: PrimFunc) -> list[Parameter]:
-    return list(zip(function.params, parameters(function), strict=True))
-
-
-def _buffers(statement: Stmt, side: str) -> set[int]:
-    """The buffers that a statement ``reads`` or ``writes``."""
-    return {hash(buffer_of(region)) for block in blocks_in(statement) for region in getattr(block, side)}
+    statements = [*statements_of(kernel), *needed(others, [hash(last)])]
+    taken = used(function, statements)
+    own = [(kernel.params[0], products), *(parameters_of(function)[number] for number in taken)]
+    return function_of(function, own, statements, [result, *kernel.body.block.alloc_buffers]), taken[:-1]
 
 
 def _writes_only_last(function: PrimFunc) -> bool:
-    written = set().union(*(_buffers(each, "writes") for each in statements_of(function)))
+    written = set().union(*(buffers_of(each, "writes") for each in statements_of(function)))
     return [hash(each) in written for each in parameters(function)] == [False] * (len(function.params) - 1) + [True]
 
 

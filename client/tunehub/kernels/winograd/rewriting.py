@@ -13,6 +13,7 @@ from tunehub.kernels.te.grouped import CONV2D_INT8
 from tunehub.kernels.te.winograd import IMAGE, KERNEL, SUM, conv2d_winograd, transformed_shape, weight_type
 from tunehub.kernels.winograd.rule import OPEN_BATCHES, Conv3x3
 from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of, element_type, integer, parameters
+from tunehub.tir.parts import statements_of
 from tunehub.tir.statements import load, loop, store, with_root
 from tunehub.tir.versions import DATA_PAR
 
@@ -80,14 +81,6 @@ def _kernel(function: PrimFunc, found: Found, tile: int) -> PrimFunc:
         ),
     )
     return te.create_prim_func([*operands, conv2d_winograd(*operands)])
-
-
-def statements_of(function: PrimFunc) -> list[Stmt]:
-    """The statements of a PrimFunc, a computation each."""
-    root = getattr(getattr(function, "body", None), "block", None)
-    if root is None:
-        return []
-    return list(root.body.seq) if type(root.body).__name__ == "SeqStmt" else [root.body]
 
 
 def _convolutions(statement: Stmt) -> list[Stmt]:

@@ -1,6 +1,8 @@
-"""Functions whose results are bytes on CUDA: images that are quantised, padded and brought into another order, and the
-largest of a window. A thread computes neighbours along the last axis and writes them at once; TVM's own schedule has a
-thread for each byte."""
+"""Functions whose results are bytes on CUDA, or numbers of 16 bits that no vectors hold where they are read: images
+that are quantised, padded and brought into another order, parts of rows of odd lengths, and the largest of a window.
+
+A thread computes neighbours along the last axis and writes them at once; TVM's own schedule has a thread for each.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +29,7 @@ from tunehub.tir.nodes import (
     reduces,
 )
 from tunehub.tir.schedules import has_root, open_schedule, root_blocks
+from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
@@ -34,8 +37,9 @@ if TYPE_CHECKING:
 
 NAME, VERSION, ALONE = "byte_vectors", 1, False
 _BYTES = ("uint8", "int8")
+_HALVES = ("float16", "bfloat16")
 _VECTORS = (8, 4)  # of neighbours
-_OF_WINDOWS = 4
+_OF_WINDOWS, _OF_HALVES = 4, 8
 _MOST_WINDOW = 64
 _THREADS = 256  # of a block, at most
 
@@ -49,15 +53,17 @@ class ByteTile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ByteWorkload:
-    """``mod``, whose last axis has ``length``; ``reducing``: the number of the block that takes the largest, if any."""
+    """``mod``, whose results lie side by side along an axis of ``length``, as many as one of ``vectors``; ``reducing``:
+    the number of the block that takes the largest, if any."""
 
     mod: IRModule
     length: int
+    vectors: tuple[int, ...]
     reducing: int | None
 
 
 def match(mod: IRModule, target: Target) -> ByteWorkload | None:
-    """A function of known shapes with one result of bytes, without sums."""
+    """A function of known shapes with one such result, without sums."""
     function = mod["main"]
     if not is_static(function) or not has_root(function):
         return None
@@ -69,28 +75,50 @@ def match(mod: IRModule, target: Target) -> ByteWorkload | None:
         return None
     result = buffer_kind(buffer_of(blocks[-1].writes[0]))
     windows = [at for at, block in enumerate(blocks) if reduces(block)]
-    if str(result.dtype) not in _BYTES or len(windows) > 1 or not all(_is_window(blocks[at]) for at in windows):
-        return None
     length = integer(result.shape[-1]) if len(result.shape) else None
-    if length is None or length % _OF_WINDOWS:
+    if length is None or len(windows) > 1 or not all(_is_window(blocks[at]) for at in windows):
         return None
-    return ByteWorkload(mod=mod, length=length, reducing=windows[0] if windows else None)
+    vectors = _vectors(mod, str(result.dtype), length, windowed=bool(windows))
+    if not any(length % each == 0 for each in vectors):
+        return None
+    return ByteWorkload(mod=mod, length=length, vectors=vectors, reducing=windows[0] if windows else None)
+
+
+def _vectors(mod: IRModule, dtype: str, length: int, *, windowed: bool) -> tuple[int, ...]:
+    if dtype in _BYTES:
+        return (_OF_WINDOWS,) if windowed else _VECTORS
+    served = dtype in _HALVES and (windowed or length == _OF_HALVES or _is_part_of_rows(mod))
+    return (_OF_HALVES,) if served else ()
+
+
+def _is_part_of_rows(mod: IRModule) -> bool:
+    """Whether what a thread writes side by side it reads so, though from where no vector begins."""
+    from tvm.tirx.analysis import undefined_vars
+
+    schedule = open_schedule(mod)
+    *before, last = root_blocks(schedule)
+    try:
+        _inline(schedule, before)
+    except Exception:  # TVM raises many kinds for what it does not move
+        return False
+    block = schedule.get(last)
+    value, along = block.body.value, block.iter_vars[-1].var
+    return type(value).__name__ in LOADS and any(each.same_as(along) for each in undefined_vars(value.indices[-1]))
 
 
 def _is_window(block: SBlock) -> bool:
-    """Whether it takes the largest of a few bytes, the loops over these behind all others."""
+    """Whether it takes the largest of a few numbers, the loops over these behind all others."""
     value = getattr(block.body, "value", None)
     kinds = [is_reduction(axis) for axis in block.iter_vars]
-    of_bytes = str(buffer_kind(buffer_of(block.writes[0])).dtype) in _BYTES
+    short = str(buffer_kind(buffer_of(block.writes[0])).dtype) in (*_BYTES, *_HALVES)
     extents = [integer(axis.dom.extent) or 0 for axis in block.iter_vars if is_reduction(axis)]
-    return type(value).__name__ == "Max" and kinds == sorted(kinds) and of_bytes and math.prod(extents) <= _MOST_WINDOW
+    return type(value).__name__ == "Max" and kinds == sorted(kinds) and short and math.prod(extents) <= _MOST_WINDOW
 
 
 def candidates(workload: ByteWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
     """The widest vectors."""
-    vectors = (_OF_WINDOWS,) if workload.reducing is not None else _VECTORS
     moved = parameter_bytes(workload.mod["main"])
-    for vector in (each for each in vectors if workload.length % each == 0):
+    for vector in (each for each in workload.vectors if workload.length % each == 0):
         seconds = device.launches.moving + moved / device.bandwidth
         yield KernelCandidate(tile=ByteTile(vector=vector), seconds=seconds)
 

@@ -1,9 +1,9 @@
 """Norms and softmaxes of rows of known lengths on CUDA: layer norm, RMS norm and whatever else reduces each row, once
 or several times, and computes its elements from that.
 
-A warp has a row, several warps are a block, and each thread keeps its part of the row in registers, which is read once,
-by vectors. TVM's own schedule has a block of 256 threads for each row, which read one element at a time, three times
-for a layer norm.
+A warp has a row, or several whose lengths its threads do not divide, several warps are a block, and each thread keeps
+its part of the row in registers, which is read once, by vectors. TVM's own schedule has a block of 256 threads for each
+row, which read one element at a time, three times for a layer norm.
 """
 
 from __future__ import annotations
@@ -38,17 +38,19 @@ if TYPE_CHECKING:
 NAME, VERSION, ALONE = "row_norms", 1, False
 _TYPES = ("float16", "bfloat16", "float32", "uint8", "int8")
 _VECTOR_BYTES = 16  # of a load
-_MOST_ELEMENTS = 64  # of a row that a thread keeps in registers
-_MOST_ROWS = 8  # of a block
+_MOST_ELEMENTS = 96  # of a row that a thread keeps in registers
+_MOST_ROWS = 8  # of a block, where a warp has one
+_FEWEST_BYTES = 16  # that the threads of a row read at once
 _BLOCKS = 2  # of each multiprocessor, at least, where a block has several rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowTile:
-    """``rows`` of a block, each of a warp whose threads read ``vector`` elements at once."""
+    """``rows`` of a block, each of so many ``threads``, which read ``vector`` elements at once."""
 
     rows: int
     vector: int
+    threads: int = WARP
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,18 +94,30 @@ def match(mod: IRModule, target: Target) -> RowWorkload | None:
 
 def candidates(workload: RowWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
     """The longest vectors that a warp's threads can read alike, and so many rows in a block that all multiprocessors
-    have some; none of rows that warps do not divide."""
-    vectors = [each for each in (8, 4, 2, 1) if each * workload.size <= _VECTOR_BYTES]
-    vector = next((each for each in vectors if workload.length % (WARP * each) == 0), None)
-    if vector is None or workload.length > WARP * _MOST_ELEMENTS:
+    have some; none of rows that too few threads divide."""
+    shares = _shares(workload)
+    if not shares:
         return
+    vector, threads = shares[0]
     enough = _BLOCKS * device.multiprocessors
-    fitting = [each for each in range(_MOST_ROWS, 0, -1) if workload.beside % each == 0]
+    fitting = [each for each in range(_MOST_ROWS * WARP // threads, 0, -1) if workload.beside % each == 0]
     rows = next((each for each in fitting if workload.count // each >= enough), 1)
     moved = parameter_bytes(workload.mod["main"])
-    yield KernelCandidate(
-        tile=RowTile(rows=rows, vector=vector), seconds=device.launches.moving + moved / device.bandwidth
-    )
+    tile = RowTile(rows=rows, vector=vector, threads=threads)
+    yield KernelCandidate(tile=tile, seconds=device.launches.moving + moved / device.bandwidth)
+
+
+def _shares(workload: RowWorkload) -> list[tuple[int, int]]:
+    """Elements that a thread reads at once, and threads that share a row, the most first."""
+    vectors = [each for each in (8, 4, 2, 1) if each * workload.size <= _VECTOR_BYTES]
+    return [
+        (vector, threads)
+        for threads in (WARP, 16, 8, 4)
+        for vector in vectors
+        if workload.length % (threads * vector) == 0
+        and workload.length <= threads * _MOST_ELEMENTS
+        and threads * vector * workload.size >= _FEWEST_BYTES
+    ]
 
 
 def build(workload: RowWorkload, tile: RowTile) -> Schedule:
@@ -140,8 +154,8 @@ def build(workload: RowWorkload, tile: RowTile) -> Schedule:
 
 
 def _in_vectors(schedule: Schedule, loop: LoopRV, tile: RowTile) -> tuple[LoopRV, LoopRV]:
-    """``loop`` as the threads of a warp; the vectors of each, which follow those of the others, and their elements."""
-    parts, inside, vector = schedule.split(loop, [None, WARP, tile.vector])
+    """``loop`` as the threads of a row; the vectors of each, which follow those of the others, and their elements."""
+    parts, inside, vector = schedule.split(loop, [None, tile.threads, tile.vector])
     schedule.reorder(inside, parts)
     schedule.bind(inside, "threadIdx.x")
     schedule.unroll(parts)

@@ -19,10 +19,10 @@ from tunehub.kernels.cuda.winograd.cost import transform_s
 from tunehub.kernels.cuda.winograd.kernels import RESULT, ROWS, SUMS, TAKEN, TRANSFORMED
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.kernels.devices.known import device_of
-from tunehub.kernels.winograd.rewriting import statements_of
 from tunehub.target.gpu_architectures import WARP
 from tunehub.tir.guard import check_function, check_tiles
 from tunehub.tir.nodes import blocks_in, buffer_shapes, main_module
+from tunehub.tir.parts import statements_of
 from tunehub.tir.schedules import open_schedule
 
 if TYPE_CHECKING:

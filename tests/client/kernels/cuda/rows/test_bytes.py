@@ -38,7 +38,19 @@ def _largest(b: Any, x: Any) -> Any:
     return op.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1, 1, 1), layout="NHWC")
 
 
+def _turned(b: Any, x: Any) -> Any:
+    """With channels last, eight of them."""
+    return op.nn.pad(b.emit(op.permute_dims(x, [0, 2, 3, 1])), [0, 0, 0, 0, 0, 0, 0, 5])
+
+
+def _part_of_rows(b: Any, x: Any) -> Any:
+    return op.strided_slice(x, [3], [3], [19])
+
+
 CASES = {
+    "image in half precision": lambda: function_of(_turned, (2, 3, 9, 7)),
+    "part of rows of an odd length": lambda: function_of(_part_of_rows, (2, 5, 6, 35)),
+    "window in half precision": lambda: function_of(_largest, (2, 8, 8, 16)),
     "image": lambda: function_of(_quantised_image, (2, 3, 9, 7), dtype="float32"),
     "window": lambda: function_of(_largest, (2, 8, 8, 16), dtype="uint8"),
     "window of signed bytes": lambda: function_of(_largest, (2, 9, 7, 16), dtype="int8"),
@@ -55,7 +67,7 @@ def test_results_are_those_of_the_function(case: str, monkeypatch: pytest.Monkey
     rng, results = np.random.default_rng(0), []
     source, result = ([int(e) for e in each.shape] for each in parameters(mod["main"]))
     dtypes = [str(each.dtype) for each in parameters(mod["main"])]
-    is_float = dtypes[0] == "float32"
+    is_float = dtypes[0].startswith("float")
     given = (rng.standard_normal(source) * 5 if is_float else rng.integers(-100, 100, source)).astype(dtypes[0])
     for each in (looped, mod):
         out = tvm.runtime.tensor(np.full(result, 77, dtypes[1]))

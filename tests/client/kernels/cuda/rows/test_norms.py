@@ -46,6 +46,9 @@ def _tile(mod: Any) -> tuple[Any, Any]:
         (_layer_norm, ((5, 1536), (1536,), (1536,)), "float32", 4),
         (_rms_norm, ((3, 4, 512), (512,)), "float16", 8),
         (_softmax, ((2, 3, 64), ), "float32", 2),
+        (_layer_norm, ((1, 6, 7, 80), (80,), (80,)), "float16", 1),
+        (_layer_norm, ((1, 6, 7, 72), (72,), (72,)), "float32", 1),
+        (_rms_norm, ((2, 2560), (2560,)), "float16", 8),
     ],
 )  # fmt: skip
 def test_rows_are_what_the_function_says(make: Any, shapes: Any, dtype: str, vector: int) -> None:
@@ -54,6 +57,13 @@ def test_rows_are_what_the_function_says(make: Any, shapes: Any, dtype: str, vec
     assert tile.vector == vector
     found, expected = computed(mod, norms.build(workload, tile).mod)
     np.testing.assert_allclose(found, expected, atol=4e-3 if dtype == "float16" else 1e-5, rtol=2e-3)
+
+
+def test_rows_that_a_warp_does_not_divide_share_one() -> None:
+    _, tile = _tile(function_of(_layer_norm, (3136, 80), (80,), (80,)))
+    assert (tile.threads, tile.vector, tile.rows) == (16, 1, 8)
+    _, tile = _tile(function_of(_layer_norm, (3136, 40), (40,), (40,)))
+    assert (tile.threads, tile.vector, tile.rows) == (8, 1, 8)
 
 
 def test_a_row_is_read_once_and_by_vectors() -> None:
