@@ -30,6 +30,7 @@ from tunehub_builder.cli.options import (
 @click.option(
     "--sample", type=COUNT, help="--again: measure so many rows, drawn by their keys; 0 on any machine.  [all]"
 )
+@click.option("--ahead", is_flag=True, help="--again, on a GPU: only build what is to be measured; it needs none.")
 @click.option("-o", "--output", type=FILE, callback=writable,
               help="--again: the evidence, for `pack --judged`.  [PACKAGE.judged.jsonl]")  # fmt: skip
 @click.option("--network", "names", multiple=True, metavar="NAME", help="End to end, --again: only this network.")
@@ -46,6 +47,7 @@ def check(
     end_to_end: bool,
     again: bool,
     sample: int | None,
+    ahead: bool,
     output: Path | None,
     names: tuple[str, ...],
     models: tuple[Path, ...],
@@ -69,7 +71,9 @@ def check(
     of today's rules need no measuring, and no such machine with --sample 0. A ladder is measured at each of its sizes.
     With --end-to-end networks that the package has times of, or those given, are run, too, with the records and by
     rules alone. Rows that lost, and networks that are slower with the records, mean exit code 1; `tunehub pack --with
-    PACKAGE --judged FILE` leaves those rows out, those that such networks alone call, and their times.
+    PACKAGE --judged FILE` leaves those rows out, those that such networks alone call, and their times. Rows of the
+    network that --network names first are measured first. --ahead builds what is to be measured on a GPU into FILE with
+    .built in place of its suffix, on any machine with the same programs; the next --again with that FILE loads it.
 
     --launch-on sm_80 --work DIR compiles every kernel of a PACKAGE for that GPU, and refuses those that take more
     threads, shared memory or registers than it has; no GPU is needed.
@@ -80,8 +84,8 @@ def check(
     from tunehub_builder.gate import check as gate
 
     _check_usage(path, end_to_end, names, launch_on, work, again)
-    if not again and (sample is not None or output or misses):
-        raise click.UsageError("--sample, --output and --from-misses are for --again")
+    if not again and (sample is not None or output or misses or ahead):
+        raise click.UsageError("--sample, --output, --ahead and --from-misses are for --again")
     with errors():
         resources = resources_of(threads, workers)
         if launch_on is not None and work is not None:
@@ -93,7 +97,7 @@ def check(
             from tunehub_builder.replay.workloads import WorkloadFiles
 
             files = WorkloadFiles(models=tuple(map(str, models)), misses=tuple(map(str, misses)))
-            request = AgainRequest(count=sample, names=names, files=files, end_to_end=end_to_end)
+            request = AgainRequest(count=sample, names=names, files=files, end_to_end=end_to_end, ahead=ahead)
             outcome = check_again(path, request, output or path.with_suffix(".judged.jsonl"), resources, sys.stderr)
         elif path.is_dir():
             with resumable(path):

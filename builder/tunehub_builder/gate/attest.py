@@ -24,7 +24,7 @@ from tunehub_builder.backends.relax.run import task_entry
 from tunehub_builder.backends.relax.target import find_relax_target
 from tunehub_builder.backends.relax.workload_gate import LIMITS, Verdict, case_of
 from tunehub_builder.exceptions import BuilderError
-from tunehub_builder.gate.again import again_places, again_pool
+from tunehub_builder.gate.again_measured import again_places, again_pool
 from tunehub_builder.gate.comparison import plan_for
 from tunehub_builder.gate.finalists import Distilled
 from tunehub_builder.gate.packages import opened, published_profile

@@ -42,13 +42,14 @@ class WorkloadSource:
     workloads: Callable[[str, Any], dict[str, Any]]
 
 
-def sources(manifest: Manifest, files: WorkloadFiles, missing: Mapping[str, Any]) -> Iterator[WorkloadSource]:
-    """Where workloads of ``missing`` records may come from: networks that can be built by name, those of many records
-    first, then files. One with the name of a network of the package is left out when no record missing names it."""
+def sources(manifest: Manifest, files: WorkloadFiles, missing: Mapping[Any, Any]) -> Iterator[WorkloadSource]:
+    """Where workloads of ``missing`` records may come from, as they become fewer: files, then networks that can be
+    built by name, those of many records first. One with the name of a network of the package is left out when no record
+    missing names it."""
     counts = Counter(name for record in missing.values() for name in record.networks)
     names = {entry.name for entry in manifest.networks}
     known = sorted(filter(lambda entry: is_known(entry.name), manifest.networks), key=lambda entry: -counts[entry.name])
-    for name, source in chain(map(_named, known), _in_files(files, manifest.target.name)):
+    for name, source in chain(_in_files(files, manifest.target.name), map(_named, known)):
         if name not in names or any(name in record.networks for record in missing.values()):
             yield source
 
@@ -100,7 +101,7 @@ def matched_records(
     exact = {key for of in records.values() for key in of}
     missing = {(tuner, key): record for tuner, of in records.items() for key, record in of.items()}
     ways = _ways(records, target)
-    own = sources(manifest, files, {str(at): record for at, record in enumerate(missing.values())})
+    own = sources(manifest, files, missing if borrowers is None else dict(missing))  # all lend, found or not
     others: Iterator[WorkloadSource] = iter(())
     if borrowers is not None:
         others = takewhile(lambda _: _is_one_lost(missing, borrowers), _others(manifest, target))

@@ -113,7 +113,10 @@ def _places(folder: Path) -> Mapping[str, str]:
 
 
 def _scales(found: Array, shape: tuple[int, ...], name: str, path: Path) -> Array:
-    """As :meth:`ModelWeights.in_e4m3` has them. Raises ModelError."""
+    """As :meth:`ModelWeights.in_e4m3` has them. Raises ModelError, also where all outputs would be NaN."""
+    if not np.isfinite(found).all() or (found < 0).any():
+        reason = "has scales that are infinite, below 0 or no numbers"
+        raise ModelError(name, reason, place=str(path), remedy="give a checkpoint that is not damaged")
     if found.size == 1:
         return np.resize(found, shape[0])
     if found.size == shape[0] and found.shape in ((shape[0],), (shape[0], 1)):

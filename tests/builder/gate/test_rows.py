@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from tunehub.cli.group import cli
 from tunehub.target.host import host_descriptor
 from tunehub_builder.backends.relax.workload_gate import Verdict
-from tunehub_builder.gate.again import is_verdict_disturbed
+from tunehub_builder.gate.again_measured import is_verdict_disturbed
 from tunehub_builder.gate.comparison import Finalist
 from tunehub_builder.gate.judged import read_judged
 from tunehub_builder.gate.rows import RowState, rows_of
@@ -154,3 +154,19 @@ def test_times_that_others_disturbed_judge_nothing(run_s: tuple[float, ...], dis
 )
 def test_options_of_judging_again_go_with_packages(options: list[str]) -> None:
     assert CliRunner().invoke(cli, ["check", *options]).exit_code == 2
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_rows_are_looked_at_by_several_processes_as_by_one(
+    small: tuple[Path, list[str]], tmp_path: Path, workers: str
+) -> None:
+    output = tmp_path / "judged.jsonl"
+    command = ["check", "--again", str(small[0]), "--sample", "0", "--workers", workers, "-o", str(output)]
+    assert CliRunner().invoke(cli, command).exit_code == 0
+    assert len(read_judged(output).rows) == len([row for row in found(small[0]) if row.by_rule])
+
+
+def test_what_is_measured_on_a_cpu_is_not_built_ahead(small: tuple[Path, list[str]]) -> None:
+    result = CliRunner().invoke(cli, ["check", "--again", "--ahead", str(small[0])])
+    assert result.exit_code == 1 and "on a GPU" in result.output
+    assert CliRunner().invoke(cli, ["check", "--ahead", str(small[0])]).exit_code == 2

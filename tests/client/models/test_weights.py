@@ -183,6 +183,22 @@ def test_weights_in_e4m3_without_scales_that_fit_are_an_error(tmp_path: Path, sc
         list(_arrays(model_of("q0f32"), _written(tmp_path, tensors)))
 
 
+@pytest.mark.parametrize("scale", [np.nan, np.inf, -np.inf, -1.0])
+def test_scales_in_e4m3_that_are_none_are_an_error(tmp_path: Path, scale: float) -> None:
+    tensors = _in_e4m3({"lm_head": (1,)})
+    tensors["lm_head.weight_scale"] = ("F32", np.array([scale], "float32"))
+    with pytest.raises(ModelError, match="has scales that are infinite"):
+        list(_arrays(model_of("e4m3"), _written(tmp_path, tensors)))
+
+
+@pytest.mark.parametrize("kind", ["F8_E5M2", "F8_E8M0"])
+def test_other_floats_of_8_bits_are_not_read_as_e4m3(tmp_path: Path, kind: str) -> None:
+    tensors = _in_e4m3({"lm_head": (1,)})
+    tensors["lm_head.weight"] = (kind, tensors["lm_head.weight"][1])
+    with pytest.raises(ModelError, match="cannot be read"):
+        list(_arrays(model_of("e4m3"), _written(tmp_path, tensors)))
+
+
 def test_groups_of_zeros_have_a_scale() -> None:
     words, scales = quantized(np.zeros((2, 32), "float32"), quantization("q4f16_1"))
     assert np.isfinite(scales).all()

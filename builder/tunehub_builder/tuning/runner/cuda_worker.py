@@ -36,7 +36,7 @@ _MOST_BYTES_KEPT = 4 << 30
 _COLD_BYTES = 128 << 20  # of operands that take turns: twice the cache of an H200
 _MOST_COPIES = 64
 _MOST_PRODUCTS = 1 << 32  # that the plainest kernels make in an eighth of a second
-_PLAIN = -1  # the number of what outputs are compared with
+PLAIN = -1  # the number of what outputs are compared with
 
 
 class CudaSession(TraceSession):
@@ -94,7 +94,7 @@ class CudaSession(TraceSession):
 
     def load(self, number: int, target: Any, archive: Archive) -> None:
         """As the base says."""
-        self._compiler(_arch(target)).know(archive.source, archive.cubin)
+        self._know(target, archive.source, archive.cubin)
         super().load(number, target, archive)
 
     def build_case(self, task: str, target: Any, traces: list[Any]) -> list[str | None]:
@@ -149,12 +149,12 @@ class CudaSession(TraceSession):
         the plainest kernels. Where these take seconds only what differs from the reference is compared with them."""
         if number in self._apart:
             return self._apart[number]
-        if _PLAIN not in self._built:
+        if PLAIN not in self._built:
             found = super().difference(number, reference, runs) if reference in self._built else None
             most = tolerance(str(array.dtype) for array in self._built[number][1])
             if (found is not None and found <= most) or error_of(self._plain) is not None:
                 return math.inf if found is None else found
-        return super().difference(number, _PLAIN, runs)
+        return super().difference(number, PLAIN, runs)
 
     def drop(self) -> None:
         """As the base says."""
@@ -191,7 +191,7 @@ class CudaSession(TraceSession):
         self._apart[number] = self.difference(number, 0)
 
     def _build_plain(self, task: str, target: Any) -> None:
-        self._keep(_PLAIN, plainly(self._modules[task], target), target)
+        self._keep(PLAIN, plainly(self._modules[task], target), target)
 
     def _compiled(self, mod: Any, target: Any) -> Any:
         from tunehub.tir.cuda.nvrtc import source_of
@@ -206,6 +206,12 @@ class CudaSession(TraceSession):
 
         source = source_of(library)
         return source, self._compiler(_arch(target)).compile(source)
+
+    def _know(self, target: Any, source: str, cubin: bytes) -> None:
+        """Take machine code that another process has made: TVM may ask for it as late as at a launch."""
+        compiler = self._compiler(_arch(target))
+        compiler.know(source, cubin)
+        compiler.compile(source)
 
     def _compiler(self, arch: str) -> Any:
         from tunehub.tir.cuda.nvrtc import Compiler
