@@ -8,6 +8,11 @@ from typing import Literal, NamedTuple
 from tunehub.target.gpu_architectures import WARP
 from tunehub.tir.cuda.ptx.wgmma import ROW_BYTES, WARPGROUP
 
+_COMPUTING = (
+    *("nearest", "nearest_byte", "nearest_signed_byte", "quotient"),
+    *("table_element", "signed_table_element"),
+)
+
 
 class Effect(NamedTuple):
     """What a function does to memory: ``words`` of 4 bytes that it reads of each operand, ``accumulators`` that
@@ -45,7 +50,7 @@ class Effect(NamedTuple):
                 words=(first * (ROW_BYTES // 4), second * (ROW_BYTES // 4)),
                 accumulators=first * second // 128,
             ),
-            **dict.fromkeys(("nearest", "nearest_byte", "nearest_signed_byte", "quotient"), Effect("compute")),
+            **dict.fromkeys(_COMPUTING, Effect("compute")),
             "copies_met": Effect("none", waits=True),
             "mma": Effect(
                 "multiply",

@@ -37,3 +37,12 @@ def quotient() -> Function:
 }}
 """,
     )
+
+
+def table_element(dtype: str) -> Function:
+    """The element of a table of bytes in shared memory at a place."""
+    kind, name = (
+        ("unsigned", "tunehub_table_element") if dtype == "uint8" else ("signed", "tunehub_signed_table_element")
+    )
+    body = f"return (({kind} char const*)table)[place];"
+    return Function(name, f"{INLINED} {kind} char {name}(void const* table, int place) {{ {body} }}\n")

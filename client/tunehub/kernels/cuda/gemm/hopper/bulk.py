@@ -94,6 +94,7 @@ class _BulkWriter(_KernelWriter):
             allocate(self.accumulators),
             *([] if self.promoted is None else [allocate(self.promoted)]),
             bind(self.base, shared_address()(*shared, result="uint32")),
+            *self._kept(),
             when(self.thread.equal(0), self._init_barriers()),
             mbarrier_init_fence(cluster=tile.blocks > 1)(),
             *([bind(self.number, self.whole // tile.blocks)] if tile.cluster > 1 else []),

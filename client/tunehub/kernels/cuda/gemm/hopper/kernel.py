@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,6 +19,7 @@ from tvm import tirx
 from tunehub.kernels.cuda.gemm.hopper.tiles import AHEAD, DEPTH, FLOAT, SHARED_BYTES, SKEW, WarpgroupTile
 from tunehub.kernels.cuda.gemm.matmul import INT8, Axis, Matmul, accumulator_of, inline_consumers, inline_producers
 from tunehub.kernels.cuda.gemm.requantisation import in_fewer_instructions
+from tunehub.kernels.cuda.gemm.tabulated import BYTES, ByteTable, table_in, with_numbers
 from tunehub.tir.cuda.ptx.barriers import cluster_sync
 from tunehub.tir.cuda.ptx.cp_async import (
     COPIED,
@@ -79,7 +80,8 @@ _TOGETHER = 8  # results of a thread whose other operands are loaded before the 
 class Product:
     """A function read as a product of operands of ``dtype``, ``b_dtype`` if the second one's is another of 8 bits:
     ``a(batch, row, k)`` and ``b(batch, column, k)`` are the elements, ``result(batch, row, column, sum)`` the buffer,
-    the indices and the value that is written. ``scale(row, column, k)``: times what the sums of 128 of K are."""
+    the indices and the value that is written. ``scale(row, column, k)``: times what the sums of 128 of K are.
+    ``numbers``: variables in values, and what they are; ``table``: what values of 8 bits are read from."""
 
     function: PrimFunc
     matmul: Matmul
@@ -89,6 +91,8 @@ class Product:
     b: Callable[[PrimExpr, PrimExpr, PrimExpr], PrimExpr]
     result: Callable[[Any, Any, Any, Any], tuple[Any, list[Any], Any]]
     scale: Callable[[Any, Any, Any], Any] | None = None
+    numbers: Sequence[tuple[Any, Any]] = ()
+    table: ByteTable | None = None
 
     @property
     def operands_to_round(self) -> int:
@@ -122,8 +126,9 @@ def product_of(mod: IRModule, matmul: Matmul) -> Product:
         raise ValueError("more is computed than a product and what follows")
     inner, outer = (node.block for node in found)
     total, written = inner.body.buffer, outer.body.value
+    table, numbers = None, list[Any]()
     if matmul.types[0] in INT8:
-        written = in_fewer_instructions(written)
+        written, table, numbers = _of_integers(written, total)
 
     def result(batch: PrimExpr, row: PrimExpr, column: PrimExpr, value: PrimExpr) -> tuple[Any, list[Any], Any]:
         places = _places(inner, matmul, {"batch": batch, "rows": row, "columns": column})
@@ -132,7 +137,15 @@ def product_of(mod: IRModule, matmul: Matmul) -> Product:
         own[hash(total)] = value
         return outer.body.buffer, [_put(index, own) for index in outer.body.indices], _put(written, own)
 
-    return _product(mod["main"], inner, matmul, result)
+    return replace(_product(mod["main"], inner, matmul, result), table=table, numbers=numbers)
+
+
+def _of_integers(value: PrimExpr, sums: Buffer) -> tuple[Any, ByteTable | None, list[Any]]:
+    """``value``, of ``sums``, in fewer instructions, with a table and numbers."""
+    value, table = table_in(value, sums)
+    element = value if table is None else table.element
+    (value, element), numbers = with_numbers(*map(in_fewer_instructions, (value, element)))
+    return value, None if table is None else table._replace(element=element), numbers
 
 
 def operands_of(mod: IRModule, matmul: Matmul, result: Callable[[Any, Any, Any, Any], Any]) -> Product:
@@ -341,6 +354,7 @@ class _KernelWriter:
             start += [*(self._copy_residual() if step == ahead - 1 else []), cp_async_commit()()]
         body = [
             *start,
+            *self._kept(),
             # Step 3. Mainloop.
             loop("i", self.steps, partial(self._iteration, ahead=ahead)),
             # Step 4. Epilogue: accumulators into shared memory, and from there to what follows.
@@ -354,6 +368,16 @@ class _KernelWriter:
             return self._over_rows(sequence(body), self.open_rows)
         blocks = self.grid_rows * self.grid_columns * self.tile.cluster
         return self._grid(sequence(body), (self.batch, self.batch_extent), (self.whole, blocks))
+
+    def _kept(self) -> list[Any]:
+        """Numbers in registers and a table in shared memory, which all results are computed with. Raises ValueError
+        where there is no room."""
+        numbers, table = [bind(*each) for each in self.product.numbers], self.product.table
+        if table is None:
+            return numbers
+        if int(buffer_kind(self.pool).shape[0]) * FLOAT + BYTES > self.most_shared:
+            raise ValueError("a block has no memory for a table of bytes")
+        return [allocate(table.memory), *numbers, table.filled(self.thread, self.tile.threads), barrier("shared")]
 
     def _ahead(self) -> int:
         """How many stages copies are ahead of products."""
@@ -507,7 +531,8 @@ class _KernelWriter:
         more = math.prod(tile.block)
         if self.sum_type != "int32" or tile.cluster > 1 or self.open_rows is not None or columns % COPIED_BYTES:
             return
-        if self.batch_extent > 1 or self.shared_bytes + more > self.most_shared:
+        table = 0 if self.product.table is None else BYTES
+        if self.batch_extent > 1 or self.shared_bytes + more + table > self.most_shared:
             return
         self.residual = next((each for each in self._bytes_beside() if _is_matrix(each, (rows, columns))), None)
         if self.residual is not None:
@@ -754,7 +779,7 @@ def _loads_in(value: PrimExpr) -> list[PrimExpr]:
     def visit(node: Number) -> bool:
         kind = type(node).__name__
         if kind == TENSOR_LOAD:
-            if not any(structural_equal(node, other) for other in found):
+            if node.source.scope() != "shared" and not any(structural_equal(node, other) for other in found):
                 found.append(node)
             return True
         if kind == "Select" or (kind == "Call" and operator_name(node) == "if_then_else"):

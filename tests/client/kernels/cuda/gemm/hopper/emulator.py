@@ -115,7 +115,8 @@ class _Block:
                 self.buffers[hash(node.buffer)] = _unknown((self.threads, size), dtype)
             else:
                 self.buffers[hash(node.buffer)] = _unknown(size, dtype)
-                self.shared = self.buffers[hash(node.buffer)].view("uint8")
+                if node.buffer.scope() == "shared.dyn":
+                    self.shared = self.buffers[hash(node.buffer)].view("uint8")
         elif kind == "DeclBuffer":
             self.declare(node.buffer, node.data.args[0])
         elif kind == "Bind":
@@ -191,6 +192,8 @@ class _Block:
             return np.ascontiguousarray(words).view(str(node.ty.dtype).rpartition("x")[0]).reshape(self.threads, -1)
         if name == "func_call" and str(node.args[0].value) == "tunehub_shared_address":
             return _BASE
+        if name == "func_call" and str(node.args[0].value).endswith("table_element"):
+            return self.buffers[hash(node.args[1].args[0].source)][self.each(self.value(node.args[2]))]
         if name == "func_call" and str(node.args[0].value).startswith(("tunehub_nearest", "tunehub_quotient")):
             return _computed(str(node.args[0].value), *(self.value(each) for each in node.args[1:-1]))
         if name == "func_call":
