@@ -22,7 +22,7 @@ from tunehub_builder.backends.relax.target import find_relax_target
 from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.gate.again_measured import Measuring, again_places, again_pool, candidates_of
 from tunehub_builder.gate.again_networks import judged_networks
-from tunehub_builder.gate.again_rows import Looking, PackagedRow, drawn, in_order, matched_row
+from tunehub_builder.gate.again_rows import Looking, MatchedRow, PackagedRow, drawn, in_order, matched_row
 from tunehub_builder.gate.judged import Judged, read_judged, write_judged
 from tunehub_builder.gate.packages import evidence_of, opened, published_profile
 from tunehub_builder.gate.places import judge_at_once
@@ -54,11 +54,10 @@ class AgainRequest:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _LookedRows:
-    """Those that rules have, too, and those that are to be measured. ``looking``: how they were looked at."""
+class _MatchedRows:
+    """Rows in the order in which they are judged, and how they are looked at."""
 
-    same: Sequence[RecordEvidence]
-    others: Sequence[PackagedRow]
+    rows: Sequence[MatchedRow]
     looking: Looking
 
 
@@ -79,15 +78,20 @@ def check_again(path: Path, request: AgainRequest, output: Path, resources: Reso
     target = find_relax_target(name) if measures else None  # said before minutes of work
     if request.ahead and not name.startswith("cuda-"):
         raise BuilderError(f"{path}: only what is measured on a GPU is built ahead")
-    rows = _rows(path, request, done, folder, resources, target)
-    stream.write(f"{len(rows.same)} rows have the very schedule of rules: nothing of them is measured\n")
+    matched = _matched(path, request, done, folder, resources, target)
     if request.ahead:
-        _build_ahead(rows, stream)
+        _build_ahead(matched, stream)
         return _result(records, done)
-    for line in (*rows.same, *_measured(rows, target, folder, resources, stream)):
-        write_judged(output, line)
-        done.add(line)
-    left = sum((row.tuner, row.record.exact) not in done.rows for row in rows.others) if measures else 0
+    left = 0
+    for some in [matched.rows] if request.count is not None else matched.looking.kept_first(matched.rows):
+        rows = matched.looking.rows(some)
+        same = [line for row in rows if (line := row.as_rules) is not None]
+        stream.write(f"{len(same)} of {len(rows)} rows have the very schedule of rules: nothing of them is measured\n")
+        others = drawn([row for row in rows if row.as_rules is None], request.count)
+        for line in (*same, *_measured(others, matched.looking, target, resources, stream)):
+            write_judged(output, line)
+            done.add(line)
+        left += sum((row.tuner, row.record.exact) not in done.rows for row in others) if measures else 0
     if left:
         reason = "other programs disturbed their times, or they do not run"
         stream.write(f"{left} of the rows have no verdict: {reason}; the same call tries them again\n")
@@ -97,9 +101,9 @@ def check_again(path: Path, request: AgainRequest, output: Path, resources: Reso
     return replace(result, networks=_networks(path, request, done, output, resources, stream))
 
 
-def _rows(
+def _matched(
     path: Path, request: AgainRequest, done: Judged, folder: Path, resources: Resources, target: TuningTarget | None
-) -> _LookedRows:
+) -> _MatchedRows:
     with opened(path) as package:
         manifest, records = package.manifest, records_by_tuner(package)
         known, published = evidence_of(package), published_profile(package)
@@ -115,11 +119,7 @@ def _rows(
     config = _config_of(own) if target is None else target.config
     kept = folder if own.kind.name == "cuda" and (request.ahead or folder.is_dir()) else None
     looking = Looking(target=config, published=published, workers=resources.workers, folder=kept)
-    rows = looking.rows(in_order(matched, request.names))
-    same = [line for row in rows if (line := row.as_rules) is not None]
-    return _LookedRows(
-        same=same, others=drawn([row for row in rows if row.as_rules is None], request.count), looking=looking
-    )
+    return _MatchedRows(rows=in_order(matched, request.names), looking=looking)
 
 
 def _asked(tuner: str, records: Mapping[str, Record], done: Judged, names: Sequence[str]) -> dict[str, Record]:
@@ -143,41 +143,49 @@ def _tvm_target(target: TuningTarget) -> Any:
 
 
 def _measured(
-    rows: _LookedRows, target: TuningTarget | None, folder: Path, resources: Resources, stream: TextIO
+    rows: Sequence[PackagedRow],
+    looking: Looking,
+    target: TuningTarget | None,
+    resources: Resources,
+    stream: TextIO,
 ) -> Iterator[RecordEvidence]:
     """The evidence on each row, as it comes."""
-    if not rows.others or target is None:
+    if not rows or target is None:
         return
-    published, kind = rows.looking.published, str(target.config.get("kind"))
+    kind = str(target.config.get("kind"))
     with (
         tempfile.TemporaryDirectory() as work,
-        again_pool(target, Path(work), published, resources, rows.looking.folder) as pool,
+        again_pool(target, Path(work), looking.published, resources, looking.folder) as pool,
     ):
         measuring = Measuring(target=target, threads=resources.threads, places=again_places(kind, pool))
         show, positions = shown_on(stream), count(1)
-        for verdict, line in measuring.rows(rows.others):
-            show(verdict, next(positions), len(rows.others))
+        for verdict, line in measuring.rows(rows):
+            show(verdict, next(positions), len(rows))
             if line is not None:
                 yield line
 
 
-def _build_ahead(rows: _LookedRows, stream: TextIO) -> None:
-    """Build what is to be measured of each row."""
+def _build_ahead(matched: _MatchedRows, stream: TextIO) -> None:
+    """Look at rows, and build what is to be measured of each."""
+    looking, total = matched.looking, len(matched.rows)
 
-    def built(some: Iterable[PackagedRow], workers: Sequence[Worker]) -> Iterator[tuple[PackagedRow, list[str]]]:
+    def built(some: Iterable[MatchedRow], workers: Sequence[Worker]) -> Iterator[tuple[MatchedRow, Sequence[str]]]:
         (worker,) = workers
-        for row in some:
-            worker.load(row.task.exact, row.task.module)
-            request = "build_ahead", row.task.exact, rows.looking.target, candidates_of(row)
+        for each in some:
+            row = looking.row(each, worker)
+            if row.as_rules is not None:
+                yield each, ()
+                continue
+            request = "build_ahead", row.task.exact, looking.target, candidates_of(row)
             kind, errors = worker.ask(request, _BUILD_LIMIT_S)
-            yield row, list(filter(None, errors)) if kind == "ok" else [str(errors)]
+            yield each, list(filter(None, errors)) if kind == "ok" else [str(errors)]
 
-    with rows.looking.pool(max(1, min(rows.looking.workers, len(rows.others)))) as pool:
+    with looking.pool(max(1, min(looking.workers, total))) as pool:
         places = [[worker] for worker in pool.workers]
-        found = judge_at_once(rows.others, places, built, partial(stop_workers, places))
+        found = judge_at_once(matched.rows, places, built, partial(stop_workers, places))
         for position, (row, errors) in enumerate(found, 1):
             said = f"not built: {'; '.join(dict.fromkeys(errors))}" if errors else "built"
-            stream.write(plain(f"[{position}/{len(rows.others)}] {row.task.name}: {said}") + "\n")
+            stream.write(plain(f"[{position}/{total}] {row.task.name}: {said}") + "\n")
             stream.flush()
 
 

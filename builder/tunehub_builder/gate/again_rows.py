@@ -113,6 +113,19 @@ class Looking:
         new = iter(self._looked(others))
         return [_row(row, found or next(new)) for row, found in zip(matched, told, strict=True)]
 
+    def kept_first(self, matched: Sequence[MatchedRow]) -> list[Sequence[MatchedRow]]:
+        """Those that were looked at ahead, then the others, each if there are any."""
+        if self.folder is None:
+            return [matched]
+        kept = [row for row in matched if self._told(row) is not None]
+        others = [row for row in matched if self._told(row) is None]
+        return [some for some in (kept, others) if some]
+
+    def row(self, row: MatchedRow, worker: Worker) -> PackagedRow:
+        """One with what rules have, of which a worker is asked that has not found it before."""
+        worker.load(row.task.exact, row.task.module)
+        return _row(row, self._told(row) or self._asked(row, worker))
+
     @contextmanager
     def pool(self, workers: int, log: str | None = None) -> Iterator[WorkerPool]:
         """Processes that look at rows, and build ahead into the folder. Raises TuningError."""
@@ -134,8 +147,11 @@ class Looking:
         (worker,) = workers
         for number, row in rows:
             worker.load(row.task.exact, row.task.module)
-            kind, found = worker.ask(("look", row.task.exact, self.target, row.record), _LIMIT_S)
-            yield number, self._kept(row, found) if kind == "ok" else ("", "", "")
+            yield number, self._asked(row, worker)
+
+    def _asked(self, row: MatchedRow, worker: Worker) -> Found:
+        kind, found = worker.ask(("look", row.task.exact, self.target, row.record), _LIMIT_S)
+        return self._kept(row, found) if kind == "ok" else ("", "", "")
 
     def _here(self, row: MatchedRow) -> Found:
         session = LookingSession(self.published, None)
