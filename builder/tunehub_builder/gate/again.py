@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -88,7 +88,7 @@ def check_again(path: Path, request: AgainRequest, output: Path, resources: Reso
         same = [line for row in rows if (line := row.as_rules) is not None]
         stream.write(f"{len(same)} of {len(rows)} rows have the very schedule of rules: nothing of them is measured\n")
         others = drawn([row for row in rows if row.as_rules is None], request.count)
-        for line in (*same, *_measured(others, matched.looking, target, resources, stream)):
+        for line in chain(same, _measured(others, matched.looking, target, resources, stream)):
             write_judged(output, line)
             done.add(line)
         left += sum((row.tuner, row.record.exact) not in done.rows for row in others) if measures else 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import math
 import os
 import sys
 import threading
@@ -69,10 +70,14 @@ def aligned(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """`array` where kernels can read it as it lies: contiguous, aligned and writable; else a copy that is."""
     import numpy as np
 
-    if array.flags.c_contiguous and array.flags.writeable and array.ctypes.data % ALIGNMENT == 0:
+    if array.size and array.flags.c_contiguous and array.flags.writeable and array.ctypes.data % ALIGNMENT == 0:
         return array
     memory = np.empty(array.nbytes + ALIGNMENT, np.uint8)
     at = -memory.ctypes.data % ALIGNMENT
+    if not array.size:  # whose strides numpy and TVM count differently
+        strides = [array.itemsize * math.prod(array.shape[axis + 1 :]) for axis in range(array.ndim)]
+        empty: npt.NDArray[Any] = np.ndarray(array.shape, array.dtype, memory, at, strides)
+        return empty
     copy = memory[at : at + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy

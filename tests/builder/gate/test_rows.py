@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ from click.testing import CliRunner
 from tunehub.cli.group import cli
 from tunehub.target.host import host_descriptor
 from tunehub_builder.backends.relax.workload_gate import Verdict
+from tunehub_builder.gate.again import AgainRequest, check_again
 from tunehub_builder.gate.again_measured import is_verdict_disturbed
 from tunehub_builder.gate.comparison import Finalist
 from tunehub_builder.gate.judged import read_judged
+from tunehub_builder.gate.packages import evidence_of
 from tunehub_builder.gate.rows import RowState, rows_of
 from tunehub_builder.replay.workloads import WorkloadFiles
+from tunehub_builder.tuning.run import Resources
 from tunehub_registry.evidence import JudgedRule, RecordEvidence, encode_evidence, read_evidence
 from tunehub_registry.package import EVIDENCE, MANIFEST, open_package, pack
 from tunehub_registry.target import Rejected, match
@@ -170,3 +174,22 @@ def test_what_is_measured_on_a_cpu_is_not_built_ahead(small: tuple[Path, list[st
     result = CliRunner().invoke(cli, ["check", "--again", "--ahead", str(small[0])])
     assert result.exit_code == 1 and "on a GPU" in result.output
     assert CliRunner().invoke(cli, ["check", "--ahead", str(small[0])]).exit_code == 2
+
+
+def test_what_was_measured_before_a_run_is_cut_off_is_kept(
+    small: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_package(small[0]) as package:
+        line = next(iter(evidence_of(package).values()))
+
+    def measured(*_: object) -> Iterator[RecordEvidence]:
+        yield line
+        raise KeyboardInterrupt
+
+    output = tmp_path / "judged.jsonl"
+    monkeypatch.setattr("tunehub_builder.gate.again.find_relax_target", lambda _: None)
+    monkeypatch.setattr("tunehub_builder.gate.again._measured", measured)
+    request = AgainRequest()
+    with pytest.raises(KeyboardInterrupt):
+        check_again(small[0], request, output, Resources(threads=1, workers=1), StringIO())
+    assert line in read_judged(output).rows.values()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 import tunehub
-from tunehub.deploy.runtime import aligned, is_plain
+from tunehub.deploy.runtime import aligned, cpu_tensor, is_plain
 from tunehub.exceptions import LibraryError
 
 tvm = pytest.importorskip("tvm")
@@ -96,6 +97,13 @@ def test_aligned_memory_is_not_copied() -> None:
     assert copy.ctypes.data % 64 == 0
     assert aligned(copy) is copy
     assert is_plain("float16") and is_plain("bool") and not is_plain("bfloat16")
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (2, 0), (3, 0, 5)])
+def test_arrays_without_elements_are_compact_to_tvm(shape: tuple[int, ...]) -> None:
+    tensor = cpu_tensor(np.zeros(shape, "float32"))
+    assert tuple(tensor.shape) == shape
+    assert tuple(tensor.strides) == tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 @pytest.mark.parametrize(

@@ -46,4 +46,5 @@ def _dequantised(values: Any, scale: Any, zero: Any, axis: int) -> Any:
     """``(values - zero) * scale`` in float32, with one scale and zero point or one for each place along ``axis``."""
     along = [-1 if at == axis % max(values.ndim, 1) else 1 for at in range(values.ndim)]
     scale, zero = (each.reshape(along if each.size > 1 else ()) for each in (scale, zero))
-    return (values.astype(np.int64) - zero.astype(np.int64)).astype(np.float32) * scale.astype(np.float32)
+    with np.errstate(invalid="ignore", over="ignore"):  # scales may be what they like: it is the model's
+        return (values.astype(np.int64) - zero.astype(np.int64)).astype(np.float32) * scale.astype(np.float32)
