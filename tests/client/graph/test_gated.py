@@ -65,7 +65,6 @@ def test_it_is_the_epilogue_of_a_product_with_a_parameter_and_open_rows() -> Non
 @pytest.mark.parametrize("rows", [None, 1])
 def test_weights_in_e4m3_and_a_single_row_have_it_too(rows: int | None) -> None:
     assert _is_one_kernel(_module(rows, packed=True))
-    assert _is_one_kernel(_module(1))
 
 
 def test_scales_of_rows_and_columns_are_part_of_it() -> None:
@@ -74,8 +73,8 @@ def test_scales_of_rows_and_columns_are_part_of_it() -> None:
 
 @pytest.mark.parametrize(
     "mod",
-    [_module(32), _module(halves=(HALF, 0)), _module(given=False), _module(1, scaled=True)],
-    ids=["known rows", "up before gate", "weights that are computed", "a known row of 8 bits"],
+    [_module(32), _module(1), _module(halves=(HALF, 0)), _module(given=False), _module(1, scaled=True)],
+    ids=["known rows", "one", "up before gate", "weights that are computed", "one of 8 bits"],
 )
 def test_others_stay_as_they_are(mod: Any) -> None:
     assert not _is_one_kernel(mod)

@@ -88,7 +88,7 @@ class _BulkWriter(_KernelWriter):
         shared = address(self.pool, const(0)), address(self.pool, const(tile.shared_bytes // FLOAT - 1))
         # Step 1. Memory and barriers, which all threads, of all blocks of a cluster, see before they go on.
         # Step 2. The producer fills stages; the consumers multiply them and write their tiles.
-        # Step 3. Where K is divided among a cluster, its blocks add up what they have.
+        # Step 3. Where K is divided among a cluster, its blocks add up what they have; consumers have registers for it.
         body = [
             allocate(self.pool),
             allocate(self.accumulators),
@@ -99,7 +99,6 @@ class _BulkWriter(_KernelWriter):
             mbarrier_init_fence(cluster=tile.blocks > 1)(),
             *([bind(self.number, self.whole // tile.blocks)] if tile.cluster > 1 else []),
             self._specialized(self._producer(), self._consumers()),
-            *(self._reduce_cluster() if tile.cluster > 1 else []),
         ]
         grid = self._grid(sequence(body), (self.batch, 1), (self.whole, self.clusters * tile.blocks))
         return sequence([*self._tensor_maps(), grid])
@@ -110,9 +109,14 @@ class _BulkWriter(_KernelWriter):
         self.clusters = self.tile.started(self.high * self.wide, self.device)
 
     def _specialized(self, producer: Any, consumers: Any) -> Stmt:
-        """What the producer does, and what the consumers, with registers moved from the one to the others."""
+        """What the producer does, and what the consumers, with registers moved from the one to the others. Where K is
+        divided each block adds up its part of what those of its cluster have, and writes it."""
         tile = self.tile
         producer = when(self.thread.equal(tile.multiplying), producer)
+        if tile.cluster > 1:
+            met = cluster_sync_of_parted_warps()()
+            kept, written = sequence(self._accumulators_to_shared()), self._epilogue()
+            producer, consumers = sequence([producer, *[met] * 3]), sequence([consumers, met, kept, met, written, met])
         if tile.registers is not None:
             fewer, more = tile.registers
             producer = sequence([setmaxnreg(fewer, more=False)(), producer])
@@ -421,13 +425,6 @@ class _BulkWriter(_KernelWriter):
             return super()._four_accumulators(place)
         place = self._address(place * FLOAT + self.staged)
         return ld_shared_4(self.sum_type)(place, result=f"{self.sum_type}x4")
-
-    def _reduce_cluster(self) -> list[Any]:
-        """Each block of those that divide K adds up its part of what all of them have, and writes it."""
-        multiplies = self.thread < self.tile.multiplying
-        kept, written = sequence(self._accumulators_to_shared()), self._epilogue()
-        met = cluster_sync_of_parted_warps()()
-        return [met, when(multiplies, kept), met, when(multiplies, written), met]
 
     def _epilogue(self) -> Stmt:
         threads = self.tile.multiplying

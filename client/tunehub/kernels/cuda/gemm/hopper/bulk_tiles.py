@@ -196,8 +196,8 @@ def _fits(tile: BulkTile, rows: int, columns: int, steps: int, device: GpuDevice
 
 
 def _divides(tile: BulkTile, clusters: int, steps: int, device: GpuDevice) -> bool:
-    """Whether K may be divided: all ``clusters`` are there at a time. Accumulators must not outlive the part of the
-    kernel that has so many registers."""
+    """Whether K may be divided: all ``clusters`` are there at a time. Of tiles for which registers are moved those of
+    8 bits alone were measured."""
     parts = math.prod(tile.block) // 4 // tile.cluster
-    few = tile.is_at_once(clusters, device) and tile.registers is None
+    few = tile.is_at_once(clusters, device) and (tile.registers is None or isinstance(tile, PromotedTile))
     return few and steps >= 4 * tile.cluster and parts % tile.multiplying == 0

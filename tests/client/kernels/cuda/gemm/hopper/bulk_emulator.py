@@ -114,7 +114,7 @@ class _BulkBlock(_Block):
         self.rank, self.maps, self.rng = rank, maps, rng
         self.ended = False
         self.barriers: dict[int, _Barrier] = {}
-        self.met = 0
+        self.met = np.zeros(threads, int)  # of each thread, as sides of a branch meet apart
 
     def run(self, node: Any, mask: Any = True) -> Any:
         if type(node).__name__ == "IfThenElse" and node.else_case is not None:
@@ -181,9 +181,9 @@ class _BulkBlock(_Block):
             count = self.one(args[1], mask)
             self.barriers[self.address(args[0], mask)] = _Barrier(count, count)
         elif what in ("met", "set", "set_cluster"):
-            self.met += 1
-            goal = self.met
-            while any(block.met < goal for block in self.cluster):
+            self.met[held] += 1
+            goal = self.met[held].max()
+            while any((block.met < goal).any() for block in self.cluster):
                 yield True
         elif what == "group":
             pass

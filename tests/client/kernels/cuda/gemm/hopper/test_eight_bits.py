@@ -40,6 +40,9 @@ CASES: dict[str, tuple[BulkTile, tuple[str, str], str]] = {
     "floats, K divided": (
         PromotedTile(groups=(1, 2), rows=64, columns=32, stages=3, cluster=2), (E4M3, E4M3), "float16",
     ),
+    "floats, K divided, halves": (
+        PromotedTile(groups=(2, 1), rows=64, columns=256, stages=3, cluster=2), (E4M3, E4M3), "float16",
+    ),
     "integers": (BulkTile(groups=(2, 1), rows=128, columns=64, stages=3, shared=(1, 2)), (S8, S8), S8),
     "integers, K divided": (BulkTile(groups=(2, 1), rows=64, columns=64, stages=3, cluster=2), (U8, S8), "float16"),
 }  # fmt: skip
