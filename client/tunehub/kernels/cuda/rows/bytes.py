@@ -1,5 +1,6 @@
 """Functions whose results are bytes on CUDA, or numbers of 16 bits that no vectors hold where they are read: images
-that are quantised, padded and brought into another order, parts of rows of odd lengths, and the largest of a window.
+that are quantised, padded and brought into another order, parts of rows of odd lengths, rows of several tensors, and
+the largest of a window.
 
 A thread computes neighbours along the last axis and writes them at once; TVM's own schedule has a thread for each.
 """
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from tunehub.kernels.cuda.gemm.hopper.rule import WarpgroupSchedule, has_functions
 from tunehub.kernels.cuda.gemm.requantisation import in_fewer_instructions
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
+from tunehub.kernels.cuda.rows.elementwise import is_copy, loads_of
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.target.gpu_architectures import WARP
 from tunehub.tir.guard import check_exact
@@ -29,7 +31,6 @@ from tunehub.tir.nodes import (
     reduces,
 )
 from tunehub.tir.schedules import has_root, open_schedule, root_blocks
-from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
@@ -101,9 +102,9 @@ def _is_part_of_rows(mod: IRModule) -> bool:
         _inline(schedule, before)
     except Exception:  # TVM raises many kinds for what it does not move
         return False
-    block = schedule.get(last)
-    value, along = block.body.value, block.iter_vars[-1].var
-    return type(value).__name__ in LOADS and any(each.same_as(along) for each in undefined_vars(value.indices[-1]))
+    value, along = schedule.get(last).body.value, schedule.get(last).iter_vars[-1].var
+    places = [undefined_vars(load.indices[-1]) for load in loads_of(value)]
+    return is_copy(value) and bool(places) and all(any(each.same_as(along) for each in place) for place in places)
 
 
 def _is_window(block: SBlock) -> bool:

@@ -106,8 +106,8 @@ def build(workload: ElementWorkload, tile: VectorTile) -> Schedule:
     *steps, last = root_blocks(schedule)
     given = {hash(each) for each in parameters(workload.mod["main"])}
     # Step 1. Vectors of results to threads.
-    is_copy = not steps and _is_copy(schedule.get(last).body.value)
-    written = last if is_copy else schedule.cache_write(last, 0, "local")
+    copied = not steps and is_copy(schedule.get(last).body.value)
+    written = last if copied else schedule.cache_write(last, 0, "local")
     *outer, along = schedule.get_loops(written)
     parts, vector = schedule.split(along, [None, tile.vector])
     blocks, thread = schedule.split(schedule.fuse(*outer, parts), [None, tile.threads])
@@ -115,16 +115,16 @@ def build(workload: ElementWorkload, tile: VectorTile) -> Schedule:
     schedule.bind(thread, "threadIdx.x")
     schedule.vectorize(vector)
     # Step 2. What a copy reads are vectors already; arithmetic has them in registers.
-    if not is_copy:
+    if not copied:
         schedule.compute_at(last, thread, preserve_unit_loops=True)
         schedule.unroll(schedule.get_loops(last)[-1])
         for step in reversed(steps):
             schedule.set_scope(step, 0, "local")
             schedule.compute_at(step, thread, preserve_unit_loops=True)
-            copies = _is_copy(schedule.get(step).body.value)
+            copies = is_copy(schedule.get(step).body.value)
             (schedule.vectorize if copies else schedule.unroll)(schedule.get_loops(step)[-1])
         for block in (*steps, last):
-            if not _is_copy(schedule.get(block).body.value):
+            if not is_copy(schedule.get(block).body.value):
                 _read_vectors(schedule, block, thread, given, tile.vector)
     check_exact(schedule.mod["main"])
     return schedule
@@ -133,7 +133,7 @@ def build(workload: ElementWorkload, tile: VectorTile) -> Schedule:
 def _read_vectors(schedule: Schedule, block: BlockRV, thread: Any, given: set[int], vector: int) -> None:
     """What ``block`` reads side by side of parameters comes at once."""
     node = schedule.get(block)
-    loads = list(_loads(node.body.value))
+    loads = list(loads_of(node.body.value))
     for at, region in enumerate(list(node.reads)):
         buffer = buffer_of(region)
         own = [load for load in loads if buffer_of(load).same_as(buffer)]
@@ -178,29 +178,29 @@ def _stays(own: SBlock, readers: Sequence[SBlock], vector: int) -> bool:
     """Whether a thread computes what ``own`` writes before what reads it."""
     if not all(_at_its_place(each, own, vector) for each in readers):
         return False
-    if _is_copy(own.body.value):
-        seen = all(_is_seen(load, own) for load in _loads(own.body.value))
-        return seen and _by_vectors(own, vector) and not any(_is_copy(each.body.value) for each in readers)
+    if is_copy(own.body.value):
+        seen = all(_is_seen(load, own) for load in loads_of(own.body.value))
+        return seen and _by_vectors(own, vector) and not any(is_copy(each.body.value) for each in readers)
     written = buffer_of(own.writes[0])
-    loads = [load for each in readers for load in _loads(each.body.value) if buffer_of(load).same_as(written)]
+    loads = [load for each in readers for load in loads_of(each.body.value) if buffer_of(load).same_as(written)]
     return len(loads) > 1
 
 
 def _by_vectors(block: SBlock, vector: int) -> bool:
     """Whether a copy's neighbours come from neighbours, and at least one operand of arithmetic does, where nothing that
     is chosen differs among them."""
-    neighbours, loads = _Neighbours(block, vector), list(_loads(block.body.value))
+    neighbours, loads = _Neighbours(block, vector), list(loads_of(block.body.value))
     found = [neighbours.are_side_by_side(load) for load in loads]
     extent = buffer_kind(buffer_of(block.writes[0])).shape[-1]
     if (integer(extent) or 1) % vector or not found or not neighbours.choose_alike(block.body.value):
         return False
-    return all(found) if _is_copy(block.body.value) else any(found)
+    return all(found) if is_copy(block.body.value) else any(found)
 
 
 def _at_its_place(reader: SBlock, own: SBlock, vector: int) -> bool:
     """Whether ``reader`` reads of what ``own`` writes one vector for each of its own."""
     written = buffer_of(own.writes[0])
-    loads = [load for load in _loads(reader.body.value) if buffer_of(load).same_as(written)]
+    loads = [load for load in loads_of(reader.body.value) if buffer_of(load).same_as(written)]
     if not _are_one(loads) or not _is_plain(loads[0].indices[-1], reader):
         return False
     return _Neighbours(reader, vector).are_side_by_side(loads[0])
@@ -260,14 +260,14 @@ class _Neighbours:
         return replaced(expression, {hash(self._last): place})
 
 
-def _is_copy(value: PrimExpr) -> bool:
+def is_copy(value: PrimExpr) -> bool:
     """Whether a value is one of some elements, as they are."""
     kind = type(value).__name__
     if kind in LOADS:
         return True
     if not _is_choice(value):
         return kind in ("FloatImm", "IntImm")
-    return all(_is_copy(each) for each in _chosen(value))
+    return all(is_copy(each) for each in _chosen(value))
 
 
 def _is_choice(value: PrimExpr) -> bool:
@@ -282,12 +282,13 @@ def _chosen(value: PrimExpr) -> Sequence[PrimExpr]:
     return (value.true_value, value.false_value) if type(value).__name__ == "Select" else list(value.args)[1:]
 
 
-def _loads(value: PrimExpr) -> Iterator[PrimExpr]:
+def loads_of(value: PrimExpr) -> Iterator[PrimExpr]:
+    """The elements that ``value`` is computed from."""
     if type(value).__name__ in LOADS:
         yield value
         return
     for part in parts_of(value):
-        yield from _loads(part)
+        yield from loads_of(part)
 
 
 def _is_by_place(block: SBlock) -> bool:

@@ -47,7 +47,14 @@ def _part_of_rows(b: Any, x: Any) -> Any:
     return op.strided_slice(x, [3], [3], [19])
 
 
+def _merged(b: Any, x: Any) -> Any:
+    """Pixels of 2 x 2 side by side, as Swin merges patches."""
+    parts = [b.emit(op.strided_slice(x, [1, 2], [i, j], [8, 8], [2, 2])) for i in (0, 1) for j in (0, 1)]
+    return op.concat(parts, axis=-1)
+
+
 CASES = {
+    "rows of several": lambda: function_of(_merged, (2, 8, 8, 24)),
     "image in half precision": lambda: function_of(_turned, (2, 3, 9, 7)),
     "part of rows of an odd length": lambda: function_of(_part_of_rows, (2, 5, 6, 35)),
     "window in half precision": lambda: function_of(_largest, (2, 8, 8, 16)),
