@@ -1,5 +1,5 @@
 """Constants that are dequantised, as the numbers in float32 that they stand for: products and convolutions that stay in
-float32 have constant weights then, which are packed."""
+float32 have constant weights then, which are packed. And scales of 0, which TVM does not divide by."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.kernel_calls import rewritten
-from tunehub.graph.quantised_tensors import DEQUANTIZE
+from tunehub.graph.quantised_tensors import DEQUANTIZE, QUANTIZE
 from tunehub.tir.nodes import bound_value, calls_in, constant_array, is_constant, operator_of, tensor_type
 
 if TYPE_CHECKING:
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.constants_in_float")  # type: ignore[untyped-decorator]
 def constants_in_float(mod: IRModule, _context: PassContext) -> IRModule:
-    """Module pass: ``dequantize`` of integers that are constants, by constants, is the constant that it gives."""
-    if not any(operator_of(call) == DEQUANTIZE for call in calls_in(mod)):
+    """Module pass: ``dequantize`` of integers that are constants, by constants, is the constant that it gives;
+    ``quantize`` by a constant of 0 divides by the least number."""
+    if not any(operator_of(call) in (DEQUANTIZE, QUANTIZE) for call in calls_in(mod)):
         return mod
     return relax.transform.DeadCodeElimination()(rewritten(_ConstantsInFloat(mod), mod))
 
@@ -31,6 +32,8 @@ def constants_in_float(mod: IRModule, _context: PassContext) -> IRModule:
 class _ConstantsInFloat(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Call) -> Expr:
         call = self.visit_expr_post_order(call)
+        if operator_of(call) == QUANTIZE:
+            return self._by_more_than_zero(call)
         if operator_of(call) != DEQUANTIZE or str(tensor_type(call).dtype) != "float32":
             return call
         operands = [bound_value(self, argument) for argument in call.args]
@@ -40,6 +43,15 @@ class _ConstantsInFloat(PyExprMutator):  # type: ignore[misc]
         if not {values.dtype.kind, zero.dtype.kind} <= {*"iu"}:  # floats of 8 bits, say, which are TVM's to read
             return call
         return relax.const(_dequantised(values, scale, zero, int(call.attrs.axis)))
+
+    def _by_more_than_zero(self, call: Call) -> Call:
+        data, scale, zero = call.args
+        found = bound_value(self, scale)
+        if not is_constant(found) or constant_array(found).all():
+            return call
+        values = constant_array(found)
+        least = np.where(values == 0, np.finfo(values.dtype).tiny, values).astype(values.dtype)
+        return relax.Call(call.op, [data, relax.const(least), zero], call.attrs)
 
 
 def _dequantised(values: Any, scale: Any, zero: Any, axis: int) -> Any:

@@ -70,6 +70,21 @@ def test_constants_with_zero_points_between_integers_stay_as_tvm_reads_them() ->
     tvm.ir.assert_structural_equal(constants_in_float(builder.get()), builder.get())
 
 
+@pytest.mark.filterwarnings("error")
+def test_scales_that_are_none_are_no_error() -> None:
+    """A scale of 0, which TVM does not divide by, and one that is infinite."""
+    builder, x = relax.BlockBuilder(), relax.Var("x", tensor_class()((2, 4), "float32"))
+    weights = relax.const(np.zeros((2, 4), "int8")), relax.const(np.float32(np.inf)), relax.const(np.int8(0))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            added = builder.emit(relax.op.add(x, builder.emit(relax.op.dequantize(*weights))))
+            steps = relax.op.quantize(added, relax.const(np.float32(0)), relax.const(np.int8(3)))
+            result = builder.emit_output(builder.emit(steps))
+        builder.emit_func_output(result)
+    made = relax.transform.LegalizeOps()(constants_in_float(builder.get()))
+    assert {name.name_hint for name in made.functions} >= {"quantize"}
+
+
 def test_residuals_are_added_in_the_precision_of_onnxruntime() -> None:
     """Numbers of a ResNet-18: onnxruntime's QLinearAdd for AVX2 gives 105, with zero points summed up in another way
     it is 104.5 and a little less."""
