@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 from tvm import tirx
 
 from tunehub.kernels.cuda.gated_functions import gated_maker
+from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.cuda.low_batch.choice import chosen, of_registers, seconds
 from tunehub.kernels.cuda.low_batch.product import LowBatchProduct, find_product, has_low_batch
 from tunehub.kernels.cuda.low_batch.rule import LowBatchSchedule, LowBatchWorkload
-from tunehub.kernels.cuda.low_batch.schedule import kernel_call
+from tunehub.kernels.cuda.low_batch.schedule import kernel_call, pool_of
 from tunehub.kernels.cuda.low_batch.shared_memory import stride
-from tunehub.kernels.cuda.low_batch.tile import DirectTile
+from tunehub.kernels.cuda.low_batch.tile import AnyTile, DirectTile, WgmmaTile
 from tunehub.kernels.cuda.open_function import OpenFunction
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.kernels.devices.known import device_of
@@ -50,9 +51,10 @@ def candidates(workload: LowBatchWorkload, device: GpuDevice) -> Iterator[Kernel
     yield KernelCandidate(tile=tile, seconds=seconds(workload.product.extents, device))
 
 
-def build(workload: LowBatchWorkload, tile: DirectTile) -> LowBatchSchedule:
+def build(workload: LowBatchWorkload, tile: AnyTile) -> LowBatchSchedule:
     """The kernel."""
-    return LowBatchSchedule(mod=main_module(gated_kernel(workload.mod["main"], workload.product, tile)))
+    made = gated_kernel(workload.mod["main"], workload.product, tile)
+    return LowBatchSchedule(mod=main_module(_targeted(made, tile, workload.target)))
 
 
 def few_gated_rows(whole: OpenFunction, target: Target, lengths: Sequence[int] = _LENGTHS) -> list[SizeBranch]:
@@ -63,23 +65,29 @@ def few_gated_rows(whole: OpenFunction, target: Target, lengths: Sequence[int] =
         found = find_product(piece)
         if found is None:
             raise NoTileError("it is no product of few rows")
-        made = whole.over(gated_kernel(piece["main"], found, _tile(found, target)), length)
+        tile = _tile(found, target)
+        made = whole.over(gated_kernel(piece["main"], found, tile), length)
         check_function(made, whole.function, target)
-        branches.append(SizeBranch(up_to=length, function=made))
+        branches.append(SizeBranch(up_to=length, function=_targeted(made, tile, target)))
     return branches
 
 
-def _tile(product: LowBatchProduct, target: Target) -> DirectTile:
-    """As a product alone has it, of those without operands in shared memory."""
+def _targeted(function: PrimFunc, tile: AnyTile, target: Target) -> PrimFunc:
+    return warpgroups.for_own_target(function, target) if isinstance(tile, WgmmaTile) else function
+
+
+def _tile(product: LowBatchProduct, target: Target) -> AnyTile:
+    """As a product alone has it, of those of blocks that are by themselves."""
     device = device_of(target)
-    tile = chosen(product.extents, limits_of(target).asked_shared_memory, device)
-    tile = tile if isinstance(tile, DirectTile) else of_registers(product.extents, device)
+    tile = chosen(product.extents, limits_of(target).asked_shared_memory, device, warpgroups.serves(target))
+    alone = not isinstance(tile, WgmmaTile) or tile.cluster == 1
+    tile = tile if alone and product.extents.columns % tile.columns == 0 else of_registers(product.extents, device)
     if product.extents.columns % tile.columns:
         raise NoTileError("a block has columns beyond the end")
     return tile
 
 
-def gated_kernel(function: PrimFunc, product: LowBatchProduct, tile: DirectTile) -> PrimFunc:
+def gated_kernel(function: PrimFunc, product: LowBatchProduct, tile: AnyTile) -> PrimFunc:
     """``function``, a gated product of known shapes whose product is ``product``, by ``tile``. Raises ValueError where
     blocks do not divide its columns."""
     own = replace(product, extents=replace(product.extents, gated=True))
@@ -88,17 +96,18 @@ def gated_kernel(function: PrimFunc, product: LowBatchProduct, tile: DirectTile)
     rows = own.extents.rows
     result = tirx.decl_buffer((rows, stride(tile)), "float32", "result", scope="shared")
     block, thread = tirx.Var("block", INDEX), tirx.Var("thread", INDEX)
+    pool = None if isinstance(tile, DirectTile) else pool_of(own.extents, tile)
     body = sequence(
-        kernel_call(own, tile, result, block * tile.columns, place=const(0)),
+        kernel_call(own, tile, result, block * tile.columns, place=const(0), pool=pool),
         _epilogue(parameters(function), result, own, tile, block, thread),
     )
     nest = threads("threadIdx.x", tile.threads, body, thread)
     grid = threads("blockIdx.x", own.extents.columns // tile.columns, nest, block)
-    return function.with_body(block_of(function.body, grid, "root", [result]))
+    return function.with_body(block_of(function.body, grid, "root", [result, *([] if pool is None else [pool])]))
 
 
 def _epilogue(
-    own: Sequence[Buffer], result: Buffer, product: LowBatchProduct, tile: DirectTile, block: PrimExpr, thread: PrimExpr
+    own: Sequence[Buffer], result: Buffer, product: LowBatchProduct, tile: AnyTile, block: PrimExpr, thread: PrimExpr
 ) -> Stmt:
     """What a block has computed, by all its threads, neighbours of a row in vectors."""
     *_, of_columns, out = own

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.gemm.matmul import inline_consumers
-from tunehub.kernels.cuda.low_batch.product import LowBatchProduct
+from tunehub.kernels.cuda.low_batch.product import LowBatchExtents, LowBatchProduct
 from tunehub.kernels.cuda.low_batch.shared_memory import pool_bytes, stride
 from tunehub.kernels.cuda.low_batch.source import name_of, source
 from tunehub.kernels.cuda.low_batch.tile import AnyTile, DirectTile, StagedTile, WgmmaTile
@@ -99,6 +99,13 @@ def _realize_in(loop: For) -> Stmt:
     return loop
 
 
+def pool_of(extents: LowBatchExtents, tile: StagedTile | WgmmaTile) -> Buffer:
+    """The shared memory of a block whose operands come there."""
+    from tvm import tirx
+
+    return tirx.decl_buffer((pool_bytes(extents, tile) // 4,), "float32", "pool", scope="shared.dyn")
+
+
 def kernel_call(
     product: LowBatchProduct,
     tile: AnyTile,
@@ -151,7 +158,7 @@ def _opaque(realize: SBlockRealize, product: LowBatchProduct, tile: AnyTile, res
 
     pool = None
     if not isinstance(tile, DirectTile):
-        pool = tirx.decl_buffer((pool_bytes(product.extents, tile) // 4,), "float32", "pool", scope="shared.dyn")
+        pool = pool_of(product.extents, tile)
     call = kernel_call(product, tile, result, first, place=first, pool=pool)
     if isinstance(tile, StagedTile) and tile.held:
         call = marked(_FEWEST_BLOCKS, 1, call)

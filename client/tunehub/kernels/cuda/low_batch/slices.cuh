@@ -1,5 +1,5 @@
-// Slices of weights in shared memory, and sums of fragments: what the kernels with stages share. N, K, FORMAT, E4M3 and
-// DEPTH as they explain.
+// Slices of weights in shared memory, and sums of fragments: what the kernels with stages share. N, K, FORMAT, E4M3, DEPTH
+// and GATED (as kernel.cuh has it) as they explain.
 
 constexpr bool SCALED = FORMAT < 16 && !E4M3;
 constexpr int GROUP = 32, ROW = DEPTH * FORMAT / 8, SCALES = SCALED ? DEPTH / GROUP * 2 : 0;  // bytes in a stage
@@ -15,6 +15,11 @@ struct Operands {
   int column, rows;
 };
 
+// The row of weights of a column.
+__device__ __forceinline__ int weight_row(int column) {
+  return GATED ? column / 16 * 8 + column % 8 + column % 16 / 8 * (N / 2) : column;
+}
+
 // Begin to bring a slice of WANTED rows of weights into shared memory, by so many THREADS. What is behind the end of K is 0.
 template <int WANTED, int THREADS>
 __device__ __forceinline__ void fetch_weights(unsigned stage, const Operands& from, int slice, int thread) {
@@ -23,7 +28,7 @@ __device__ __forceinline__ void fetch_weights(unsigned stage, const Operands& fr
   for (int i = 0; i < WANTED * VECTORS; i += THREADS) {
     const int at = i + thread, row = at / VECTORS, v = at % VECTORS, wanted = from.column + row;
     if (WANTED * VECTORS % THREADS && row >= WANTED) break;
-    const char* own = from.weights + (long long)(N % WANTED == 0 || wanted < N ? wanted : N - 1) * (K / 8 * FORMAT);
+    const char* own = from.weights + (long long)weight_row(N % WANTED == 0 || wanted < N ? wanted : N - 1) * (K / 8 * FORMAT);
     copy<16>(stage + row * STRIDE + v * 16, own + slice * ROW + v * 16, WHOLE || slice * DEPTH + v * (128 / FORMAT) < K);
   }
   if constexpr (SCALED) {
@@ -33,7 +38,7 @@ __device__ __forceinline__ void fetch_weights(unsigned stage, const Operands& fr
     for (int i = 0; i < WANTED * PARTS; i += THREADS) {
       const int at = i + thread, row = at / PARTS, p = at % PARTS, wanted = from.column + row;
       if (WANTED * PARTS % THREADS && row >= WANTED) break;
-      const char* own = from.scales + (long long)(N % WANTED == 0 || wanted < N ? wanted : N - 1) * (K / GROUP * 2);
+      const char* own = from.scales + (long long)weight_row(N % WANTED == 0 || wanted < N ? wanted : N - 1) * (K / GROUP * 2);
       copy<BYTES>(stage + row * STRIDE + ROW + p * BYTES, own + slice * SCALES + p * BYTES,
                   WHOLE || slice * (DEPTH / GROUP) + p * (BYTES / 2) < K / GROUP);
     }

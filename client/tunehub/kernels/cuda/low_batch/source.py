@@ -15,8 +15,8 @@ _SCALED_AFTER = 1  # tiles of rows up to which scales are multiplied with accumu
 _ACCUMULATORS = 4  # of a thread, for 64 columns and 8 rows
 _KERNELS: dict[type, str] = {DirectTile: "kernel.cuh", StagedTile: "staged.cuh", WgmmaTile: "warpgroups.cuh"}
 _KINDS: dict[type, str] = {DirectTile: "", StagedTile: "staged_", WgmmaTile: "wgmma_"}
-_E4M3 = "E4M3"
-_SELDOM = (_E4M3, "GATED")  # what names say of few kernels
+_E4M3, _GATED = "E4M3", "GATED"
+_SELDOM = (_E4M3, _GATED)  # what names say of few kernels
 _FOLDER = Path(__file__).parent
 
 
@@ -31,6 +31,7 @@ def constants(extents: LowBatchExtents, tile: AnyTile) -> dict[str, int]:
         "FORMAT": extents.weights.bits,
         "BFLOAT": int(extents.weights.bfloat),
         _E4M3: int(extents.weights.e4m3),
+        _GATED: int(extents.gated),
         **_of_tile(extents, tile),
     }
 
@@ -40,8 +41,7 @@ def _of_tile(extents: LowBatchExtents, tile: AnyTile) -> dict[str, int]:
         return {"WN": tile.groups, "CLUSTER": tile.cluster, "STAGES": tile.stages, "DEPTH": tile.depth}
     warps = {"TILES": tile.tiles, "WN": tile.warps[0], "WK": tile.warps[1]}
     if isinstance(tile, DirectTile):
-        direct = {**warps, "UNROLL": tile.unroll, "DEPTH": tile.depth, "ROOM": room(extents, tile)}
-        return {**direct, "GATED": int(extents.gated)}
+        return {**warps, "UNROLL": tile.unroll, "DEPTH": tile.depth, "ROOM": room(extents, tile)}
     few = extents.weights.group > 0 and row_tiles(extents) <= _SCALED_AFTER and not tile.held
     return {**warps, "STAGES": tile.stages, "DEPTH": tile.depth, "AFTER": int(few), "HELD": int(tile.held)}
 

@@ -17,7 +17,7 @@ import tvm
 from tunehub.kernels.cuda.low_batch import gated as low_batch_gated
 from tunehub.kernels.cuda.low_batch.gated import gated_kernel
 from tunehub.kernels.cuda.low_batch.product import find_product
-from tunehub.kernels.cuda.low_batch.tile import DirectTile
+from tunehub.kernels.cuda.low_batch.tile import AnyTile, DirectTile, StagedTile, WgmmaTile
 from tunehub.kernels.cuda.open_function import open_function
 from tunehub.kernels.cuda.symbolic import packed
 from tunehub.kernels.cuda.symbolic.gated import open_sizes
@@ -82,13 +82,21 @@ def test_no_row_beyond_the_end_is_read_or_written(rows: int, tile: DirectTile, t
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize(
+    "tile",
+    [
+        DirectTile(tiles=1, warps=(2, 4), unroll=1, depth=1),
+        StagedTile(tiles=1, warps=(2, 2), stages=2, depth=64),
+        WgmmaTile(groups=1, cluster=1, stages=3, depth=128),
+    ],
+    ids=lambda tile: type(tile).__name__,
+)
 @pytest.mark.parametrize("rows", [1, 13])
-def test_few_rows_of_weights_in_e4m3_are_scaled(rows: int, tmp_path: Path) -> None:
-    half, depth = 48, 96
+def test_few_rows_of_weights_in_e4m3_are_scaled(rows: int, tile: AnyTile, tmp_path: Path) -> None:
+    half, depth = 64, 288
     mod = open_gated_in_e4m3(half, depth, rows=rows)
     product = find_product(mod)
     assert product is not None
-    tile = DirectTile(tiles=1, warps=(2, 4), unroll=1, depth=1)
     function = gated_kernel(mod["main"], product, tile)
     source = source_of(tvm.tirx.build(main_module(function), target=H200))
     x, w, scales, wide = operands_in_e4m3(rows, half, depth, seed=rows)
