@@ -25,6 +25,7 @@ class MachineProfile(profiles.DeviceProfile, frozen=True, kw_only=True, forbid_u
     waits for the one before. ``memory_bytes``: that one core reads from memory in a second. ``region_s``: what a
     parallel region of all ``cores`` takes that does nothing.
 
+    ``cached_bytes``: that one core reads in a second of what its second-level cache holds; None in older profiles.
     None where the CPU has no such instruction: ``pairs_s``: of one vector of pairs of bfloat16, twice as many
     multiply-adds; ``tiles_s``: as that, by instructions that multiply matrices; ``byte_tiles_s``: the same of groups of
     four bytes, four times as many. ``cpu`` and ``mattr`` are those of the target that it is for.
@@ -40,6 +41,7 @@ class MachineProfile(profiles.DeviceProfile, frozen=True, kw_only=True, forbid_u
     pairs_s: _Seconds | None = None
     tiles_s: _Seconds | None = None
     byte_tiles_s: _Seconds | None = None
+    cached_bytes: _BytesASecond | None = None
 
 
 def parse_profile(data: bytes, source: str) -> MachineProfile:

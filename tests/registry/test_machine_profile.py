@@ -13,6 +13,7 @@ pytestmark = pytest.mark.fast
 XEON = MachineProfile(
     cpu="emeraldrapids", mattr=("-avx512fp16", "+amx-tile"), cores=16, measured="2026-11-23", multiply_add_s=1.6e-10,
     dependent_s=1.3e-9, memory_bytes=1.2e10, region_s=4e-6, pairs_s=3.5e-10, tiles_s=2e-11, byte_tiles_s=2e-11,
+    cached_bytes=1.5e11,
 )  # fmt: skip
 
 
@@ -25,7 +26,7 @@ def test_what_is_written_is_read_again() -> None:
     [
         {"multiply_add_s": 0.0}, {"multiply_add_s": "fast"}, {"memory_bytes": 1e99}, {"region_s": -1.0}, {"cores": 0},
         {"tiles_s": 2.0}, {"cpu": ""}, {"cpu": "x" * 65}, {"mattr": ["avx2"]}, {"mattr": ["+a\n"]}, {"version": 2},
-        {"measured": "yesterday"}, {"more": 1}, {"mattr": ["+a"] * 257},
+        {"measured": "yesterday"}, {"more": 1}, {"cached_bytes": 0.0}, {"mattr": ["+a"] * 257},
     ],
 )  # fmt: skip
 def test_values_out_of_bounds_are_refused(changes: dict[str, object]) -> None:

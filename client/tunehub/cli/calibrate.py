@@ -158,6 +158,7 @@ def _rows(profile: MachineProfile) -> dict[str, Any]:
     from msgspec import to_builtins
 
     from tunehub.kernels.cpu.base import BUILT_IN, machine_of, rates_of
+    from tunehub.kernels.cpu.register_tile import SECOND_LEVEL
     from tunehub.target.host import host_target
 
     built_in, vector = BUILT_IN, machine_of(host_target()).vector
@@ -168,6 +169,7 @@ def _rows(profile: MachineProfile) -> dict[str, Any]:
             ("peak of a core", "GFLOP/s", 4 * vector / 1e9, found.cautious_flops, built_in.cautious_flops),
             ("wait for a sum", "multiply-adds", 2.0, found.latency, built_in.latency),
             ("weights from memory, a core", "bytes a multiply-add", vector, found.memory_bytes, built_in.memory_bytes),
+            ("weights from the second cache", "loads a vector", 1.0, found.weight_loads or SECOND_LEVEL, SECOND_LEVEL),
             ("products of pairs in bfloat16", "times as fast", 1.0, found.pairs, built_in.pairs),
             ("pairs of bfloat16 by AMX", _BY_TILES, 1.0, found.tiles, built_in.tiles),
             ("groups of four bytes by AMX", _BY_TILES, 1.0, found.byte_tiles, built_in.byte_tiles),

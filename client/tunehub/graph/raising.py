@@ -98,7 +98,8 @@ class _Raiser(PyExprMutator):  # type: ignore[misc]
         return call if better is None else better
 
     def visit_tuple_getitem_(self, item: Expr) -> Expr:
-        """A part of a split tensor as a slice: each is a kernel that fuses, and nothing is written twice."""
+        """A part of a split tensor as a slice: each is a kernel that fuses, and nothing is written twice. A part of a
+        weight is a weight, which products pack."""
         item = self.visit_expr_post_order(item)
         split = self.bound(item.tuple_value)
         if operator_of(split) != "relax.split":
@@ -113,7 +114,12 @@ class _Raiser(PyExprMutator):  # type: ignore[misc]
         index = int(item.index)
         count = integer(sections)
         begins = [0, *map(int, sections)] if count is None else [i * -(-shape[axis] // count) for i in range(count)]
-        return relax.op.strided_slice(split.args[0], [axis], [begins[index]], [begins[index] + part[axis]])
+        start, end = begins[index], begins[index] + part[axis]
+        whole = self.bound(split.args[0])
+        if is_constant(whole) and str(tensor_type(whole).dtype) in _TYPES:
+            values = constant_array(whole)[(slice(None),) * axis + (slice(start, end),)]
+            return relax.const(np.ascontiguousarray(values), str(values.dtype))
+        return relax.op.strided_slice(split.args[0], [axis], [start], [end])
 
     def bound(self, expression: Expr) -> Expr:
         """What ``expression`` is bound to in what is written."""

@@ -236,3 +236,16 @@ def test_an_einsum_of_two_tensors_is_a_matmul(same: Any, equation: str, shapes: 
 def test_an_einsum_that_is_no_matmul_stays(same: Any) -> None:
     mod = same(lambda b, x, y: b.emit(b.emit_te(topi.einsum, "ij,ij->ij", x, y)), (4, 5), (4, 5))
     assert operators(mod) == ["call_tir"]
+
+
+def test_parts_of_a_weight_are_weights(same: Any, nets: Any) -> None:
+    """The projections of PyTorch's MultiheadAttention: one weight, split and transposed."""
+    whole = relax.const(nets.array(48, 16), "float32")
+
+    def make(b: Any, x: Any) -> Any:
+        parts = b.emit(op.split(whole, [16], axis=0))
+        first, second = (b.emit(op.permute_dims(b.emit(relax.TupleGetItem(parts, at)))) for at in (0, 1))
+        wide = b.emit(op.matmul(x, second))
+        return b.emit(op.concat([b.emit(op.matmul(x, first)), wide], axis=-1))
+
+    assert "strided_slice" not in operators(same(make, (5, 16)))

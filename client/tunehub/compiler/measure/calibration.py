@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _ROUNDS, _LEAST_MS = 50, 3  # of each kernel, milliseconds of a round
 _DISTURBED = 1.3  # times the best round that the median is, from which on something else ran
 _SMALL, _LONG, _LARGE = (96, 2, 128), (8, 1, 1024), (1, 2048, 1024)  # rows, vectors of outputs, steps
+_CACHED = (1, 12, 512)  # 384 KB of weights
 _TILED = (96, 4, 256)  # so much work that beginning a task takes a few hundredths of the time
 
 
@@ -63,6 +64,7 @@ def calibrate(target: Target, show: Callable[[int], None] = lambda _: None) -> M
         multiply_add_s=per["multiply_add"],
         dependent_s=per["dependent"],
         memory_bytes=1 / per["memory"],
+        cached_bytes=1 / per["cached"],
         pairs_s=per.get("pairs"),
         tiles_s=per.get("tiles"),
         byte_tiles_s=per.get("byte_tiles"),
@@ -82,6 +84,7 @@ def _kernels(target: Target, found: Machine) -> dict[str, Kernel]:
         "multiply_add": _product(target, machine, _SMALL, best=True),
         "dependent": _product(target, machine, _LONG, best=False),
         "memory": _product(target, machine, _LARGE, best=True),
+        "cached": _product(target, machine, _CACHED, best=True),
         **{
             name: _product(target, machine, _TILED if groups.steps > 1 else _SMALL, best=True, groups=groups)
             for name, groups in _instructions(target).items()
@@ -128,7 +131,7 @@ def _product(
     target: Target, machine: VirtualMachine, shape: tuple[int, int, int], *, best: bool, groups: Groups | None = None
 ) -> Kernel:
     """A product on one core by the template for it. With its best tile, or one sum at a time; counted in multiply-adds
-    of vectors, or of ``groups``, or for one row, whose weights do not fit any cache, in their bytes."""
+    of vectors, or of ``groups``, or for one row, which reads each weight once, in their bytes."""
     import numpy as np
     import tvm
     from msgspec.structs import replace

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tunehub.tir.types import BufferRegion, IRModule, Range, SBlock, Schedule, Stmt
     from tunehub_registry.machine_profile import MachineProfile
 
-_MAX_STACK_BYTES = 1024  # TVM, runtime::kMaxStackAlloca: of smaller buffers LLVM makes registers
+MAX_STACK_BYTES = 1024  # TVM, runtime::kMaxStackAlloca: of smaller buffers LLVM makes registers
 FLOAT_BYTES = 4
 CAUTIOUS_BYTES = 1e10  # that a core moves in a second at least
 _ATTAINED = 0.9  # of the speed of pairs in a register tile, by whole kernels
@@ -56,7 +56,8 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     in the time of a multiply-add. ``worth_s``: what a kernel has to take for threads to pay; ``region``: a parallel
     region, in multiply-adds; ``pairs``: times as fast as in float32 are products of pairs of bfloat16; ``tiles``,
     ``byte_tiles``: vectors of pairs, and of groups of four bytes, that instructions for matrices multiply in the time
-    of a multiply-add.
+    of a multiply-add. ``weight_loads``: loads that start in the time of a vector of weights from the second level of
+    the cache; None where nobody measured it.
     """
 
     cautious_flops: float = 3e9
@@ -67,6 +68,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     pairs: float = 1.8
     tiles: float = 3.6
     byte_tiles: float = 3.3
+    weight_loads: float | None = None
 
 
 BUILT_IN = Rates()
@@ -86,7 +88,17 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def accumulators(self) -> int:
         """Vectors of sums that fit into registers beside two operands, and into TVM's limit for stack buffers."""
-        return min(self.registers - 2, (_MAX_STACK_BYTES - 1) // (FLOAT_BYTES * self.vector))
+        return min(self.registers - 2, (MAX_STACK_BYTES - 1) // (FLOAT_BYTES * self.vector))
+
+    @property
+    def most_sums(self) -> int:
+        """As ``accumulators``, of kernels that keep sums beyond that limit in registers, too; where nobody measured the
+        cache, tiles are those that records and figures are of."""
+        return self.accumulators if self.rates.weight_loads is None else self.registers - 2
+
+    def without_cache(self) -> Machine:
+        """As it is where nobody measured its second-level cache."""
+        return msgspec.structs.replace(self, rates=msgspec.structs.replace(self.rates, weight_loads=None))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,6 +156,9 @@ def rates_of(profile: MachineProfile, vector: int, cores: int, built_in: Rates =
         pairs=built_in.pairs if profile.pairs_s is None else _ATTAINED * 2 * gain(profile.pairs_s, 1.0),
         tiles=gain(profile.tiles_s, built_in.tiles),
         byte_tiles=gain(profile.byte_tiles_s, built_in.byte_tiles),
+        weight_loads=None
+        if profile.cached_bytes is None
+        else FLOAT_BYTES * vector / profile.cached_bytes / profile.multiply_add_s,
     )
     if profile.cores != cores:
         return rates

@@ -42,7 +42,7 @@ from tunehub.kernels.cpu.fusion import (
     vectorize_epilogue,
 )
 from tunehub.kernels.cpu.instruction import set_groups_apart
-from tunehub.kernels.cpu.register_tile import cost, tiles
+from tunehub.kernels.cpu.register_tile import cost, tiles, uneven, workspace
 from tunehub.kernels.te.blocked import CONV2D
 from tunehub.kernels.te.grouped import CONV2D_INT8, CONV2D_PAIRS
 from tunehub.tir.schedules import unroll_and_vectorize
@@ -285,6 +285,7 @@ def _ends_with_rows(workload: Conv2dWorkload, row: int, columns: int) -> bool:
 
 def _choices(workload: Conv2dWorkload, machine: Machine) -> list[tuple[int, int, int]]:
     """The rows, columns and blocks worth trying."""
+    machine = machine if workload.group == 1 else machine.without_cache()
     pixels = workload.rows * workload.columns
     rows = [workload.columns]
     if workload.pointwise and workload.columns < _SHORT_ROW:
@@ -301,7 +302,12 @@ def _good_choices(workload: Conv2dWorkload, machine: Machine) -> list[tuple[int,
 
 
 def _cost(workload: Conv2dWorkload, choice: tuple[int, int, int], machine: Machine) -> float:
-    return cost(choice, workload.outputs[1], machine, shared=not workload.grouped)
+    machine, lanes = machine if workload.group == 1 else machine.without_cache(), workload.outputs[1]
+    row, columns, blocks = choice
+    tasks = workload.batch * (workload.rows * workload.columns // row) * (workload.outputs[0] // blocks)
+    steps = size_of((*workload.inputs, *workload.kernel))
+    more = workspace(columns * blocks * lanes, steps) / (columns * blocks)
+    return (cost(choice, lanes, machine, shared=not workload.grouped) + more) * uneven(tasks, machine)
 
 
 def _variations(workload: Conv2dWorkload, knobs: Conv2dKnobs, machine: Machine) -> Iterator[Conv2dKnobs]:

@@ -26,7 +26,7 @@ from tunehub.kernels.cpu.fusion import (
     opened,
 )
 from tunehub.kernels.cpu.instruction import set_groups_apart
-from tunehub.kernels.cpu.register_tile import cost, tiles
+from tunehub.kernels.cpu.register_tile import cost, tiles, uneven, workspace
 from tunehub.kernels.te.blocked import DENSE
 from tunehub.kernels.te.grouped import DENSE_INT8, DENSE_PAIRS
 from tunehub.tir.schedules import open_schedule, unroll_and_vectorize
@@ -335,14 +335,21 @@ def _ends_with_tasks(workload: DenseWorkload, row: int, columns: int) -> bool:
 
 def _choices(workload: DenseWorkload, machine: Machine) -> list[tuple[int, int, int]]:
     """Rows of a task, columns and blocks of a tile: the best by the model first."""
-    lanes = workload.lanes(machine)
+    machine, lanes = machine if workload.group == 1 else machine.without_cache(), workload.lanes(machine)
+    vectors, rows = workload.outer(lanes), size_of(workload.lead) * workload.rows
     found = [
         (row, c, b)
         for row in _rows(workload)
-        for c, b in tiles(row, workload.outer(lanes), lanes, machine)
+        for c, b in tiles(row, vectors, lanes, machine)
         if _ends_with_tasks(workload, row, c)
     ]
-    return sorted(found, key=lambda choice: cost(choice, lanes, machine))
+
+    def seconds(choice: tuple[int, int, int]) -> float:
+        row, columns, blocks = choice
+        more = workspace(columns * blocks * lanes, workload.depth) / (columns * blocks)
+        return (cost(choice, lanes, machine) + more) * uneven(max(1, rows // row) * (vectors // blocks), machine)
+
+    return sorted(found, key=seconds)
 
 
 def _parallel(workload: DenseWorkload, machine: Machine) -> bool:

@@ -190,7 +190,7 @@ def register_tiles(
         (rows, blocks)
         for rows in divisors(size_of(tiles), _MOST_ROWS)
         for blocks in divisors(outer, _MOST_BLOCKS)
-        if register_tile.fits(rows, blocks * vectors, machine) and _is_box(rows, tiles)
+        if register_tile.fits(rows, blocks * vectors, machine, machine.accumulators) and _is_box(rows, tiles)
     ]
     costs = {choice: register_tile.cost((size_of(tiles), *choice), lanes, machine) for choice in found or [(1, 1)]}
     return dict(

@@ -128,6 +128,8 @@ def test_what_rules_make_of_a_profile() -> None:
     quick = Machine(vector=16, registers=32, cores=2, rates=rates_of(profile(region_s=1e-7), 16, CORES))
     assert not worth_threads(1e6, 0, slow)
     assert worth_threads(1e6, 0, quick)
+    assert quick.rates.weight_loads is None
+    assert rates_of(profile(cached_bytes=16e10), 16, CORES).weight_loads == pytest.approx(64 / 16e10 / 2.8e-10)
     waiting = replace(quick, rates=rates_of(profile(dependent_s=5e-9), 16, CORES))
     small, large = (8, 2, 1), (8, 8, 2)  # two sums at once, or sixteen
     assert cost(small, 16, waiting) / cost(large, 16, waiting) > 2 * cost(small, 16, quick) / cost(large, 16, quick)
@@ -144,7 +146,10 @@ def test_this_machine_is_measured(cache: Path, monkeypatch: pytest.MonkeyPatch) 
     assert found["dependent_s"] > found["multiply_add_s"]
     assert (found["pairs_s"] is None) == (pairs.doubt(tunehub.host_target()) is not None)
     assert (found["tiles_s"] is None) == (amx.doubt(tunehub.host_target(), "bfloat16") is not None)
-    assert machine_of(tunehub.host_target()).rates.latency == pytest.approx(found["rates"]["latency"])
+    rates = machine_of(tunehub.host_target()).rates
+    assert (rates.latency, rates.weight_loads) == pytest.approx(
+        (found["rates"]["latency"], found["rates"]["weight_loads"])
+    )
     dry = CliRunner().invoke(cli, ["calibrate", "--dry-run"])
     assert "nothing was kept" in dry.output
 

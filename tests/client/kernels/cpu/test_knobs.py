@@ -13,6 +13,7 @@ tvm = pytest.importorskip("tvm")
 
 from tunehub.kernels import cpu as templates  # noqa: E402
 from tunehub.kernels.cpu import KnobError, Machine  # noqa: E402
+from tunehub.kernels.cpu.base import Rates  # noqa: E402
 from tunehub.kernels.te import blocked  # noqa: E402
 from tunehub.tir.guard import check_function  # noqa: E402
 
@@ -144,3 +145,27 @@ def test_any_knobs_within_bounds_are_refused_or_give_a_schedule_that_the_guard_a
             check_function(schedule.mod["main"], case.mod["main"], target)
             admitted += 1
     assert admitted > 20
+
+
+def test_where_the_cache_was_measured_tiles_take_all_registers_and_cores_equal_shares(support: Any) -> None:
+    """Products of encoders: few loads for a multiply-add. Without the measurement nothing changes."""
+    measured = Machine(vector=16, registers=32, cores=2, rates=Rates(weight_loads=2.8))
+    case = support.case("dense", blocked.dense_blocked, (128, 768), (48, 768, 16))
+    match = templates.find(case.mod)
+    assert match is not None
+    before, now = (match.template.default_knobs(match.workload, each) for each in (MACHINE, measured))
+    assert (before.columns, before.blocks) == (4, 2)
+    assert (now.columns, now.blocks) == (6, 4)
+    many = match.template.default_knobs(match.workload, msgspec.structs.replace(measured, cores=32))
+    assert (128 // many.row) * (48 // many.blocks) % 32 == 0
+    assert measured.without_cache() == MACHINE
+
+
+def test_a_tile_whose_sums_come_from_a_pool_is_for_long_reductions(support: Any) -> None:
+    measured = Machine(vector=16, registers=32, cores=2, rates=Rates(weight_loads=2.8))
+    for depth, pooled in ((768, True), (32, False)):
+        case = support.case("dense", blocked.dense_blocked, (128, depth), (48, depth, 16))
+        match = templates.find(case.mod)
+        assert match is not None
+        knobs = match.template.default_knobs(match.workload, measured)
+        assert (knobs.columns * knobs.blocks > measured.accumulators) == pooled

@@ -137,3 +137,27 @@ def test_a_task_whose_last_tile_writes_rows_of_the_next_is_refused(support: Any)
 def test_products_with_weights_as_they_lie_by_every_choice(cpu: Any, seed: int, support: Any) -> None:
     _, target, machine = cpu
     check_every_choice(support.random_nt_dense(random.Random(seed), machine.vector), target, machine, support, 1)
+
+
+@pytest.mark.parametrize("cpu", ["avx512"], indirect=True)
+def test_tiles_beyond_the_limit_for_the_stack_by_the_best_choices(cpu: Any, support: Any) -> None:
+    """Where the second-level cache was measured; with what follows, and rows that no tile divides."""
+    _, target, machine = cpu
+    measured = msgspec.structs.replace(machine, rates=msgspec.structs.replace(machine.rates, weight_loads=2.8))
+
+    def dense(data: Any, weight: Any, bias: Any) -> Any:
+        return support.epilogue("relu", support.blocked.dense_blocked(data, weight), bias)
+
+    def convolution(data: Any, weight: Any, bias: Any) -> Any:
+        return support.epilogue("relu", support.blocked.conv2d_blocked(data, weight, padding=(1, 1, 1, 1)), bias)
+
+    cases = (
+        support.case("dense", dense, (50, 384), (12, 384, 16), (192,)),
+        support.case("conv", convolution, (1, 4, 5, 50, 16), (4, 4, 3, 3, 16, 16), (4, 1, 1, 16)),
+    )
+    for case in cases:
+        match = templates.find(case.mod)
+        assert match is not None
+        knobs = match.template.default_knobs(match.workload, measured)
+        assert knobs.columns * knobs.blocks > measured.accumulators, case.name
+        check_every_choice(case, target, measured, support, 3, 12)
