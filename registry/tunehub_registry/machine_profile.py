@@ -28,7 +28,9 @@ class MachineProfile(profiles.DeviceProfile, frozen=True, kw_only=True, forbid_u
     ``cached_bytes``: that one core reads in a second of what its second-level cache holds; None in older profiles.
     None where the CPU has no such instruction: ``pairs_s``: of one vector of pairs of bfloat16, twice as many
     multiply-adds; ``tiles_s``: as that, by instructions that multiply matrices; ``byte_tiles_s``: the same of groups of
-    four bytes, four times as many. ``cpu`` and ``mattr`` are those of the target that it is for.
+    four bytes, four times as many. ``two_tiles``: times as long as one tile of rows in registers take two, while all
+    ``cores`` multiply: more than one where these share the units of fewer; None also where nobody measured it. ``cpu``
+    and ``mattr`` are those of the target that it is for.
     """
 
     cpu: Annotated[str, Meta(min_length=1, max_length=64)]
@@ -42,6 +44,7 @@ class MachineProfile(profiles.DeviceProfile, frozen=True, kw_only=True, forbid_u
     tiles_s: _Seconds | None = None
     byte_tiles_s: _Seconds | None = None
     cached_bytes: _BytesASecond | None = None
+    two_tiles: Annotated[float, Meta(ge=0.5, le=4.0)] | None = None
 
 
 def parse_profile(data: bytes, source: str) -> MachineProfile:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tunehub_registry.gpu_profile import GpuProfile
 
 _BY_TILES = "vectors a multiply-add"
+_OF_ONE = "times as long as one"
 
 
 @click.command()
@@ -173,9 +174,10 @@ def _rows(profile: MachineProfile) -> dict[str, Any]:
             ("products of pairs in bfloat16", "times as fast", 1.0, found.pairs, built_in.pairs),
             ("pairs of bfloat16 by AMX", _BY_TILES, 1.0, found.tiles, built_in.tiles),
             ("groups of four bytes by AMX", _BY_TILES, 1.0, found.byte_tiles, built_in.byte_tiles),
+            ("two tiles of rows at once, all cores", _OF_ONE, 1.0, found.two_tiles, built_in.two_tiles),
             ("a parallel region", "multiply-adds", 1.0, found.region, built_in.region),
             ("threads pay from", "µs", 1e6, found.worth_s, built_in.worth_s),
         )
-        if unit != _BY_TILES or profile.tiles_s is not None
+        if unit not in (_BY_TILES, _OF_ONE) or profile.tiles_s is not None
     ]
     return {"profile": to_builtins(profile), "rates": to_builtins(found), "table": table}

@@ -13,7 +13,6 @@ from tunehub.exceptions import MeasureError
 from tunehub_registry.machine_profile import MachineProfile
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import VirtualMachine
     from tunehub.kernels.cpu.base import Machine
     from tunehub.kernels.te.grouped import Groups
     from tunehub.target.types import Target
@@ -23,6 +22,7 @@ _DISTURBED = 1.3  # times the best round that the median is, from which on somet
 _SMALL, _LONG, _LARGE = (96, 2, 128), (8, 1, 1024), (1, 2048, 1024)  # rows, vectors of outputs, steps
 _CACHED = (1, 12, 512)  # 384 KB of weights
 _TILED = (96, 4, 256)  # so much work that beginning a task takes a few hundredths of the time
+_TASK_ROWS, _TASKS = 64, 8  # of such a product on all cores: rows of a task, tasks of a core
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +68,7 @@ def calibrate(target: Target, show: Callable[[int], None] = lambda _: None) -> M
         pairs_s=per.get("pairs"),
         tiles_s=per.get("tiles"),
         byte_tiles_s=per.get("byte_tiles"),
+        two_tiles=median(times["two_at_once"]) / median(times["one_at_once"]) if "two_at_once" in times else None,
         region_s=max(median(times["region"]) - median(times["serial"]), 1e-8),
     )
 
@@ -76,19 +77,20 @@ STEPS = _ROUNDS  # that `show` is told of
 
 
 def _kernels(target: Target, found: Machine) -> dict[str, Kernel]:
-    """What is measured: products on one core, by each instruction that ``target`` has, and parallel regions."""
+    """What is measured: products on one core, by each instruction that ``target`` has, and on all; parallel regions."""
     from tunehub.kernels.cpu.base import Machine
 
     machine = Machine(vector=found.vector, registers=found.registers, cores=1)  # choices do not depend on a profile
     return {
-        "multiply_add": _product(target, machine, _SMALL, best=True),
-        "dependent": _product(target, machine, _LONG, best=False),
-        "memory": _product(target, machine, _LARGE, best=True),
-        "cached": _product(target, machine, _CACHED, best=True),
+        "multiply_add": _product(target, machine, _SMALL, _on_one_core),
+        "dependent": _product(target, machine, _LONG, _one_sum),
+        "memory": _product(target, machine, _LARGE, _on_one_core),
+        "cached": _product(target, machine, _CACHED, _on_one_core),
         **{
-            name: _product(target, machine, _TILED if groups.steps > 1 else _SMALL, best=True, groups=groups)
+            name: _product(target, machine, _TILED if groups.steps > 1 else _SMALL, _on_one_core, groups=groups)
             for name, groups in _instructions(target).items()
         },
+        **_on_all_cores(target, found),
         "region": _empty(target, found.cores),
         "serial": _empty(target, 1),
     }
@@ -105,6 +107,24 @@ def _instructions(target: Target) -> dict[str, Groups]:
         ("byte_tiles", TILES_INT8, amx.doubt(target, "uint8")),
     )
     return {name: groups for name, groups, doubt in doubts if doubt is None}
+
+
+def _on_all_cores(target: Target, found: Machine) -> dict[str, Kernel]:
+    """Products by tiles on all cores, with one tile of rows in registers and with two: virtual machines do not tell
+    which of their cores are one."""
+    from msgspec.structs import replace
+
+    groups = _instructions(target).get("tiles")
+    if groups is None or found.cores == 1:
+        return {}
+    _, vectors, depth = _TILED
+    shape = (_TASK_ROWS * _TASKS * found.cores, vectors, depth)
+    choice = {"rows": _TASK_ROWS, "blocks": vectors, "parts": 1, "parallel": True}
+
+    def kernel(tall: int) -> Kernel:
+        return _product(target, found, shape, lambda knobs: replace(knobs, tall=tall, **choice), groups=groups)
+
+    return {"one_at_once": kernel(1), "two_at_once": kernel(2)}
 
 
 def _times(kernels: Mapping[str, Kernel], show: Callable[[int], None]) -> dict[str, list[float]]:
@@ -128,13 +148,17 @@ def _check(times: Sequence[float]) -> None:
 
 
 def _product(
-    target: Target, machine: VirtualMachine, shape: tuple[int, int, int], *, best: bool, groups: Groups | None = None
+    target: Target,
+    machine: Machine,
+    shape: tuple[int, int, int],
+    changed: Callable[[Any], Any],
+    *,
+    groups: Groups | None = None,
 ) -> Kernel:
-    """A product on one core by the template for it. With its best tile, or one sum at a time; counted in multiply-adds
-    of vectors, or of ``groups``, or for one row, which reads each weight once, in their bytes."""
+    """A product by the template for it, with its default knobs ``changed``; counted in multiply-adds of vectors, or of
+    ``groups``, or for one row, which reads each weight once, in their bytes."""
     import numpy as np
     import tvm
-    from msgspec.structs import replace
     from tvm import te
 
     from tunehub.kernels import cpu as templates
@@ -146,12 +170,23 @@ def _product(
     mod = tvm.IRModule({"main": te.create_prim_func([*inputs, result])})
     match = templates.find(mod)
     assert match is not None
-    knobs = replace(match.template.default_knobs(match.workload, machine), parallel=False)
-    knobs = knobs if best else replace(knobs, columns=1, blocks=1)
+    knobs = changed(match.template.default_knobs(match.workload, machine))
     run = tvm.compile(match.template.apply(mod, match.workload, knobs).mod, target)
     output = tvm.runtime.tensor(np.zeros((rows, vectors * machine.vector), str(result.dtype)))
     work = rows * vectors * depth if rows > 1 else 4 * vectors * depth * machine.vector
     return Kernel(run=run, arguments=(*map(tvm.runtime.tensor, operands), output), work=work)
+
+
+def _on_one_core(knobs: Any) -> Any:
+    from msgspec.structs import replace
+
+    return replace(knobs, parallel=False)
+
+
+def _one_sum(knobs: Any) -> Any:
+    from msgspec.structs import replace
+
+    return replace(knobs, parallel=False, columns=1, blocks=1)
 
 
 def _operands(shape: tuple[int, int, int], vector: int, groups: Groups | None) -> tuple[Any, list[Any]]:

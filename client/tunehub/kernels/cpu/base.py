@@ -57,7 +57,8 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     region, in multiply-adds; ``pairs``: times as fast as in float32 are products of pairs of bfloat16; ``tiles``,
     ``byte_tiles``: vectors of pairs, and of groups of four bytes, that instructions for matrices multiply in the time
     of a multiply-add. ``weight_loads``: loads that start in the time of a vector of weights from the second level of
-    the cache; None where nobody measured it.
+    the cache; None where nobody measured it. ``two_tiles``: times as long as one tile of rows in registers take
+    two; where nobody measured it a little more than on cores of their own, for on shared ones it is up to 1.4.
     """
 
     cautious_flops: float = 3e9
@@ -69,6 +70,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     tiles: float = 3.6
     byte_tiles: float = 3.3
     weight_loads: float | None = None
+    two_tiles: float = 1.1
 
 
 BUILT_IN = Rates()
@@ -142,7 +144,7 @@ def machine_of(target: Target, cores: int | None = None, published: PublishedPro
 
 def rates_of(profile: MachineProfile, vector: int, cores: int, built_in: Rates = BUILT_IN) -> Rates:
     """What rules take from a profile of a CPU with vectors of ``vector`` elements. What it does not say is as
-    ``built_in``, and so are parallel regions where it is for another number of ``cores``."""
+    ``built_in``, and so is what all cores do together where it is for another number of ``cores``."""
 
     def gain(groups_s: float | None, default: float) -> float:
         return default if groups_s is None else profile.multiply_add_s / groups_s
@@ -163,7 +165,8 @@ def rates_of(profile: MachineProfile, vector: int, cores: int, built_in: Rates =
     if profile.cores != cores:
         return rates
     worth_s, region = _REGIONS_WORTH * profile.region_s, profile.region_s / profile.multiply_add_s
-    return msgspec.structs.replace(rates, worth_s=worth_s, region=region)
+    two_tiles = profile.two_tiles or built_in.two_tiles
+    return msgspec.structs.replace(rates, worth_s=worth_s, region=region, two_tiles=two_tiles)
 
 
 def _profile(

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from tunehub.kernels.cpu import amx
 from tunehub.kernels.cpu.amx import Matrices, multiply_by_tiles
 from tunehub.kernels.cpu.base import Block, Knobs, Machine, refusing, require, size_of, worth_threads
 from tunehub.kernels.cpu.divisors import divisors
 from tunehub.kernels.cpu.fusion import Surroundings, anchored, finish_rest, gather_epilogue, opened, place_pad
-from tunehub.kernels.cpu.tile_pieces import TILE
+from tunehub.kernels.cpu.tile_pieces import TILE, Piece, pieces_of
 from tunehub.kernels.te.grouped import (
     CONV2D_TILES,
     DENSE_INT8,
@@ -37,13 +37,21 @@ if TYPE_CHECKING:
 
 _SUM_BYTES = 4
 _MOST_ACCUMULATORS = 1 << 14  # of a task: 64 KiB, what the second level of the cache has room for beside operands
-_TASKS_A_CORE = 4  # so that cores that begin late do not keep others waiting
 _IMAGE_AXES, _REDUCTIONS = 5, 6  # of the data of a convolution, and loops of its reduction
-_FEW_WEIGHTS = 2  # bytes of them for each byte of data, up to which cores rather share weights than data
-_MEASURED = 16
 _STEPS_OF_PART = (8, 16, 32)  # of the reduction: their weights stay in the first cache
+_VECTOR = 64  # bytes of a vector of sums, and of a row of a tile
+_ORDERS: tuple[Literal["outputs", "rows"], ...] = ("outputs", "rows")
+_STAYS: tuple[Literal["weights", "data"], ...] = ("weights", "data")
 _SIZES = {DENSE_PAIRS: PAIRS.size, DENSE_INT8: TILES_INT8.size}  # of groups
-_BEST = 4  # choices of rows and blocks that are measured with all parts and tiles
+_SHAPES, _MEASURED = 16, 64  # rows and blocks, and choices, that are worth measuring
+# Fitted to times of 95 products and convolutions with up to 30 choices each, of two threads on a core each and on one
+# core together (docs/benchmarks.md): cycles, bytes, bytes a cycle.
+_FIRST, _SECOND = 24 << 10, 1700 << 10  # levels of the cache, as far as a task has them for operands or for sums
+_LOAD = 0.64  # of a row of a tile, of which one is multiplied in a cycle
+_FROM_SECOND, _FROM_OTHERS = 50, 4
+_SPILLED = 2.25  # for each vector of sums of a task that has more than stay in the first level
+_TASK = 2800
+_PADDED, _DATA = 4.7, 0.2  # of what bytes of weights take that were not there: data that cores padded, and others
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,22 +155,17 @@ def _described(block: Block, around: Surroundings, anchor: str | None = None) ->
 
 
 def knob_space(workload: TileWorkload, machine: Machine) -> list[MatrixTileKnobs]:
-    """The choices worth measuring, the default's first. A core that has rows of an image for itself reads less of it,
-    and finds what it padded in its cache, but reads all weights. In products the weights of a task lie in one piece,
-    which reads faster from the second level of the cache than data do: these stay."""
-    product = workload.anchor != CONV2D_TILES
-    rows_first = not product and _FEW_WEIGHTS * workload.data_bytes >= workload.weight_bytes
-    orders: tuple[Literal["outputs", "rows"], ...] = ("rows", "outputs") if rows_first else ("outputs", "rows")
-    operands: tuple[Literal["weights", "data"], ...] = ("data", "weights") if product else ("weights", "data")
+    """The choices worth measuring, the best by the model first, which is the default."""
     parallel = _parallel(workload, machine)
-    shapes = [(tall, parts) for tall in _tall(workload) for parts in _parts(workload)]
-    return [
+    found = [
         MatrixTileKnobs(rows=rows, blocks=blocks, order=order, stays=stays, tall=tall, parts=parts, parallel=parallel)
-        for at, (rows, blocks) in enumerate(_choices(workload, machine)[:_MEASURED])
-        for tall, parts in (shapes if at < _BEST else shapes[:1])
-        for stays in operands
-        for order in (orders if (tall, parts) == shapes[0] else orders[:1])
+        for rows, blocks in _shapes(workload, machine)
+        for tall in _tall(workload)
+        for parts in _parts(workload)
+        for stays in _STAYS
+        for order in _ORDERS
     ]
+    return sorted(found, key=lambda knobs: _cost(workload, knobs, machine))[:_MEASURED]
 
 
 def _one_tile(workload: TileWorkload) -> bool:
@@ -171,17 +174,15 @@ def _one_tile(workload: TileWorkload) -> bool:
 
 
 def _tall(workload: TileWorkload) -> tuple[int, ...]:
-    """Tiles of rows in registers together, the default's first."""
-    return (1,) if _one_tile(workload) else (2, 1)
+    """Tiles of rows in registers together."""
+    return (1,) if _one_tile(workload) else (1, 2)
 
 
 def _parts(workload: TileWorkload) -> list[int]:
-    """Parts of the reduction, the default's first. Where a row of the image is one tile, each row would read all
-    weights from the second level of the cache for itself: there parts are short."""
+    """Parts of the reduction."""
     whole, inner = workload.reduction[0], math.prod(workload.reduction[1:-1])
     most = [max(1, whole * inner // steps) for steps in _STEPS_OF_PART]
-    shorter = [max(each for each in divisors(whole) if each <= part) for part in most]
-    return list(dict.fromkeys((*shorter, 1) if _one_tile(workload) else (1, *shorter)))
+    return sorted({1, *(max(each for each in divisors(whole) if each <= part) for part in most)})
 
 
 def default_knobs(workload: TileWorkload, machine: Machine) -> MatrixTileKnobs:
@@ -308,7 +309,7 @@ def _steps(schedule: Schedule, anchor: BlockRV, axis: int) -> tuple[int, int]:
     return int(found[0]), int(found[1])
 
 
-def _choices(workload: TileWorkload, machine: Machine) -> list[tuple[int, int]]:
+def _shapes(workload: TileWorkload, machine: Machine) -> list[tuple[int, int]]:
     """Rows and blocks of a task, the best by the model first."""
     outer, lanes = workload.outputs
     found = [
@@ -316,28 +317,93 @@ def _choices(workload: TileWorkload, machine: Machine) -> list[tuple[int, int]]:
         for rows in divisors(workload.rows, workload.rows)
         for blocks in divisors(outer, min(outer, 256))
         if rows * workload.columns * blocks * lanes <= _MOST_ACCUMULATORS
-    ]
-    return sorted(found, key=lambda choice: _cost(workload, choice, machine)) or [(1, 1)]
+    ] or [(1, 1)]
+
+    def cost(shape: tuple[int, int]) -> float:
+        plain = MatrixTileKnobs(rows=shape[0], blocks=shape[1], tall=1, parts=_parts(workload)[-1])
+        others = (structs.replace(plain, stays=stays, order=order) for stays in _STAYS for order in _ORDERS)
+        return min(_cost(workload, knobs, machine) for knobs in others)
+
+    return sorted(found, key=cost)[:_SHAPES]
 
 
-def _cost(workload: TileWorkload, choice: tuple[int, int], machine: Machine) -> float:
-    """Cycles of all tasks of the core that has most of them: 16 for each pair of tiles multiplied, 8 for each that is
-    loaded, 200 to begin a task."""
-    rows, blocks = choice
-    outer, lanes = workload.outputs
-    joined = rows * workload.columns
-    length, images = (joined, 1) if workload.pointwise else (workload.columns, rows)
-    tiles = images * -(-length // (2 * TILE)) * (2 if length > TILE else 1)
-    vectors = blocks * lanes // TILE
-    reuse = 2 if vectors % 2 == 0 else 1
-    steps = math.prod(workload.reduction[:-1])
-    paired = 2 if length > TILE else 1
-    multiply = tiles * vectors * steps * max(16.0, 8 * (1 / reuse + 1 / paired))
-    tasks = size_of(workload.lead) * (workload.rows // rows) * (outer // blocks)
-    most = -(-tasks // machine.cores)
-    crowded = 1.0 if tasks >= _TASKS_A_CORE * machine.cores else 1.1
-    traffic = (joined * steps + vectors * steps * TILE) * 64 / 32  # bytes of operands, 32 a cycle from L2
-    return most * crowded * (multiply + traffic + joined * vectors * 4 + 200)
+def _cost(workload: TileWorkload, knobs: MatrixTileKnobs, machine: Machine) -> float:
+    """Cycles of the core that has most tasks."""
+    cores = machine.cores if knobs.parallel else 1
+    over_rows, over_blocks = _tasks(workload, knobs)
+    most = -(-over_rows * over_blocks // cores)
+    vectors = _sum_bytes(workload, knobs) // _VECTOR
+    spilled = _SPILLED * vectors if vectors * _VECTOR > _FIRST else 0
+    by_height = machine.rates.two_tiles if knobs.tall > 1 else 1.0
+    task = _multiplications(workload, knobs) + _from_second(workload, knobs) / _FROM_SECOND + spilled
+    others = _from_others(workload, knobs, most, cores) / _FROM_OTHERS
+    return by_height * (most * (task + _TASK * knobs.parallel) + others)
+
+
+def _tasks(workload: TileWorkload, knobs: MatrixTileKnobs) -> tuple[int, int]:
+    """How many there are over rows, and over blocks of outputs."""
+    return size_of(workload.lead) * (workload.rows // knobs.rows), workload.outputs[0] // knobs.blocks
+
+
+def _sum_bytes(workload: TileWorkload, knobs: MatrixTileKnobs) -> int:
+    """Bytes of the sums of a task."""
+    return _SUM_BYTES * knobs.rows * workload.columns * knobs.blocks * workload.outputs[1]
+
+
+def _vectors(workload: TileWorkload, knobs: MatrixTileKnobs) -> tuple[int, int]:
+    """Vectors of sums in a row of a task, and how many of them are in registers together."""
+    vectors = knobs.blocks * workload.outputs[1] // TILE
+    return vectors, 1 + (vectors % 2 == 0)
+
+
+def _pieces(workload: TileWorkload, knobs: MatrixTileKnobs) -> tuple[int, tuple[Piece, ...]]:
+    """Images of a task, and the pieces of each."""
+    if workload.pointwise:
+        return 1, pieces_of(knobs.rows * workload.columns, knobs.tall)
+    return knobs.rows, pieces_of(workload.columns, knobs.tall)
+
+
+def _multiplications(workload: TileWorkload, knobs: MatrixTileKnobs) -> float:
+    """Cycles of the tiles of a task that are multiplied, or loaded from the first level, whichever is more."""
+    (vectors, together), (images, pieces) = _vectors(workload, knobs), _pieces(workload, knobs)
+    cycles = 0.0
+    for piece in pieces:
+        rows = sum(piece.sizes)
+        cycles += piece.count * max(together * rows, _LOAD * (together * TILE + rows))
+    return images * vectors / together * math.prod(workload.reduction[:-1]) * cycles
+
+
+def _from_second(workload: TileWorkload, knobs: MatrixTileKnobs) -> float:
+    """Bytes that a task reads from the second level of the cache: what does not stay in the first, each time anew."""
+    (vectors, together), (images, pieces) = _vectors(workload, knobs), _pieces(workload, knobs)
+    steps, groups = math.prod(workload.reduction[:-1]), images * sum(piece.count for piece in pieces)
+    window = math.prod(workload.reduction[1:3]) if workload.anchor == CONV2D_TILES else 1
+    weights, data = vectors * steps * TILE * _VECTOR, knobs.rows * workload.columns * steps * _VECTOR / window
+    passes, sums = vectors / together, _sum_bytes(workload, knobs)
+    if knobs.stays == "weights":
+        part = weights / passes / knobs.parts
+        again = sums / passes + part > _FIRST
+        read = weights * (1 if part <= _FIRST else groups) + data * (1 if data <= _FIRST else passes)
+    else:
+        again = sums > _FIRST
+        tiles = sum(pieces[0].sizes) * steps * _VECTOR / knobs.parts
+        read = weights * (1 if weights / knobs.parts <= _FIRST else groups) + data * (1 if tiles <= _FIRST else passes)
+    return read + 2 * (knobs.parts - 1) * sums * again
+
+
+def _from_others(workload: TileWorkload, knobs: MatrixTileKnobs, most: int, cores: int) -> float:
+    """Bytes that a core with ``most`` tasks reads from where others left them, as if all were weights: what the outer
+    loop goes along once, unless there is but one, the rest in each of its steps unless it stays in the second level."""
+    over_rows, over_blocks = _tasks(workload, knobs)
+    share, data = most / (over_rows * over_blocks), _PADDED if workload.around.pad is not None else _DATA
+    along, around = (workload.weight_bytes, workload.data_bytes)
+    price, again, steps = (1.0, data, over_blocks)
+    if knobs.order == "rows":
+        along, around, price, again, steps = around, along, data, 1.0, over_rows
+    if steps == 1:
+        return price * along + again * around * share
+    times = -(-steps // cores) if around > _SECOND else 1
+    return price * along * share + again * around * times
 
 
 def _parallel(workload: TileWorkload, machine: Machine) -> bool:

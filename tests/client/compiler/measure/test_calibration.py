@@ -92,8 +92,18 @@ def test_pairs_are_not_taken_to_be_fast_beside_instructions_for_matrices(cache: 
 )
 def test_kernels_for_matrices_are_built_for_a_cpu_that_has_them(groups: Groups, instruction: str) -> None:
     machine = Machine(vector=16, registers=32)
-    found = calibration._product(SAPPHIRE_RAPIDS, machine, (96, 2, 128), best=True, groups=groups)
+    found = calibration._product(SAPPHIRE_RAPIDS, machine, (96, 2, 128), calibration._on_one_core, groups=groups)
     assert instruction in found.run.mod.inspect_source("asm")
+
+
+@pytest.mark.skipif(amx.doubt(SAPPHIRE_RAPIDS, "uint8") is not None, reason="TVM is older than 0.27")
+def test_tiles_are_measured_on_all_cores_too_where_there_are_several() -> None:
+    machine = Machine(vector=16, registers=32, cores=2)
+    found = calibration._on_all_cores(SAPPHIRE_RAPIDS, machine)
+    products = [each.run.mod.inspect_source("asm").count("tdpbf16ps") for each in found.values()]
+    assert products[1] == 2 * products[0] > 0
+    assert not calibration._on_all_cores(SAPPHIRE_RAPIDS, replace(machine, cores=1))
+    assert not calibration._on_all_cores(cpu(AVX2), machine)
 
 
 @pytest.mark.filterwarnings("ignore::tunehub.HubWarning")  # there is no package here
@@ -124,6 +134,8 @@ def test_a_damaged_profile_counts_as_none_and_the_doctor_says_so(cache: Path) ->
 def test_what_rules_make_of_a_profile() -> None:
     assert rates_of(profile(), 16, CORES).pairs == BUILT_IN.pairs
     assert rates_of(profile(pairs_s=5.6e-10), 16, CORES).pairs == pytest.approx(0.9)
+    shared = profile(two_tiles=1.3)
+    assert [rates_of(shared, 16, cores).two_tiles for cores in (CORES, 3 * CORES)] == [1.3, BUILT_IN.two_tiles]
     slow = Machine(vector=16, registers=32, cores=2, rates=rates_of(profile(region_s=1e-4), 16, CORES))
     quick = Machine(vector=16, registers=32, cores=2, rates=rates_of(profile(region_s=1e-7), 16, CORES))
     assert not worth_threads(1e6, 0, slow)
@@ -146,6 +158,7 @@ def test_this_machine_is_measured(cache: Path, monkeypatch: pytest.MonkeyPatch) 
     assert found["dependent_s"] > found["multiply_add_s"]
     assert (found["pairs_s"] is None) == (pairs.doubt(tunehub.host_target()) is not None)
     assert (found["tiles_s"] is None) == (amx.doubt(tunehub.host_target(), "bfloat16") is not None)
+    assert (found["two_tiles"] is None) == (found["tiles_s"] is None or found["cores"] == 1)
     rates = machine_of(tunehub.host_target()).rates
     assert (rates.latency, rates.weight_loads) == pytest.approx(
         (found["rates"]["latency"], found["rates"]["weight_loads"])

@@ -16,6 +16,7 @@ from tvm import te, tirx  # noqa: E402
 import tunehub  # noqa: E402
 from tunehub.kernels import cpu as templates  # noqa: E402
 from tunehub.kernels.cpu import amx  # noqa: E402
+from tunehub.kernels.cpu.base import Rates  # noqa: E402
 from tunehub.kernels.te import grouped  # noqa: E402
 from tunehub.tir.guard import check_function, check_tiles, static_extents  # noqa: E402
 from tunehub.tir.nodes import constant_array, parameters  # noqa: E402
@@ -252,33 +253,36 @@ def test_targets_without_it_say_what_they_lack() -> None:
     assert "CPUs" in str(amx.doubt(tvm.target.Target({"kind": "cuda", "arch": "sm_90"}), "bfloat16"))
 
 
-@pytest.mark.parametrize(
-    ("size", "channels", "order"), [(28, 64, "rows"), (7, 256, "outputs")]
-)  # more bytes of data than of weights, or far fewer
-def test_cores_share_weights_or_data_whichever_is_less(size: int, channels: int, order: str) -> None:
-    data, weights = operands("int8", (1, channels, size, size), (channels, channels, 3, 3))
-    packed = np.asarray(constant_array(grouped.pack_conv2d(weights, TILES["int8"], in_block=64, out_block=64)))
-    mod = module(lambda x, w: grouped.conv2d_grouped(x, w, padding=(1, 1, 1, 1)), in_blocks(data, 64), packed)
-    match = templates.find(mod)
+def convolution(kind: str, size: int, channels: int) -> Any:
+    """What the template recognises of a padded convolution of 3 × 3."""
+    data, weights = operands(kind, (1, channels, size, size), (channels, channels, 3, 3))
+    block = TILES[kind].depth
+    packed = np.asarray(constant_array(grouped.pack_conv2d(weights, TILES[kind], in_block=block, out_block=block)))
+    found = module(lambda x, w: grouped.conv2d_grouped(x, w, padding=(1, 1, 1, 1)), in_blocks(data, block), packed)
+    match = templates.find(found)
     assert match is not None
-    assert match.template.default_knobs(match.workload, MACHINE).order == order
+    return match
 
 
-@pytest.mark.parametrize(("size", "parts"), [(14, 8), (28, 1)])
-def test_weights_are_read_in_parts_where_a_row_of_the_image_is_one_tile(size: int, parts: int) -> None:
-    data, weights = operands("bfloat16", (1, 256, size, size), (256, 256, 3, 3))
-    packed = np.asarray(constant_array(grouped.pack_conv2d(weights, TILES["bfloat16"], in_block=32, out_block=32)))
-    mod = module(lambda x, w: grouped.conv2d_grouped(x, w, padding=(1, 1, 1, 1)), in_blocks(data, 32), packed)
-    match = templates.find(mod)
-    assert match is not None
+@pytest.mark.parametrize(("kind", "size", "channels"), [("int8", 28, 128), ("bfloat16", 28, 128), ("bfloat16", 27, 64)])
+def test_cores_have_rows_of_an_image_for_themselves_where_they_padded_it(kind: str, size: int, channels: int) -> None:
+    match = convolution(kind, size, channels)
+    assert match.template.default_knobs(match.workload, MACHINE).order == "rows"
+
+
+@pytest.mark.parametrize(("size", "channels", "parts"), [(14, 256, 8), (28, 128, 4), (56, 32, 1)])
+def test_a_long_reduction_is_in_parts_whose_weights_stay_in_the_first_cache(
+    size: int, channels: int, parts: int
+) -> None:
+    match = convolution("bfloat16", size, channels)
     assert match.template.default_knobs(match.workload, MACHINE).parts == parts
 
 
-def test_data_of_products_stay_in_the_cache() -> None:
-    mod, _ = product("int8")
-    match = templates.find(mod)
-    assert match is not None
-    assert match.template.default_knobs(match.workload, MACHINE).stays == "data"
+@pytest.mark.parametrize(("two_tiles", "tall"), [(0.98, 2), (1.3, 1)])
+def test_one_tile_of_rows_is_in_registers_where_cores_share_their_units(two_tiles: float, tall: int) -> None:
+    match = convolution("bfloat16", 28, 128)
+    machine = msgspec.structs.replace(MACHINE, rates=Rates(two_tiles=two_tiles))
+    assert match.template.default_knobs(match.workload, machine).tall == tall
 
 
 def test_a_record_for_tasks_that_do_not_fit_is_refused() -> None:
