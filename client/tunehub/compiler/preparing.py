@@ -201,13 +201,14 @@ def _channels_last_passes(*, wanted: bool) -> list[Pass]:
 
 def _accuracy_passes(target: Target, precision: Precision) -> list[Pass]:
     """What keeps TVM's code for ``target`` from wrong results, and products as that target computes them best."""
+    from tunehub.graph.numerics.wide_sums import wide_sums, wide_sums_of_half
+
     if target.kind.name != "cuda":
-        return []
+        return [wide_sums_of_half]
     from tunehub.graph.gated import gated_products
     from tunehub.graph.gates import gates_apart
     from tunehub.graph.moved_norms import moved_norms
     from tunehub.graph.numerics.accurate_math import accurate_math
-    from tunehub.graph.numerics.wide_sums import wide_sums
     from tunehub.graph.products import gpu_products, gpu_products_in_tf32
     from tunehub.graph.row_axes import rows_in_one_axis
 

@@ -22,7 +22,7 @@ from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.kernel_calls import Kernels, rewritten
-from tunehub.tir.nodes import shape_of, tensor_type
+from tunehub.tir.nodes import calls_in, operator_of, shape_of, tensor_type
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Call, Expr
@@ -42,10 +42,20 @@ def wide_sums(mod: IRModule, _context: PassContext) -> IRModule:
     return rewritten(_WideSums(mod), mod)
 
 
+@tvm.transform.module_pass(opt_level=0, name="tunehub.wide_sums_of_half")  # type: ignore[untyped-decorator]
+def wide_sums_of_half(mod: IRModule, _context: PassContext) -> IRModule:
+    """Module pass for CPUs: sums, means, variances and deviations in float16 with sums in float32."""
+    named = (call for call in calls_in(mod) if operator_of(call) in (*_REDUCED, *_SPREADS))
+    if not any(str(tensor_type(call.args[0]).dtype) == _HALF for call in named):
+        return mod
+    return rewritten(_WideSums(mod, (_HALF,)), mod)
+
+
 @mutator
 class _WideSums(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, mod: IRModule) -> None:
+    def __init__(self, mod: IRModule, types: tuple[str, ...] = (_HALF, _BFLOAT)) -> None:
         super().__init__(mod)
+        self._types = types
         self._kernels = Kernels(self.builder_)
 
     def visit_call_(self, call: Call) -> Expr:
@@ -55,11 +65,11 @@ class _WideSums(PyExprMutator):  # type: ignore[misc]
             return call
         dtype = str(tensor_type(call.args[0]).dtype)
         if name in _SPREADS:
-            return self._between_casts(call, dtype) if dtype in (_HALF, _BFLOAT) else call
+            return self._between_casts(call, dtype) if dtype in self._types else call
         if name in _CAST:
-            return self._between_casts(call, dtype) if dtype == _BFLOAT else call
+            return self._between_casts(call, dtype) if dtype == _BFLOAT and _BFLOAT in self._types else call
         shape = shape_of(call.args[0])
-        if dtype not in (_HALF, _BFLOAT) or shape is None:
+        if dtype not in self._types or shape is None:
             return call
         attrs = call.attrs
         axes = range(len(shape)) if attrs.axis is None else (int(axis) % len(shape) for axis in attrs.axis)

@@ -11,7 +11,7 @@ tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
 
 from tunehub.compiler.preparing import prepare  # noqa: E402
-from tunehub.graph.numerics.wide_sums import wide_sums  # noqa: E402
+from tunehub.graph.numerics.wide_sums import wide_sums, wide_sums_of_half  # noqa: E402
 from tunehub.tir.nodes import tensor_class  # noqa: E402
 
 from ...kernels.cuda.scheduled import H200  # noqa: E402
@@ -70,6 +70,18 @@ def test_softmax_and_norms_in_bfloat16_are_rounded_once(call: Any, more: tuple[i
     half, whole = _network(MANY, call, "bfloat16", more), _network(MANY, call, "float32", more)
     expected = _computed(whole, *(each.astype("float32") for each in given))
     assert _apart(_computed(half, *given), expected) < 2**-7
+
+
+@pytest.mark.parametrize("call", [op.variance, op.std, op.mean])
+def test_half_precision_is_added_up_in_float32_on_cpus(call: Any) -> None:
+    """TVM does not compile a number of terms that float16 has not."""
+    cpu, x = tvm.target.Target("llvm"), np.random.default_rng(0).uniform(0.5, 1.5, (1, 65505)).astype("float16")
+    mod = prepare(_network(x.shape, lambda x: call(x, [-1])), cpu)
+    found = relax.VirtualMachine(tvm.compile(mod, cpu), tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
+    expected = {op.variance: np.var, op.std: np.std, op.mean: np.mean}[call](x.astype("float32"), -1)
+    assert _apart(found.astype("float32"), expected) < 2**-10
+    whole = _network(MANY, lambda x: op.nn.softmax(x), "bfloat16")
+    assert wide_sums_of_half(whole).script() == whole.script()
 
 
 def test_a_sum_stays_one_kernel_and_other_types_stay_as_they_are() -> None:
