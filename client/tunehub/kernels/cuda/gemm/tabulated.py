@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tunehub.kernels.te.scales import LIMITS
-from tunehub.tir.cuda.ptx.rounding import table_element
+from tunehub.tir.cuda.ptx.rounding import set_table_element, table_element
 from tunehub.tir.index_expressions import operator_name, parts_of
 from tunehub.tir.nodes import element_type
-from tunehub.tir.statements import address, loop, sequence, store, when
+from tunehub.tir.statements import loop, sequence, when
 from tunehub.tir.versions import LOADS, UNROLLED
 
 if TYPE_CHECKING:
@@ -21,18 +21,21 @@ _CHEAP = ("round", "nearbyint", "if_then_else")
 
 
 class ByteTable(NamedTuple):
-    """``memory``, in shared memory, whose elements are ``element`` of the ``place``."""
+    """In shared memory, at the ``address`` that a kernel binds; its elements are ``element`` of the ``place``. It is of
+    the memory that the kernel has anyway: declared by itself it would move that, by whose addresses ``wgmma`` reads."""
 
-    memory: Buffer
+    address: Var
     place: Var
     element: Any
 
     def filled(self, thread: PrimExpr, threads: int) -> Stmt:
         """Each of the ``threads`` of a block writes some elements."""
+        from tvm import tirx
 
         def one(i: PrimExpr) -> Stmt:
             at = i * threads + thread
-            written = store(self.memory, [at], _with(self.element, self.place, at))
+            value = tirx.Cast("int32", _with(self.element, self.place, at))
+            written = set_table_element()(self.address, at, value)
             return written if BYTES % threads == 0 else when(at < BYTES, written)
 
         return sequence([loop("i", -(-BYTES // threads), one, UNROLLED)])
@@ -49,12 +52,11 @@ def table_in(value: PrimExpr, sums: Buffer) -> tuple[Any, ByteTable | None]:
     if inner is None or not _is_costly(rest) or any(not _is_number(each) for each in _loads(rest)):
         return value, None
     low = LIMITS[element_type(inner)][0]
-    memory = tirx.decl_buffer((BYTES,), element_type(value), "table", scope="shared")
-    place = tirx.Var("place", "int32")
+    address, place = tirx.Var("table", "uint32"), tirx.Var("place", "int32")
     element = _with(rest, whole, tirx.Cast(_WIDE, place + low if low else place))
     at = tirx.Cast("int32", inner)
-    found = table_element(element_type(value))(address(memory, 0), at - low if low else at, result=element_type(value))
-    return found, ByteTable(memory, place, element)
+    found = table_element(element_type(value))(address, at - low if low else at, result=element_type(value))
+    return found, ByteTable(address, place, element)
 
 
 def with_numbers(*values: Any) -> tuple[list[Any], list[tuple[Any, Any]]]:
@@ -108,7 +110,7 @@ def _loads(node: Number) -> list[Any]:
 
 
 def _is_number(node: Any) -> bool:
-    return node.source.scope() == "global" and all(type(index).__name__ == "IntImm" for index in node.indices)
+    return all(type(index).__name__ == "IntImm" for index in node.indices)
 
 
 def _is_costly(node: Number) -> bool:

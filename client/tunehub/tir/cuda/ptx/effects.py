@@ -10,7 +10,7 @@ from tunehub.tir.cuda.ptx.wgmma import ROW_BYTES, WARPGROUP
 
 _COMPUTING = (
     *("nearest", "nearest_byte", "nearest_signed_byte", "quotient"),
-    *("table_element", "signed_table_element"),
+    *("table_element", "signed_table_element", "set_table_element"),
 )
 
 

@@ -3,7 +3,7 @@ others do: the sum of a number and 1.5 * 2^23 is an integer in its last bits, ro
 
 from __future__ import annotations
 
-from tunehub.tir.cuda.ptx.function import INLINED, Function
+from tunehub.tir.cuda.ptx.function import INLINED, Function, function
 
 _SHIFT = "12582912.0f"  # 1.5 * 2^23
 _CLIPPED = "fminf(fmaxf(x, low), high)"
@@ -40,9 +40,16 @@ def quotient() -> Function:
 
 
 def table_element(dtype: str) -> Function:
-    """The element of a table of bytes in shared memory at a place."""
-    kind, name = (
-        ("unsigned", "tunehub_table_element") if dtype == "uint8" else ("signed", "tunehub_signed_table_element")
-    )
-    body = f"return (({kind} char const*)table)[place];"
-    return Function(name, f"{INLINED} {kind} char {name}(void const* table, int place) {{ {body} }}\n")
+    """The byte at an address and a place behind it in shared memory."""
+    kind, sign = ("unsigned", "") if dtype == "uint8" else ("signed", "signed_")
+    name = f"tunehub_{sign}table_element"
+    body = f"""  unsigned found;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(found) : "r"(table + (unsigned)place));
+  return ({kind} char)found;"""
+    return Function(name, f"{INLINED} {kind} char {name}(unsigned table, int place) {{\n{body}\n}}\n")
+
+
+def set_table_element() -> Function:
+    """Write a byte at an address and a place behind it in shared memory."""
+    body = '  asm volatile("st.shared.u8 [%0], %1;" :: "r"(table + (unsigned)place), "r"(value) : "memory");'
+    return function("tunehub_set_table_element", "unsigned table, int place, int value", body)

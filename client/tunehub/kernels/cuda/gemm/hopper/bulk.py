@@ -30,7 +30,7 @@ from tunehub.tir.cuda.ptx.mbarrier import (
 from tunehub.tir.cuda.ptx.registers import ld_shared_4, setmaxnreg, st_shared_2
 from tunehub.tir.cuda.ptx.tma import flat_place, tensor_map, tensor_map_encode, tma_load_2d, tma_load_2d_multicast
 from tunehub.tir.cuda.ptx.wgmma import ROW_BYTES, ROWS, WARPGROUP, wgmma_finish, wgmma_of_bytes, wgmma_wait
-from tunehub.tir.nodes import symbolic
+from tunehub.tir.nodes import buffer_kind, symbolic
 from tunehub.tir.statements import (
     INDEX,
     address,
@@ -85,7 +85,9 @@ class _BulkWriter(_KernelWriter):
         self.own_row, self.own_column = of_tile % tile.shared[0], of_tile // tile.shared[0]
         self._next_number()
         self.maps = [tensor_map(name) for name in ("a_map", "b_map")]
-        shared = address(self.pool, const(0)), address(self.pool, const(tile.shared_bytes // FLOAT - 1))
+        self._make_room()
+        words = int(buffer_kind(self.pool).shape[0])
+        shared = address(self.pool, const(0)), address(self.pool, const(words - 1))
         # Step 1. Memory and barriers, which all threads, of all blocks of a cluster, see before they go on.
         # Step 2. The producer fills stages; the consumers multiply them and write their tiles.
         # Step 3. Where K is divided among a cluster, its blocks add up what they have; consumers have registers for it.

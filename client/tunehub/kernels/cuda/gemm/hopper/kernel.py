@@ -339,6 +339,7 @@ class _KernelWriter:
         ahead = self._ahead()
         self._leave_out_stages()
         self._stage_residual()
+        self._make_room()
         words = int(buffer_kind(self.pool).shape[0])
         shared = address(self.pool, const(0)), address(self.pool, const(words - 1))
         # Step 1. Memory, and accumulators of zero.
@@ -369,15 +370,21 @@ class _KernelWriter:
         blocks = self.grid_rows * self.grid_columns * self.tile.cluster
         return self._grid(sequence(body), (self.batch, self.batch_extent), (self.whole, blocks))
 
+    def _make_room(self) -> None:
+        """For a table, behind all other memory. Raises ValueError where there is none."""
+        self.table_at = int(buffer_kind(self.pool).shape[0]) * FLOAT
+        if self.product.table is not None:
+            if self.table_at + BYTES > self.most_shared:
+                raise ValueError("a block has no memory for a table of bytes")
+            self.pool = self._buffer("pool", (self.table_at + BYTES) // FLOAT, self.sum_type, "shared.dyn")
+
     def _kept(self) -> list[Any]:
-        """Numbers in registers and a table in shared memory, which all results are computed with. Raises ValueError
-        where there is no room."""
+        """Numbers in registers and a table in shared memory, which all results are computed with."""
         numbers, table = [bind(*each) for each in self.product.numbers], self.product.table
         if table is None:
             return numbers
-        if int(buffer_kind(self.pool).shape[0]) * FLOAT + BYTES > self.most_shared:
-            raise ValueError("a block has no memory for a table of bytes")
-        return [allocate(table.memory), *numbers, table.filled(self.thread, self.tile.threads), barrier("shared")]
+        place = bind(table.address, self.base + tirx.Cast("uint32", const(self.table_at)))
+        return [*numbers, place, table.filled(self.thread, self.tile.threads), barrier("shared.dyn")]
 
     def _ahead(self) -> int:
         """How many stages copies are ahead of products."""
@@ -779,7 +786,7 @@ def _loads_in(value: PrimExpr) -> list[PrimExpr]:
     def visit(node: Number) -> bool:
         kind = type(node).__name__
         if kind == TENSOR_LOAD:
-            if node.source.scope() != "shared" and not any(structural_equal(node, other) for other in found):
+            if not any(structural_equal(node, other) for other in found):
                 found.append(node)
             return True
         if kind == "Select" or (kind == "Call" and operator_name(node) == "if_then_else"):

@@ -115,8 +115,7 @@ class _Block:
                 self.buffers[hash(node.buffer)] = _unknown((self.threads, size), dtype)
             else:
                 self.buffers[hash(node.buffer)] = _unknown(size, dtype)
-                if node.buffer.scope() == "shared.dyn":
-                    self.shared = self.buffers[hash(node.buffer)].view("uint8")
+                self.shared = self.buffers[hash(node.buffer)].view("uint8")
         elif kind == "DeclBuffer":
             self.declare(node.buffer, node.data.args[0])
         elif kind == "Bind":
@@ -193,7 +192,9 @@ class _Block:
         if name == "func_call" and str(node.args[0].value) == "tunehub_shared_address":
             return _BASE
         if name == "func_call" and str(node.args[0].value).endswith("table_element"):
-            return self.buffers[hash(node.args[1].args[0].source)][self.each(self.value(node.args[2]))]
+            table = self.each(np.asarray(self.value(node.args[1])).astype(int) - _BASE)
+            found = self.shared[np.clip(table + self.value(node.args[2]), 0, self.shared.size - 1)]
+            return found.view("int8") if "signed" in str(node.args[0].value) else found
         if name == "func_call" and str(node.args[0].value).startswith(("tunehub_nearest", "tunehub_quotient")):
             return _computed(str(node.args[0].value), *(self.value(each) for each in node.args[1:-1]))
         if name == "func_call":
@@ -227,6 +228,10 @@ class _Block:
             found = re.fullmatch(r"tunehub_wgmma_(\d+)_(\d+)_(\d)_(\d+)_(\d+)_(\d)", name)
             assert found is not None
             self.multiply(args, *map(int, found.groups()))
+        elif name == "tunehub_set_table_element":
+            place = self.each(np.asarray(self.value(args[0])).astype(int) - _BASE + self.value(args[1]))
+            held = self.each(mask)
+            self.shared[place[held]] = self.each(self.value(args[2]))[held].astype("uint8")
         elif name == "tunehub_cluster_waited":
             yield True
         elif not name.endswith("tvm_storage_sync"):
