@@ -29,8 +29,8 @@ class MachineProfile(profiles.DeviceProfile, frozen=True, kw_only=True, forbid_u
     None where the CPU has no such instruction: ``pairs_s``: of one vector of pairs of bfloat16, twice as many
     multiply-adds; ``tiles_s``: as that, by instructions that multiply matrices; ``byte_tiles_s``: the same of groups of
     four bytes, four times as many. ``two_tiles``: times as long as one tile of rows in registers take two, while all
-    ``cores`` multiply: more than one where these share the units of fewer; None also where nobody measured it. ``cpu``
-    and ``mattr`` are those of the target that it is for.
+    ``cores`` multiply: more than one where other programs use the same cores; None also where nobody measured it.
+    ``cpu`` and ``mattr`` are those of the target that it is for.
     """
 
     cpu: Annotated[str, Meta(min_length=1, max_length=64)]

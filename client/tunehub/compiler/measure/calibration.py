@@ -110,8 +110,8 @@ def _instructions(target: Target) -> dict[str, Groups]:
 
 
 def _on_all_cores(target: Target, found: Machine) -> dict[str, Kernel]:
-    """Products by tiles on all cores, with one tile of rows in registers and with two: virtual machines do not tell
-    which of their cores are one."""
+    """Products by tiles on all cores, with one tile of rows in registers and with two: which is faster depends on what
+    else uses these cores, of which a virtual machine sees nothing."""
     from msgspec.structs import replace
 
     groups = _instructions(target).get("tiles")

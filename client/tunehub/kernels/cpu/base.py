@@ -58,7 +58,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     ``byte_tiles``: vectors of pairs, and of groups of four bytes, that instructions for matrices multiply in the time
     of a multiply-add. ``weight_loads``: loads that start in the time of a vector of weights from the second level of
     the cache; None where nobody measured it. ``two_tiles``: times as long as one tile of rows in registers take
-    two; where nobody measured it a little more than on cores of their own, for on shared ones it is up to 1.4.
+    two: by default as where other programs use the same cores.
     """
 
     cautious_flops: float = 3e9
@@ -70,7 +70,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     tiles: float = 3.6
     byte_tiles: float = 3.3
     weight_loads: float | None = None
-    two_tiles: float = 1.1
+    two_tiles: float = 1.3
 
 
 BUILT_IN = Rates()

@@ -44,8 +44,8 @@ _ORDERS: tuple[Literal["outputs", "rows"], ...] = ("outputs", "rows")
 _STAYS: tuple[Literal["weights", "data"], ...] = ("weights", "data")
 _SIZES = {DENSE_PAIRS: PAIRS.size, DENSE_INT8: TILES_INT8.size}  # of groups
 _SHAPES, _MEASURED = 16, 64  # rows and blocks, and choices, that are worth measuring
-# Fitted to times of 95 products and convolutions with up to 30 choices each, of two threads on a core each and on one
-# core together (docs/benchmarks.md): cycles, bytes, bytes a cycle.
+# Fitted to times of 95 products and convolutions with up to 30 choices each, of two threads on a quiet machine and on
+# one with other programs (docs/benchmarks.md): cycles, bytes, bytes a cycle.
 _FIRST, _SECOND = 24 << 10, 1700 << 10  # levels of the cache, as far as a task has them for operands or for sums
 _LOAD = 0.64  # of a row of a tile, of which one is multiplied in a cycle
 _FROM_SECOND, _FROM_OTHERS = 50, 4
