@@ -35,6 +35,8 @@ _PART = 64  # of which depths are multiples for warpgroups
 _WIDE = 128  # depth and outputs together, up to which warpgroups take 128 keys at a time
 _ENOUGH = 80  # blocks of 128 queries, from which another warpgroup copies keys for two that share them
 _FULL = 0.9  # of what blocks and multiprocessors could compute at once is asked for
+_MANY, _NEARLY_FULL = 16, 0.85  # blocks of each multiprocessor, of heads of 64; measured with 21 and more, and 0.89
+_LONGEST = 2048  # keys of these that were measured
 _VERY_LONG = 2000  # queries and keys; twice as many with a causal mask
 # Warps along queries and keys, keys of a warp, from many queries to large depths.
 _ANY_HALVES = ((4, 1, 64), (4, 1, 32), (4, 1, 16))
@@ -137,8 +139,8 @@ def tiles(attention: Attention, target: Target) -> Iterator[AttentionTile]:
     multiprocessors = device_of(target).multiprocessors
     if _suits_warpgroups(attention, target) and most > multiprocessors:
         own = _of_warpgroups(attention, heads, multiprocessors)
-        if own.copying and attention.depth + attention.outputs > _WIDE:
-            yield replace(own, bulk=True)
+        if _by_bulk_copies(attention, own, heads, multiprocessors):
+            yield replace(_warpgroups(12, 1, 128, copying=True) if _is_narrow(attention) else own, bulk=True)
         yield own
     fewest = heads * -(-attention.queries // 64)
     shape = _for_singles if attention.dtype == "float32" else _for_halves
@@ -171,13 +173,27 @@ def _of_warpgroups(attention: Attention, heads: int, multiprocessors: int) -> At
     short = attention.causal is not None or attention.keys <= _SHORT
     if blocks <= multiprocessors * (2 if short else 1):
         return _warpgroups(4, 2, 64)
-    if attention.depth + attention.outputs <= _WIDE:
+    if _is_narrow(attention):
         together = _are_full(attention, heads, 192, multiprocessors)
         long = min(attention.queries, attention.keys) > _VERY_LONG * (1 if attention.causal is None else 2)
         return _warpgroups(12, 1, 128, copying=True) if long and together else _warpgroups(4, 1, 128)
     enough = multiprocessors if attention.causal is not None else _ENOUGH
     together = longest > enough and _are_full(attention, heads, 128, 1)
     return _warpgroups(8, 1, 128, copying=True) if together else _warpgroups(4, 1, 64)
+
+
+def _by_bulk_copies(attention: Attention, own: AttentionTile, heads: int, multiprocessors: int) -> bool:
+    """Whether the copy engine brings keys: for wide heads with a tile of its ``own`` that copies, for heads of 64
+    without a mask in large batches, in which blocks of 192 queries follow each other on a multiprocessor."""
+    if not _is_narrow(attention):
+        return own.copying
+    blocks = heads * math.ceil(attention.queries / 192)
+    many = attention.causal is None and _SHORT < attention.keys <= _LONGEST and blocks >= _MANY * multiprocessors
+    return many and attention.queries * heads >= _NEARLY_FULL * 192 * blocks
+
+
+def _is_narrow(attention: Attention) -> bool:
+    return attention.depth + attention.outputs <= _WIDE
 
 
 def _are_full(attention: Attention, heads: int, rows: int, at_once: int) -> bool:

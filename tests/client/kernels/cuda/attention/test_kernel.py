@@ -91,6 +91,7 @@ BY_THE_COPY_ENGINE = [
     Case("float16", 1, 2, 70, 200, 128, 64, _wide(2, 1, 48, **BULK), 2, True, (1, 2, 1, 200), behind=False),
     Case("bfloat16", 2, 2, 130, 100, 64, 128, _wide(3, 1, 32, stages=3, **BULK), behind=False),
     Case("float16", 1, 1, 129, 129, 128, 128, _wide(2, 1, 144, **BULK), causal=True),
+    Case("float16", 1, 2, 200, 200, 64, 64, _wide(3, 1, 128, **BULK)),
 ]
 
 

@@ -114,6 +114,13 @@ def test_a_warpgroup_copies_for_three_where_heads_of_64_are_long_and_fill_the_gp
     assert not _first_tile(function_of(7, 2112, "float16", 64)).copying  # 154 blocks, of 264 places
 
 
+def test_the_copy_engine_brings_keys_for_heads_of_64_in_large_batches() -> None:
+    many = _first_tile(function_of(352, 512, "float16", 64))  # 2,112 blocks of 192 queries
+    assert (many.warps, many.copying, many.bulk) == ((12, 1), True, True)
+    assert not _first_tile(function_of(350, 512, "float16", 64)).bulk
+    assert not _first_tile(function_of(2000, 264, "float16", 64)).bulk  # half of the places have no query
+
+
 def _first_tile(function: Any, arch: str = "sm_90") -> AttentionTile:
     found = attention_of(function)
     assert found is not None
