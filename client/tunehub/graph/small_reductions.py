@@ -26,11 +26,19 @@ from tunehub.tir.nodes import (
     integer,
     is_static,
     operator_of,
-    parameters,
     reduces,
     tensor_class,
 )
-from tunehub.tir.parts import Parameter, buffers_of, function_of, needed, parameters_of, statements_of, used
+from tunehub.tir.parts import (
+    Parameter,
+    buffers_of,
+    function_of,
+    needed,
+    parameters_of,
+    statements_of,
+    used,
+    writes_only_last,
+)
 from tunehub.tir.schedules import has_root
 
 if TYPE_CHECKING:
@@ -88,14 +96,14 @@ class _Splitter(PyExprMutator):  # type: ignore[misc]
 def _halves(function: PrimFunc) -> _Halves | None:
     """None where nothing behind the last reduction is larger than what that reads, or more than one tensor would lie
     between."""
-    if not has_root(function) or not is_static(function):
+    if not has_root(function) or not is_static(function) or not writes_only_last(function):
         return None
     statements = statements_of(function)
     reducing = [at for at, each in enumerate(statements) if any(map(reduces, blocks_in(each)))]
     small = _small(statements, reducing[-1]) if reducing else set(range(len(statements)))
     before, behind = ([each for at, each in enumerate(statements) if (at in small) is kept] for kept in (True, False))
     between = _between(before, behind)
-    if between is None or hash(between) in map(hash, parameters(function)):
+    if between is None:
         return None
     own = (_variable(function, between), between)
     reduction, rest = (_function(function, part, own, last=part is before) for part in (before, behind))

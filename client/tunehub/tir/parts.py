@@ -43,6 +43,12 @@ def used(function: PrimFunc, statements: Sequence[Stmt]) -> tuple[int, ...]:
     return tuple(number for number, buffer in enumerate(parameters(function)) if hash(buffer) in touched)
 
 
+def writes_only_last(function: PrimFunc) -> bool:
+    """Whether the last parameter of ``function`` is its only result."""
+    written = set().union(*(buffers_of(each, "writes") for each in statements_of(function)))
+    return [hash(each) in written for each in parameters(function)] == [False] * (len(function.params) - 1) + [True]
+
+
 def parameters_of(function: PrimFunc) -> list[Parameter]:
     """The parameters of ``function``, all buffers."""
     return list(zip(function.params, parameters(function), strict=True))

@@ -24,7 +24,7 @@ from tunehub.tir.nodes import (
     parameters,
     symbolic,
 )
-from tunehub.tir.parts import buffers_of, function_of, needed, parameters_of, statements_of, used
+from tunehub.tir.parts import buffers_of, function_of, needed, parameters_of, statements_of, used, writes_only_last
 
 if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, BufferRegion, PrimExpr, PrimFunc, SBlock
@@ -69,7 +69,7 @@ def find_plain(function: PrimFunc) -> PlainFound | None:
     image, weight = (region for region in block.reads if not buffer_of(region).same_as(result))
     convolution = _described(block, image, weight, str(buffer_kind(buffer_of(weight)).dtype))
     uses = sum(hash(buffer_of(weight)) in buffers_of(each, "reads") for each in statements)
-    if convolution is None or hash(buffer_of(weight)) not in own or uses != 1 or not _writes_only_last(function):
+    if convolution is None or hash(buffer_of(weight)) not in own or uses != 1 or not writes_only_last(function):
         return None
     return PlainFound(
         convolution=convolution,
@@ -137,11 +137,6 @@ def _result_stage(function: PrimFunc, found: PlainFound, kernel: PrimFunc) -> tu
     taken = used(function, statements)
     own = [(kernel.params[0], products), *(parameters_of(function)[number] for number in taken)]
     return function_of(function, own, statements, [result, *kernel.body.block.alloc_buffers]), taken[:-1]
-
-
-def _writes_only_last(function: PrimFunc) -> bool:
-    written = set().union(*(buffers_of(each, "writes") for each in statements_of(function)))
-    return [hash(each) in written for each in parameters(function)] == [False] * (len(function.params) - 1) + [True]
 
 
 def _may_have(function: PrimFunc) -> bool:
