@@ -5,17 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from tvm import relax, te, tirx
 
 from tunehub.graph.attention.cpu.integers import QuantisedProducts, quantised_products, scores_at_once
 from tunehub.graph.attention.cpu.matching import broadcasts, fit, source_of
+from tunehub.graph.attention.cuda.joined_layers import JoinedLayers
 from tunehub.graph.kernel_calls import Kernels
 from tunehub.graph.quantised_tensors import variable_of
 from tunehub.kernels.cuda.attention.function import WeightRounding, attention
-from tunehub.kernels.te.attention import Reordered, Rounding, Step
+from tunehub.kernels.te.attention import Rounding, Step
 from tunehub.kernels.te.scales import LIMITS, Affine
 from tunehub.tir.nodes import bound_value, operator_of, static_shape
 
@@ -27,6 +28,7 @@ _NARROW, _WIDE = "float16", "float32"
 _MOST_KEYS, _MOST_DEPTH, _WIDTH = 256, 128, 16
 _EXACT = 2**24  # integers that float32 has
 _RESHAPE = "relax.reshape"
+_HEADED = 4  # axes of a tensor with heads
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,13 +45,14 @@ class _How:
     steps: tuple[Step | Rounding, ...]
     weight: Rounding
     result: Rounding | None = None
+    side_by_side: bool = False  # queries, keys and values are heads of one tensor
 
 
 class IntegerAttentions:
     """The float variables that a rewriter has written for attention."""
 
     def __init__(self, graph: Mutator) -> None:
-        self._graph, self._kernels = graph, Kernels(graph.builder_)
+        self._graph, self._kernels, self._layers = graph, Kernels(graph.builder_), JoinedLayers(graph)
         self._known: dict[Any, tuple[_How, tuple[Expr, ...]]] = {}
 
     def as_float(self, product: Expr) -> Any | None:
@@ -97,8 +100,27 @@ class IntegerAttentions:
             steps=steps,
             weight=Rounding(found.weight, found.weight_type),
         )
+        whole = self._side_by_side([each.tensor for each in sources], [affine for _, affine in tensors])
+        if whole is not None:
+            return replace(how, side_by_side=True), (whole, whole, whole, *found.scores.operands)
         narrow = [self._narrow(each.tensor, affine) for each, (_, affine) in zip(sources, tensors, strict=True)]
         return how, (*narrow, *found.scores.operands)
+
+    def _side_by_side(self, integers: Sequence[Expr], affines: Sequence[Affine]) -> Any | None:
+        """All less their zero points in float16 as heads of one tensor, where they are made by layers of the same rows;
+        None otherwise."""
+        values, shape = [bound_value(self._graph, each) for each in integers], static_shape(integers[0])
+        if shape is None or len(shape) != _HEADED or any(static_shape(each) != shape for each in integers):
+            return None
+        rows = [value.args[0] for value in values if operator_of(value) == _RESHAPE]
+        width = shape[-2] * shape[-1]
+        if len(rows) < len(values) or any((static_shape(each) or (0,))[-1] != width for each in rows):
+            return None
+        whole = self._layers.narrowed(rows, affines, _NARROW)
+        if whole is None:
+            return None
+        *lead, heads, depth = shape
+        return self._graph.builder_.emit(relax.op.reshape(whole, (*lead, len(values) * heads, depth)))
 
     def _narrow(self, integers: Expr, affine: Affine) -> Expr:
         """``integers`` less their zero point in float16; in front of a reshape, in the kernel that makes them."""
@@ -166,13 +188,39 @@ def _kind(how: _How) -> tuple[Hashable, ...]:
         (s.name, s.number is None, s.operand, s.swapped) if isinstance(s, Step) else s.dtype for s in how.steps
     )
     result = None if how.result is None else how.result.dtype
-    return how.axes, how.product is None, steps, how.weight.dtype, result
+    return how.axes, how.product is None, steps, how.weight.dtype, result, how.side_by_side
+
+
+class _HeadsOfTensor(NamedTuple):
+    """The ``number``-th of so many ``parts`` of a tensor's heads, with axes in the order ``axes``."""
+
+    tensor: Tensor
+    axes: tuple[int, ...]
+    parts: int
+    number: int
+
+    @property
+    def shape(self) -> list[int]:
+        """The extents in that order."""
+        own, heads = [int(extent) for extent in self.tensor.shape], len(self.axes) - 2
+        return [own[axis] // (self.parts if axis == heads else 1) for axis in self.axes]
+
+    def at(self, *place: Any) -> PrimExpr:
+        """The element at a place along the axes in that order."""
+        own, heads = dict(zip(self.axes, place, strict=True)), len(self.axes) - 2
+        if self.parts > 1:
+            own[heads] = own[heads] + self.number * (int(self.tensor.shape[heads]) // self.parts)
+        return self.tensor[tuple(own[axis] for axis in range(len(self.axes)))]
 
 
 def _attention(
     q: Tensor, k: Tensor, v: Tensor, given: Tensor, operands: Sequence[Tensor], how: _How, order: list[int]
 ) -> Tensor:
-    query, key, value = (Reordered(tensor, axes) for tensor, axes in zip((q, k, v), how.axes, strict=True))
+    parts = len(how.axes) if how.side_by_side else 1
+    query, key, value = (
+        _HeadsOfTensor(tensor, axes, parts, number)
+        for number, (tensor, axes) in enumerate(zip((q, k, v), how.axes, strict=True))
+    )
     places = iter(range(int(given.shape[0])))
     own = _KernelNumbers(how, lambda _: given[next(places)])
 
@@ -197,15 +245,11 @@ def _attention(
             return total * own.result
         return (_whole(total * own.result, *own.rounded_result) + own.zero).astype(how.result.dtype)
 
-    (*rows, depth), (*_, keys), (*_, outputs) = map(_shape, (query, key, value))
+    (*rows, depth), (*_, keys), (*_, outputs) = (each.shape for each in (query, key, value))
     dtype = _WIDE if how.result is None else how.result.dtype
     sources = (query.at, lambda *i: key.at(*i[:-2], i[-1], i[-2]), value.at)
     rounding = WeightRounding(steps=weight, result=result)
     return attention((*rows, keys, depth, outputs), *sources, masked, order, dtype, rounding=rounding)
-
-
-def _shape(tensor: Reordered) -> tuple[int, ...]:
-    return tuple(int(tensor.tensor.shape[axis]) for axis in tensor.axes)
 
 
 def _whole(x: PrimExpr, least: PrimExpr, most: PrimExpr) -> PrimExpr:
