@@ -25,13 +25,14 @@ _SIZES = (16, 32, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512, 768, 1024, 2048,
 _KERNELS = 5
 _MANY, _OF_MANY = 512, 3.0  # rows from which sizes count for so many
 _NEVER_S = 1e3  # seconds of a tile that does not serve a size
-_FEW, _FEW_OF_E4M3, _FEW_OF_BFLOAT = 64, 32, 8
+_FEW, _FEW_OF_E4M3, _FEW_OF_GATED, _FEW_OF_BFLOAT = 64, 32, 16, 8
 
 
-def few(form: Format) -> int:
-    """Rows up to which kernels for a low batch are faster; those for scales in bfloat16 are plainer."""
+def few(form: Format, *, gated: bool = False) -> int:
+    """Rows up to which kernels for a low batch are faster; those for scales in bfloat16 are plainer. ``gated``: of a
+    product that is wide."""
     if form.e4m3:
-        return _FEW_OF_E4M3
+        return _FEW_OF_GATED if gated else _FEW_OF_E4M3
     return _FEW_OF_BFLOAT if form.bfloat else _FEW
 
 
@@ -48,7 +49,7 @@ def many_rows(whole: OpenFunction, apart: TakenApart, target: Target, *, gated: 
     columns, depth = map(int, buffer_kind(apart.weights).shape)
     device, form = device_of(target), apart.form
     known, writer = list((gated_tiles if gated else tiles)(form.bits)), GatedPackedWriter if gated else None
-    sizes = [rows for rows in _SIZES if rows > few(form)]
+    sizes = [rows for rows in _SIZES if rows > few(form, gated=gated)]
     extents = [LowBatchExtents(rows=rows, columns=columns, depth=depth, weights=form) for rows in sizes]
     times = [[seconds(each, tile, device) for each in extents] for tile in known]
     weights, found = np.where(np.array(sizes) < _MANY, 1.0, _OF_MANY), []

@@ -39,7 +39,7 @@ def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunct
         return None
     gated = gated_maker(whole.function) is not None
     found_few = few_gated_rows(whole, target) if gated else few_rows(whole, target)
-    low_batch = [branch for branch in found_few if (branch.up_to or 0) <= few(apart.form)]
+    low_batch = [branch for branch in found_few if (branch.up_to or 0) <= few(apart.form, gated=gated)]
     if not low_batch:
         raise NotPiecesError("there is no kernel for few rows")
     beyond = SizeBranch(up_to=None, function=low_batch[-1].function)  # as many pieces as it takes
