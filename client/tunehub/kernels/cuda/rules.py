@@ -14,7 +14,7 @@ from tunehub.kernels.cuda.low_batch import experts
 from tunehub.kernels.cuda.low_batch import gated as low_batch_gated
 from tunehub.kernels.cuda.low_batch import rule as low_batch
 from tunehub.kernels.cuda.rows import bytes as byte_vectors
-from tunehub.kernels.cuda.rows import columns, elementwise, narrowed
+from tunehub.kernels.cuda.rows import columns, elementwise, extremes, narrowed
 from tunehub.kernels.cuda.rows import norms as row_norms
 from tunehub.kernels.cuda.symbolic import eight_bits as open_eight_bits
 from tunehub.kernels.cuda.symbolic import elementwise as open_elementwise
@@ -28,6 +28,7 @@ RULES: tuple[KernelRule, ...] = (
     attention,
     winograd,
     row_norms,
+    extremes,
     columns,
     elementwise,
     byte_vectors,
