@@ -205,6 +205,7 @@ LOG_LINES = {
 PROFILE = machine_profile.MachineProfile(
     cpu="znver5", mattr=("+avx2",), cores=2, measured="2026-01-31", multiply_add_s=1e-9, dependent_s=1e-9,
     memory_bytes=1e10, region_s=1e-5, pairs_s=1e-9, tiles_s=1e-9, byte_tiles_s=1e-9,
+    cached_bytes=1e11, two_tiles=1.1,
 )  # fmt: skip
 GPU_PROFILE = gpu_profile.GpuProfile(
     gpu="h200", architecture="sm_90", multiprocessors=132, measured="2026-01-31", clock=1.98e9, bandwidth=4e12,

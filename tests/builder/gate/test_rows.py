@@ -161,6 +161,7 @@ def test_options_of_judging_again_go_with_packages(options: list[str]) -> None:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.usefixtures("new_interpreters")
 def test_rows_are_looked_at_by_several_processes_as_by_one(
     small: tuple[Path, list[str]], tmp_path: Path, workers: str
 ) -> None:

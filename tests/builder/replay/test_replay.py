@@ -224,8 +224,8 @@ def test_files_with_the_name_of_a_network_are_read_for_its_records_alone() -> No
     files = WorkloadFiles(models=("mine.onnx", f"{named}.onnx"))
     of_it = {key: item for key, item in records.items() if named in item.networks}
     others = {key: item for key, item in records.items() if named not in item.networks}
-    assert [each.name for each in sources(manifest, files, of_it)][-2:] == ["mine.onnx", f"{named}.onnx"]
-    assert [each.name for each in sources(manifest, files, others)][-1] == "mine.onnx"
+    assert [each.name for each in sources(manifest, files, of_it)][:2] == ["mine.onnx", f"{named}.onnx"]
+    assert next(each.name for each in sources(manifest, files, others)) == "mine.onnx"
 
 
 def records_of(package: Package) -> Iterator[AnyRecord | LadderRecord]:
