@@ -15,7 +15,6 @@ import ml_dtypes  # noqa: F401 - numpy knows bfloat16 by it
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import tvm
 
 from tunehub.exceptions import ModelError
 
@@ -85,6 +84,8 @@ def mapped_tensors(path: Path, remedy: str = _REMEDY) -> tuple[mmap.mmap, int, M
 
 def _tensor(raw: npt.NDArray[Any], parameter: ModelParameter, device: Device) -> DeviceTensor:
     """Of bytes; copied where kernels cannot read them in place."""
+    import tvm  # here: processes of other runtimes read checkpoints, and TVM's handlers of signals are none of theirs
+
     if device.dlpack_device_type() != tvm.cpu().dlpack_device_type() or raw.ctypes.data % _ALIGNED:
         return tvm.runtime.tensor(raw.view(parameter.dtype).reshape(parameter.shape), device)
     return tvm.runtime.from_dlpack(raw)._create_view(parameter.shape, parameter.dtype, 0)

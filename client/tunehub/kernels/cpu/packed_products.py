@@ -46,6 +46,7 @@ _HEIGHTS = {16: 4, 8: 2, 4: 2}  # rows of weights that are multiplied together, 
 _WIDTHS = (4, 2, 1)  # rows of activations that they are multiplied with
 _MANY_REGISTERS = 16  # lanes of vectors of which a CPU has 32
 _CHAINS = 4  # sums of a row that do not wait for each other
+_CHAIN = "chain"  # their name
 _TOGETHER = 8  # blocks of rows of weights that are multiplied with a block of activations, one after the other
 _LOW_BITS = 0x0F0F0F0F
 _OPAQUE = 8  # TVM's OpPatternKind
@@ -211,7 +212,10 @@ class _ProductWriter:
             return sequence(self._ahead(first, height, at) if height > 1 else None, self._chunk(tile, at))
 
         steps = serial("chunk", self.product.chunks, step)
-        statements = [*self.vectors.clear(list(sums.values())), steps, *self._results(tile)]
+        chains = [each for name, each in tile.own.items() if name.startswith(_CHAIN)]
+        begun = self.vectors.clear([*sums.values(), *chains])
+        added = [self.vectors.add(sums[0, 0], self.vectors.get(each)) for each in chains]
+        statements = [*begun, steps, *added, *self._results(tile)]
         return block_of(self.root, sequence(statements), "products", [*sums.values(), *tile.own.values()])
 
     def _results(self, tile: _ProductTile) -> list[Stmt]:
@@ -316,32 +320,30 @@ class _PlainProducts(_ProductWriter):
     def _chunk(self, tile: _ProductTile, chunk: PrimExpr) -> Stmt:
         wide, height = (1 + max(each) for each in zip(*tile.sums, strict=True))
         vectors, statements = self.vectors, []
-        weights, parts = self._own(tile, "weight", height), self._own(tile, "part", _CHAINS if wide == 1 else 0)
-        statements += vectors.clear(parts)
+        weights, chains = self._own(tile, "weight", height), self._own(tile, _CHAIN, _CHAINS if wide == 1 else 0)
         for at in range(self.product.in_word):
             place = vectors.ramp((chunk * self.product.in_word + at) * self.product.lanes)
             for n, weight in enumerate(weights):
                 statements.append(vectors.set(weight, vectors.cast(load(self.weights[0], tile.first + n, place))))
             for (m, n), each in tile.sums.items():
-                into = parts[at % _CHAINS] if parts else each
+                into = chains[at % _CHAINS] if chains else each
                 product = vectors.get(weights[n]) * self.activations.number(tile.row + m, chunk, at)
                 statements.append(vectors.add(into, product))
-        return sequence([*statements, *(vectors.add(tile.sums[0, 0], vectors.get(each)) for each in parts)])
+        return sequence(statements)
 
 
 class _PairProducts(_ProductWriter):
     """With weights and activations in bfloat16, whose pairs lie side by side along K."""
 
     ACTIVATIONS = Pairs
-    PAIRS = PlainPairs
+    PAIRS, TILES = PlainPairs, PlainTiles
     PRAGMAS: ClassVar = {"pragma_import_llvm": pairs.IMPORTED}
     activations: Pairs
 
     def _chunk(self, tile: _ProductTile, chunk: PrimExpr) -> Stmt:
         height, statements = 1 + max(n for _, n in tile.sums), []
         vectors, weights = self.vectors, self._own(tile, "weight", height, "int32")
-        parts = self._own(tile, "part", _CHAINS if len(tile.sums) == 1 else 0)
-        statements += vectors.clear(parts)
+        chains = self._own(tile, _CHAIN, _CHAINS if len(tile.sums) == 1 else 0)
         count = 2 * vectors.lanes
         for at in range(self.product.in_word // 2):
             first = (chunk * (self.product.in_word // 2) + at) * count
@@ -349,10 +351,10 @@ class _PairProducts(_ProductWriter):
                 words = load(self.weights[0], tile.first + n, Vectors(count).ramp(first))
                 statements.append(vectors.set(weight, vectors.bits_as(words, "int32")))
             for (m, n), each in tile.sums.items():
-                into, data = parts[at % _CHAINS] if parts else each, self.activations.words(tile.row + m, first)
+                into, data = chains[at % _CHAINS] if chains else each, self.activations.words(tile.row + m, first)
                 value = pairs.pair_products(vectors.get(into), vectors.get(weights[n]), data)
                 statements.append(vectors.set(into, value))
-        return sequence([*statements, *(vectors.add(tile.sums[0, 0], vectors.get(each)) for each in parts)])
+        return sequence(statements)
 
 
 class _ByteProducts(_ProductWriter):

@@ -81,7 +81,7 @@ def _error(
 def plain_error(rows: int, kind: str, model: Any, *, lanes: int = 16, depth: int = 1152, by: str = "") -> float:
     """Of products with random weights of a type of floats and results in that, of many rows ``by`` tiles or pairs."""
     rng = np.random.default_rng(depth)
-    product = plain_product(64, depth, lanes, tiles=by == "tiles", pairs=by == "pairs")
+    product = plain_product(64, depth, lanes, tiles="tiles" in by, pairs="pairs" in by)
     assert product is not None
     data, weights = (rng.standard_normal(shape).astype(kind) for shape in ((rows, depth), (64, depth)))
     return _error(product, [data, weights], weights.astype("float64"), model, result=kind)
@@ -212,6 +212,13 @@ def test_weights_that_are_floats_have_emulated_tiles(kind: str, largest: float) 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])
 def test_weights_that_are_floats_have_tiles(kind: str) -> None:
     assert plain_error(67, kind, AMX, by="tiles") < 1e-2
+
+
+@needs_tvm
+@needs(AMX)
+@pytest.mark.parametrize("rows", [3, 67])
+def test_weights_in_bfloat16_have_tiles_of_many_rows_and_pairs_of_few(rows: int) -> None:
+    assert plain_error(rows, "bfloat16", AMX, by="tiles and pairs") < 1e-2
 
 
 @needs_tvm

@@ -1,0 +1,32 @@
+"""Large tensors on a CPU are what was given, and begin at a huge page."""
+
+from __future__ import annotations
+
+import ml_dtypes  # noqa: F401 - numpy knows bfloat16 by it
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+
+import tvm
+
+from tunehub.models.device_tensors import on_device, zeros
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "uint32"])
+@pytest.mark.parametrize("rows", [3, 3001])
+def test_a_copy_has_all_elements_and_its_own_memory(kind: str, rows: int) -> None:
+    array = (np.arange(rows * 700, dtype="float32") % 251).reshape(rows, 700).astype(kind)
+    made = on_device(array, tvm.cpu())
+    kept = array.copy()
+    array[:] = 0
+    assert (made.shape, str(made.dtype)) == ((rows, 700), kind)
+    assert (made.numpy() == kept).all()
+
+
+def test_a_large_tensor_begins_at_a_huge_page() -> None:
+    made = zeros((2048, 1024), "float32", tvm.cpu())
+    assert np.from_dlpack(made).ctypes.data % (2 << 20) == 0
+    assert not made.numpy().any()
