@@ -15,6 +15,7 @@ onnx = pytest.importorskip("onnx")
 
 import tunehub  # noqa: E402
 from tunehub.cli.publish import publish  # noqa: E402
+from tunehub.target.host import host_cpu  # noqa: E402
 from tunehub_builder import networks  # noqa: E402
 from tunehub_builder.cli.check import check  # noqa: E402
 from tunehub_builder.cli.distill import distill  # noqa: E402
@@ -92,7 +93,9 @@ def test_tuned_published_and_served(model: Path, tmp_path: Path, monkeypatch: py
     (tmp_path / "bad.jsonl").write_bytes((tmp_path / "own.jsonl").read_bytes().replace(b'"large":', b'"long":'))
     bad = CliRunner().invoke(check, [str(tmp_path / "bad.jsonl")])
     assert bad.exit_code == 1 and "the knobs are not allowed" in bad.output
-    target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": 1})
+    cpu = host_cpu()
+    assert cpu is not None
+    target = tvm.target.Target({**cpu.config(), "num-cores": 1})
     mod = networks.open_onnx_file(model).relax_module()
     with tunehub.context(target, registry=str(registry)) as hub:
         machine = tvm.relax.VirtualMachine(tvm.compile(mod, target), tvm.cpu())

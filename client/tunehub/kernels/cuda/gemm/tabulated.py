@@ -10,7 +10,7 @@ from tunehub.tir.cuda.ptx.rounding import set_table_element, table_element
 from tunehub.tir.index_expressions import operator_name, parts_of
 from tunehub.tir.nodes import element_type
 from tunehub.tir.statements import loop, sequence, when
-from tunehub.tir.versions import LOADS, TENSOR_LOAD, UNROLLED
+from tunehub.tir.versions import LOADS, UNROLLED
 
 if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, Number, PrimExpr, Stmt, Var
@@ -78,8 +78,7 @@ def with_numbers(*values: Any) -> tuple[list[Any], list[tuple[Any, Any]]]:
     def cast(node: Any) -> Any:
         return variable(node) if type(node.value).__name__ in LOADS and _is_number(node.value) else node
 
-    load = getattr(tvm.ir, TENSOR_LOAD)  # kernels for warpgroups, which alone ask, need TVM 0.27
-    rules = [(tirx.Cast, cast), (load, lambda each: variable(each) if _is_number(each) else each)]
+    rules = [(tirx.Cast, cast), (tvm.ir.TensorLoad, lambda each: variable(each) if _is_number(each) else each)]
     return [tvm_ffi.structural_map(value, rules, order="pre") for value in values], found
 
 
