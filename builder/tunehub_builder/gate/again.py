@@ -55,8 +55,11 @@ class AgainRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _MatchedRows:
-    """Rows in the order in which they are judged, and how they are looked at."""
+    """Rows, of all ``records`` of a package, in the order in which they are judged, where they are measured, if
+    anywhere, and how they are looked at."""
 
+    records: Mapping[str, Mapping[str, Record]]
+    target: TuningTarget | None
     rows: Sequence[MatchedRow]
     looking: Looking
 
@@ -72,41 +75,38 @@ def check_again(path: Path, request: AgainRequest, output: Path, resources: Reso
     one, TuningError when a worker cannot be started, OSError where nothing can be written.
     """
     done, folder = read_judged(output), output.with_suffix(".built")
-    with opened(path) as package:
-        name, records = package.manifest.name, records_by_tuner(package)
-    measures = request.count != 0 and not request.ahead
-    target = find_relax_target(name) if measures else None  # said before minutes of work
-    if request.ahead and not name.startswith("cuda-"):
-        raise BuilderError(f"{path}: only what is measured on a GPU is built ahead")
-    matched = _matched(path, request, done, folder, resources, target)
+    matched = _matched(path, request, done, folder, resources)
     if request.ahead:
         _build_ahead(matched, stream)
-        return _result(records, done)
+        return _result(matched.records, done)
     left = 0
     for some in [matched.rows] if request.count is not None else matched.looking.kept_first(matched.rows):
         rows = matched.looking.rows(some)
         same = [line for row in rows if (line := row.as_rules) is not None]
         stream.write(f"{len(same)} of {len(rows)} rows have the very schedule of rules: nothing of them is measured\n")
         others = drawn([row for row in rows if row.as_rules is None], request.count)
-        for line in chain(same, _measured(others, matched.looking, target, resources, stream)):
+        for line in chain(same, _measured(others, matched.looking, matched.target, resources, stream)):
             write_judged(output, line)
             done.add(line)
-        left += sum((row.tuner, row.record.exact) not in done.rows for row in others) if measures else 0
+        unjudged = sum((row.tuner, row.record.exact) not in done.rows for row in others)
+        left += 0 if matched.target is None else unjudged
     if left:
         reason = "other programs disturbed their times, or they do not run"
         stream.write(f"{left} of the rows have no verdict: {reason}; the same call tries them again\n")
-    result = _result(records, done)
+    result = _result(matched.records, done)
     if not request.end_to_end:
         return result
     return replace(result, networks=_networks(path, request, done, output, resources, stream))
 
 
-def _matched(
-    path: Path, request: AgainRequest, done: Judged, folder: Path, resources: Resources, target: TuningTarget | None
-) -> _MatchedRows:
+def _matched(path: Path, request: AgainRequest, done: Judged, folder: Path, resources: Resources) -> _MatchedRows:
     with opened(path) as package:
         manifest, records = package.manifest, records_by_tuner(package)
         known, published = evidence_of(package), published_profile(package)
+    measures = request.count != 0 and not request.ahead
+    target = find_relax_target(manifest.name) if measures else None  # said before minutes of work
+    if request.ahead and not manifest.name.startswith("cuda-"):
+        raise BuilderError(f"{path}: only what is measured on a GPU is built ahead")
     wanted = {tuner: _asked(tuner, of, done, request.names) for tuner, of in records.items()}
     unread: list[str] = []
     own = as_tvm_target(manifest.name) if target is None else _tvm_target(target)
@@ -119,7 +119,8 @@ def _matched(
     config = _config_of(own) if target is None else target.config
     kept = folder if own.kind.name == "cuda" and (request.ahead or folder.is_dir()) else None
     looking = Looking(target=config, published=published, workers=resources.workers, folder=kept)
-    return _MatchedRows(rows=in_order(matched, request.names), looking=looking)
+    rows = in_order(matched, request.names)
+    return _MatchedRows(records=records, target=target, rows=rows, looking=looking)
 
 
 def _asked(tuner: str, records: Mapping[str, Record], done: Judged, names: Sequence[str]) -> dict[str, Record]:

@@ -117,8 +117,10 @@ class Looking:
         """Those that were looked at ahead, then the others, each if there are any."""
         if self.folder is None:
             return [matched]
-        kept = [row for row in matched if self._told(row) is not None]
-        others = [row for row in matched if self._told(row) is None]
+        told = [self._told(row) is not None for row in matched]
+        kept, others = (
+            [row for row, known in zip(matched, told, strict=True) if known is wanted] for wanted in (True, False)
+        )
         return [some for some in (kept, others) if some]
 
     def row(self, row: MatchedRow, worker: Worker) -> PackagedRow:

@@ -16,7 +16,7 @@ from tunehub.graph.attention.cuda.joined_layers import JoinedLayers
 from tunehub.graph.kernel_calls import Kernels
 from tunehub.graph.quantised_tensors import variable_of
 from tunehub.kernels.cuda.attention.function import WeightRounding, attention
-from tunehub.kernels.te.attention import Rounding, Step
+from tunehub.kernels.te.attention import Reordered, Rounding, Step
 from tunehub.kernels.te.scales import LIMITS, Affine
 from tunehub.tir.nodes import bound_value, operator_of, static_shape
 
@@ -192,25 +192,28 @@ def _kind(how: _How) -> tuple[Hashable, ...]:
 
 
 class _HeadsOfTensor(NamedTuple):
-    """The ``number``-th of so many ``parts`` of a tensor's heads, with axes in the order ``axes``."""
+    """The ``number``-th of so many ``parts`` of the heads of a tensor of tensor expressions, ``whole``."""
 
-    tensor: Tensor
-    axes: tuple[int, ...]
+    whole: Reordered
     parts: int
     number: int
 
     @property
     def shape(self) -> list[int]:
-        """The extents in that order."""
-        own, heads = [int(extent) for extent in self.tensor.shape], len(self.axes) - 2
-        return [own[axis] // (self.parts if axis == heads else 1) for axis in self.axes]
+        """The extents."""
+        own, heads = [int(self.whole.tensor.shape[axis]) for axis in self.whole.axes], self._heads
+        return [extent // self.parts if at == heads else extent for at, extent in enumerate(own)]
+
+    @property
+    def _heads(self) -> int:
+        return self.whole.axes.index(len(self.whole.axes) - 2)
 
     def at(self, *place: Any) -> PrimExpr:
-        """The element at a place along the axes in that order."""
-        own, heads = dict(zip(self.axes, place, strict=True)), len(self.axes) - 2
+        """The element at a place."""
+        own, heads = list(place), self._heads
         if self.parts > 1:
-            own[heads] = own[heads] + self.number * (int(self.tensor.shape[heads]) // self.parts)
-        return self.tensor[tuple(own[axis] for axis in range(len(self.axes)))]
+            own[heads] = own[heads] + self.number * self.shape[heads]
+        return self.whole.at(*own)
 
 
 def _attention(
@@ -218,7 +221,7 @@ def _attention(
 ) -> Tensor:
     parts = len(how.axes) if how.side_by_side else 1
     query, key, value = (
-        _HeadsOfTensor(tensor, axes, parts, number)
+        _HeadsOfTensor(Reordered(tensor, axes), parts, number)
         for number, (tensor, axes) in enumerate(zip((q, k, v), how.axes, strict=True))
     )
     places = iter(range(int(given.shape[0])))

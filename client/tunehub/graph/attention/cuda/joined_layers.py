@@ -77,7 +77,7 @@ class JoinedLayers:
     def _with_constants(self, values: Sequence[Any]) -> Any | None:
         whole = self._joined([value.args[0] for value in values])
         numbers = [constant_of(self._graph, value.args[1]) for value in values]
-        widths = [(static_shape(value) or (0,))[-1] for value in values]
+        widths = list(map(_width, values))
         if whole is None or any(
             each is None or each.size not in (1, n) for each, n in zip(numbers, widths, strict=True)
         ):

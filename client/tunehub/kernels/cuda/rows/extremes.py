@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
-from tunehub.kernels.cuda.rows.norms import _is_by_place, _is_of_rows, _row_of
+from tunehub.kernels.cuda.rows.norms import inlined, is_by_place, is_of_rows, row_of
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.target.gpu_architectures import WARP
 from tunehub.tir.guard import check_exact
@@ -54,36 +54,25 @@ def match(mod: IRModule, _target: Target) -> ExtremesWorkload | None:
     block = schedule.get(last)
     if not reduces(block) or any(reduces(schedule.get(each)) for each in others):
         return None
-    if type(getattr(block.body, "value", None)).__name__ not in _EXTREMES or not _inlined(schedule, others):
+    if type(getattr(block.body, "value", None)).__name__ not in _EXTREMES or not inlined(schedule, others):
         return None
     block = schedule.get(root_blocks(schedule)[-1])
     shape = [integer(axis.dom.extent) or 0 for axis in block.iter_vars]
-    row = _row_of(function, [block, block], shape) if _is_by_place(block) and _is_of_rows(block, shape) else None
+    row = row_of(function, [block, block], shape) if is_by_place(block) and is_of_rows(block, shape) else None
     if row is None or not any(buffer_of(block.writes[0]).same_as(each) for each in parameters(function)):
         return None
     size = np.dtype(str(buffer_kind(row).dtype)).itemsize
     return ExtremesWorkload(mod=schedule.mod, length=shape[-1], size=size)
 
 
-def _inlined(schedule: Schedule, blocks: Any) -> bool:
-    try:
-        for block in blocks:
-            schedule.compute_inline(block)
-    except Exception:  # TVM raises many kinds
-        return False
-    return True
-
-
 def candidates(workload: ExtremesWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
     """The longest vectors that most threads can read alike; none of rows that no warp's threads divide."""
-    for vector in (each for each in (16, 8, 4, 2, 1) if each * workload.size <= _VECTOR_BYTES):
-        fitting = (n for n in range(_MOST_THREADS, 0, -WARP) if workload.length % (n * vector) == 0)
-        threads = next(fitting, None)
-        if threads is not None:
-            moved = parameter_bytes(workload.mod["main"])
-            seconds = device.launches.moving + moved / device.bandwidth
-            yield KernelCandidate(tile=ExtremesTile(threads=threads, vector=vector), seconds=seconds)
-            return
+    vectors = [each for each in (16, 8, 4, 2, 1) if each * workload.size <= _VECTOR_BYTES]
+    tiles = (ExtremesTile(threads=n, vector=v) for v in vectors for n in range(_MOST_THREADS, 0, -WARP))
+    tile = next((each for each in tiles if workload.length % (each.threads * each.vector) == 0), None)
+    if tile is not None:
+        moved = parameter_bytes(workload.mod["main"])
+        yield KernelCandidate(tile=tile, seconds=device.launches.moving + moved / device.bandwidth)
 
 
 def build(workload: ExtremesWorkload, tile: ExtremesTile) -> Schedule:

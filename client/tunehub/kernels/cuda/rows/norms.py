@@ -9,7 +9,7 @@ row, which read one element at a time, three times for a layer norm.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -75,14 +75,15 @@ def match(mod: IRModule, target: Target) -> RowWorkload | None:
     found = root_blocks(schedule)
     reducing = [reduces(schedule.get(block)) for block in found]
     shape = [integer(axis.dom.extent) or 0 for axis in schedule.get(found[-1]).iter_vars]
-    if not any(reducing) or reducing[-1] or len(shape) < 2 or not _inlined(schedule, found[:-1], reducing):
+    steps = [block for block, of_rows in zip(found[:-1], reducing, strict=False) if not of_rows]
+    if not any(reducing) or reducing[-1] or len(shape) < 2 or not inlined(schedule, steps):
         return None
     blocks = [schedule.get(block) for block in root_blocks(schedule)]
-    if not all(map(_is_by_place, blocks)) or not all(_is_of_rows(block, shape) for block in blocks[:-1]):
+    if not all(map(is_by_place, blocks)) or not all(is_of_rows(block, shape) for block in blocks[:-1]):
         return None
     if not _one_result(function, blocks):
         return None
-    row = _row_of(function, blocks, shape)
+    row = row_of(function, blocks, shape)
     if row is None:
         return None
     dtype = str(buffer_kind(row).dtype)
@@ -175,7 +176,7 @@ def _extents(buffer: Buffer) -> list[int]:
     return [integer(extent) or 0 for extent in buffer_kind(buffer).shape]
 
 
-def _is_by_place(block: SBlock) -> bool:
+def is_by_place(block: SBlock) -> bool:
     """Whether a block writes one element, at the place that its axes say."""
     body = block.body
     if type(body).__name__ != "BufferStore" or len(block.writes) != 1:
@@ -186,7 +187,7 @@ def _is_by_place(block: SBlock) -> bool:
     return len(places) == len(axes) and all(one.same_as(axis) for one, axis in zip(places, axes, strict=True))
 
 
-def _is_of_rows(block: SBlock, shape: Sequence[int]) -> bool:
+def is_of_rows(block: SBlock, shape: Sequence[int]) -> bool:
     """Whether a reduction goes along the last axis of results of the ``shape``, whose others are rows."""
     kinds = [is_reduction(axis) for axis in block.iter_vars]
     extents = [integer(axis.dom.extent) for axis in block.iter_vars]
@@ -202,7 +203,7 @@ def _one_result(function: PrimFunc, blocks: Sequence[SBlock]) -> bool:
     return [hash(buffer_of(block.writes[0])) in given for block in blocks] == [False] * (len(blocks) - 1) + [True]
 
 
-def _row_of(function: PrimFunc, blocks: Sequence[SBlock], shape: Sequence[int]) -> Buffer | None:
+def row_of(function: PrimFunc, blocks: Sequence[SBlock], shape: Sequence[int]) -> Buffer | None:
     """The parameter whose rows all ``blocks`` read, in whatever order of the rows, element by element."""
     *reductions, last = blocks
     given = {hash(each) for each in parameters(function)}
@@ -229,12 +230,11 @@ def _reads_rows(block: SBlock, row: Buffer) -> bool:
     )
 
 
-def _inlined(schedule: Schedule, blocks: Sequence[BlockRV], reducing: Sequence[bool]) -> bool:
-    """Compute all ``blocks`` but reductions where they are read; False where TVM refuses that."""
+def inlined(schedule: Schedule, blocks: Iterable[BlockRV]) -> bool:
+    """Compute all ``blocks`` where they are read; False where TVM refuses that."""
     try:
-        for block, reduces_rows in zip(blocks, reducing, strict=False):
-            if not reduces_rows:
-                schedule.compute_inline(block)
+        for block in blocks:
+            schedule.compute_inline(block)
     except Exception:  # TVM raises many kinds
         return False
     return True

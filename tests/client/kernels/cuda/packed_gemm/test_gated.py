@@ -13,13 +13,8 @@ import tvm
 
 from tunehub.kernels.cuda.gemm.hopper import rule
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
-from tunehub.kernels.cuda.low_batch.open_rows import quantised_apart
-from tunehub.kernels.cuda.open_function import open_function
 from tunehub.kernels.cuda.packed_gemm.gated import GatedPackedWriter, gated_tiles
-from tunehub.kernels.cuda.packed_gemm.kernel import packed_over_all_rows
 from tunehub.kernels.cuda.packed_gemm.tile import PackedTile
-from tunehub.kernels.devices.device import GpuDevice
-from tunehub.kernels.devices.known import default_device
 from tunehub.tir.cuda import nvrtc
 from tunehub.tir.guard import check_function
 from tunehub.tir.nodes import main_module
@@ -27,6 +22,7 @@ from tunehub.tir.nodes import main_module
 from ..gated_products import open_gated_in_e4m3, operands_in_e4m3
 from ..gemm.hopper.bulk_emulator import run_bulk
 from ..scheduled import H200
+from .made import over_all_rows, two_clusters
 
 pytestmark = pytest.mark.slow
 
@@ -46,19 +42,7 @@ TILES = {
 
 def _made(tile: PackedTile, half: int, depth: int) -> tuple[Any, Any]:
     """The kernel, and what it computes."""
-    mod = open_gated_in_e4m3(half, depth)
-    whole = open_function(mod["main"], shared=True)
-    assert whole is not None
-    apart = quantised_apart(whole)
-    assert apart is not None
-    many = open_function(apart.product)
-    assert many is not None
-    return packed_over_all_rows(many, apart, tile, default_device(), GatedPackedWriter), mod["main"]
-
-
-def _few(_tile: BulkTile, clusters: int, _device: GpuDevice) -> int:
-    """Two clusters, which compute several tiles each."""
-    return min(clusters, 2)
+    return over_all_rows(open_gated_in_e4m3(half, depth), tile, GatedPackedWriter)
 
 
 @pytest.mark.few(3)
@@ -68,7 +52,7 @@ def _few(_tile: BulkTile, clusters: int, _device: GpuDevice) -> int:
 def test_all_rows_are_computed_and_none_behind_them(
     tile: str, rows: int, half: int, depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(BulkTile, "started", _few)
+    monkeypatch.setattr(BulkTile, "started", two_clusters)
     monkeypatch.setattr(BulkTile, "most_in_band", 2)
     x, w, scales, wide = operands_in_e4m3(rows, half, depth, seed=rows)
     out = np.full((1, rows, half), np.nan, "float16")

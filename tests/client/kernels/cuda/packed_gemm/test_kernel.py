@@ -14,14 +14,9 @@ import tvm
 
 from tunehub.kernels.cuda.gemm.hopper import rule
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
-from tunehub.kernels.cuda.low_batch.open_rows import quantised_apart
 from tunehub.kernels.cuda.low_batch.weights import E4M3, QUANTISED, Format
-from tunehub.kernels.cuda.open_function import open_function
-from tunehub.kernels.cuda.packed_gemm.kernel import packed_over_all_rows
 from tunehub.kernels.cuda.packed_gemm.source import PackedSource
 from tunehub.kernels.cuda.packed_gemm.tile import PackedTile
-from tunehub.kernels.devices.device import GpuDevice
-from tunehub.kernels.devices.known import default_device
 from tunehub.tir.cuda import nvrtc
 from tunehub.tir.guard import check_function
 from tunehub.tir.nodes import main_module
@@ -31,6 +26,7 @@ from ..gemm.hopper.bulk_emulator import run_bulk
 from ..low_batch.on_cpu import weights
 from ..low_batch.products import quantised_open_product
 from ..scheduled import H200
+from .made import over_all_rows, two_clusters
 
 pytestmark = pytest.mark.slow
 
@@ -64,19 +60,7 @@ FORMS = {
 
 def _made(form: Format, tile: PackedTile, columns: int, depth: int, dtype: str = "float16") -> tuple[Any, Any]:
     """The kernel, and what it computes."""
-    mod = quantised_open_product(form, columns, depth, dtype=dtype)
-    whole = open_function(mod["main"], shared=True)
-    assert whole is not None
-    apart = quantised_apart(whole)
-    assert apart is not None
-    many = open_function(apart.product)
-    assert many is not None
-    return packed_over_all_rows(many, apart, tile, default_device()), mod["main"]
-
-
-def _few(tile: BulkTile, clusters: int, _device: GpuDevice) -> int:
-    """Two clusters, which compute several tiles each."""
-    return clusters if tile.cluster > 1 else min(clusters, 2)
+    return over_all_rows(quantised_open_product(form, columns, depth, dtype=dtype), tile)
 
 
 @pytest.mark.few(4)
@@ -86,7 +70,7 @@ def _few(tile: BulkTile, clusters: int, _device: GpuDevice) -> int:
 def test_all_rows_are_computed_and_none_behind_them(
     tile: str, rows: int, columns: int, depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(BulkTile, "started", _few)
+    monkeypatch.setattr(BulkTile, "started", two_clusters)
     monkeypatch.setattr(BulkTile, "most_in_band", 2)
     _assert_right(tile, rows, columns, depth, "float16")
 
