@@ -21,7 +21,10 @@ pytestmark = pytest.mark.slow
 H200 = tvm.target.Target({"kind": "cuda", "arch": "sm_90", "max_threads_per_block": 1024})
 BATCH, ROWS, HEADS, DEPTH = 2, 8, 2, 16
 WIDTH = HEADS * DEPTH
-STEPS = {"q": (0.04, 117), "k": (0.05, 140), "v": (0.03, 100), "s": (0.1, 128), "w": (1 / 255, 0), "o": (0.02, 130)}
+# Sums are multiples of 0.04 * 0.05 and of 0.03 / 255: steps of 0.1 and 0.02 would have 1 of 50 scores, and 4 to 14 % of
+# results, in the middle of two, where the last bit of a float decides. Of these none is.
+STEPS = {"q": (0.04, 117), "k": (0.05, 140), "v": (0.03, 100), "s": (0.0973, 128), "w": (1 / 255, 0)}
+STEPS["o"] = 0.0213, 130
 
 
 def _encoder(bias: str, dtype: str = "uint8", other_rows: bool = False) -> Any:
@@ -75,8 +78,7 @@ def test_queries_keys_and_values_of_the_same_rows_are_one_product(bias: str, dty
     assert len(_products(prepared)) == 1
     inputs = np.random.default_rng(1).standard_normal((2, BATCH, ROWS, WIDTH)).astype("float32")
     found, want = _result(prepared, *inputs), _result(mod, *inputs)
-    steps = np.abs(found - want) / STEPS["o"][0]
-    assert steps.max() < 2.5 and (steps > 0.5).mean() < 0.02  # a weight in the middle of two
+    assert np.abs(found - want).max() < STEPS["o"][0] / 2
     assert len(np.unique(want)) > 20
 
 
