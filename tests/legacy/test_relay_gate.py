@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tunehub.comparison.protocol import MeasuringPlan
+from tunehub.comparison.protocol import MeasuringPlan, is_lost_in_noise
 from tunehub_builder.backends.relay.check import Networks, auto_scheduler_dags
 from tunehub_builder.backends.relay.network_gate import RelayNetworks, network_journal, record_uses
 from tunehub_builder.backends.relay.networks import RelayNetwork
@@ -49,7 +49,7 @@ def sums(size):
         os._exit(3)
     return te.create_schedule(out.op), [data, out]
 """
-QUICK = MeasuringPlan(rounds=3, sample_s=0.002, budget_s=1.0)
+QUICK = MeasuringPlan(rounds=9, sample_s=0.002, budget_s=1.0)
 QUICK_NETWORK = MeasuringPlan(rounds=3, sample_s=0.01, warm_up_s=0.02, pause_s=0.05)
 RESOURCES = Resources(threads=2, workers=1)
 
@@ -130,13 +130,22 @@ def judge(work: RelayWork, network_of: Callable[[str], RelayNetwork] | None = No
     return verdicts, len(shown)
 
 
+def judge_in_quiet(work: RelayWork) -> tuple[RelayVerdict, int]:
+    """The verdict on the only workload once a busy machine's noise hides no gain (the gate judges such again)."""
+    for _ in range(10):
+        (verdict,), new = judge(work)
+        if not is_lost_in_noise(verdict.default_s, verdict.tuned_s):
+            break
+    return verdict, new
+
+
 def test_what_crashes_is_wrong_or_does_not_build_loses_alone(
     tmp_path: Path, template: Callable[[str, float], str]
 ) -> None:
     work = make_work(tmp_path / "work", template=f"{MODULE}:sums")
     kinds = ["last_words", "wrong", "refused", "slow", "right"]
     add_lines(work, work.autotvm_log, [template(what, i * 1e-6 + 1e-6) for i, what in enumerate(kinds)], "own")
-    (verdict,), new = judge(work)
+    verdict, new = judge_in_quiet(work)
     reasons = [finalist.reason or "" for finalist in verdict.finalists]
     assert (verdict.admitted, verdict.winner, new) == (True, 4, 1), verdict
     assert "crashed its process (exit code 3)" in reasons[0]
@@ -157,9 +166,9 @@ def test_a_killed_check_goes_on_with_what_is_not_judged(tmp_path: Path, template
     with journal.open("ab") as file:
         file.write(b'{"tuner": "autot')  # torn
     add_lines(work, work.autotvm_log, [template("right", 2e-6)], "own")
-    (again,), new = judge(work)
-    assert (again.admitted, again.winner, new) == (True, 1, 1)
-    assert len(journal.read_text().splitlines()) == 2
+    again, new = judge_in_quiet(work)
+    assert (again.admitted, again.winner, new) == (True, 1, 1), again
+    assert len(journal.read_text().splitlines()) >= 2
 
 
 def convolutions() -> Any:
