@@ -5,9 +5,10 @@ weight is read from memory as it lies, and becomes a number in registers.
 * In integers, by ``vpdpbusd``, with activations in 8 bits; sums of a group are exact.
 
 Threads share rows of weights; a few of these are multiplied with up to eight rows of activations at a time, so that
-memory is read once. With one row of activations, rows of weights are read one after the other. Several at once are
-asked for ahead, into the second cache: into the first, or not asked for, memory gives half as much (Zen 4). Of many
-rows, see :mod:`tunehub.kernels.cpu.packed_panels`.
+memory is read once. With one row of activations, rows of weights are read one after the other. All are asked for
+ahead, into the second cache: into the first, or not asked for, memory gives half as much of several at once (Zen 4),
+and of single ones 25 of 34 GB/s (a Xeon with AMX, two threads). Of many rows, see
+:mod:`tunehub.kernels.cpu.packed_panels`.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ _MANY_REGISTERS = 16  # lanes of vectors of which a CPU has 32
 _CHAINS = 4  # sums of a row that do not wait for each other
 _CHAIN = "chain"  # their name
 _TOGETHER = 8  # blocks of rows of weights that are multiplied with a block of activations, one after the other
+_AHEAD, _LINE = 8192, 64  # bytes that are asked for ahead of a single row's, and of a line of a cache
 _LOW_BITS = 0x0F0F0F0F
 _OPAQUE = 8  # TVM's OpPatternKind
 
@@ -209,9 +211,9 @@ class _ProductWriter:
         tile = _ProductTile(first=first, row=row, sums=sums)
 
         def step(at: PrimExpr) -> Stmt:
-            return sequence(self._ahead(first, height, at) if height > 1 else None, self._chunk(tile, at))
+            return sequence(self._ahead(first, height, at), self._chunk(tile, at))
 
-        steps = serial("chunk", self.product.chunks, step)
+        steps = sequence(self._scales_ahead(first, height), serial("chunk", self.product.chunks, step))
         chains = [each for name, each in tile.own.items() if name.startswith(_CHAIN)]
         begun = self.vectors.clear([*sums.values(), *chains])
         added = [self.vectors.add(sums[0, 0], self.vectors.get(each)) for each in chains]
@@ -239,13 +241,25 @@ class _ProductWriter:
         return statements
 
     def _ahead(self, first: PrimExpr, height: int, chunk: PrimExpr) -> list[Stmt]:
-        """Ask for this chunk of the next rows."""
+        """Ask for this chunk of the next rows, of single ones for what lies ``_AHEAD`` bytes behind."""
         from tvm import tirx
 
-        weights, next_ = self.weights[0], tirx.min(first + height, const(self.product.rows - height))
+        weights = self.weights[0]
         count = self.product.lanes * (self.product.in_word if self.product.plain else 1)
         lines = range(0, count, min(count, line_of(weights)))
+        if height == 1:
+            place = chunk * count + _AHEAD // _LINE * line_of(weights)
+            return [prefetch(weights, first, place + at, cache=2) for at in lines]
+        next_ = tirx.min(first + height, const(self.product.rows - height))
         return [prefetch(weights, next_ + n, chunk * count + at, cache=2) for n in range(height) for at in lines]
+
+    def _scales_ahead(self, first: PrimExpr, height: int) -> list[Stmt]:
+        """Of a single row's scales."""
+        if height > 1 or self.product.plain:
+            return []
+        scales, rows = self.weights[1], -(-_AHEAD * 8 // (self.product.depth * self.product.bits))
+        places = range(0, self.product.groups, line_of(scales))
+        return [prefetch(scales, first + rows, const(at), cache=2) for at in places]
 
     def _chunk(self, tile: _ProductTile, chunk: PrimExpr) -> Stmt:
         """The products of a chunk, added up in the accumulators of a tile."""
@@ -266,13 +280,9 @@ class _ProductWriter:
         if lanes <= of_group:
             place = tirx.floordiv(chunk * lanes, const(of_group))
             return vectors.all(tirx.Cast("float32", load(self.weights[1], row, place)))
-        first = chunk * (lanes // of_group)
-        within = tirx.floordiv(vectors.ramp(0), vectors.all(of_group, "int32"))
-        if product.groups < lanes:
-            return vectors.cast(load(self.weights[1], row, within + vectors.all(first)))
-        begin = tirx.min(first, const(product.groups - lanes))
-        loaded = vectors.cast(load(self.weights[1], row, vectors.ramp(begin)))
-        return vectors.permuted(loaded, within + vectors.all(first - begin))
+        groups = Vectors(lanes // of_group)
+        loaded = groups.cast(load(self.weights[1], row, groups.ramp(chunk * groups.lanes)))
+        return vectors.shuffled([loaded] * of_group, [lane // of_group for lane in range(lanes)])
 
 
 class _FloatProducts(_ProductWriter):
