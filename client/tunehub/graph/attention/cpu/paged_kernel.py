@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tunehub.kernels.cpu import amx
 from tunehub.kernels.cpu.paged_attention.cached import LANES, TWICE, AttentionOverKeys
 from tunehub.kernels.cpu.paged_attention.function import with_kernel
 from tunehub.kernels.cpu.vectors import vector_types
@@ -33,7 +34,7 @@ def _cached(attention: PagedAttention, target: Target, *, narrow: bool) -> Atten
     function = attention.function
     buffers = parameters(function)
     names, values = NUMBERS[attention.kind], list(function.params)[len(buffers) :]
-    rounded = narrow or attention.dtype == "bfloat16"
+    rounded = (narrow or attention.dtype == "bfloat16") and attention.depth % TWICE.lanes == 0
     numbers = dict(zip(names, values, strict=True)) if attention.scale is None else {}
     return AttentionOverKeys(
         heads=attention.heads,
@@ -43,5 +44,6 @@ def _cached(attention: PagedAttention, target: Target, *, narrow: bool) -> Atten
         buffers=dict(zip(BUFFERS[attention.kind], buffers, strict=True)),
         scale=(numbers.get("sm_scale") if attention.scale is None else f32(attention.scale)) * f32(LOG2_E),
         causal=numbers.get("causal", const(attention.causal)),
-        pairs=rounded and attention.depth % TWICE.lanes == 0 and multiplies_pairs(target),
+        pairs=rounded and multiplies_pairs(target),
+        tiles=rounded and amx.doubt(target, "bfloat16") is None,
     )

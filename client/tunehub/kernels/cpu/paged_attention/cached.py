@@ -25,7 +25,8 @@ MASKED = -1e30  # scores of keys that are not seen
 class AttentionOverKeys:
     """``heads`` of queries share ``key_heads`` of ``depth`` elements of type ``dtype``, a multiple of ``LANES``.
     ``buffers``: of TVM's kernels, by what they are; ``scale``: of scores as exponents of 2; ``causal``: whether queries
-    see no later keys; ``pairs``: many queries are multiplied in pairs of bfloat16, to which other types are rounded."""
+    see no later keys; ``pairs``: many queries are multiplied in pairs of bfloat16, to which other types are rounded;
+    ``tiles``: by AMX."""
 
     heads: int
     key_heads: int
@@ -35,6 +36,7 @@ class AttentionOverKeys:
     scale: PrimExpr
     causal: PrimExpr
     pairs: bool = False
+    tiles: bool = False
 
     @property
     def group(self) -> int:

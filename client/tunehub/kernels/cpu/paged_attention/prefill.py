@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _HALF, _LOW, _HIGH = 16, 0x0000FFFF, 0xFFFF0000  # of a word
 
 
-def prefill(attention: AttentionOverKeys, root: SBlockRealize) -> Stmt:
-    """All of it; threads share heads of keys and tiles of queries, short and long ones in turns."""
+def prefill(attention: AttentionOverKeys, root: SBlockRealize) -> tuple[list[Stmt], list[Buffer]]:
+    """The statements, and no memory; threads share heads of keys and tiles of queries, short and long ones in turns."""
     from tvm import tirx
 
     rows = attention.buffers["queries"].shape[0].astype("int32") * attention.group
@@ -45,7 +45,24 @@ def prefill(attention: AttentionOverKeys, root: SBlockRealize) -> Stmt:
         return kind(attention, root, tirx.floormod(at, attention.key_heads)).found(tile)
 
     imported = {"pragma_import_llvm": pairs.IMPORTED} if attention.pairs else {}
-    return loop("task", tiles * attention.key_heads, task, PARALLEL, annotations=imported)
+    return [loop("task", tiles * attention.key_heads, task, PARALLEL, annotations=imported)], []
+
+
+def found_tile(attention: AttentionOverKeys, place: Buffer, tile: PrimExpr, height: int) -> Stmt:
+    """The sequence that has the tile of that number, each of ``height`` rows, and the tile less its number of tiles,
+    put into ``place``; the latter is at least 0 where there are not so many."""
+    from tvm import tirx
+
+    starts = attention.buffers["starts"]
+
+    def search(at: PrimExpr) -> Stmt:
+        rows = (load(starts, at + 1) - load(starts, at)) * attention.group
+        left = load(place, 1)
+        own = tirx.floordiv(rows + height - 1, height)
+        return when(left >= 0, sequence(store(place, [0], at), store(place, [1], left - own)))
+
+    first = store(place, [0], const(-1)), store(place, [1], tile)
+    return sequence(*first, serial("sequence", attention.sequences, search))
 
 
 class QueryTile:
@@ -175,22 +192,11 @@ class _PagedTile(QueryTile):
 
     def found(self, tile: PrimExpr) -> Stmt:
         """The tile with this number among those of all sequences, where there are so many."""
-        place, starts = self.place, self.attention.buffers["starts"]
-
-        def search(at: PrimExpr) -> Stmt:
-            from tvm import tirx
-
-            rows = (load(starts, at + 1) - load(starts, at)) * self.attention.group
-            own = tirx.floordiv(rows + LANES - 1, LANES)
-            left = load(place, 1)
-            found = sequence(store(place, [0], at), store(place, [1], left - own))
-            return when(left >= 0, found)
-
-        first = sequence(store(place, [0], const(-1)), store(place, [1], tile))
-        behind = serial("sequence", self.attention.sequences, search)
+        place = self.place
+        behind = found_tile(self.attention, place, tile, LANES)
         buffers = [place, self.block, self.queries, self.outputs, self.keys, self.values, self.weights, self.seen]
         vectors = [self.largest, self.total, self.before, self.spare, *self.scores, *self.sums]
-        body = sequence(first, behind, when(load(place, 1) < 0, self._attended(load(place, 0))))
+        body = sequence(behind, when(load(place, 1) < 0, self._attended(load(place, 0))))
         return block_of(self.root, body, "attention", [*buffers, *vectors])
 
     def _attended(self, at: PrimExpr) -> Stmt:

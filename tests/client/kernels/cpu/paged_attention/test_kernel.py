@@ -17,8 +17,9 @@ import tvm
 from tvm.relax.frontend.nn.llm import kv_cache
 
 from tunehub.graph.attention.cpu.paged_kernel import paged_kernel
+from tunehub.kernels.cpu import amx
 
-from .....cpu_features import AVX2, AVX512, AVX512_BF16, cpu, here, needs, needs_tvm
+from .....cpu_features import AMX, AVX2, AVX512, AVX512_BF16, cpu, here, needs, needs_tvm
 from .....sweeps import covering
 from ...cuda.paged_attention.cache import Cache, attention
 
@@ -87,9 +88,9 @@ class Case:
         return np.concatenate(outputs), np.concatenate(sums)
 
 
-def check(case: Case, model: str = AVX2, cores: int = 2, *, narrow: bool = False) -> None:
+def check(case: Case, model: str = AVX2, cores: int = 2, *, narrow: bool = False, written_for: str = "") -> None:
     target = cpu(model, cores)
-    own = paged_kernel(case.function(), target, narrow=narrow)
+    own = paged_kernel(case.function(), cpu(written_for or model, cores), narrow=narrow)
     assert own is not None
     arrays, numbers, rows = case.arguments()
     shape = case.queries.shape
@@ -159,6 +160,35 @@ def test_prompts_in_other_types_are_rounded_for_that_where_they_may(kind: str, d
     case = Case(kind=kind, lengths=[5, 40], counts=[5, 33], heads=(2, 6), depth=96, dtype=dtype)
     assert "tunehub_dpbf16ps" not in str(paged_kernel(case.function(), cpu(AVX512_BF16)))
     check(case, AVX512_BF16, narrow=True)
+
+
+TILES = [
+    Case(kind="prefill", lengths=[0, 140, 18], counts=[3, 12, 18], dtype="bfloat16"),
+    Case(kind="prefill", lengths=[70, 33], counts=[70, 2], heads=(2, 6), depth=96, dtype="bfloat16", causal=0),
+    Case(kind="ragged", lengths=[5, 80], counts=[5, 80], heads=(3, 3), depth=32),
+]
+
+
+@needs_tvm
+@needs(AMX)
+@pytest.mark.parametrize("at", range(len(TILES)))
+@pytest.mark.few(1)
+def test_prompts_are_multiplied_by_tiles(at: int) -> None:
+    assert "tdpbf16ps" in str(paged_kernel(TILES[at].function(), cpu(AMX), narrow=True))
+    check(TILES[at], AMX, narrow=True)
+
+
+@needs_tvm
+@needs(AVX512)
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize(("at", "refused"), covering(range(len(TILES)), [False, True]))
+@pytest.mark.few(2)
+def test_prompts_are_the_same_by_emulated_tiles_and_where_amx_is_refused(
+    at: int, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if refused:
+        monkeypatch.setattr(amx, "IMPORTED", "define i32 @tunehub_amx_begin(i64 %rows) { ret i32 1 }")
+    check(TILES[at], AVX512, narrow=True, written_for=AMX)
 
 
 def test_windows_are_left_to_tvm() -> None:
