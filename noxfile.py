@@ -265,7 +265,7 @@ def replay(session: nox.Session) -> None:
 def rows(session: nox.Session) -> None:
     """The rows of the packages named, or of the newest of this repository, as a table, before a release: fails where
     one matches no workload of its networks, is slower than rules where both were measured, or cannot be used by this
-    TVM. Other words are options of `tunehub rows`. Ten minutes; nothing is measured."""
+    TVM. Other words are options of `tunehub rows`. Nothing is measured."""
     session.install("-e", MODERN)
     named = [word for word in session.posargs if word.endswith(".tunepkg")]
     options = [word for word in session.posargs if word not in named]

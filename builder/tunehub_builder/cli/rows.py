@@ -12,7 +12,7 @@ import click
 from tunehub.cli.options import json_option
 from tunehub.cli.output import print_json, print_table, say
 from tunehub_builder.cli.errors import errors
-from tunehub_builder.cli.options import FILE
+from tunehub_builder.cli.options import FILE, POSITIVE
 
 if TYPE_CHECKING:
     from tunehub_builder.gate.rows import PackageRows
@@ -24,8 +24,11 @@ EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.argument("packages", metavar="PACKAGE.tunepkg...", nargs=-1, required=True, type=FILE)
 @click.option("--model", "models", multiple=True, type=EXISTING, help="A model that has workloads of the records.")
 @click.option("--from-misses", "misses", multiple=True, type=EXISTING, help="A file of misses that has some.")
+@click.option("--workers", type=POSITIVE, help="Processes that look.  [physical cores]")
 @json_option
-def rows(packages: Sequence[Path], models: Sequence[Path], misses: Sequence[Path], as_json: bool) -> None:
+def rows(
+    packages: Sequence[Path], models: Sequence[Path], misses: Sequence[Path], workers: int | None, as_json: bool
+) -> None:
     """Look at every record of PACKAGEs for current TVM, before a release; nothing is measured.
 
     Exits with 1 where one is of use to no network known by name, cannot be used by this TVM or today's templates, or is
@@ -33,12 +36,13 @@ def rows(packages: Sequence[Path], models: Sequence[Path], misses: Sequence[Path
     beside other rules than today's (stale), or never: `tunehub check --again` judges these anew. Rows of networks that
     cannot be made by name, and that no file has, are not at hand.
     """
-    from tunehub_builder.gate.rows import rows_of
+    from tunehub.target.host import physical_cores
+    from tunehub_builder.gate.rows import rows_of, several
     from tunehub_builder.replay.workloads import WorkloadFiles
 
     files = WorkloadFiles(models=tuple(map(str, models)), misses=tuple(map(str, misses)))
-    with errors():
-        found = [rows_of(path, files) for path in packages]
+    with errors(), several(workers or physical_cores()) as mapped:
+        found = [rows_of(path, files, mapped) for path in packages]
     if as_json:
         print_json({"packages": [item.as_json() for item in found]})
     else:

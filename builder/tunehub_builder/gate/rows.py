@@ -9,8 +9,12 @@ Workloads are made as for tuning, and as a client has them (:mod:`tunehub_builde
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache, partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +27,27 @@ from tunehub.records.never_worse import is_stale
 from tunehub.registries.key_scheme import KEY_SCHEMES, RECORD_TUNERS
 from tunehub.registries.resolution import tvm_allowed
 from tunehub.target.descriptors import as_tvm_target
+from tunehub.target.machine_profile import PublishedProfile
+from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.gate.judged import network_of
 from tunehub_builder.gate.packages import evidence_of, opened, published_profile
 from tunehub_builder.replay.records import Record, records_by_tuner, scheduled_by_record
-from tunehub_builder.replay.workloads import Borrowers, MatchedRecord, WorkloadFiles, is_at_hand, matched_records
+from tunehub_builder.replay.workloads import (
+    Borrowers,
+    MatchedRecord,
+    WorkloadFiles,
+    WorkloadSource,
+    is_at_hand,
+    matched_in,
+    other_sources,
+    sources,
+)
 from tunehub_builder.tuning.target import tvm_versions
 from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, evidence_in
 from tunehub_registry.manifest import Manifest
 
 _MOST_REASON = 200
+Mapped = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]  # as `map`
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,20 +124,33 @@ class PackageRows:
         return {**said, "counts": self.counts(), **networks, "rows": rows}
 
 
-def rows_of(path: Path, files: WorkloadFiles) -> PackageRows:
-    """Look at every record of the package ``path``. Raises BuilderError where it cannot be read, PackageError and
-    FormatError where it is damaged."""
-    with opened(path) as package:
-        manifest, records = package.manifest, records_by_tuner(package)
-        evidence, published = evidence_of(package), published_profile(package)
-        timed = [line for line in evidence_in(package) if isinstance(line, NetworkEvidence) and line.over_rules]
-    over_rules = {network_of(line.network): line.over_rules or 1.0 for line in timed}
-    label = f"{manifest.name} {manifest.version}"
-    looked = _Looked(manifest=manifest, records=records, evidence=evidence, target=as_tvm_target(manifest.name))
-    with published_rates(published):
-        rows = tuple(looked.rows(files))
-    problems, unread = tuple(_problems(manifest)), tuple(looked.unread)
-    return PackageRows(package=label, rows=rows, problems=problems, unread=unread, over_rules=over_rules)
+def rows_of(path: Path, files: WorkloadFiles, mapped: Mapped = map) -> PackageRows:
+    """Look at every record of the package ``path``; ``mapped`` looks at sources of workloads, at several at once, say.
+    Raises BuilderError where it cannot be read, PackageError and FormatError where it is damaged."""
+    package = _Looked.of(path)
+    merged = _Merged()
+    own = list(sources(package.manifest, files, dict(package.records)))
+    for found in mapped(partial(_found_in, path), own):
+        merged.add(found)
+    others = other_sources(package.manifest, package.target) if merged.lost(package.records) else ()
+    for found in mapped(partial(_found_in, path), others):
+        merged.add(found)
+        if not merged.lost(package.records):
+            break
+    rows = tuple(merged.row(about, record) for about, record in package.records.items())
+    label = f"{package.manifest.name} {package.manifest.version}"
+    problems, unread = tuple(_problems(package.manifest)), tuple(merged.unread)
+    return PackageRows(package=label, rows=rows, problems=problems, unread=unread, over_rules=package.over_rules)
+
+
+@contextmanager
+def several(workers: int) -> Iterator[Mapped]:
+    """What looks at so many sources at once, in processes of their own."""
+    if workers == 1:
+        yield map
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        yield pool.map
 
 
 def _problems(manifest: Manifest) -> Iterator[str]:
@@ -138,27 +167,73 @@ def _problems(manifest: Manifest) -> Iterator[str]:
             yield f"{entry.file} has keys of the scheme {entry.key_scheme}; today's is {KEY_SCHEMES[entry.tuner]}"
 
 
-@dataclass(kw_only=True)
-class _Looked:
-    """The records of a package on their way past the sources of workloads."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Found:
+    """What became of the records that a source has workloads of, the workloads that it lends, and why it has none."""
 
-    manifest: Manifest
-    records: Mapping[str, Mapping[str, Record]]
-    evidence: Mapping[tuple[str, str], RecordEvidence]
-    target: Any
+    rows: Mapping[tuple[str, str], RowState]
+    lent: Borrowers
+    unread: Sequence[str]
+
+
+@dataclass(kw_only=True)
+class _Merged:
+    """What sources have, in their order."""
+
+    rows: dict[tuple[str, str], RowState] = field(default_factory=dict)
+    lent: Borrowers = field(default_factory=Borrowers)
     unread: list[str] = field(default_factory=list)
 
-    def rows(self, files: WorkloadFiles) -> Iterator[RowState]:
-        found, borrowers = set(), Borrowers()
-        for matched in matched_records(self.manifest, self.records, files, self.target, self.unread, borrowers):
-            found.add((matched.tuner, matched.record.exact))
-            yield self._matched(matched)
-        for tuner, records in self.records.items():
-            for key, record in records.items():
-                if (tuner, key) not in found:
-                    yield _unmatched(tuner, record, anchored=borrowers.have_use_for(tuner, record))
+    def add(self, found: _Found) -> None:
+        """What the next source has."""
+        self.rows = {**found.rows, **self.rows}
+        self.lent.update(found.lent)
+        self.unread += found.unread
 
-    def _matched(self, matched: MatchedRecord) -> RowState:
+    def lost(self, records: Mapping[tuple[str, str], Record]) -> bool:
+        """Whether there is a record that nothing has a use for yet, and something may."""
+        return any(
+            about not in self.rows and is_at_hand(record) and not self.lent.have_use_for(about[0], record)
+            for about, record in records.items()
+        )
+
+    def row(self, about: tuple[str, str], record: Record) -> RowState:
+        """What is known of a record in the end."""
+        anchored = about not in self.rows and self.lent.have_use_for(about[0], record)
+        return self.rows.get(about) or _unmatched(about[0], record, anchored=anchored)
+
+
+def _found_in(path: Path, source: WorkloadSource) -> _Found:
+    """In any process."""
+    looked, unread, lent = _Looked.of(path), list[str](), Borrowers()
+    with published_rates(looked.published):
+        matched = matched_in(source, looked.records, looked.target, unread, lent)
+        rows = {(each.tuner, each.record.exact): looked.row(each) for each in matched}
+    return _Found(rows=rows, lent=lent, unread=unread)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Looked:
+    """A package that is looked at."""
+
+    manifest: Manifest
+    records: Mapping[tuple[str, str], Record]
+    evidence: Mapping[tuple[str, str], RecordEvidence]
+    over_rules: Mapping[str, float]
+    published: PublishedProfile | None
+    target: Any
+
+    @classmethod
+    def of(cls, path: Path) -> _Looked:
+        """As it is on the disk: one that has changed is read again. Raises as :func:`rows_of`."""
+        try:
+            state = path.stat()
+        except OSError as error:
+            raise BuilderError(f"{path}: {error.strerror}") from error
+        return _looked(path, state.st_mtime_ns, state.st_size)
+
+    def row(self, matched: MatchedRecord) -> RowState:
+        """A record beside today's rules on its workload."""
         tuner, record, mod = matched.tuner, matched.record, matched.mod
         judged = self.evidence.get((tuner, record.exact))
         row = RowState(
@@ -189,6 +264,22 @@ class _Looked:
         return replace(
             row, problem="slower", reason=f"it takes {judged.tuned_s / rule_s:.3g} times as long as rules do"
         )
+
+
+@lru_cache(maxsize=1)  # a process looks at many sources of one
+def _looked(path: Path, _changed: int, _size: int) -> _Looked:
+    with opened(path) as package:
+        manifest, records = package.manifest, records_by_tuner(package)
+        evidence, published = evidence_of(package), published_profile(package)
+        timed = [line for line in evidence_in(package) if isinstance(line, NetworkEvidence) and line.over_rules]
+    return _Looked(
+        manifest=manifest,
+        records={(tuner, key): record for tuner, of in records.items() for key, record in of.items()},
+        evidence=evidence,
+        over_rules={network_of(line.network): line.over_rules or 1.0 for line in timed},
+        published=published,
+        target=as_tvm_target(manifest.name),
+    )
 
 
 def _unmatched(tuner: str, record: Record, *, anchored: bool) -> RowState:

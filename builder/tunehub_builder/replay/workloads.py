@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, takewhile
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tunehub.exceptions import typed_last_line
 from tunehub.options import Precision
 from tunehub.registries.key_scheme import LADDER, META_SCHEDULE, TEMPLATE
 from tunehub_builder import networks
-from tunehub_builder.networks.network import OPEN
+from tunehub_builder.networks.network import OPEN, Network
 from tunehub_builder.tuning.missed import missed_workloads
 from tunehub_builder.tuning.tasks import Dims, TuningTask, extract_tasks
 from tunehub_registry.manifest import Manifest, NetworkEntry
@@ -81,6 +82,11 @@ class Borrowers:
         self.anchors.add(anchor_key(mod) or "")
         self.classes.update(found.key for found in (class_of(mod), anchor_class_of(mod)) if found is not None)
 
+    def update(self, other: Borrowers) -> None:
+        """The workloads of ``other``, too."""
+        self.anchors.update(other.anchors)
+        self.classes.update(other.classes)
+
     def have_use_for(self, tuner: str, record: Any) -> bool:
         """Whether one of them may be served by a record of ``tuner``."""
         moved = {record.op_class, record.anchor_class} if tuner == META_SCHEDULE else set[str]()
@@ -93,45 +99,46 @@ def matched_records(
     files: WorkloadFiles,
     target: Any,
     unread: list[str],
-    borrowers: Borrowers | None = None,
 ) -> Iterator[MatchedRecord]:
     """The ``records``, by tuner and key, whose workloads some source has, each once; ``unread`` gets why a source has
-    none. With ``borrowers``, which get the workloads that none of them is for, networks known by name that the package
-    does not name are sources, too, while a record is left that would have no use."""
-    exact = {key for of in records.values() for key in of}
+    none."""
     missing = {(tuner, key): record for tuner, of in records.items() for key, record in of.items()}
-    ways = _ways(records, target)
-    own = sources(manifest, files, missing if borrowers is None else dict(missing))  # all lend, found or not
-    others: Iterator[WorkloadSource] = iter(())
-    if borrowers is not None:
-        others = takewhile(lambda _: _is_one_lost(missing, borrowers), _others(manifest, target))
-    for source in chain(own, others):
-        for tuner, kept in ways:
-            try:
-                workloads = source.workloads(tuner, target)
-            except Exception as error:  # importers and passes raise anything
-                unread.append(f"{Path(source.name).name}: {typed_last_line(error)}")
-                continue
-            if borrowers is not None and not kept:
-                for key in workloads.keys() - exact:
-                    borrowers.add(workloads[key])
-            for about in [about for about in missing if about[1] in workloads]:
-                record = missing.pop(about)
-                yield MatchedRecord(tuner=about[0], record=record, mod=workloads[about[1]], kept=kept)
+    for source in sources(manifest, files, missing):
+        for found in matched_in(source, missing, target, unread):
+            del missing[found.tuner, found.record.exact]
+            yield found
 
 
-def _ways(records: Mapping[str, Any], target: Any) -> list[tuple[str, bool]]:
+def matched_in(
+    source: WorkloadSource,
+    records: Mapping[tuple[str, str], Any],
+    target: Any,
+    unread: list[str],
+    borrowers: Borrowers | None = None,
+) -> Iterator[MatchedRecord]:
+    """The ``records``, by tuner and key, whose workloads ``source`` has, each once and as a client has it if it does;
+    ``unread`` gets why it has none. ``borrowers`` get the workloads that none of them is for."""
+    found, exact = set[tuple[str, str]](), {key for _, key in records}
+    for tuner, kept in _ways({tuner for tuner, _ in records}, target):
+        try:
+            workloads = source.workloads(tuner, target)
+        except Exception as error:  # importers and passes raise anything
+            unread.append(f"{Path(source.name).name}: {typed_last_line(error)}")
+            continue
+        if borrowers is not None and not kept:
+            for key in workloads.keys() - exact:
+                borrowers.add(workloads[key])
+        for about in [about for about in records if about[1] in workloads and about not in found]:
+            found.add(about)
+            yield MatchedRecord(tuner=about[0], record=records[about], mod=workloads[about[1]], kept=kept)
+
+
+def _ways(tuners: Collection[str], target: Any) -> list[tuple[str, bool]]:
     """As whose a network's workloads are made, a client's own way first; a GPU has them either way."""
-    if all(tuner == META_SCHEDULE for tuner in records):
+    if all(tuner == META_SCHEDULE for tuner in tuners):
         return [(META_SCHEDULE, False)]
-    kept = [(META_SCHEDULE, target.kind.name != "cuda")] if META_SCHEDULE in records else []
+    kept = [(META_SCHEDULE, target.kind.name != "cuda")] if META_SCHEDULE in tuners else []
     return [(TEMPLATE, False), *kept]
-
-
-def _is_one_lost(missing: Mapping[tuple[str, str], Any], borrowers: Borrowers) -> bool:
-    return any(
-        is_at_hand(record) and not borrowers.have_use_for(tuner, record) for (tuner, _), record in missing.items()
-    )
 
 
 def is_known(name: str) -> bool:
@@ -144,7 +151,7 @@ def is_at_hand(record: Any) -> bool:
     return bool(record.networks) and all(map(is_known, record.networks))
 
 
-def _others(manifest: Manifest, target: Any) -> Iterator[WorkloadSource]:
+def other_sources(manifest: Manifest, target: Any) -> Iterator[WorkloadSource]:
     """The networks known by name that a package does not name, in all precisions of its kind of machine."""
     precisions = ("", "_fp16") if target.kind.name == "cuda" else ("", "_bf16", "_int8")
     every = dict.fromkeys(f"{name}{precision}" for precision in precisions for name in networks.names())
@@ -175,15 +182,14 @@ class _OfNetwork:
         dims: dict[str, tuple[int, ...]] = {}
         if OPEN in self.source:
             dims = {name.strip(): _OPEN_SIZES for name in self.source.partition(OPEN)[2].split(",")}
-        network = networks.get_open(self.name.removesuffix(_OPEN_NAME), dims)
-        return _extracted(
-            network.name,
-            network.relax_module(),
-            tuner,
-            target,
-            dims=network.dims or None,
-            precision=network.compiled_in,
-        )
+        network, module = _built(self.name.removesuffix(_OPEN_NAME), tuple(dims.items()))
+        return _extracted(network.name, module, tuner, target, dims=network.dims or None, precision=network.compiled_in)
+
+
+@lru_cache(maxsize=1)  # its workloads are made in two ways, one after the other
+def _built(name: str, dims: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[Network, Any]:
+    network = networks.get_open(name, dict(dims))
+    return network, network.relax_module()
 
 
 @dataclass(frozen=True, slots=True)

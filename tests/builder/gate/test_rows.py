@@ -20,7 +20,7 @@ from tunehub_builder.gate.again_measured import is_verdict_disturbed
 from tunehub_builder.gate.comparison import Finalist
 from tunehub_builder.gate.judged import read_judged
 from tunehub_builder.gate.packages import evidence_of
-from tunehub_builder.gate.rows import RowState, rows_of
+from tunehub_builder.gate.rows import RowState, rows_of, several
 from tunehub_builder.replay.workloads import WorkloadFiles
 from tunehub_builder.tuning.run import Resources
 from tunehub_registry.evidence import JudgedRule, RecordEvidence, encode_evidence, read_evidence
@@ -76,7 +76,7 @@ def test_a_row_that_matches_nothing_or_cannot_be_used_fails(
     renamed[0] = re.sub(rb'"anchor":"\w+"', b'"anchor":"' + b"f" * 32 + b'"', renamed[0])
     renamed[1] = renamed[1].replace(b'"version":1', b'"version":9')
     again(path, files={"records/template.jsonl": b"".join(renamed)})
-    result = CliRunner().invoke(cli, ["rows", str(path)])
+    result = CliRunner().invoke(cli, ["rows", str(path), "--workers", "1"])
     assert result.exit_code == 1, result.output
     assert f"unmatched: {'f' * 12} template" in result.output
     assert f"no workload of {NETWORK} or another network known by name has a use for it" in result.output
@@ -194,3 +194,8 @@ def test_what_was_measured_before_a_run_is_cut_off_is_kept(
     with pytest.raises(KeyboardInterrupt):
         check_again(small[0], request, output, Resources(threads=1, workers=1), StringIO())
     assert line in read_judged(output).rows.values()
+
+
+def test_processes_find_what_one_finds(small: tuple[Path, list[str]]) -> None:
+    with several(2) as mapped:
+        assert rows_of(small[0], WorkloadFiles(), mapped) == rows_of(small[0], WorkloadFiles())
