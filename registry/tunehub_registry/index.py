@@ -24,7 +24,7 @@ from tunehub_registry.package import package_filename
 from tunehub_registry.target import TargetDescriptor, TargetName
 
 SCHEMA_VERSION = "1.0"
-SHARD_MINOR = 1  # 1.1 adds documents and licences; a shard without them stays 1.0
+SHARD_MINOR = 2  # 1.1 adds documents and licences, 1.2 packages without records; a shard without these stays older
 INDEX_PATH = "index.json"
 MAX_INDEX_BYTES = 16 << 20
 MAX_SHARD_BYTES = 4 << 20
@@ -56,11 +56,13 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
                 raise FieldError(f"names[{name!r}].target", f"is the target {entry.target.name!r}")
 
 
-class RecordSetSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a resolver needs of a record set before the package is there: its tuner and its TVM versions."""
+class RecordSetSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a resolver needs of a record set before the package is there: its tuner, its TVM versions, and whether it
+    has no record (since 1.2)."""
 
     tuner: _fields.TunerName
     tvm: str
+    empty: bool = False
 
     def __post_init__(self) -> None:
         _fields.check_specifier("tvm", self.tvm)
@@ -123,6 +125,11 @@ class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
     def tvm(self) -> tuple[str, ...]:
         """The version specifiers of the record sets."""
         return tuple(entry.tvm for entry in self.record_sets)
+
+    @property
+    def evidence_alone(self) -> bool:
+        """Whether it has evidence and no record, as rules were measured to be as good."""
+        return bool(self.record_sets) and all(entry.empty for entry in self.record_sets)
 
     @property
     def tuners(self) -> tuple[str, ...]:
@@ -203,8 +210,10 @@ def parse_shard(data: bytes, source: str, *, left_out: list[FormatError] | None 
 def encode_shard(shard: Shard) -> bytes:
     """Write a shard, sorted and compact. Raises FormatError on a bad shard."""
     newer = any(entry.documents or entry.license or entry.successor for entry in shard.versions)
-    if newer and shard.schema_version == SCHEMA_VERSION:
-        shard = structs.replace(shard, schema_version=f"1.{SHARD_MINOR}")
+    empty = any(each.empty for entry in shard.versions for each in entry.record_sets)
+    least = f"1.{SHARD_MINOR}" if empty else "1.1" if newer else SCHEMA_VERSION
+    if shard.schema_version in (SCHEMA_VERSION, "1.1"):
+        shard = structs.replace(shard, schema_version=max(least, shard.schema_version))
     data = _json.encode(shard)
     parse_shard(data, f"shard of {shard.name}")
     return data
@@ -219,7 +228,9 @@ def entry_of(
         file=file,
         sha256=sha256,
         size=size,
-        record_sets=tuple(RecordSetSummary(tuner=item.tuner, tvm=item.tvm) for item in manifest.record_sets),
+        record_sets=tuple(
+            RecordSetSummary(tuner=item.tuner, tvm=item.tvm, empty=item.count == 0) for item in manifest.record_sets
+        ),
         published=published,
         transaction=transaction,
         license=UNSET if manifest.license is None else manifest.license,

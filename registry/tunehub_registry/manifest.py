@@ -90,6 +90,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         if len(set(files)) != len(files):
             raise FieldError("record_sets", "two record sets name the same file")
 
+    @property
+    def evidence_alone(self) -> bool:
+        """Whether it has evidence and no record, as rules were measured to be as good: its tables, which say for which
+        TVM that holds, are empty."""
+        return bool(self.record_sets) and all(entry.count == 0 for entry in self.record_sets)
+
     def provenance_of(self, entry: RecordSet) -> Provenance:
         """How one of the record sets was made."""
         return entry.provenance or self.provenance

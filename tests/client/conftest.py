@@ -78,7 +78,7 @@ def make_package(
         name=target.name,
         version=version,
         target=target,
-        record_sets=(RecordSet(tuner=tuner, file=RECORDS, tvm=tvm, key_scheme=key_scheme, count=1),),
+        record_sets=(RecordSet(tuner=tuner, file=RECORDS, tvm=tvm, key_scheme=key_scheme, count=int(data != b"")),),
         provenance=Provenance(
             machine={"cpu": "test"},
             tvm_version="0.27.0.post1",
@@ -133,7 +133,11 @@ class RegistryFolder:
             sha256=hashlib.sha256(package).hexdigest(),
             size=len(package),
             record_sets=(
-                RecordSetSummary(tuner=options.get("tuner", "meta_schedule"), tvm=options.get("tvm", ">=0.25,<0.28")),
+                RecordSetSummary(
+                    tuner=options.get("tuner", "meta_schedule"),
+                    tvm=options.get("tvm", ">=0.25,<0.28"),
+                    empty=data == b"",
+                ),
             ),
             published="2026-01-31T12:00:00Z",
             yanked=yanked,

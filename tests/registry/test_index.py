@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tunehub_registry import exceptions
 from tunehub_registry.document import MAX_DOCUMENT_BYTES, describe_document
@@ -153,6 +154,18 @@ def test_documents_beside_a_version(update: IndexUpdate, target: TargetDescripto
     assert encode_shard(set_documents(shard, "1.0", ())) == update.shard_data
     with pytest.raises(exceptions.NotFoundError, match="no version 9"):
         set_documents(shard, "9", documents)
+
+
+def test_a_version_without_records_is_told_before_the_package_is_there(
+    update: IndexUpdate, target: TargetDescriptor
+) -> None:
+    empty = RecordSetSummary(tuner="template", tvm=">=0.25,<0.28", empty=True)
+    later = structs.replace(entry(target, "2.0"), record_sets=(empty,))
+    data = encode_shard(structs.replace(update.shard, versions=(*update.shard.versions, later)))
+    read = parse_shard(data, "s")
+    assert json.loads(data)["schema_version"] == "1.2"
+    assert [each.evidence_alone for each in read.versions] == [False, True]
+    assert encode_shard(read) == data
 
 
 @pytest.mark.parametrize(

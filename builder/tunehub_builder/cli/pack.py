@@ -26,6 +26,8 @@ from tunehub_registry.licenses import DEFAULT_LICENSE
 @click.option("--judged", type=FILE, help="What `tunehub check --again` wrote of the package given by --with.")
 @click.option("--network", "networks", metavar="NAME", multiple=True,
               help="Only what is of this network, in all its precisions; may be repeated.")  # fmt: skip
+@click.option("--evidence-alone", is_flag=True,
+              help="What was measured, and none of the records: where rules are as good.")  # fmt: skip
 @click.option("--profile", type=FILE, help="What `tunehub calibrate` kept of this CPU.  [that of DIR]")
 @click.option("--license", default=DEFAULT_LICENSE, show_default=True, metavar="SPDX",
               help="The licence of what DIR gives; Apache-2.0 is the other usual one.")  # fmt: skip
@@ -42,6 +44,7 @@ def pack(
     without: tuple[str, ...],
     judged: Path | None,
     networks: tuple[str, ...],
+    evidence_alone: bool,
     profile: Path | None,
     license: str,
     base_license: str | None,
@@ -52,6 +55,9 @@ def pack(
     With --with PACKAGE and --without KEY, DIR may be left out: the next version of PACKAGE without some of its records.
     So it may with --measured FILE, times of its networks, and with --judged FILE, which `tunehub check --again PACKAGE`
     wrote: records that lost go by themselves, what was measured of the others is their evidence.
+
+    With --evidence-alone the package has no record: it says that rules are as good, as networks that were run beside
+    them show, and clients that it serves look no further.
 
     With --network NAME the package is a bundle for that model, of DIR or PACKAGE: its records alone, to hand on.
     """
@@ -71,6 +77,7 @@ def pack(
         built = pack_directory(
             work, version, name=name, measured=networks_measured, base=base, profile=profile, license=license,
             base_license=base_license, without=read_left_out(without), again=again, networks=networks,
+            evidence_alone=evidence_alone,
         )  # fmt: skip
         path = publish_locally(built, output, index)
     stated = built.manifest.license
@@ -80,7 +87,7 @@ def pack(
         print_json(summary)
         return
     number = built.counts["taken_along" if directory is None else "records"]
-    number = sum(entry.count for entry in built.manifest.record_sets) if networks else number
+    number = sum(entry.count for entry in built.manifest.record_sets) if networks or evidence_alone else number
     say(f"{path}: {number} records, {len(built.data)} bytes, sha256 {built.sha256}")
     if base is not None and not networks:
         left_out = f", {built.counts['left_out']} left out" if without or judged else ""

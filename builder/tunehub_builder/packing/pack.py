@@ -15,6 +15,7 @@ from tunehub_builder.gate.judged import Judged
 from tunehub_builder.packing.base_package import with_base
 from tunehub_builder.packing.bundle import only_networks
 from tunehub_builder.packing.contents import Contents, nothing_admitted
+from tunehub_builder.packing.evidence_alone import without_records
 from tunehub_builder.packing.left_out import nothing_of_its_own
 from tunehub_builder.packing.publish import BuiltPackage
 from tunehub_builder.tuning.profile import profile_to_pack
@@ -40,6 +41,7 @@ def pack_directory(
     without: Mapping[str, str] | None = None,
     again: Judged | None = None,
     networks: Sequence[str] = (),
+    evidence_alone: bool = False,
 ) -> BuiltPackage:
     """Pack the admitted records of ``directory``, with the evidence on them and on the rejected ones.
 
@@ -51,7 +53,8 @@ def pack_directory(
     ``directory``, None for not stated; ``base_license`` one for a ``base`` that states none: without it the new package
     states none either. ``without``: reasons to leave records of ``base`` out, by how their keys begin, and ``again``,
     what was judged of its records anew, of which losers are left out; with either there need be no ``directory``, nor
-    with ``networks``: then the package has what is of these alone.
+    with ``networks``: then the package has what is of these alone. ``evidence_alone``: what was measured goes into it,
+    and none of the records.
 
     Raises PackingError: nothing is admitted or left out, a wrong ``name`` or ``version``, a ``base`` or ``profile``
     that does not go with it; WorkDirectoryError: a damaged file; PackageError, FormatError: a damaged ``base``;
@@ -60,7 +63,7 @@ def pack_directory(
     other = None if base_license is None else canonical_license(base_license)
     if directory is not None:
         contents = _own(directory, measured, license)
-    elif base is not None and (without or again or measured or networks):
+    elif base is not None and (without or again or measured or networks or evidence_alone):
         contents = nothing_of_its_own(base, other, measured)
     else:
         reason = "what to leave out of it (--without, --judged, --network), or times of its networks (--measured)"
@@ -69,7 +72,9 @@ def pack_directory(
         raise PackingError(f"the package of this target is called {contents.target.name}, not {name}")
     if base is not None:
         contents = with_base(contents, base, base_license=other, without=without, again=again)
-    if directory is not None and not (contents.counts["records"] or contents.counts.get("left_behind")):
+    if evidence_alone:
+        contents = without_records(contents)
+    elif directory is not None and not (contents.counts["records"] or contents.counts.get("left_behind")):
         raise nothing_admitted(directory, checked=contents.counts["rejected"] > 0)
     if (without or again) and base is None:
         raise PackingError("--without and --judged are about records of a package: give it, too (--with)")

@@ -14,6 +14,7 @@ import msgspec
 
 from tunehub.exceptions import last_line
 from tunehub.options import read_options
+from tunehub.target.features import names_by_features
 from tunehub.target.host import host_cpu, physical_cores
 from tunehub.target.machine_profile import MachineProfileError, PublishedProfile, read_profile
 from tunehub_builder.exceptions import PackingError
@@ -87,12 +88,14 @@ def profile_to_pack(
         profile = parse_profile(file.read_bytes(), str(file))
     except (OSError, FormatError) as error:
         raise PackingError(f"{error}; give a file that `tunehub calibrate` has written") from error
-    if (target.kind, target.model) != ("llvm", model_name(profile.cpu)):
+    names = map(model_name, (profile.cpu, *names_by_features(profile.cpu, profile.mattr)))
+    if target.kind != "llvm" or target.model not in names:
         raise PackingError(f"{file} is the profile of {profile.cpu}; the package is for {target.name}")
     return profile
 
 
 def _is_here(target: TuningTarget, cpu: str, mattr: tuple[str, ...]) -> bool:
     config = target.config
-    own = (config.get("kind"), config.get("mcpu"), sorted(config.get("mattr", ())))
-    return own == ("llvm", cpu, sorted(mattr))
+    own = (config.get("mcpu"), sorted(config.get("mattr", ())))
+    known = [(cpu, sorted(mattr)), *((name, list[str]()) for name in names_by_features(cpu, mattr))]
+    return config.get("kind") == "llvm" and own in known

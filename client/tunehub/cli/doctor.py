@@ -47,7 +47,8 @@ from tunehub.target import host
 gpu = host.gpu_descriptor()
 cpu = host.host_descriptor(use_tvm=True)
 describe = lambda item: None if item is None else {
-    "name": item.name, "arch": item.arch, "features": list(item.features), "cores": item.num_cores}
+    "name": item.name, "arch": item.arch, "features": list(item.features), "cores": item.num_cores,
+    "aliases": list(item.aliases)}
 from tunehub.cli.calibrate import gpu_profile_state, profile_state, rules_state
 import warnings
 warnings.simplefilter("ignore")
@@ -264,7 +265,8 @@ def _describe_package(registries: Registries, machine: dict[str, Any]) -> Findin
     """The nearest package for a machine, and what is known of its records there."""
     kind, _, model = str(machine["name"]).partition("-")
     features = tuple(machine.get("features", ()))
-    host = TargetDescriptor(kind=kind, model=model, arch=machine["arch"], features=features)
+    aliases = tuple(machine.get("aliases", ()))
+    host = TargetDescriptor(kind=kind, model=model, arch=machine["arch"], features=features, aliases=aliases)
     from tunehub.target.tvm_generation import find_tvm
 
     installed = find_tvm()

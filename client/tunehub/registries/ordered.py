@@ -132,9 +132,11 @@ class Registries:
 
     def behind(self, resolution: Resolution, require: Requirement, tvm_version: str | None) -> Chosen | None:
         """What serves behind a package for this very model, which may have few networks: the next nearest one of
-        another name. None where a package is asked for by name, and for TVM up to 0.19."""
+        another name. None where a package is asked for by name, for TVM up to 0.19, and where rules are as good."""
         chosen = resolution.chosen
-        if chosen is None or chosen.match.fit != "exact" or require.name is not None or is_relay(tvm_version):
+        if chosen is None or chosen.match.fit != "exact" or chosen.entry.evidence_alone:
+            return None
+        if require.name is not None or is_relay(tvm_version):
             return None
         return self.resolve(resolution.host, require, tvm_version, besides=chosen.name).chosen
 

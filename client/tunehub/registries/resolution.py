@@ -278,8 +278,15 @@ def _chosen_json(chosen: Chosen) -> dict[str, Any]:
 
 
 def nearest_text(chosen: Chosen | None, machine: str, attested: AttestationSummary | None) -> str | None:
-    """What is known of the records of a package on a ``machine`` that it was not made for; None for its own."""
-    if chosen is None or chosen.match.fit == "exact" or chosen.name == machine:
+    """What is known of the records of a package on a ``machine`` that it was not made for, and of one without any; None
+    for other packages of its own."""
+    if chosen is None:
+        return None
+    exact = chosen.match.fit == "exact" or chosen.name == machine
+    if chosen.entry.evidence_alone:
+        where = "such a machine" if exact else f"{chosen.name}, not on {machine}"
+        return f"measured on {where}: rules are as good, no records are needed"
+    if exact:
         return None
     measured = None if attested is None else attested.nearest_text(machine)
     said = measured or "not measured by a machine that you trust (`tunehub attest` measures a sample)"

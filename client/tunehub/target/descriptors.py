@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from tunehub.exceptions import UnknownTargetError, last_line
-from tunehub.target.features import llvm_features
+from tunehub.target.features import llvm_features, names_by_features
 from tunehub.target.gpu_architectures import ARCHITECTURES
 from tunehub.target.host import (
     arch_of_triple,
@@ -199,6 +199,7 @@ def _cpu_from_tvm(kind: str, attrs: Mapping[str, Any]) -> TargetDescriptor:
         arch=arch_of_triple(triple),
         features=llvm_features(config),
         num_cores=_bound(attrs.get("num-cores")),
+        aliases=names_by_features(str(attrs.get("mcpu") or ""), [str(each) for each in attrs.get("mattr") or ()]),
     )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 # LLVM features that decide which schedules are legal or fast; the rest (ciphers, tuning flags, system instructions)
@@ -50,6 +51,7 @@ _FLAGS = {
     "aarch64": _Flags(key="Features", names=_ARM, always="asimd"),
 }
 # What generated code may use and a machine may lack; tuning flags such as `fast-lzcnt` are left out.
+_AMD = ("znver", "bdver", "btver")
 EXTENSIONS = re.compile(r"avx.*|fma|f16c|amx.*|sse4\.[12]|neon|dotprod|fullfp16|bf16|i8mm|sve.*|sme.*|v|zv.*")
 
 
@@ -114,6 +116,29 @@ def llvm_features_of_text(target: str) -> frozenset[str]:
 def llvm_features(config: Mapping[str, Any]) -> tuple[str, ...]:
     """The relevant features that LLVM generates code with for a target, mattr considered."""
     return relevant(all_llvm_features(config))
+
+
+def names_by_features(cpu: str, mattr: Sequence[str]) -> tuple[str, ...]:
+    """LLVM's names of the CPUs of the maker of ``cpu`` that have, of what matters to schedules, just what it has with
+    ``mattr``, sorted. None where ``mattr`` adds nothing: only a CPU whose model is hidden has more than its name
+    says."""
+    more = RELEVANT.intersection(each[1:] for each in mattr if each.startswith("+"))
+    return _names_by_features(cpu, tuple(mattr)) if more else ()
+
+
+@lru_cache
+def _names_by_features(cpu: str, mattr: tuple[str, ...]) -> tuple[str, ...]:
+    import tvm
+    from tvm.target import codegen
+
+    config = {"kind": "llvm", "mcpu": cpu, "mattr": list(mattr)}
+    features, amd = llvm_features(config), cpu.startswith(_AMD)
+    try:
+        names = [str(name) for name in codegen.llvm_get_cpu_archlist(tvm.target.Target(config))]
+    except Exception:  # TVM before 0.15, or without LLVM
+        return ()
+    own = (name for name in names if name != cpu and name.startswith(_AMD) == amd)
+    return tuple(sorted(name for name in own if features and llvm_features({"kind": "llvm", "mcpu": name}) == features))
 
 
 def all_llvm_features(config: Mapping[str, Any]) -> frozenset[str]:

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunehub.exceptions import UnknownTargetError
-from tunehub.target.features import all_llvm_features, differences, linux_features, llvm_features, relevant
+from tunehub.target.features import (
+    all_llvm_features,
+    differences,
+    linux_features,
+    llvm_features,
+    names_by_features,
+    relevant,
+)
 from tunehub.target.nvidia import find_gpus, gpu_model
 from tunehub.target.tvm_generation import find_tvm
 from tunehub_registry.target import TargetDescriptor, model_name
@@ -58,6 +65,7 @@ def host_descriptor(*, use_tvm: bool | None = None) -> TargetDescriptor:
             arch=arch_of_triple(system_triple()),
             features=llvm_features(cpu.config()),
             num_cores=physical_cores(),
+            aliases=names_by_features(cpu.model, cpu.mattr),
         )
     arch = machine_arch()
     return TargetDescriptor(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tunehub._files.atomic import open_regular, write_file
+from tunehub.target.features import llvm_features
 from tunehub_registry.exceptions import FormatError
 from tunehub_registry.machine_profile import MachineProfile, encode_profile, parse_profile
 from tunehub_registry.profiles import MAX_PROFILE_BYTES
@@ -30,8 +31,13 @@ class PublishedProfile:
     package: str
 
     def fits(self, cpu: str, mattr: Sequence[str]) -> bool:
-        """Whether it is for such a target; the number of cores may be another."""
-        return (self.profile.cpu, sorted(self.profile.mattr)) == (cpu, sorted(mattr))
+        """Whether it is for such a target, whatever LLVM calls that: virtual machines hide their models. The number of
+        cores may be another."""
+        own = self.profile
+        if (own.cpu, sorted(own.mattr)) == (cpu, sorted(mattr)):
+            return True
+        features = llvm_features({"kind": "llvm", "mcpu": cpu, "mattr": list(mattr)})
+        return bool(features) and features == llvm_features({"kind": "llvm", "mcpu": own.cpu, "mattr": list(own.mattr)})
 
 
 def profile_path(cache: Path, cpu: str, mattr: Sequence[str], cores: int) -> Path:

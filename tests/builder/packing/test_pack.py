@@ -457,6 +457,25 @@ def test_end_to_end_times_of_tuned_networks_become_evidence(directory: WorkDirec
     ]
 
 
+def test_where_rules_are_as_good_evidence_alone_is_published(directory: WorkDirectory, tmp_path: Path) -> None:
+    line = NetworkEvidence(
+        network="tiny", default_s=0.2, tuned_s=0.1, repeats=7, threads=2, output_max_rel_diff=0.0, over_rules=1.0
+    )
+    with pytest.raises(PackingError, match="no network was run beside rules alone"):
+        pack_directory(directory, "0.1.0", evidence_alone=True)
+    built = pack_directory(directory, "0.1.0", measured=[line], evidence_alone=True)
+    assert built.manifest.evidence_alone and built.counts["records"] == 0
+    with open_package(built.data) as package:
+        kept = list(evidence_in(package))
+    assert line in kept and not any(each.admitted for each in kept if isinstance(each, RecordEvidence))
+    index = tmp_path / "index.json"
+    index.write_bytes(EMPTY_INDEX)
+    read_package(publish_locally(built, tmp_path, index))
+    (name,) = parse_index(index.read_bytes(), "index.json").names.values()
+    (entry,) = parse_shard((tmp_path / name.shard_path).read_bytes(), "shard").versions
+    assert entry.evidence_alone
+
+
 GPU_ROW = {
     "network": "tiny",
     "ms": {"default": 5.0, "tunehub": 2.0, "tunehub_graphs": 1.5, "torch": 3.0, "torch_graphs": 1.6},

@@ -148,6 +148,18 @@ def test_a_lock_of_both_serves_as_without_one_and_the_report_says_which_packages
     assert (free["lock_sha256"], locked["lock_sha256"]) == (None, hashlib.sha256(lock.read_bytes()).hexdigest())
 
 
+def test_where_rules_are_as_good_a_package_has_no_records_and_nothing_serves_behind_it(
+    registry: RegistryFolder,
+) -> None:
+    registry.publish(ZNVER5, data=b"")
+    registry.publish(SKYLAKE)
+    hub = open_quietly(registry)
+    assert not serves(hub) and hub.resolution.behind is None and hub.layout == "auto"
+    said = hub.report()
+    assert said.package == "llvm-znver5 0.1.0" and said.notes == ()
+    assert "llvm-znver5 0.1.0: measured on such a machine: rules are as good, no records are needed" in said.summary()
+
+
 def test_a_package_behind_another_that_cannot_be_opened_is_noted(registry: RegistryFolder) -> None:
     registry.publish(SKYLAKE).write_bytes(b"no package")
     registry.publish()

@@ -198,6 +198,17 @@ def test_explain_and_json_say_everything() -> None:
     assert nothing.to_json()["chosen"] is None
 
 
+@pytest.mark.parametrize(
+    ("target", "where"), [(ZNVER5, "such a machine"), (SKYLAKE, "llvm-skylake, not on llvm-znver5")]
+)
+def test_a_package_of_evidence_alone_says_that_rules_are_as_good(target: TargetDescriptor, where: str) -> None:
+    (ranked,), _ = rank_names([offer(target)], ZNVER5, ANY)
+    empty = RecordSetSummary(tuner="template", tvm=">=0.25,<0.28", empty=True)
+    chosen, _ = choose_version(ranked, [structs.replace(entry("0.1.0"), record_sets=(empty,))], ANY, "0.27.0.post1")
+    said = nearest_text(chosen, "llvm-znver5", None)
+    assert said == f"measured on {where}: rules are as good, no records are needed"
+
+
 def test_a_package_for_another_machine_says_what_is_known_of_it_here() -> None:
     (own,), _ = rank_names([offer(ZNVER5)], ZNVER5, ANY)
     (other,), _ = rank_names([offer(SKYLAKE)], ZNVER5, ANY)

@@ -180,8 +180,18 @@ def test_a_machine_that_hides_its_model_has_the_features_of_its_cpu(tvm: Any, mo
     assert list(as_tvm_target("llvm-rocketlake").attrs["mattr"]) == list(target.attrs["mattr"])
     sapphire = descriptor_of({"kind": "llvm", "mcpu": "sapphirerapids", "mtriple": "x86_64-linux-gnu"})
     true_rocket = descriptor_of({"kind": "llvm", "mcpu": "rocketlake", "mtriple": "x86_64-linux-gnu"})
-    assert match(sapphire, found) == Accepted(fit="family", distance=0)
+    assert match(sapphire, found) == Accepted(fit="exact", distance=0)  # by its features
     assert match(true_rocket, found) == Accepted(fit="family", distance=6)
+
+
+def test_a_machine_that_hides_its_model_has_the_names_of_its_features(tvm: Any) -> None:
+    more = ["+amx-bf16", "+amx-int8", "+amx-tile", "+avx512bf16", "+avx512fp16", "+avxvnni"]
+    hidden = descriptor_of({"kind": "llvm", "mcpu": "rocketlake", "mattr": more})
+    assert hidden.aliases == ("emeraldrapids", "sapphirerapids")
+    assert match(descriptor_of("llvm-sapphirerapids"), hidden) == Accepted(fit="exact", distance=0)
+    assert isinstance(match(descriptor_of("llvm-graniterapids"), hidden), Accepted)
+    assert descriptor_of({"kind": "llvm", "mcpu": "znver3", "mattr": ["+avx512f"]}).aliases == ()
+    assert descriptor_of({"kind": "llvm", "mcpu": "sapphirerapids", "mattr": ["-amx-tile"]}).aliases == ()
 
 
 def test_a_machine_that_hides_features_of_its_model_lacks_them(tvm: Any, monkeypatch: pytest.MonkeyPatch) -> None:

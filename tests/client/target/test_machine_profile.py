@@ -60,3 +60,12 @@ def test_a_published_profile_is_for_a_cpu_with_the_same_features() -> None:
     assert published.fits("znver4", ["+amx-tile"])
     assert not published.fits("znver4", [])
     assert not published.fits("znver5", ["+amx-tile"])
+
+
+def test_a_published_profile_is_for_its_cpu_whatever_its_name() -> None:
+    pytest.importorskip("tvm")
+    own = msgspec.structs.replace(ZNVER4, cpu="sapphirerapids", mattr=())
+    published = PublishedProfile(profile=own, package="llvm-sapphirerapids 0.1.0")
+    more = ["+amx-bf16", "+amx-int8", "+amx-tile", "+avx512bf16", "+avx512fp16", "+avxvnni"]
+    assert published.fits("rocketlake", more) and published.fits("emeraldrapids", ())
+    assert not published.fits("graniterapids", ()) and not published.fits("rocketlake", more[1:])
