@@ -168,7 +168,7 @@ def _problems(manifest: Manifest) -> Iterator[str]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Found:
+class _SourceRows:
     """What became of the records that a source has workloads of, the workloads that it lends, and why it has none."""
 
     rows: Mapping[tuple[str, str], RowState]
@@ -184,7 +184,7 @@ class _Merged:
     lent: Borrowers = field(default_factory=Borrowers)
     unread: list[str] = field(default_factory=list)
 
-    def add(self, found: _Found) -> None:
+    def add(self, found: _SourceRows) -> None:
         """What the next source has."""
         self.rows = {**found.rows, **self.rows}
         self.lent.update(found.lent)
@@ -203,13 +203,13 @@ class _Merged:
         return self.rows.get(about) or _unmatched(about[0], record, anchored=anchored)
 
 
-def _found_in(path: Path, source: WorkloadSource) -> _Found:
+def _found_in(path: Path, source: WorkloadSource) -> _SourceRows:
     """In any process."""
     looked, unread, lent = _Looked.of(path), list[str](), Borrowers()
     with published_rates(looked.published):
         matched = matched_in(source, looked.records, looked.target, unread, lent)
         rows = {(each.tuner, each.record.exact): looked.row(each) for each in matched}
-    return _Found(rows=rows, lent=lent, unread=unread)
+    return _SourceRows(rows=rows, lent=lent, unread=unread)
 
 
 @dataclass(frozen=True, kw_only=True)
