@@ -225,6 +225,10 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         shift = (beta if call.attrs.center else 0) - mean * scale
         axis = int(call.attrs.axis) % len(shape)
         along = [mean.size if i == axis else 1 for i in range(len(shape))]
+        known = self._constant(data)
+        if _is_float(known):  # a weight that is standardised by its own statistics
+            normed = (known * scale.reshape(along) + shift.reshape(along)).astype(dtype)
+            return relax.Tuple([relax.const(normed), rest[2], rest[3]])
         scaled = self._scaled_convolution(data, scale, dtype) if narrow and axis == 1 else None
         if scaled is None:
             scaled = relax.op.multiply(data, relax.const(scale.reshape(along).astype(dtype)))

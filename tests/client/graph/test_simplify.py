@@ -89,14 +89,16 @@ def test_training_mode_is_not_touched(nets: Any) -> None:
     assert operators(simplify(mod))["relax.nn.batch_norm"] == 1
 
 
-def test_weights_that_a_norm_in_training_mode_standardises_are_constants(nets: Any, same: Any) -> None:
-    """As PyTorch's exporter writes them, with the statistics that nobody reads, and one that something does."""
+@pytest.mark.parametrize("training", [True, False])
+def test_weights_that_a_norm_standardises_are_constants(nets: Any, same: Any, training: bool) -> None:
+    """As PyTorch's exporter writes them, with the statistics that nobody reads, and one that something does; or by
+    statistics that are computed before, as in NF-RegNet."""
 
     def make(b: Any, x: Any) -> Any:
         weight, rows = nets.array(1, 8, 36), relax.const(nets.array(1, 36, 8))
         scale, shift = (relax.const(np.abs(nets.array(8)) + 0.5) for _ in range(2))
         mean, variance = (b.emit(each(rows, axis=[0, 1])) for each in (op.mean, op.variance))
-        norm = b.emit(op.nn.batch_norm(relax.const(weight), scale, shift, mean, variance, axis=1, training=True))
+        norm = b.emit(op.nn.batch_norm(relax.const(weight), scale, shift, mean, variance, axis=1, training=training))
         standardised = b.emit(op.reshape(b.emit(relax.TupleGetItem(norm, 0)), (8, 4, 3, 3)))
         moved = b.emit(op.reshape(b.emit(relax.TupleGetItem(norm, 2)), (1, 8, 1, 1)))
         return b.emit(op.add(b.emit(op.nn.conv2d(x, standardised, padding=1)), moved))

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 _MEASURED_TILES, _NEARLY = 6, 1.35
 _SHORT_ROW, _LONG_ROW = 12, 256  # pointwise: rows of fewer columns are joined, up to so many
 _UNROLLED, _UNROLLED_WITH_PADDING = 110, 48  # by default: seven columns of a 7×7 kernel, of a 3×3 kernel
+_LARGE_BYTES, _KEPT_BYTES = 2 << 20, 1 << 20  # of images, and of weights
 _MAX_UNROLLED = 256  # multiply-adds of one step: bounds code size, and with it LLVM's time
 
 
@@ -177,8 +178,10 @@ def default_knobs(workload: Conv2dWorkload, machine: Machine) -> Conv2dKnobs:
     row, columns, blocks = min(_choices(workload, machine), key=lambda choice: _cost(workload, choice, machine))
     parallel = worth_threads(workload.flops / workload.group, workload.data_bytes + workload.weight_bytes, machine)
     # threads that share rows of an image, not channels, keep what the next layer reads: 1 to 2 % of ResNets in integers
-    whole = workload.group == 1 or workload.paired or workload.data_bytes <= workload.weight_bytes
-    order: Literal["channels", "rows"] = "channels" if whole else "rows"
+    integers = workload.group > 1 and not workload.paired and workload.data_bytes > workload.weight_bytes
+    # an image beyond the second cache is read once, where weights that stay there are read for each row instead
+    large = workload.group == 1 and workload.data_bytes > _LARGE_BYTES and workload.weight_bytes <= _KEPT_BYTES
+    order: Literal["channels", "rows"] = "rows" if integers or large else "channels"
     knobs = Conv2dKnobs(columns=columns, blocks=blocks, row=row, order=order, parallel=parallel)
     return _with_padding(workload, knobs, machine)
 

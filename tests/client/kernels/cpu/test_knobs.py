@@ -169,3 +169,18 @@ def test_a_tile_whose_sums_come_from_a_pool_is_for_long_reductions(support: Any)
         assert match is not None
         knobs = match.template.default_knobs(match.workload, measured)
         assert (knobs.columns * knobs.blocks > measured.accumulators) == pooled
+
+
+def test_what_the_second_cache_does_not_keep_is_read_once(support: Any) -> None:
+    """Images of several megabytes row by row where weights stay there; large weights for all of a batch at once."""
+    for channels, order in ((64, "rows"), (4, "channels")):
+        data, weight = (1, channels, 28, 28, 16), (16, channels, 1, 1, 16, 16)
+        match = templates.find(support.case("conv", blocked.conv2d_blocked, data, weight).mod)
+        assert match is not None
+        assert match.template.default_knobs(match.workload, MACHINE).order == order
+    for depth, batch in ((768, "fused % 7"), (64, "fused // 24")):  # 24 tasks of outputs, in the others or around them
+        mod = support.case("dense", blocked.dense_blocked, (7, 7, depth), (48, depth, 16)).mod
+        match = templates.find(mod)
+        assert match is not None
+        schedule = match.template.apply(mod, match.workload, match.template.default_knobs(match.workload, MACHINE))
+        assert batch in next(line for line in schedule.mod.script().splitlines() if "v_i0 =" in line)
