@@ -21,6 +21,8 @@ def finish(mod: IRModule, target: Target, replaced: dict[str, StepRejected]) -> 
     import tvm
     from tvm import relax
 
+    from tunehub.graph.empty_constants import without_empty_constants
+
     if target.kind.name == "llvm":
         from tunehub.graph.own_arguments import mark_own_arguments
         from tunehub.graph.packing import pack_weights
@@ -35,7 +37,8 @@ def finish(mod: IRModule, target: Target, replaced: dict[str, StepRejected]) -> 
         if target.kind.name == "cuda":
             passes = [checked(each, target, replaced.__setitem__) for each in passes]
     with target:
-        return tvm.transform.Sequential([*passes, *lowering_passes(target)])(mod)
+        mod = without_empty_constants(tvm.transform.Sequential(passes)(mod))
+        return tvm.transform.Sequential(lowering_passes(target))(mod)
 
 
 def _split_packing(mod: IRModule) -> IRModule:

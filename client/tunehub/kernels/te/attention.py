@@ -50,7 +50,7 @@ OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {  # between the first pro
     "relax.multiply": lambda a, b: a * b,
     "relax.divide": lambda a, b: a / b,
 }
-_LOWEST = -3.4028234663852886e38  # of float32
+_LOWEST, _LEAST = -3.4028234663852886e38, 1.1754943508222875e-38  # of float32, the second above 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,10 @@ def attention(
     def result(*i: PrimExpr) -> PrimExpr:
         *outer, row, output = i
         place = (*outer, row // sizes.rows, row % sizes.rows)
-        quotient = element_at(sums, *place, output) / total[place]
+        whole = total[place]
+        if integer(sizes.keys) is None:  # the total of no keys is 0
+            whole = tirx.max(whole, tirx.const(_LEAST, WIDE))
+        quotient = element_at(sums, *place, output) / whole
         return tirx.Select(total[place] > 0, quotient, tirx.const(0, WIDE)) if safe else quotient
 
     return te.compute((*sizes.lead, sizes.length, sizes.outputs), result, name=RESULT)

@@ -148,3 +148,5 @@ def test_the_operator_with_lengths_of_its_own(cpu: Any, make_hub: Any) -> None:
         expected = np.einsum("bhij,bjhd->bihd", weights / weights.sum(-1, keepdims=True), given[2])
         got = machine["main"](*map(tvm.runtime.tensor, given)).numpy()
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5, err_msg=str(size))
+    nothing = [given[0], *(np.empty((2, 0, *each.shape[2:]), "float32") for each in given[1:3]), given[3][..., :0]]
+    assert not machine["main"](*map(tvm.runtime.tensor, nothing)).numpy().any()  # the product of no weights and values
