@@ -45,7 +45,7 @@ def with_own_attention(mod: IRModule, target: Target, note: Callable[[str], None
             functions[variable] = own[0]
             told.append(f"{name} ({own[1].kind.value})")
         elif target.kind.name == "llvm" and name in handed_over and not is_scheduled(function):
-            rotated = with_shared_angles(function)
+            rotated = with_shared_angles(function, target)
             functions[variable] = function if rotated is None else rotated
             told += [] if rotated is None else [f"{name} (positions)"]
     if told:

@@ -25,6 +25,13 @@ _HALF = 0x8000  # of the last place of a bfloat16
 _HIGH_HALF = 0xFFFF0000
 _ONE = 0x3F800000  # the bits of 1.0
 _POWERS = tuple(math.log(2) ** at / math.factorial(at) for at in range(7))  # of 2 ** x, for x from -0.5 to 0.5
+_QUARTER = (
+    1.5703125,
+    0.0004839897155761719,
+    -1.6292067961387602e-07,
+)  # of a turn, in parts of few bits: their multiples are exact
+_SINE = (-1.6666654611e-1, 8.3321608736e-3, -1.9515295891e-4)
+_COSINE = (4.166664568298827e-2, -1.388731625493765e-3, 2.443315711809948e-5)
 _OLDEST_TVM = (0, 27)  # which lowers such vectors of bfloat16
 
 
@@ -193,9 +200,7 @@ class Vectors:
         from tvm import tirx
 
         value, moved = self.get(buffer), self.get(spare)
-        power = self.all(_POWERS[-1])
-        for each in reversed(_POWERS[:-1]):
-            power = power * value + self.all(each)
+        power = self._polynomial(_POWERS, value)
         bits = (self.bits_as(moved, "int32") << self.all(23, "int32")) + self.all(_ONE, "int32")
         return [
             self.set(buffer, tirx.max(self.all(-126.0), value)),  # in this order NaN stays
@@ -203,6 +208,39 @@ class Vectors:
             self.set(buffer, value - (moved - self.all(_ROUNDING))),
             self.set(buffer, power * self.bits_as(bits, "float32")),
         ]
+
+    def sines(self, angle: Buffer, sine: Buffer, cosine: Buffer, spare: Buffer, quadrant: Buffer) -> list[Stmt]:
+        """Put those of ``angle``, up to 1e5, into ``sine`` and ``cosine``, to 2e-7 (Cody and Waite's reduction, Cephes'
+        polynomials). All others are written, ``quadrant``, of integers, too."""
+        from tvm import tirx
+
+        value, square, whole = self.get(angle), self.get(spare), self.get(quadrant)
+        odd = tirx.bitwise_and(whole, self.all(1, "int32")) > self.all(0, "int32")
+
+        def signed(values: tuple[Buffer, Buffer], turns: PrimExpr) -> PrimExpr:
+            sign = tirx.bitwise_and(turns, self.all(2, "int32")) << self.all(30, "int32")
+            bits = self.bits_as(tirx.Select(odd, *map(self.get, values)), "int32")
+            return self.bits_as(tirx.bitwise_xor(bits, sign), "float32")
+
+        return [
+            self.set(sine, value * self.all(2 / math.pi) + self.all(_ROUNDING)),
+            self.set(quadrant, self.bits_as(self.get(sine), "int32")),
+            self.set(sine, self.get(sine) - self.all(_ROUNDING)),
+            *(self.set(angle, value - self.get(sine) * self.all(part)) for part in _QUARTER),
+            self.set(spare, value * value),
+            self.set(sine, self._polynomial(_SINE, square) * square * value + value),
+            self.set(cosine, (self._polynomial(_COSINE, square) * square - self.all(0.5)) * square + self.all(1.0)),
+            self.set(spare, signed((cosine, sine), whole)),
+            self.set(cosine, signed((sine, cosine), whole + self.all(1, "int32"))),
+            self.set(sine, self.get(spare)),
+        ]
+
+    def _polynomial(self, factors: Sequence[float], value: PrimExpr) -> PrimExpr:
+        """The last of ``factors`` is that of the highest power."""
+        found = self.all(factors[-1])
+        for each in reversed(factors[:-1]):
+            found = found * value + self.all(each)
+        return found
 
     def total(self, buffer: Buffer) -> PrimExpr:
         """The sum of all lanes of a vector, in a tree."""
