@@ -66,7 +66,8 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         self._widest = widest_lanes(target)
         dot = dot_product_of(target) if narrow else None
         self._narrow, self._has_tiles = narrow, amx.doubt(target, "bfloat16") is None
-        self._has_pairs = pairs.doubt(target) is None if self._has_tiles else multiplies_pairs(target)
+        self._has_pairs = pairs.doubt(target) is None
+        self._wide = not self._has_tiles and not multiplies_pairs(target)  # many rows; few wait for memory
         self._dot_lanes = dot.lanes if dot is not None and dot.group == 4 else 0
         self._made: dict[Any, Dequantised | None] = {}
         self._functions: dict[Any, Any] = {}
@@ -102,7 +103,7 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         rows = None if known is None else math.prod(known[:-1])
         rounded = self._narrow or dtype == "bfloat16"
         tiles = self._has_tiles and self._widest == TILE and rounded
-        in_pairs = self._has_pairs and rounded and (dtype == "bfloat16" or not tiles)
+        in_pairs = self._has_pairs and rounded and (dtype == "bfloat16" or not (tiles or self._wide))
         many = rows in (None, 1) or rows >= _MANY_ROWS or (in_pairs and dtype == "bfloat16")
         if dtype == "float32" and not (tiles or in_pairs) and rows not in (None, 1):
             return None  # fused with what is behind, it is faster
@@ -110,7 +111,7 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
             return None
         if self._widest not in PlainPanels.HEIGHTS or shape[0] % self._widest:
             return None
-        return plain_product(shape[0], shape[1], self._widest, tiles=tiles, pairs=in_pairs)
+        return plain_product(shape[0], shape[1], self._widest, tiles=tiles, pairs=in_pairs, wide=self._wide)
 
     def _function(self, product: PackedProduct, extents: list[Any], scales: str, types: list[str]) -> GlobalVar:
         key = (product, *map(_extent, extents), scales, *types)
@@ -125,7 +126,7 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         bits = made.format.bits
         lanes = lanes_of(depth, bits, self._widest)
         integers, tiles = lanes == self._dot_lanes, self._narrow and self._has_tiles and lanes == TILE
-        in_pairs = self._has_pairs and not self._has_tiles
+        in_pairs = self._has_pairs and not self._has_tiles and not self._wide
         in_pairs = in_pairs and data == "bfloat16" and not integers and lanes == pairs.LANES
         return PackedProduct(
             rows=rows,

@@ -74,7 +74,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 BUILT_IN = Rates()
-_BESIDE_TILES = 0.6  # times as fast as in float32 are pairs where there are instructions for matrices: Intel's CPUs
+_INTELS_PAIRS = 0.6  # times as fast as in float32 are pairs on Intel's CPUs with AMX, also where that is switched off
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,7 +136,8 @@ def machine_of(target: Target, cores: int | None = None, published: PublishedPro
 
     count = cores or int(target.attrs.get("num-cores", 0) or 0) or physical_cores() or 1
     vector, registers = 16 if has("avx512f") else 8 if has("avx2") else 4, 32 if has("avx512f") or has("neon") else 16
-    built_in = msgspec.structs.replace(BUILT_IN, pairs=_BESIDE_TILES) if has("amx-tile") else BUILT_IN
+    intels = has("amx-tile") or has("avx512fp16")
+    built_in = msgspec.structs.replace(BUILT_IN, pairs=_INTELS_PAIRS) if intels else BUILT_IN
     profile, source = _profile(target, count, published)
     rates = built_in if profile is None else rates_of(profile, vector, count, built_in)
     return Machine(vector=vector, registers=registers, cores=count, rates=rates, profile=source)

@@ -152,7 +152,8 @@ class _ProductWriter:
 
     def _panels(self) -> PanelProducts[Any] | None:
         """What many rows are multiplied by, None where they never are so many."""
-        kind = self.TILES if self.product.tiles else self.PAIRS if self.product.pairs else self.PANELS
+        in_pairs = self.product.pairs and not self.product.wide
+        kind = self.TILES if self.product.tiles else self.PAIRS if in_pairs else self.PANELS
         least, count = kind.least_rows(self.product), integer(self.rows.count)
         if least is None or (count is not None and count < least):
             return None
@@ -346,7 +347,7 @@ class _PairProducts(_ProductWriter):
     """With weights and activations in bfloat16, whose pairs lie side by side along K."""
 
     ACTIVATIONS = Pairs
-    PAIRS, TILES = PlainPairs, PlainTiles
+    PANELS, PAIRS, TILES = PlainPanels, PlainPairs, PlainTiles
     PRAGMAS: ClassVar = {"pragma_import_llvm": pairs.IMPORTED}
     activations: Pairs
 

@@ -7,7 +7,7 @@ number ``i`` of as many words of activations, which are arranged so before.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tunehub.tir.nodes import integer
@@ -29,8 +29,9 @@ _PAIR_BITS = (4, *_PLAIN_BITS)
 class PackedProduct:
     """A product with ``rows`` of ``depth`` numbers of ``bits``, by vectors of ``lanes`` words. ``integers``:
     activations are rounded to 8 bits; ``tiles``, ``pairs``: those of many rows and weights to bfloat16, for AMX or
-    AVX512-BF16. ``plain``: weights are floats, and a word is what ``32 / bits`` vectors of them, one behind the other,
-    have in a lane. ``centred``: half of all numbers are below 0, as ONNX has them; of MLC-LLM's one fewer."""
+    AVX512-BF16; ``wide``: only those of few rows in pairs. ``plain``: weights are floats, and a word is what
+    ``32 / bits`` vectors of them, one behind the other, have in a lane. ``centred``: half of all numbers are below 0,
+    as ONNX has them; of MLC-LLM's one fewer."""
 
     rows: int
     depth: int
@@ -39,6 +40,7 @@ class PackedProduct:
     integers: bool
     tiles: bool = False
     pairs: bool = False
+    wide: bool = False
     plain: bool = False
     centred: bool = False
 
@@ -86,16 +88,15 @@ def lanes_of(depth: int, bits: int, widest: int) -> int:
 
 
 def plain_product(
-    rows: int, depth: int, widest: int, *, tiles: bool = False, pairs: bool = False
+    rows: int, depth: int, widest: int, *, tiles: bool = False, pairs: bool = False, wide: bool = False
 ) -> PackedProduct | None:
     """The product with weights that are floats, where they fill vectors of ``widest`` lanes."""
     least = _PAIR_BITS if pairs else _PLAIN_BITS
     bits = next((each for each in least if depth % (widest * WORD // each) == 0 and depth % GROUP == 0), None)
     if bits is None:
         return None
-    return PackedProduct(
-        rows=rows, depth=depth, bits=bits, lanes=widest, integers=False, tiles=tiles, pairs=pairs, plain=True
-    )
+    known = PackedProduct(rows=rows, depth=depth, bits=bits, lanes=widest, integers=False, plain=True)
+    return replace(known, tiles=tiles, pairs=pairs, wide=wide)
 
 
 def numbers_of(product: PackedProduct, vectors: Vectors, words: Buffer, at: int) -> PrimExpr:

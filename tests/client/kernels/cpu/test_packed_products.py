@@ -15,11 +15,12 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 import tvm
 from tvm import tirx
 
+from tunehub.kernels.cpu import machine_of
 from tunehub.kernels.cpu.packed_products import product_function
 from tunehub.kernels.cpu.packed_weights import PackedProduct, lanes_of, plain_product
 
 from ....amx_emulation import emulated, emulation  # noqa: F401
-from ....cpu_features import AMX, AVX2, AVX512, AVX512_BF16, AVX512_VNNI, AVX_VNNI, cpu, here, needs, needs_tvm
+from ....cpu_features import AMX, AVX2, AVX512, AVX512_BF16, AVX512_VNNI, AVX_VNNI, ZEN4, cpu, here, needs, needs_tvm
 from ....sweeps import covering
 
 pytestmark = pytest.mark.slow
@@ -81,7 +82,7 @@ def _error(
 def plain_error(rows: int, kind: str, model: Any, *, lanes: int = 16, depth: int = 1152, by: str = "") -> float:
     """Of products with random weights of a type of floats and results in that, of many rows ``by`` tiles or pairs."""
     rng = np.random.default_rng(depth)
-    product = plain_product(64, depth, lanes, tiles="tiles" in by, pairs="pairs" in by)
+    product = plain_product(64, depth, lanes, tiles="tiles" in by, pairs="pairs" in by, wide="wide" in by)
     assert product is not None
     data, weights = (rng.standard_normal(shape).astype(kind) for shape in ((rows, depth), (64, depth)))
     return _error(product, [data, weights], weights.astype("float64"), model, result=kind)
@@ -228,6 +229,18 @@ def test_weights_in_bfloat16_have_tiles_of_many_rows_and_pairs_of_few(rows: int)
 def test_weights_that_are_floats_have_products_of_pairs(kind: str, rows: int) -> None:
     assert plain_error(rows, kind, AVX512_BF16, by="pairs") < 1e-2
     assert kind != "bfloat16" or plain_error(rows, kind, AVX512_BF16, by="pairs", depth=896) < 1e-2
+
+
+@needs_tvm
+@needs(AVX512_BF16)
+@pytest.mark.parametrize("rows", [3, 67])
+def test_many_rows_may_be_in_float32_where_few_are_in_pairs(rows: int) -> None:
+    assert plain_error(rows, "bfloat16", AVX512_BF16, by="pairs, wide") < 1e-2
+
+
+def test_pairs_are_slow_on_intels_cpus_with_amx_or_without() -> None:
+    target = tvm.target.Target({"kind": "llvm", "mcpu": "rocketlake", "mattr": ["+avx512bf16", "+avx512fp16"]})
+    assert machine_of(target).rates.pairs < 1 < machine_of(cpu(ZEN4)).rates.pairs
 
 
 @needs_tvm
