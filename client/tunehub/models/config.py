@@ -179,10 +179,11 @@ def _check(file: _ConfigFile, path: Path, kv_heads: int, head_dim: int) -> None:
         raise _wrong(path, "attention_bias or mlp_bias", True, "is not supported in this family")
     if file.num_attention_heads % kv_heads:
         raise _wrong(path, "num_key_value_heads", kv_heads, f"does not divide {file.num_attention_heads} heads")
-    if head_dim % 2:
-        raise _wrong(path, "head_dim", head_dim, "is odd, and rotary embeddings turn pairs")
-    if 1.0 not in (file.partial_rotary_factor, rope.partial_rotary_factor):
-        raise _wrong(path, "partial_rotary_factor", file.partial_rotary_factor, "is not supported, only 1.0 is")
+    if head_dim % 2 or not head_dim:
+        raise _wrong(path, "head_dim", head_dim, "is 0 or odd, and rotary embeddings turn pairs")
+    for factor in (file.partial_rotary_factor, rope.partial_rotary_factor):
+        if factor not in (None, 1.0):
+            raise _wrong(path, "partial_rotary_factor", factor, "is not supported, only 1.0 is")
 
 
 def _context(file: _ConfigFile) -> int:
@@ -198,8 +199,10 @@ def _rope_scaling(file: _ConfigFile, path: Path) -> RopeScaling | None:
         return None
     if rope.kind != "llama3":
         raise _wrong(path, "rope_scaling", rope.kind, "is not supported, only llama3 is")
-    names = RopeScaling.__struct_fields__
-    return msgspec.convert({name: getattr(rope, name) for name in names}, RopeScaling)
+    found = msgspec.convert({name: getattr(rope, name) for name in RopeScaling.__struct_fields__}, RopeScaling)
+    if found.low_freq_factor >= found.high_freq_factor:
+        raise _wrong(path, "high_freq_factor", found.high_freq_factor, f"is no more than {found.low_freq_factor}")
+    return found
 
 
 def _experts(file: _ConfigFile, path: Path) -> Experts | None:

@@ -77,7 +77,9 @@ def mapped_tensors(path: Path, remedy: str = _REMEDY) -> tuple[mmap.mmap, int, M
     if size > min(_MOST_HEADER, len(data) - 8):
         raise _wrong(path, "has no header", path, remedy)
     try:
-        return data, 8 + size, msgspec.json.decode(data[8 : 8 + size], type=dict[str, TensorPlace])
+        header = msgspec.json.decode(data[8 : 8 + size], type=dict[str, msgspec.Raw])
+        header.pop("__metadata__", None)  # what PyTorch's files say of themselves
+        return data, 8 + size, {name: msgspec.json.decode(each, type=TensorPlace) for name, each in header.items()}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _wrong(path, str(error), path, remedy) from None
 

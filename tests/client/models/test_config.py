@@ -26,6 +26,14 @@ LLAMA: dict[str, Any] = {
     "rope_theta": 500000.0,
 }
 
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
 
 def _folder(path: Path, **changes: Any) -> Path:
     (path / "config.json").write_text(json.dumps({**LLAMA, **changes}))
@@ -39,14 +47,7 @@ def test_what_is_not_said_is_what_transformers_takes(tmp_path: Path) -> None:
 
 
 def test_newer_files_have_rotary_embeddings_under_one_key(tmp_path: Path) -> None:
-    parameters = {
-        "rope_type": "llama3",
-        "rope_theta": 10000.0,
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 64,
-    }
+    parameters = {**LLAMA3, "rope_theta": 10000.0}
     config = read_config(_folder(tmp_path, rope_theta=None, rope_parameters=parameters))
     assert config.rope_theta == 10000.0
     assert config.rope_scaling is not None
@@ -79,6 +80,9 @@ def test_the_experts_of_mixtral_have_the_networks_features(tmp_path: Path) -> No
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"attention_bias": True}, "attention_bias"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.75}}, "partial_rotary_factor"),
+        ({"num_attention_heads": 128, "num_key_value_heads": 128}, "head_dim"),
+        ({"rope_scaling": {**LLAMA3, "high_freq_factor": 1.0}}, "high_freq_factor"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 4.0}}, "low_freq_factor"),
         ({"model_type": "mixtral"}, "num_local_experts"),

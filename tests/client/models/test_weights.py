@@ -139,8 +139,8 @@ def _in_e4m3(scales: dict[str, tuple[int, ...]]) -> dict[str, tuple[str, Any]]:
 
 
 def _written(folder: Path, tensors: dict[str, tuple[str, Any]]) -> Path:
-    """By hand: safetensors knows no such type of numpy."""
-    header, data = {}, b""
+    """By hand: safetensors knows no such type of numpy. With what transformers says of its files."""
+    header, data = dict[str, Any](__metadata__={"format": "pt"}), b""
     for name, (kind, each) in tensors.items():
         header[name] = {"dtype": kind, "shape": each.shape, "data_offsets": (len(data), len(data) + each.nbytes)}
         data += each.tobytes()
