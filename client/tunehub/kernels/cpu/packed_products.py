@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tunehub.kernels.cpu import pairs
 from tunehub.kernels.cpu.packed_activations import Floats, Integers, Pairs, in_buffer
+from tunehub.kernels.cpu.packed_few_tiles import FewTiles, TileIntegers
 from tunehub.kernels.cpu.packed_pairs import PairPanels, PlainPairs
 from tunehub.kernels.cpu.packed_panels import BytePanels, FewBytePanels, FloatPanels, PanelProducts, PlainPanels
 from tunehub.kernels.cpu.packed_tiles import PlainTiles, TilePanels
 from tunehub.kernels.cpu.packed_weights import GROUP, PackedProduct, numbers_of
+from tunehub.kernels.cpu.unpacked_tiles import UnpackedTiles
 from tunehub.kernels.cpu.vectors import Vectors, line_of
 from tunehub.tir.nodes import buffer_kind, integer, parameters
 from tunehub.tir.statements import (
@@ -117,7 +119,7 @@ class _ProductWriter:
     ACTIVATIONS: type[Floats] | type[Integers] | type[Pairs]
     PANELS: type[PanelProducts[Any]]
     PAIRS: type[PanelProducts[Any]] = PairPanels
-    TILES: type[PanelProducts[Any]] = TilePanels
+    TILES: type[PanelProducts[Any]] | type[UnpackedTiles] = TilePanels
     FEW: type[PanelProducts[Any]] | None = None
     PRAGMAS: ClassVar[dict[str, object]] = {}  # of the loop over few rows
     EIGHT: ClassVar = True  # rows together: LLVM keeps some of their sums in memory
@@ -138,34 +140,41 @@ class _ProductWriter:
 
     def body(self) -> Stmt:
         """All of them, by panels of weights where rows are many."""
-        panels, arranged, few = self._panels(), self.activations.arranged(), self._few()
+        panels = self._panels()
         if panels is None:
-            return with_root(self.root, [arranged, few], self.activations.buffers)
+            return with_root(self.root, [self._arranged_few()], self.activations.buffers)
         shared = panels.activations is self.activations
         many = panels.statement() if shared else sequence(panels.activations.arranged(), panels.statement())
-        few = few if shared else sequence(arranged, few)
+        few = self._few() if shared else self._arranged_few()
         known = integer(self.rows.count) is not None
         chosen = many if known else either(self.rows.count >= panels.least_rows(self.product), many, few)
-        statements = [arranged, chosen] if shared else [chosen]
+        statements = [self.activations.arranged(), chosen] if shared else [chosen]
         own = [] if shared else panels.activations.buffers
         return with_root(self.root, statements, [*own, *([] if known and not shared else self.activations.buffers)])
 
-    def _panels(self) -> PanelProducts[Any] | None:
+    def _panels(self) -> PanelProducts[Any] | UnpackedTiles | None:
         """What many rows are multiplied by, None where they never are so many."""
         in_pairs = self.product.pairs and not self.product.wide
-        kind = self.TILES if self.product.tiles else self.PAIRS if in_pairs else self.PANELS
+        kind: Any = self.TILES if self.product.tiles else self.PAIRS if in_pairs else self.PANELS
         least, count = kind.least_rows(self.product), integer(self.rows.count)
         if least is None or (count is not None and count < least):
             return None
         activations = self.activations
         if kind.ACTIVATIONS is not type(activations):
             activations = kind.ACTIVATIONS(self.product, self.data, self.rows, self.root)
-        return kind(self.product, self.weights, self.result, activations, self.root)
+        panels: PanelProducts[Any] | UnpackedTiles = kind(
+            self.product, self.weights, self.result, activations, self.root
+        )
+        return panels
 
     def _least_of_few(self) -> int | None:
         """Rows from which on a few are multiplied by panels; None where they never are."""
         count, least = integer(self.rows.count), None if self.FEW is None else self.FEW.least_rows(self.product)
         return least if count is None or (least is not None and count >= least) else None
+
+    def _arranged_few(self) -> Stmt:
+        """And activations before."""
+        return sequence(self.activations.arranged(), self._few())
 
     def _few(self) -> Stmt:
         """The products of rows that are not many."""
@@ -373,8 +382,29 @@ class _ByteProducts(_ProductWriter):
 
     ACTIVATIONS = Integers
     PANELS = BytePanels
-    FEW = FewBytePanels
+    FEW: type[PanelProducts[Any]] | None = FewBytePanels
     activations: Integers
+    TILES = UnpackedTiles
+
+    def __init__(self, product: PackedProduct, function: PrimFunc) -> None:
+        super().__init__(product, function)
+        if FewTiles.least_rows(product) is not None:
+            self.FEW = FewTiles
+            self.activations = TileIntegers(product, self.data, self.rows, self.root)
+
+    def _arranged_few(self) -> Stmt:
+        given, count = self.activations, integer(self.rows.count)
+        if not isinstance(given, TileIntegers):
+            return super()._arranged_few()
+        alone, least = sequence(given.arranged_alone(), self._products()), FewTiles.least_rows(self.product)
+        if least is None or (count is not None and count < least):
+            return alone
+        few = FewTiles(self.product, self.weights, self.result, given, self.root, self._single)
+        tiles = sequence(given.arranged(), few.statement())
+        return tiles if count is not None else either(self.rows.count >= least, tiles, alone)
+
+    def _single(self, output: PrimExpr, row: PrimExpr) -> Stmt:
+        return self._tile(output, row, 1, 1)
 
     def _chunk(self, tile: _ProductTile, chunk: PrimExpr) -> Stmt:
         height = 1 + max(n for _, n in tile.sums)

@@ -152,7 +152,7 @@ def test_many_rows_in_floats_are_exact(model: str, bits: int, rows: int) -> None
 
 def in_tiles(bits: int, rows: int, model: Any) -> float:
     """The error of many rows by tiles, in code for ``model``."""
-    product = replace(product_of(AVX512_VNNI, bits, rows=64, depth=1152), tiles=True)
+    product = replace(product_of(AVX512_VNNI, bits, rows=64, depth=1152, integers=True), tiles=True)
     return error(product, operands(product, (rows, product.depth)), model)
 
 
@@ -170,23 +170,59 @@ def test_many_rows_by_emulated_tiles_are_as_exact_as_bfloat16(bits: int, rows: i
 @needs(AMX)
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("rows", [16, 40, 259])
+@pytest.mark.few(3)
 def test_many_rows_by_tiles_are_as_exact_as_bfloat16(bits: int, rows: int) -> None:
     assert EXACT < in_tiles(bits, rows, AMX) < ROUNDED / 2
 
 
+def in_integer_tiles(rows: int, model: Any, kind: str = "float32", depth: int = 1792) -> float:
+    """The error of few rows with weights of 8 bits by tiles, in code for ``model``; the depth has two parts."""
+    product = replace(product_of(AVX512_VNNI, 8, rows=48, depth=depth, integers=True), tiles=True)
+    return error(product, operands(product, (rows, depth), kind, kind), model, result=kind)
+
+
 @needs_tvm
 @needs(AVX512_VNNI)
-def test_a_library_made_for_amx_multiplies_many_rows_without_it(refused_target: Any) -> None:
-    assert EXACT < in_tiles(4, 40, tvm.target.Target(refused_target)) < ROUNDED / 2
+@pytest.mark.usefixtures("emulated")
+def test_few_rows_by_emulated_tiles_are_as_exact_as_integers() -> None:
+    assert EXACT < in_integer_tiles(11, AVX512_VNNI) < ROUNDED
+
+
+@needs_tvm
+@needs(AMX)
+@pytest.mark.parametrize(("rows", "kind", "depth"), [(5, "float32", 896), (13, "float16", 1792), (8, "float32", 1344)])
+@pytest.mark.few(2)
+def test_few_rows_by_tiles_are_as_exact_as_integers(rows: int, kind: str, depth: int) -> None:
+    assert EXACT < in_integer_tiles(rows, AMX, kind, depth) < ROUNDED
+
+
+@needs_tvm
+@needs(AMX)
+def test_activations_that_8_bits_hold_lose_nothing_in_tiles() -> None:
+    product = replace(product_of(AVX512_VNNI, 8, rows=32, integers=True), tiles=True)
+    given = operands(product, (5, 896))
+    given.data[:] = np.random.default_rng(1).integers(-127, 128, given.data.shape)
+    given.data[:, ::32] = 127
+    given.data[1] = 0
+    assert error(product, given, AMX) < EXACT
+
+
+@needs_tvm
+@needs(AVX512_VNNI)
+@pytest.mark.parametrize(("bits", "rows"), [(4, 40), (8, 5)])
+def test_a_library_made_for_amx_multiplies_without_it(bits: int, rows: int, refused_target: Any) -> None:
+    product = replace(product_of(AVX512_VNNI, bits, rows=64, depth=1152, integers=True), tiles=True)
+    found = error(product, operands(product, (rows, product.depth)), tvm.target.Target(refused_target))
+    assert EXACT < found < (ROUNDED if bits == 8 else ROUNDED / 2)
 
 
 @needs_tvm
 def test_code_for_amx_has_its_instructions() -> None:
-    product = replace(product_of(AVX512_VNNI, 4, rows=64, depth=1152), tiles=True)
+    product = replace(product_of(AVX512_VNNI, 8, rows=64, depth=1152, integers=True), tiles=True)
     function = product_function(product, [tirx.Var("rows", "int64"), 1152], "float32", "float16", "float32")
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     text = tvm.compile(module, target=cpu(AMX)).mod.inspect_source("asm")
-    assert all(each in text for each in ("tdpbf16ps", "tileloadd", "ldtilecfg", "tilerelease"))
+    assert all(each in text for each in ("tdpbf16ps", "tdpbusd", "tileloadd", "ldtilecfg", "tilerelease"))
 
 
 @needs_tvm
