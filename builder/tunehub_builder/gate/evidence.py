@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, UnsetType
 
+from tunehub.comparison.difference import difference_reason
 from tunehub.comparison.protocol import interquartile_range
 from tunehub_builder.gate.networks import NetworkVerdict
 from tunehub_registry.evidence import JudgedRule, NetworkEvidence, RecordEvidence
@@ -76,7 +77,7 @@ def network_evidence(verdict: NetworkVerdict) -> NetworkEvidence | None:
 def measured_network(verdict: NetworkVerdict) -> NetworkEvidence | None:
     """What was measured of a network, admitted or not; None where that was not all, or where it computes something
     else."""
-    right = verdict.difference is not None and verdict.difference <= verdict.tolerance
+    right = verdict.difference is not None and difference_reason(verdict.difference, verdict.tolerance) is None
     if verdict.difference is None or not (right and verdict.default_s and verdict.tuned_s):
         return None
     return NetworkEvidence(

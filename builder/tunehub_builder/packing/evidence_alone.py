@@ -31,11 +31,12 @@ def without_records(contents: Contents) -> Contents:
         raise PackingError(f"no network was run beside rules alone, so nothing says that they are as good; {remedy}")
     if any(entry.tuner in LOG_TUNERS for entry in contents.record_sets):
         raise PackingError("records of TVM up to 0.19 have no rules beside them: leave --evidence-alone out")
+    held = {entry.file for entry in contents.record_sets}
     table = RecordSet(tuner=TEMPLATE, file=_FILE, tvm=TVM_VERSIONS, key_scheme=KEY_SCHEME, count=0)
     return replace(
         contents,
         record_sets=(table,),
-        files={_FILE: b""},
+        files={**{name: data for name, data in contents.files.items() if name not in held}, _FILE: b""},
         evidence=b"".join(encode_evidence(_not_admitted(line)) for line in lines),
         counts={**contents.counts, "records": 0, "taken_along": 0},
         curves=(),

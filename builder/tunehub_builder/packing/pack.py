@@ -62,7 +62,7 @@ def pack_directory(
     """
     other = None if base_license is None else canonical_license(base_license)
     if directory is not None:
-        contents = _own(directory, measured, license)
+        contents = _own(directory, measured, license, evidence_alone)
     elif base is not None and (without or again or measured or networks or evidence_alone):
         contents = nothing_of_its_own(base, other, measured)
     else:
@@ -95,10 +95,13 @@ def pack_directory(
     return BuiltPackage(manifest=manifest, data=data, counts=contents.counts)
 
 
-def _own(directory: WorkDirectory, measured: Sequence[NetworkEvidence], license: str | None) -> Contents:
-    run = directory.existing_run()
-    contents_of = relax_contents if run.relay_target is None else relay_contents
-    return replace(contents_of(directory, run, measured), license=license and canonical_license(license))
+def _own(
+    directory: WorkDirectory, measured: Sequence[NetworkEvidence], license: str | None, evidence_alone: bool
+) -> Contents:
+    run, stated = directory.existing_run(), license and canonical_license(license)
+    if run.relay_target is not None:
+        return replace(relay_contents(directory, run, measured), license=stated)
+    return replace(relax_contents(directory, run, measured, rejected_too=evidence_alone), license=stated)
 
 
 def _version(text: str) -> str:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-_ROWS = 4096  # quantised at once
+_ROWS = 4096  # quantised at once, in e4m3
+_CACHED = 1 << 18  # numbers quantised at once in groups: they stay in a core's cache
 _LEAST_SCALE = 1e-7
 
 
@@ -95,8 +96,9 @@ def quantized(weight: Array, kind: Quantization) -> tuple[Array, Array]:
         return numbers.reshape(weight.shape), of_rows.reshape(weight.shape[:-1])
     words = np.empty((len(rows), kind.words(rows.shape[1])), "uint32")
     scales = np.empty((len(rows), kind.groups(rows.shape[1])), kind.dtype)
-    for at in range(0, len(rows), _ROWS):
-        words[at : at + _ROWS], scales[at : at + _ROWS] = _quantized(rows[at : at + _ROWS], kind)
+    some = max(1, _CACHED // max(1, rows.shape[1]))
+    for at in range(0, len(rows), some):
+        words[at : at + some], scales[at : at + some] = _quantized(rows[at : at + some], kind)
     return words.reshape(*weight.shape[:-1], -1), scales.reshape(*weight.shape[:-1], -1)
 
 
@@ -116,8 +118,11 @@ def _quantized(rows: Array, kind: Quantization) -> tuple[Array, Array]:
     padded = np.zeros((len(rows), kind.groups(rows.shape[1]) * GROUP), "float32")
     padded[:, : rows.shape[1]] = rows
     groups = padded.reshape(len(rows), -1, GROUP)
-    scales = (np.maximum(np.abs(groups).max(-1), _LEAST_SCALE * kind.zero) / kind.zero).astype(kind.dtype)
-    steps = np.rint(groups / scales.astype("float32")[..., None] + np.float32(kind.zero))
-    values = np.clip(steps, 0, 2 * kind.zero).astype("uint32").reshape(len(rows), -1, kind.per_word)
-    shifts = np.arange(kind.per_word, dtype="uint32") * np.uint32(kind.bits)
-    return np.bitwise_or.reduce(values << shifts, axis=-1), scales
+    largest = np.abs(padded).reshape(-1, GROUP).T.copy().max(0).reshape(groups.shape[:2])
+    scales = (np.maximum(largest, _LEAST_SCALE * kind.zero) / kind.zero).astype(kind.dtype)
+    groups /= scales.astype("float32")[..., None]
+    groups += np.float32(kind.zero)
+    values = np.clip(np.rint(groups, out=groups), 0, 2 * kind.zero, out=groups).astype("uint8").reshape(len(rows), -1)
+    if kind.bits == 4:
+        values = values[:, ::2] | values[:, 1::2] << 4
+    return np.ascontiguousarray(values).view("<u4"), scales

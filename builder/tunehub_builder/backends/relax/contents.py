@@ -30,7 +30,7 @@ from tunehub_builder.backends.relax.workload_gate import (
     verdict_journal,
 )
 from tunehub_builder.exceptions import PackingError
-from tunehub_builder.gate.evidence import network_evidence
+from tunehub_builder.gate.evidence import measured_network, network_evidence
 from tunehub_builder.gate.finalists import Distilled, distill
 from tunehub_builder.gate.journal import latest
 from tunehub_builder.gate.networks import NetworkVerdict, digest_of
@@ -136,8 +136,11 @@ def judged_ladders(directory: WorkDirectory, source: str) -> JudgedLadders:
     return JudgedLadders(entries=list(entries.values()), verdicts=verdicts, records=records)
 
 
-def relax_contents(directory: WorkDirectory, run: RunFile, measured: Sequence[NetworkEvidence]) -> Contents:
-    """The records that the gate admitted and that no network speaks against, with the evidence on all.
+def relax_contents(
+    directory: WorkDirectory, run: RunFile, measured: Sequence[NetworkEvidence], *, rejected_too: bool = False
+) -> Contents:
+    """The records that the gate admitted and that no network speaks against, with the evidence on all; with
+    ``rejected_too`` also what was measured of networks that were rejected.
 
     Raises PackingError for a verdict without measurements, WorkDirectoryError for a damaged file.
     """
@@ -145,14 +148,14 @@ def relax_contents(directory: WorkDirectory, run: RunFile, measured: Sequence[Ne
     networks = judged.network_verdicts()
     found = judged.records.items()
     records = [record for exact, record in found if outvoted(judged.entries[exact].task, networks) is None]
-    rejected = {name for name, verdict in networks.items() if not verdict.admitted}
+    rejected = {name for name, verdict in networks.items() if not (verdict.admitted or rejected_too)}
     ladders = judged_ladders(directory, source=run.tuner or META_SCHEDULE)
     sets = {run.tuner or META_SCHEDULE: b"".join(map(encode_any_record, records)),
             LADDER: b"".join(map(encode_ladder_record, ladders.records))}  # fmt: skip
     numbers = {run.tuner or META_SCHEDULE: len(records), LADDER: len(ladders.records)}
     files = {tuner: f"records/{tuner}.jsonl" for tuner, lines in sets.items() if lines}
     lines: list[Evidence] = [*judged.evidence(networks), *ladders.evidence]
-    lines += _measured_with(run, [*measured, *_measured_here(networks, measured)])
+    lines += _measured_with(run, [*measured, *_measured_here(networks, measured, rejected_too=rejected_too)])
     return Contents(
         target=_descriptor(run, records),
         record_sets=tuple(
@@ -209,12 +212,12 @@ def _measured_with(run: RunFile, measured: Iterable[NetworkEvidence]) -> list[Ne
 
 
 def _measured_here(
-    networks: Mapping[str, NetworkVerdict], measured: Iterable[NetworkEvidence]
+    networks: Mapping[str, NetworkVerdict], measured: Iterable[NetworkEvidence], *, rejected_too: bool
 ) -> Iterator[NetworkEvidence]:
     """What the end-to-end gate measured of networks that are not among ``measured``."""
     known = {item.network for item in measured}
     for name in sorted(networks.keys() - known):
-        line = network_evidence(networks[name])
+        line = measured_network(networks[name]) if rejected_too else network_evidence(networks[name])
         if line is not None:
             yield line
 
