@@ -52,10 +52,13 @@ def test_squeezenet_runs_on_published_records_and_agrees_with_onnxruntime(cpu: s
     with tunehub.context(target, strict=True) as hub:
         executable = tvm.compile(network.relax_module(), target)
     report = hub.report()
-    assert report.package is not None and report.package.startswith(("llvm-znver4 ", "llvm-znver5 "))
-    assert report.rung_counts()["exact"] >= (20 if wide else 1)
+    assert report.package is not None and report.package.startswith("llvm-")
+    alone = hub.resolution.chosen is not None and hub.resolution.chosen.entry.evidence_alone  # rules are as good here
+    assert report.rung_counts()["exact"] >= (0 if alone else 20 if wide else 1)
     assert {workload.rung for workload in report.misses()} <= {"template", "default"}
-    if wide:  # copies that nothing beats TVM's default at, and convolutions by an algorithm that needs no record
+    if (
+        wide and not alone
+    ):  # copies that nothing beats TVM's default at, and convolutions by an algorithm that needs no record
         direct = [workload.op for workload in report.misses() if workload.template != "winograd"]
         assert {name.rstrip("0123456789") for name in direct} <= {"concatenate"}
 

@@ -107,6 +107,8 @@ def _matched(path: Path, request: AgainRequest, done: Judged, folder: Path, reso
     target = find_relax_target(manifest.name) if measures else None  # said before minutes of work
     if request.ahead and not manifest.name.startswith("cuda-"):
         raise BuilderError(f"{path}: only what is measured on a GPU is built ahead")
+    if manifest.evidence_alone:
+        raise BuilderError(f"{path}: it has evidence alone, and no row to judge")
     wanted = {tuner: _asked(tuner, of, done, request.names) for tuner, of in records.items()}
     unread: list[str] = []
     own = as_tvm_target(manifest.name) if target is None else _tvm_target(target)

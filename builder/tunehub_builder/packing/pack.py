@@ -54,7 +54,7 @@ def pack_directory(
     states none either. ``without``: reasons to leave records of ``base`` out, by how their keys begin, and ``again``,
     what was judged of its records anew, of which losers are left out; with either there need be no ``directory``, nor
     with ``networks``: then the package has what is of these alone. ``evidence_alone``: what was measured goes into it,
-    and none of the records.
+    and none of the records, nor the profile of ``directory``.
 
     Raises PackingError: nothing is admitted or left out, a wrong ``name`` or ``version``, a ``base`` or ``profile``
     that does not go with it; WorkDirectoryError: a damaged file; PackageError, FormatError: a damaged ``base``;
@@ -88,7 +88,7 @@ def pack_directory(
         provenance=contents.provenance,
         license=contents.license,
     )
-    own = profile_to_pack(directory, profile, contents.target)
+    own = profile_to_pack(None if evidence_alone else directory, profile, contents.target)
     profiles = {} if own is None else {PROFILE: encode_profile(own)}
     curves = {CURVES: encode_curves(contents.curves)} if contents.curves else {}
     data = pack(manifest, {**contents.files, EVIDENCE: contents.evidence, **profiles, **curves})

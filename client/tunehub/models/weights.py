@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from tunehub.kernels.te.e4m3 import LARGEST
 from tunehub.models.checkpoint import ModelWeights
 from tunehub.models.config import Experts, ModelConfig
 from tunehub.models.quantization import GROUP, Quantization
+from tunehub.target.host import usable_threads
 
 if TYPE_CHECKING:
     from tunehub.models.export import ModelParameter
@@ -97,8 +99,12 @@ def quantized(weight: Array, kind: Quantization) -> tuple[Array, Array]:
     words = np.empty((len(rows), kind.words(rows.shape[1])), "uint32")
     scales = np.empty((len(rows), kind.groups(rows.shape[1])), kind.dtype)
     some = max(1, _CACHED // max(1, rows.shape[1]))
-    for at in range(0, len(rows), some):
+
+    def quantize(at: int) -> None:
         words[at : at + some], scales[at : at + some] = _quantized(rows[at : at + some], kind)
+
+    with ThreadPoolExecutor(usable_threads()) as pool:
+        list(pool.map(quantize, range(0, len(rows), some)))
     return words.reshape(*weight.shape[:-1], -1), scales.reshape(*weight.shape[:-1], -1)
 
 
