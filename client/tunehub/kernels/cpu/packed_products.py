@@ -26,6 +26,7 @@ from tunehub.kernels.cpu.packed_tiles import PlainTiles, TilePanels
 from tunehub.kernels.cpu.packed_weights import GROUP, PackedProduct, numbers_of
 from tunehub.kernels.cpu.unpacked_tiles import UnpackedTiles
 from tunehub.kernels.cpu.vectors import Vectors, line_of
+from tunehub.kernels.cpu.weight_tiles import WeightTiles
 from tunehub.tir.nodes import buffer_kind, integer, parameters
 from tunehub.tir.statements import (
     block_of,
@@ -135,8 +136,10 @@ class _ProductWriter:
     def _widths(self) -> tuple[int, ...]:
         """Of tiles, each for what those before leave."""
         widths = (8, *_WIDTHS) if self.EIGHT and self.product.lanes == _MANY_REGISTERS else _WIDTHS
-        least = self._least_of_few()
-        return widths if least is None else tuple(each for each in widths if each < least)
+        panels, leasts = self._panels_kind, [self._least_of_few()]
+        if panels is WeightTiles and integer(self.rows.count) is None:
+            leasts.append(panels.least_rows(self.product))
+        return tuple(each for each in widths if all(least is None or each < least for least in leasts))
 
     def body(self) -> Stmt:
         """All of them, by panels of weights where rows are many."""
@@ -152,17 +155,26 @@ class _ProductWriter:
         own = [] if shared else panels.activations.buffers
         return with_root(self.root, statements, [*own, *([] if known and not shared else self.activations.buffers)])
 
-    def _panels(self) -> PanelProducts[Any] | UnpackedTiles | None:
-        """What many rows are multiplied by, None where they never are so many."""
-        in_pairs = self.product.pairs and not self.product.wide
-        kind: Any = self.TILES if self.product.tiles else self.PAIRS if in_pairs else self.PANELS
+    @property
+    def _panels_kind(self) -> type[PanelProducts[Any]] | type[UnpackedTiles] | type[WeightTiles]:
+        """What many rows are multiplied by."""
+        product, given = self.product, [self.data, *self.weights]
+        narrow = product.plain and all(str(buffer_kind(each).dtype) == "bfloat16" for each in given)
+        if product.tiles and narrow and WeightTiles.least_rows(product) is not None:
+            return WeightTiles
+        in_pairs = product.pairs and not product.wide
+        return self.TILES if product.tiles else self.PAIRS if in_pairs else self.PANELS
+
+    def _panels(self) -> PanelProducts[Any] | UnpackedTiles | WeightTiles | None:
+        """Those of many rows, None where they never are so many."""
+        kind: Any = self._panels_kind
         least, count = kind.least_rows(self.product), integer(self.rows.count)
         if least is None or (count is not None and count < least):
             return None
         activations = self.activations
         if kind.ACTIVATIONS is not type(activations):
             activations = kind.ACTIVATIONS(self.product, self.data, self.rows, self.root)
-        panels: PanelProducts[Any] | UnpackedTiles = kind(
+        panels: PanelProducts[Any] | UnpackedTiles | WeightTiles = kind(
             self.product, self.weights, self.result, activations, self.root
         )
         return panels

@@ -15,7 +15,7 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 import tvm
 from tvm import tirx
 
-from tunehub.kernels.cpu import machine_of
+from tunehub.kernels.cpu import amx, machine_of
 from tunehub.kernels.cpu.packed_products import product_function
 from tunehub.kernels.cpu.packed_weights import PackedProduct, lanes_of, plain_product
 
@@ -253,9 +253,40 @@ def test_weights_that_are_floats_have_tiles(kind: str) -> None:
 
 @needs_tvm
 @needs(AMX)
-@pytest.mark.parametrize("rows", [3, 67])
-def test_weights_in_bfloat16_have_tiles_of_many_rows_and_pairs_of_few(rows: int) -> None:
-    assert plain_error(rows, "bfloat16", AMX, by="tiles and pairs") < 1e-2
+@pytest.mark.parametrize("rows", [1, 2, 3, 16, 33, 67, 523])
+@pytest.mark.few(3)
+def test_weights_in_bfloat16_are_tiles_as_they_lie_from_two_rows_on(rows: int) -> None:
+    assert plain_error(rows, "bfloat16", AMX, by="tiles and pairs", depth=(1152, 4864)[rows > 300]) < 1e-2
+
+
+@needs_tvm
+@needs(AMX)
+@pytest.mark.parametrize("depth", [96, 992])  # fewer steps than are asked for ahead, and halves that are not alike
+@pytest.mark.parametrize("result", ["float32", "float16"])
+@pytest.mark.few(2)
+def test_such_tiles_give_other_results_of_any_rank(depth: int, result: str) -> None:
+    given, product = tile_operands((3, 7, depth)), plain_product(96, depth, 16, tiles=True)
+    assert product is not None
+    found = _error(product, given, given[1].astype("float64"), AMX, result=result, open_rows=False)
+    assert found < {"float32": EXACT, "float16": 2e-3}[result]
+
+
+def tile_operands(shape: tuple[int, ...], weights: int = 96) -> list[Array]:
+    rng = np.random.default_rng(5)
+    return [rng.standard_normal(each).astype("bfloat16") for each in (shape, (weights, shape[-1]))]
+
+
+@pytest.fixture
+def refused(emulated: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """Linux refuses AMX to what is compiled."""
+    monkeypatch.setattr(amx, "IMPORTED", "define i32 @tunehub_amx_begin(i64 %rows) alwaysinline { ret i32 1 }")
+
+
+@needs_tvm
+@needs(AVX512)
+@pytest.mark.usefixtures("refused")
+def test_such_tiles_are_vectors_where_linux_refuses_amx() -> None:
+    assert plain_error(35, "bfloat16", AVX512, by="tiles") < 1e-2
 
 
 @needs_tvm

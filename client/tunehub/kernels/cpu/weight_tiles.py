@@ -1,0 +1,289 @@
+"""Products with weights in bfloat16 by tiles of AMX whose rows are rows of weights, as these lie in memory: nothing of
+them is unpacked or turned. Activations, of which there are fewer, are copied as the words of pairs that the other
+operand's tiles have, and results come with rows of activations in lanes; while a pair of tiles is multiplied, those of
+the pair before are turned, rounded and stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tunehub.kernels.cpu import amx
+from tunehub.kernels.cpu.instruction import pointer_to
+from tunehub.kernels.cpu.packed_activations import Activations
+from tunehub.kernels.cpu.packed_weights import GROUP, PackedProduct, Rows
+from tunehub.kernels.cpu.tile_pieces import TILE
+from tunehub.kernels.cpu.vectors import Vectors
+from tunehub.tir.nodes import buffer_kind
+from tunehub.tir.statements import (
+    block_of,
+    const,
+    either,
+    load,
+    loop,
+    nest,
+    parallel,
+    prefetch,
+    sequence,
+    serial,
+    store,
+    when,
+)
+from tunehub.tir.versions import PARALLEL, SERIAL
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Buffer, PrimExpr, SBlockRealize, Stmt
+
+_TALL = 2  # tiles of weights, and of activations, in registers together
+_OUTPUTS = _TALL * TILE
+_LEAST = 2  # rows of activations: of one, AVX-512 adds up products as fast as memory gives weights
+_WORD, _NARROW = 4, 2  # bytes
+_TILE_WORDS = TILE * TILE
+_ALL_ROWS = 0x1010101010101010  # 16 of each of eight tiles
+_WEIGHTS, _DATA = 4, 6  # the first registers with them, behind those with sums
+_HIGH = 0xFFFF0000
+_BLOCK_TILES, _BLOCK_BYTES = 4, 5 << 17  # of activations that stay in a second cache, tiles at least
+_AHEAD = 8  # steps of the reduction that weights are asked for before, when they are read first
+_KEPT = 5  # of what is done, in memory: TVM takes a minute for expressions of them
+_OUTPUT, _FOLLOWING, _BEGIN, _COUNT, _REFUSED = range(_KEPT)
+
+
+class TilePairs(Activations):
+    """In bfloat16, tiles of 16 rows and 32 numbers: [tiles, groups of numbers, pairs of these, rows] words. What lies
+    behind the last row is that row again."""
+
+    def __init__(self, product: PackedProduct, data: Buffer, rows: Rows, root: SBlockRealize) -> None:
+        from tvm import tirx
+
+        super().__init__(product, data, rows, root)
+        self.tiles = tirx.floordiv(rows.count + (TILE - 1), const(TILE))
+        self.words = tirx.decl_buffer((self.tiles * (product.groups * _TILE_WORDS),), "uint32", "pairs")
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        return [self.words]
+
+    def place(self, tile: PrimExpr, group: PrimExpr) -> PrimExpr:
+        """Where the words of a tile begin."""
+        return (tile * self.product.groups + group) * _TILE_WORDS
+
+    def row(self, tile: PrimExpr, at: int) -> list[PrimExpr]:
+        """Indices of a row of a tile, or of the last of all."""
+        from tvm import tirx
+
+        return self.rows.place(tirx.min(tile * TILE + at, self.rows.count - 1))
+
+    def arranged(self) -> Stmt:
+        def tile(at: PrimExpr) -> Stmt:
+            return serial("group", self.product.groups, lambda group: self._turned(at, group))
+
+        return either(self.tiles == 1, tile(const(0)), parallel("tile", self.tiles, tile))
+
+    def _turned(self, tile: PrimExpr, group: PrimExpr) -> Stmt:
+        vectors, numbers = self.vectors, Vectors(GROUP).ramp(group * GROUP)
+        taken, spare = (
+            [vectors.buffer(f"taken_{at}", "uint32") for at in range(TILE)],
+            vectors.buffer("spare", "uint32"),
+        )
+        loaded = [
+            vectors.set(each, vectors.bits_as(load(self.data, *self.row(tile, at), numbers), "uint32"))
+            for at, each in enumerate(taken)
+        ]
+        stored = [
+            store(self.words, [vectors.ramp(self.place(tile, group) + at * TILE)], vectors.get(each))
+            for at, each in enumerate(taken)
+        ]
+        return block_of(self.root, sequence(loaded, vectors.transposed(taken, spare), stored), "turn", [*taken, spare])
+
+
+class WeightTiles:
+    """Writes them: ``weights``, [N, K] in bfloat16, times ``activations``."""
+
+    ACTIVATIONS = TilePairs
+
+    def __init__(
+        self,
+        product: PackedProduct,
+        weights: Sequence[Buffer],
+        result: Buffer,
+        activations: TilePairs,
+        root: SBlockRealize,
+    ) -> None:
+        from tvm import tirx
+
+        self.product, self.activations, self.root, self.result = product, activations, root, result
+        (self.weights,), self.vectors = weights, Vectors(TILE)
+        self.sums = tirx.decl_buffer((_TALL * _TALL * _TILE_WORDS,), "float32", "sums")
+        self.kept = tirx.decl_buffer((_KEPT,), "int32", "place")
+
+    @classmethod
+    def least_rows(cls, product: PackedProduct) -> int | None:
+        """That this is for, or None: not for such weights."""
+        return _LEAST if product.rows % _OUTPUTS == 0 and product.lanes == TILE else None
+
+    def statement(self) -> Stmt:
+        """All of them; threads share panels of weights of blocks of rows."""
+        from tvm import tirx
+
+        tiles, depth = self.activations.tiles, self.product.depth
+        most = max(_BLOCK_TILES, _BLOCK_BYTES // (depth * _NARROW * TILE))
+        parts = _TALL * tirx.floordiv(tiles + (most - 1), const(most))
+        height = _TALL * tirx.floordiv(tiles + parts - 1, parts)
+        panels = self.product.rows // _OUTPUTS
+
+        def task(at: PrimExpr) -> Stmt:
+            begin, first = tirx.floordiv(at, panels) * height, tirx.floormod(at, panels) * _OUTPUTS
+            pairs = tirx.floordiv(tirx.min(height, tiles - begin) + 1, const(_TALL))
+            kept = {
+                _OUTPUT: first,
+                _FOLLOWING: tirx.min(first + _OUTPUTS, const(self.product.rows - _OUTPUTS)),
+                _BEGIN: begin,
+                _COUNT: pairs,
+                _REFUSED: tirx.call_extern("int32", amx.BEGIN, const(_ALL_ROWS, "int64")),
+            }
+            stores = [store(self.kept, [const(each)], value) for each, value in kept.items()]
+            body = nest("pair half", [self._get(_COUNT) + 1, _TALL], self._half, SERIAL)
+            released = when(self._get(_REFUSED) == 0, amx.call_tiles("llvm.x86.tilerelease"))
+            return block_of(self.root, sequence(stores, body, released), "panel", [self.sums, self.kept])
+
+        pragmas = {"pragma_import_llvm": amx.IMPORTED}
+        return loop("panel", tirx.floordiv(tiles + height - 1, height) * panels, task, PARALLEL, annotations=pragmas)
+
+    def _get(self, at: int) -> PrimExpr:
+        return load(self.kept, const(at))
+
+    def _half(self, pair: PrimExpr, half: PrimExpr) -> Stmt:
+        """The results of a tile of the pair before, and half of this pair's products; behind the last pair none."""
+        before, first = self._get(_BEGIN) + _TALL * (pair - 1) + half, self._get(_BEGIN) + _TALL * pair
+        there = (pair > 0) & (before < self.activations.tiles)
+        by_tiles = sequence(
+            when(half == 0, [amx.call_tiles("llvm.x86.tilezero", _register(at)) for at in range(_TALL * _TALL)]),
+            either(pair == 0, self._steps(first, half, self._ahead), self._steps(first, half)),
+            when(half == _TALL - 1, self._kept_sums()),
+        )
+        plain = when(half == _TALL - 1, self._plain(first))
+        products = either(self._get(_REFUSED) == 0, by_tiles, plain)
+        return sequence(when(there, self._results(before, half)), when(pair < self._get(_COUNT), products))
+
+    def _ahead(self, group: PrimExpr) -> list[Stmt]:
+        """Ask for weights some steps ahead, which may be in the next panel."""
+        from tvm import tirx
+
+        ahead = min(_AHEAD, self.product.groups)
+        behind = group + ahead - self.product.groups
+        row = tirx.Select(behind < 0, self._get(_OUTPUT), self._get(_FOLLOWING))
+        place = tirx.Select(behind < 0, group + ahead, behind) * GROUP
+        return [prefetch(self.weights, row + at, place) for at in range(_OUTPUTS)]
+
+    def _steps(self, first: PrimExpr, half: PrimExpr, asked: Callable[[PrimExpr], list[Stmt]] = lambda _: []) -> Stmt:
+        """Half of the reduction of a pair of tiles from ``first`` on, after what is ``asked`` for in a step."""
+        from tvm import tirx
+
+        groups, load_tile = self.product.groups, "llvm.x86.tileloadd64"
+        begin = half * (groups // _TALL)
+        second = tirx.min(first + 1, self.activations.tiles - 1)
+
+        def weights(group: PrimExpr, at: int) -> Stmt:
+            place = (self._get(_OUTPUT) + at * TILE).astype("int64") * self.product.depth + group * GROUP
+            stride = const(self.product.depth * _NARROW, "int64")
+            return amx.call_tiles(load_tile, _register(_WEIGHTS + at), pointer_to(self.weights, place, _NARROW), stride)
+
+        def data(group: PrimExpr, at: int) -> Stmt:
+            place = self.activations.place(second if at else first, group)
+            pointer = pointer_to(self.activations.words, place, _WORD)
+            return amx.call_tiles(load_tile, _register(_DATA + at), pointer, const(TILE * _WORD, "int64"))
+
+        def product(one: int, other: int) -> Stmt:
+            registers = (_TALL * one + other, _WEIGHTS + one, _DATA + other)
+            return amx.call_tiles("llvm.x86.tdpbf16ps", *map(_register, registers))
+
+        def step(at: PrimExpr) -> Stmt:
+            group = begin + at
+            above = [weights(group, 0), data(group, 0), product(0, 0), data(group, 1), product(0, 1)]
+            return sequence(asked(group), above, weights(group, 1), product(1, 0), product(1, 1))
+
+        return serial("step", groups // _TALL + half * (groups % _TALL), step)
+
+    def _kept_sums(self) -> list[Stmt]:
+        """Sums in memory: [tiles of activations, rows of weights, rows of a tile]."""
+        return [
+            amx.call_tiles(
+                "llvm.x86.tilestored64",
+                _register(_TALL * one + other),
+                pointer_to(self.sums, const((_TALL * other + one) * _TILE_WORDS), _WORD),
+                const(TILE * _WORD, "int64"),
+            )
+            for one in range(_TALL)
+            for other in range(_TALL)
+        ]
+
+    def _plain(self, first: PrimExpr) -> Stmt:
+        """The same where there is no AMX."""
+        from tvm import tirx
+
+        vectors, total = self.vectors, self.vectors.buffer("total")
+        last = self.activations.tiles - 1
+
+        def line(tile: PrimExpr, output: PrimExpr) -> Stmt:
+            def pair(group: PrimExpr, at: PrimExpr) -> Stmt:
+                place = self.activations.place(tirx.min(first + tile, last), group) + at * TILE
+                words, number = load(self.activations.words, vectors.ramp(place)), group * GROUP + at * 2
+                halves = (words << vectors.all(16, "uint32"), tirx.bitwise_and(words, vectors.all(_HIGH, "uint32")))
+                return sequence(
+                    [
+                        vectors.add(total, vectors.bits_as(half, "float32") * self._weight(output, number + item))
+                        for item, half in enumerate(halves)
+                    ]
+                )
+
+            steps = nest("group pair", [self.product.groups, GROUP // 2], pair, SERIAL)
+            place = vectors.ramp((tile * _OUTPUTS + output) * TILE)
+            return sequence(vectors.clear([total]), steps, store(self.sums, [place], vectors.get(total)))
+
+        return block_of(self.root, nest("tile output", [_TALL, _OUTPUTS], line, SERIAL), "plain", [total])
+
+    def _weight(self, output: PrimExpr, number: PrimExpr) -> PrimExpr:
+        from tvm import tirx
+
+        value = load(self.weights, self._get(_OUTPUT) + output, number)
+        return self.vectors.all(tirx.Cast("float32", value))
+
+    def _results(self, tile: PrimExpr, half: PrimExpr) -> Stmt:
+        """Of a tile of activations, with rows of weights in lanes."""
+        vectors, dtype = self.vectors, str(buffer_kind(self.result).dtype)
+        taken, spare = [vectors.buffer(f"taken_{at}") for at in range(TILE)], vectors.buffer("spare")
+
+        def line(at: int) -> PrimExpr:
+            return load(self.sums, vectors.ramp((half * _OUTPUTS + at) * TILE))
+
+        def stored(first: int, values: Sequence[Buffer]) -> list[Stmt]:
+            statements = vectors.transposed(values, spare)
+            for at, each in enumerate(values):
+                value, wide = self._as_result(vectors.get(each), dtype)
+                place = [*self.activations.row(tile, at), Vectors(wide).ramp(self._get(_OUTPUT) + first)]
+                statements.append(store(self.result, place, value))
+            return statements
+
+        if dtype == "bfloat16":  # rows of weights in pairs: words
+            words = [vectors.half_words(line(2 * at), line(2 * at + 1)) for at in range(TILE)]
+            values = [vectors.bits_as(each, "float32") for each in words]
+            body = [*map(vectors.set, taken, values), *stored(0, taken)]
+        else:
+            body = []
+            for first in range(0, _OUTPUTS, TILE):
+                body += [vectors.set(each, line(first + at)) for at, each in enumerate(taken)]
+                body += stored(first, taken)
+        return block_of(self.root, sequence(body), "results", [*taken, spare])
+
+    def _as_result(self, value: PrimExpr, dtype: str) -> tuple[PrimExpr, int]:
+        """A vector of results, and how many it has."""
+        from tvm import tirx
+
+        if dtype == "bfloat16":
+            return tirx.reinterpret(f"bfloat16x{_OUTPUTS}", value), _OUTPUTS
+        return (value if dtype == "float32" else self.vectors.cast(value, dtype)), TILE
+
+
+def _register(number: int) -> PrimExpr:
+    return const(number, "int8")
