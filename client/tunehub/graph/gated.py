@@ -68,15 +68,12 @@ class _Gated(PyExprMutator):  # type: ignore[misc]
     def _operands(self, gate: Expr, up: Expr) -> tuple[Expr, ...] | None:
         """Rows and weights of the product of which these are SiLU of the first half and the second half, and scales of
         columns, or of rows and of columns."""
-        silu = bound_value(self, gate)
-        if operator_of(silu) != "relax.nn.silu":
+        found = gated_halves(self, gate, up)
+        if found is None:
             return None
-        first, second = self._part(silu.args[0]), self._part(up)
-        if first is None or second is None or not first[0].same_as(second[0]):
-            return None
-        half = first[2]
-        product, *scales = self._scaled(first[0]) or [bound_value(self, first[0])]
-        if operator_of(product) != "relax.matmul" or (first[1], *second[1:]) != (0, half, 2 * half):
+        value, half = found
+        product, *scales = self._scaled(value) or [bound_value(self, value)]
+        if operator_of(product) != "relax.matmul":
             return None
         rows, weight = product.args[0], self._weight(product.args[1])
         if weight is None or not _suits(product, rows, weight, half, scales=len(scales)):
@@ -102,15 +99,6 @@ class _Gated(PyExprMutator):  # type: ignore[misc]
         wanted = [(*extents[:-1], 1), extents[-1:]][-len(scales) :]
         return [product, *scales] if all(map(same_extents, shapes, wanted)) else None
 
-    def _part(self, value: Expr) -> tuple[Expr, int, int] | None:
-        """What ``value`` is a slice of along the last axis, from where and up to where."""
-        call: Any = bound_value(self, value)
-        if operator_of(call) != "relax.strided_slice":
-            return None
-        axes, begin, end, *strides = (integers(each, lambda own: bound_value(self, own)) for each in call.args[1:])
-        last = axes in ([_RANK - 1], [-1]) and strides in ([], [[1]])
-        return (call.args[0], begin[0], end[0]) if last and begin and end else None
-
     def _weight(self, value: Expr) -> Expr | None:
         """The parameter of which ``value`` is the transpose, in half precision if that is in e4m3."""
         permuted: Any = bound_value(self, value)
@@ -122,6 +110,28 @@ class _Gated(PyExprMutator):  # type: ignore[misc]
             weight = cast.args[0]
         is_transposed = axes is None or [int(axis) % 2 for axis in axes] == [1, 0]
         return weight if is_transposed and is_given(self, weight) else None
+
+
+def gated_halves(mutator: Any, gate: Expr, up: Expr) -> tuple[Expr, int] | None:
+    """Of what these are SiLU of the first half along the last axis, and the second half; and how long one is."""
+    silu: Any = bound_value(mutator, gate)
+    if operator_of(silu) != "relax.nn.silu":
+        return None
+    first, second = _part(mutator, silu.args[0]), _part(mutator, up)
+    if first is None or second is None or not first[0].same_as(second[0]):
+        return None
+    half = first[2]
+    return (first[0], half) if (first[1], *second[1:]) == (0, half, 2 * half) else None
+
+
+def _part(mutator: Any, value: Expr) -> tuple[Expr, int, int] | None:
+    """What ``value`` is a slice of along the last axis, from where and up to where."""
+    call: Any = bound_value(mutator, value)
+    if operator_of(call) != "relax.strided_slice":
+        return None
+    axes, begin, end, *strides = (integers(each, lambda own: bound_value(mutator, own)) for each in call.args[1:])
+    last = axes in ([_RANK - 1], [-1]) and strides in ([], [[1]])
+    return (call.args[0], begin[0], end[0]) if last and begin and end else None
 
 
 def _scaled_in(dtype: str) -> Any:

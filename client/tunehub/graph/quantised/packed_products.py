@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tunehub.graph.gated import gated_halves
 from tunehub.graph.kernel_calls import open_extents, rewritten
 from tunehub.graph.quantised.dequantisation import Dequantised, dequantised_from
 from tunehub.kernels.cpu import amx, pairs
@@ -21,9 +23,12 @@ from tunehub.kernels.cpu.packed_products import product_function
 from tunehub.kernels.cpu.packed_weights import PackedProduct, lanes_of, plain_product
 from tunehub.kernels.cpu.tile_pieces import TILE
 from tunehub.kernels.cpu.vectors import vector_types, widest_lanes
+from tunehub.kernels.cpu.weight_tiles import WeightTiles
 from tunehub.kernels.cuda.low_batch.weights import CENTRED, QUANTISED
 from tunehub.kernels.template_fit import multiplies_pairs
 from tunehub.tir.nodes import (
+    bound_value,
+    integer,
     is_given,
     operator_of,
     shape_of,
@@ -40,6 +45,7 @@ if TYPE_CHECKING:
 
 _NAME = "packed_matmul"
 _MANY_ROWS = 16
+_NARROW_TYPES = ["bfloat16", "bfloat16"]
 
 
 def with_packed_products(
@@ -71,10 +77,13 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         self._dot_lanes = dot.lanes if dot is not None and dot.group == 4 else 0
         self._made: dict[Any, Dequantised | None] = {}
         self._functions: dict[Any, Any] = {}
+        self._tiled: dict[Any, PackedProduct] = {}  # by functions
         self.written, self.count, self.rounds, self.tiles = 0, 0, False, False
 
     def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
+        if operator_of(call) == "relax.multiply":
+            return self._gated(call)
         if operator_of(call) != "relax.matmul":
             return call
         shape = shape_of(call.args[0])
@@ -90,10 +99,23 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         plain = None if source is None else self._plain(call.args[0], source)
         return call if plain is None else self._called(plain, call, [source], types)
 
+    def _gated(self, call: Call) -> Expr:
+        """SiLU(gate) · up of a product by tiles is a part of it, but of a single row."""
+        for gate, up in (call.args, reversed(call.args)):
+            found = gated_halves(self, gate, up)
+            made: Any = None if found is None else bound_value(self, found[0])
+            source = self._tiled.get(made.args[0]) if operator_of(made) == "relax.call_tir" else None
+            if found is not None and source is not None and source.rows == 2 * found[1]:
+                given = list(made.args[1].fields)
+                return self._called(replace(source, gated=True), relax.Call(call.op, given), given[1:], _NARROW_TYPES)
+        return call
+
     def _called(self, product: PackedProduct, call: Call, weights: list[Expr], types: list[str]) -> Expr:
         extents = list(tensor_type(call.args[0]).shape)
         function = self._function(product, open_extents(call.args[0]), str(tensor_type(weights[-1]).dtype), types)
-        result = tensor_class()([*extents[:-1], product.rows], types[1])
+        if _in_tiles(product, [*types, str(tensor_type(weights[-1]).dtype)], extents):
+            self._tiled[function] = product
+        result = tensor_class()([*extents[:-1], product.rows // (2 if product.gated else 1)], types[1])
         self.written += 1
         return relax.call_tir(function, relax.Tuple([call.args[0], *weights]), result)
 
@@ -147,6 +169,13 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
                 source, self.lookup_binding, self._mod, vector_types(), (*QUANTISED, *CENTRED)
             )
         return self._made[source]
+
+
+def _in_tiles(product: PackedProduct, types: list[str], extents: list[Any]) -> bool:
+    """Whether tiles multiply weights as they lie, of more rows than one."""
+    several = any(integer(each) != 1 for each in extents[:-1])
+    fits = product.plain and product.tiles and WeightTiles.least_rows(product) is not None
+    return fits and several and set(types) == set(_NARROW_TYPES)
 
 
 def _extent(extent: Any) -> Any:

@@ -60,7 +60,7 @@ _OPAQUE = 8  # TVM's OpPatternKind
 def product_function(product: PackedProduct, shape: Sequence[Index], data: str, scales: str, result: str) -> PrimFunc:
     """The function of data ``shape`` [..., K], words uint32 [N, K * bits / 32], scales [N, K / 32] and the result
     [..., N], with these types; extents of the shape but for the last may be open. Of a plain product, it has weights
-    [N, K] of the type ``scales`` in their place."""
+    [N, K] of the type ``scales`` in their place; of one that is gated, all in bfloat16, the result is [..., N / 2]."""
     from tvm import te
 
     depth = product.depth if product.plain else product.words
@@ -100,6 +100,13 @@ def _computed(product: PackedProduct, given: Sequence[Tensor], dtype: str) -> Te
         return te.sum(data(*at[:-1], k).astype("float32") * weight(at[-1]), axis=k)
 
     wide = te.compute((*data.shape[:-1], product.rows), element, name="packed_product")
+    if product.gated:
+        half = product.rows // 2
+
+        def gated(*at: PrimExpr) -> PrimExpr:
+            return (wide(*at) * tirx.sigmoid(wide(*at)) * wide(*at[:-1], at[-1] + half)).astype(dtype)
+
+        return te.compute((*data.shape[:-1], half), gated, name="gated")
     return wide if dtype == "float32" else te.compute(wide.shape, lambda *at: wide(*at).astype(dtype), name="rounded")
 
 
@@ -144,6 +151,9 @@ class _ProductWriter:
     def body(self) -> Stmt:
         """All of them, by panels of weights where rows are many."""
         panels = self._panels()
+        if panels is not None and self.product.gated:
+            statements = [panels.activations.arranged(), panels.statement()]
+            return with_root(self.root, statements, panels.activations.buffers)
         if panels is None:
             return with_root(self.root, [self._arranged_few()], self.activations.buffers)
         shared = panels.activations is self.activations

@@ -31,7 +31,8 @@ class PackedProduct:
     activations are rounded to 8 bits; ``tiles``, ``pairs``: those of many rows and weights to bfloat16, for AMX or
     AVX512-BF16; ``wide``: only those of few rows in pairs. ``plain``: weights are floats, and a word is what
     ``32 / bits`` vectors of them, one behind the other, have in a lane. ``centred``: half of all numbers are below 0,
-    as ONNX has them; of MLC-LLM's one fewer."""
+    as ONNX has them; of MLC-LLM's one fewer. ``gated``: the first half of rows are gate's, the second
+    up's, and results are SiLU(gate) · up."""
 
     rows: int
     depth: int
@@ -43,6 +44,7 @@ class PackedProduct:
     wide: bool = False
     plain: bool = False
     centred: bool = False
+    gated: bool = False
 
     @property
     def in_word(self) -> int:

@@ -43,6 +43,7 @@ _TILE_WORDS = TILE * TILE
 _ALL_ROWS = 0x1010101010101010  # 16 of each of eight tiles
 _WEIGHTS, _DATA = 4, 6  # the first registers with them, behind those with sums
 _HIGH = 0xFFFF0000
+_LOG2_E = 1.4426950408889634
 _BLOCK_TILES, _BLOCK_BYTES = 4, 5 << 17  # of activations that stay in a second cache, tiles at least
 _AHEAD = 8  # steps of the reduction that weights are asked for before, when they are read first
 _KEPT = 5  # of what is done, in memory: TVM takes a minute for expressions of them
@@ -98,7 +99,8 @@ class TilePairs(Activations):
 
 
 class WeightTiles:
-    """Writes them: ``weights``, [N, K] in bfloat16, times ``activations``."""
+    """Writes them: ``weights``, [N, K] in bfloat16, times ``activations``. Of a gated product the tiles of a panel are
+    rows of gate and those of up."""
 
     ACTIVATIONS = TilePairs
 
@@ -116,11 +118,14 @@ class WeightTiles:
         (self.weights,), self.vectors = weights, Vectors(TILE)
         self.sums = tirx.decl_buffer((_TALL * _TALL * _TILE_WORDS,), "float32", "sums")
         self.kept = tirx.decl_buffer((_KEPT,), "int32", "place")
+        # of a panel, and how many rows its second tile of weights is behind the first
+        self.outputs, self.apart = (TILE, product.rows // _TALL) if product.gated else (_OUTPUTS, TILE)
 
     @classmethod
     def least_rows(cls, product: PackedProduct) -> int | None:
         """That this is for, or None: not for such weights."""
-        return _LEAST if product.rows % _OUTPUTS == 0 and product.lanes == TILE else None
+        fits = product.rows % _OUTPUTS == 0 and product.lanes == TILE
+        return (1 if product.gated else _LEAST) if fits else None
 
     def statement(self) -> Stmt:
         """All of them; threads share panels of weights of blocks of rows."""
@@ -133,11 +138,11 @@ class WeightTiles:
         panels = self.product.rows // _OUTPUTS
 
         def task(at: PrimExpr) -> Stmt:
-            begin, first = tirx.floordiv(at, panels) * height, tirx.floormod(at, panels) * _OUTPUTS
+            begin, first = tirx.floordiv(at, panels) * height, tirx.floormod(at, panels) * self.outputs
             pairs = tirx.floordiv(tirx.min(height, tiles - begin) + 1, const(_TALL))
             kept = {
                 _OUTPUT: first,
-                _FOLLOWING: tirx.min(first + _OUTPUTS, const(self.product.rows - _OUTPUTS)),
+                _FOLLOWING: tirx.min(first + self.outputs, const((panels - 1) * self.outputs)),
                 _BEGIN: begin,
                 _COUNT: pairs,
                 _REFUSED: tirx.call_extern("int32", amx.BEGIN, const(_ALL_ROWS, "int64")),
@@ -164,7 +169,11 @@ class WeightTiles:
         )
         plain = when(half == _TALL - 1, self._plain(first))
         products = either(self._get(_REFUSED) == 0, by_tiles, plain)
-        return sequence(when(there, self._results(before, half)), when(pair < self._get(_COUNT), products))
+        if self.product.gated:
+            results = when((pair > 0) & (half == 0), self._gated_results(before))
+        else:
+            results = when(there, self._results(before, half))
+        return sequence(results, when(pair < self._get(_COUNT), products))
 
     def _ahead(self, group: PrimExpr) -> list[Stmt]:
         """Ask for weights some steps ahead, which may be in the next panel."""
@@ -174,7 +183,8 @@ class WeightTiles:
         behind = group + ahead - self.product.groups
         row = tirx.Select(behind < 0, self._get(_OUTPUT), self._get(_FOLLOWING))
         place = tirx.Select(behind < 0, group + ahead, behind) * GROUP
-        return [prefetch(self.weights, row + at, place) for at in range(_OUTPUTS)]
+        rows = [row + tile * self.apart + at for tile in range(_TALL) for at in range(TILE)]
+        return [prefetch(self.weights, each, place) for each in rows]
 
     def _steps(self, first: PrimExpr, half: PrimExpr, asked: Callable[[PrimExpr], list[Stmt]] = lambda _: []) -> Stmt:
         """Half of the reduction of a pair of tiles from ``first`` on, after what is ``asked`` for in a step."""
@@ -185,7 +195,7 @@ class WeightTiles:
         second = tirx.min(first + 1, self.activations.tiles - 1)
 
         def weights(group: PrimExpr, at: int) -> Stmt:
-            place = (self._get(_OUTPUT) + at * TILE).astype("int64") * self.product.depth + group * GROUP
+            place = (self._get(_OUTPUT) + at * self.apart).astype("int64") * self.product.depth + group * GROUP
             stride = const(self.product.depth * _NARROW, "int64")
             return amx.call_tiles(load_tile, _register(_WEIGHTS + at), pointer_to(self.weights, place, _NARROW), stride)
 
@@ -246,7 +256,8 @@ class WeightTiles:
     def _weight(self, output: PrimExpr, number: PrimExpr) -> PrimExpr:
         from tvm import tirx
 
-        value = load(self.weights, self._get(_OUTPUT) + output, number)
+        row = tirx.floordiv(output, TILE) * self.apart + tirx.floormod(output, TILE)
+        value = load(self.weights, self._get(_OUTPUT) + row, number)
         return self.vectors.all(tirx.Cast("float32", value))
 
     def _results(self, tile: PrimExpr, half: PrimExpr) -> Stmt:
@@ -275,6 +286,55 @@ class WeightTiles:
                 body += [vectors.set(each, line(first + at)) for at, each in enumerate(taken)]
                 body += stored(first, taken)
         return block_of(self.root, sequence(body), "results", [*taken, spare])
+
+    def _gated_results(self, tile: PrimExpr) -> Stmt:
+        """SiLU(gate) · up in bfloat16 of two tiles of activations: words of both are turned together."""
+        from tvm import tirx
+
+        vectors, half = self.vectors, Vectors(TILE // _TALL)
+        words = tirx.decl_buffer((_TILE_WORDS,), "uint32", "words")
+        gated, spare = [vectors.buffer(name) for name in ("low", "high")], vectors.buffer("spare")
+        taken = [vectors.buffer(f"taken_{at}", "uint32") for at in range(TILE)]
+        extra, last = vectors.buffer("extra", "uint32"), tile + 1 < self.activations.tiles
+
+        def pair(at: PrimExpr, number: PrimExpr) -> Stmt:
+            found = [self._gated(each, at * _OUTPUTS + number * 2 + item, spare) for item, each in enumerate(gated)]
+            value = vectors.half_words(*map(vectors.get, gated))
+            return sequence(*found, store(words, [vectors.ramp((at * half.lanes + number) * TILE)], value))
+
+        def stored(at: int) -> list[Stmt]:
+            values = [load(words, half.ramp(row * TILE + at * half.lanes)) for row in range(TILE)]
+            places = [[*self.activations.row(tile + at, row), vectors.ramp(self._get(_OUTPUT))] for row in range(TILE)]
+            return [
+                store(self.result, place, tirx.reinterpret(f"bfloat16x{TILE}", value))
+                for place, value in zip(places, values, strict=True)
+            ]
+
+        loaded = [vectors.set(each, load(words, vectors.ramp(at * TILE))) for at, each in enumerate(taken)]
+        turned = [store(words, [vectors.ramp(at * TILE)], vectors.get(each)) for at, each in enumerate(taken)]
+        body = sequence(
+            nest("tile number", [_TALL, half.lanes], pair, SERIAL),
+            loaded,
+            vectors.transposed(taken, extra),
+            turned,
+            stored(0),
+            when(last, stored(1)),
+        )
+        return block_of(self.root, body, "results", [words, *gated, spare, *taken, extra])
+
+    def _gated(self, into: Buffer, line: PrimExpr, spare: Buffer) -> list[Stmt]:
+        """A vector of results; ``line``: of sums, that of gate. With powers of numbers up to 0 nothing overflows."""
+        from tvm import tirx
+
+        vectors = self.vectors
+        gate, up = (load(self.sums, vectors.ramp((line + at) * TILE)) for at in (0, TILE))
+        power, zero, one = vectors.get(into), vectors.all(0.0), vectors.all(1.0)
+        value = gate * up * tirx.Select(gate >= zero, one, power) / (one + power)
+        return [
+            vectors.set(into, tirx.min(gate, zero - gate) * vectors.all(_LOG2_E)),
+            *vectors.exp2(into, spare),
+            vectors.set(into, value),
+        ]
 
     def _as_result(self, value: PrimExpr, dtype: str) -> tuple[PrimExpr, int]:
         """A vector of results, and how many it has."""

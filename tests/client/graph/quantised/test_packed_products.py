@@ -83,6 +83,11 @@ def test_weights_that_are_floats_have_such_functions(kind: str, model: str, prec
 
 
 @needs_tvm
+def test_silu_of_gate_times_up_is_part_of_products_by_tiles_but_of_one_row() -> None:
+    assert sum("silu" in name for name in kernels(prepared("q0bf16", AMX)[0])) == 1
+
+
+@needs_tvm
 @needs(AVX512_VNNI)
 @pytest.mark.sweep
 @pytest.mark.parametrize("case", ["q4f32_1 float32", "q8f32_1 bf16", "q0bf16 float32", "q4f16_1 bf16", "q0f32 float32"])

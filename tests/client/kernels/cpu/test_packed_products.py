@@ -271,6 +271,29 @@ def test_such_tiles_give_other_results_of_any_rank(depth: int, result: str) -> N
     assert found < {"float32": EXACT, "float16": 2e-3}[result]
 
 
+@needs_tvm
+@needs(AMX)
+@pytest.mark.parametrize("rows", [1, 35, 300])
+@pytest.mark.few(2)
+def test_silu_of_gate_times_up_is_the_end_of_such_tiles(rows: int) -> None:
+    assert gated_error(rows, AMX) < 1e-2
+
+
+def gated_error(rows: int, model: str) -> float:
+    product, (data, weights) = plain_product(96, 992, 16, tiles=True, pairs=True), tile_operands((rows, 992))
+    assert product is not None
+    data[:1] *= np.asarray(1000, data.dtype)  # powers of such sums do not fit
+    extents = [tirx.Var("rows", "int64"), 992]
+    function = product_function(replace(product, gated=True), extents, *["bfloat16"] * 3)
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    output = tvm.runtime.tensor(np.full((rows, 48), np.nan, "bfloat16"))
+    tvm.compile(module, target=cpu(model))["main"](*map(tvm.runtime.tensor, (data, weights)), output)
+    gate, up = np.split(data.astype("float64") @ weights.T.astype("float64"), 2, -1)
+    wanted = gate * up / (1 + np.exp(np.minimum(-gate, 700)))
+    found = output.numpy().astype("float64")
+    return max(float(abs(a - b).max() / abs(b).max()) for a, b in zip(found, wanted, strict=True))
+
+
 def tile_operands(shape: tuple[int, ...], weights: int = 96) -> list[Array]:
     rng = np.random.default_rng(5)
     return [rng.standard_normal(each).astype("bfloat16") for each in (shape, (weights, shape[-1]))]
@@ -287,6 +310,7 @@ def refused(emulated: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F
 @pytest.mark.usefixtures("refused")
 def test_such_tiles_are_vectors_where_linux_refuses_amx() -> None:
     assert plain_error(35, "bfloat16", AVX512, by="tiles") < 1e-2
+    assert gated_error(3, AVX512) < 1e-2
 
 
 @needs_tvm
