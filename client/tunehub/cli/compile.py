@@ -25,6 +25,7 @@ from tunehub.cli.model_files import (
 from tunehub.cli.options import json_option, registry_option, require_option
 from tunehub.cli.output import plain_size, print_json, print_table, say
 from tunehub.deploy.library import SUFFIX
+from tunehub.exceptions import TunehubError, typed_last_line
 from tunehub.interrupts import CTRL_C, heeding
 from tunehub.options import Precision, Verify
 
@@ -155,10 +156,19 @@ def started(show: Callable[[str], None]) -> StepClock:
 
 
 def compiled(read: ImportedModel, model: Path, path: Path, clock: StepClock, **options: Any) -> CompiledLibrary:
-    """The library `path` of what was read from the file `model`. Raises what the client raises."""
+    """The library `path` of what was read from the file `model`. Raises what the client raises, and ClickException for
+    a model that plain TVM does not compile either."""
+    import tvm
+
     from tunehub.deploy.compiling import compile_library
 
-    return compile_library(read.module, path, clock=clock, outputs=read.outputs, source=model, **options)
+    try:
+        return compile_library(read.module, path, clock=clock, outputs=read.outputs, source=model, **options)
+    except (TunehubError, OSError):
+        raise
+    except Exception as error:
+        reason = f"TVM {tvm.__version__} cannot compile it, with records or without ({typed_last_line(error)})"
+        raise click.ClickException(f"{model}: {reason}; see whether onnxruntime or PyTorch runs this model") from error
 
 
 def _own_name(model: Path, target: str | None) -> Path:

@@ -239,6 +239,20 @@ def test_what_cannot_be_compiled_is_said_and_leaves_no_file(run: Any, product: P
         assert set(here.iterdir()) == before
 
 
+def test_a_model_that_tvm_cannot_compile_is_said_in_a_line(run: Any, here: Path) -> None:
+    image = helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 1, 8, 8))
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    weights = numpy_helper.from_array(np.ones((1, 1, 3, 3), "float32"), "w")
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[-9] * 4)
+    graph = helper.make_graph([node], "g", [image], [result], [weights])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, here / "less.onnx")
+    done = run("compile", here / "less.onnx")
+    assert done.code == 1 and not (here / "less.so").exists()
+    assert done.err.splitlines()[-1].startswith("Error: ") and "less.onnx: TVM " in done.err, done.err
+    assert "negative output shape" in done.err and "Traceback" not in done.err
+
+
 def test_run_refuses_what_it_cannot_feed_or_write(run: Any, product: Path, here: Path) -> None:
     assert run("compile", product, "-o", "open.so").code == 0
     np.savez("x.npz", x_0=np.ones((2, 5), "float32"))
