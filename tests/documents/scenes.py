@@ -178,7 +178,6 @@ SCENES: Mapping[str, Scene] = {
     ),
     "docs/publish.md": Scene(files=lambda folder: registry(folder), swapped=_BUCKET, left_out={
         r"tunehub attach": "a replay of minutes: tests/builder/replay",
-        r"tunehub pack work/amx": "a directory of an hour: tests/builder/packing",
     }),
     "docs/registry.md": Scene(files=acme, swapped=_BUCKET, left_out={
         r".*(env:WITNESS_PEM|env:ONLINE_PEM)": "keys of a job: tests/client/cli",

@@ -50,8 +50,8 @@ _FLAGS = {
     "x86_64": _Flags(key="flags", names=_X86, always="sse2"),
     "aarch64": _Flags(key="Features", names=_ARM, always="asimd"),
 }
+_AMD, _LEVELS = ("znver", "bdver", "btver"), "x86-64"  # what LLVM's names begin with
 # What generated code may use and a machine may lack; tuning flags such as `fast-lzcnt` are left out.
-_AMD = ("znver", "bdver", "btver")
 EXTENSIONS = re.compile(r"avx.*|fma|f16c|amx.*|sse4\.[12]|neon|dotprod|fullfp16|bf16|i8mm|sve.*|sme.*|v|zv.*")
 
 
@@ -126,18 +126,24 @@ def names_by_features(cpu: str, mattr: Sequence[str]) -> tuple[str, ...]:
     return _names_by_features(cpu, tuple(mattr)) if more else ()
 
 
+def of_one_maker(cpu: str, other: str) -> bool:
+    """Whether two of LLVM's names are of CPUs of one maker; those of levels, such as x86-64-v3, are nobody's."""
+    levels = any(each.startswith(_LEVELS) for each in (cpu, other))
+    return not levels and cpu.startswith(_AMD) == other.startswith(_AMD)
+
+
 @lru_cache
 def _names_by_features(cpu: str, mattr: tuple[str, ...]) -> tuple[str, ...]:
     import tvm
     from tvm.target import codegen
 
     config = {"kind": "llvm", "mcpu": cpu, "mattr": list(mattr)}
-    features, amd = llvm_features(config), cpu.startswith(_AMD)
+    features = llvm_features(config)
     try:
         names = [str(name) for name in codegen.llvm_get_cpu_archlist(tvm.target.Target(config))]
     except Exception:  # TVM before 0.15, or without LLVM
         return ()
-    own = (name for name in names if name != cpu and name.startswith(_AMD) == amd)
+    own = (name for name in names if name != cpu and of_one_maker(name, cpu))
     return tuple(sorted(name for name in own if features and llvm_features({"kind": "llvm", "mcpu": name}) == features))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tunehub._files.atomic import open_regular, write_file
-from tunehub.target.features import llvm_features
+from tunehub.target.features import llvm_features, of_one_maker
 from tunehub_registry.exceptions import FormatError
 from tunehub_registry.machine_profile import MachineProfile, encode_profile, parse_profile
 from tunehub_registry.profiles import MAX_PROFILE_BYTES
@@ -36,6 +36,8 @@ class PublishedProfile:
         own = self.profile
         if (own.cpu, sorted(own.mattr)) == (cpu, sorted(mattr)):
             return True
+        if not of_one_maker(own.cpu, cpu):
+            return False
         features = llvm_features({"kind": "llvm", "mcpu": cpu, "mattr": list(mattr)})
         return bool(features) and features == llvm_features({"kind": "llvm", "mcpu": own.cpu, "mattr": list(own.mattr)})
 

@@ -69,3 +69,6 @@ def test_a_published_profile_is_for_its_cpu_whatever_its_name() -> None:
     more = ["+amx-bf16", "+amx-int8", "+amx-tile", "+avx512bf16", "+avx512fp16", "+avxvnni"]
     assert published.fits("rocketlake", more) and published.fits("emeraldrapids", ())
     assert not published.fits("graniterapids", ()) and not published.fits("rocketlake", more[1:])
+    znver3 = msgspec.structs.replace(ZNVER4, cpu="znver3", mattr=())
+    level = PublishedProfile(profile=znver3, package="llvm-znver3 0.1.0")
+    assert not level.fits("x86-64-v3", ()) and not level.fits("haswell", ())

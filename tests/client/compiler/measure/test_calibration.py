@@ -50,9 +50,12 @@ def profile(target: Any = None, **changes: Any) -> MachineProfile:
 
 
 def built_in(target: Any) -> Any:
-    """The rates that rules have for ``target`` without a profile: beside tiles pairs are taken to be slow."""
-    with_tiles = amx.doubt(target, "bfloat16") is None
-    return replace(BUILT_IN, pairs=machine_of(SAPPHIRE_RAPIDS).rates.pairs) if with_tiles else BUILT_IN
+    """The rates that rules have for ``target`` without a profile: on Intel's CPUs with AMX pairs are taken to be slow,
+    also where it is switched off."""
+    from tvm.target import codegen
+
+    intels = any(codegen.target_has_features([each], target) for each in ("amx-tile", "avx512fp16"))
+    return replace(BUILT_IN, pairs=machine_of(SAPPHIRE_RAPIDS).rates.pairs) if intels else BUILT_IN
 
 
 @pytest.mark.usefixtures("pretended_host")
