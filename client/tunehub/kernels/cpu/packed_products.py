@@ -5,9 +5,9 @@ weight is read from memory as it lies, and becomes a number in registers.
 * In integers, by ``vpdpbusd``, with activations in 8 bits; sums of a group are exact.
 
 Threads share rows of weights; a few of these are multiplied with up to eight rows of activations at a time, so that
-memory is read once. With one row of activations, rows of weights are read one after the other. All are asked for
-ahead, into the second cache: into the first, or not asked for, memory gives half as much of several at once (Zen 4),
-and of single ones 25 of 34 GB/s (a Xeon with AMX, two threads). Of many rows, see
+memory is read once. With one row of activations, rows of weights are read one after the other. All but rows of
+float32 are asked for ahead, into the second cache: into the first, or not asked for, memory gives half as much of
+several at once (Zen 4), and of single ones 25 of 34 GB/s (a Xeon with AMX, two threads). Of many rows, see
 :mod:`tunehub.kernels.cpu.packed_panels`.
 """
 
@@ -279,6 +279,8 @@ class _ProductWriter:
         weights = self.weights[0]
         count = self.product.lanes * (self.product.in_word if self.product.plain else 1)
         lines = range(0, count, min(count, line_of(weights)))
+        if height == 1 and self.product.plain and self.product.in_word == 1:  # float32 comes as fast alone
+            return []
         if height == 1:
             place = chunk * count + _AHEAD // _LINE * line_of(weights)
             return [prefetch(weights, first, place + at, cache=2) for at in lines]
