@@ -34,6 +34,7 @@ _IMAGE_AXES = 4  # and more: what has its channels in blocks
 _FEATURES = {"bfloat16": "amx-bf16", "uint8": "amx-int8"}
 _BYTES = {"bfloat16": 2, "uint8": 1}
 BEGIN = "tunehub_amx_begin"
+_ALL_ROWS = 0x1010101010101010  # 16 of each of eight tiles
 _REFUSED = (
     "tunehub: a library was made for AMX, which this CPU lacks or Linux refuses to this process (arch_prctl): "
     "it computes without, many times slower; compile for this machine"
@@ -378,6 +379,24 @@ def _bytes(elements: Index, size: int) -> PrimExpr:
 
     total = elements * size
     return tirx.const(total, "int64") if isinstance(total, int) else tirx.Cast("int64", total)
+
+
+def whole_tiles() -> PrimExpr:
+    """Configures eight tiles of 16 rows of 64 bytes: 0, or another number where there is no AMX."""
+    from tvm import tirx
+
+    return tirx.call_extern("int32", BEGIN, tirx.const(_ALL_ROWS, "int64"))
+
+
+def instruction(name: str, register: int, *arguments: PrimExpr | int) -> Stmt:
+    """One of AMX: other registers, or a place in memory and how many bytes rows are apart."""
+    from tvm import tirx
+
+    kinds = ("int8", "int8") if name.startswith("tdp") else ("", "int64")
+    given = [
+        tirx.const(each, kind) if isinstance(each, int) else each for each, kind in zip(arguments, kinds, strict=False)
+    ]
+    return call_tiles(f"llvm.x86.{name}", tirx.const(register, "int8"), *given)
 
 
 def call_tiles(name: str, *arguments: PrimExpr) -> Stmt:

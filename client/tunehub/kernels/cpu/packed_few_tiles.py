@@ -43,7 +43,6 @@ _LEAST = 5  # rows of activations: up to 4 are multiplied as fast without, as fa
 _EIGHT = 8  # bits
 _PART = 20  # chunks whose sums are in memory, at most: what a tile stores is not read at once
 _TOGETHER = 2  # tiles of outputs for which registers are configured once
-_ALL_ROWS = 0x1010101010101010  # 16 of each of eight tiles
 _SUMS, _WEIGHTS, _DATA = range(3)  # registers
 _WORD = 4  # bytes
 _OF_TILE = TILE * TILE  # words
@@ -169,12 +168,10 @@ class FewTiles(PanelProducts[TileIntegers]):
         return -(-self.product.chunks // -(-self.product.chunks // _PART))
 
     def statement(self) -> Stmt:
-        from tvm import tirx
-
         together = next(each for each in (_TOGETHER, 1) if self.product.rows // TILE % each == 0)
 
         def task(at: PrimExpr) -> Stmt:
-            begun = tirx.call_extern("int32", amx.BEGIN, const(_ALL_ROWS, "int64"))
+            begun = amx.whole_tiles()
 
             def panel(inner: PrimExpr) -> Stmt:
                 output = (at * together + inner) * TILE
@@ -256,18 +253,14 @@ class FewTiles(PanelProducts[TileIntegers]):
 
     def _multiplied_tiles(self, output: PrimExpr, block: PrimExpr, chunk: PrimExpr, place: PrimExpr) -> Stmt:
         """The sums of a chunk's groups, put into ``results``, [chunks of a part, outputs, columns]."""
-
-        def register(number: int) -> PrimExpr:
-            return const(number, "int8")
-
-        line, stride = const(TILE * _WORD, "int64"), const(self.product.words * _WORD, "int64")
+        line, stride = TILE * _WORD, self.product.words * _WORD
         weights = pointer_to(self.weights[0], output * self.product.words + chunk * TILE, _WORD)
         data = pointer_to(self.activations.tiles, self.activations.column_place(block, chunk) * TILE, _WORD)
         to = pointer_to(self.results, place * _OF_TILE, _WORD)
         return sequence(
-            amx.call_tiles("llvm.x86.tilezero", register(_SUMS)),
-            amx.call_tiles("llvm.x86.tileloadd64", register(_WEIGHTS), weights, stride),
-            amx.call_tiles("llvm.x86.tileloadd64", register(_DATA), data, line),
-            amx.call_tiles("llvm.x86.tdpbusd", *map(register, (_SUMS, _WEIGHTS, _DATA))),
-            amx.call_tiles("llvm.x86.tilestored64", register(_SUMS), to, line),
+            amx.instruction("tilezero", _SUMS),
+            amx.instruction("tileloadd64", _WEIGHTS, weights, stride),
+            amx.instruction("tileloadd64", _DATA, data, line),
+            amx.instruction("tdpbusd", _SUMS, _WEIGHTS, _DATA),
+            amx.instruction("tilestored64", _SUMS, to, line),
         )

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 _TALL = 2  # tiles of rows in registers together
 _PAIRS = GROUP // 2  # of a row of a tile: its 64 bytes
 _WORD, _NARROW = 4, 2  # bytes
-_ALL_ROWS = 0x1010101010101010  # 16 of each of eight tiles
 _DATA, _WEIGHTS = 4, 6  # the first registers with them, behind those with sums
-_HIGH = 0xFFFF0000
 _BLOCK_ROWS, _BLOCK_BYTES = 128, 1 << 20  # at least
 
 
@@ -58,7 +56,7 @@ class TilePanels(PairPanels):
     def _multiplied(self, output: PrimExpr, begin: PrimExpr, end: PrimExpr) -> Stmt:
         from tvm import tirx
 
-        begun = tirx.call_extern("int32", amx.BEGIN, const(_ALL_ROWS, "int64"))
+        begun = amx.whole_tiles()
 
         def tiles(at: PrimExpr) -> Stmt:
             places = [
@@ -76,35 +74,28 @@ class TilePanels(PairPanels):
     def _sums(self, rows: Sequence[PrimExpr]) -> Stmt:
         """Of two tiles of rows and those across, put into ``results``, [rows, across, lanes]."""
         places = [(m, n) for m in range(_TALL) for n in range(self.across)]
-        depth, narrow = self.product.depth, const(self.product.depth * _NARROW, "int64")
-
-        def register(number: int) -> PrimExpr:
-            return const(number, "int8")
+        depth = self.product.depth
 
         def step(group: PrimExpr) -> Stmt:
             panel = [pointer_to(self.panel, self.panel_place(group, n, 0), _WORD) for n in range(self.across)]
             data = [pointer_to(self.activations.numbers, row * depth + group * GROUP, _NARROW) for row in rows]
-            load_tile, stride = "llvm.x86.tileloadd64", const(TILE * _WORD, "int64")
             return sequence(
-                [amx.call_tiles(load_tile, register(_WEIGHTS + n), each, stride) for n, each in enumerate(panel)],
-                [amx.call_tiles(load_tile, register(_DATA + m), each, narrow) for m, each in enumerate(data)],
-                [
-                    amx.call_tiles("llvm.x86.tdpbf16ps", *map(register, (_TALL * m + n, _DATA + m, _WEIGHTS + n)))
-                    for m, n in places
-                ],
+                [amx.instruction("tileloadd64", _WEIGHTS + n, each, TILE * _WORD) for n, each in enumerate(panel)],
+                [amx.instruction("tileloadd64", _DATA + m, each, depth * _NARROW) for m, each in enumerate(data)],
+                [amx.instruction("tdpbf16ps", _TALL * m + n, _DATA + m, _WEIGHTS + n) for m, n in places],
             )
 
         line = self.across * TILE
         stored = [
-            amx.call_tiles(
-                "llvm.x86.tilestored64",
-                register(_TALL * m + n),
+            amx.instruction(
+                "tilestored64",
+                _TALL * m + n,
                 pointer_to(self.results, const(m * TILE * line + n * TILE), _WORD),
-                const(line * _WORD, "int64"),
+                line * _WORD,
             )
             for m, n in places
         ]
-        zeros = [amx.call_tiles("llvm.x86.tilezero", register(_TALL * m + n)) for m, n in places]
+        zeros = [amx.instruction("tilezero", _TALL * m + n) for m, n in places]
         return sequence(zeros, serial("group", self.product.groups, step), stored)
 
     def _results(self, output: PrimExpr, rows: Sequence[PrimExpr]) -> Stmt:
@@ -133,11 +124,8 @@ class TilePanels(PairPanels):
             first, added = group * GROUP + at * 2, []
             for n, each in enumerate(sums):
                 words = load(self.panel, vectors.ramp(self.panel_place(group, n, at)))
-                halves = (words << vectors.all(16, "uint32"), tirx.bitwise_and(words, vectors.all(_HIGH, "uint32")))
-                added += [
-                    vectors.add(each, data(first + item) * vectors.bits_as(half, "float32"))
-                    for item, half in enumerate(halves)
-                ]
+                halves = vectors.floats_of(words)
+                added += [vectors.add(each, data(first + item) * half) for item, half in enumerate(halves)]
             return sequence(added)
 
         steps = nest("group pair", [self.product.groups, _PAIRS], pair, SERIAL)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from tunehub.kernels.cpu import amx
 from tunehub.kernels.cpu.instruction import pointer_to
-from tunehub.kernels.cpu.packed_activations import Activations
 from tunehub.kernels.cpu.packed_weights import GROUP, PackedProduct
 from tunehub.kernels.cpu.tile_pieces import TILE
+from tunehub.kernels.cpu.turned_pairs import TILE_WORDS, TurnedPairs
 from tunehub.kernels.cpu.vectors import Vectors
 from tunehub.tir.nodes import buffer_kind
 from tunehub.tir.statements import (
@@ -35,18 +35,14 @@ from tunehub.tir.statements import (
 from tunehub.tir.versions import PARALLEL, SERIAL
 
 if TYPE_CHECKING:
-    from tunehub.kernels.cpu.packed_weights import Rows
     from tunehub.tir.types import Buffer, PrimExpr, SBlockRealize, Stmt
 
 _TALL = 2  # tiles of weights, and of activations, in registers together
 _OUTPUTS = _TALL * TILE
 _LEAST = {4: 16, 8: 17}  # rows, by bits: of fewer, unpacking takes longer than products in integers
 _WORD = 4  # bytes
-_OF_TILE = TILE * TILE  # words
-_ALL_ROWS = 0x1010101010101010  # 16 of each of eight tiles
 _WEIGHTS, _DATA = 4, 6  # the first registers with them, behind those with sums
 _BLOCK_TILES, _BLOCK_BYTES = 8, 5 << 18  # of activations that stay in a second cache, tiles at least
-_HIGH = 0xFFFF0000
 _KEPT = 6  # of what is done, in memory: TVM takes a minute for expressions of them
 _OUTPUT, _FOLLOWING, _BEGIN, _PAIRS, _ASKED, _REFUSED = range(_KEPT)
 
@@ -60,79 +56,44 @@ def numbers_of_words(product: PackedProduct) -> tuple[list[int], list[int]]:
     return low, [each + product.in_word // 2 for each in low]
 
 
-class TurnedPairs(Activations):
-    """In bfloat16, as tiles of 16 rows: [tiles, groups, words of a group, rows]. What lies behind the last row is that
-    row again."""
-
-    def __init__(self, product: PackedProduct, data: Buffer, rows: Rows, root: SBlockRealize) -> None:
-        from tvm import tirx
-
-        super().__init__(product, data, rows, root)
-        self.tiles = tirx.floordiv(rows.count + (TILE - 1), TILE)
-        self.words = tirx.decl_buffer((self.tiles * (product.groups * _OF_TILE),), "uint32", "pairs")
-
-    @property
-    def buffers(self) -> list[Buffer]:
-        return [self.words]
-
-    def place(self, tile: PrimExpr, group: PrimExpr) -> PrimExpr:
-        """Where the words of a tile begin."""
-        return (tile * self.product.groups + group) * _OF_TILE
-
-    def row(self, tile: PrimExpr, at: int) -> PrimExpr:
-        """Of a tile, or the last of all."""
-        from tvm import tirx
-
-        return tirx.min(tile * TILE + at, self.rows.count - 1)
+class RoundedPairs(TurnedPairs):
+    """Rounded, in the order in which words of weights have their numbers."""
 
     def arranged(self) -> Stmt:
-        def tile(at: PrimExpr) -> Stmt:
-            return serial("group", self.product.groups, lambda group: self._turned(at, group))
+        return parallel("tile", self.tiles, self.tile)
 
-        return parallel("tile", self.tiles, tile)
-
-    def _turned(self, tile: PrimExpr, group: PrimExpr) -> Stmt:
+    def _loaded(self, tile: PrimExpr, group: PrimExpr, taken: Sequence[Buffer]) -> tuple[list[Stmt], list[Buffer]]:
         vectors, halves = self.vectors, numbers_of_words(self.product)
-        taken, spare = (
-            [vectors.buffer(f"taken_{at}", "uint32") for at in range(TILE)],
-            vectors.buffer("spare", "uint32"),
-        )
         given = [vectors.buffer(f"given_{at}") for at in range(GROUP // TILE)]
         statements: list[Stmt] = []
         for at, each in enumerate(taken):
-            place = self.rows.place(self.row(tile, at))
             for half, one in enumerate(given):
-                numbers = load(self.data, *place, vectors.ramp(group * GROUP + half * TILE))
+                numbers = load(self.data, *self.row(tile, at), vectors.ramp(group * GROUP + half * TILE))
                 statements.append(vectors.set(one, vectors.cast(numbers)))
             pair = [vectors.shuffled([vectors.get(one) for one in given], lanes) for lanes in halves]
             statements.append(vectors.set(each, vectors.half_words(*pair)))
-        statements += vectors.transposed(taken, spare)
-        statements += [
-            store(self.words, [vectors.ramp(self.place(tile, group) + at * TILE)], vectors.get(each))
-            for at, each in enumerate(taken)
-        ]
-        return block_of(self.root, sequence(statements), "turn", [*taken, *given, spare])
+        return statements, given
 
 
 class UnpackedTiles:
     """Writes them: ``weights``, words and scales, times ``activations``."""
 
-    ACTIVATIONS = TurnedPairs
+    ACTIVATIONS = RoundedPairs
 
     def __init__(
         self,
         product: PackedProduct,
         weights: Sequence[Buffer],
         result: Buffer,
-        activations: TurnedPairs,
+        activations: RoundedPairs,
         root: SBlockRealize,
     ) -> None:
         from tvm import tirx
 
         self.product, self.activations, self.root, self.result = product, activations, root, result
         self.weights, self.vectors = weights, Vectors(TILE)
-        self.panel = tirx.decl_buffer((product.groups * _TALL * _OF_TILE,), "uint32", "panel")
-        self.sums = tirx.decl_buffer((_TALL * _TALL * _OF_TILE,), "float32", "sums")
+        self.panel = tirx.decl_buffer((product.groups * _TALL * TILE_WORDS,), "uint32", "panel")
+        self.sums = tirx.decl_buffer((_TALL * _TALL * TILE_WORDS,), "float32", "sums")
         self.kept = tirx.decl_buffer((_KEPT,), "int32", "place")
 
     @classmethod
@@ -158,7 +119,7 @@ class UnpackedTiles:
                 _BEGIN: begin,
                 _PAIRS: tirx.floordiv(tirx.min(height, tiles - begin) + 1, _TALL),
                 _ASKED: tirx.floordiv(self._get(_PAIRS) + (_OUTPUTS - 1), self._get(_PAIRS)),
-                _REFUSED: tirx.call_extern("int32", amx.BEGIN, const(_ALL_ROWS, "int64")),
+                _REFUSED: amx.whole_tiles(),
             }
             stores = [store(self.kept, [const(each)], value) for each, value in kept.items()]
             released = when(self._get(_REFUSED) == 0, amx.call_tiles("llvm.x86.tilerelease"))
@@ -236,13 +197,13 @@ class UnpackedTiles:
             return sequence(lines, [self._step(at * of_chunk + each, (first, second)) for each in range(of_chunk)])
 
         places = [(tile, half) for tile in range(_TALL) for half in range(_TALL)]
-        zeros = [amx.call_tiles("llvm.x86.tilezero", _register(at)) for at in range(len(places))]
+        zeros = [amx.instruction("tilezero", at) for at in range(len(places))]
         stored = [
-            amx.call_tiles(
-                "llvm.x86.tilestored64",
-                _register(_TALL * half + tile),
-                pointer_to(self.sums, const((_TALL * tile + half) * _OF_TILE), _WORD),
-                const(TILE * _WORD, "int64"),
+            amx.instruction(
+                "tilestored64",
+                _TALL * half + tile,
+                pointer_to(self.sums, const((_TALL * tile + half) * TILE_WORDS), _WORD),
+                TILE * _WORD,
             )
             for tile, half in places
         ]
@@ -252,12 +213,10 @@ class UnpackedTiles:
         """Of a group: weights and activations are loaded, and each multiplied with each."""
 
         def loaded(register: int, buffer: Buffer, place: PrimExpr) -> Stmt:
-            line = const(TILE * _WORD, "int64")
-            return amx.call_tiles("llvm.x86.tileloadd64", _register(register), pointer_to(buffer, place, _WORD), line)
+            return amx.instruction("tileloadd64", register, pointer_to(buffer, place, _WORD), TILE * _WORD)
 
         def product(half: int, tile: int) -> Stmt:
-            registers = (_TALL * half + tile, _WEIGHTS + half, _DATA + tile)
-            return amx.call_tiles("llvm.x86.tdpbf16ps", *map(_register, registers))
+            return amx.instruction("tdpbf16ps", _TALL * half + tile, _WEIGHTS + half, _DATA + tile)
 
         given, places = self.activations, [self._panel_place(group, const(half * TILE)) for half in range(_TALL)]
         return sequence(
@@ -277,15 +236,11 @@ class UnpackedTiles:
 
         vectors, total, last = self.vectors, self.vectors.buffer("total"), self.activations.tiles - 1
 
-        def halves(words: PrimExpr) -> list[PrimExpr]:
-            low, high = words << vectors.all(16, "uint32"), tirx.bitwise_and(words, vectors.all(_HIGH, "uint32"))
-            return [vectors.bits_as(each, "float32") for each in (low, high)]
-
         def line(tile: PrimExpr, output: PrimExpr) -> Stmt:
             def word(group: PrimExpr, at: PrimExpr) -> Stmt:
                 place = self.activations.place(tirx.min(first + tile, last), group) + at * TILE
-                data = halves(load(self.activations.words, vectors.ramp(place)))
-                weights = halves(vectors.all(load(self.panel, self._panel_place(group, output) + at)))
+                data = vectors.floats_of(load(self.activations.words, vectors.ramp(place)))
+                weights = vectors.floats_of(vectors.all(load(self.panel, self._panel_place(group, output) + at)))
                 return vectors.add(total, data[0] * weights[0] + data[1] * weights[1])
 
             steps = nest("group word", [self.product.groups, TILE], word, SERIAL)
@@ -308,13 +263,9 @@ class UnpackedTiles:
             stored = []
             for row, each in enumerate(taken):
                 value = vectors.get(each) if dtype == "float32" else vectors.cast(vectors.get(each), dtype)
-                place = self.activations.rows.place(self.activations.row(tile, row))
+                place = self.activations.row(tile, row)
                 stored.append(store(self.result, [*place, vectors.ramp(self._get(_OUTPUT) + half * TILE)], value))
             return sequence(loaded, vectors.transposed(taken, spare), stored)
 
         body = block_of(self.root, serial("half", _TALL, part), "results", [*taken, spare])
         return when(tile < self.activations.tiles, body)
-
-
-def _register(number: int) -> PrimExpr:
-    return const(number, "int8")

@@ -136,6 +136,13 @@ class Vectors:
             self.high_half(low) >> self.all(16, "uint32"), tirx.bitwise_and(self.high_half(high), mask)
         )
 
+    def floats_of(self, words: PrimExpr) -> tuple[PrimExpr, PrimExpr]:
+        """The lower and the upper numbers of words of two in bfloat16."""
+        from tvm import tirx
+
+        high = tirx.bitwise_and(words, self.all(_HIGH_HALF, "uint32"))
+        return self.bits_as(words << self.all(16, "uint32"), "float32"), self.bits_as(high, "float32")
+
     def dot(self, sums: PrimExpr, numbers: PrimExpr, data: PrimExpr) -> PrimExpr:
         """In each lane of ``sums`` four products more, of unsigned ``numbers`` and of ``data`` in 8 bits. On x86 with
         AVX512-VNNI or, of 8 lanes, AVX-VNNI."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from tunehub.kernels.cpu import amx
 from tunehub.kernels.cpu.instruction import pointer_to
-from tunehub.kernels.cpu.packed_activations import Activations
-from tunehub.kernels.cpu.packed_weights import GROUP, PackedProduct, Rows
+from tunehub.kernels.cpu.packed_weights import GROUP, PackedProduct
 from tunehub.kernels.cpu.tile_pieces import TILE
+from tunehub.kernels.cpu.turned_pairs import TILE_WORDS, TurnedPairs
 from tunehub.kernels.cpu.vectors import Vectors
 from tunehub.tir.nodes import buffer_kind
 from tunehub.tir.statements import (
@@ -39,10 +39,7 @@ _TALL = 2  # tiles of weights, and of activations, in registers together
 _OUTPUTS = _TALL * TILE
 _LEAST = 2  # rows of activations: of one, AVX-512 adds up products as fast as memory gives weights
 _WORD, _NARROW = 4, 2  # bytes
-_TILE_WORDS = TILE * TILE
-_ALL_ROWS = 0x1010101010101010  # 16 of each of eight tiles
 _WEIGHTS, _DATA = 4, 6  # the first registers with them, behind those with sums
-_HIGH = 0xFFFF0000
 _LOG2_E = 1.4426950408889634
 _BLOCK_TILES, _BLOCK_BYTES = 4, 5 << 17  # of activations that stay in a second cache, tiles at least
 _AHEAD = 8  # steps of the reduction that weights are asked for before, when they are read first
@@ -50,52 +47,19 @@ _KEPT = 5  # of what is done, in memory: TVM takes a minute for expressions of t
 _OUTPUT, _FOLLOWING, _BEGIN, _COUNT, _REFUSED = range(_KEPT)
 
 
-class TilePairs(Activations):
-    """In bfloat16, tiles of 16 rows and 32 numbers: [tiles, groups of numbers, pairs of these, rows] words. What lies
-    behind the last row is that row again."""
-
-    def __init__(self, product: PackedProduct, data: Buffer, rows: Rows, root: SBlockRealize) -> None:
-        from tvm import tirx
-
-        super().__init__(product, data, rows, root)
-        self.tiles = tirx.floordiv(rows.count + (TILE - 1), const(TILE))
-        self.words = tirx.decl_buffer((self.tiles * (product.groups * _TILE_WORDS),), "uint32", "pairs")
-
-    @property
-    def buffers(self) -> list[Buffer]:
-        return [self.words]
-
-    def place(self, tile: PrimExpr, group: PrimExpr) -> PrimExpr:
-        """Where the words of a tile begin."""
-        return (tile * self.product.groups + group) * _TILE_WORDS
-
-    def row(self, tile: PrimExpr, at: int) -> list[PrimExpr]:
-        """Indices of a row of a tile, or of the last of all."""
-        from tvm import tirx
-
-        return self.rows.place(tirx.min(tile * TILE + at, self.rows.count - 1))
+class TilePairs(TurnedPairs):
+    """As they are."""
 
     def arranged(self) -> Stmt:
-        def tile(at: PrimExpr) -> Stmt:
-            return serial("group", self.product.groups, lambda group: self._turned(at, group))
+        return either(self.tiles == 1, self.tile(const(0)), parallel("tile", self.tiles, self.tile))
 
-        return either(self.tiles == 1, tile(const(0)), parallel("tile", self.tiles, tile))
-
-    def _turned(self, tile: PrimExpr, group: PrimExpr) -> Stmt:
+    def _loaded(self, tile: PrimExpr, group: PrimExpr, taken: Sequence[Buffer]) -> tuple[list[Stmt], list[Buffer]]:
         vectors, numbers = self.vectors, Vectors(GROUP).ramp(group * GROUP)
-        taken, spare = (
-            [vectors.buffer(f"taken_{at}", "uint32") for at in range(TILE)],
-            vectors.buffer("spare", "uint32"),
-        )
         loaded = [
             vectors.set(each, vectors.bits_as(load(self.data, *self.row(tile, at), numbers), "uint32"))
             for at, each in enumerate(taken)
         ]
-        stored = [
-            store(self.words, [vectors.ramp(self.place(tile, group) + at * TILE)], vectors.get(each))
-            for at, each in enumerate(taken)
-        ]
-        return block_of(self.root, sequence(loaded, vectors.transposed(taken, spare), stored), "turn", [*taken, spare])
+        return loaded, []
 
 
 class WeightTiles:
@@ -116,7 +80,7 @@ class WeightTiles:
 
         self.product, self.activations, self.root, self.result = product, activations, root, result
         (self.weights,), self.vectors = weights, Vectors(TILE)
-        self.sums = tirx.decl_buffer((_TALL * _TALL * _TILE_WORDS,), "float32", "sums")
+        self.sums = tirx.decl_buffer((_TALL * _TALL * TILE_WORDS,), "float32", "sums")
         self.kept = tirx.decl_buffer((_KEPT,), "int32", "place")
         # of a panel, and how many rows its second tile of weights is behind the first
         self.outputs, self.apart = (TILE, product.rows // _TALL) if product.gated else (_OUTPUTS, TILE)
@@ -145,7 +109,7 @@ class WeightTiles:
                 _FOLLOWING: tirx.min(first + self.outputs, const((panels - 1) * self.outputs)),
                 _BEGIN: begin,
                 _COUNT: pairs,
-                _REFUSED: tirx.call_extern("int32", amx.BEGIN, const(_ALL_ROWS, "int64")),
+                _REFUSED: amx.whole_tiles(),
             }
             stores = [store(self.kept, [const(each)], value) for each, value in kept.items()]
             body = nest("pair half", [self._get(_COUNT) + 1, _TALL], self._half, SERIAL)
@@ -163,7 +127,7 @@ class WeightTiles:
         before, first = self._get(_BEGIN) + _TALL * (pair - 1) + half, self._get(_BEGIN) + _TALL * pair
         there = (pair > 0) & (before < self.activations.tiles)
         by_tiles = sequence(
-            when(half == 0, [amx.call_tiles("llvm.x86.tilezero", _register(at)) for at in range(_TALL * _TALL)]),
+            when(half == 0, [amx.instruction("tilezero", at) for at in range(_TALL * _TALL)]),
             either(pair == 0, self._steps(first, half, self._ahead), self._steps(first, half)),
             when(half == _TALL - 1, self._kept_sums()),
         )
@@ -190,23 +154,22 @@ class WeightTiles:
         """Half of the reduction of a pair of tiles from ``first`` on, after what is ``asked`` for in a step."""
         from tvm import tirx
 
-        groups, load_tile = self.product.groups, "llvm.x86.tileloadd64"
+        groups = self.product.groups
         begin = half * (groups // _TALL)
         second = tirx.min(first + 1, self.activations.tiles - 1)
 
         def weights(group: PrimExpr, at: int) -> Stmt:
             place = (self._get(_OUTPUT) + at * self.apart).astype("int64") * self.product.depth + group * GROUP
-            stride = const(self.product.depth * _NARROW, "int64")
-            return amx.call_tiles(load_tile, _register(_WEIGHTS + at), pointer_to(self.weights, place, _NARROW), stride)
+            pointer = pointer_to(self.weights, place, _NARROW)
+            return amx.instruction("tileloadd64", _WEIGHTS + at, pointer, self.product.depth * _NARROW)
 
         def data(group: PrimExpr, at: int) -> Stmt:
             place = self.activations.place(second if at else first, group)
             pointer = pointer_to(self.activations.words, place, _WORD)
-            return amx.call_tiles(load_tile, _register(_DATA + at), pointer, const(TILE * _WORD, "int64"))
+            return amx.instruction("tileloadd64", _DATA + at, pointer, TILE * _WORD)
 
         def product(one: int, other: int) -> Stmt:
-            registers = (_TALL * one + other, _WEIGHTS + one, _DATA + other)
-            return amx.call_tiles("llvm.x86.tdpbf16ps", *map(_register, registers))
+            return amx.instruction("tdpbf16ps", _TALL * one + other, _WEIGHTS + one, _DATA + other)
 
         def step(at: PrimExpr) -> Stmt:
             group = begin + at
@@ -218,11 +181,11 @@ class WeightTiles:
     def _kept_sums(self) -> list[Stmt]:
         """Sums in memory: [tiles of activations, rows of weights, rows of a tile]."""
         return [
-            amx.call_tiles(
-                "llvm.x86.tilestored64",
-                _register(_TALL * one + other),
-                pointer_to(self.sums, const((_TALL * other + one) * _TILE_WORDS), _WORD),
-                const(TILE * _WORD, "int64"),
+            amx.instruction(
+                "tilestored64",
+                _TALL * one + other,
+                pointer_to(self.sums, const((_TALL * other + one) * TILE_WORDS), _WORD),
+                TILE * _WORD,
             )
             for one in range(_TALL)
             for other in range(_TALL)
@@ -239,11 +202,10 @@ class WeightTiles:
             def pair(group: PrimExpr, at: PrimExpr) -> Stmt:
                 place = self.activations.place(tirx.min(first + tile, last), group) + at * TILE
                 words, number = load(self.activations.words, vectors.ramp(place)), group * GROUP + at * 2
-                halves = (words << vectors.all(16, "uint32"), tirx.bitwise_and(words, vectors.all(_HIGH, "uint32")))
                 return sequence(
                     [
-                        vectors.add(total, vectors.bits_as(half, "float32") * self._weight(output, number + item))
-                        for item, half in enumerate(halves)
+                        vectors.add(total, half * self._weight(output, number + item))
+                        for item, half in enumerate(vectors.floats_of(words))
                     ]
                 )
 
@@ -292,7 +254,7 @@ class WeightTiles:
         from tvm import tirx
 
         vectors, half = self.vectors, Vectors(TILE // _TALL)
-        words = tirx.decl_buffer((_TILE_WORDS,), "uint32", "words")
+        words = tirx.decl_buffer((TILE_WORDS,), "uint32", "words")
         gated, spare = [vectors.buffer(name) for name in ("low", "high")], vectors.buffer("spare")
         taken = [vectors.buffer(f"taken_{at}", "uint32") for at in range(TILE)]
         extra, last = vectors.buffer("extra", "uint32"), tile + 1 < self.activations.tiles
@@ -343,7 +305,3 @@ class WeightTiles:
         if dtype == "bfloat16":
             return tirx.reinterpret(f"bfloat16x{_OUTPUTS}", value), _OUTPUTS
         return (value if dtype == "float32" else self.vectors.cast(value, dtype)), TILE
-
-
-def _register(number: int) -> PrimExpr:
-    return const(number, "int8")

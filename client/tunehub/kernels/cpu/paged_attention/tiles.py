@@ -35,9 +35,7 @@ _VECTORS = (0, 1)  # of queries
 _STEP = TWICE.lanes  # numbers that an instruction adds up: 16 words
 _WORD = 4  # bytes
 _CHAINS = 4  # of maxima and sums, side by side
-_ALL_ROWS = 0x1010101010101010  # 16 of each of eight tiles
 _DATA, _WEIGHTS = 4, 6  # the first registers with them, behind those with sums
-_HIGH = 0xFFFF0000
 
 
 def prefill_by_tiles(attention: AttentionOverKeys, root: SBlockRealize) -> tuple[list[Stmt], list[Buffer]]:
@@ -180,9 +178,12 @@ class _TiledProduct:
                 (register, pointer(self.sums, (first + m * LANES) * _QUERIES + n * LANES), tile)
                 for register, (m, n) in enumerate((m, n) for m in (0, 1) for n in _VECTORS)
             ]
-            begun = [_tiles("tileloadd64", *each) if self.added else _tiles("tilezero", each[0]) for each in sums]
+            begun = [
+                amx.instruction("tileloadd64", *each) if self.added else amx.instruction("tilezero", each[0])
+                for each in sums
+            ]
             steps = [self._step(pointer, first, step) for step in range(self.steps)]
-            return sequence(begun, *steps, [_tiles("tilestored64", *each) for each in sums])
+            return sequence(begun, *steps, [amx.instruction("tilestored64", *each) for each in sums])
 
         return serial("rows", self.rows // (2 * LANES), rows)
 
@@ -191,9 +192,9 @@ class _TiledProduct:
         data = [pointer(self.data, begin + (first + m * LANES) * self.row) for m in (0, 1)]
         weights = [pointer(self.weights, step * LANES * _QUERIES + n * LANES) for n in _VECTORS]
         return [
-            *(_tiles("tileloadd64", _DATA + m, each, self.row * _WORD) for m, each in enumerate(data)),
-            *(_tiles("tileloadd64", _WEIGHTS + n, each, _QUERIES * _WORD) for n, each in enumerate(weights)),
-            *(_tiles("tdpbf16ps", 2 * m + n, _DATA + m, _WEIGHTS + n) for m in (0, 1) for n in _VECTORS),
+            *(amx.instruction("tileloadd64", _DATA + m, each, self.row * _WORD) for m, each in enumerate(data)),
+            *(amx.instruction("tileloadd64", _WEIGHTS + n, each, _QUERIES * _WORD) for n, each in enumerate(weights)),
+            *(amx.instruction("tdpbf16ps", 2 * m + n, _DATA + m, _WEIGHTS + n) for m in (0, 1) for n in _VECTORS),
         ]
 
     def plain(self) -> Stmt:
@@ -205,28 +206,15 @@ class _TiledProduct:
             def word(step: PrimExpr, each: PrimExpr) -> Stmt:
                 data = VECTORS.all(load(self.data, self.first + at * self.row + step * self.step + each))
                 words = load(self.weights, VECTORS.ramp((step * LANES + each) * _QUERIES + vector * LANES))
-                products = (one * other for one, other in zip(_halves(data), _halves(words), strict=True))
+                products = (
+                    one * other for one, other in zip(VECTORS.floats_of(data), VECTORS.floats_of(words), strict=True)
+                )
                 return store(self.sums, [place], load(self.sums, place) + next(products) + next(products))
 
             begun = None if self.added else store(self.sums, [place], VECTORS.all(0.0))
             return sequence(begun, nest("step word", [self.steps, LANES], word, SERIAL))
 
         return nest("row vector", [self.rows, len(_VECTORS)], row, SERIAL)
-
-
-def _halves(words: PrimExpr) -> tuple[PrimExpr, PrimExpr]:
-    """The lower and the higher numbers of words, in float32."""
-    from tvm import tirx
-
-    high = tirx.bitwise_and(words, VECTORS.all(_HIGH, "uint32"))
-    return VECTORS.bits_as(words << VECTORS.all(16, "uint32"), "float32"), VECTORS.bits_as(high, "float32")
-
-
-def _tiles(name: str, register: int, *arguments: PrimExpr | int) -> Stmt:
-    """An instruction of AMX: other registers, or a place in memory and how many bytes rows are apart."""
-    kinds = ("int8", "int8") if name.startswith("tdp") else ("", "int64")
-    given = [const(each, kind) if isinstance(each, int) else each for each, kind in zip(arguments, kinds, strict=False)]
-    return amx.call_tiles(f"llvm.x86.{name}", const(register, "int8"), *given)
 
 
 class _TiledQueries:
@@ -258,9 +246,7 @@ class _TiledQueries:
 
     def found(self, tile: PrimExpr) -> Stmt:
         """The tile with this number among those of all sequences, where there are so many."""
-        from tvm import tirx
-
-        begun = tirx.call_extern("int32", amx.BEGIN, const(_ALL_ROWS, "int64"))
+        begun = amx.whole_tiles()
         attended = self._attended(load(self.place, 0))
         released = when(load(self.place, 2) == 0, amx.call_tiles("llvm.x86.tilerelease"))
         body = sequence(
