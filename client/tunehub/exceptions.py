@@ -80,6 +80,18 @@ class ModelError(UsageError):
     configuration or a weight is not what its family has."""
 
 
+class IndexOfNoRowError(UsageError, IndexError):
+    """A constant of a model indexes what is not there: TVM's code would read or write other memory. Fields: `nodes`
+    (names of the model's nodes), `count` (rows that there are), and those of UsageError."""
+
+    def __init__(self, nodes: tuple[str, ...], operator: str, index: int, count: int) -> None:
+        self.nodes = nodes
+        self.count = count
+        place = f"node {', '.join(nodes)} ({operator})" if nodes else operator
+        remedy = f"mend the model: its constants may be {-count} to {count - 1}" if count else "mend the model"
+        super().__init__(index, f"the model's constant index names none of {count} rows", place=place, remedy=remedy)
+
+
 class LibraryError(UsageError):
     """A compiled library, or what it is to be made from or fed with, is not what it has to be: a missing or foreign
     file, an array that does not fit an input, an open dimension without a size."""

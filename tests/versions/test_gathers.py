@@ -15,6 +15,7 @@ from tvm_ffi import structural_equal  # noqa: E402
 
 import tunehub  # noqa: E402
 from tunehub.compiler.preparing import prepare  # noqa: E402
+from tunehub.exceptions import IndexOfNoRowError  # noqa: E402
 from tunehub.graph.gathers import quiet_gathers  # noqa: E402
 from tunehub.tir.nodes import tensor_class  # noqa: E402
 
@@ -73,3 +74,38 @@ def test_an_index_of_no_row_is_an_error_of_the_compiled_model_unless_it_is_not_t
                 with pytest.raises(IndexError, match=r"input 'index' has an index .* table of 9: .* 0 to 8"):
                     run(*map(tvm.runtime.tensor, (table, index)))
             index[3] = 8
+
+
+def test_a_compile_ends_with_the_constant_that_is_no_row_unless_indices_are_not_checked() -> None:
+    builder, table = relax.BlockBuilder(), relax.Var("table", tensor_class()((9, 2), "float32"))
+    with builder.function("main", [table]):
+        with builder.dataflow():
+            found = builder.emit_output(relax.op.take(table, relax.const([0, 9], "int64"), axis=0))
+        builder.emit_func_output(found)
+    mod, target = builder.get(), tunehub.host_target()
+    for run in (tunehub.compile, tunehub.explain):
+        with pytest.raises(IndexOfNoRowError, match="take: '9': the model's constant index names none of 9 rows"):
+            run(mod, target=target, offline=True)
+    tunehub.explain(mod, target=target, offline=True, check_indices=False)
+    with tunehub.context(target, offline=True), pytest.raises(Exception, match="names none of 9 rows"):
+        tvm.compile(mod, target)
+
+
+def test_places_of_scatters_and_gathers_that_are_inputs_are_checked_along_each_axis() -> None:
+    kind, builder = tensor_class(), relax.BlockBuilder()
+    data, places = relax.Var("data", kind((4, 3), "float32")), relax.Var("places", kind((2, 2), "int64"))
+    with builder.function("main", [data, places]):
+        with builder.dataflow():
+            found = builder.emit(relax.op.scatter_nd(data, places, relax.const(np.ones(2, "float32"))))
+            found = builder.emit_output(relax.op.gather_nd(found, places))
+        builder.emit_func_output(found)
+    run = relax.VirtualMachine(tunehub.compile(builder.get(), target=tunehub.host_target(), offline=True), tvm.cpu())[
+        "main"
+    ]
+    given = tvm.runtime.tensor(np.zeros((4, 3), "float32"))
+    assert run(given, tvm.runtime.tensor(np.array([[3, 2], [0, 0]]))).numpy().tolist() == [1, 1]
+    for wrong in ([3, 3], [4, 2], [-1, 0]):
+        with pytest.raises(
+            IndexError, match=r"'places' has an index of no row of a table of 4 x 3: give values from 0 to"
+        ):
+            run(given, tvm.runtime.tensor(np.array([[0, 0], wrong])))

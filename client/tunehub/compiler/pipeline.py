@@ -44,6 +44,7 @@ def build_pipeline(target: Target, hub: Hub, specialize: Sizes | None = None) ->
 
     @tvm.transform.module_pass(opt_level=0, name="tunehub.pipeline")  # type: ignore[untyped-decorator]
     def tunehub_pipeline(mod: IRModule, _context: PassContext) -> IRModule:
+        _check_constants(mod, hub)
         original = _named_for(target, mod)
         mod = _specialized(original, specialize, hub)
         if not _may_serve(mod, target, hub):
@@ -80,6 +81,14 @@ def _with_checked_indices(prepared: IRModule, mod: IRModule, target: Target, hub
     return with_checked_indices(prepared, limits) if limits else prepared
 
 
+def _check_constants(mod: IRModule, hub: Hub) -> None:
+    """Raise IndexOfNoRowError where a constant of ``mod`` indexes what is not there, if the hub is to check."""
+    from tunehub.graph.indexed_rows import check_constant_indices
+
+    if hub.check_indices:
+        check_constant_indices(mod)
+
+
 def _measure(mod: IRModule, target: Target, hub: Hub, known: dict[str, Scheduling]) -> None:
     """Measure the functions of ``mod``, a prepared module, that have no record, if the hub is asked to. Those in
     ``known`` are to be scheduled again then."""
@@ -96,7 +105,9 @@ def explain_module(
 ) -> None:
     """Put into the report of ``hub`` what :func:`compile_module` would do with ``mod``. No code is generated. Raises as
     that."""
-    bound = _specialized(_named_for(target, _bound(mod, params)), specialize, hub)
+    bound = _bound(mod, params)
+    _check_constants(bound, hub)
+    bound = _specialized(_named_for(target, bound), specialize, hub)
     if not _may_serve(bound, target, hub):
         return
     try:
@@ -281,6 +292,7 @@ def compile_module(
     import tvm
 
     mod = _bound(mod, params)
+    _check_constants(mod, hub)
     with heeding():
         chosen = _specialized(mod, specialize, hub)
         try:

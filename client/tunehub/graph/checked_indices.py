@@ -1,7 +1,8 @@
 """Indices that are inputs, held to the rows that there are before a graph begins, on CPUs.
 
-TVM's gathers read the memory that an index names. ONNX and PyTorch refuse an index of no row, so here the first kernel
-of a graph does: a program in C gets an error in place of a segmentation fault. What gathers, and its key, stays.
+TVM's gathers and scatters take the memory that an index names. ONNX and PyTorch refuse an index of no row, so here the
+first kernel of a graph does: a program in C gets an error in place of a segmentation fault. What gathers, and its key,
+stays.
 """
 
 from __future__ import annotations
@@ -58,5 +59,6 @@ def _check(given: Var, rows: IndexedRows, builder: BlockBuilder) -> Call:
     from tvm import relax
 
     kind = tensor_type(given)
-    kernel = checking_function(list(kind.shape), str(kind.dtype), rows.least, rows.count, variable_name(given))
+    name = variable_name(given)
+    kernel = checking_function(list(kind.shape), str(kind.dtype), rows.counts, name, from_end=rows.from_end)
     return relax.call_tir(builder.add_func(kernel, "check_indices"), relax.Tuple([given]), kind)

@@ -1,70 +1,165 @@
-"""Which rows of tables the inputs of a graph index with their own values (TVM 0.25 and newer).
+"""Which rows of tables the inputs and the constants of a graph index with their own values (TVM 0.25 and newer).
 
-TVM's `take` reads the memory that an index names, whatever is there.
+TVM's gathers and scatters read and write the memory that an index names, whatever is there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tunehub.tir.nodes import operator_of, shape_of
+import numpy as np
+
+from tunehub.exceptions import IndexOfNoRowError
+from tunehub.tir.nodes import constant_array, is_constant, operator_of, scalar_of, shape_of
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Expr, Function
+    from tunehub.graph.types import Call, Expr, Function
+    from tunehub.tir.types import Array, IRModule
 
 _SAME_VALUES = frozenset(
     f"relax.{name}" for name in ("reshape", "astype", "expand_dims", "squeeze", "permute_dims", "flatten")
 )
+_SAME_LAST_AXIS = frozenset({"relax.astype"})
+_COMPUTED: dict[str, Callable[..., Any]] = {
+    "relax.add": np.add,
+    "relax.subtract": np.subtract,
+    "relax.multiply": np.multiply,
+    "relax.arange": np.arange,
+}
+_LISTS = frozenset({"relax.index_tensor", "relax.index_put"})  # of indices, one for each axis
+_COORDINATES = frozenset({"relax.gather_nd", "relax.scatter_nd"})  # whose last axis has a place along each axis
+_FROM_END = frozenset({"relax.scatter_elements", "relax.index_put"})  # TVM's kernels count negative ones so
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexedRows:
-    """How many rows the smallest table has that an input indexes; `from_end`: from -count on, as in ONNX."""
+    """How many rows the smallest table has that an input indexes, or those of each place of its last axis; `from_end`:
+    from -count on, as in ONNX."""
 
-    count: int
+    counts: tuple[int, ...]
     from_end: bool
 
     @property
-    def least(self) -> int:
-        """The first index."""
-        return -self.count if self.from_end else 0
+    def count(self) -> int | None:
+        """Of all places, where these have one."""
+        return self.counts[0] if len(self.counts) == 1 else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Use:
+    """A call that reads or writes the rows that `index` names, of so many; `values`: of a constant one."""
+
+    call: Call
+    index: Expr
+    counts: tuple[int, ...]
+    from_end: bool
+    values: Array | None
 
 
 def indexed_rows(function: Function) -> dict[int, IndexedRows]:
     """By the positions of inputs, the rows of what each indexes with its own values, cast or reshaped."""
     # The hash of a node of TVM's is that of its address.
-    made = {hash(each.var): each.value for block in function.body.blocks for each in block.bindings}
     positions = {hash(each): at for at, each in enumerate(function.params)}
     found: dict[int, IndexedRows] = {}
-    for value in made.values():
-        if operator_of(value) != "relax.take" or str(value.attrs.mode) != "fast":
-            continue
-        index, from_end = _given(value.args[1], made)
-        position, shape = positions.get(hash(index)), shape_of(value.args[0])
-        axis = value.attrs.axis
-        count = None if shape is None else shape[0 if axis is None else int(axis)]
-        if position is not None and isinstance(count, int):
-            known = found.get(position, IndexedRows(count=count, from_end=True))
-            found[position] = IndexedRows(count=min(count, known.count), from_end=from_end and known.from_end)
+    for use in _uses(function):
+        position = positions.get(hash(use.index))
+        if position is not None:
+            known = found.get(position, IndexedRows(counts=use.counts, from_end=True))
+            found[position] = IndexedRows(
+                counts=_smaller(use.counts, known.counts), from_end=use.from_end and known.from_end
+            )
     return found
 
 
-def _given(index: Expr, made: dict[int, Expr]) -> tuple[Expr, bool]:
-    """What an index is made of, with its values, and whether negative ones are counted from the end."""
-    from_end = False
+def check_constant_indices(mod: IRModule) -> None:
+    """Raise IndexOfNoRowError where a constant names no row of what it indexes, counted from either end."""
+    from tvm import relax
+
+    from tunehub.graph.origins import names_of
+
+    for function in mod.functions.values():
+        for use in _uses(function) if isinstance(function, relax.Function) else ():
+            values: Any = use.values
+            for at, count in enumerate(use.counts if values is not None else ()):
+                given = values if len(use.counts) == 1 else values[..., at]
+                wrong = given[(given < -count) | (given >= count)]
+                if wrong.size:
+                    operator = operator_of(use.call).removeprefix("relax.")
+                    raise IndexOfNoRowError(names_of(use.call), operator, int(wrong.flat[0]), count)
+
+
+def _uses(function: Function) -> Iterator[_Use]:
+    if not hasattr(function.body, "blocks"):
+        return
+    made = {hash(each.var): each.value for block in function.body.blocks for each in block.bindings}
+    for call in made.values():
+        for index, counts in _indexed(call, made):
+            given, from_end, moved = _given(index, made)
+            known = tuple(each for each in counts if isinstance(each, int))
+            if known and len(known) == len(counts) and (len(counts) == 1 or not moved):
+                from_end = from_end or operator_of(call) in _FROM_END
+                values = _values(given, made)
+                yield _Use(call=call, index=given, counts=known, from_end=from_end, values=values)
+
+
+def _indexed(call: Expr, made: dict[int, Expr]) -> Iterator[tuple[Expr, tuple[object, ...]]]:
+    """The indices of a call, and how many rows there are for each."""
+    name = operator_of(call)
+    shape = shape_of(call.args[0]) if name.startswith("relax.") and len(call.args) > 1 else None
+    if not shape:
+        return
+    if name == "relax.take" and str(call.attrs.mode) == "fast":
+        axis = call.attrs.axis
+        yield call.args[1], (shape[0 if axis is None else int(axis)],)
+    elif name in ("relax.gather_elements", "relax.scatter_elements"):
+        yield call.args[1], (shape[int(call.attrs.axis)],)
+    elif name in _LISTS:
+        indices = made.get(hash(call.args[1]), call.args[1])
+        for index, count in zip(getattr(indices, "fields", ()), shape, strict=False):
+            yield index, (count,)
+    elif name in _COORDINATES:
+        places, first = shape_of(call.args[1]), int(call.attrs.batch_dims) if name == "relax.gather_nd" else 0
+        counts = shape[first : first + places[-1]] if places and isinstance(places[-1], int) else ()
+        yield call.args[1], counts if len(set(counts)) > 1 else counts[:1]
+
+
+def _given(index: Expr, made: dict[int, Expr]) -> tuple[Expr, bool, bool]:
+    """What an index is made of, with its values; whether negative ones are counted from the end, and whether its last
+    axis may be another one."""
+    from_end = moved = False
     while (value := made.get(hash(index))) is not None:
         name = operator_of(value)
         if name in _SAME_VALUES:
-            index = value.args[0]
+            index, moved = value.args[0], moved or name not in _SAME_LAST_AXIS
         elif name == "relax.where" and _is_counted_from_the_end(value, made):
             index, from_end = value.args[2], True
         else:
             break
-    return index, from_end
+    return index, from_end, moved
 
 
 def _is_counted_from_the_end(where: Expr, made: dict[int, Expr]) -> bool:
     """Whether it is an index where that is not negative, and the index and a number of rows elsewhere."""
     added, index = made.get(hash(where.args[1])), where.args[2]
     return added is not None and operator_of(added) == "relax.add" and hash(added.args[0]) == hash(index)
+
+
+def _values(index: Expr, made: dict[int, Expr]) -> Array | None:
+    """The numbers of an index that is a constant, or computed of constants."""
+    value: Any = made.get(hash(index), index)
+    if is_constant(value):
+        return constant_array(value)
+    compute = _COMPUTED.get(operator_of(value), np.array if operator_of(value) in _SAME_VALUES else None)
+    if compute is not None:
+        operands = [_values(each, made) for each in value.args[: 1 if compute is np.array else None]]
+        return None if any(each is None for each in operands) else compute(*operands)
+    number = scalar_of(value)
+    return np.array(int(number.value)) if type(number).__name__ == "IntImm" else None
+
+
+def _smaller(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    """The smaller number of rows of each place."""
+    many = max(len(one), len(other))
+    return tuple(map(min, *((each * many)[:many] for each in (one, other))))

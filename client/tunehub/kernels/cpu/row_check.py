@@ -15,19 +15,26 @@ if TYPE_CHECKING:
 _OPAQUE = 8  # TVM's OpPatternKind
 
 
-def checking_function(shape: Sequence[Index], dtype: str, least: int, rows: int, name: str) -> PrimFunc:
-    """The function of indices of this shape and type, from ``least`` to ``rows - 1``, and of results of the same.
-    ``name``: of the input, for the error."""
+def checking_function(
+    shape: Sequence[Index], dtype: str, rows: Sequence[int], name: str, *, from_end: bool
+) -> PrimFunc:
+    """The function of indices of this shape and type, from 0 to ``rows - 1``, or ``from_end`` from ``-rows`` on, and of
+    results of the same. Several ``rows`` are those of each place of the last axis. ``name``: of the input, for the
+    error."""
     from tvm import te, tirx
 
     data = te.placeholder(shape, dtype, name="indices")
     function = te.create_prim_func([data, te.compute(shape, lambda *at: data(*at), name="checked")])
     given, checked = parameters(function)
-    text = f"input {name!r} has an index of no row of a table of {rows}: give values from {least} to {rows - 1}"
+    sizes = " x ".join(map(str, rows))
+    allowed = " and ".join(f"{-count if from_end else 0} to {count - 1}" for count in rows)
+    text = f"input {name!r} has an index of no row of a table of {sizes}: give values from {allowed}"
 
     def one(*at: PrimExpr) -> Stmt:
-        index = load(given, *at).astype("int64")
-        inside = tirx.all(index >= const(least, "int64"), index < const(rows, "int64"))
+        index, count = load(given, *at).astype("int64"), const(rows[-1], "int64")
+        for place, other in enumerate(rows[:-1]):
+            count = tirx.Select(at[-1] == place, const(other, "int64"), count)
+        inside = tirx.all(index >= (-count if from_end else const(0, "int64")), index < count)
         return sequence(held(inside, "IndexError", text), store(checked, at, load(given, *at)))
 
     names = " ".join(f"axis_{at}" for at in range(len(shape)))
