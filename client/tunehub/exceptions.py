@@ -92,6 +92,18 @@ class IndexOfNoRowError(UsageError, IndexError):
         super().__init__(index, f"the model's constant index names none of {count} rows", place=place, remedy=remedy)
 
 
+class ConstantTooLargeError(UsageError):
+    """A constant that a compile would compute is enormous. Fields: `nodes` (names of the model's nodes), `elements`,
+    and those of UsageError."""
+
+    def __init__(self, nodes: tuple[str, ...], operator: str, elements: int) -> None:
+        self.nodes = nodes
+        self.elements = elements
+        place = f"node {', '.join(nodes)} ({operator})" if nodes else operator
+        reason = "so many elements would be computed of the model's constants and become part of the library"
+        super().__init__(elements, reason, place=place, remedy="mend the shape there")
+
+
 class LibraryError(UsageError):
     """A compiled library, or what it is to be made from or fed with, is not what it has to be: a missing or foreign
     file, an array that does not fit an input, an open dimension without a size."""

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import re
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 import tvm
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx, onnx_frontend
 
-from tunehub.exceptions import typed_last_line
+from tunehub.exceptions import ConstantTooLargeError, typed_last_line
+from tunehub.graph.constant_sizes import GROWTH, check_elements
 from tunehub.graph.origins import inherited, named
 from tunehub.kernels.cuda.low_batch.weights import GROUP, Format, dequantised
-from tunehub.tir.nodes import calls_in, shape_of, shape_of_type, tensor_type
+from tunehub.tir.nodes import calls_in, constant_array, is_constant, shape_of, shape_of_type, tensor_type
 from tunehub.tir.symbols import symbol_name, variables_in
 from tunehub_builder.networks.exceptions import OnnxFileError
 from tunehub_builder.networks.onnx_packed import PACKED
@@ -28,13 +31,16 @@ REMEDY = (
     "or move the part around this operator out of the model"
 )
 _LOWER, _INTEGERS = "tir_var_lower_bound", ("int32", "int64")
+_OF_NUMBERS = ("ConstantOfShape", "Range")
+_BROADCASTING = ("Add", "Sub", "Mul", "Div", "Pow")
 _NAMED = 3  # nodes that an error names
 
 
 def to_relax(model: onnx.ModelProto, source: str) -> tvm.IRModule:
     """Import a model whose initializers are not graph inputs; its weights become constants of `main`.
 
-    Raises OnnxFileError (`path` = `source`) when the importer does not know an operator or fails on one.
+    Raises OnnxFileError (`path` = `source`) when the importer does not know an operator or fails on one, and
+    ConstantTooLargeError.
     """
     try:
         found = _imported(model, source)
@@ -69,8 +75,16 @@ def _imported(model: onnx.ModelProto, source: str) -> tvm.IRModule:
         # The importer warns about names and prints the node it fails on; both belong into our error or nowhere.
         with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
             warnings.simplefilter("ignore")
-            with _known_lengths_of_ranges(), _open_sizes_of_images(), _named_calls(), _packed_weights():
+            with (
+                _known_lengths_of_ranges(),
+                _open_sizes_of_images(),
+                _named_calls(),
+                _packed_weights(),
+                _bounded_constants(),
+            ):
                 return _with_tokens(inherited(from_onnx(_with_names(model), keep_params_in_input=False)))
+    except ConstantTooLargeError:
+        raise
     except Exception as error:  # converters raise whatever they run into
         raise OnnxFileError(source, _reason(error, printed.getvalue(), model), REMEDY) from error
 
@@ -127,6 +141,38 @@ def _named_calls() -> Iterator[None]:
         yield
     finally:
         importer._convert_operator = theirs
+
+
+@contextlib.contextmanager
+def _bounded_constants() -> Iterator[None]:
+    """TVM's importer does not begin to compute a constant that no memory holds."""
+    importer: Any = onnx_frontend.ONNXGraphImporter
+    theirs = importer._convert_operator
+
+    def ours(self: Any, operator: str, inputs: Any, attributes: Any, opset: int) -> Any:
+        if operator in (*_OF_NUMBERS, *_BROADCASTING):
+            given = [onnx_frontend.get_constant(each, [self._nodes, self._params]) for each in list(inputs)]
+            if all(map(is_constant, given)):
+                name = str(attributes.get("tvm_custom", {}).get("name") or "")
+                check_elements(_elements(operator, list(map(constant_array, given))), [name] if name else [], operator)
+        return theirs(self, operator, inputs, attributes, opset)
+
+    importer._convert_operator = ours
+    try:
+        yield
+    finally:
+        importer._convert_operator = theirs
+
+
+def _elements(operator: str, given: Sequence[Any]) -> int:
+    """How many an operator makes of arrays."""
+    if operator in _BROADCASTING:
+        elements = math.prod(np.broadcast_shapes(*(each.shape for each in given)))
+        return elements if elements > GROWTH * sum(each.size for each in given) else 0
+    if operator == "ConstantOfShape":
+        return math.prod(map(int, given[0].reshape(-1)))
+    start, limit, step = (each.item() for each in given)
+    return int((limit - start) / step) if step else 0
 
 
 def _with_names(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -82,9 +82,12 @@ def _with_checked_indices(prepared: IRModule, mod: IRModule, target: Target, hub
 
 
 def _check_constants(mod: IRModule, hub: Hub) -> None:
-    """Raise IndexOfNoRowError where a constant of ``mod`` indexes what is not there, if the hub is to check."""
+    """Raise IndexOfNoRowError where a constant of ``mod`` indexes what is not there, if the hub is to check;
+    ConstantTooLargeError for what would be computed of constants."""
+    from tunehub.graph.constant_sizes import check_constant_sizes
     from tunehub.graph.indexed_rows import check_constant_indices
 
+    check_constant_sizes(mod)
     if hub.check_indices:
         check_constant_indices(mod)
 
