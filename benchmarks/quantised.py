@@ -1,14 +1,17 @@
 """Quantised models on this CPU in tunehub, in onnxruntime and, where it is installed, in OpenVINO. Each has a process
 of its own, and they take turns.
 
-Networks by name and files in float32 are quantised first (:mod:`tunehub_builder.networks.precision`). A line of JSON
-for each model: milliseconds (medians), ratios, and how far the outputs are from onnxruntime's.
+Networks by name and files in float32 are quantised first (:mod:`tunehub_builder.networks.precision`); with
+``--dynamic`` by onnxruntime's ``quantize_dynamic``, with a scale for each tensor of weights or each of its columns. A
+line of JSON for each model: milliseconds (medians), ratios, and how far the outputs are from onnxruntime's.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import click
@@ -27,20 +30,44 @@ _SAME = 1e-6  # of the largest output: less apart is rounding in float32
 
 @click.command()
 @click.argument("models", nargs=-1, required=True)
-def main(models: tuple[str, ...]) -> None:
+@click.option("--dynamic", is_flag=True, help="Ranges of activations are found when the model runs.")
+@click.option("--target", help="TVM's, of tunehub.  [default: this CPU]")
+def main(models: tuple[str, ...], dynamic: bool, target: str | None) -> None:
     for name in models:
         network = networks.from_onnx_file(name) if name.endswith(".onnx") else networks.get(name)
-        click.echo(json.dumps(facts(measured_quantised(network))))
+        with tempfile.TemporaryDirectory() as folder:
+            for form in _forms(network, Path(folder), dynamic=dynamic):
+                click.echo(json.dumps(facts(measured_quantised(form, target=target))))
 
 
-def measured_quantised(network: Network, plan: MeasuringPlan = PLAN) -> NetworkComparison:
-    """The runtimes side by side on ``network``, which is quantised first if it is not. Raises OSError, and what
-    onnxruntime's quantiser raises."""
-    runtimes: list[Runtime] = [Tunehub(), OnnxRuntime()]
+def _forms(network: Network, folder: Path, *, dynamic: bool) -> list[Network]:
+    if network.precision == "int8":
+        return [network]
+    return dynamic_forms(network, folder) if dynamic else [networks.in_precision(network, "int8")]
+
+
+def dynamic_forms(network: Network, folder: Path) -> list[Network]:
+    """``network`` as ``quantize_dynamic`` writes it into ``folder``: with a scale for each weight, and for each column
+    of one. Raises what onnxruntime's quantiser raises."""
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    source, forms = folder / "source.onnx", []
+    onnx.save(network.onnx_model(), source)
+    for scales in ("tensors", "columns"):
+        path = folder / f"{network.name}_dynamic_{scales}.onnx"
+        quantize_dynamic(source, path, weight_type=QuantType.QInt8, per_channel=scales == "columns")
+        forms.append(networks.from_onnx_file(path, shapes=network.inputs))
+    return forms
+
+
+def measured_quantised(network: Network, plan: MeasuringPlan = PLAN, target: str | None = None) -> NetworkComparison:
+    """The runtimes side by side on a quantised ``network``; ``target``: tunehub's, None is this CPU. Raises OSError."""
+    runtimes: list[Runtime] = [Tunehub(target=target), OnnxRuntime()]
     if importlib.util.find_spec("openvino"):
         runtimes.append(OpenVino(precision=None))
     with runtime_processes(runtimes, threads=physical_cores()) as workers:
-        return compare(networks.in_precision(network, "int8"), workers, plan)
+        return compare(network, workers, plan)
 
 
 def facts(found: NetworkComparison) -> dict[str, Any]:

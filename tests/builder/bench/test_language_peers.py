@@ -70,12 +70,14 @@ def test_each_form_of_onnx_gives_numpys_logits(config: ModelConfig, tmp_path: Pa
         ("onnxruntime", "onnxruntime", "q0f32", 1e-5),
         ("onnxruntime", "onnx_ir", "q8f32_1", 0.03),
         ("onnxruntime_dynamic", "onnxruntime", "q8f32_1", 0.05),
+        pytest.param("tunehub_onnx", "tvm", "q0bf16", 0.03, marks=pytest.mark.sweep),
+        ("tunehub_onnx_dynamic", "onnxruntime", "q8f32_1", 0.05),
         ("openvino", "openvino", "q0f32", 1e-5),
         ("llama.cpp", "llama_cpp", "q0f32", 1e-2),  # its cache is float16
         ("llama.cpp", "llama_cpp", "q8f32_1", 0.03),
     ],
 )
-@pytest.mark.few(6)
+@pytest.mark.few(7)
 def test_a_peer_is_as_exact_as_its_weights(
     config: ModelConfig, tmp_path: Path, name: str, module: str, kind: str, most: float
 ) -> None:

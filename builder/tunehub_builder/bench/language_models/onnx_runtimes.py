@@ -1,4 +1,4 @@
-"""A language model by onnxruntime and by OpenVINO, on CPUs: whole-model ONNX with keys and values as inputs."""
+"""A language model by onnxruntime, OpenVINO and tunehub, on CPUs: whole-model ONNX with keys and values as inputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tunehub.models.quantization import quantization
+from tunehub.deploy.runtime import cpu_tensor
+from tunehub.models.quantization import Quantization, quantization
 from tunehub_builder.bench.language_models.case import LanguageCase, LanguageFacts, Logits, as_logits, resident_bytes
 from tunehub_builder.bench.language_models.checkpoint import weights_of
 from tunehub_builder.bench.language_models.onnx_decoder import WeightFile, past_names, write_decoder
@@ -90,13 +91,10 @@ def onnxruntime_model(case: LanguageCase, threads: int, *, dynamic: bool = False
     def opened(path: Path) -> Runner:
         import onnxruntime
 
-        if dynamic:
-            path = _quantized_dynamically(path)
-        elif kind.bits:
-            path = _packed(path, kind.bits)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        file = str(_in_form(path, kind, dynamic=dynamic))
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
 
         def run(feeds: Feeds) -> tuple[float, list[npt.NDArray[Any]]]:
             began = time.perf_counter()
@@ -106,6 +104,41 @@ def onnxruntime_model(case: LanguageCase, threads: int, *, dynamic: bool = False
         return run
 
     return OnnxLanguageModel(case, opened)
+
+
+def tunehub_model(case: LanguageCase, _threads: int, *, dynamic: bool = False) -> OnnxLanguageModel:
+    """By tunehub, the files of :func:`onnxruntime_model`; bfloat16 is what operands may be rounded to."""
+    kind = quantization(case.quantization)
+
+    def opened(path: Path) -> Runner:
+        import tvm
+        from tvm import relax
+
+        import tunehub
+        from tunehub.graph.names import name_of
+        from tunehub_builder import networks
+
+        module = networks.open_onnx_file(_in_form(path, kind, dynamic=dynamic)).relax_module()
+        names = [name_of(each) for each in module["main"].params]
+        executable = tunehub.compile(module, precision="bf16" if kind.dtype == "bfloat16" else "float32")
+        machine = relax.VirtualMachine(executable, tvm.cpu())
+
+        def run(feeds: Feeds) -> tuple[float, list[npt.NDArray[Any]]]:
+            arguments = [cpu_tensor(feeds[name]) for name in names]
+            began = time.perf_counter()
+            found = machine["main"](*arguments)
+            return time.perf_counter() - began, [each.numpy() for each in found]
+
+        return run
+
+    return OnnxLanguageModel(case, opened)
+
+
+def _in_form(path: Path, kind: Quantization, *, dynamic: bool) -> Path:
+    """The file in float32 as the quantisation says."""
+    if dynamic:
+        return _quantized_dynamically(path)
+    return _packed(path, kind.bits) if kind.bits else path
 
 
 def _packed(path: Path, bits: int) -> Path:

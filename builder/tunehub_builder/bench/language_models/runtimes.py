@@ -36,6 +36,12 @@ def _onnxruntime(case: LanguageCase, threads: int, **options: Any) -> LanguageRu
     return onnxruntime_model(case, threads, **options)
 
 
+def _tunehub_onnx(case: LanguageCase, threads: int, **options: Any) -> LanguageRuntime:
+    from tunehub_builder.bench.language_models.onnx_runtimes import tunehub_model
+
+    return tunehub_model(case, threads, **options)
+
+
 def _openvino(case: LanguageCase, threads: int) -> LanguageRuntime:
     from tunehub_builder.bench.language_models.onnx_runtimes import openvino_model
 
@@ -57,6 +63,10 @@ RUNTIMES: Mapping[str, KnownRuntime] = MappingProxyType(
         OURS: KnownRuntime(make=_tvm),
         "tunehub_cache": KnownRuntime(make=_tvm, options={"steps": False}),
         "tunehub_steps": KnownRuntime(make=_tvm, options={"steps": True}),
+        "tunehub_onnx": KnownRuntime(make=_tunehub_onnx, modules=("onnxruntime", *_ONNX)),
+        "tunehub_onnx_dynamic": KnownRuntime(
+            make=_tunehub_onnx, options={"dynamic": True}, modules=("onnxruntime", *_ONNX)
+        ),
         "default": KnownRuntime(make=_tvm, options={"default": True}),
         "torch": KnownRuntime(make=_torch),
         "torch_compiled": KnownRuntime(make=_torch, options={"compiled": True}),
