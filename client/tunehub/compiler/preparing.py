@@ -47,6 +47,7 @@ def prepare(
     import tvm
     from tvm import relax
 
+    from tunehub.graph.chosen_rows import chosen_rows
     from tunehub.graph.effects import keep_effects, plain_casts
     from tunehub.graph.quantised.taken_rows import quantised_rows
     from tunehub.graph.shapes.bounds import within_bounds
@@ -59,6 +60,7 @@ def prepare(
         keep_effects,
         *(_quantised_passes(target, note) if planning else []),
         *simplify,
+        chosen_rows,
         quantised_rows,
         *_attention_passes(target, channels_last=channels_last),
         *(_integer_passes(target) if planning else []),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 from tunehub_builder.bench.language_models.case import LanguageCase, LanguageFacts, Logits, as_logits
@@ -13,9 +14,9 @@ _WARM_UP = 3
 
 
 class TorchLanguageModel:
-    """See :class:`~tunehub_builder.bench.language_models.case.LanguageRuntime`. `compiled`: by `torch.compile`, whose
-    step is captured as any other: what its mode `reduce-overhead` does, of which a cache that steps write into is not
-    part. Quantised weights are plain ones here, of the values that they stand for."""
+    """See :class:`~tunehub_builder.bench.language_models.case.LanguageRuntime`. `compiled`: by `torch.compile`, on GPUs
+    in its mode `reduce-overhead`, whose graph reads weights and the cache where they are. Quantised weights are plain
+    ones here, of the values that they stand for."""
 
     def __init__(self, case: LanguageCase, *, compiled: bool = False, threads: int = 0) -> None:
         self._case, self._compiled, self._threads = case, compiled, threads
@@ -90,10 +91,19 @@ class TorchLanguageModel:
         position = torch.tensor([context], device=place)
         mask = (torch.arange(keys.shape[3], device=place) <= position)[None, None, None]
         given = (words, position, mask, keys, values)
-        step = (
-            torch.compile(self._decoder.step, fullgraph=True, dynamic=False) if self._compiled else self._decoder.step
-        )
-        return (_warm if place == "cpu" else _captured)(lambda: step(*given))
+        if not self._compiled:
+            return (_warm if place == "cpu" else _captured)(lambda: self._decoder.step(*given))
+        run = partial(self._compiled_step, *given)
+        return _warm(run) if place == "cpu" else _in_own_graph(run, [*self._decoder.weights.values(), *given])
+
+    @cached_property
+    def _compiled_step(self) -> Callable[..., Any]:
+        """One for all sizes: those of another object would count as compiled anew, of which PyTorch allows a few."""
+        import torch
+
+        graphs = {"triton.cudagraphs": True, "triton.cudagraph_or_error": True}  # the first is `reduce-overhead`
+        options = None if self._case.device == "cpu" else graphs
+        return torch.compile(self._decoder.step, fullgraph=True, dynamic=False, options=options)
 
     def _sync(self) -> None:
         import torch
@@ -122,6 +132,21 @@ def _warm(run: Callable[[], Any]) -> Callable[[], Any]:
     for _ in range(_WARM_UP):
         run()
     return run
+
+
+def _in_own_graph(run: Callable[[], Any], tensors: Iterable[Any]) -> Callable[[], Any]:
+    """What ``torch.compile`` made of a step, replayed as its own CUDA graph. ``tensors``: what it reads and writes, which
+    is where it was: else it would copy all weights at every step, and a cache that it writes would forbid a graph."""
+    import torch
+
+    for each in tensors:
+        torch._dynamo.mark_static_address(each)
+
+    def replay() -> Any:
+        torch.compiler.cudagraph_mark_step_begin()
+        return run()
+
+    return _warm(replay)
 
 
 def _captured(run: Callable[[], Any]) -> Callable[[], Any]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tunehub.tir.types import IRModule, SBlock, SBlockRealize, Stmt
 
 NAME = "rotation"
-_HEADS = (8, 6, 4, 3, 2)  # of a thread: few enough that few tokens have many threads, too
+_HEADS = (16, 12, 9, 8, 7, 6, 4, 3, 2)  # of a thread, which share what it computes of an angle
 _MOST_THREADS = 1024  # of a block: any GPU launches as many
 
 
