@@ -3,6 +3,7 @@ network has it: the epilogue of that product, whose results are then neither wri
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.kernel_calls import Kernels, rewritten
+from tunehub.graph.quantised.dequantisation import Dequantised, dequantised_from
+from tunehub.kernels.cuda.gated_functions import gated_quantised_product
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import FEWEST_COLUMNS, FEWEST_K
 from tunehub.kernels.cuda.gemm.hopper.rule import serves
 from tunehub.kernels.cuda.gemm.matmul import FLOAT8
@@ -24,6 +27,7 @@ from tunehub.tir.nodes import (
     shape_of,
     static_shape,
     tensor_type,
+    transposed_matrix,
 )
 
 if TYPE_CHECKING:
@@ -39,8 +43,8 @@ _RANK = 3
 @tvm.transform.module_pass(opt_level=0, name="tunehub.gated_products")  # type: ignore[untyped-decorator]
 def gated_products(mod: IRModule, _context: PassContext) -> IRModule:
     """Module pass for GPUs with warpgroups: rows [1, n, K], n open, times a parameter [2 · N, K] in half precision,
-    or in floats of 8 bits with scales of rows and columns; or one in e4m3 with scales of columns, n open or 1. With a
-    single row TVM's own product in half precision and SiLU behind it take as long."""
+    or in floats of 8 bits with scales of rows and columns; or one in e4m3 with scales of columns, or in groups of 4 or
+    8 bits, n open or 1. With a single row TVM's own product in half precision and SiLU behind it take as long."""
     target = tvm.target.Target.current(allow_none=True)
     if target is None or not serves(target):
         return mod
@@ -51,23 +55,23 @@ def gated_products(mod: IRModule, _context: PassContext) -> IRModule:
 class _Gated(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: IRModule) -> None:
         super().__init__(mod)
-        self._kernels = Kernels(self.builder_)
+        self._mod, self._kernels = mod, Kernels(self.builder_)
+        self._computed = dict[Hashable, bool]()
 
     def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
         if operator_of(call) != "relax.multiply":
             return call
         for gate, up in (call.args, reversed(call.args)):
-            operands = self._operands(gate, up)
-            if operands is not None:
-                dtype = str(tensor_type(call).dtype)
-                made = (gated_product, gated_packed_product, _scaled_in(dtype))[len(operands) - 2]
-                return self._kernels.call(made, *operands, name=GATED, how=(dtype,), alone=True)
+            found = self._made(gate, up, str(tensor_type(call).dtype))
+            if found is not None:
+                maker, operands, how = found
+                return self._kernels.call(maker, *operands, name=GATED, how=how, alone=True)
         return call
 
-    def _operands(self, gate: Expr, up: Expr) -> tuple[Expr, ...] | None:
-        """Rows and weights of the product of which these are SiLU of the first half and the second half, and scales of
-        columns, or of rows and of columns."""
+    def _made(self, gate: Expr, up: Expr, dtype: str) -> tuple[Any, Sequence[Expr], tuple[Hashable, ...]] | None:
+        """What makes the product of which these are SiLU of the first half and the second half, and of what: rows,
+        weights, and scales of columns, of rows and of columns, or of groups."""
         found = gated_halves(self, gate, up)
         if found is None:
             return None
@@ -75,10 +79,22 @@ class _Gated(PyExprMutator):  # type: ignore[misc]
         product, *scales = self._scaled(value) or [bound_value(self, value)]
         if operator_of(product) != "relax.matmul":
             return None
-        rows, weight = product.args[0], self._weight(product.args[1])
-        if weight is None or not _suits(product, rows, weight, half, scales=len(scales)):
+        rows, made = product.args[0], None if scales else self._quantised(product.args[1])
+        weight = self._weight(product.args[1]) if made is None else transposed_matrix(self, product.args[1])
+        if weight is None or not _suits(product, rows, weight, half, scales=len(scales), one=made is not None):
             return None
-        return rows, weight, *scales
+        if made is not None:
+            maker: Any = partial(gated_quantised_product, form=made.format)
+            return maker, (rows, *made.operands), (dtype, made.format)
+        return (gated_product, gated_packed_product, _scaled_in(dtype))[len(scales)], (rows, weight, *scales), (dtype,)
+
+    def _quantised(self, value: Expr) -> Dequantised | None:
+        """What ``value`` is the transpose of, where that is made of parameters in groups of 4 or 8 bits."""
+        weight = transposed_matrix(self, value)
+        if not isinstance(weight, relax.Var) or self.lookup_binding(weight) is None:
+            return None
+        found = dequantised_from(weight, self.lookup_binding, self._mod, _TYPES, known=self._computed)
+        return found if found is not None and all(is_given(self, each) for each in found.operands) else None
 
     def _scaled(self, value: Expr) -> list[Expr] | None:
         """The product, and scales [1, n, 1] of its rows, if it has some, and [N] of its columns, of which ``value`` is
@@ -138,8 +154,9 @@ def _scaled_in(dtype: str) -> Any:
     return partial(gated_scaled_product, dtype=dtype)
 
 
-def _suits(product: Call, rows: Expr, weight: Expr, half: int, *, scales: int) -> bool:
-    """Whether there are kernels for rows and weights of such shapes and types, with so many operands that scale."""
+def _suits(product: Call, rows: Expr, weight: Expr, half: int, *, scales: int, one: bool) -> bool:
+    """Whether there are kernels for rows and weights of such shapes and types, with so many operands that scale;
+    ``one``: for a single row, too."""
     extents, shape = shape_of(rows), static_shape(weight)
     result, *types = (str(tensor_type(each).dtype) for each in (product, rows, weight))
     if extents is None or len(extents) != _RANK or shape is None or len(shape) != 2:
@@ -151,5 +168,5 @@ def _suits(product: Call, rows: Expr, weight: Expr, half: int, *, scales: int) -
     )
     together = _TOGETHER * (1, 4, 2)[scales]
     large = shape[0] == 2 * half >= FEWEST_COLUMNS and shape[1] >= FEWEST_K
-    counts = extents[0] == 1 and (not isinstance(extents[1], int) or (extents[1] == 1 and scales == 1))
+    counts = extents[0] == 1 and (not isinstance(extents[1], int) or (extents[1] == 1 and (one or scales == 1)))
     return known[scales] and large and counts and half % _TOGETHER == 0 and shape[1] % together == 0

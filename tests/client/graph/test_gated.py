@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ pytest.importorskip("tvm.backend.cuda.op", reason="needs TVM 0.27 or newer")
 from tvm import relax, tirx
 
 from tunehub.graph.gated import gated_products
+from tunehub.kernels.cuda.gated_functions import gated_maker, gated_quantised_product
+from tunehub.kernels.cuda.low_batch.weights import QUANTISED, dequantised
 from tunehub.tir.nodes import calls_in, operator_of, tensor_class
 
 from ..kernels.cuda.scheduled import H200
@@ -65,6 +68,29 @@ def test_it_is_the_epilogue_of_a_product_with_a_parameter_and_open_rows() -> Non
 @pytest.mark.parametrize("rows", [None, 1])
 def test_weights_in_e4m3_and_a_single_row_have_it_too(rows: int | None) -> None:
     assert _is_one_kernel(_module(rows, packed=True))
+
+
+@pytest.mark.parametrize(("rows", "bits"), [(None, 4), (1, 4), (None, 8)])
+def test_weights_in_groups_are_made_in_it(rows: int | None, bits: int) -> None:
+    count, form = tirx.Var("n", "int64") if rows is None else rows, QUANTISED[bits // 8]
+    kinds = {
+        "x": ((1, count, DEPTH), "float16"),
+        "w": ((2 * HALF, DEPTH // form.per_element), "uint32"),
+        "s": ((2 * HALF, DEPTH // form.group), "float16"),
+    }
+    x, w, s = (relax.Var(name, tensor_class()(*kind)) for name, kind in kinds.items())
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, w, s]):
+        with builder.dataflow():
+            made = builder.emit(builder.call_te(partial(dequantised, form=form), w, s, primfunc_name_hint="made"))
+            both = builder.emit(relax.op.matmul(x, builder.emit(relax.op.permute_dims(made))))
+            gate, up = (builder.emit(relax.op.strided_slice(both, [2], [at], [at + HALF])) for at in (0, HALF))
+            result = builder.emit_output(relax.op.multiply(builder.emit(relax.op.nn.silu(gate)), up))
+        builder.emit_func_output(result)
+    with H200:
+        after = gated_products(builder.get())
+    (call,) = calls_in(after)
+    assert gated_maker(after[call.args[0]]) is gated_quantised_product
 
 
 def test_scales_of_rows_and_columns_are_part_of_it() -> None:

@@ -9,8 +9,12 @@ import numpy as np
 import numpy.typing as npt
 from tvm import te, tirx
 
+from tunehub.kernels.cuda.gated_functions import gated_quantised_product
+from tunehub.kernels.cuda.low_batch.weights import QUANTISED, Format
 from tunehub.kernels.te.products import gated_packed_product, gated_product
 from tunehub.tir.nodes import main_module
+
+from .low_batch.on_cpu import weights
 
 Array = npt.NDArray[Any]
 
@@ -31,6 +35,26 @@ def open_gated_in_e4m3(half: int, depth: int, dtype: str = "float16", *, rows: i
         te.placeholder((2 * half,), "float32", name="s"),
     )
     return main_module(te.create_prim_func([x, w, s, gated_packed_product(x, w, s)], index_dtype_override="int64"))
+
+
+def open_gated_in_groups(
+    half: int, depth: int, dtype: str = "float16", *, rows: int | None = None, form: Format = QUANTISED[0]
+) -> Any:
+    """As :func:`open_gated`, of weights in groups of 4 bits, or in another ``form``."""
+    n = tirx.Var("n", "int64") if rows is None else rows
+    x = te.placeholder((1, n, depth), dtype, name="x")
+    w = te.placeholder((2 * half, depth // form.per_element), form.stored, name="w")
+    s = te.placeholder((2 * half, depth // form.group), dtype, name="s")
+    found = [x, w, s, gated_quantised_product(x, w, s, form=form)]
+    return main_module(te.create_prim_func(found, index_dtype_override="int64"))
+
+
+def operands_in_groups(rows: int, half: int, depth: int, seed: int, bits: int = 4) -> tuple[Array, Array, Array, Array]:
+    """x, words and scales of weights, and the result in float32."""
+    (words, scales), wide = weights(bits, 2 * half, depth, seed)
+    x = np.random.default_rng(seed).standard_normal((1, rows, depth)).astype("float16")
+    gate, up = np.split(x.astype("float32") @ wide.T, 2, -1)
+    return x, words, scales, gate / (1 + np.exp(-gate)) * up
 
 
 def operands_in_e4m3(rows: int, half: int, depth: int, seed: int) -> tuple[Array, Array, Array, Array]:

@@ -37,6 +37,7 @@ NAME, VERSION, ALONE = "low_batch_gated", 1, True
 _VECTOR = 4
 _HALF = 8  # columns of a half beside as many of the other
 _LENGTHS = (8, 16, 32)  # rows that a kernel is for
+MOST_GATED = max(_LENGTHS)
 
 
 def match(mod: IRModule, target: Target) -> LowBatchWorkload | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tunehub.kernels.cuda.gemm.sizes import ranges
+from tunehub.kernels.cuda.low_batch.gated import MOST_GATED
 from tunehub.kernels.cuda.low_batch.product import LowBatchExtents
 from tunehub.kernels.cuda.low_batch.taken_apart import TakenApart
 from tunehub.kernels.cuda.low_batch.weights import Format
@@ -33,7 +34,8 @@ def few(form: Format, *, gated: bool = False) -> int:
     product that is wide."""
     if form.e4m3:
         return _FEW_OF_GATED if gated else _FEW_OF_E4M3
-    return _FEW_OF_BFLOAT if form.bfloat else _FEW
+    plain = _FEW_OF_BFLOAT if form.bfloat else _FEW
+    return min(plain, MOST_GATED) if gated else plain
 
 
 def many_rows(whole: OpenFunction, apart: TakenApart, target: Target, *, gated: bool = False) -> list[SizeBranch]:

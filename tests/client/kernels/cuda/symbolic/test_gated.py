@@ -27,7 +27,14 @@ from tunehub.tir.guard import check_function
 from tunehub.tir.nodes import main_module
 from tunehub.tir.symbols import first_probes, probes
 
-from ..gated_products import gated_operands, open_gated, open_gated_in_e4m3, operands_in_e4m3
+from ..gated_products import (
+    gated_operands,
+    open_gated,
+    open_gated_in_e4m3,
+    open_gated_in_groups,
+    operands_in_e4m3,
+    operands_in_groups,
+)
 from ..low_batch.on_cpu import run
 from ..scheduled import H200
 from .open_functions import TARGET, open_linear
@@ -91,29 +98,36 @@ def test_no_row_beyond_the_end_is_read_or_written(rows: int, tile: DirectTile, t
     ],
     ids=lambda tile: type(tile).__name__,
 )
+@pytest.mark.few(4)
 @pytest.mark.parametrize("rows", [1, 13])
-def test_few_rows_of_weights_in_e4m3_are_scaled(rows: int, tile: AnyTile, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("made", "operands"), [(open_gated_in_e4m3, operands_in_e4m3), (open_gated_in_groups, operands_in_groups)]
+)
+def test_few_rows_of_packed_weights_are_right(
+    made: Callable[..., Any], operands: Callable[..., Any], rows: int, tile: AnyTile, tmp_path: Path
+) -> None:
     half, depth = 64, 288
-    mod = open_gated_in_e4m3(half, depth, rows=rows)
+    mod = made(half, depth, rows=rows)
     product = find_product(mod)
     assert product is not None
     function = gated_kernel(mod["main"], product, tile)
     source = source_of(tvm.tirx.build(main_module(function), target=H200))
-    x, w, scales, wide = operands_in_e4m3(rows, half, depth, seed=rows)
+    x, w, scales, wide = operands(rows, half, depth, seed=rows)
     out = np.full((1, rows, half), np.nan, np.float16)
     run(source, {"x": x, "w": w, "s": scales, "gated": out}, (2 * half // tile.columns, 1), tmp_path)
     assert np.abs(out - wide).max() <= 2e-3 * np.abs(wide).max()
 
 
-def test_weights_in_e4m3_have_kernels_for_all_rows() -> None:
-    found = packed.open_sizes(open_gated_in_e4m3(1024, 2048), H200)
+@pytest.mark.parametrize(("made", "few"), [(open_gated_in_e4m3, 16), (open_gated_in_groups, 32)])
+def test_packed_weights_have_kernels_for_all_rows(made: Callable[..., Any], few: int) -> None:
+    found = packed.open_sizes(made(1024, 2048), H200)
     assert found is not None
-    assert {(8,), (9,), (17,)} <= set(probes(found.mod["main"]))
+    assert {(8,), (9,), (few + 1,)} <= set(probes(found.mod["main"]))
     source = source_of(tvm.tirx.build(found.mod, target=H200))
     assert "GATED = 1" in source and "cp.async.bulk.tensor" in source
 
 
-@pytest.mark.parametrize("made", [open_gated_in_e4m3, open_gated])
+@pytest.mark.parametrize("made", [open_gated_in_e4m3, open_gated_in_groups, open_gated])
 def test_one_row_has_a_kernel_of_its_own(made: Callable[..., Any]) -> None:
     mod = made(1024, 2048, rows=1)
     workload = low_batch_gated.match(mod, H200)
