@@ -135,8 +135,8 @@ def _warm(run: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _in_own_graph(run: Callable[[], Any], tensors: Iterable[Any]) -> Callable[[], Any]:
-    """What ``torch.compile`` made of a step, replayed as its own CUDA graph. ``tensors``: what it reads and writes, told
-    to stay: else it would copy all weights at every step, and a cache that is written would forbid a graph."""
+    """What ``torch.compile`` made of a step, replayed as its own CUDA graph. ``tensors``: what it reads and writes, and
+    stays: else it would copy all weights at every step, and a cache that is written would forbid a graph."""
     import torch
 
     for each in tensors:
