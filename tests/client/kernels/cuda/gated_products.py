@@ -52,6 +52,7 @@ def open_gated_in_groups(
 def operands_in_groups(rows: int, half: int, depth: int, seed: int, bits: int = 4) -> tuple[Array, Array, Array, Array]:
     """x, words and scales of weights, and the result in float32."""
     (words, scales), wide = weights(bits, 2 * half, depth, seed)
+    scales, wide = (each / each.dtype.type(2 ** (bits - 1)) for each in (scales, wide))
     x = np.random.default_rng(seed).standard_normal((1, rows, depth)).astype("float16")
     gate, up = np.split(x.astype("float32") @ wide.T, 2, -1)
     return x, words, scales, gate / (1 + np.exp(-gate)) * up

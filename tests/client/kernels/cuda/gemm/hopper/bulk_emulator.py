@@ -228,7 +228,7 @@ class _BulkBlock(_Block):
             self.finish(0)
         if what != "products":
             return
-        constants = constants.removesuffix("_gated")  # of weights in groups alone it says which scales are a part's
+        gated, constants = constants.endswith("_gated"), constants.removesuffix("_gated")
         columns, k, tiles, parts, bits, is_bfloat = map(int, constants.removesuffix("_e4m3").split("_"))
         sums, scales = self.place(args[0].args[0])[0], self.buffers[hash(args[4].args[0].source)]
         step, held = int(np.asarray(self.value(args[6]))), self.each(mask)
@@ -243,7 +243,8 @@ class _BulkBlock(_Block):
                 byte = weights + row * (16 * bits) + at * bits // 8
                 byte = byte ^ (byte >> 7 & 7) << 4 if bits == 8 else byte
                 numbers = self.shared[byte - _BASE] >> (at * bits % 8).astype("uint8") & np.uint8(2**bits - 1)
-                own = np.minimum(column + row, columns - 1), np.minimum((step * 128 + at) // 32, k // 32 - 1)
+                of_part = column // 2 + row + part * (columns // 2 - 64) if gated else column + row
+                own = np.minimum(of_part, columns - 1), np.minimum((step * 128 + at) // 32, k // 32 - 1)
                 if constants.endswith("_e4m3"):
                     scaled = numbers.view("float8_e4m3fn")
                 else:
