@@ -11,16 +11,16 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tunehub.graph.halves import gated_halves
 from tunehub.graph.kernel_calls import Kernels, rewritten
 from tunehub.graph.quantised.dequantisation import Dequantised, dequantised_from
-from tunehub.kernels.cuda.gated_functions import gated_quantised_product
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import FEWEST_COLUMNS, FEWEST_K
 from tunehub.kernels.cuda.gemm.hopper.rule import serves
 from tunehub.kernels.cuda.gemm.matmul import FLOAT8
+from tunehub.kernels.cuda.low_batch.gated_functions import gated_quantised_product
 from tunehub.kernels.te.products import GATED, gated_packed_product, gated_product, gated_scaled_product
 from tunehub.tir.nodes import (
     bound_value,
-    integers,
     is_given,
     operator_of,
     same_extents,
@@ -126,28 +126,6 @@ class _Gated(PyExprMutator):  # type: ignore[misc]
             weight = cast.args[0]
         is_transposed = axes is None or [int(axis) % 2 for axis in axes] == [1, 0]
         return weight if is_transposed and is_given(self, weight) else None
-
-
-def gated_halves(mutator: Any, gate: Expr, up: Expr) -> tuple[Expr, int] | None:
-    """Of what these are SiLU of the first half along the last axis, and the second half; and how long one is."""
-    silu: Any = bound_value(mutator, gate)
-    if operator_of(silu) != "relax.nn.silu":
-        return None
-    first, second = _part(mutator, silu.args[0]), _part(mutator, up)
-    if first is None or second is None or not first[0].same_as(second[0]):
-        return None
-    half = first[2]
-    return (first[0], half) if (first[1], *second[1:]) == (0, half, 2 * half) else None
-
-
-def _part(mutator: Any, value: Expr) -> tuple[Expr, int, int] | None:
-    """What ``value`` is a slice of along the last axis, from where and up to where."""
-    call: Any = bound_value(mutator, value)
-    if operator_of(call) != "relax.strided_slice":
-        return None
-    axes, begin, end, *strides = (integers(each, lambda own: bound_value(mutator, own)) for each in call.args[1:])
-    last = axes in ([_RANK - 1], [-1]) and strides in ([], [[1]])
-    return (call.args[0], begin[0], end[0]) if last and begin and end else None
 
 
 def _scaled_in(dtype: str) -> Any:

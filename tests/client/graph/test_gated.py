@@ -12,7 +12,7 @@ pytest.importorskip("tvm.backend.cuda.op", reason="needs TVM 0.27 or newer")
 from tvm import relax, tirx
 
 from tunehub.graph.gated import gated_products
-from tunehub.kernels.cuda.gated_functions import gated_maker, gated_quantised_product
+from tunehub.kernels.cuda.low_batch.gated_functions import gated_maker, gated_quantised_product
 from tunehub.kernels.cuda.low_batch.weights import QUANTISED, dequantised
 from tunehub.tir.nodes import calls_in, operator_of, tensor_class
 

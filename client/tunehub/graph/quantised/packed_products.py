@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunehub.graph.gated import gated_halves
+from tunehub.graph.halves import gated_halves
 from tunehub.graph.kernel_calls import open_extents, rewritten
 from tunehub.graph.quantised.dequantisation import Dequantised, dequantised_from
 from tunehub.kernels.cpu import amx, pairs

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm import te, tirx
 
-from tunehub.kernels.cuda.gated_functions import gated_quantised_product
+from tunehub.kernels.cuda.low_batch.gated_functions import gated_quantised_product
 from tunehub.kernels.cuda.low_batch.weights import QUANTISED, Format
 from tunehub.kernels.te.products import gated_packed_product, gated_product
 from tunehub.tir.nodes import main_module

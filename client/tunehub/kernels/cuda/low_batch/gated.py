@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from tvm import tirx
 
-from tunehub.kernels.cuda.gated_functions import gated_maker
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.cuda.low_batch.choice import chosen, of_registers, seconds
+from tunehub.kernels.cuda.low_batch.gated_functions import gated_maker
 from tunehub.kernels.cuda.low_batch.product import LowBatchProduct, find_product, has_low_batch
 from tunehub.kernels.cuda.low_batch.rule import LowBatchSchedule, LowBatchWorkload
 from tunehub.kernels.cuda.low_batch.schedule import kernel_call, pool_of

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tunehub.kernels.cuda.default import default_schedule
-from tunehub.kernels.cuda.gated_functions import gated_maker
 from tunehub.kernels.cuda.gemm.hopper import eight_bits
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
@@ -22,6 +21,7 @@ from tunehub.kernels.cuda.gemm.open_rows import OpenMatmul, open_matmul
 from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.gemm.sizes import ranges
 from tunehub.kernels.cuda.low_batch.gated import few_gated_rows
+from tunehub.kernels.cuda.low_batch.gated_functions import gated_maker
 from tunehub.kernels.cuda.low_batch.rule import FEW
 from tunehub.kernels.cuda.open_function import open_function
 from tunehub.kernels.cuda.symbolic.schedule import SizedFunction

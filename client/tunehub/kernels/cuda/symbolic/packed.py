@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tunehub.kernels.cuda.gated_functions import gated_maker
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.low_batch.gated import few_gated_rows
+from tunehub.kernels.cuda.low_batch.gated_functions import gated_maker
 from tunehub.kernels.cuda.low_batch.open_rows import few_rows, quantised_apart
 from tunehub.kernels.cuda.open_function import open_function
 from tunehub.kernels.cuda.packed_gemm.open_rows import few, many_rows
