@@ -79,7 +79,7 @@ class _Chooser(PyExprMutator):  # type: ignore[misc]
         return self._chosen[key]
 
     def _made(self, value: Var, choice: Call) -> Expr:
-        bound = self._flow.bound.get(hash(value))
+        bound: Any = self._flow.bound.get(hash(value))
         rows = self._flow.rows(bound)
         if not rows or not self._flow.is_for(value, choice):
             return self._choice(self.visit_expr(value), choice)

@@ -12,6 +12,8 @@ from tvm import relax, te, tirx
 from tunehub.graph.chosen_rows import chosen_rows
 from tunehub.tir.nodes import calls_in, operator_of, shape_of, tensor_class
 
+pytestmark = pytest.mark.slow
+
 op = relax.op
 WIDTH, INNER = 8, 12
 

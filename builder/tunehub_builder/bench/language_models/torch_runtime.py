@@ -97,7 +97,7 @@ class TorchLanguageModel:
         return _warm(run) if place == "cpu" else _in_own_graph(run, [*self._decoder.weights.values(), *given])
 
     @cached_property
-    def _compiled_step(self) -> Callable[..., Any]:
+    def _compiled_step(self) -> Any:
         """One for all sizes: those of another object would count as compiled anew, of which PyTorch allows a few."""
         import torch
 
