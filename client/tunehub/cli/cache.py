@@ -91,7 +91,7 @@ def verdict(file: CachedFile) -> str | None:
 def _is_sealed(path: Path) -> bool:
     try:
         with open_regular(path) as stream:
-            return unsealed(stream.read()) is not None
+            return unsealed(path.name, stream.read()) is not None
     except OSError:
         return False
 

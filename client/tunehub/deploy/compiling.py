@@ -101,7 +101,7 @@ def compile_library(
         if library is None:
             executable = api.compile(named, tvm_target, hub=hub, specialize=specialize)
             clock("link")
-            write_library(executable, path, linker)
+            write_library(executable, path, linker, weight_bytes(mod))
             library = kept.keep(partial(copy_library, path))
         elif copied:
             clock("link")

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import struct
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +35,7 @@ SUFFIX = ".so"  # TVM's runtime loads a library by it
 _COMPILER_REMEDY = "install a C++ compiler (apt install g++), or name one with --cc or CXX"
 _COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
 _FULL = "No space left on device"
+_CODE_BYTES = 2 << 20  # of objects, beside weights
 _OTHER_MACHINE = "compile the model on this machine, or with --target for it (`tunehub compile MODEL --target …`)"
 _SM = re.compile(r"sm_(\d+)([af]?)")
 _BEGINNING, _MOST_BYTES = b'{"inputs":', 1 << 20  # of an interface, as msgspec writes it
@@ -55,12 +57,14 @@ def found_linker(cc: str | None = None) -> str | None:
     return named or next(filter(None, map(shutil.which, _COMPILERS)), None)
 
 
-def write_library(executable: Executable, path: Path, cc: str | None = None) -> None:
-    """Link what TVM compiled as the shared library `path`, in one step: it is whole, or as it was.
+def write_library(executable: Executable, path: Path, cc: str | None = None, weights: int = 0) -> None:
+    """Link what TVM compiled, with so many bytes of weights, as the shared library `path`, in one step: it is whole, or
+    as it was.
 
     `cc` links it: None is the first compiler found. Raises LinkError.
     """
     linker = find_linker(path, cc)
+    _check_room(path, weights + _CODE_BYTES)
     try:
         create_file(path, lambda temporary: executable.export_library(str(temporary), cc=linker))
     except OSError as error:
@@ -69,6 +73,17 @@ def write_library(executable: Executable, path: Path, cc: str | None = None) -> 
         said = _linker_said(str(error))
         remedy = "free space there, or give another folder" if _FULL in said else _COMPILER_REMEDY
         raise LinkError(path, said, remedy=remedy) from error
+
+
+def _check_room(path: Path, needed: int) -> None:
+    """Raise LinkError where the folder of temporary files is too full for objects: there LLVM ends the process."""
+    folder = tempfile.gettempdir()
+    free = needed
+    with suppress(OSError):
+        free = shutil.disk_usage(folder).free
+    if free < needed:
+        reason = f"TVM writes about {needed / 1e6:.0f} MB into {folder}, where {free / 1e6:.1f} MB are left"
+        raise LinkError(path, reason, remedy="free space there, or set TMPDIR to a folder that has some")
 
 
 def copy_library(source: Path, path: Path) -> None:
@@ -87,8 +102,6 @@ def copy_library(source: Path, path: Path) -> None:
 
 def check_writable(path: Path, option: str) -> None:
     """Raise LibraryError unless a file can be made at `path`: before minutes of compiling, not after."""
-    import tempfile
-
     remedy = "give a file in a folder that you can write"
     if path.is_dir():
         raise LibraryError(path, "is a folder", place=option, remedy=remedy)

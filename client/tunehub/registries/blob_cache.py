@@ -188,15 +188,19 @@ def is_sound(path: Path, sha256: str) -> bool:
         return False
 
 
-def sealed(content: bytes) -> bytes:
-    """`content` behind its SHA-256 in hexadecimal digits, and a line break."""
-    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
+def sealed(name: str, content: bytes) -> bytes:
+    """`content` of the file of this name behind the SHA-256 of both in hexadecimal digits, and a line break."""
+    return _seal(name, content) + b"\n" + content
 
 
-def unsealed(data: bytes) -> bytes | None:
-    """The content of what `sealed` gave; None where that was cut short or changed."""
+def unsealed(name: str, data: bytes) -> bytes | None:
+    """The content of what `sealed` gave; None where that was cut short or changed, or is another file's."""
     digest, _, content = data.partition(b"\n")
-    return content if hashlib.sha256(content).hexdigest().encode() == digest else None
+    return content if _seal(name, content) == digest else None
+
+
+def _seal(name: str, content: bytes) -> bytes:
+    return hashlib.sha256(name.encode() + b"\n" + content).hexdigest().encode()
 
 
 def tag_cache(root: Path) -> None:

@@ -129,6 +129,16 @@ def test_a_full_disk_leaves_what_was_there(executable: Any, tmp_path: Path) -> N
     assert old.read_bytes() == b"old" and list(folder.iterdir()) == [old]
 
 
+def test_a_full_folder_of_temporary_files_is_an_error_before_llvm_ends_the_process(
+    executable: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1 << 20))
+    with pytest.raises(
+        LinkError, match=r"writes about 5 MB into .+, where 1\.0 MB are left \(free space there, or set TM"
+    ):
+        write_library(executable, tmp_path / "model.so", weights=3 << 20)
+
+
 def test_what_the_linker_says_is_the_reason(executable: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failing = program(tmp_path / "cc", "echo '/usr/bin/ld: final link failed: No space left on device' >&2; exit 1")
     with pytest.raises(LinkError, match=r"No space left on device \(free space there"):

@@ -1,8 +1,8 @@
 """Files of compiled code in the cache, shared by processes: at most so many bytes, used longest ago goes first.
 
-Each is put in place in one step, and has the SHA-256 of its content, as its name or in front of it: one that is cut
-short or changed counts as missing, and is made again. Code in a folder that others may write to is never used. Whatever
-goes wrong here, a compile goes on without.
+Each is put in place in one step, and has the SHA-256 of its content as its name, or that of both in front of it: one
+that is cut short, changed or another's counts as missing, and is made again. Code in a folder or file that others may
+write to is never used. Whatever goes wrong here, a compile goes on without.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ArtifactStore:
     def library(self, sha256: str) -> Path | None:
         """The library whose content has this hash; None without a whole one."""
         path = self._root / LIBRARIES / f"{sha256}{SUFFIX}"
-        return path if _used(path, sound=is_sound(path, sha256)) else None
+        return path if _used(path, sound=_is_own(path) and is_sound(path, sha256)) else None
 
     def keep_library(self, write: Callable[[Path], object]) -> str | None:
         """The hash of a library that ``write`` makes; None where that fails, or where it is larger than all may be."""
@@ -64,7 +64,7 @@ class ArtifactStore:
         path = self._root / folder / name
         try:
             with open_regular(path) as stream:
-                content = unsealed(stream.read(_MOST_SEALED_BYTES))
+                content = unsealed(name, stream.read(_MOST_SEALED_BYTES))
         except OSError:
             return None
         return content if _used(path, sound=content is not None) else None
@@ -73,7 +73,7 @@ class ArtifactStore:
         """Keep ``content``."""
         with suppress(OSError):
             self._make(self._root / folder)
-            write_file(self._root / folder / name, sealed(content))
+            write_file(self._root / folder / name, sealed(name, content))
             self._written += 1
             if folder == LIBRARIES or self._written % _EACH == 0:
                 self.prune()
@@ -133,10 +133,11 @@ def _used(path: Path, *, sound: bool) -> bool:
     return sound
 
 
-def _is_own(folder: Path) -> bool:
-    """Whether nobody but this user, and root, may have written to ``folder``; one that is not there yet will be so."""
+def _is_own(path: Path) -> bool:
+    """Whether nobody but this user, and root, may have written to a folder or file; one that is not there yet will be
+    so."""
     try:
-        state = folder.stat()
+        state = path.stat()
     except FileNotFoundError:
         return True
     except OSError:

@@ -51,12 +51,28 @@ def test_a_file_that_is_cut_short_or_changed_is_refused_removed_and_made_again(c
 
 
 def test_any_flipped_byte_of_a_sealed_file_is_noticed() -> None:
-    data = sealed(b"content")
-    assert unsealed(data) == b"content"
+    data = sealed("name", b"content")
+    assert unsealed("name", data) == b"content"
     for at in range(len(data)):
         changed = bytearray(data)
         changed[at] ^= 1
-        assert unsealed(bytes(changed)) is None
+        assert unsealed("name", bytes(changed)) is None
+
+
+def test_a_file_that_lies_under_the_name_of_another_is_not_that_one(cache: Path) -> None:
+    store = ArtifactStore(cache, MIB)
+    for name in ("a.json", "b.json"):
+        store.keep("libraries", name, name.encode())
+    (cache / "libraries" / "a.json").replace(cache / "libraries" / "b.json")
+    assert store.read("libraries", "b.json") is None
+
+
+def test_a_library_that_others_may_write_to_is_not_used(cache: Path) -> None:
+    store = ArtifactStore(cache, MIB)
+    digest = store.keep_library(library_of(b"library"))
+    assert digest is not None
+    (cache / "libraries" / f"{digest}.so").chmod(0o666)
+    assert store.library(digest) is None
 
 
 def test_what_was_used_longest_ago_goes_first(cache: Path) -> None:
