@@ -18,6 +18,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.kernel_calls import Kernels, rewritten
 from tunehub.graph.layout.narrowing import Narrowing
+from tunehub.graph.layout.tokens import image_of
 from tunehub.kernels.cpu.dot_product import DotProduct
 from tunehub.kernels.te import blocked, grouped
 from tunehub.kernels.te.grouped import PAIRS, TILES, TILES_INT8, WORDS, Groups
@@ -150,9 +151,13 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
         return PAIRS if self.narrowing.dense(shape[-1]) else None
 
     def _narrow(self, data: Expr) -> Expr:
-        """``data`` in bfloat16."""
+        """``data`` in bfloat16; an image that is read as tokens is rounded where it is written."""
         if data not in self._rounded:
-            self._rounded[data] = self.builder_.emit(relax.op.astype(data, grouped.NARROW))
+            image = image_of(self, data)
+            if image is None:
+                self._rounded[data] = self.builder_.emit(relax.op.astype(data, grouped.NARROW))
+            else:
+                self._rounded[data] = self.builder_.emit(relax.op.reshape(self._narrow(image), shape_of(data)))
         return self._rounded[data]
 
     def _weight(self, operand: Expr, groups: Groups | None) -> tuple[Any, int] | None:

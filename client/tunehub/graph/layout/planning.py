@@ -27,6 +27,7 @@ from tunehub.graph.layout.operators import Choice, Operator, Rules
 from tunehub.graph.layout.rules import ELEMENTWISE, recognise
 from tunehub.graph.layout.sequences import as_images
 from tunehub.graph.layout.shuffles import fold_shuffles
+from tunehub.graph.layout.tokens import images_of_tokens
 from tunehub.graph.origins import named, names_of
 from tunehub.kernels.cpu.dot_product import DotProduct
 from tunehub.kernels.te.grouped import TILES_INT8
@@ -66,7 +67,7 @@ def plan_layouts(
     sizes = tuple(blocks or (block for block in (machine.vector, machine.vector // 2) if block >= _SMALLEST_BLOCK))
     sizes += narrowing.blocks if narrowing is not None else ()
     rewriter: Any = None
-    mod = as_images(mod, ELEMENTWISE)
+    mod = images_of_tokens(as_images(mod, ELEMENTWISE), ELEMENTWISE, narrowing)
     if narrowing is not None and narrowing.tiles:
         mod = sum_channels_by_tiles(fold_shuffles(mod))
     for variable, function in mod.functions.items():

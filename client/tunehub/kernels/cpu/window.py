@@ -38,6 +38,8 @@ from tunehub.tir.schedules import unroll_and_vectorize
 if TYPE_CHECKING:
     from tunehub.tir.types import IRModule, Schedule
 
+LANES = 16  # channels in registers at once where a block has more than _MAX_LANES
+_MAX_LANES = 32
 _MAX_UNROLLED = 256
 
 
@@ -54,6 +56,11 @@ class WindowWorkload:
     kernel: tuple[int, int]
     data_bytes: int
     around: Surroundings
+
+    @property
+    def vector(self) -> int:
+        """Channels whose results are in registers at once: a block, or of images with channels last a part of it."""
+        return self.lanes if self.lanes <= _MAX_LANES else LANES
 
     @property
     def flops(self) -> int:
@@ -82,6 +89,8 @@ def recognise(blocks: tuple[Block, ...], anchors: tuple[str, ...]) -> WindowWork
     if len(block.spatial) != 5 or len(block.reduction) != 2:
         return None
     batch, outer, rows, columns, lanes = block.spatial
+    if lanes > _MAX_LANES and lanes % LANES:
+        return None
     return WindowWorkload(
         anchor=block.name,
         batch=batch,
@@ -122,9 +131,14 @@ def apply(mod: IRModule, workload: WindowWorkload, knobs: WindowKnobs) -> Schedu
     # Step 2. Register tiles of columns times a block of channels; rows of results among threads.
     n, c, oh, ow, lanes, kh, kw = schedule.get_loops(anchor)
     outer_column, column = schedule.split(ow, [None, knobs.columns])
-    schedule.reorder(n, c, oh, outer_column, kh, kw, column, lanes)
+    tile = outer_column
+    if workload.vector < workload.lanes:
+        tile, lanes = schedule.split(lanes, [None, workload.vector])
+        schedule.reorder(n, c, oh, outer_column, tile, kh, kw, column, lanes)
+    else:
+        schedule.reorder(n, c, oh, outer_column, kh, kw, column, lanes)
     outer = schedule.fuse(n, c, oh)
-    schedule.reverse_compute_at(last, outer_column, preserve_unit_loops=True)
+    schedule.reverse_compute_at(last, tile, preserve_unit_loops=True)
     unroll_and_vectorize(schedule, [column, lanes])
     if workload.kernel[1] * knobs.columns <= _MAX_UNROLLED:
         schedule.unroll(kw)
@@ -161,7 +175,7 @@ def _parallel(workload: WindowWorkload, machine: Machine) -> bool:
 
 def _widths(workload: WindowWorkload, machine: Machine) -> list[int]:
     """Numbers of results that fit into registers and cut a row in pieces as equal as possible."""
-    most = max(1, machine.accumulators // vectors_of(workload.lanes, machine))
+    most = max(1, machine.accumulators // vectors_of(workload.vector, machine))
     row = workload.columns
     return list(dict.fromkeys(-(-row // pieces) for pieces in range(-(-row // most), row + 1)))
 
