@@ -9,7 +9,7 @@ import tvm
 from tvm import relax, te
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunehub.graph.kernel_calls import Kernels, rewritten
+from tunehub.graph.kernel_calls import Kernels
 from tunehub.tir.nodes import (
     buffer_kind,
     buffer_of,
@@ -26,6 +26,8 @@ from tunehub.tir.nodes import (
 from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tunehub.graph.types import Call, Expr, Function, Var
     from tunehub.tir.types import IRModule, PassContext, Tensor
 
@@ -39,8 +41,10 @@ _BINARY = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide")
 def chosen_rows(mod: IRModule, _context: PassContext) -> IRModule:
     """Module pass, before weights are looked at: of tensors [B, n, K] the last one of the n, or those of a ``take``."""
     chooser = _Chooser(mod)
-    written = rewritten(chooser, mod)
-    return relax.transform.DeadCodeElimination()(written) if chooser.moved else mod
+    for variable, function in mod.functions.items():
+        if isinstance(function, relax.Function) and chooser.finds_in(function):
+            chooser.builder_.update_func(variable, chooser.visit_expr(function))
+    return relax.transform.DeadCodeElimination()(chooser.builder_.get()) if chooser.moved else mod
 
 
 @mutator
@@ -50,10 +54,14 @@ class _Chooser(PyExprMutator):  # type: ignore[misc]
         self._mod, self._kernels, self.moved = mod, Kernels(self.builder_), 0
         self._flow, self._chosen = _Flow(), dict[tuple[int, int], Any]()
 
-    def visit_function_(self, function: Function) -> Expr:
-        self._flow = _Flow()
-        self._flow.read(function)
-        return super().visit_function_(function)
+    def finds_in(self, function: Function) -> bool:
+        """Whether there are rows to choose earlier in ``function``, which is to be written next."""
+        values = [each.value for block in getattr(function.body, "blocks", ()) for each in block.bindings]
+        choices = [each for each in values if isinstance(each, relax.Call) and self._chooses(each)]
+        if choices:
+            self._flow = _Flow()
+            self._flow.read(function)
+        return any(map(self._flow.gains, choices))
 
     def visit_call_(self, call: Call) -> Expr:
         if not self._chooses(call) or not self._flow.gains(call):
@@ -105,13 +113,12 @@ class _Flow:
         """Its bindings, and what it returns."""
         for block in getattr(function.body, "blocks", ()):
             for binding in block.bindings:
-                value = getattr(binding, "value", None)
-                self.bound[hash(binding.var)] = value
-                self._use(binding.var, value if value is not None else binding)
+                self.bound[hash(binding.var)] = binding.value
+                self._use(binding.var, binding.value)
         self._use(None, function.body.body)
 
     def _use(self, user: Any, value: Any) -> None:
-        for each in variables_in(value) if isinstance(value, relax.Expr) else ():
+        for each in _read(value):
             self._users.setdefault(hash(each), []).append((user, value))
 
     def is_for(self, value: Any, choice: Call) -> bool:
@@ -155,6 +162,18 @@ def _source(call: Call) -> Any:
     elif operator_of(call) == "relax.call_tir" and len(call.args) == 2 and len(call.args[1].fields) == 1:
         found = call.args[1].fields[0]
     return found if isinstance(found, relax.Var) else None
+
+
+def _read(value: Expr) -> Iterator[Expr]:
+    """The variables that ``value`` reads, each as often as it does; of calls and tuples no types are visited."""
+    if isinstance(value, relax.Var):
+        yield value
+    elif isinstance(value, relax.Call | relax.Tuple | relax.TupleGetItem):
+        parts = value.fields if isinstance(value, relax.Tuple) else _arguments(value)
+        for each in parts:
+            yield from _read(each)
+    else:
+        yield from variables_in(value)
 
 
 def _arguments(value: Any) -> list[Any]:

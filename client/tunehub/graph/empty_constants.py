@@ -3,13 +3,13 @@ file format"): they become tensors that are allocated when the model runs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.kernel_calls import rewritten
-from tunehub.tir.nodes import is_constant, shape_of, tensor_type
+from tunehub.tir.nodes import constants_in, is_constant, shape_of, tensor_type
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Expr
@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 def without_empty_constants(mod: IRModule) -> IRModule:
     """``mod`` with constants of no elements allocated; to be called when all other constants are what they stay."""
-    found: list[Any] = []
-    for function in mod.functions.values():
-        if isinstance(function, relax.Function):
-            relax.analysis.post_order_visit(function, lambda each: found.append(each) if _is_empty(each) else None)
-    return rewritten(_Allocator(mod), mod) if found else mod
+    return rewritten(_Allocator(mod), mod) if any(map(_is_empty, constants_in(mod))) else mod
 
 
 def _is_empty(expression: Expr) -> bool:

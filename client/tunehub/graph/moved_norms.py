@@ -15,7 +15,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tunehub.graph.kernel_calls import Kernels, rewritten
 from tunehub.graph.tensor_views import integers_of
 from tunehub.target.gpu_architectures import WARP
-from tunehub.tir.nodes import bound_value, operator_of, permuted_axes, static_shape, tensor_type
+from tunehub.tir.nodes import bound_value, calls_in, operator_of, permuted_axes, static_shape, tensor_type
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Call, Expr
@@ -29,6 +29,8 @@ Step = tuple[str, tuple[int, ...]]
 @tvm.transform.module_pass(opt_level=0, name="tunehub.moved_norms")  # type: ignore[untyped-decorator]
 def moved_norms(mod: IRModule, _context: PassContext) -> IRModule:
     """Module pass for CUDA, before operators are legalised."""
+    if not any(operator_of(call) == _NORM for call in calls_in(mod)):
+        return mod
     uses = Counter(each for function in mod.functions.values() for each in _uses(function))
     mover = _Mover(mod, uses)
     written = rewritten(mover, mod)

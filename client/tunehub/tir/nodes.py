@@ -251,26 +251,34 @@ def operator_of(expression: Expr) -> str:
 
 def calls_in(mod: IRModule) -> list[Expr]:
     """The calls in the Relax functions of ``mod``."""
+    return [each for each in _expressions_in(mod) if type(each).__name__ == "Call"]
+
+
+def constants_in(mod: IRModule) -> list[Expr]:
+    """The constants in the Relax functions of ``mod``, each as often as it is used."""
+    return list(filter(is_constant, _expressions_in(mod)))
+
+
+def _expressions_in(mod: IRModule) -> Iterator[Any]:
     from tvm import relax
 
     functions = (each for each in mod.functions.values() if isinstance(each, relax.Function))
-    return [call for function in functions for call in _calls(function.body)]
+    return (each for function in functions for each in _expressions(function.body))
 
 
-def _calls(expression: Expr) -> Iterator[Any]:
-    """Those in an expression, itself the last; TVM's own visitor takes ten times as long."""
+def _expressions(expression: Expr) -> Iterator[Any]:
+    """Those in an expression, itself the last, none that types have; TVM's own visitor takes ten times as long."""
     kind = type(expression).__name__
     if kind == "SeqExpr":
         for binding in (binding for block in expression.blocks[:] for binding in block.bindings[:]):
-            yield from _calls(binding.value)
-    for part in _parts_of_calls(expression, kind):
-        yield from _calls(part)
-    if kind == "Call":
-        yield expression
+            yield from _expressions(binding.value)
+    for part in _parts(expression, kind):
+        yield from _expressions(part)
+    yield expression
 
 
-def _parts_of_calls(expression: Expr, kind: str) -> Sequence[Any]:
-    """What of an expression of this ``kind`` may be a call, or have some."""
+def _parts(expression: Expr, kind: str) -> Sequence[Any]:
+    """What an expression of this ``kind`` is made of."""
     if kind == "Call":
         return list(expression.args[:])
     if kind == "Tuple":
