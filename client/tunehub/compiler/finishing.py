@@ -67,7 +67,10 @@ def lowering_passes(target: Target) -> list[Pass]:
 
     from tvm import relax
 
+    from tunehub.graph.machine_calls import share_machine_calls
+
     package = _BACKENDS.get(target.kind.name)
     # relax.pipeline.dataflow_lower_passes fails for these: their packages do not export it, only the module has it.
     pipeline = relax.pipeline if package is None else import_module(f"tvm.relax.backend.{package}.pipeline")
-    return [*pipeline.dataflow_lower_passes(target), *pipeline.finalize_passes(target)]
+    passes = [*pipeline.dataflow_lower_passes(target), *pipeline.finalize_passes(target)]
+    return [*passes, share_machine_calls] if package == "cpu_generic" else passes
