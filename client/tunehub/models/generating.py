@@ -62,18 +62,19 @@ def generated(
     ends: Sequence[int] = (),
 ) -> Iterator[int]:
     """At most ``count`` tokens behind a prompt, which end before one of ``ends``."""
-    rng, sequence = np.random.default_rng(seed), session.open()
-    logits = session.prefill(sequence, prompt)
+    rng, sequence, token = np.random.default_rng(seed), session.open(), -1
     try:
         for number in range(count):
-            if sampling.temperature == 0:
-                token = int(session.greedy(logits).numpy()[0])
-            else:
-                token = sampling.token(logits.numpy().reshape(-1), rng)
+            with session.lock:
+                given = (
+                    session.decode([sequence], session.tokens([token])) if number else session.prefill(sequence, prompt)
+                )
+                if sampling.temperature == 0:
+                    token = int(session.greedy(given).numpy()[0])
+                else:
+                    token = sampling.token(given.numpy().reshape(-1), rng)
             if token in ends:
                 return
             yield token
-            if number + 1 < count:
-                logits = session.decode([sequence], session.tokens([token]))
     finally:
         session.close(sequence)

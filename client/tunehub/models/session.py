@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
     from tunehub.models.types import Device, DeviceTensor
 
 PAGE = 16
+_Given = ParamSpec("_Given")
+_Found = TypeVar("_Found")
+_Functions = TypeVar("_Functions", bound="CompiledFunctions")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +45,12 @@ class CacheSizes:
 
 
 class LanguageSession(Protocol):
-    """A model at work. Sequences are numbers that `open` gives."""
+    """A model at work. Sequences are numbers that `open` gives. Threads may share it: one call runs at a time. The next
+    step may overwrite logits: a thread holds `lock` from a step until it has read them."""
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """What each call holds."""
 
     @property
     def sizes(self) -> CacheSizes:
@@ -70,6 +81,19 @@ class LanguageSession(Protocol):
         """Tokens on the device, int32."""
 
 
+def alone(
+    method: Callable[Concatenate[_Functions, _Given], _Found],
+) -> Callable[Concatenate[_Functions, _Given], _Found]:
+    """A method that waits for those of other threads: TVM's virtual machine and cache are of one thread at a time."""
+
+    @wraps(method)
+    def call(session: _Functions, /, *given: _Given.args, **named: _Given.kwargs) -> _Found:
+        with session.lock:
+            return method(session, *given, **named)
+
+    return call
+
+
 class CompiledFunctions:
     """The functions of a compiled model on a device, and what both kinds of session do alike."""
 
@@ -77,12 +101,13 @@ class CompiledFunctions:
         self, executable: Executable, weights: Iterable[DeviceTensor], device: Device, sizes: CacheSizes
     ) -> None:
         """`weights`: tensors on the device in the module's order."""
-        self.sizes, self.device = sizes, device
+        self.sizes, self.device, self.lock = sizes, device, threading.RLock()
         self._weights = tvm_ffi.convert(list(weights))  # once: of a list, each call makes an array
         self._machine = relax.VirtualMachine(executable, device)
         self._functions: dict[str, Any] = {}
         self._next = 0
 
+    @alone
     def greedy(self, logits: DeviceTensor) -> DeviceTensor:
         """See :class:`LanguageSession`."""
         places = int(np.prod(logits.shape[:-1]))
@@ -134,22 +159,26 @@ class CacheSession(CompiledFunctions):
         super().__init__(executable, weights, device, sizes)
         self._cache = self._function(CREATE_CACHE)(*sizes.shapes())
 
+    @alone
     def skip(self, sequence: int, count: int) -> None:
         """See :class:`LanguageSession`."""
         for begin in range(0, count, self.sizes.chunk):
             self._begin([sequence], [min(self.sizes.chunk, count - begin)])
             _state("end_forward")(self._cache)
 
+    @alone
     def open(self) -> int:
         """See :class:`LanguageSession`."""
         sequence = self._new()
         _state("add_sequence")(self._cache, sequence)
         return sequence
 
+    @alone
     def close(self, sequence: int) -> None:
         """See :class:`LanguageSession`."""
         _state("remove_sequence")(self._cache, sequence)
 
+    @alone
     def prefill(self, sequence: int, tokens: Sequence[int]) -> DeviceTensor:
         """See :class:`LanguageSession`."""
         logits = None
@@ -158,6 +187,7 @@ class CacheSession(CompiledFunctions):
             logits = self._call("prefill", self._embedded(self.tokens(part), 1, len(part)))
         return logits
 
+    @alone
     def prefill_ragged(self, prompts: Mapping[int, Sequence[int]]) -> DeviceTensor:
         """See :class:`LanguageSession`."""
         lengths = self._lengths(prompts)
@@ -166,6 +196,7 @@ class CacheSession(CompiledFunctions):
         last = tvm.runtime.tensor((np.cumsum(lengths) - 1).astype("int32"), self.device)
         return self._call("batch_prefill", self._embedded(tokens, 1, sum(lengths)), last)
 
+    @alone
     def decode(self, sequences: Sequence[int], tokens: DeviceTensor) -> DeviceTensor:
         """See :class:`LanguageSession`."""
         self._begin(sequences, [1] * len(sequences))
@@ -189,14 +220,13 @@ class CacheSession(CompiledFunctions):
 def greedy_tokens(session: LanguageSession, prompts: Sequence[Sequence[int]], count: int) -> npt.NDArray[np.int32]:
     """The `count` likeliest tokens behind each prompt, `[prompts, count]`; all prompts are decoded as one batch."""
     sequences = [session.open() for _ in prompts]
-    firsts = [
-        session.greedy(session.prefill(each, prompt)).numpy()[0]
-        for each, prompt in zip(sequences, prompts, strict=True)
-    ]
+    with session.lock:
+        firsts = [session.greedy(session.prefill(*each)).numpy()[0] for each in zip(sequences, prompts, strict=True)]
     tokens, found = session.tokens(firsts), [np.asarray(firsts, "int32")]
     for _ in range(count - 1):
-        tokens = session.greedy(session.decode(sequences, tokens))
-        found.append(tokens.numpy())
+        with session.lock:
+            tokens = session.greedy(session.decode(sequences, tokens))
+            found.append(tokens.numpy())
     for each in sequences:
         session.close(each)
     return np.stack(found, 1)

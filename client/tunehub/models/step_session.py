@@ -12,7 +12,7 @@ import tvm_ffi
 
 from tunehub.models.cache_pages import CachePages, StepTensors
 from tunehub.models.device_tensors import zeros
-from tunehub.models.session import CompiledFunctions
+from tunehub.models.session import CompiledFunctions, alone
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Executable
@@ -41,20 +41,24 @@ class StepSession(CompiledFunctions):
         self._plans, self._count = CachePages(pages), pages
         self._planned: dict[int, tuple[DeviceTensor, StepTensors]] = {}
 
+    @alone
     def open(self) -> int:
         """See :class:`~tunehub.models.session.LanguageSession`."""
         sequence = self._new()
         self._plans.add(sequence)
         return sequence
 
+    @alone
     def close(self, sequence: int) -> None:
         """See :class:`~tunehub.models.session.LanguageSession`."""
         self._plans.remove(sequence)
 
+    @alone
     def skip(self, sequence: int, count: int) -> None:
         """See :class:`~tunehub.models.session.LanguageSession`."""
         self._plans.plan([sequence], [count])
 
+    @alone
     def prefill(self, sequence: int, tokens: Sequence[int]) -> DeviceTensor:
         """See :class:`~tunehub.models.session.LanguageSession`."""
         logits = None
@@ -63,6 +67,7 @@ class StepSession(CompiledFunctions):
             logits = self._step(name, [sequence], [len(part)], self.tokens(part))
         return logits
 
+    @alone
     def prefill_ragged(self, prompts: Mapping[int, Sequence[int]]) -> DeviceTensor:
         """See :class:`~tunehub.models.session.LanguageSession`."""
         lengths = self._lengths(prompts)
@@ -71,6 +76,7 @@ class StepSession(CompiledFunctions):
         last = tvm.runtime.tensor((np.cumsum(lengths) - 1).astype("int32"), self.device)
         return self._step(name, list(prompts), lengths, tokens, last)
 
+    @alone
     def decode(self, sequences: Sequence[int], tokens: DeviceTensor) -> DeviceTensor:
         """See :class:`~tunehub.models.session.LanguageSession`."""
         name = "decode_step" if len(sequences) == 1 and self._has("decode_step") else "batch_decode_step"

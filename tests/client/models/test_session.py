@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,6 +71,14 @@ def test_prompts_of_several_lengths_are_read_at_once(plain: Both) -> None:
     found = session.prefill_ragged(prompts).numpy()[0]
     for row, prompt in zip(found, PROMPTS, strict=True):
         np.testing.assert_allclose(row, plain.numpy.logits(prompt)[-1], rtol=0, atol=1e-5)
+
+
+def test_threads_that_share_a_session_get_what_each_gets_alone(plain: Both) -> None:
+    shared, alone = plain.session(sequences=8), [greedy_tokens(plain.session(), [each], 24) for each in PROMPTS]
+    with ThreadPoolExecutor(len(PROMPTS)) as threads:
+        for _ in range(3):
+            found = threads.map(lambda prompt: greedy_tokens(shared, [prompt], 24), PROMPTS)
+            assert all((one == other).all() for one, other in zip(found, alone, strict=True))
 
 
 def test_kernels_over_pages_are_ours_and_the_report_says_so(plain: Both) -> None:
