@@ -134,6 +134,8 @@ def _integer_passes(target: Target) -> list[Pass]:
     if target.kind.name != "cuda":
         return []
     from tunehub.graph.layout.cuda.channels_last import integers_channels_last
+    from tunehub.graph.layout.cuda.whole_channels import whole_channels
+    from tunehub.graph.layout.shuffles import fold_shuffles
     from tunehub.graph.quantised.elements import quantise_by_element
     from tunehub.graph.quantised.integer_readers import averages_of_integers
     from tunehub.graph.quantised.numbers import numbers_without_axes
@@ -144,7 +146,8 @@ def _integer_passes(target: Target) -> list[Pass]:
         quantised = quantise_by_element(mod)
         if quantised.same_as(mod):
             return mod
-        return averages_of_integers(residuals_in_one_step(numbers_without_axes(integers_channels_last(quantised))))
+        last = integers_channels_last(whole_channels(fold_shuffles(quantised)))
+        return averages_of_integers(residuals_in_one_step(numbers_without_axes(last)))
 
     return [convert, relax.transform.CanonicalizeBindings()]
 

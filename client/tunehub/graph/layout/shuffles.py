@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from tunehub.tir.types import IRModule
 
 _MOST = 1024  # products for each element that tiles do in the time in which it moves: 1.4 ns of a core
-_STEPS = frozenset(f"relax.{name}" for name in ("add", "subtract", "multiply", "maximum", "minimum", "nn.relu"))
+_STEPS = frozenset(
+    f"relax.{name}"
+    for name in ("add", "astype", "divide", "maximum", "minimum", "multiply", "nn.relu", "round", "subtract")
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +75,7 @@ class _Folder(PyExprMutator):  # type: ignore[misc]
             strides=attrs.strides,
             padding=attrs.padding,
             dilation=attrs.dilation,
+            out_dtype=attrs.out_dtype,
         )
         for step in shuffled.steps:
             value = self.builder_.emit(value)
@@ -122,8 +126,9 @@ def _behind(image: Expr, alone: Callable[[Expr], Expr], order: Array) -> _Shuffl
         return None
     attrs, weight = value.attrs, constant_array(value.args[1])
     layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
-    products = weight[0].size * int(attrs.groups)
-    if layouts != ("NCHW", "OIHW", "NCHW") or weight.dtype != "float32" or weight.shape[1] == 1 or products > _MOST:
+    few = weight.dtype == "float32" and weight[0].size * int(attrs.groups) <= _MOST
+    integers = weight.dtype == "int8" and int(attrs.groups) == 1  # that GPUs multiply, whose groups are one already
+    if layouts != ("NCHW", "OIHW", "NCHW") or weight.shape[1] == 1 or not (few or integers):
         return None
     return _Shuffled(convolution=value, steps=tuple(steps[::-1]), weight=weight, order=order)
 

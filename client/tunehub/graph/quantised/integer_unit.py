@@ -21,8 +21,9 @@ class IntegerUnit(Protocol):
     def has_attention(self) -> bool:
         """Whether there is a kernel for attention in integers."""
 
-    def check_convolution(self, weight: Array, groups: int) -> None:
-        """Raise NotIntegerError for a convolution with the ``weight`` [O, I, H, W] that integers do not serve."""
+    def convolution(self, weight: Array, groups: int) -> tuple[Array, int]:
+        """The weight and the groups by which a convolution with the ``weight`` [O, I, H, W] is computed. Raises
+        NotIntegerError for one that integers do not serve."""
 
     def check_product(self, weight: Array) -> None:
         """Raise NotIntegerError for a second operand [K, N] that integers do not serve."""

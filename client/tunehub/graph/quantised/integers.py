@@ -161,8 +161,7 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
             return None
 
         def write(unit: IntegerUnit, data: Expr, weight: Array, zero: int) -> Expr:
-            groups = int(attrs.groups)
-            unit.check_convolution(weight, groups)
+            weight, groups = unit.convolution(weight, int(attrs.groups))
             padding = [int(each) for each in attrs.padding]
             if zero and any(padding):
                 top, left, bottom, right = padding

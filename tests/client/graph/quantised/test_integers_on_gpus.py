@@ -132,6 +132,45 @@ def test_a_strided_convolution_of_a_photograph_reads_pixels_in_pairs(width: int)
     np.testing.assert_array_equal(_result(prepared, x), _result(mod, x))
 
 
+@pytest.mark.parametrize(("groups", "integers"), [(4, 2), (64, 1)])
+def test_groups_of_several_channels_are_one_unless_they_are_many(groups: int, integers: int) -> None:
+    def make(emit: Emit, x: Any) -> Any:
+        y = emit(relax.op.nn.conv2d(_quantised(emit, x, 0.03, 3, "uint8"), _weight(emit, (128, 16, 1, 1), 0)))
+        y = _quantised(emit, y, 0.02, 120, "uint8")
+        weight = _weight(emit, (128, 128 // groups, 3, 3), 0)
+        return _quantised(emit, emit(relax.op.nn.conv2d(y, weight, padding=1, groups=groups)), 0.02, 7, "uint8")
+
+    mod, notes = _module(make), []
+    prepared = prepare(mod, H200, layout="auto", note=notes.append)
+    assert f"{integers} of 2 convolutions" in notes[0]
+    kinds = [_kind(each) for name in call_counts(prepared) for each in parameters(prepared[name])]
+    assert (((128, 3, 3, 128), "int8") in kinds) == (integers == 2)
+    x = np.random.default_rng(2).standard_normal((2, 16, 6, 6)).astype("float32")
+    found, want = _result(prepared, x).astype(int), _result(mod, x).astype(int)
+    assert np.abs(found - want).max() <= (0 if integers == 2 else 1)
+
+
+def _odd_channels(emit: Emit, x: Any) -> Any:
+    y = _quantised(emit, x, 0.03, 3, "uint8")
+    for shape, groups in (((24, 16, 1, 1), 1), ((24, 1, 3, 3), 24), ((40, 24, 1, 1), 1), ((32, 10, 1, 1), 4)):
+        around = shape[-1] // 2
+        y = emit(relax.op.nn.conv2d(y, _weight(emit, shape, 0), padding=around, groups=groups))
+        y = emit(relax.op.add(y, relax.const(RNG.uniform(-1, 1, (1, shape[0], 1, 1)).astype("float32"))))
+        y = _quantised(emit, y, 0.02, 117, "uint8")
+    return y
+
+
+def test_channels_that_no_copy_takes_are_more_from_the_convolution_on_that_writes_them() -> None:
+    mod = _module(_odd_channels)
+    prepared = prepare(mod, H200, layout="auto")
+    kinds = [_kind(each) for name in call_counts(prepared) for each in parameters(prepared[name])]
+    images = [shape[-1] for shape, dtype in kinds if dtype == "uint8" and len(shape) == 4 and shape[1] == 6]
+    assert images and all(channels % 16 == 0 for channels in images)
+    assert not any("pad" in name for name in call_counts(prepared) if "transpose" not in name)
+    x = np.random.default_rng(2).standard_normal((2, 16, 6, 6)).astype("float32")
+    np.testing.assert_array_equal(_result(prepared, x), _result(mod, x))
+
+
 def test_gpus_without_such_tensor_cores_compute_in_float32_and_say_so() -> None:
     notes: list[str] = []
     prepare(_module(), VOLTA, layout="auto", note=notes.append)

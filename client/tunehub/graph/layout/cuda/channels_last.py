@@ -115,8 +115,8 @@ class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
         data, kernel = call.args
         (*_, channels), (_, *window, _) = shape_of(data) or (0,), shape_of(kernel) or (0, 1, 0)
         missing = -channels % _copied(data)
-        if not missing or max(window) == 1:
-            return call  # of the latter there is little to compute
+        if not missing or (max(window) == 1 and not _has_bytes(data)):
+            return call  # of the latter there is little to compute, and for bytes no other kernel on tensor cores
         if _takes_pixels(call, data, channels):
             return self._in_pixels(call, data, kernel)
         wide = [relax.op.nn.pad(each, [0, 0, 0, 0, 0, 0, 0, missing]) for each in (data, kernel)]
@@ -236,12 +236,16 @@ def _copied(tensor: Expr) -> int:
     return COPIED_BYTES // _BYTES[str(tensor_type(tensor).dtype)]
 
 
+def _has_bytes(tensor: Expr) -> bool:
+    return _BYTES[str(tensor_type(tensor).dtype)] == 1
+
+
 def _takes_pixels(call: Call, data: Expr, channels: int) -> bool:
     """Whether a convolution of bytes steps over an even number of pixels, two of which a copy may take."""
     strides, dilation = [int(each) for each in call.attrs.strides], [int(each) for each in call.attrs.dilation]
     shapes = (*(shape_of(data) or (None,))[1:], *(shape_of(call) or (None,))[1:])
     known = all(isinstance(extent, int) for extent in shapes) and channels <= _copied(data) // 2
-    bytes_only = _BYTES[str(tensor_type(data).dtype)] == 1 and strides[1] % 2 == 0 and dilation == [1, 1]
+    bytes_only = _has_bytes(data) and strides[1] % 2 == 0 and dilation == [1, 1]
     return known and bytes_only and _even(call)[1] >= 0
 
 
