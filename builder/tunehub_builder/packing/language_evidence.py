@@ -56,8 +56,8 @@ class LanguageFigure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def language_evidence(lines: Sequence[LanguageFigure]) -> Iterator[NetworkEvidence]:
-    """Evidence of each prompt and step that was measured with TVM's default beside, on a CPU with another runtime; none
-    of models cut short. Raises ValidationError for a machine that is described otherwise."""
+    """Evidence of each prompt and step that was measured with TVM's default beside, or with another runtime; none of
+    models cut short. Raises ValidationError for a machine that is described otherwise."""
 
     def name(line: LanguageFigure) -> str:
         return f"{line.model}_{line.quantization}"
@@ -95,12 +95,12 @@ def _on_gpu(
     described: Mapping[str, Any], apart: Mapping[str, float], seconds: Mapping[str, float], is_step: bool
 ) -> dict[str, Any] | None:
     machine = msgspec.convert(described, MeasuringGpu)
-    if _DEFAULT not in seconds or _OURS not in apart:
+    if not {_DEFAULT, _TORCH} & {*seconds} or _OURS not in apart:
         return None
     clocks = (machine.gpu_max_sm_clock_mhz, machine.gpu_max_memory_clock_mhz)
     torch = f", PyTorch {machine.torch}" if machine.torch else ""
     return {
-        "default_s": seconds[_DEFAULT],
+        "default_s": seconds.get(_DEFAULT),
         "threads": 1,
         "output_max_rel_diff": apart[_OURS],
         "torch_graphs_s" if is_step else "torch_s": seconds.get(_TORCH, UNSET),

@@ -544,7 +544,7 @@ def test_times_on_a_gpu_without_repeats_are_no_evidence(tmp_path: Path) -> None:
         read_network_evidence(file)
 
 
-def test_prompts_and_steps_of_a_language_model_are_evidence_where_tvms_default_stands_beside(
+def test_prompts_and_steps_of_a_language_model_are_evidence_where_another_stands_beside(
     directory: WorkDirectory, tmp_path: Path
 ) -> None:
     about = {"model": "ti", "quantization": "ny", "layers": None, "device": "cuda"}
@@ -555,11 +555,13 @@ def test_prompts_and_steps_of_a_language_model_are_evidence_where_tvms_default_s
         {**about, "machine": machine},
         *({**step, "runtime": runtime, "samples_s": samples} for runtime, samples in figures),
         {**step, "runtime": "tunehub", "batch": 1, "samples_s": [1e-3]},
+        *({**step, "runtime": each, "batch": 16, "samples_s": [5e-3]} for each in ("tunehub", "torch")),
         {**about, "facts": {}, "apart": {"tunehub": 2e-3, "torch": 3e-3}},
     ]
     file = tmp_path / "lines.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (line,) = read_network_evidence(file)
+    line, beside_torch = read_network_evidence(file)
+    assert (beside_torch.default_s, beside_torch.torch_graphs_s) == (None, 5e-3)
     assert line.network == "ti_ny (step of 8 after 512 tokens)"
     assert (line.tuned_s, line.default_s, line.torch_graphs_s, line.repeats) == (3e-3, 6e-2, 4e-3, 3)
     assert line.output_max_rel_diff == 2e-3 and line.device == "NVIDIA H200"
