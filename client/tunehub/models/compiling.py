@@ -82,10 +82,14 @@ class CompiledLanguageModel:
 
     def session(self, weights: Iterable[DeviceTensor], device: Device, sizes: CacheSizes) -> LanguageSession:
         """It at work, with its weights on the device in the module's order."""
+        made: StepSession | CacheSession
         if self.steps:
             dtype = E4M3_PAGES if self.cache else self.quantization.dtype
-            return StepSession(self.executable, weights, device, sizes, self.config, dtype)
-        return CacheSession(self.executable, weights, device, sizes)
+            made = StepSession(self.executable, weights, device, sizes, self.config, dtype)
+        else:
+            made = CacheSession(self.executable, weights, device, sizes)
+        made.words = self.config.vocabulary
+        return made
 
 
 def compile_model(

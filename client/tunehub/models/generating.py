@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,8 @@ class ModelTokenizer:
     """The tokenizer of a folder. Raises ModelError."""
 
     def __init__(self, folder: Path) -> None:
-        path, remedy = folder / TOKENIZER, "give a folder with the tokenizer that transformers saves"
+        self._path = path = folder / TOKENIZER
+        remedy = "give a folder with the tokenizer that transformers saves"
         try:
             from tokenizers import Tokenizer
         except ModuleNotFoundError:
@@ -30,26 +31,35 @@ class ModelTokenizer:
             raise ModelError(path, "needs the package tokenizers", place="tokenizer", remedy=install) from None
         if not path.is_file():
             raise ModelError(path, "is not there", place="tokenizer", remedy=remedy)
-        try:
-            self._tokenizer: Any = Tokenizer.from_file(str(path))
-        except Exception as error:  # tokenizers raises Exception itself
-            raise ModelError(path, f"cannot be read: {error}", place="tokenizer", remedy=remedy) from None
+        self._tokenizer: Any = self._run(lambda: Tokenizer.from_file(str(path)))
 
     def tokens(self, text: str) -> list[int]:
-        """Of a text, with those that its model wants before it."""
-        return list(self._tokenizer.encode(text).ids)
+        """Of a text, with those that its model wants before it. Raises ModelError where the tokenizer fails."""
+        return list(self._run(lambda: self._tokenizer.encode(text).ids))
 
     def pieces(self, tokens: Iterator[int]) -> Iterator[str]:
-        """The text of tokens as they come; a letter of several tokens when it is whole."""
+        """The text of tokens as they come; a letter of several tokens when it is whole. Raises as `tokens`."""
         found: list[int] = []
         said = ""
         for token in tokens:
             found.append(token)
-            text = self._tokenizer.decode(found)
+            text = self._decoded(found)
             if not text.endswith(_UNFINISHED):
                 yield text[len(said) :]
                 said = text
-        yield self._tokenizer.decode(found)[len(said) :] if found else ""
+        yield self._decoded(found)[len(said) :] if found else ""
+
+    def _decoded(self, tokens: list[int]) -> str:
+        return str(self._run(lambda: self._tokenizer.decode(tokens)))
+
+    def _run(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except BaseException as error:  # tokenizers raises Exception itself, and Rust's panics are no such
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            remedy = "give a folder with the tokenizer that transformers saves"
+            raise ModelError(self._path, f"cannot be used: {error}", place="tokenizer", remedy=remedy) from None
 
 
 def generated(

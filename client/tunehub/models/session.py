@@ -102,6 +102,7 @@ class CompiledFunctions:
     ) -> None:
         """`weights`: tensors on the device in the module's order."""
         self.sizes, self.device, self.lock = sizes, device, threading.RLock()
+        self.words = 1 << 31  # of the vocabulary, where it is known
         self._weights = tvm_ffi.convert(list(weights))  # once: of a list, each call makes an array
         self._machine = relax.VirtualMachine(executable, device)
         self._functions: dict[str, Any] = {}
@@ -114,8 +115,16 @@ class CompiledFunctions:
         return self._function("greedy")(logits._create_view((places, logits.shape[-1])))
 
     def tokens(self, numbers: Sequence[int]) -> DeviceTensor:
-        """See :class:`LanguageSession`."""
+        """See :class:`LanguageSession`. Raises UsageError for a token that the model has not."""
+        self._check(numbers)
         return tvm.runtime.tensor(np.asarray(numbers, "int32"), self.device)
+
+    def _check(self, tokens: Sequence[int]) -> None:
+        """Raise UsageError for one that the model has not: kernels would read what lies there."""
+        for each in (min(tokens, default=0), max(tokens, default=0)):
+            if not 0 <= each < self.words:
+                remedy = "give the tokenizer of this model"
+                raise UsageError(each, f"is none of the model's {self.words} tokens", place="tokens", remedy=remedy)
 
     def _new(self) -> int:
         self._next += 1
@@ -125,6 +134,7 @@ class CompiledFunctions:
         """A prompt in parts. Raises UsageError for an empty one."""
         if not len(tokens):
             raise UsageError(tokens, "has no token", place="prompt", remedy="give at least one")
+        self._check(tokens)
         for begin in range(0, len(tokens), self.sizes.chunk):
             yield tokens[begin : begin + self.sizes.chunk]
 
@@ -134,6 +144,8 @@ class CompiledFunctions:
         if not lengths or min(lengths) == 0 or sum(lengths) > self.sizes.chunk:
             remedy = f"give 1 to {self.sizes.chunk} tokens, at least one for each sequence"
             raise UsageError(lengths, "are lengths that do not fit in a chunk", place="prompts", remedy=remedy)
+        for each in prompts.values():
+            self._check(each)
         return lengths
 
     def _function(self, name: str) -> Any:

@@ -115,8 +115,25 @@ def test_what_is_wrong_is_named(run: Any, folder: Path, arguments: tuple[str, ..
     assert said in found.err
 
 
+@pytest.mark.parametrize("damage", ["unknown", "panic"])
+def test_a_tokenizer_that_fails_is_an_error_in_a_line(run: Any, folder: Path, damage: str) -> None:
+    path, text = folder / "tokenizer.json", "word1"
+    written = json.loads(path.read_text())
+    if damage == "unknown":
+        written["model"]["unk_token"], text = "nowhere", "else"
+    else:  # of Rust, which no Exception is
+        pair = [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"]
+        single = [{"SpecialToken": {"id": "nowhere", "type_id": 0}}, pair[0]]
+        kind = {"type": "TemplateProcessing", "special_tokens": {}}
+        written["post_processor"] = {**kind, "single": single, "pair": pair}
+    path.write_text(json.dumps(written))
+    found = run("generate", folder, text, "--tokens", 2)
+    assert found.code != 0
+    assert "tokenizer.json" in found.err
+
+
 def test_a_folder_without_a_tokenizer_says_so(run: Any, folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
     assert "tokenizer.json" in run("generate", folder, "word1").err
     (folder / "tokenizer.json").write_text("{}")
-    assert "cannot be read" in run("generate", folder, "word1").err
+    assert "cannot be used" in run("generate", folder, "word1").err

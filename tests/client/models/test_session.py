@@ -81,6 +81,18 @@ def test_threads_that_share_a_session_get_what_each_gets_alone(plain: Both) -> N
             assert all((one == other).all() for one, other in zip(found, alone, strict=True))
 
 
+def test_tokens_that_the_model_has_not_are_refused_and_the_sequence_stays(plain: Both) -> None:
+    session, words = plain.session(), plain.compiled.config.vocabulary
+    sequence = session.open()
+    for wrong in ([1, words], [-1], [2**40]):
+        with pytest.raises(UsageError, match=f"none of the model's {words} tokens"):
+            session.prefill(sequence, wrong)
+        with pytest.raises(UsageError, match=f"none of the model's {words} tokens"):
+            session.prefill_ragged({sequence: wrong})
+    found = session.prefill(sequence, PROMPTS[1]).numpy().reshape(-1)
+    np.testing.assert_allclose(found, plain.numpy.logits(PROMPTS[1])[-1], rtol=0, atol=1e-5)
+
+
 def test_kernels_over_pages_are_ours_and_the_report_says_so(plain: Both) -> None:
     assert plain.compiled.report is not None
     assert any("kernels of tunehub" in note for note in plain.compiled.report.notes)
