@@ -169,6 +169,10 @@ class Integers(Activations):
         """Of a group as a whole."""
         return load(self._group_begins, row * self.product.words + group * self.product.words_of_group)
 
+    def group_begins(self, row: PrimExpr, chunk: PrimExpr) -> PrimExpr:
+        """Of groups as a whole, by lane."""
+        return load(self._group_begins, self._place(row, chunk))
+
     def _chunk(self, row: PrimExpr, chunk: PrimExpr) -> Stmt:
         vectors, count = self.vectors, self.product.in_word
         numbers = [vectors.buffer(f"number_{at}") for at in range(count)]

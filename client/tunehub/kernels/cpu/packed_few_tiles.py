@@ -3,12 +3,14 @@ are a tile as they lie in memory.
 
 A row of such a tile has 64 numbers, of two groups. Activations are on the right side: a column has those of one row
 that one group is multiplied with, and zeros else. So a product of tiles leaves sums of single groups, of 16 outputs ×
-(8 rows × 2 groups), which are scaled and added up in vectors. With a column for both groups, half of a tile would be
-multiplied at a time, as slowly. Weights of 4 bits, which have to be unpacked, are multiplied no faster so.
+(8 rows × 2 groups), which are scaled and added up in vectors; of up to 4 rows, two tiles of weights one after the other
+leave them, of (4 rows × 4 groups), and vectors have half as much to do. With a column for all groups, a part of a tile
+would be multiplied at a time, as slowly. Weights of 4 bits, which have to be unpacked, are multiplied no faster so.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
@@ -39,11 +41,13 @@ if TYPE_CHECKING:
     from tunehub.kernels.cpu.packed_weights import Rows
     from tunehub.tir.types import Buffer, PrimExpr, SBlockRealize, Stmt
 
-_LEAST = 5  # rows of activations: up to 4 are multiplied as fast without, as fast as memory gives weights
+_LEAST, _LEAST_ALONE = 2, 5  # rows of activations, by whether chunks are in pairs: fewer are as fast without
+_SPAN = 2  # chunks of a tile of sums, of few of these rows
 _EIGHT = 8  # bits
-_PART = 20  # chunks whose sums are in memory, at most: what a tile stores is not read at once
+_PART = 20  # tiles of sums that are in memory, at most: what a tile stores is not read at once
+_ASKED = 8  # lines of a chunk of the next panel that are asked for beside tiles, the others beside vectors
 _TOGETHER = 2  # tiles of outputs for which registers are configured once
-_SUMS, _WEIGHTS, _DATA = range(3)  # registers
+_SUMS, _WEIGHTS, _DATA = range(3)  # registers; the last two again for each chunk
 _WORD = 4  # bytes
 _OF_TILE = TILE * TILE  # words
 
@@ -56,7 +60,7 @@ class TileIntegers(Integers):
         from tvm import tirx
 
         super().__init__(product, data, rows, root)
-        chunks = self.blocks * product.chunks
+        chunks = self.blocks(1) * product.chunks
         self.tiles = tirx.decl_buffer((chunks * _OF_TILE,), "int32", "tiles")
         self.tile_factors = tirx.decl_buffer((chunks * TILE,), "float32", "tile_factors")
         self.tile_begins = tirx.decl_buffer((chunks * TILE,), "float32", "tile_begins")
@@ -65,74 +69,96 @@ class TileIntegers(Integers):
     def buffers(self) -> list[Buffer]:
         return [*super().buffers, self.tiles, self.tile_factors, self.tile_begins]
 
-    @property
-    def groups(self) -> int:
-        """Of a chunk."""
-        return self.product.lanes // self.product.words_of_group
+    def groups(self, span: int) -> int:
+        """Of ``span`` chunks, whose sums are in one tile."""
+        return span * self.product.lanes // self.product.words_of_group
 
-    @property
-    def rows_of_block(self) -> int:
-        return TILE // self.groups
+    def rows_of_block(self, span: int) -> int:
+        return TILE // self.groups(span)
 
-    @property
-    def blocks(self) -> PrimExpr:
+    def blocks(self, span: int) -> PrimExpr:
         """Of rows; of the last, the last row may be there several times."""
         from tvm import tirx
 
-        return tirx.floordiv(self.rows.count + (self.rows_of_block - 1), self.rows_of_block)
+        height = self.rows_of_block(span)
+        return tirx.floordiv(self.rows.count + (height - 1), height)
 
-    def row(self, block: PrimExpr, row: int) -> PrimExpr:
+    def row(self, block: PrimExpr, row: int, span: int) -> PrimExpr:
         """The number of a block's row."""
         from tvm import tirx
 
-        return tirx.min(block * self.rows_of_block + row, self.rows.count - 1)
+        return tirx.min(block * self.rows_of_block(span) + row, self.rows.count - 1)
 
-    def column_place(self, block: PrimExpr, chunk: PrimExpr) -> PrimExpr:
-        """Where factors of its columns are; a word of each follows the other in its tile."""
-        return (block * self.product.chunks + chunk) * TILE
+    def tile_place(self, block: PrimExpr, chunk: PrimExpr) -> PrimExpr:
+        """Where words of a chunk's tile begin."""
+        return (block * self.product.chunks + chunk) * _OF_TILE
 
-    def arranged(self) -> Stmt:
-        def chunk(at: PrimExpr) -> Stmt:
-            rows = serial("row", self.rows.count, lambda row: self._chunk(row, at))
-            return sequence(rows, serial("block", self.blocks, lambda block: self._columns(block, at)))
+    def column_place(self, block: PrimExpr, step: PrimExpr, span: int) -> PrimExpr:
+        """Where factors of the columns of a tile of sums begin; ``step``: its number."""
+        return (block * (self.product.chunks // span) + step) * TILE
 
-        return parallel("chunk", self.product.chunks, chunk)
+    def in_columns(self, span: int) -> Stmt:
+        """All of them; tiles of sums have those of ``span`` chunks."""
 
-    def arranged_alone(self) -> Stmt:
-        """Without tiles."""
-        return super().arranged()
+        def step(at: PrimExpr) -> Stmt:
+            def quantised(inner: PrimExpr) -> Stmt:
+                return serial("row", self.rows.count, lambda row: self._chunk(row, at * span + inner))
 
-    def _columns(self, block: PrimExpr, chunk: PrimExpr) -> Stmt:
-        vectors, statements = self.vectors, []
+            def block(number: PrimExpr) -> Stmt:
+                columns = [self._columns(number, at, inner, span) for inner in range(span)]
+                return sequence(self._column_factors(number, at, span), columns)
+
+            return sequence(serial("inner", span, quantised), serial("block", self.blocks(span), block))
+
+        return parallel("step", self.product.chunks // span, step)
+
+    def _column_factors(self, block: PrimExpr, step: PrimExpr, span: int) -> list[Stmt]:
+        vectors, of_chunk, statements = self.vectors, Vectors(self.groups(1)), []
+        lanes = range(0, self.product.lanes, self.product.words_of_group)
+        first = self.column_place(block, step, span)
+        for row, inner in itertools.product(range(self.rows_of_block(span)), range(span)):
+            source, chunk = self.row(block, row, span), step * span + inner
+            factor = vectors.shuffled([self.factor(source, chunk)], lanes)
+            begin = vectors.shuffled([self.group_begins(source, chunk)], lanes)
+            place = of_chunk.ramp(first + row * self.groups(span) + inner * of_chunk.lanes)
+            statements.append(store(self.tile_factors, [place], factor))
+            statements.append(store(self.tile_begins, [place], of_chunk.cast(begin) * factor))
+        return statements
+
+    def _columns(self, block: PrimExpr, step: PrimExpr, inner: int, span: int) -> Stmt:
+        """The tile of chunk ``inner`` of a step's."""
+        vectors, chunk = self.vectors, step * span + inner
         columns = [vectors.buffer(f"column_{at}", "int32") for at in range(TILE)]
         spare = vectors.buffer("spare", "int32")
-        first = self.column_place(block, chunk)
-        statements += [vectors.set(each, self._column(block, chunk, at)) for at, each in enumerate(columns)]
-        statements += vectors.transposed(columns, spare)
-        statements += [
-            store(self.tiles, [vectors.ramp(first * TILE + at * TILE)], vectors.get(each))
+        statements = [
+            vectors.set(
+                each, self._column(block, chunk, (at // self.groups(span), at % self.groups(span)), inner, span)
+            )
             for at, each in enumerate(columns)
         ]
-        for at in range(TILE):
-            row, group = self.row(block, at // self.groups), chunk * self.groups + at % self.groups
-            factor, place = self.group_factor(row, group), first + at
-            begin = self.group_begin(row, group).astype("float32") * factor
-            statements += [store(self.tile_factors, [place], factor), store(self.tile_begins, [place], begin)]
+        statements += vectors.transposed(columns, spare)
+        statements += [
+            store(self.tiles, [vectors.ramp(self.tile_place(block, chunk) + at * TILE)], vectors.get(each))
+            for at, each in enumerate(columns)
+        ]
         return block_of(self.root, sequence(statements), "columns", [*columns, spare])
 
-    def _column(self, block: PrimExpr, chunk: PrimExpr, at: int) -> PrimExpr:
-        """Words of a row, but for those of other groups than this column's."""
+    def _column(self, block: PrimExpr, chunk: PrimExpr, at: tuple[int, int], inner: int, span: int) -> PrimExpr:
+        """Words of a row, but for those of other groups than this column's; ``at``: row and group of the column."""
         from tvm import tirx
 
-        mine = [-1 if lane // self.product.words_of_group == at % self.groups else 0 for lane in range(TILE)]
+        row, group = at
+        mine = [
+            -1 if lane // self.product.words_of_group + inner * self.groups(1) == group else 0 for lane in range(TILE)
+        ]
         mask = tirx.Shuffle([const(each) for each in mine], [const(lane) for lane in range(TILE)])
-        words = self.vectors.bits_as(self.bytes(self.row(block, at // self.groups), chunk, 0), "int32")
+        words = self.vectors.bits_as(self.bytes(self.row(block, row, span), chunk, 0), "int32")
         return tirx.bitwise_and(words, mask)
 
 
 class FewTiles(PanelProducts[TileIntegers]):
-    """A panel is a tile of outputs. ``plain`` writes the product of a row of weights with one of activations, for where
-    there is no AMX."""
+    """A panel is a tile of outputs, whose sums have those of ``span`` chunks. ``plain`` writes the product of a row of
+    weights with one of activations, for where there is no AMX."""
 
     HEIGHTS: ClassVar = {TILE: TILE}
     ACTIVATIONS = TileIntegers
@@ -146,26 +172,37 @@ class FewTiles(PanelProducts[TileIntegers]):
         activations: TileIntegers,
         root: SBlockRealize,
         plain: Callable[[PrimExpr, PrimExpr], Stmt],
+        span: int,
     ) -> None:
         from tvm import tirx
 
         super().__init__(product, weights, result, activations, root)
-        self.plain = plain
+        self.plain, self.span, self.groups = plain, span, activations.groups(span)
         self.results = tirx.decl_buffer((self._of_part * _OF_TILE,), "int32", "results")
 
     @classmethod
     def least_rows(cls, product: PackedProduct) -> int | None:
         fits = product.lanes == TILE and product.rows % TILE == 0 and product.bits == _EIGHT
-        return _LEAST if fits and product.tiles and product.integers else None
+        return cls.spans(product)[0][0] if fits and product.tiles and product.integers else None
+
+    @classmethod
+    def spans(cls, product: PackedProduct) -> list[tuple[int, int]]:
+        """Numbers of rows, and the span that is best from there on."""
+        return [*([(_LEAST, _SPAN)] if product.chunks % _SPAN == 0 else []), (_LEAST_ALONE, 1)]
 
     @property
     def across(self) -> int:
         return 1
 
     @property
+    def _steps(self) -> int:
+        """Tiles of sums of a panel and a block of rows."""
+        return self.product.chunks // self.span
+
+    @property
     def _of_part(self) -> int:
-        """Chunks; the last part may have fewer."""
-        return -(-self.product.chunks // -(-self.product.chunks // _PART))
+        """Of these; the last part may have fewer."""
+        return -(-self._steps // -(-self._steps // _PART))
 
     def statement(self) -> Stmt:
         together = next(each for each in (_TOGETHER, 1) if self.product.rows // TILE % each == 0)
@@ -175,8 +212,8 @@ class FewTiles(PanelProducts[TileIntegers]):
 
             def panel(inner: PrimExpr) -> Stmt:
                 output = (at * together + inner) * TILE
-                blocks = serial("block", self.activations.blocks, lambda block: self._block_of(output, block))
-                return sequence(self._ahead_of(output), blocks)
+                blocks = self.activations.blocks(self.span)
+                return serial("block", blocks, lambda block: self._block_of(output, block))
 
             def row(inner: PrimExpr, row: PrimExpr) -> Stmt:
                 return self.plain(at * (together * TILE) + inner, row)
@@ -196,71 +233,78 @@ class FewTiles(PanelProducts[TileIntegers]):
 
         return tirx.min(output + TILE, const(self.product.rows - TILE))
 
-    def _ahead_of(self, output: PrimExpr) -> Stmt:
-        """Ask for the next panel's scales."""
-        scales, line = self.weights[1], line_of(self.weights[1])
-
-        def asked(lane: PrimExpr, at: PrimExpr) -> Stmt:
-            return prefetch(scales, self._next(output) + lane, at * line, cache=2)
-
-        return nest("lane line", [TILE, -(-self.product.groups // line)], asked, SERIAL)
-
-    def _chunk_ahead(self, output: PrimExpr, chunk: PrimExpr) -> list[Stmt]:
-        """Ask for a chunk of the next panel."""
-        return [prefetch(self.weights[0], self._next(output) + lane, chunk * TILE, cache=2) for lane in range(TILE)]
+    def _asked(self, output: PrimExpr, chunk: PrimExpr, lanes: range) -> list[Stmt]:
+        """Ask for lines of a chunk of the next panel, and with the first for as many scales as it has, in the order in
+        which these lie."""
+        weights, scales = self.weights
+        asked = [prefetch(weights, self._next(output) + lane, chunk * TILE, cache=2) for lane in lanes]
+        count = self.product.groups * TILE // self.product.chunks
+        places = range(0, 0 if lanes.start else count, line_of(scales))
+        return asked + [prefetch(scales, self._next(output), chunk * count + at, cache=2) for at in places]
 
     def _block_of(self, output: PrimExpr, block: PrimExpr) -> Stmt:
         """A panel times a block of rows."""
         sums, spare = [self.vectors.buffer(f"sum_{lane}") for lane in range(TILE)], self.vectors.buffer("spare")
-        parts = -(-self.product.chunks // self._of_part)
+        parts = -(-self._steps // self._of_part)
         steps = serial("part", parts, lambda part: self._part(output, block, part, sums))
-        of_row, stored = self.activations.groups, []
-        for row in range(self.activations.rows_of_block):
+        of_row, stored = self.groups, []
+        for row in range(self.activations.rows_of_block(self.span)):
             groups = [self.vectors.get(each) for each in sums[row * of_row : (row + 1) * of_row]]
             total = sum(groups[1:], groups[0])
-            stored.append(self._row_stored(output, self.activations.row(block, row), [total]))
+            stored.append(self._row_stored(output, self.activations.row(block, row, self.span), [total]))
         statements = sequence(self.vectors.clear(sums), steps, self.vectors.transposed(sums, spare), stored)
         return block_of(self.root, statements, "block", [*sums, spare])
 
     def _part(self, output: PrimExpr, block: PrimExpr, part: PrimExpr, sums: Sequence[Buffer]) -> Stmt:
-        """Of some chunks, all tiles first."""
+        """Of some steps, all tiles first."""
         from tvm import tirx
 
-        chunks, size = self.product.chunks, self._of_part
+        steps, size = self._steps, self._of_part
         first = part * size
-        count = size if chunks % size == 0 else tirx.min(const(size), chunks - first)
+        count = size if steps % size == 0 else tirx.min(const(size), steps - first)
 
-        def tile(at: PrimExpr) -> Stmt:
-            asked = when(block == 0, self._chunk_ahead(output, first + at))
-            return sequence(asked, self._multiplied_tiles(output, block, first + at, at))
+        def asked(step: PrimExpr, inner: int, lanes: range) -> Stmt:
+            return when(block == 0, self._asked(output, (first + step) * self.span + inner, lanes))
 
-        added = serial("chunk", count, lambda at: self._added(output, block, first + at, at, sums))
-        return sequence(serial("tile", count, tile), added)
+        def tiles(at: PrimExpr) -> Stmt:
+            multiplied = [
+                sequence(asked(at, inner, range(_ASKED)), self._multiplied_tiles(output, block, first + at, inner))
+                for inner in range(self.span)
+            ]
+            stored = pointer_to(self.results, at * _OF_TILE, _WORD)
+            return sequence(
+                amx.instruction("tilezero", _SUMS),
+                multiplied,
+                amx.instruction("tilestored64", _SUMS, stored, TILE * _WORD),
+            )
+
+        def added(at: PrimExpr) -> Stmt:
+            others = [asked(at, inner, range(_ASKED, TILE)) for inner in range(self.span)]
+            return sequence(others, self._added(output, block, first + at, at, sums))
+
+        return sequence(serial("tile", count, tiles), serial("step", count, added))
 
     def _added(
-        self, output: PrimExpr, block: PrimExpr, chunk: PrimExpr, place: PrimExpr, sums: Sequence[Buffer]
+        self, output: PrimExpr, block: PrimExpr, step: PrimExpr, place: PrimExpr, sums: Sequence[Buffer]
     ) -> Stmt:
-        """The sums of a chunk's groups, at a place of ``results``, are scaled."""
+        """The sums of a step's groups, at a place of ``results``, are scaled."""
         vectors, given, statements = self.vectors, self.activations, []
-        groups, column = Vectors(given.groups), given.column_place(block, chunk)
+        groups, column = Vectors(self.groups), given.column_place(block, step, self.span)
         factor, begin = (load(each, vectors.ramp(column)) for each in (given.tile_factors, given.tile_begins))
         for lane, each in enumerate(sums):
             value = vectors.cast(load(self.results, vectors.ramp(place * _OF_TILE + lane * TILE))) * factor + begin
-            scales = groups.cast(load(self.weights[1], output + lane, groups.ramp(chunk * given.groups)))
-            scale = vectors.shuffled([scales] * (TILE // given.groups), [at % given.groups for at in range(TILE)])
+            scales = groups.cast(load(self.weights[1], output + lane, groups.ramp(step * self.groups)))
+            scale = vectors.shuffled([scales] * (TILE // self.groups), [at % self.groups for at in range(TILE)])
             statements.append(vectors.add(each, value * scale))
         return sequence(statements)
 
-    def _multiplied_tiles(self, output: PrimExpr, block: PrimExpr, chunk: PrimExpr, place: PrimExpr) -> Stmt:
-        """The sums of a chunk's groups, put into ``results``, [chunks of a part, outputs, columns]."""
-        line, stride = TILE * _WORD, self.product.words * _WORD
+    def _multiplied_tiles(self, output: PrimExpr, block: PrimExpr, step: PrimExpr, inner: int) -> Stmt:
+        """The sums of a chunk's groups are added to those of its step."""
+        chunk, own = step * self.span + inner, _DATA * inner
         weights = pointer_to(self.weights[0], output * self.product.words + chunk * TILE, _WORD)
-        data = pointer_to(self.activations.tiles, self.activations.column_place(block, chunk) * TILE, _WORD)
-        to = pointer_to(self.results, place * _OF_TILE, _WORD)
+        data = pointer_to(self.activations.tiles, self.activations.tile_place(block, chunk), _WORD)
         return sequence(
-            amx.instruction("tilezero", _SUMS),
-            amx.instruction("tileloadd64", _WEIGHTS, weights, stride),
-            amx.instruction("tileloadd64", _DATA, data, line),
-            amx.instruction("tdpbusd", _SUMS, _WEIGHTS, _DATA),
-            amx.instruction("tilestored64", _SUMS, to, line),
+            amx.instruction("tileloadd64", _WEIGHTS + own, weights, self.product.words * _WORD),
+            amx.instruction("tileloadd64", _DATA + own, data, TILE * _WORD),
+            amx.instruction("tdpbusd", _SUMS, _WEIGHTS + own, _DATA + own),
         )

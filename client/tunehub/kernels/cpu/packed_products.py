@@ -420,12 +420,13 @@ class _ByteProducts(_ProductWriter):
         given, count = self.activations, integer(self.rows.count)
         if not isinstance(given, TileIntegers):
             return super()._arranged_few()
-        alone, least = sequence(given.arranged_alone(), self._products()), FewTiles.least_rows(self.product)
-        if least is None or (count is not None and count < least):
-            return alone
-        few = FewTiles(self.product, self.weights, self.result, given, self.root, self._single)
-        tiles = sequence(given.arranged(), few.statement())
-        return tiles if count is not None else either(self.rows.count >= least, tiles, alone)
+        chosen = sequence(given.arranged(), self._products())
+        for least, span in FewTiles.spans(self.product):
+            if count is None or count >= least:
+                few = FewTiles(self.product, self.weights, self.result, given, self.root, self._single, span)
+                tiles = sequence(given.in_columns(span), few.statement())
+                chosen = tiles if count is not None else either(self.rows.count >= least, tiles, chosen)
+        return chosen
 
     def _single(self, output: PrimExpr, row: PrimExpr) -> Stmt:
         return self._tile(output, row, 1, 1)

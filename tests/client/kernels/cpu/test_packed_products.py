@@ -184,14 +184,18 @@ def in_integer_tiles(rows: int, model: Any, kind: str = "float32", depth: int = 
 @needs_tvm
 @needs(AVX512_VNNI)
 @pytest.mark.usefixtures("emulated")
-def test_few_rows_by_emulated_tiles_are_as_exact_as_integers() -> None:
-    assert EXACT < in_integer_tiles(11, AVX512_VNNI) < ROUNDED
+@pytest.mark.parametrize("rows", [3, 11])
+def test_few_rows_by_emulated_tiles_are_as_exact_as_integers(rows: int) -> None:
+    assert EXACT < in_integer_tiles(rows, AVX512_VNNI) < ROUNDED
 
 
 @needs_tvm
 @needs(AMX)
-@pytest.mark.parametrize(("rows", "kind", "depth"), [(5, "float32", 896), (13, "float16", 1792), (8, "float32", 1344)])
-@pytest.mark.few(2)
+@pytest.mark.parametrize(
+    ("rows", "kind", "depth"),
+    [(5, "float32", 896), (13, "float16", 1792), (8, "float32", 1344), (2, "float32", 896), (4, "float16", 2816)],
+)
+@pytest.mark.few(3)
 def test_few_rows_by_tiles_are_as_exact_as_integers(rows: int, kind: str, depth: int) -> None:
     assert EXACT < in_integer_tiles(rows, AMX, kind, depth) < ROUNDED
 
