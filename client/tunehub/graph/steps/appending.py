@@ -5,22 +5,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tunehub.tir.expressions import replaced
 from tunehub.tir.nodes import (
     buffer_kind,
     buffer_of,
     element_type,
+    integer,
     parameters,
     statements_in,
     with_children,
     with_parameters,
 )
-from tunehub.tir.statements import const, load, store, when
+from tunehub.tir.statements import const, load, loop, store, vectorized, when
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tunehub.tir.types import Buffer, BufferRegion, PrimFunc, SBlock, Stmt
+    from tunehub.tir.types import Buffer, BufferRegion, PrimExpr, PrimFunc, SBlock, Stmt
 
+_VECTOR = 8
 _NOWHERE = -1  # the place of a token that is not to be kept
 _MOVED = ("For", "SeqStmt", "SBlockRealize", "IfThenElse", "BufferStore")
 
@@ -40,6 +43,71 @@ def split_and_append(split: PrimFunc, append: PrimFunc) -> PrimFunc | None:
     moved = _Moved(pages, places, {hash(keys): 0, hash(values): 1})
     function = with_parameters(split, [pages, both, positions, places, queries])
     return function.with_body(moved.statement(split.body))
+
+
+def appended_in_vectors(append: PrimFunc) -> PrimFunc:
+    """``append`` with as many neighbours at once as a vector has, of pages that lie at their beginning in memory; as it
+    is unless it is what TVM writes."""
+    from tvm import s_tir, tirx
+
+    size = int(buffer_kind(parameters(append)[0]).shape[-1])
+    if size % _VECTOR or not _is_known(append):
+        return append
+    own = s_tir.renew_defs(append)
+    pages, *others = parameters(own)
+    kind = buffer_kind(pages)
+    aligned = tirx.decl_buffer(kind.shape, str(kind.dtype), str(pages.name), layout=None)
+    function = with_parameters(own, [aligned, *others])
+    return function.with_body(_InVectors(pages, aligned, size).statement(own.body))
+
+
+class _InVectors:
+    """Statements whose innermost loops have a vector a step; stores into ``pages`` go to ``aligned``."""
+
+    def __init__(self, pages: Buffer, aligned: Buffer, size: int) -> None:
+        self._pages, self._aligned, self._size = pages, aligned, size
+
+    def statement(self, node: Stmt) -> Stmt:
+        kind = type(node).__name__
+        if kind == "IfThenElse":
+            return when(node.condition, self.statement(node.then_case))
+        if kind == "For" and integer(node.extent) == self._size and type(node.body).__name__ != "For":
+            return loop(node.loop_var, self._size // _VECTOR, self.statement(node.body))
+        if kind == "SBlock" and node.iter_vars:
+            return self._block(node)
+        return self._store(node) if kind == "BufferStore" else with_children(node, self.statement)
+
+    def _block(self, block: SBlock) -> SBlock:
+        """Its last axis has as many steps."""
+        from tvm import ir, tirx
+
+        *axes, last = block.iter_vars
+        self._element = last.var
+        steps = ir.Range(0, const(self._size // _VECTOR, element_type(last.var)))
+        axes = [*axes, tirx.IterVar(steps, last.var, int(last.iter_type))]
+        reads = [_whole(buffer_of(each)) for each in block.reads]
+        own = (block.alloc_buffers, block.match_buffers, block.annotations)
+        body = self.statement(block.body)
+        return type(block)(axes, reads, [_whole(self._aligned)], block.name_hint, body, None, *own)
+
+    def _store(self, node: Stmt) -> Stmt:
+        if not node.buffer.same_as(self._pages):  # the place, once
+            return node
+
+        def one(lane: PrimExpr) -> Stmt:
+            own = {hash(self._element): self._element * _VECTOR + lane}
+            indices = [replaced(each, own) for each in node.indices]
+            return store(self._aligned, indices, replaced(node.value, own))
+
+        return vectorized("lane", _VECTOR, one)
+
+
+def _whole(buffer: Buffer) -> BufferRegion:
+    from tvm import ir, tirx
+
+    extents = buffer_kind(buffer).shape
+    zeros = [const(0, element_type(extent)) for extent in extents]
+    return tirx.BufferRegion(buffer, list(map(ir.Range.from_min_extent, zeros, extents)))
 
 
 def _is_known(append: PrimFunc) -> bool:
@@ -69,17 +137,10 @@ class _Moved:
         return self._store(node) if kind == "BufferStore" else with_children(node, self.statement)
 
     def _block(self, block: SBlock) -> SBlock:
-        from tvm import ir, tirx
-
-        def whole(buffer: Buffer) -> BufferRegion:
-            extents = buffer_kind(buffer).shape
-            zeros = [const(0, element_type(extent)) for extent in extents]
-            return tirx.BufferRegion(buffer, list(map(ir.Range.from_min_extent, zeros, extents)))
-
         kept = [region for region in block.writes if hash(buffer_of(region)) not in self._own]
         moves = len(kept) < len(block.writes)
-        reads = [*block.reads, *([whole(self._places)] if moves else [])]
-        writes = [*kept, *([whole(self._pages)] if moves else [])]
+        reads = [*block.reads, *([_whole(self._places)] if moves else [])]
+        writes = [*kept, *([_whole(self._pages)] if moves else [])]
         body = self.statement(block.body)
         own = (block.alloc_buffers, block.match_buffers, block.annotations)
         return type(block)(block.iter_vars, reads, writes, block.name_hint, body, block.init, *own)

@@ -22,7 +22,7 @@ import tvm
 from tvm import relax, s_tir, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunehub.graph.steps.appending import split_and_append
+from tunehub.graph.steps.appending import appended_in_vectors, split_and_append
 from tunehub.graph.steps.cache import AttentionCall, CacheKernels, attention_call, attention_calls, cache_kernels
 from tunehub.graph.steps.planned import PLANNED
 from tunehub.kernels.cuda.paged_attention.narrow import E4M3_PAGES, with_e4m3_pages
@@ -113,7 +113,10 @@ class _Called:
 
     def append(self) -> GlobalVar:
         """Of keys and values to pages."""
-        return self._with(self._kernels.append)
+        name = self._kernels.append
+        if name not in self._paged and (name, ()) not in self._made:
+            self._made[name, ()] = self._added(appended_in_vectors(self._mod[name]), name)
+        return self._with(name)
 
     def both(self) -> GlobalVar | None:
         """Both at once; None where the kernels are not those that are known."""

@@ -8,12 +8,13 @@ each, and the epilogue is then applied in every step (TVM 0.27, ``s_tir/dlight/g
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tunehub.tir.index_expressions import parts_of
-from tunehub.tir.nodes import buffer_of, children, main_module
+from tunehub.tir.nodes import buffer_of, children, integer, main_module
 from tunehub.tir.versions import DATA_PAR, LOADS, THREAD_BINDING
 
 if TYPE_CHECKING:
@@ -62,12 +63,21 @@ def _give_threads(schedule: Schedule, block: BlockRV, loops: list[LoopRV]) -> No
         schedule.bind(schedule.add_unit_loop(loops[0] if loops else block), "blockIdx.x")
         return
     serial = [loop for loop in loops if loop not in parallel]
+    count = _threads([schedule.get(each) for each in parallel])
     schedule.reorder(*parallel, *serial)
-    blocks, threads = schedule.split(schedule.fuse(*parallel), [None, _THREADS])
+    blocks, threads = schedule.split(schedule.fuse(*parallel), [None, count])
     schedule.bind(blocks, "blockIdx.x")
     schedule.bind(threads, "threadIdx.x")
     if serial and schedule.get(block).init is not None:
         schedule.decompose_reduction(block, serial[0])
+
+
+def _threads(nest: list[Stmt]) -> int:
+    """Of a block: where elements are computed under a condition, which TVM asks before it knows that there are such
+    elements, as many as divide what is known of their number."""
+    if type(nest[-1].body).__name__ != "IfThenElse":
+        return _THREADS
+    return math.gcd(_THREADS, math.prod(integer(each.extent) or 1 for each in nest))
 
 
 def _parallel(schedule: Schedule, loops: list[LoopRV]) -> list[LoopRV]:

@@ -17,10 +17,11 @@ from tvm.relax.frontend.nn.llm import kv_cache
 from tvm.s_tir import dlight
 
 from tunehub.compiler.preparing import prepare
+from tunehub.graph.steps.appending import appended_in_vectors
 from tunehub.kernels.cuda.default import checked
 from tunehub.kernels.cuda.plain import plain_schedule
 from tunehub.tir.guard import check_function
-from tunehub.tir.nodes import buffer_shapes, is_static, main_module, tensor_class
+from tunehub.tir.nodes import buffer_shapes, is_static, main_module, statements_in, tensor_class
 
 from ...compiler.outputs import difference, one_after_the_other
 
@@ -94,9 +95,14 @@ def test_plain_schedules_compute_what_the_function_does(name: str) -> None:
         assert difference(one_after_the_other(main_module(scheduled)), main_module(function)) < 1e-5
 
 
-def test_what_appends_to_the_pages_of_a_cache_has_threads_for_all_elements() -> None:
-    scheduled = plain_schedule(kv_cache._kv_cache_transpose_append(2, 8, "float32", 16))
+@pytest.mark.parametrize("vectors", [False, True])
+def test_what_appends_to_the_pages_of_a_cache_has_threads_for_all_elements(vectors: bool) -> None:
+    append = kv_cache._kv_cache_transpose_append(2, 8, "float32", 16)
+    scheduled = plain_schedule(appended_in_vectors(append) if vectors else append)
     assert scheduled.script().count("thread_binding") == 2
+    assert ("T.vectorized(8)" in scheduled.script()) == vectors
+    _, threads, *_ = (each for each in statements_in(scheduled.body) if type(each).__name__ == "For")
+    assert int(threads.extent) == (2 if vectors else 16)  # of a token: none is beyond the last one
     library = tvm.compile(one_after_the_other(main_module(scheduled)), target="llvm")
     rng, places = np.random.default_rng(1), np.array([17, -1, 3, 40], "int32")
     pages = np.zeros((3, 2, 2, 16, 8), "float32")
