@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tunehub.exceptions import last_line
 from tunehub.kernels.cuda.plain import launches_threads, plain_schedule
@@ -26,9 +26,11 @@ Tell = Callable[[str, StepRejected], None]
 def checked(schedule_all: Callable[[IRModule], IRModule], target: Target, tell: Tell) -> Pass:
     """A pass that does what ``schedule_all`` does (a pass that gives functions their default schedule) for ``target``.
 
-    A function gets its plain schedule instead, slower and right, where :func:`tunehub.tir.cuda.check.fault` finds its
-    default one wrong, and where ``schedule_all`` raises for it; ``tell`` is told the name of each, and why. A default
-    schedule may take more shared memory than a record's where TVM asks the device for it at the launch.
+    Where :func:`tunehub.tir.cuda.check.fault` finds a default schedule wrong, a function gets that of TVM's rule for
+    reductions if it is right: products with a vector whose blocks of 16 rows do not end where it does, in 0.27. Else,
+    and where ``schedule_all`` raises, it gets its plain schedule, slower and right; ``tell`` is told the name of each,
+    and why. A default schedule may take more shared memory than a record's where TVM asks the device for it at the
+    launch.
     """
     import tvm
 
@@ -42,9 +44,11 @@ def checked(schedule_all: Callable[[IRModule], IRModule], target: Target, tell: 
                 continue  # what launches threads itself, sorting, say, has no schedule
             found = fault(new, target)
             if isinstance(found, Fault) and not (found.rule == "shared_memory" and _is_asked_for(new)):
-                scheduled.update_func(variable, plain_schedule(function))
-                refusal = Refusal(check="static", reason=str(found))
-                tell(str(variable.name_hint), StepRejected(step="dlight", refusal=refusal))
+                by_rows = _by_rows(variable, function, target)
+                scheduled.update_func(variable, plain_schedule(function) if by_rows is None else by_rows)
+                if by_rows is None:
+                    refusal = Refusal(check="static", reason=str(found))
+                    tell(str(variable.name_hint), StepRejected(step="dlight", refusal=refusal))
         return scheduled
 
     return apply
@@ -107,14 +111,30 @@ def _by_fallback(variable: GlobalVar, function: PrimFunc) -> PrimFunc | None:
     """``function`` by the last of TVM's rules, a thread for each element of a reduction and of what follows, instead of
     the one that raised; None where that rule has nothing to say, or would be wrong
     (:mod:`tunehub.kernels.cuda.plain`)."""
-    import tvm
     from tvm.s_tir import dlight
 
     if any(map(_reduces_one, statements_in(function.body))):
         return None
+    return _by(dlight.gpu.Fallback(), variable, function)
+
+
+def _by_rows(variable: GlobalVar, function: PrimFunc, target: Target) -> PrimFunc | None:
+    """``function`` by TVM's rule for reductions, a block of threads for each; None where it has nothing to say, or
+    would be wrong."""
+    from tvm.s_tir import dlight
+
+    with target:
+        scheduled = _by(dlight.gpu.Reduction(), variable, function)
+    return None if scheduled is None or fault(scheduled, target) is not None else scheduled
+
+
+def _by(rule: Any, variable: GlobalVar, function: PrimFunc) -> PrimFunc | None:
+    import tvm
+    from tvm.s_tir import dlight
+
     try:
-        scheduled = dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(tvm.IRModule({variable: function}))[variable]
-    except Exception:  # of any kind, as above
+        scheduled = dlight.ApplyDefaultSchedule(rule)(tvm.IRModule({variable: function}))[variable]
+    except Exception:  # of any kind: what TVM raises inside a rule
         return None
     return scheduled if is_scheduled(scheduled) else None
 

@@ -11,6 +11,7 @@ import pytest
 
 tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
+te = pytest.importorskip("tvm.te")
 
 from tunehub.compiler.pipeline import build_pipeline  # noqa: E402
 from tunehub.compiler.preparing import prepare  # noqa: E402
@@ -18,6 +19,7 @@ from tunehub.kernels.cuda import default  # noqa: E402
 from tunehub.kernels.cuda.default import checked  # noqa: E402
 from tunehub.kernels.cuda.plain import plain_schedule  # noqa: E402
 from tunehub.report.ladder import StepRejected  # noqa: E402
+from tunehub.tir.cuda.check import fault  # noqa: E402
 
 from ....relax_nets import net  # noqa: E402
 from ...compiler.conftest import FakeHub  # noqa: E402
@@ -129,3 +131,22 @@ def test_what_launches_threads_itself_is_not_refused() -> None:
         scheduled = checked(rules, TARGET, told.__setitem__)(mod)
     assert not told
     assert "launch_thread" in scheduled["argsort"].script()
+
+
+def test_a_product_with_a_vector_that_tvms_rule_writes_beyond_has_that_for_reductions() -> None:
+    vector, rows, k = (
+        te.placeholder((1, 768), name="x"),
+        te.placeholder((1000, 768), name="w"),
+        te.reduce_axis((0, 768)),
+    )
+    made = te.compute((1, 1000), lambda i, j: te.sum(vector[i, k] * rows[j, k], axis=k), name="NT_matmul")
+    mod = tvm.IRModule({"main": te.create_prim_func([vector, rows, made])})
+    [rules] = [p for p in relax.pipeline.legalize_passes(TARGET) if "ApplyDefaultSchedule" in str(p.info.name)]
+    told: dict[str, StepRejected] = {}
+    with TARGET:
+        wrong = rules(tvm.IRModule(dict(mod.functions.items())))["main"]
+        scheduled = checked(rules, TARGET, told.__setitem__)(mod)["main"]
+    assert fault(wrong, TARGET) is None or fault(scheduled, TARGET) is None
+    assert (
+        not told and "blockIdx.x" in scheduled.script() and scheduled.script() != plain_schedule(mod["main"]).script()
+    )
