@@ -91,6 +91,27 @@ def test_a_compile_ends_with_the_constant_that_is_no_row_unless_indices_are_not_
         tvm.compile(mod, target)
 
 
+@pytest.mark.parametrize("sliced", [True, False], ids=["slice", "range"])
+def test_more_tokens_than_a_table_has_positions_are_an_error_of_the_compiled_model(sliced: bool) -> None:
+    kind, builder, op = tensor_class(), relax.BlockBuilder(), relax.op
+    tokens, table = relax.Var("tokens", kind((N,), "float32")), relax.const(np.arange(8, dtype="float32"))
+    with builder.function("main", [tokens]):
+        with builder.dataflow():
+            if sliced:
+                rows = op.strided_slice(table, [0], [0], [N], assume_inbound=True)
+            else:
+                positions = builder.emit(op.arange(0, N, 1, dtype="int64"))
+                rows = op.take(table, builder.emit(op.add(positions, relax.const(2, "int64"))), axis=0)
+            found = builder.emit_output(op.add(tokens, builder.emit(rows)))
+        builder.emit_func_output(found)
+    mod, most = builder.get(), 8 if sliced else 6
+    run = relax.VirtualMachine(tunehub.compile(mod, target=tunehub.host_target(), offline=True), tvm.cpu())["main"]
+    given = [tvm.runtime.tensor(np.zeros(size, "float32")) for size in (most, most + 1)]
+    assert run(given[0]).numpy().tolist() == list(range(8 - most, 8))
+    with pytest.raises(Exception, match=f"min.n, {most}"):
+        run(given[1])
+
+
 def test_places_of_scatters_and_gathers_that_are_inputs_are_checked_along_each_axis() -> None:
     kind, builder = tensor_class(), relax.BlockBuilder()
     data, places = relax.Var("data", kind((4, 3), "float32")), relax.Var("places", kind((2, 2), "int64"))

@@ -8,17 +8,29 @@ stays.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tunehub.graph.indexed_rows import IndexedRows, indexed_rows
+from tunehub.graph.size_limits import casts_within, size_limits
 from tunehub.kernels.cpu.row_check import checking_function
 from tunehub.tir.nodes import tensor_type, variable_name
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import BlockBuilder, Call, Function, Var
+    from tunehub.graph.types import Binding, BlockBuilder, Call, Function, Var
     from tunehub.tir.types import IRModule
 
-IndexLimits = Mapping[str, Mapping[int, IndexedRows]]  # by names of functions and positions of their parameters
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputLimits:
+    """What the inputs of a graph are held to: rows that they index, by position, and sizes of open dimensions, by
+    name."""
+
+    rows: Mapping[int, IndexedRows]
+    sizes: Mapping[str, int]
+
+
+IndexLimits = Mapping[str, InputLimits]  # by names of functions
 
 
 def index_limits(mod: IRModule) -> IndexLimits:
@@ -26,7 +38,8 @@ def index_limits(mod: IRModule) -> IndexLimits:
     from tvm import relax
 
     graphs = {str(v.name_hint): f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
-    return {name: found for name, function in graphs.items() if (found := indexed_rows(function))}
+    found = {name: InputLimits(rows=indexed_rows(each), sizes=size_limits(each)) for name, each in graphs.items()}
+    return {name: each for name, each in found.items() if each.rows or each.sizes}
 
 
 def with_checked_indices(mod: IRModule, limits: IndexLimits) -> IRModule:
@@ -40,15 +53,19 @@ def with_checked_indices(mod: IRModule, limits: IndexLimits) -> IRModule:
     return builder.get()
 
 
-def _checked(function: Function, limits: Mapping[int, IndexedRows], builder: BlockBuilder) -> Function:
+def _checked(function: Function, limits: InputLimits, builder: BlockBuilder) -> Function:
     """``function`` of fresh parameters, from which those that it had are made."""
     from tvm import relax
 
-    parameters, bindings = list(function.params), []
-    for at, rows in limits.items():
+    parameters = list(function.params)
+    bindings: list[Binding] = [
+        relax.MatchCast(relax.Var("within", kind), parameter, kind)
+        for parameter, kind in casts_within(parameters, limits.sizes)
+    ]
+    for at, rows in limits.rows.items():
         own = parameters[at]
         parameters[at] = relax.Var(variable_name(own), tensor_type(own))
-        bindings.append(relax.VarBinding(own, _check(parameters[at], rows, builder)))
+        bindings.insert(0, relax.VarBinding(own, _check(parameters[at], rows, builder)))
     block = relax.BindingBlock(bindings)
     body = relax.SeqExpr([block, *function.body.blocks], function.body.body)
     result = function.ret_ty if hasattr(function, "ret_ty") else function.ret_struct_info

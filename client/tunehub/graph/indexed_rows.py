@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tunehub.exceptions import IndexOfNoRowError
-from tunehub.tir.nodes import constant_array, is_constant, operator_of, scalar_of, shape_of
+from tunehub.tir.nodes import constant_array, integer, is_constant, operator_of, scalar_of, shape_of
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Call, Expr, Function
-    from tunehub.tir.types import Array, IRModule
+    from tunehub.tir.types import Array, IRModule, PrimExpr
 
 _SAME_VALUES = frozenset(
     f"relax.{name}" for name in ("reshape", "astype", "expand_dims", "squeeze", "permute_dims", "flatten")
@@ -49,13 +49,15 @@ class IndexedRows:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Use:
-    """A call that reads or writes the rows that `index` names, of so many; `values`: of a constant one."""
+    """A call that reads or writes the rows that `index` names, of so many; `values`: of a constant one;
+    `end`: of a range."""
 
     call: Call
     index: Expr
     counts: tuple[int, ...]
     from_end: bool
     values: Array | None
+    end: PrimExpr | None
 
 
 def indexed_rows(function: Function) -> dict[int, IndexedRows]:
@@ -71,6 +73,13 @@ def indexed_rows(function: Function) -> dict[int, IndexedRows]:
                 counts=_smaller(use.counts, known.counts), from_end=use.from_end and known.from_end
             )
     return found
+
+
+def indexed_ranges(function: Function) -> Iterator[tuple[PrimExpr, int]]:
+    """Ends of ranges by 1 that index, and how many rows there are for each."""
+    for use in _uses(function):
+        if use.end is not None and len(use.counts) == 1:
+            yield use.end, use.counts[0]
 
 
 def check_constant_indices(mod: IRModule) -> None:
@@ -100,8 +109,8 @@ def _uses(function: Function) -> Iterator[_Use]:
             known = tuple(each for each in counts if isinstance(each, int))
             if known and len(known) == len(counts) and (len(counts) == 1 or not moved):
                 from_end = from_end or operator_of(call) in _FROM_END
-                values = _values(given, made)
-                yield _Use(call=call, index=given, counts=known, from_end=from_end, values=values)
+                values, end = _values(given, made), _end(given, made)
+                yield _Use(call=call, index=given, counts=known, from_end=from_end, values=values, end=end)
 
 
 def _indexed(call: Expr, made: dict[int, Expr]) -> Iterator[tuple[Expr, tuple[object, ...]]]:
@@ -157,6 +166,20 @@ def _values(index: Expr, made: dict[int, Expr]) -> Array | None:
         return None if any(each is None for each in operands) else compute(*operands)
     number = scalar_of(value)
     return np.array(int(number.value)) if type(number).__name__ == "IntImm" else None
+
+
+def _end(index: Expr, made: dict[int, Expr]) -> PrimExpr | None:
+    """Where a range by 1 of a size that is not known ends, with what is added to it."""
+    value: Any = made.get(hash(index), index)
+    if operator_of(value) == "relax.arange":
+        _, end, step = map(scalar_of, value.args)
+        return end if integer(end) is None and integer(step) == 1 else None
+    if operator_of(value) in _SAME_VALUES:
+        return _end(value.args[0], made)
+    if operator_of(value) == "relax.add":
+        end, added = _end(value.args[0], made), _values(value.args[1], made)
+        return None if end is None or added is None or added.size != 1 else end + int(added.reshape(-1)[0])
+    return None
 
 
 def _smaller(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
