@@ -1,4 +1,4 @@
-"""Products of an open number of rows by instructions for matrices (AMX): tiles of 4 to 32 rows, fewer by vectors.
+"""Products of an open number of rows by instructions for matrices (AMX): tiles of 4 to 64 rows, fewer by vectors.
 
 Weights that are packed for instructions for vectors lie in memory as those for matrices read them
 (:mod:`tunehub.kernels.te.grouped`), so one function has both.
@@ -28,7 +28,9 @@ _FEWEST = 4  # rows that tiles compute faster than vectors
 _SIZES = (  # of tiles for a number of rows from the least one on
     TileSizes(large=TILE, small=TILE // 2, least=_FEWEST),
     TileSizes(large=2 * TILE, small=TILE, least=TILE),
+    TileSizes(large=4 * TILE, small=2 * TILE, least=4 * TILE),
 )
+_BLOCKS = (4, 2, 1)  # of outputs in a task
 
 
 def by_matrices(function: PrimFunc, axes: OpenAxes, row: int, target: Target, few: PrimFunc) -> PrimFunc:
@@ -61,7 +63,7 @@ def _tile(piece: PrimFunc | None, target: Target) -> Any | None:
     workload = None if mod is None else matrix_tiles.rows_of(mod, blocks_of(mod))
     if mod is None or workload is None or matrix_tiles.lacks(workload, target) is not None:
         return None
-    blocks = 2 if workload.outputs[0] % 2 == 0 else 1
+    blocks = next(each for each in _BLOCKS if workload.outputs[0] % each == 0)
     knobs = MatrixTileKnobs(rows=workload.rows, blocks=blocks, stays="data")
     try:
         return matrix_tiles.apply(with_short_indices(mod), workload, knobs).mod["main"]

@@ -24,7 +24,7 @@ from ...compiler.conftest import FakeHub  # noqa: E402
 SAPPHIRE_RAPIDS = tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
 _DOUBT = amx.doubt(SAPPHIRE_RAPIDS, "bfloat16")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(_DOUBT is not None, reason=str(_DOUBT))]
-DEPTH, OUTPUTS = 128, 88
+DEPTH, OUTPUTS = 128, 120
 ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 31, 32, 33, 40, 47, 48, 63, 64, 65, 131)
 
 

@@ -91,10 +91,13 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
         return self._joined(sources, steps, scores.operands, safe)
 
     def _described(self, call: Call) -> FoundAttention | None:
-        """Attention of open lengths, or over many keys of which some are hidden; None where vectors are others."""
-        serves = self.vector == LANES and self.narrowing is None and operator_of(call) == "relax.matmul"
+        """Attention of open lengths, or over many keys of which some are hidden; None where vectors are others, or in
+        bfloat16 but of a few queries, which wait for memory."""
+        serves = self.vector == LANES and operator_of(call) == "relax.matmul"
         found = found_attention(self, call) if serves else None
-        if found is None or integer(found.queries) is None:
+        if found is None or (self.narrowing is not None and (integer(found.queries) or LANES) >= LANES):
+            return None
+        if integer(found.queries) is None:
             return found
         keys = integer(found.keys)
         return found if keys is None or (keys >= MANY_KEYS and is_causal(found)) else None

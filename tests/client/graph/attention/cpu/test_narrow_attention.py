@@ -229,3 +229,11 @@ def test_tiles_waste_as_little_as_possible() -> None:
     assert scores(128, 128, pairs=0.6) is None
     assert scores(512, 512, pairs=0.6) == (6, 32, False)
     assert scores(None, None, pairs=0.6) == (6, 32, False)
+
+
+@needs_tvm
+@pytest.mark.parametrize(("queries", "flash"), [(4, True), (40, False)])
+def test_few_queries_over_open_keys_are_not_rounded(queries: int, flash: bool) -> None:
+    mod = attention(queries, tvm.tirx.Var("t", "int64"), depth=32, outputs=32)
+    prepared = prepare(mod, cpu(AMX), layout="auto", precision="bf16")
+    assert any("flash_attention" in str(each.name_hint) for each in prepared.functions) == flash
