@@ -24,6 +24,7 @@ from tunehub.tir.nodes import (
     buffer_of,
     calls_in,
     integer,
+    is_reduction,
     is_static,
     operator_of,
     reduces,
@@ -44,6 +45,8 @@ from tunehub.tir.schedules import has_root
 if TYPE_CHECKING:
     from tunehub.graph.types import Call, Expr
     from tunehub.tir.types import Buffer, IRModule, PassContext, PrimFunc, Stmt
+
+_MANY = 16  # numbers of an image for each gate of a channel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,13 +115,15 @@ def _halves(function: PrimFunc) -> _Halves | None:
 
 
 def _small(statements: list[Stmt], reduction: int) -> set[int]:
-    """The places of a ``reduction``, of the steps behind it that are of no more numbers than it reads, and of all that
-    these need."""
+    """The places of a ``reduction``, of the steps behind it that are of no more numbers than it reads, nor of many for
+    each of its results, and of all that these need."""
     domain, last = _numbers(statements[reduction]), reduction
+    results = _numbers(statements[reduction], reduced=False)
     written, large = buffers_of(statements[reduction], "writes"), set[int]()
     for at, each in enumerate(statements[reduction + 1 :], reduction + 1):
         reads, writes = (buffers_of(each, side) for side in ("reads", "writes"))
-        if reads & large or (reads & written and _numbers(each) > domain):
+        larger = _numbers(each) > domain or domain > _numbers(each) >= _MANY * results
+        if reads & large or (reads & written and larger):
             large |= writes
         elif reads & written:
             written, last = written | writes, at
@@ -126,10 +131,10 @@ def _small(statements: list[Stmt], reduction: int) -> set[int]:
     return {at for at, each in enumerate(statements) if any(each.same_as(other) for other in own)}
 
 
-def _numbers(statement: Stmt) -> int:
-    """How often what ``statement`` computes is computed."""
-    extents = (integer(axis.dom.extent) or 0 for block in blocks_in(statement) for axis in block.iter_vars)
-    return math.prod(extents)
+def _numbers(statement: Stmt, *, reduced: bool = True) -> int:
+    """How often what ``statement`` computes is computed; not ``reduced``: how many numbers it gives."""
+    axes = (axis for block in blocks_in(statement) for axis in block.iter_vars if reduced or not is_reduction(axis))
+    return math.prod(integer(axis.dom.extent) or 0 for axis in axes)
 
 
 def _between(before: list[Stmt], behind: list[Stmt]) -> Buffer | None:

@@ -81,3 +81,12 @@ def test_rows_that_are_as_long_as_what_is_computed_of_them_stay(nets: Any) -> No
 def test_what_needs_two_tensors_of_the_reduction_stays(nets: Any) -> None:
     fused = _fused(_response(nets, twice=True))
     assert small_reductions_apart(fused).same_as(fused)
+
+
+def test_an_image_of_few_pixels_behind_gates_of_long_sums_has_a_function_of_its_own(nets: Any) -> None:
+    def make(b: Any, image: Any, vector: Any, weight: Any) -> Any:
+        gates = b.emit(op.sigmoid(b.emit(op.nn.conv2d(vector, weight))))
+        return op.multiply(image, gates)
+
+    after = small_reductions_apart(_fused(nets.build(make, (1, 32, 7, 7), (1, 256, 1, 1), (32, 256, 1, 1))))
+    assert sorted(any(_reducing(each)) for each in _functions(after).values()) == [False, True]
