@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tunehub.compiler.artifacts.store import ArtifactStore, store_of
 from tunehub.compiler.cuda.dependent_launch import with_dependent_launches
 from tunehub.compiler.cuda.side_by_side import SideBySide
+from tunehub.compiler.halves import RuntimeInParts
 from tunehub.tir.lowering import PIPELINE, Factory, without_cleaning
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class DefaultPipelinePatch:
         self._originals: tuple[Any, Any] | None = None
         self._lowering: Factory | None = None
         self.kernels = SideBySide(store=_store)
+        self._parts = RuntimeInParts()
 
     @contextmanager
     def activate(self, hub: Hub) -> Iterator[None]:
@@ -86,6 +88,7 @@ class DefaultPipelinePatch:
                 relax.pipeline.PIPELINE_MAP["default"], relax.get_default_pipeline = self._originals
                 PIPELINE_MAP[PIPELINE] = self._lowering
                 self.kernels.close()
+                self._parts.close()
                 self._originals = self._lowering = None
 
     def originals(self) -> tuple[Any, Any]:
@@ -101,6 +104,7 @@ class DefaultPipelinePatch:
 
         default, by_target = relax.pipeline.PIPELINE_MAP["default"], relax.get_default_pipeline
         self._originals, self._lowering = (default, by_target), PIPELINE_MAP[PIPELINE]
+        self._parts.apply()
         PIPELINE_MAP[PIPELINE] = self.kernels.lowering(
             with_dependent_launches(without_cleaning(PIPELINE_MAP[PIPELINE], _lost_vectors))
         )

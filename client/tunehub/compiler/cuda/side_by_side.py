@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tunehub.compiler.artifacts.kernels import KernelStore
 from tunehub.compiler.artifacts.store import ArtifactStore
+from tunehub.compiler.halves import lowered_in_parts
 from tunehub.target.host import usable_threads
 from tunehub.tir.cuda.kept_loops import with_kept_loops
 from tunehub.tir.cuda.nvrtc import CALLBACK, asked_for, build_plain, own_architecture, split_source, without_header
@@ -285,10 +286,11 @@ def lowered_apart(lower: Callable[[IRModule], IRModule], mod: IRModule, context:
     if context.instruments:
         return lower(mod)
     others = [item for item in mod.functions.items() if not _is_kernel(item[1])]
+    if not mod.functions:
+        return mod
     if not parts or min(threads, len(parts) + bool(others)) < _FEWEST_KERNELS:
-        return (
-            tvm.IRModule(dict(_marked(lower(mod), len(parts) + len(others))), attrs=mod.attrs) if mod.functions else mod
-        )
+        together = _marked(lowered_in_parts(lower, mod, context), len(parts) + len(others))
+        return tvm.IRModule(dict(together), attrs=mod.attrs)
 
     def alone(items: list[tuple[GlobalVar, PrimFunc]]) -> list[tuple[Any, Any]]:
         with context:

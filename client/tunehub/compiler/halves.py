@@ -1,0 +1,102 @@
+"""Modules for CPUs lowered and made machine code of in two parts, by two threads at once.
+
+TVM lowers all functions of a module one after the other, and LLVM makes one object of them: a third of a compile.
+TVM's passes and LLVM take no note of other functions, and hold no lock of Python's. There are two parts whatever the
+number of cores, so that a library is the same wherever it is made.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, PassContext
+
+_PARTS = 2
+_FEWEST = 24  # functions of a module: fewer take no longer than what the second part costs
+_MAKER = "tir_to_runtime"  # what TVM calls to make runtime modules of lowered functions
+
+Lower = Callable[[Any], Any]
+
+
+def lowered_in_parts(lower: Lower, mod: IRModule, context: PassContext) -> IRModule:
+    """``mod`` after the pass ``lower`` under the PassContext ``context``, in parts where it has many functions, all for
+    CPUs. What TVM raises of a part, such as for a function that calls one of the other, it is asked again of the
+    whole."""
+    import tvm
+
+    if context.instruments or not _is_large(mod):
+        return lower(mod)
+
+    def part_of(items: list[Any]) -> list[Any]:
+        with context:
+            return list(lower(tvm.IRModule(dict(items), attrs=mod.attrs)).functions.items())
+
+    try:
+        found = [item for part in _side_by_side(part_of, mod) for item in part]
+    except Exception:
+        return lower(mod)
+    return tvm.IRModule(dict(found), attrs=mod.attrs)
+
+
+class RuntimeInParts:
+    """TVM's making of runtime modules, replaced for those that are large and for CPUs alone."""
+
+    def __init__(self) -> None:
+        """Nothing is replaced yet."""
+        self._original: Any = None
+
+    def apply(self) -> None:
+        """Replace it; nothing where this TVM has no such function."""
+        module = _builder()
+        self._original = getattr(module, _MAKER, None)
+        if self._original is not None:
+            setattr(module, _MAKER, self._made)
+
+    def close(self) -> None:
+        """Leave TVM as it was."""
+        if self._original is not None:
+            setattr(_builder(), _MAKER, self._original)
+        self._original = None
+
+    def _made(self, host: IRModule, devices: dict[Target, IRModule], target: Target) -> Any:
+        import tvm
+
+        make, context = self._original, tvm.transform.PassContext.current()
+        if devices or context.instruments or not _is_large(host):
+            return make(host, devices, target)
+
+        def part_of(items: list[Any]) -> Any:
+            with context:
+                return make(tvm.IRModule(dict(items), attrs=host.attrs), {}, target)
+
+        first, *others = _side_by_side(part_of, host)
+        for each in others:
+            if not any(known.same_as(each) for known in first.imports):  # as where somebody keeps what TVM made
+                first.import_module(each)
+        return first
+
+
+def _builder() -> Any:
+    return importlib.import_module("tvm.tirx.build")
+
+
+def _is_large(mod: IRModule) -> bool:
+    """Whether there are so many functions that parts pay, all for CPUs."""
+    functions = list(mod.functions.values())
+    targets = [each.attrs.get("target") if each.attrs else None for each in functions]
+    return len(functions) >= _FEWEST and all(each is not None and each.kind.name == "llvm" for each in targets)
+
+
+def _side_by_side(part_of: Callable[[list[Any]], Any], mod: IRModule) -> Iterator[Any]:
+    """What ``part_of`` makes of each part of the functions. These are dealt there and back (ABBA): in many networks
+    every second one takes longer."""
+    items = list(mod.functions.items())
+    turns = [*range(_PARTS), *reversed(range(_PARTS))]
+    with ThreadPoolExecutor(_PARTS) as pool:
+        parts = [[item for at, item in enumerate(items) if turns[at % len(turns)] == n] for n in range(_PARTS)]
+        yield from pool.map(part_of, parts)
