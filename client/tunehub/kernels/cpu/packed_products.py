@@ -5,9 +5,9 @@ weight is read from memory as it lies, and becomes a number in registers.
 * In integers, by ``vpdpbusd``, with activations in 8 bits; sums of a group are exact.
 
 Threads share rows of weights; a few of these are multiplied with up to eight rows of activations at a time, so that
-memory is read once. With one row of activations, rows of weights are read one after the other. All but rows of
-float32 are asked for ahead, into the second cache: into the first, or not asked for, memory gives half as much of
-several at once (Zen 4), and of single ones 25 of 34 GB/s (a Xeon with AMX, two threads). Of many rows, see
+memory is read once. With one row of activations, rows of weights are read one after the other. Rows are asked for
+ahead, into the second cache: into the first, or not asked for, memory gives half as much of several at once (Zen 4),
+and of single ones 25 of 34 GB/s (a Xeon with AMX, two threads). Of many rows, see
 :mod:`tunehub.kernels.cpu.packed_panels`.
 """
 
@@ -54,6 +54,15 @@ _CHAIN = "chain"  # their name
 _TOGETHER = 8  # blocks of rows of weights that are multiplied with a block of activations, one after the other
 _AHEAD, _LINE = 8192, 64  # bytes that are asked for ahead of a single row's, and of a line of a cache
 _LOW_BITS = 0x0F0F0F0F
+_COUNT = (
+    "tunehub_count"  # a number that LLVM does not know: it would unroll a row, and ask for all that is ahead at once
+)
+_COUNTED = f"""
+define i32 @{_COUNT}(i32 %number) alwaysinline {{
+  %unknown = call i32 asm "", "=r,0"(i32 %number)
+  ret i32 %unknown
+}}
+"""
 _OPAQUE = 8  # TVM's OpPatternKind
 
 
@@ -129,7 +138,7 @@ class _ProductWriter:
     PAIRS: type[PanelProducts[Any]] = PairPanels
     TILES: type[PanelProducts[Any]] | type[UnpackedTiles] = TilePanels
     FEW: type[PanelProducts[Any]] | None = None
-    PRAGMAS: ClassVar[dict[str, object]] = {}  # of the loop over few rows
+    IMPORTED: ClassVar[str] = _COUNTED  # by the loop over few rows
     EIGHT: ClassVar = True  # rows together: LLVM keeps some of their sums in memory
     activations: Floats | Integers | Pairs
 
@@ -217,7 +226,8 @@ class _ProductWriter:
             height = 1 if wide == 1 else most
 
             def tile(at: PrimExpr) -> Stmt:
-                return self._tile(part * together + at * height, row, height, wide)
+                counted = wide == 1 and self.IMPORTED == _COUNTED
+                return self._tile(part * together + at * height, row, height, wide, counted=counted)
 
             return serial("block", together // height, tile)
 
@@ -235,17 +245,23 @@ class _ProductWriter:
                 begin, left = begin + count * wide, tirx.floormod(left, wide)
             return sequence(statements)
 
-        return loop("part", self.product.rows // together, part, PARALLEL, annotations=self.PRAGMAS)
+        pragmas = {"pragma_import_llvm": self.IMPORTED}
+        return loop("part", self.product.rows // together, part, PARALLEL, annotations=pragmas)
 
-    def _tile(self, first: PrimExpr, row: PrimExpr, height: int, wide: int) -> Stmt:
-        """``height`` rows of weights from ``first`` on, times ``wide`` rows of activations from ``row`` on."""
+    def _tile(self, first: PrimExpr, row: PrimExpr, height: int, wide: int, *, counted: bool = False) -> Stmt:
+        """``height`` rows of weights from ``first`` on, times ``wide`` rows of activations from ``row`` on;
+        ``counted``: chunks by ``_COUNT``."""
+        from tvm import tirx
+
         sums = {(m, n): self.vectors.buffer(f"sum_{m}_{n}") for m in range(wide) for n in range(height)}
         tile = _ProductTile(first=first, row=row, sums=sums)
 
         def step(at: PrimExpr) -> Stmt:
             return sequence(self._ahead(first, height, at), self._chunk(tile, at))
 
-        steps = sequence(self._scales_ahead(first, height), serial("chunk", self.product.chunks, step))
+        chunks: Any = self.product.chunks
+        count = tirx.call_extern("int32", _COUNT, const(chunks)) if counted else chunks
+        steps = sequence(self._scales_ahead(first, height), serial("chunk", count, step))
         chains = [each for name, each in tile.own.items() if name.startswith(_CHAIN)]
         begun = self.vectors.clear([*sums.values(), *chains])
         added = [self.vectors.add(sums[0, 0], self.vectors.get(each)) for each in chains]
@@ -279,8 +295,6 @@ class _ProductWriter:
         weights = self.weights[0]
         count = self.product.lanes * (self.product.in_word if self.product.plain else 1)
         lines = range(0, count, min(count, line_of(weights)))
-        if height == 1 and self.product.plain and self.product.in_word == 1:  # float32 comes as fast alone
-            return []
         if height == 1:
             place = chunk * count + _AHEAD // _LINE * line_of(weights)
             return [prefetch(weights, first, place + at, cache=2) for at in lines]
@@ -381,7 +395,7 @@ class _PairProducts(_ProductWriter):
 
     ACTIVATIONS = Pairs
     PANELS, PAIRS, TILES = PlainPanels, PlainPairs, PlainTiles
-    PRAGMAS: ClassVar = {"pragma_import_llvm": pairs.IMPORTED}
+    IMPORTED = pairs.IMPORTED
     activations: Pairs
 
     def _chunk(self, tile: _ProductTile, chunk: PrimExpr) -> Stmt:
