@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TextIO
 
 import click
@@ -123,6 +125,7 @@ def cli() -> None:
 def main(args: list[str] | None = None) -> None:
     """Run the command line and exit."""
     warnings.showwarning = _show_warning
+    _have_home()
     as_json = "--json" in (sys.argv[1:] if args is None else args)
     try:
         cli.main(args=args, prog_name="tunehub", standalone_mode=True, obj=_AS_JSON if as_json else None)
@@ -130,6 +133,15 @@ def main(args: list[str] | None = None) -> None:
         if as_json:
             print_error(error)
         _fail(error, 2 if isinstance(error, UsageError) else 1)
+
+
+def _have_home() -> None:
+    """A user without a home, as a container has them, gets one that nothing can be written to: TVM cannot be imported
+    without, and the cache is said not to be usable."""
+    try:
+        Path.home()
+    except RuntimeError:
+        os.environ["HOME"] = os.devnull
 
 
 def load_command(name: str, place: str) -> click.Command:

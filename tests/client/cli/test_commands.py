@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -39,6 +40,19 @@ def test_help_and_version(run: Any) -> None:
         assert name in result.out
         assert run(name, "--help").code == 0
     assert run("--version").out == f"tunehub, version {tunehub.__version__}\n"
+
+
+def test_commands_of_a_user_without_a_home_run(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(_uid: int) -> None:
+        raise KeyError("uid")
+
+    for name in ("HOME", "TUNEHUB_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, "")  # so that what is set below is taken back
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("pwd.getpwuid", none)
+    found = run("list")
+    assert found.code == 0, found.err
+    assert Path.home() == Path(os.devnull)
 
 
 def test_tables_cut_nothing_at_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
