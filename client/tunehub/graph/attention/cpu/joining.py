@@ -35,13 +35,15 @@ if TYPE_CHECKING:
     from tunehub.graph.types import Call, Expr, Function
     from tunehub.tir.types import IRModule
 
+_FEWEST_SAFE = 128  # queries and keys from which one kernel takes less, where zeros replace what is no number
+
 
 def join_attention(mod: IRModule, vector: int, narrowing: Narrowing | None = None) -> IRModule:
     """``mod`` with the attention over sequences of unknown length, or of many keys, as one kernel each; ``vector``:
     float32 elements. ``narrowing``: which has operands in bfloat16; shorter ones of these are one kernel, too."""
     graphs = [function for function in mod.functions.values() if isinstance(function, relax.Function)]
     if not any(map(relax.analysis.defined_symbolic_vars, graphs)) and not any(
-        _has_keys(each, MANY_KEYS if narrowing is None else 1) for each in graphs
+        _has_keys(each, _FEWEST_SAFE if narrowing is None else 1) for each in graphs
     ):
         return mod  # spared the visit of every call
     joiner = _AttentionJoiner(mod)
@@ -91,8 +93,8 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
         return self._joined(sources, steps, scores.operands, safe)
 
     def _described(self, call: Call) -> FoundAttention | None:
-        """Attention of open lengths, or over many keys of which some are hidden; None where vectors are others, or in
-        bfloat16 but of a few queries, which wait for memory."""
+        """Attention of open lengths, or over many keys of which some are hidden, fewer where zeros replace what is no
+        number; None where vectors are others, or in bfloat16 but of a few queries, which wait for memory."""
         serves = self.vector == LANES and operator_of(call) == "relax.matmul"
         found = found_attention(self, call) if serves else None
         if found is None or (self.narrowing is not None and (integer(found.queries) or LANES) >= LANES):
@@ -100,7 +102,9 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
         if integer(found.queries) is None:
             return found
         keys = integer(found.keys)
-        return found if keys is None or (keys >= MANY_KEYS and is_causal(found)) else None
+        if keys is None or (keys >= MANY_KEYS and is_causal(found)):
+            return found
+        return found if found.safe and min(keys, integer(found.queries) or 0) >= _FEWEST_SAFE else None
 
     def _flashed(self, found: FoundAttention | None, fewest: int) -> Expr | None:
         """The kernel that leaves out what masks hide, for as many rows of a tile."""

@@ -11,6 +11,7 @@ tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
 
 import tunehub  # noqa: E402
+from tunehub.compiler.preparing import prepare  # noqa: E402
 
 from .....cpu_features import AVX512, cpu, needs  # noqa: E402
 from .....relax_nets import net  # noqa: E402
@@ -97,3 +98,19 @@ def test_nan_stays_a_query_without_keys_is_what_its_softmax_is_and_hidden_keys_m
     assert not nothing.any()  # the product of no weights and no values
     run = machine("safe")["main"]
     assert not run(*map(tvm.runtime.tensor, (q, k, v, np.full_like(mask, -np.inf)))).numpy().any()
+
+
+@pytest.mark.parametrize(("keys", "safe", "flash"), [(128, True, True), (64, True, False), (128, False, False)])
+def test_short_attention_of_known_lengths_is_one_kernel_where_zeros_replace_nan(
+    keys: int, safe: bool, flash: bool
+) -> None:
+    def make(b: Any, q: Any, k: Any, v: Any) -> Any:
+        scores = b.emit(op.matmul(q, b.emit(op.permute_dims(k, [0, 1, 3, 2]))))
+        weights = b.emit(op.nn.softmax(scores, axis=-1))
+        if safe:
+            weights = b.emit(op.where(b.emit(op.isnan(weights)), relax.const(np.float32(0)), weights))
+        return op.matmul(weights, v)
+
+    mod = net(make, *[(1, 4, keys, 64)] * 3)
+    prepared = prepare(mod, cpu(AVX512), layout="auto")
+    assert any("flash_attention" in str(each.name_hint) for each in prepared.functions) == flash
