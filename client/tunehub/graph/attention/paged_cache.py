@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from tunehub.graph.attention.cpu.paged_kernel import paged_kernel
+from tunehub.graph.steps.appending import is_append
+from tunehub.kernels.cpu.paged_attention.append import append_in_vectors
 from tunehub.kernels.cpu.rotation import with_shared_angles
 from tunehub.kernels.cuda.paged_attention.rule import build, candidates, match, serves
 from tunehub.tir.lowering import is_scheduled
@@ -45,12 +47,21 @@ def with_own_attention(mod: IRModule, target: Target, note: Callable[[str], None
             functions[variable] = own[0]
             told.append(f"{name} ({own[1].kind.value})")
         elif target.kind.name == "llvm" and name in handed_over and not is_scheduled(function):
-            rotated = with_shared_angles(function, target)
-            functions[variable] = function if rotated is None else rotated
-            told += [] if rotated is None else [f"{name} (positions)"]
+            written = _written_again(function, target)
+            functions[variable] = function if written is None else written[0]
+            told += [] if written is None else [f"{name} ({written[1]})"]
     if told:
         note(f"attention over the paged cache by kernels of tunehub: {', '.join(told)}")
     return tvm.IRModule(functions, attrs=mod.attrs) if told else mod
+
+
+def _written_again(function: PrimFunc, target: Target) -> tuple[PrimFunc, str] | None:
+    """Positions and appending for a CPU, and which of them it is; None for other functions."""
+    appended = append_in_vectors(function) if is_append(function) else None
+    if appended is not None:
+        return appended, "appending"
+    rotated = with_shared_angles(function, target)
+    return None if rotated is None else (rotated, "positions")
 
 
 def _kernel(

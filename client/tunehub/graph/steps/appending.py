@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _VECTOR = 8
 _NOWHERE = -1  # the place of a token that is not to be kept
+_BUFFERS, _AXES = 4, 5  # of the kernel, of pages
 _MOVED = ("For", "SeqStmt", "SBlockRealize", "IfThenElse", "BufferStore")
 
 
@@ -33,7 +34,7 @@ def split_and_append(split: PrimFunc, append: PrimFunc) -> PrimFunc | None:
     the queries. None unless they are what TVM writes. ``split``: whose scalars are set."""
     from tvm import s_tir
 
-    if not _is_known(append):
+    if not is_append(append):
         return None
     split, append = s_tir.renew_defs(split), s_tir.renew_defs(append)
     both, positions, queries, keys, values = parameters(split)
@@ -51,7 +52,7 @@ def appended_in_vectors(append: PrimFunc) -> PrimFunc:
     from tvm import s_tir, tirx
 
     size = int(buffer_kind(parameters(append)[0]).shape[-1])
-    if size % _VECTOR or not _is_known(append):
+    if size % _VECTOR or not is_append(append):
         return append
     own = s_tir.renew_defs(append)
     pages, *others = parameters(own)
@@ -110,14 +111,19 @@ def _whole(buffer: Buffer) -> BufferRegion:
     return tirx.BufferRegion(buffer, list(map(ir.Range.from_min_extent, zeros, extents)))
 
 
-def _is_known(append: PrimFunc) -> bool:
-    """Whether ``append`` is what this TVM writes for such pages."""
+def is_append(append: PrimFunc) -> bool:
+    """Whether ``append`` is what this TVM writes for its first parameter as pages."""
     from tvm.relax.frontend.nn.llm import kv_cache
     from tvm_ffi import structural_equal
 
-    pages = buffer_kind(parameters(append)[0])
-    _, _, heads, page, size = pages.shape
-    written = kv_cache._kv_cache_transpose_append(int(heads), int(size), str(pages.dtype), int(page))
+    buffers = parameters(append)
+    if len(buffers) != _BUFFERS or len(buffer_kind(buffers[0]).shape) != _AXES:
+        return False
+    pages = buffer_kind(buffers[0])
+    _, _, heads, page, size = map(integer, pages.shape)
+    if heads is None or page is None or size is None:
+        return False
+    written = kv_cache._kv_cache_transpose_append(heads, size, str(pages.dtype), page)
     return bool(structural_equal(append.without_attr("global_symbol"), written.without_attr("global_symbol")))
 
 

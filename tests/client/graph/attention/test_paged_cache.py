@@ -110,6 +110,12 @@ def test_on_cpus_kernels_without_windows_are_ours() -> None:
     target = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
     module = exporting.export(small(LLAMA, head_dim=64), target, "q0f32", functions=("batch_decode",)).module
     notes: list[str] = []
-    names = {"batch_prefill_ragged_kv", "batch_prefill_paged_kv_cpu", "batch_decode_paged_kv_cpu", "fused_rope"}
+    names = {
+        "batch_prefill_ragged_kv",
+        "batch_prefill_paged_kv_cpu",
+        "batch_decode_paged_kv_cpu",
+        "fused_rope",
+        "tir_kv_cache_transpose_append",
+    }
     assert _names(module, with_own_attention(module, target, notes.append)) == names
     assert all(name in notes[0] for name in names)

@@ -18,10 +18,13 @@ from tunehub.kernels.cpu.paged_attention.cached import (
     VECTORS,
     AttentionOverKeys,
 )
-from tunehub.tir.statements import block_of, const, load, parallel, sequence, serial, store
+from tunehub.kernels.cpu.vectors import line_of
+from tunehub.tir.statements import block_of, const, load, parallel, prefetch, sequence, serial, store
 
 if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, PrimExpr, SBlockRealize, Stmt
+
+_CHAINS = 2  # of weighted values: multiply-adds wait four steps for each other
 
 
 def decode(attention: AttentionOverKeys, root: SBlockRealize, parts: int) -> tuple[list[Stmt], list[Buffer]]:
@@ -58,17 +61,24 @@ class _Heads:
         from tvm import tirx
 
         self.attention, self.which, self.head = attention, which, head
-        rows, of_lanes = attention.group * attention.depth, attention.group * LANES
-        self.queries = tirx.decl_buffer((rows,), "float32", "queries")
-        self.outputs = tirx.decl_buffer((rows,), "float32", "outputs")
-        self.largest = tirx.decl_buffer((of_lanes,), "float32", "largest")
-        self.total = tirx.decl_buffer((of_lanes,), "float32", "total")
+        of_lanes, vectors = attention.group * LANES, range(attention.vectors)
+
+        def vectors_of_heads(name: str) -> Buffer:
+            return tirx.decl_buffer((of_lanes,), "float32", name)
+
+        # TVM has a call for memory of 1 KB and more, to get it and to free it: so there is none.
+        self.queries = [vectors_of_heads(f"query_{at}") for at in vectors]
+        self.outputs = [vectors_of_heads(f"output_{at}") for at in vectors]
+        self.largest, self.total = map(vectors_of_heads, ("largest", "total"))
         self.block = tirx.decl_buffer((2,), "int32", "block")  # its page, and the last key that counts
         self.weights = tirx.decl_buffer((LANES,), "float32", "weights")
         self.scores = [VECTORS.buffer(f"score_{key}") for key in range(BLOCK)]
         self.most, self.before, self.spare = (VECTORS.buffer(name) for name in ("most", "before", "spare"))
-        self.sums = [VECTORS.buffer(f"sum_{at}") for at in range(attention.vectors)]
-        self.copies = [tirx.decl_buffer((BLOCK * attention.depth,), "float32", name) for name in ("keys", "values")]
+        self.sums = [[VECTORS.buffer(f"sum_{at}_{part}") for at in vectors] for part in range(_CHAINS)]
+        self.copies = [
+            [tirx.decl_buffer((attention.depth,), "float32", f"{name}_{key}") for key in range(BLOCK)]
+            for name in ("key", "value")
+        ]
         self.copied = attention.group > 1 and attention.dtype != "float32"
 
     def attended(self, root: SBlockRealize, part: PrimExpr, parts: int, partial: Buffer | None) -> Stmt:
@@ -82,44 +92,64 @@ class _Heads:
         count = tirx.max(tirx.min(of_part, blocks - first), const(0))
         statements = [
             serial("head", self.attention.group, self._begin),
-            serial("block", count, lambda block: self._block(first + block, length)),
+            serial("block", count, lambda block: self._block(first + block, first + count - 1, length)),
             serial("head", self.attention.group, lambda row: self._end(row, part, parts, partial)),
         ]
-        memory = [self.block, self.queries, self.outputs, self.largest, self.total, self.weights]
-        memory += self.copies if self.copied else []
-        vectors = [*self.scores, *self.sums, self.most, self.before, self.spare]
+        memory = [self.block, *self.queries, *self.outputs, self.largest, self.total, self.weights]
+        memory += [each for copies in self.copies for each in copies] if self.copied else []
+        vectors = [*self.scores, *(each for sums in self.sums for each in sums), self.most, self.before, self.spare]
         return block_of(root, sequence(statements), "attention", [*memory, *vectors])
 
     def _begin(self, row: PrimExpr) -> Stmt:
-        attention, statements = self.attention, []
-        for at in range(attention.vectors):
+        attention, lanes = self.attention, VECTORS.ramp(row * LANES)
+        statements = []
+        for at, (queries, outputs) in enumerate(zip(self.queries, self.outputs, strict=True)):
             query = attention.query(self.which, self.head * attention.group + row, const(at))
-            statements.append(store(self.queries, [self._of(row, at)], query))
-            statements.append(store(self.outputs, [self._of(row, at)], VECTORS.all(0.0)))
-        lanes = VECTORS.ramp(row * LANES)
+            statements += [store(queries, [lanes], query), store(outputs, [lanes], VECTORS.all(0.0))]
         begin = [store(self.largest, [lanes], VECTORS.all(LEAST)), store(self.total, [lanes], VECTORS.all(0.0))]
         return sequence(statements, begin)
 
-    def _of(self, row: PrimExpr, vector: int) -> PrimExpr:
-        return VECTORS.ramp(row * self.attention.depth + vector * LANES)
+    def _block(self, block: PrimExpr, last_block: PrimExpr, length: PrimExpr) -> Stmt:
+        """A block of keys. The lines of the next one are asked for before, where few of them are read much."""
+        from tvm import tirx
 
-    def _block(self, block: PrimExpr, length: PrimExpr) -> Stmt:
-        page, last = (load(self.block, each) for each in (0, 1))
-        copies = [self.attention.copied(kind, into, page, self.head, last) for kind, into in enumerate(self.copies)]
+        after = self.attention.first(self.which, tirx.min(block + 1, last_block))
         return sequence(
+            self._asked(after) if self.copied else None,
             store(self.block, [0], self.attention.first(self.which, block)),
             store(self.block, [1], length - 1 - block * BLOCK),
-            copies if self.copied else None,
+            self._copies() if self.copied else None,
             serial("head", self.attention.group, self._row),
         )
 
-    def _cached(self, kind: int, key: int, vector: int) -> PrimExpr:
+    def _asked(self, page: PrimExpr) -> list[Stmt]:
+        pages = self.attention.buffers["pages"]
+        return [
+            prefetch(pages, page, const(kind), self.head, const(key), const(element))
+            for kind in (KEYS, VALUES)
+            for key in range(BLOCK)
+            for element in range(0, self.attention.depth, line_of(pages))
+        ]
+
+    def _copies(self) -> list[Stmt]:
+        return [
+            store(into, [VECTORS.ramp(at * LANES)], self._loaded(kind, key, at))
+            for kind, copies in enumerate(self.copies)
+            for key, into in enumerate(copies)
+            for at in range(self.attention.vectors)
+        ]
+
+    def _loaded(self, kind: int, key: int, vector: int) -> PrimExpr:
+        """What lies behind the last key is that again."""
         from tvm import tirx
 
-        if self.copied:
-            return load(self.copies[kind], VECTORS.ramp(key * self.attention.depth + vector * LANES))
         page, last = (load(self.block, each) for each in (0, 1))
         return self.attention.row(kind, page, self.head, tirx.min(const(key), last), const(vector))
+
+    def _cached(self, kind: int, key: int, vector: int) -> PrimExpr:
+        if self.copied:
+            return load(self.copies[kind][key], VECTORS.ramp(vector * LANES))
+        return self._loaded(kind, key, vector)
 
     def _row(self, row: PrimExpr) -> Stmt:
         """A query and a block of keys."""
@@ -127,8 +157,8 @@ class _Heads:
 
         # Step 1. Scores, a vector of partial sums for each key; those of keys behind the last are masked.
         statements = VECTORS.clear(self.scores)
-        for vector in range(self.attention.vectors):
-            query = load(self.queries, self._of(row, vector))
+        for vector, queries in enumerate(self.queries):
+            query = load(queries, VECTORS.ramp(row * LANES))
             statements += [
                 VECTORS.add(score, query * self._cached(KEYS, key, vector)) for key, score in enumerate(self.scores)
             ]
@@ -152,22 +182,30 @@ class _Heads:
         return sequence(statements, self._outputs(row))
 
     def _outputs(self, row: PrimExpr) -> list[Stmt]:
+        """Sums in several chains, which do not wait for each other."""
+        lanes, (first, *others) = VECTORS.ramp(row * LANES), self.sums
         statements = [
-            VECTORS.set(total, load(self.outputs, self._of(row, at)) * VECTORS.get(self.before))
-            for at, total in enumerate(self.sums)
+            VECTORS.set(total, load(outputs, lanes) * VECTORS.get(self.before))
+            for total, outputs in zip(first, self.outputs, strict=True)
         ]
+        statements += VECTORS.clear([total for sums in others for total in sums])
         for key in range(BLOCK):
             weight = VECTORS.all(load(self.weights, const(key)))
             statements += [
-                VECTORS.add(total, weight * self._cached(VALUES, key, at)) for at, total in enumerate(self.sums)
+                VECTORS.add(total, weight * self._cached(VALUES, key, at))
+                for at, total in enumerate(self.sums[key % _CHAINS])
             ]
-        stores = [store(self.outputs, [self._of(row, at)], VECTORS.get(total)) for at, total in enumerate(self.sums)]
-        return [*statements, *stores]
+        for outputs, *sums in zip(self.outputs, *self.sums, strict=True):
+            whole = VECTORS.get(sums[0])
+            for each in sums[1:]:
+                whole = whole + VECTORS.get(each)
+            statements.append(store(outputs, [lanes], whole))
+        return statements
 
     def _end(self, row: PrimExpr, part: PrimExpr, parts: int, partial: Buffer | None) -> Stmt:
         attention, lanes = self.attention, VECTORS.ramp(row * LANES)
         head = self.head * attention.group + row
-        values = [load(self.outputs, self._of(row, at)) for at in range(attention.vectors)]
+        values = [load(each, lanes) for each in self.outputs]
         if partial is None:
             summed = sequence(VECTORS.set(self.spare, load(self.total, lanes)))
             largest = load(self.largest, row * LANES)

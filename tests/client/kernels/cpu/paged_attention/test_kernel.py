@@ -18,6 +18,7 @@ from tvm.relax.frontend.nn.llm import kv_cache
 
 from tunehub.graph.attention.cpu.paged_kernel import paged_kernel
 from tunehub.kernels.cpu import amx
+from tunehub.kernels.cpu.paged_attention.append import append_in_vectors
 
 from .....cpu_features import AMX, AVX2, AVX512, AVX512_BF16, cpu, here, needs, needs_tvm
 from .....sweeps import covering
@@ -189,6 +190,27 @@ def test_prompts_are_the_same_by_emulated_tiles_and_where_amx_is_refused(
     if refused:
         monkeypatch.setattr(amx, "IMPORTED", "define i32 @tunehub_amx_begin(i64 %rows) { ret i32 1 }")
     check(TILES[at], AVX512, narrow=True, written_for=AMX)
+
+
+@pytest.mark.parametrize(("tokens", "dtype"), [(3, "float32"), (40, "bfloat16")])
+@needs_tvm
+def test_keys_and_values_are_appended_in_vectors(tokens: int, dtype: str) -> None:
+    own = append_in_vectors(kv_cache._kv_cache_transpose_append(2, 64, dtype))
+    assert own is not None
+    rng, shape = np.random.default_rng(0), (tokens, 2, 64)
+    new = [rng.standard_normal(shape).astype(TYPES[dtype]) for _ in range(2)]
+    places = rng.permutation(64)[:tokens].astype("int32")
+    places[1] = -1
+    pages = np.zeros((4, 2, 2, 16, 64), TYPES[dtype])
+    given = [tvm.runtime.tensor(each) for each in (pages, *new, places)]
+    tvm.compile(tvm.IRModule({"main": own.with_attr("global_symbol", "main")}), cpu(AVX2))["main"](*given)
+    kept = places >= 0
+    pages[places[kept] // 16, :, :, places[kept] % 16] = np.stack(new, 1)[kept]
+    np.testing.assert_array_equal(given[0].numpy(), pages)
+
+
+def test_rows_that_no_vectors_divide_are_left_to_tvm() -> None:
+    assert append_in_vectors(kv_cache._kv_cache_transpose_append(2, 40, "float32")) is None
 
 
 def test_windows_are_left_to_tvm() -> None:
