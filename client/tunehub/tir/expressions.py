@@ -20,16 +20,17 @@ def replaced(
     element: Callable[[Buffer, list[PrimExpr]], PrimExpr | None] = lambda *_: None,
     number: Callable[[PrimExpr], PrimExpr] = lambda number: number,
     call: Callable[[PrimExpr], PrimExpr | None] = lambda _: None,
+    quotient: Callable[[PrimExpr, PrimExpr], PrimExpr] | None = None,
 ) -> PrimExpr:
     """``expression`` with ``variables``, by their hashes, replaced. ``element`` is asked for each element of a buffer
     (with its indices, already replaced) what to put in its place; None: it stays. Raises KeyError for expressions of
     other kinds than a sum of products, comparison or selection of these has. ``number`` is told each number of a
-    floating-point type, and gives what takes its place; ``call`` likewise of each call, with None where it stays. Names
-    of values become these."""
+    floating-point type, and gives what takes its place; ``call`` likewise of each call, with None where it stays.
+    ``quotient`` writes what one number divided by another is. Names of values become these."""
     from tvm import tirx
 
     def inside(each: PrimExpr) -> PrimExpr:
-        return replaced(each, variables, element, number, call)
+        return replaced(each, variables, element, number, call, quotient)
 
     kind = type(expression).__name__
     if kind in _LEAVES:
@@ -50,10 +51,12 @@ def replaced(
         return made if own is None else own
     if kind == "Let":
         named = {**variables, hash(expression.var): inside(expression.value)}
-        return replaced(expression.body, named, element, number, call)
+        return replaced(expression.body, named, element, number, call, quotient)
     if kind == "Not":
         return tirx.Not(inside(expression.a))
     if hasattr(expression, "a") and hasattr(expression, "b"):
+        if kind == "Div" and quotient is not None:
+            return quotient(inside(expression.a), inside(expression.b))
         return type(expression)(inside(expression.a), inside(expression.b))
     raise KeyError(kind)
 

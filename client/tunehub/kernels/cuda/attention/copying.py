@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tunehub.tir.types import PrimExpr, Stmt
 
 _HALF = 2  # warps that copy keys; as many copy values
-_TURN = 2 * WARPGROUP  # threads of who waits and who lets begin
+TURN = 2 * WARPGROUP  # threads of who waits and who lets begin
 
 
 class CopyingKernel(WarpgroupKernel):
@@ -85,14 +85,16 @@ class CopyingKernel(WarpgroupKernel):
         return tile // self.stages % 2
 
     def barriers(self) -> Stmt:
+        return sequence(mbarrier_init()(self.queries_there, const(self.arrivals)), self.rings())
+
+    def rings(self) -> list[Stmt]:
         def one(what: int, stage: int) -> Stmt:
             return sequence(
                 mbarrier_init()(self.there(what, const(stage)), const(self.arrivals)),
                 mbarrier_init()(self.free(what, const(stage)), const(self.t.warps[0])),
             )
 
-        rings = [one(what, stage) for what in (0, 1) for stage in range(self.stages)]
-        return sequence(mbarrier_init()(self.queries_there, const(self.arrivals)), rings)
+        return [one(what, stage) for what in (0, 1) for stage in range(self.stages)]
 
     # -- copying
 
@@ -158,7 +160,7 @@ class CopyingKernel(WarpgroupKernel):
         following = tile + 1
         return sequence(
             mbarrier_wait()(self.there(0, following), self.parity(following)),
-            bar_sync(_TURN)(self.group + 1),
+            bar_sync(TURN)(self.group + 1),
             self.scores(following),
             mbarrier_wait()(self.there(1, tile), self.parity(tile)),
             self.weighted(tile),
@@ -173,7 +175,7 @@ class CopyingKernel(WarpgroupKernel):
         )
 
     def gives_turn(self) -> Stmt:
-        return bar_arrive(_TURN)((self.group + 1) % self.groups + 1)
+        return bar_arrive(TURN)((self.group + 1) % self.groups + 1)
 
     def is_free(self, what: int, tile: PrimExpr) -> Stmt:
         return when(self.lane == 0, mbarrier_arrive()(self.free(what, tile)))

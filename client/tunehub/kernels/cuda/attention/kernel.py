@@ -15,7 +15,7 @@ from tunehub.kernels.cuda.attention.spec import Attention
 from tunehub.kernels.cuda.attention.tensor_core_products import Halves
 from tunehub.target.gpu_architectures import WARP
 from tunehub.tir.cuda.ptx.cp_async import cp_async_16_to, cp_async_commit_group, cp_async_wait_all
-from tunehub.tir.cuda.ptx.registers import minus_infinity, shfl_xor
+from tunehub.tir.cuda.ptx.registers import minus_infinity, power_of_two, shfl_xor
 from tunehub.tir.nodes import buffer_kind
 from tunehub.tir.statements import (
     Body,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 LOG2_E = math.log2(math.e)
 _LOWEST = -3.4028234663852886e38  # of float32; less is minus infinity, which TVM cannot write without a header
 _COPYING = 4  # warps
+_CACHED = 24 << 20  # bytes of keys and values, of an L2 cache of 40 or 50 MB
 _F32 = "float32"
 
 
@@ -136,9 +137,30 @@ class AttentionKernel:
         return threads("blockIdx.x", blocks, body)
 
     def block(self, block: PrimExpr, heads: PrimExpr, tiles: PrimExpr) -> Stmt:
-        self.lead = self.places(block % heads)
-        self.first = self.first_query(block // heads, tiles)
+        self.take(block, heads, tiles)
         return self.all_threads()
+
+    def take(self, number: PrimExpr, heads: PrimExpr, tiles: PrimExpr) -> None:
+        """The part ``number`` of all queries is what is computed: :attr:`lead` and :attr:`first` say where it is."""
+        together = self.heads_together()
+        if together is None:
+            self.lead, self.first = self.places(number % heads), self.first_query(number // heads, tiles)
+            return
+        inside = number % (together * tiles)
+        head = number // (together * tiles) * together + inside % together
+        self.lead, self.first = self.places(head), self.first_query(inside // together, tiles)
+
+    def heads_together(self) -> int | None:
+        """How many heads blocks that follow each other have, whose keys and values the L2 cache holds meanwhile; with
+        a causal mask as many as it can, as all of these begin with their longest parts. None: all heads."""
+        a = self.a
+        if not all(isinstance(extent, int) for extent in (*a.lead, a.queries, a.keys)):
+            return None
+        if a.causal is None:
+            return 1
+        most = _CACHED // (a.keys * (a.depth + a.outputs) * self.engine.bytes)
+        heads = math.prod(a.lead)
+        return max(each for each in range(1, heads + 1) if heads % each == 0 and each <= max(most, 1))
 
     def first_query(self, at: PrimExpr, tiles: Index) -> PrimExpr:
         """Of the block ``at`` of ``tiles`` of a head; those with most keys first."""
@@ -278,7 +300,6 @@ class AttentionKernel:
 
     def softmax(self, tile: PrimExpr, h: PrimExpr) -> Stmt:
         """Online softmax: scores of a row become weights; what was added up with a smaller row_max is rescaled."""
-        from tvm import tirx
 
         e, (new, _, weight) = self.engine, self.one
         start = tile * self.t.step + self.key_warp * self.t.keys
@@ -286,7 +307,7 @@ class AttentionKernel:
 
         def power(c: PrimExpr) -> Stmt:
             at = e.score_at(h, c)
-            value = tirx.exp2(self.exponent(load(e.acc_s, *at), load(weight, 0)))
+            value = self.power(self.exponent(load(e.acc_s, *at), load(weight, 0)))
             return sequence(
                 store(e.acc_s, at, value), store(self.row_sum, [h], load(self.row_sum, h) + load(e.acc_s, *at))
             )
@@ -357,7 +378,6 @@ class AttentionKernel:
         return store(e.acc_s, e.score_at(h, c), tirx.Select(shown, score, minus_infinity()(result="float32")))
 
     def rescaled(self, h: PrimExpr) -> Stmt:
-        from tvm import tirx
 
         e, (_, factor, weight) = self.engine, self.one
 
@@ -366,7 +386,7 @@ class AttentionKernel:
             return store(e.acc_o, at, load(e.acc_o, *at) * load(factor, 0))
 
         return sequence(
-            store(factor, [0], tirx.exp2(self.exponent(load(self.row_max, h), load(weight, 0)))),
+            store(factor, [0], self.power(self.exponent(load(self.row_max, h), load(weight, 0)))),
             store(self.row_sum, [h], load(self.row_sum, h) * load(factor, 0)),
             nest("u", [e.outputs], smaller),
         )
@@ -376,6 +396,10 @@ class AttentionKernel:
         from tvm import tirx
 
         return tirx.Select(most < f32(_LOWEST), f32(0), self.subtracted(most))
+
+    def power(self, exponent: PrimExpr) -> Any:
+        """Of 2."""
+        return power_of_two()(exponent, result="float32")
 
     def subtracted(self, most: PrimExpr) -> PrimExpr:
         """What is subtracted from scores, in the terms of :meth:`exponent`."""
@@ -404,7 +428,7 @@ class AttentionKernel:
         return sequence(summed, self.merge())
 
     def write_row(self, h: PrimExpr) -> Stmt:
-        row, e = self.row(h), self.engine
+        row, e, inverse = self.row(h), self.engine, self.one[1]
 
         def neighbours(u: PrimExpr) -> Stmt:
             first = u * e.neighbours
@@ -413,17 +437,26 @@ class AttentionKernel:
                 e.neighbours,
                 lambda x: e.output_column(first + x),
                 lambda x: (load(e.acc_o, *e.output_at(h, first + x)), load(self.row_sum, h)),
+                load(inverse, 0),
             )
 
-        body = nest("u", [e.outputs // e.neighbours], neighbours)
+        divided = store(inverse, [0], f32(1) / load(self.row_sum, h))
+        body = sequence(divided, nest("u", [e.outputs // e.neighbours], neighbours))
         return body if divides(self.t.queries, self.a.queries) else when(row < self.queries, body)
 
-    def write(self, row: PrimExpr, count: int, column: Body, parts: Callable[[Any], tuple[Any, Any]]) -> Stmt:
-        """Results side by side, as one vector, of outputs and row sums. They are computed before: of vectors TVM
-        selects none rightly."""
+    def write(
+        self,
+        row: PrimExpr,
+        count: int,
+        column: Body,
+        parts: Callable[[Any], tuple[Any, Any]],
+        inverse: PrimExpr | None = None,
+    ) -> Stmt:
+        """Results side by side, as one vector, of outputs and row sums, whose ``inverse`` may be known. They are
+        computed before: of vectors TVM selects none rightly."""
 
         def value(x: Index) -> Any:
-            return self.a.finished(*self.lead, row, column(x), *parts(x))
+            return self.a.finished(*self.lead, row, column(x), *parts(x), inverse=inverse)
 
         return sequence(
             nest("x", [count], lambda x: store(self.out, [x], value(x))),
@@ -506,7 +539,7 @@ class AttentionKernel:
         def added(w: PrimExpr) -> Stmt:
             weight = load(scale, 0)
             return sequence(
-                store(scale, [0], tirx.exp2(self.exponent(top(w), load(subtracted, 0)))),
+                store(scale, [0], self.power(self.exponent(top(w), load(subtracted, 0)))),
                 store(whole, [0], load(whole, 0) + weight * total(w)),
                 nest("x", [4], lambda x: store(self.four, [x], load(self.four, x) + weight * part(w, x))),
             )

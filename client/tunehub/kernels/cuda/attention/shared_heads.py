@@ -22,9 +22,9 @@ def with_heads_as_queries(attention: Attention, count: int) -> Attention:
     def of(function: Callable[..., PrimExpr], behind: int) -> Any:
         """Places end with the head, the query, and ``behind`` more."""
 
-        def at(*place: PrimExpr) -> PrimExpr | Sequence[PrimExpr]:
+        def at(*place: PrimExpr, **more: PrimExpr | None) -> PrimExpr | Sequence[PrimExpr]:
             head, query = place[-behind - 2], place[-behind - 1]
-            return function(*place[: -behind - 2], head * count + query, 0, *place[len(place) - behind :])
+            return function(*place[: -behind - 2], head * count + query, 0, *place[len(place) - behind :], **more)
 
         return at
 

@@ -171,10 +171,16 @@ def _written(stored: Stored) -> Place:
 
 
 def _finished(stored: Stored, weighted: SBlock, total: SBlock) -> Callable[..., PrimExpr]:
-    def finished(*place_and_parts: PrimExpr) -> Any:
+    def finished(*place_and_parts: PrimExpr, inverse: PrimExpr | None = None) -> Any:
         *place, total_of_values, total_of_weights = place_and_parts
         parts = {hash(weighted): total_of_values, hash(total): total_of_weights}
-        return replaced(stored.value, _names(stored, place), lambda buffer, _: parts.get(hash(buffer)), finite)
+
+        def quotient(first: PrimExpr, second: PrimExpr) -> PrimExpr:
+            by_total = inverse is not None and second.same_as(total_of_weights)
+            return first * inverse if by_total else first / second
+
+        names = _names(stored, place)
+        return replaced(stored.value, names, lambda buffer, _: parts.get(hash(buffer)), finite, quotient=quotient)
 
     return finished
 

@@ -48,13 +48,19 @@ _U32 = "uint32"
 class WarpgroupKernel(AttentionKernel):
     """A kernel whose tile has fours of warps along queries."""
 
+    query_stages = 1  # places for queries of a block
+
     def allocate(self) -> None:
         a, t = self.a, self.t
         self.engine = Halves(self)
         self.width = 8
         self.stages = 1 if self.single else t.stages
         self.kind = KINDS[a.dtype]
-        sizes = (t.queries * a.depth, *[t.step * a.depth] * self.stages, *[t.step * a.outputs] * self.stages)
+        sizes = (
+            self.query_stages * t.queries * a.depth,
+            *[t.step * a.depth] * self.stages,
+            *[t.step * a.outputs] * self.stages,
+        )
         starts = [2 * sum(sizes[:at]) for at in range(len(sizes))]
         self.query_at, self.key_at, self.value_at = starts[0], starts[1], starts[1 + self.stages]
         merged = t.warps[1] * t.queries * (a.outputs + 6) * 4 if t.warps[1] > 1 else 0
@@ -208,9 +214,12 @@ class WarpgroupKernel(AttentionKernel):
     def scores(self, tile: PrimExpr) -> Stmt:
         t, a = self.t, self.a
         function = wgmma_fresh(self.kind, t.keys, a.depth, t.queries * ROW_BYTES, t.step * ROW_BYTES)
-        query = self.query_at + self.row_warp // WARPS * (PART * ROW_BYTES)
+        query = self.query_place() + self.row_warp // WARPS * (PART * ROW_BYTES)
         key = self.key_at + self.stage(tile) * (2 * t.step * a.depth) + self.key_warp * (t.keys * ROW_BYTES)
         return function(pointer(self.engine.acc_s, 0, 0, 0), self.address(query), self.address(key))
+
+    def query_place(self) -> Index:
+        return self.query_at
 
     def weighted(self, tile: PrimExpr) -> Stmt:
         t, a = self.t, self.a
@@ -239,11 +248,10 @@ class WarpgroupKernel(AttentionKernel):
 
     def rescaled(self, h: PrimExpr) -> Stmt:
         """What results are multiplied by is kept: they are still being added to."""
-        from tvm import tirx
 
         _, factor, weight = self.one
         return sequence(
-            store(factor, [0], tirx.exp2(self.exponent(load(self.row_max, h), load(weight, 0)))),
+            store(factor, [0], self.power(self.exponent(load(self.row_max, h), load(weight, 0)))),
             store(self.row_sum, [h], load(self.row_sum, h) * load(factor, 0)),
             store(self.factors, [h], load(factor, 0)),
         )

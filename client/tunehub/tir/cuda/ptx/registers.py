@@ -25,6 +25,13 @@ def minus_infinity() -> Function:
     return Function(name, f"{INLINED} float {name}() {{ return __int_as_float(0xff800000); }}\n")
 
 
+def power_of_two() -> Function:
+    """2 to the power of a number, with zero for what float32 has no normal number for: one instruction."""
+    name = "tunehub_power_of_two"
+    body = 'float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;'
+    return Function(name, f"{INLINED} float {name}(float x) {{ {body} }}\n")
+
+
 def st_shared_2(dtype: str = "float32") -> Function:
     """Two numbers into shared memory, as no statement of TIR, which TVM would set barriers for all threads around."""
     if dtype == "int32":

@@ -364,6 +364,9 @@ class _Lockstep:
     def tunehub_minus_infinity(self) -> Any:
         return np.float32(-math.inf)
 
+    def tunehub_power_of_two(self, value: Any) -> Any:
+        return np.exp2(value)
+
     def tunehub_lane_xor(self, value: Any, mask: int) -> Any:
         warps = np.broadcast_to(self.active, self.threads).reshape(-1, WARP)
         assert (warps == warps[:, :1]).all()
@@ -467,8 +470,9 @@ class _Lockstep:
             place = start + np.arange(count)[:, None] * 128 + along // 64 * apart + along % 64 * 2
             return self.swizzled(place, dtype)
 
+        starts = list(zip(self.of_groups(q), self.of_groups(k), strict=True))
+
         def products() -> Any:
-            starts = zip(self.of_groups(q), self.of_groups(k), strict=True)
             return np.stack([rows(at, 64, q_apart) @ rows(other, keys, k_apart).T for at, other in starts])
 
         self.start(sums, keys, products, 0.0)
@@ -479,18 +483,20 @@ class _Lockstep:
         held = weights.array.reshape(-1)[weights.at[:, None] + np.arange(keys // 4)].copy().view(dtype)
         held = held.reshape(-1, 4, 8, 4, keys // 16, 2, 2, 2)  # group, warp, row, quad, step, half of columns, of rows
         w = held.transpose(0, 1, 6, 2, 4, 5, 3, 7).reshape(-1, 64, keys).astype("float32")
-        column = np.arange(outputs)
+        column, starts = np.arange(outputs), self.of_groups(v)
 
         def products() -> Any:
             place = np.arange(keys)[:, None] * 128 + column // 64 * apart + column % 64 * 2
-            return np.stack([w[n] @ self.swizzled(at + place, dtype) for n, at in enumerate(self.of_groups(v))])
+            return np.stack([w[n] @ self.swizzled(at + place, dtype) for n, at in enumerate(starts)])
 
         before = sums.array.reshape(-1)[sums.at[:, None] + np.arange(outputs // 2)]
         self.start(sums, outputs, products, before)
 
     def of_groups(self, address: Any) -> list[int]:
-        """An operand's address for each warpgroup, whose threads agree."""
-        found = np.broadcast_to(address, (self.threads,)).reshape(-1, 128)
+        """An operand's address for each warpgroup, whose threads agree; of those that do not multiply, another's."""
+        active = np.broadcast_to(self.active, (self.threads,))
+        found = np.broadcast_to(address, (self.threads,))
+        found = np.where(active, found, found[active][0]).reshape(-1, 128)
         assert (found == found[:, :1]).all()
         return [int(at) for at in found[:, 0]]
 

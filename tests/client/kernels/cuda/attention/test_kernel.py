@@ -92,6 +92,7 @@ BY_THE_COPY_ENGINE = [
     Case("bfloat16", 2, 2, 130, 100, 64, 128, _wide(3, 1, 32, stages=3, **BULK), behind=False),
     Case("float16", 1, 1, 129, 129, 128, 128, _wide(2, 1, 144, **BULK), causal=True),
     Case("float16", 1, 2, 200, 200, 64, 64, _wide(3, 1, 128, **BULK)),
+    Case("float16", 1, 4, 200, 300, 64, 64, _wide(2, 1, 48, **BULK), 2, causal=True),
 ]
 
 
