@@ -7,13 +7,14 @@ order, too (`torch.channels_last`).
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.kernel_calls import rewritten
+from tunehub.graph.quantised_tensors import users_in
 from tunehub.tir.cuda.ptx.cp_async import COPIED_BYTES
 from tunehub.tir.cuda.ptx.wgmma import SIZES
 from tunehub.tir.nodes import (
@@ -28,7 +29,7 @@ from tunehub.tir.nodes import (
 )
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Call, Expr
+    from tunehub.graph.types import Binding, Call, Expr
     from tunehub.options import Precision
     from tunehub.target.types import Target
     from tunehub.tir.types import IRModule
@@ -78,13 +79,22 @@ def channels_last(mod: IRModule) -> IRModule:
 
 
 def _finished(converted: IRModule) -> IRModule:
-    return relax.transform.DeadCodeElimination()(rewritten(_ChannelsLast(converted), converted))
+    rewriter = _ChannelsLast(converted)
+    rewriter.users = users_in(converted)
+    return relax.transform.DeadCodeElimination()(rewritten(rewriter, converted))
 
 
 @mutator
 class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
     """What TVM's pass leaves: channels that no copy takes, and images that are transposed for a step that computes each
     number for itself, and back."""
+
+    users: Mapping[Any, Sequence[Any]]  # of variables
+    _reads: Sequence[Any] = ()  # what the call of a binding does
+
+    def visit_var_binding_(self, binding: Binding) -> None:
+        self._reads = getattr(binding.value, "args", ())
+        super().visit_var_binding_(binding)
 
     def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
@@ -115,12 +125,17 @@ class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
         data, kernel = call.args
         (*_, channels), (_, *window, _) = shape_of(data) or (0,), shape_of(kernel) or (0, 1, 0)
         missing = -channels % _copied(data)
-        if not missing or (max(window) == 1 and not _has_bytes(data)):
-            return call  # of the latter there is little to compute, and for bytes no other kernel on tensor cores
+        if not missing or (max(window) == 1 and not self._may_be_filled(data)):
+            return call
         if _takes_pixels(call, data, channels):
             return self._in_pixels(call, data, kernel)
         wide = [relax.op.nn.pad(each, [0, 0, 0, 0, 0, 0, 0, missing]) for each in (data, kernel)]
         return relax.Call(call.op, [self.builder_.emit(each) for each in wide], call.attrs)
+
+    def _may_be_filled(self, data: Expr) -> bool:
+        """For a convolution of single pixels, of which there is little to compute: bytes, which no other kernel reads
+        on tensor cores, that several read. What one reads would be filled by the kernel that writes it, slowly."""
+        return _has_bytes(data) and len(self.users.get(self._reads[0], ())) > 1
 
     def _in_pixels(self, call: Call, data: Expr, kernel: Expr) -> Expr:
         """A strided convolution of few channels such that a copy takes two neighbouring pixels: images are padded by a

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 LOG2_E = math.log2(math.e)
 _LOWEST = -3.4028234663852886e38  # of float32; less is minus infinity, which TVM cannot write without a header
 _COPYING = 4  # warps
+_LONGEST = 4096  # keys up to which that gained with a causal mask
 _CACHED = 24 << 20  # bytes of keys and values, of an L2 cache of 40 or 50 MB
 _F32 = "float32"
 
@@ -158,6 +159,8 @@ class AttentionKernel:
             return None
         if a.causal is None:
             return 1
+        if a.keys > _LONGEST:
+            return None
         most = _CACHED // (a.keys * (a.depth + a.outputs) * self.engine.bytes)
         heads = math.prod(a.lead)
         return max(each for each in range(1, heads + 1) if heads % each == 0 and each <= max(most, 1))

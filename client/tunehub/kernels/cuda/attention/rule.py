@@ -37,6 +37,7 @@ _ENOUGH = 80  # blocks of 128 queries, from which another warpgroup copies keys 
 _FULL = 0.9  # of what blocks and multiprocessors could compute at once is asked for
 _MANY, _NEARLY_FULL = 16, 0.85  # blocks of each multiprocessor, of heads of 64; measured with 21 and more, and 0.89
 _LONGEST = 2048  # keys of these that were measured
+_TWO_WARPGROUPS = 1024  # queries up to which two take less than three
 _VERY_LONG = 2000  # queries and keys; twice as many with a causal mask
 # Warps along queries and keys, keys of a warp, from many queries to large depths.
 _ANY_HALVES = ((4, 1, 64), (4, 1, 32), (4, 1, 16))
@@ -140,7 +141,7 @@ def tiles(attention: Attention, target: Target) -> Iterator[AttentionTile]:
     if _suits_warpgroups(attention, target) and most > multiprocessors:
         own = _of_warpgroups(attention, heads, multiprocessors)
         if _by_bulk_copies(attention, own, heads, multiprocessors):
-            yield replace(_warpgroups(12, 1, 128, copying=True) if _is_narrow(attention) else own, bulk=True)
+            yield replace(_narrow_by_bulk_copies(attention) if _is_narrow(attention) else own, bulk=True)
         yield own
     fewest = heads * -(-attention.queries // 64)
     shape = _for_singles if attention.dtype == "float32" else _for_halves
@@ -183,13 +184,21 @@ def _of_warpgroups(attention: Attention, heads: int, multiprocessors: int) -> At
 
 
 def _by_bulk_copies(attention: Attention, own: AttentionTile, heads: int, multiprocessors: int) -> bool:
-    """Whether the copy engine brings keys: for wide heads with a tile of its ``own`` that copies, for heads of 64
-    without a mask in large batches, in which blocks of 192 queries follow each other on a multiprocessor."""
+    """Whether the copy engine brings keys: for wide heads with a tile of its ``own`` that copies, for heads of 64 in
+    large batches, in which blocks follow each other on a multiprocessor; with a mask in pairs."""
     if not _is_narrow(attention):
         return own.copying
-    blocks = heads * math.ceil(attention.queries / 192)
-    many = attention.causal is None and _SHORT < attention.keys <= _LONGEST and blocks >= _MANY * multiprocessors
-    return many and attention.queries * heads >= _NEARLY_FULL * 192 * blocks
+    rows = _narrow_by_bulk_copies(attention).queries
+    blocks = heads * math.ceil(attention.queries / rows)
+    in_pairs = attention.causal is None or math.ceil(attention.queries / rows) % 2 == 0
+    many = _SHORT < attention.keys <= _LONGEST and blocks >= _MANY * multiprocessors
+    return bool(many and in_pairs and attention.queries * heads >= _NEARLY_FULL * rows * blocks)
+
+
+def _narrow_by_bulk_copies(attention: Attention) -> AttentionTile:
+    """Of heads of 64: three warpgroups for long sequences without a mask."""
+    long = attention.causal is None and attention.queries > _TWO_WARPGROUPS
+    return _warpgroups(12 if long else 8, 1, 128, copying=True)
 
 
 def _is_narrow(attention: Attention) -> bool:

@@ -115,9 +115,10 @@ def test_a_warpgroup_copies_for_three_where_heads_of_64_are_long_and_fill_the_gp
 
 
 def test_the_copy_engine_brings_keys_for_heads_of_64_in_large_batches() -> None:
-    many = _first_tile(function_of(352, 512, "float16", 64))  # 2,112 blocks of 192 queries
-    assert (many.warps, many.copying, many.bulk) == ((12, 1), True, True)
-    assert not _first_tile(function_of(350, 512, "float16", 64)).bulk
+    for heads, length, warps in ((264, 512, 8), (96, 2048, 12)):  # 2,112 blocks of 128 and of 192 queries
+        many = _first_tile(function_of(heads, length, "float16", 64))
+        assert (many.warps, many.copying, many.bulk) == ((warps, 1), True, True)
+        assert not _first_tile(function_of(heads - 2, length, "float16", 64)).bulk
     assert not _first_tile(function_of(2000, 264, "float16", 64)).bulk  # half of the places have no query
 
 
