@@ -112,6 +112,19 @@ def test_more_tokens_than_a_table_has_positions_are_an_error_of_the_compiled_mod
         run(given[1])
 
 
+def test_a_size_that_lacks_the_row_of_a_constant_is_an_error_of_the_compiled_model() -> None:
+    builder, tokens = relax.BlockBuilder(), relax.Var("tokens", tensor_class()((N,), "float32"))
+    with builder.function("main", [tokens]):
+        with builder.dataflow():
+            found = builder.emit_output(relax.op.take(tokens, relax.const([2, -1], "int64"), axis=0))
+        builder.emit_func_output(found)
+    mod = builder.get()
+    run = relax.VirtualMachine(tunehub.compile(mod, target=tunehub.host_target(), offline=True), tvm.cpu())["main"]
+    assert run(tvm.runtime.tensor(np.arange(3, dtype="float32"))).numpy().tolist() == [2, 2]
+    with pytest.raises(Exception, match=r"max.n, 3"):
+        run(tvm.runtime.tensor(np.arange(2, dtype="float32")))
+
+
 def test_places_of_scatters_and_gathers_that_are_inputs_are_checked_along_each_axis() -> None:
     kind, builder = tensor_class(), relax.BlockBuilder()
     data, places = relax.Var("data", kind((4, 3), "float32")), relax.Var("places", kind((2, 2), "int64"))

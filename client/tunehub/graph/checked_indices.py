@@ -27,7 +27,7 @@ class InputLimits:
     name."""
 
     rows: Mapping[int, IndexedRows]
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, tuple[int, int | None]]
 
 
 IndexLimits = Mapping[str, InputLimits]  # by names of functions

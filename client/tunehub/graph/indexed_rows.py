@@ -82,6 +82,18 @@ def indexed_ranges(function: Function) -> Iterator[tuple[PrimExpr, int]]:
             yield use.end, use.counts[0]
 
 
+def indexed_extents(function: Function) -> Iterator[tuple[PrimExpr, int]]:
+    """Extents that are not known, and how large each has to be for a constant that indexes it."""
+    made = _made(function)
+    for call in made.values():
+        for index, counts in _indexed(call, made):
+            values = (
+                None if len(counts) > 1 or integer(counts[0]) is not None else _values(_given(index, made)[0], made)
+            )
+            if values is not None and values.size:
+                yield counts[0], max(int(values.max()) + 1, -int(values.min()))
+
+
 def check_constant_indices(mod: IRModule) -> None:
     """Raise IndexOfNoRowError where a constant names no row of what it indexes, counted from either end."""
     from tvm import relax
@@ -100,9 +112,7 @@ def check_constant_indices(mod: IRModule) -> None:
 
 
 def _uses(function: Function) -> Iterator[_Use]:
-    if not hasattr(function.body, "blocks"):
-        return
-    made = {hash(each.var): each.value for block in function.body.blocks for each in block.bindings}
+    made = _made(function)
     for call in made.values():
         for index, counts in _indexed(call, made):
             given, from_end, moved = _given(index, made)
@@ -113,7 +123,13 @@ def _uses(function: Function) -> Iterator[_Use]:
                 yield _Use(call=call, index=given, counts=known, from_end=from_end, values=values, end=end)
 
 
-def _indexed(call: Expr, made: dict[int, Expr]) -> Iterator[tuple[Expr, tuple[object, ...]]]:
+def _made(function: Function) -> dict[int, Expr]:
+    """What variables are bound to, by their hashes."""
+    blocks = getattr(function.body, "blocks", ())
+    return {hash(each.var): each.value for block in blocks for each in block.bindings}
+
+
+def _indexed(call: Expr, made: dict[int, Expr]) -> Iterator[tuple[Expr, tuple[Any, ...]]]:
     """The indices of a call, and how many rows there are for each."""
     name = operator_of(call)
     shape = shape_of(call.args[0]) if name.startswith("relax.") and len(call.args) > 1 else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tunehub.graph.indexed_rows import indexed_ranges
+from tunehub.graph.indexed_rows import indexed_extents, indexed_ranges
 from tunehub.tir.nodes import integer, operator_of, scalar_of, shape_of, symbolic, tensor_class, tensor_type
 from tunehub.tir.symbols import symbol_name, symbols_of_parameters
 
@@ -17,22 +17,30 @@ if TYPE_CHECKING:
     from tunehub.tir.types import PrimExpr
 
 
-def size_limits(function: Function) -> dict[str, int]:
-    """The greatest sizes of open dimensions, by name, at which slices that are said to be inside, and ranges that
-    index, stay inside."""
+def size_limits(function: Function) -> dict[str, tuple[int, int | None]]:
+    """The least and greatest sizes of open dimensions, by name, at which slices that are said to be inside, and ranges
+    and constants that index, stay inside; None is any. That one row is needed is not said."""
     symbols = symbols_of_parameters(function)
-    found: dict[str, int] = {}
-    for end, count in _ends(function) if symbols else ():
-        for symbol in symbols:
-            beyond = integer(symbolic().Analyzer().simplify(end - symbol))
-            if beyond is not None:
-                name = symbol_name(symbol)
-                found[name] = min(found.get(name, count), count - beyond)
+    found: dict[str, tuple[int, int | None]] = {}
+    for symbol in symbols:
+        most = [count - more for end, count in _ends(function) if (more := _beyond(end, symbol)) is not None]
+        needed = [
+            least - more for end, least in indexed_extents(function) if (more := _beyond(end, symbol)) is not None
+        ]
+        if most or max(needed, default=0) > 1:
+            found[symbol_name(symbol)] = (max(needed, default=0), min(most, default=None))
     return found
 
 
-def casts_within(parameters: Iterable[Expr], limits: Mapping[str, int]) -> Iterator[tuple[Expr, Any]]:
-    """Parameters with limited dimensions, each with a type: casting it to that is an error for larger sizes."""
+def _beyond(end: PrimExpr, symbol: Any) -> int | None:
+    """How much more an expression is than a symbol, where that is a number."""
+    return integer(symbolic().Analyzer().simplify(end - symbol))
+
+
+def casts_within(
+    parameters: Iterable[Expr], limits: Mapping[str, tuple[int, int | None]]
+) -> Iterator[tuple[Expr, Any]]:
+    """Parameters with limited dimensions, each with a type: casting it to that is an error for other sizes."""
     for parameter in parameters:
         shape = shape_of(parameter) or ()
         within = [_within(extent, limits) for extent in shape]
@@ -40,11 +48,15 @@ def casts_within(parameters: Iterable[Expr], limits: Mapping[str, int]) -> Itera
             yield parameter, tensor_class()(within, tensor_type(parameter).dtype)
 
 
-def _within(extent: Any, limits: Mapping[str, int]) -> Any:
+def _within(extent: Any, limits: Mapping[str, tuple[int, int | None]]) -> Any:
     import tvm
 
-    most = limits.get(symbol_name(extent)) if hasattr(extent, "name") else None
-    return extent if most is None else tvm.tirx.min(extent, most)
+    known = limits.get(symbol_name(extent)) if hasattr(extent, "name") else None
+    if known is None:
+        return extent
+    least, most = known
+    within = extent if most is None else tvm.tirx.min(extent, most)
+    return tvm.tirx.max(within, least) if least > 1 else within
 
 
 def _ends(function: Function) -> Iterator[tuple[PrimExpr, int]]:
