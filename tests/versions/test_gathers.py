@@ -93,6 +93,8 @@ def test_a_compile_ends_with_the_constant_that_is_no_row_unless_indices_are_not_
 
 @pytest.mark.parametrize("sliced", [True, False], ids=["slice", "range"])
 def test_more_tokens_than_a_table_has_positions_are_an_error_of_the_compiled_model(sliced: bool) -> None:
+    if not sliced and tvm.__version__.startswith("0.25."):
+        pytest.skip("a range of open length and what follows, as one function, is left to TVM's own pipeline there")
     kind, builder, op = tensor_class(), relax.BlockBuilder(), relax.op
     tokens, table = relax.Var("tokens", kind((N,), "float32")), relax.const(np.arange(8, dtype="float32"))
     with builder.function("main", [tokens]):
