@@ -8,7 +8,6 @@ time than the elements take to move.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,8 +16,9 @@ import numpy as np
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tunehub.graph.bindings import BoundValues, rewritten_where_found
 from tunehub.kernels.te.weights import Array
-from tunehub.tir.nodes import constant_array, is_constant, operator_of, static_shape, variables_in
+from tunehub.tir.nodes import constant_array, is_constant, operator_of, static_shape
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Binding, Call, Constant, Expr, Function
@@ -44,24 +44,15 @@ class _Shuffled:
 
 def fold_shuffles(mod: IRModule) -> IRModule:
     """``mod`` with the convolutions whose channels are shuffled writing them in that order, without groups."""
-    folder: Any = None
-    for variable, function in mod.functions.items():
-        if not isinstance(function, relax.Function):
-            continue
-        found = dict(_found(function))
-        if found:
-            folder = folder or _Folder(mod)
-            folder.shuffled = found
-            folder.builder_.update_func(variable, folder.visit_expr(function))
-    return mod if folder is None else relax.transform.DeadCodeElimination()(folder.builder_.get())
+    return rewritten_where_found(mod, _found, _Folder)
 
 
 @mutator
 class _Folder(PyExprMutator):  # type: ignore[misc]
-    shuffled: Mapping[Any, _Shuffled]
+    found: Mapping[Any, _Shuffled]
 
     def visit_var_binding_(self, binding: Binding) -> None:
-        shuffled = self.shuffled.get(binding.var)
+        shuffled = self.found.get(binding.var)
         if shuffled is not None:
             binding = relax.VarBinding(binding.var, self._written(shuffled))
         super().visit_var_binding_(binding)
@@ -85,15 +76,9 @@ class _Folder(PyExprMutator):  # type: ignore[misc]
 
 
 def _found(function: Function) -> Iterator[tuple[Any, _Shuffled]]:
-    bindings = [each for block in getattr(function.body, "blocks", ()) for each in block.bindings]
-    values = {each.var: each.value for each in bindings if isinstance(each, relax.VarBinding)}
-    read = Counter(variable for value in (*values.values(), function.body.body) for variable in variables_in(value))
-
-    def alone(expression: Expr) -> Expr | None:
-        """What a variable is bound to that has one reader."""
-        return values.get(expression) if isinstance(expression, relax.Var) and read[expression] == 1 else None
-
-    for variable, value in values.items():
+    bindings = BoundValues(function)
+    alone: Callable[[Expr], Any] = bindings.alone
+    for variable, value in bindings.values.items():
         permuted = alone(value.args[0]) if operator_of(value) == "relax.reshape" else None
         if permuted is None or operator_of(permuted) != "relax.permute_dims":
             continue
@@ -112,10 +97,10 @@ def _found(function: Function) -> Iterator[tuple[Any, _Shuffled]]:
             yield variable, shuffled
 
 
-def _behind(image: Expr, alone: Callable[[Expr], Expr], order: Array) -> _Shuffled | None:
+def _behind(image: Expr, alone: Callable[[Expr], Expr | None], order: Array) -> _Shuffled | None:
     """The convolution that a shuffled image comes from, and the steps between; None where there is another operator."""
     steps: list[Any] = []
-    value = alone(image)
+    value: Any = alone(image)
     while operator_of(value) in _STEPS:
         images = [each for each in value.args if not is_constant(each)]
         if len(images) != 1 or not all(_broadcasts(each, len(order)) for each in value.args if is_constant(each)):

@@ -8,7 +8,6 @@ so that they join its kernel.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tunehub.graph.bindings import BoundValues, rewritten_where_found
 from tunehub.graph.layout.narrowing import Narrowing
 from tunehub.graph.layout.operators import four, pair
 from tunehub.kernels.cpu.window import LANES
@@ -32,7 +32,6 @@ from tunehub.tir.nodes import (
     shape_of,
     static_shape,
     tensor_type,
-    variables_in,
 )
 
 if TYPE_CHECKING:
@@ -83,16 +82,14 @@ def images_of_tokens(mod: IRModule, elementwise: Iterable[str], narrowing: Narro
     element types than float32, channels that are no whole vectors, and convolutions that are neither depthwise nor
     of patches. ``narrowing``: whether depthwise convolutions read bfloat16.
     """
-    writer: Any = None
     names = frozenset(elementwise) - _WITH_AXES
-    for variable, function in mod.functions.items():
-        found = dict(_found(function, names)) if isinstance(function, relax.Function) else {}
-        if found:
-            writer = writer or _TokenWriter(mod)
-            writer.found, writer.elementwise = found, names
-            writer.narrow = narrowing is not None and narrowing.depthwise
-            writer.builder_.update_func(variable, writer.visit_expr(function))
-    return mod if writer is None else relax.transform.DeadCodeElimination()(writer.builder_.get())
+
+    def writer(mod: IRModule) -> Any:
+        made: Any = _TokenWriter(mod)
+        made.elementwise, made.narrow = names, narrowing is not None and narrowing.depthwise
+        return made
+
+    return rewritten_where_found(mod, lambda function: _found(function, names), writer)
 
 
 @mutator
@@ -182,24 +179,19 @@ def image_of(graph: Mutator, tokens: Expr) -> Expr | None:
 
 def _found(function: Function, elementwise: frozenset[str]) -> Iterator[tuple[Any, _OfTokens]]:
     """The variables that are tokens of such convolutions."""
-    bindings = [each for block in getattr(function.body, "blocks", ()) for each in block.bindings]
-    values = {each.var: each.value for each in bindings if isinstance(each, relax.VarBinding)}
+    bindings = BoundValues(function)
+    values = bindings.values
     if not any(operator_of(value) == "relax.nn.conv2d" for value in values.values()):
         return
-    read = Counter(variable for value in (*values.values(), function.body.body) for variable in variables_in(value))
 
     def value_of(expression: Expr) -> Expr:
         while isinstance(expression, relax.Var) and expression in values:
             expression = values[expression]
         return expression
 
-    def alone(expression: Expr) -> Expr | None:
-        """What a variable is bound to that has one reader."""
-        return values.get(expression) if isinstance(expression, relax.Var) and read[expression] == 1 else None
-
     for variable, value in values.items():
-        image = _image_behind(value, alone)
-        convolution = _convolution(image, alone, value_of, elementwise) if image is not None else None
+        image = _image_behind(value, bindings.alone)
+        convolution = _convolution(image, bindings.alone, value_of, elementwise) if image is not None else None
         if convolution is not None and (convolution.depthwise or convolution.patches):
             yield variable, convolution
 

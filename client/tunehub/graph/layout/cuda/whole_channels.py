@@ -5,7 +5,6 @@ both there may be steps on elements and a convolution of each channel for itself
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,9 @@ import numpy as np
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tunehub.graph.bindings import BoundValues, rewritten_where_found
 from tunehub.tir.cuda.ptx.cp_async import COPIED_BYTES
-from tunehub.tir.nodes import constant_array, is_constant, operator_of, static_shape, variables_in
+from tunehub.tir.nodes import constant_array, is_constant, operator_of, static_shape
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Binding, Call, Expr, Function
@@ -31,24 +31,15 @@ _Chain = tuple[tuple[Any, Any], ...]  # variables and their calls, from a convol
 
 def whole_channels(mod: IRModule) -> IRModule:
     """``mod``, whose convolutions of 8 bits have the order NCHW, with such images."""
-    widener: Any = None
-    for variable, function in mod.functions.items():
-        if not isinstance(function, relax.Function):
-            continue
-        found = dict(_found(function))
-        if found:
-            widener = widener or _Widener(mod)
-            widener.chains = found
-            widener.builder_.update_func(variable, widener.visit_expr(function))
-    return mod if widener is None else relax.transform.DeadCodeElimination()(widener.builder_.get())
+    return rewritten_where_found(mod, _found, _Widener)
 
 
 @mutator
 class _Widener(PyExprMutator):  # type: ignore[misc]
-    chains: Mapping[Any, _Chain]
+    found: Mapping[Any, _Chain]
 
     def visit_var_binding_(self, binding: Binding) -> None:
-        chain = self.chains.get(binding.var)
+        chain = self.found.get(binding.var)
         if chain is not None:
             binding = relax.VarBinding(binding.var, self._widened(chain))
         super().visit_var_binding_(binding)
@@ -56,7 +47,7 @@ class _Widener(PyExprMutator):  # type: ignore[misc]
     def _widened(self, chain: _Chain) -> Call:
         (variable, first), *between, (_, last) = chain
         channels = _weight(last).shape[1]
-        missing, own = -channels % COPIED_BYTES, self.chains.get(variable)
+        missing, own = -channels % COPIED_BYTES, self.found.get(variable)
         written = _like(first, self.visit_expr(first.args[0]), _weight(first), 1) if own is None else self._widened(own)
         value = self.builder_.emit(_convolution(written, written.args[0], missing, 0))
         for _, step in between:
@@ -96,17 +87,10 @@ def _weight(call: Call) -> Array:
 
 
 def _found(function: Function) -> Iterator[tuple[Any, _Chain]]:
-    bindings = [each for block in getattr(function.body, "blocks", ()) for each in block.bindings]
-    values = {each.var: each.value for each in bindings if isinstance(each, relax.VarBinding)}
-    read = Counter(variable for value in (*values.values(), function.body.body) for variable in variables_in(value))
-
-    def alone(expression: Expr) -> Expr | None:
-        """What a variable is bound to that has one reader."""
-        return values.get(expression) if isinstance(expression, relax.Var) and read[expression] == 1 else None
-
-    for variable, value in values.items():
+    bindings = BoundValues(function)
+    for variable, value in bindings.values.items():
         if _is_dense(value) and _weight(value).shape[1] % COPIED_BYTES:
-            chain = _chain(variable, value, alone)
+            chain = _chain(variable, value, bindings.alone)
             if chain is not None:
                 yield variable, chain
 
