@@ -8,7 +8,7 @@ number of cores, so that a library is the same wherever it is made.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +25,7 @@ Lower = Callable[[Any], Any]
 
 def lowered_in_parts(lower: Lower, mod: IRModule, context: PassContext) -> IRModule:
     """``mod`` after the pass ``lower`` under the PassContext ``context``, in parts where it has many functions, all for
-    CPUs. What TVM raises of a part, such as for a function that calls one of the other, it is asked again of the
-    whole."""
+    CPUs."""
     import tvm
 
     if context.instruments or not _is_large(mod):
@@ -36,11 +35,10 @@ def lowered_in_parts(lower: Lower, mod: IRModule, context: PassContext) -> IRMod
         with context:
             return list(lower(tvm.IRModule(dict(items), attrs=mod.attrs)).functions.items())
 
-    try:
-        found = [item for part in _side_by_side(part_of, mod) for item in part]
-    except Exception:
+    parts = _side_by_side(part_of, mod)
+    if parts is None:
         return lower(mod)
-    return tvm.IRModule(dict(found), attrs=mod.attrs)
+    return tvm.IRModule(dict(item for part in parts for item in part), attrs=mod.attrs)
 
 
 class RuntimeInParts:
@@ -74,7 +72,10 @@ class RuntimeInParts:
             with context:
                 return make(tvm.IRModule(dict(items), attrs=host.attrs), {}, target)
 
-        first, *others = _side_by_side(part_of, host)
+        parts = _side_by_side(part_of, host)
+        if parts is None:
+            return make(host, devices, target)
+        first, *others = parts
         for each in others:
             if not any(known.same_as(each) for known in first.imports):  # as where somebody keeps what TVM made
                 first.import_module(each)
@@ -92,11 +93,15 @@ def _is_large(mod: IRModule) -> bool:
     return len(functions) >= _FEWEST and all(each is not None and each.kind.name == "llvm" for each in targets)
 
 
-def _side_by_side(part_of: Callable[[list[Any]], Any], mod: IRModule) -> Iterator[Any]:
-    """What ``part_of`` makes of each part of the functions. These are dealt there and back (ABBA): in many networks
+def _side_by_side(part_of: Callable[[list[Any]], Any], mod: IRModule) -> list[Any] | None:
+    """What ``part_of`` makes of each part of the functions; None where TVM raises for one, such as for a function that
+    calls one of the other: it is to be asked of the whole. Functions are dealt there and back (ABBA): in many networks
     every second one takes longer."""
     items = list(mod.functions.items())
     turns = [*range(_PARTS), *reversed(range(_PARTS))]
     with ThreadPoolExecutor(_PARTS) as pool:
         parts = [[item for at, item in enumerate(items) if turns[at % len(turns)] == n] for n in range(_PARTS)]
-        yield from pool.map(part_of, parts)
+        try:
+            return list(pool.map(part_of, parts))
+        except Exception:  # of any kind
+            return None

@@ -13,6 +13,8 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
 import tvm
 from tvm import te
+from tvm.script import ir as I
+from tvm.script import tirx as T
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 
 from tunehub.compiler import halves
@@ -98,3 +100,32 @@ def test_a_library_in_parts_has_all_functions_in_a_file_as_well(tmp_path: Path) 
             result = tvm.runtime.tensor(np.zeros(8, "float32"))
             library.get_function(f"add{number}", query_imports=True)(data, result)
             np.testing.assert_array_equal(result.numpy(), np.arange(8) + number)
+
+
+def test_a_function_that_calls_one_of_the_other_part_is_compiled_as_of_the_whole() -> None:
+    @I.ir_module
+    class Calling:  # type: ignore[misc]
+        @T.prim_func(private=True)
+        def inner(a: T.handle("float32"), b: T.handle("float32")):  # type: ignore[no-untyped-def,valid-type]
+            given = T.decl_buffer(8, "float32", data=a)
+            found = T.decl_buffer(8, "float32", data=b)
+            for i in range(8):
+                found[i] = given[i] + T.float32(1)
+
+        @T.prim_func
+        def caller(a: T.Buffer((8,), "float32"), b: T.Buffer((8,), "float32")):  # type: ignore[no-untyped-def,valid-type]
+            T.func_attr({"global_symbol": "caller"})
+            Calling.inner(a.data, b.data)
+
+    mod = tvm.tirx.transform.BindTarget(HOST)(tvm.IRModule({**dict(adding(5).functions.items())}))
+    for variable, function in tvm.tirx.transform.BindTarget(HOST)(Calling).functions.items():
+        mod[variable] = function
+    parts = RuntimeInParts()
+    parts.apply()
+    try:
+        built = tvm.tirx.build(mod, target=HOST)
+    finally:
+        parts.close()
+    given, found = (tvm.runtime.tensor(np.full(8, each, "float32")) for each in (2, 0))
+    built["caller"](given, found)
+    np.testing.assert_array_equal(found.numpy(), np.full(8, 3))
