@@ -99,6 +99,17 @@ def _with_tokens(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 @contextlib.contextmanager
+def _replaced(owner: Any, name: str, ours: Any) -> Iterator[None]:
+    """``ours`` in place of what TVM's importer has."""
+    theirs = getattr(owner, name)
+    setattr(owner, name, ours)
+    try:
+        yield
+    finally:
+        setattr(owner, name, theirs)
+
+
+@contextlib.contextmanager
 def _known_lengths_of_ranges() -> Iterator[None]:
     """TVM's importer computes the length of ``Range(0, n, 1)`` when the model runs, also where ``n`` is a dimension:
     what comes of it, masks of causal attention say, has no shape then, and later operators are refused."""
@@ -114,11 +125,8 @@ def _known_lengths_of_ranges() -> Iterator[None]:
             return builder.normalize(relax.op.arange(limit, dtype="int64"))
         return theirs(builder, inputs, attributes, parameters)
 
-    converter._impl_v12 = ours
-    try:
+    with _replaced(converter, "_impl_v12", ours):
         yield
-    finally:
-        converter._impl_v12 = theirs
 
 
 @contextlib.contextmanager
@@ -136,11 +144,8 @@ def _named_calls() -> Iterator[None]:
         own = named(made, (str(attributes.get("tvm_custom", {}).get("name") or operator),))
         return made if own is made else self.bb.normalize(own)
 
-    importer._convert_operator = ours
-    try:
+    with _replaced(importer, "_convert_operator", ours):
         yield
-    finally:
-        importer._convert_operator = theirs
 
 
 @contextlib.contextmanager
@@ -157,11 +162,8 @@ def _bounded_constants() -> Iterator[None]:
                 check_elements(_elements(operator, list(map(constant_array, given))), [name] if name else [], operator)
         return theirs(self, operator, inputs, attributes, opset)
 
-    importer._convert_operator = ours
-    try:
+    with _replaced(importer, "_convert_operator", ours):
         yield
-    finally:
-        importer._convert_operator = theirs
 
 
 def _elements(operator: str, given: Sequence[Any]) -> int:
@@ -198,11 +200,8 @@ def _packed_weights() -> Iterator[None]:
             made = builder.emit_te(compute, *inputs, primfunc_name_hint="dequantize")
             return relax.op.permute_dims(made, [1, 0]) if attributes["transposed"] else made
 
-    onnx_frontend._get_convert_map = lambda *known: {**theirs(*known), PACKED: Converter}
-    try:
+    with _replaced(onnx_frontend, "_get_convert_map", lambda *known: {**theirs(*known), PACKED: Converter}):
         yield
-    finally:
-        onnx_frontend._get_convert_map = theirs
 
 
 @contextlib.contextmanager
@@ -223,11 +222,8 @@ def _open_sizes_of_images() -> Iterator[None]:
             raise ValueError("Resize of one axis to an open size")
         return relax.Call(found.op, [found.args[0], relax.ShapeExpr(list(sizes)[2:])], found.attrs)
 
-    converter._impl_v18 = ours
-    try:
+    with _replaced(converter, "_impl_v18", ours):
         yield
-    finally:
-        converter._impl_v18 = theirs
 
 
 def _integer(value: Any) -> int | None:

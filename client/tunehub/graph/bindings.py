@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from tvm import relax
 
-from tunehub.tir.nodes import variables_in
+from tunehub.tir.nodes import is_constant, variables_in
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Expr, Function
+    from tunehub.graph.types import BlockBuilder, Call, Expr, Function
     from tunehub.tir.types import IRModule, Mutator
 
 
@@ -33,6 +33,15 @@ class BoundValues:
         """What a variable is bound to that has one reader; None for others."""
         is_alone = isinstance(expression, relax.Var) and self._readers[expression] == 1
         return self.values.get(expression) if is_alone else None
+
+
+def repeated(builder: BlockBuilder, value: Expr, steps: Iterable[Call], constant: Callable[[Expr], Expr]) -> Expr:
+    """What ``steps``, each of the one before and of constants, make of ``value``; ``constant`` gives what takes the
+    place of each constant."""
+    for step in steps:
+        before = builder.emit(value)
+        value = relax.Call(step.op, [constant(each) if is_constant(each) else before for each in step.args], step.attrs)
+    return value
 
 
 def rewritten_where_found(

@@ -117,15 +117,13 @@ class _Gated(PyExprMutator):  # type: ignore[misc]
 
     def _weight(self, value: Expr) -> Expr | None:
         """The parameter of which ``value`` is the transpose, in half precision if that is in e4m3."""
-        permuted: Any = bound_value(self, value)
-        if operator_of(permuted) != "relax.permute_dims":
+        weight = transposed_matrix(self, value)
+        if weight is None:
             return None
-        weight, axes = permuted.args[0], permuted.attrs.axes
         cast: Any = bound_value(self, weight)
         if operator_of(cast) == "relax.astype" and str(tensor_type(cast.args[0]).dtype) == _PACKED:
             weight = cast.args[0]
-        is_transposed = axes is None or [int(axis) % 2 for axis in axes] == [1, 0]
-        return weight if is_transposed and is_given(self, weight) else None
+        return weight if is_given(self, weight) else None
 
 
 def _scaled_in(dtype: str) -> Any:

@@ -21,12 +21,11 @@ def size_limits(function: Function) -> dict[str, tuple[int, int | None]]:
     """The least and greatest sizes of open dimensions, by name, at which slices that are said to be inside, and ranges
     and constants that index, stay inside; None is any. That one row is needed is not said."""
     symbols = symbols_of_parameters(function)
+    ends, extents = (list(each(function)) if symbols else [] for each in (_ends, indexed_extents))
     found: dict[str, tuple[int, int | None]] = {}
     for symbol in symbols:
-        most = [count - more for end, count in _ends(function) if (more := _beyond(end, symbol)) is not None]
-        needed = [
-            least - more for end, least in indexed_extents(function) if (more := _beyond(end, symbol)) is not None
-        ]
+        most = [count - more for end, count in ends if (more := _beyond(end, symbol)) is not None]
+        needed = [least - more for extent, least in extents if (more := _beyond(extent, symbol)) is not None]
         if most or max(needed, default=0) > 1:
             found[symbol_name(symbol)] = (max(needed, default=0), min(most, default=None))
     return found

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 TOKENIZER = "tokenizer.json"
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # of a letter whose last bytes are another token
+_REMEDY = "give a folder with the tokenizer that transformers saves"
 
 
 class ModelTokenizer:
@@ -23,14 +24,13 @@ class ModelTokenizer:
 
     def __init__(self, folder: Path) -> None:
         self._path = path = folder / TOKENIZER
-        remedy = "give a folder with the tokenizer that transformers saves"
         try:
             from tokenizers import Tokenizer
         except ModuleNotFoundError:
             install = "install it: pip install 'tunehub[llm]'"
             raise ModelError(path, "needs the package tokenizers", place="tokenizer", remedy=install) from None
         if not path.is_file():
-            raise ModelError(path, "is not there", place="tokenizer", remedy=remedy)
+            raise ModelError(path, "is not there", place="tokenizer", remedy=_REMEDY)
         self._tokenizer: Any = self._run(lambda: Tokenizer.from_file(str(path)))
 
     def tokens(self, text: str) -> list[int]:
@@ -58,8 +58,7 @@ class ModelTokenizer:
         except BaseException as error:  # tokenizers raises Exception itself, and Rust's panics are no such
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
-            remedy = "give a folder with the tokenizer that transformers saves"
-            raise ModelError(self._path, f"cannot be used: {error}", place="tokenizer", remedy=remedy) from None
+            raise ModelError(self._path, f"cannot be used: {error}", place="tokenizer", remedy=_REMEDY) from None
 
 
 def generated(

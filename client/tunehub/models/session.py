@@ -117,6 +117,9 @@ class CompiledFunctions:
     def tokens(self, numbers: Sequence[int]) -> DeviceTensor:
         """See :class:`LanguageSession`. Raises UsageError for a token that the model has not."""
         self._check(numbers)
+        return self._on_device(numbers)
+
+    def _on_device(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> DeviceTensor:
         return tvm.runtime.tensor(np.asarray(numbers, "int32"), self.device)
 
     def _check(self, tokens: Sequence[int]) -> None:
@@ -196,7 +199,7 @@ class CacheSession(CompiledFunctions):
         logits = None
         for part in self._chunks(tokens):
             self._begin([sequence], [len(part)])
-            logits = self._call("prefill", self._embedded(self.tokens(part), 1, len(part)))
+            logits = self._call("prefill", self._embedded(self._on_device(part), 1, len(part)))
         return logits
 
     @alone
@@ -204,8 +207,8 @@ class CacheSession(CompiledFunctions):
         """See :class:`LanguageSession`."""
         lengths = self._lengths(prompts)
         self._begin(list(prompts), lengths)
-        tokens = self.tokens([token for each in prompts.values() for token in each])
-        last = tvm.runtime.tensor((np.cumsum(lengths) - 1).astype("int32"), self.device)
+        tokens = self._on_device([token for each in prompts.values() for token in each])
+        last = self._on_device(np.cumsum(lengths) - 1)
         return self._call("batch_prefill", self._embedded(tokens, 1, sum(lengths)), last)
 
     @alone

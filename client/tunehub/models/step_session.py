@@ -64,7 +64,7 @@ class StepSession(CompiledFunctions):
         logits = None
         for part in self._chunks(tokens):
             name = "prefill_step" if self._plans.length(sequence) else "prefill_first_step"
-            logits = self._step(name, [sequence], [len(part)], self.tokens(part))
+            logits = self._step(name, [sequence], [len(part)], self._on_device(part))
         return logits
 
     @alone
@@ -72,8 +72,8 @@ class StepSession(CompiledFunctions):
         """See :class:`~tunehub.models.session.LanguageSession`."""
         lengths = self._lengths(prompts)
         name = "batch_prefill_step" if any(map(self._plans.length, prompts)) else "batch_prefill_first_step"
-        tokens = self.tokens([token for each in prompts.values() for token in each])
-        last = tvm.runtime.tensor((np.cumsum(lengths) - 1).astype("int32"), self.device)
+        tokens = self._on_device([token for each in prompts.values() for token in each])
+        last = self._on_device(np.cumsum(lengths) - 1)
         return self._step(name, list(prompts), lengths, tokens, last)
 
     @alone

@@ -16,7 +16,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunehub.graph.bindings import BoundValues, rewritten_where_found
+from tunehub.graph.bindings import BoundValues, repeated, rewritten_where_found
 from tunehub.kernels.te.weights import Array
 from tunehub.tir.nodes import constant_array, is_constant, operator_of, static_shape
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from tunehub.tir.types import IRModule
 
 _MOST = 1024  # products for each element that tiles do in the time in which it moves: 1.4 ns of a core
-_STEPS = frozenset(
+STEPS = frozenset(  # on elements, between integers, too
     f"relax.{name}"
-    for name in ("add", "astype", "divide", "maximum", "minimum", "multiply", "nn.relu", "round", "subtract")
+    for name in ("add", "astype", "clip", "divide", "maximum", "minimum", "multiply", "nn.relu", "round", "subtract")
 )
 
 
@@ -68,11 +68,7 @@ class _Folder(PyExprMutator):  # type: ignore[misc]
             dilation=attrs.dilation,
             out_dtype=attrs.out_dtype,
         )
-        for step in shuffled.steps:
-            value = self.builder_.emit(value)
-            arguments = [_ordered(each, order) if is_constant(each) else value for each in step.args]
-            value = relax.Call(step.op, arguments, step.attrs)
-        return value
+        return repeated(self.builder_, value, shuffled.steps, lambda constant: _ordered(constant, order))
 
 
 def _found(function: Function) -> Iterator[tuple[Any, _Shuffled]]:
@@ -101,7 +97,7 @@ def _behind(image: Expr, alone: Callable[[Expr], Expr | None], order: Array) -> 
     """The convolution that a shuffled image comes from, and the steps between; None where there is another operator."""
     steps: list[Any] = []
     value: Any = alone(image)
-    while operator_of(value) in _STEPS:
+    while operator_of(value) in STEPS:
         images = [each for each in value.args if not is_constant(each)]
         if len(images) != 1 or not all(_broadcasts(each, len(order)) for each in value.args if is_constant(each)):
             return None

@@ -16,7 +16,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunehub.graph.bindings import BoundValues, rewritten_where_found
+from tunehub.graph.bindings import BoundValues, repeated, rewritten_where_found
 from tunehub.graph.layout.narrowing import Narrowing
 from tunehub.graph.layout.operators import four, pair
 from tunehub.kernels.cpu.window import LANES
@@ -102,7 +102,8 @@ class _TokenWriter(PyExprMutator):  # type: ignore[misc]
         convolution = self.found.get(binding.var)
         if convolution is not None:
             written = (self._depthwise if convolution.depthwise else self._product)(convolution)
-            value = relax.op.reshape(self._stepped(convolution, written), static_shape(binding.var))
+            image = self.builder_.emit(repeated(self.builder_, written, convolution.steps, _last))
+            value = relax.op.reshape(image, static_shape(binding.var))
             binding = relax.VarBinding(binding.var, value)
         super().visit_var_binding_(binding)
 
@@ -158,13 +159,6 @@ class _TokenWriter(PyExprMutator):  # type: ignore[misc]
         weight = convolution.weight.transpose(2, 3, 1, 0).reshape(rows[2], outputs)
         patches = self.builder_.emit(relax.op.reshape(tokens, rows))
         return relax.op.matmul(patches, relax.const(np.ascontiguousarray(weight)))
-
-    def _stepped(self, convolution: _OfTokens, written: Expr) -> Expr:
-        for step in convolution.steps:
-            value = self.builder_.emit(written)
-            arguments = [_last(each) if is_constant(each) else value for each in step.args]
-            written = relax.Call(step.op, arguments, step.attrs)
-        return self.builder_.emit(written)
 
 
 def image_of(graph: Mutator, tokens: Expr) -> Expr | None:

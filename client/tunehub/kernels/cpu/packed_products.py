@@ -54,9 +54,8 @@ _CHAIN = "chain"  # their name
 _TOGETHER = 8  # blocks of rows of weights that are multiplied with a block of activations, one after the other
 _AHEAD, _LINE = 8192, 64  # bytes that are asked for ahead of a single row's, and of a line of a cache
 _LOW_BITS = 0x0F0F0F0F
-_COUNT = (
-    "tunehub_count"  # a number that LLVM does not know: it would unroll a row, and ask for all that is ahead at once
-)
+# A number that LLVM does not know: it would unroll a row, and ask for all that is ahead at once.
+_COUNT = "tunehub_count"
 _COUNTED = f"""
 define i32 @{_COUNT}(i32 %number) alwaysinline {{
   %unknown = call i32 asm "", "=r,0"(i32 %number)

@@ -13,6 +13,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.bindings import BoundValues, rewritten_where_found
+from tunehub.graph.layout.shuffles import STEPS
 from tunehub.tir.cuda.ptx.cp_async import COPIED_BYTES
 from tunehub.tir.nodes import constant_array, is_constant, operator_of, static_shape
 
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
     from tunehub.tir.types import IRModule
 
 _CONVOLUTION, _PAD = "relax.nn.conv2d", "relax.nn.pad"
-_STEPS = frozenset(
-    f"relax.{name}"
-    for name in ("add", "astype", "clip", "divide", "maximum", "minimum", "multiply", "nn.relu", "round", "subtract")
-)
 _Chain = tuple[tuple[Any, Any], ...]  # variables and their calls, from a convolution to the one that reads its image
 
 
@@ -103,7 +100,7 @@ def _chain(variable: Any, last: Call, alone: Callable[[Expr], Expr | None]) -> _
         if _is_dense(value):
             return tuple(chain[::-1])
         images = [each for each in value.args if isinstance(each, relax.Var)]
-        if len(images) != 1 or not (_is_by_channel(value) or operator_of(value) in _STEPS or _is_around(value)):
+        if len(images) != 1 or not (_is_by_channel(value) or operator_of(value) in STEPS or _is_around(value)):
             return None
         variable = images[0]
     return None
