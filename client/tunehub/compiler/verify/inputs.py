@@ -105,19 +105,27 @@ def comparable(outputs: Sequence[Array]) -> bool:
 
 
 def apart(found: Sequence[Array], expected: Sequence[Array]) -> float:
-    """As :func:`tunehub.comparison.difference.difference`, and infinities that are equal do not differ."""
+    """As :func:`tunehub.comparison.difference.difference`, and infinities that are equal do not differ.
+
+    One counts as the type's largest number where the other output has more than half of that: which of the two it is
+    may depend on the order of a sum.
+    """
+    pairs = list(zip(found, expected, strict=False))
+    return difference([_finite(a, b) for a, b in pairs], [_finite(b, a) for a, b in pairs])
+
+
+def _finite(array: Array, other: Array) -> Any:
     import numpy as np
 
-    def finite(array: Array, other: Array) -> Any:
-        if array.shape != other.shape or array.dtype.kind in "iub":
-            return array
-        if not np.isinf(array).any():  # outputs may have gigabytes: no copies
-            return array
-        wide, same = array.astype("float64"), other.astype("float64")
-        return np.where(np.isinf(wide) & (wide == same), 0.0, wide)
-
-    pairs = list(zip(found, expected, strict=False))
-    return difference([finite(a, b) for a, b in pairs], [finite(b, a) for a, b in pairs])
+    if array.shape != other.shape or array.dtype.kind in "iub":
+        return array
+    infinite = np.isinf(array)
+    if not infinite.any():  # outputs may have gigabytes: no copies
+        return array
+    largest = float(np.nextafter(array.dtype.type(np.inf), array.dtype.type(0)))
+    wide, same = array.astype("float64"), other.astype("float64")
+    near = infinite & (np.sign(wide) * same > largest / 2)
+    return np.where(infinite & (wide == same), 0.0, np.where(near, np.sign(wide) * largest, wide))
 
 
 def is_floating(dtype: str) -> bool:
