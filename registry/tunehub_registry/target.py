@@ -20,6 +20,10 @@ Bound = Annotated[int, Meta(ge=1, le=2**40)]
 TargetName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._]{0,31}-[a-z0-9][a-z0-9._-]{0,63}\Z")]
 
 _SM = re.compile(r"sm_([0-9]{1,3})([0-9])([a-z]?)")
+# Registers of these decide the tiles of a package: on a machine without them its tiles are made for something else.
+_REGISTERS = frozenset({"avx", "avx512f", "amx-tile", "sve"})
+# What schedules gain most by: vectors of AVX-512 and products of short types; the rest counts after these.
+_WIDE = re.compile(r"avx512.*|avxvnni.*|amx-.*|sve2?|sme2?|dotprod|i8mm|bf16")
 
 
 class TargetDescriptor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -58,7 +62,8 @@ def own_names(host: TargetDescriptor) -> set[str]:
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The package serves the host, so well; among packages of the same fit the smallest distance is nearest."""
+    """The package serves the host, so well; `distance` counts the features that only one of them has, and of GPUs how
+    far apart their architectures are. `Matcher.nearness` is the order."""
 
     fit: Fit
     distance: int
@@ -95,6 +100,7 @@ class Matcher:
         self._names = frozenset((self._model, *(name.lower() for name in host.aliases)))
         self._other_kinds: dict[str, Rejected] = {}
         self._by_arch: dict[tuple[str, tuple[str, ...]], Accepted | Rejected] = {}  # many packages have the same
+        self._by_features: dict[tuple[str, ...], tuple[int, ...]] = {}
 
     def match(self, package: TargetDescriptor) -> Accepted | Rejected:
         """As the function `match`."""
@@ -113,6 +119,25 @@ class Matcher:
         distance = self._distance(package) + abs(self._sm - package_sm)
         family = package_sm <= self._sm and package_sm // 10 == self._sm // 10 and not self._missing(package.features)
         return Accepted(fit="family" if family else "generic", distance=distance)
+
+    def nearness(self, package: TargetDescriptor, accepted: Accepted) -> tuple[int, ...]:
+        """The order of packages that serve the host: the smallest is nearest.
+
+        Exact ones come first. Of others for CPUs first those whose registers the host all has, then those that leave
+        least of what it has unused (AVX-512, VNNI, AMX and the like before the rest), then those that have least
+        besides. Of others for GPUs those of the host's family, then by distance.
+        """
+        if accepted.fit == "exact":
+            return (0,)
+        if self._sm is not None:
+            return (FITS.index(accepted.fit), accepted.distance)
+        known = self._by_features.get(package.features)
+        return known or self._by_features.setdefault(package.features, self._by_use(frozenset(package.features)))
+
+    def _by_use(self, features: frozenset[str]) -> tuple[int, ...]:
+        unused, missing = self._features - features, features - self._features
+        wide = sum(_WIDE.fullmatch(feature) is not None for feature in unused)
+        return (1, len(missing & _REGISTERS), wide, len(unused), len(missing))
 
     def _match_by_arch(self, package: TargetDescriptor) -> Accepted | Rejected:
         if package.arch.lower() != self._arch:

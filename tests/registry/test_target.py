@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunehub_registry.target import Accepted, Rejected, TargetDescriptor, match
+from tunehub_registry.target import Accepted, Matcher, Rejected, TargetDescriptor, match
 
 pytestmark = pytest.mark.fast
 
@@ -130,3 +130,45 @@ def test_match_is_total_and_never_accepts_what_is_illegal(package: TargetDescrip
         assert cpu_features <= set(host.features)
     else:
         assert decision.reason
+
+
+SETS = ["avx", "avx2", "avx512f", "avx512vnni", "avxvnni", "avx512bf16", "amx-tile", "amx-int8"]
+CPUS = st.builds(
+    cpu, model=st.sampled_from(["a", "b"]), features=st.lists(st.sampled_from(SETS), unique=True, min_size=1).map(tuple)
+)
+REGISTERS = {"avx", "avx512f", "amx-tile"}
+
+
+def nearness(package: TargetDescriptor, host: TargetDescriptor) -> tuple[int, ...]:
+    matcher = Matcher(host)
+    accepted = matcher.match(package)
+    assert isinstance(accepted, Accepted)
+    return matcher.nearness(package, accepted)
+
+
+@given(CPUS, CPUS, CPUS)
+def test_who_uses_more_of_a_machine_is_never_behind_who_uses_less(
+    host: TargetDescriptor, more: TargetDescriptor, less: TargetDescriptor
+) -> None:
+    """Exact first; last what was made for registers that the machine lacks; of others the one that uses more."""
+    has, places = set(host.features), [nearness(package, host) for package in (more, less)]
+    foreign = [len((set(package.features) - has) & REGISTERS) for package in (more, less)]
+    if match(more, host) == Accepted(fit="exact", distance=0):
+        assert places[0] <= places[1]
+    elif match(less, host) != Accepted(fit="exact", distance=0) and foreign[0] != foreign[1]:
+        assert (places[0] < places[1]) == (foreign[0] < foreign[1])
+    elif match(less, host) != Accepted(fit="exact", distance=0) and has & set(more.features) > has & set(less.features):
+        assert places[0] < places[1]
+
+
+def test_what_is_wide_counts_before_the_rest_and_what_is_missing_last() -> None:
+    host = cpu("new", features=("avx2", "fma", "f16c", "avx512f", "avx512vnni"))
+    order = [
+        cpu("all", features=host.features),
+        cpu("more", features=(*host.features, "avx512bf16")),
+        cpu("narrow", features=("avx512f", "avx512vnni")),
+        cpu("plain", features=("avx2", "fma", "f16c", "avx512f")),
+        cpu("avx2", features=("avx2", "fma", "f16c")),
+        cpu("tiles", features=(*host.features, "amx-tile")),
+    ]
+    assert sorted(set(order), key=lambda package: nearness(package, host)) == order

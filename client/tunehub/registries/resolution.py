@@ -19,15 +19,15 @@ from tunehub.registries.successors import deprecation, successor_text
 from tunehub.target.tvm_generation import is_relay
 from tunehub_registry.index import ShardEntry
 from tunehub_registry.printable import plain
-from tunehub_registry.target import FITS, Accepted, Matcher, Rejected, TargetDescriptor
+from tunehub_registry.target import Accepted, Matcher, Rejected, TargetDescriptor
 
 if TYPE_CHECKING:
     from tunehub_registry.trust.attestations import AttestationSummary
 
-_FIT_ORDER = {fit: order for order, fit in enumerate(FITS)}
 
 Unusable = Mapping[tuple[str, str, str], str]  # (registry, name, version) -> why it failed when it was opened
 TooFew = Callable[[ShardEntry], str | None]  # why too few keys attest a version, None when enough do
+_Place = tuple[bool, tuple[int, ...], int, bool, bytes]
 
 
 class NameOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -125,10 +125,10 @@ def rank_names(
 ) -> tuple[list[RankedName], list[Decision]]:
     """Order the names that serve `host`, and say why others do not.
 
-    What states no features comes behind all that states them, where the host does; then fit, distance, the registry's
-    place, and the host's own name before an alias count. Among equals a hash of both names decides, which says nothing.
-    `bound`: the names that only one registry may serve, and that registry's address; the embedded one may always. So it
-    is with aliases.
+    What states no features comes behind all that states them, where the host does; then nearness
+    (:class:`Matcher`), the registry's place, and the host's own name before an alias count. Among equals a hash of both
+    names decides, which says nothing. `bound`: the names that only one registry may serve, and that registry's address;
+    the embedded one may always. So it is with aliases.
     """
     ranked: list[RankedName] = []
     rejected: list[Decision] = []
@@ -222,11 +222,11 @@ def _with_free_aliases(offer: NameOffer, bound: Mapping[str, str]) -> TargetDesc
     return keep_aliases(offer.target, lambda name: bound.get(name, offer.registry) == offer.registry)
 
 
-def _nearness(ranked: RankedName, host: TargetDescriptor, matcher: Matcher) -> tuple[bool, int, int, int, bool, bytes]:
-    match, offer = ranked.match, ranked.offer
+def _nearness(ranked: RankedName, host: TargetDescriptor, matcher: Matcher) -> _Place:
+    offer = ranked.offer
     unstated, alias = not matcher.compares_features(offer.target), offer.name != host.name
     tie = hashlib.sha256(f"{host.name} {offer.name}".encode()).digest()
-    return (unstated, _FIT_ORDER[match.fit], match.distance, offer.position, alias, tie)
+    return (unstated, matcher.nearness(offer.target, ranked.match), offer.position, alias, tie)
 
 
 def _version_order(entry: ShardEntry) -> tuple[bool, _Reversed]:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from tunehub.registries.embedded import embedded_registry
 from tunehub.registries.requirement import parse_requirement
 from tunehub.registries.resolution import (
     Chosen,
@@ -16,7 +17,8 @@ from tunehub.registries.resolution import (
     rank_names,
     tvm_allowed,
 )
-from tunehub_registry.index import RecordSetSummary, ShardEntry
+from tunehub.target.descriptors import descriptor_of
+from tunehub_registry.index import RecordSetSummary, ShardEntry, parse_index
 from tunehub_registry.target import Accepted, Rejected, TargetDescriptor
 
 from ..conftest import A76, SKYLAKE, ZNVER5
@@ -219,3 +221,29 @@ def test_a_package_for_another_machine_says_what_is_known_of_it_here() -> None:
     assert said.startswith(
         "made for llvm-skylake; its records on llvm-znver5: not measured by a machine that you trust"
     )
+
+
+@pytest.mark.parametrize(
+    ("model", "nearest"),
+    [
+        ("icelake-server", ["znver4", "znver5"]),
+        ("skylake-avx512", ["znver4", "znver5"]),
+        ("x86-64-v4", ["znver4", "znver5"]),
+        ("cooperlake", ["znver4", "znver5"]),
+        ("znver4", ["znver4", "znver5"]),
+        ("znver5", ["znver5", "znver4"]),
+        ("sapphirerapids", ["sapphirerapids", "znver5"]),
+        ("graniterapids", ["sapphirerapids", "znver5"]),
+        ("x86-64-v3", ["x86-64-v3", "znver4"]),
+        ("haswell", ["x86-64-v3", "znver4"]),
+        ("znver3", ["x86-64-v3", "znver4"]),
+        ("alderlake", ["x86-64-v3", "znver5"]),
+    ],
+)
+def test_of_the_embedded_packages_and_one_for_avx2_the_nearest_serves(model: str, nearest: list[str]) -> None:
+    """One for AVX2 alone, all of whose features machines with AVX-512 have, serves none of these."""
+    names = parse_index((embedded_registry() / "index.json").read_bytes(), "embedded").names
+    targets = {entry.target.name: entry.target for entry in names.values()}
+    targets["llvm-x86-64-v3"] = descriptor_of("llvm-x86-64-v3")
+    ranked = ranking(*targets.values(), host=descriptor_of(f"llvm-{model}"))
+    assert [name for name, _ in ranked][:2] == nearest
