@@ -80,23 +80,22 @@ def prepare(
 
 
 def simplifying_passes(mod: IRModule) -> list[Pass]:
-    """Batch norms in inference mode go into convolutions; one in training mode keeps the module as it is, but for
-    those of constants, which standardise weights."""
+    """Batch norms in inference mode go into convolutions; in a module with one in training mode none do, but for those
+    of constants, which standardise weights: TVM's passes take each for one in inference mode."""
     from tvm import relax
 
     from tunehub.graph.raising import raise_kernels
     from tunehub.graph.simplify import NARROW, simplify
 
     norms = [call for call in calls_in(mod) if operator_of(call) == "relax.nn.batch_norm"]
-    if any(call.attrs.training and not all(map(is_constant, call.args[:3])) for call in norms):
-        return []
+    training = any(call.attrs.training and not all(map(is_constant, call.args[:3])) for call in norms)
     narrow = any(str(tensor_type(call.args[0]).dtype) in NARROW for call in norms)
     return [
         relax.transform.CanonicalizeBindings(),
-        *([] if narrow else [relax.transform.FoldBatchnormToConv2D()]),
+        *([] if narrow or training else [relax.transform.FoldBatchnormToConv2D()]),
         simplify,
         raise_kernels,
-        relax.transform.DecomposeOpsForInference(),
+        *([] if training else [relax.transform.DecomposeOpsForInference()]),
         relax.transform.CanonicalizeBindings(),
     ]
 

@@ -10,6 +10,7 @@ import pytest
 import tvm
 from tvm import relax
 
+from tunehub.compiler.pipeline import compile_module
 from tunehub.compiler.preparing import prepare, simplifying_passes
 from tunehub.graph.simplify import simplify
 from tunehub.tir.nodes import calls_in, constant_array, is_constant, operator_of
@@ -79,14 +80,29 @@ def test_statistics_that_are_inputs_are_left_to_tvm(nets: Any, same: Any) -> Non
     same(mod, simplified(mod), (2, 6, 5, 5), (6,))
 
 
-def test_training_mode_is_not_touched(nets: Any) -> None:
-    def make(b: Any, x: Any) -> Any:
-        y = b.emit(op.nn.conv2d(x, nets.const(8, 8, 3, 3), padding=1))
-        return b.emit(relax.TupleGetItem(b.emit(nets.batch_norm(y, 8, training=True)), 0))
+def test_only_norms_of_a_module_with_one_in_training_mode_stay_as_they_are(
+    nets: Any, target: Any, run: Any, make_hub: Any
+) -> None:
+    weights = nets.const(16, 8, 3, 3), nets.const(16, 16, 1, 1)
+    norms = [nets.const(16) for _ in range(2)], [relax.const(np.abs(nets.array(16)) + 0.5) for _ in range(2)]
 
-    mod = nets.build(make, (1, 8, 8, 8))
-    assert simplifying_passes(mod) == []
-    assert operators(simplify(mod))["relax.nn.batch_norm"] == 1
+    def norm(b: Any, x: Any, training: bool) -> Any:
+        made = op.nn.batch_norm(x, *norms[0], *norms[1], axis=1, training=training)
+        return b.emit(relax.TupleGetItem(b.emit(made), 0))
+
+    def make(last: int) -> Any:
+        def body(b: Any, x: Any) -> Any:
+            y = b.emit(op.nn.relu(norm(b, b.emit(op.nn.conv2d(x, weights[0], padding=1)), True)))
+            y = norm(b, b.emit(op.nn.conv2d(y, weights[1])), False)
+            return b.emit(op.take(y, relax.const([3, last], "int64"), axis=1))
+
+        return nets.build(body, (2, 8, 8, 8))
+
+    array = nets.array(2, 8, 8, 8)
+    assert operators(simplified(make(-1)))["relax.nn.batch_norm"] == 1
+    expected = run(tvm.compile(make(15), target), array)  # of negative ones TVM reads what lies before
+    found = run(compile_module(make(-1), target, make_hub(layout="auto")), array)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("training", [True, False])
