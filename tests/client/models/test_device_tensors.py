@@ -1,6 +1,8 @@
-"""Large tensors on a CPU are what was given, and begin at a huge page."""
+"""Tensors on a CPU are what was given; large ones begin at a huge page, small ones share some."""
 
 from __future__ import annotations
+
+import itertools
 
 import ml_dtypes  # noqa: F401 - numpy knows bfloat16 by it
 import numpy as np
@@ -30,3 +32,16 @@ def test_a_large_tensor_begins_at_a_huge_page() -> None:
     made = zeros((2048, 1024), "float32", tvm.cpu())
     assert np.from_dlpack(made).ctypes.data % (2 << 20) == 0
     assert not made.numpy().any()
+
+
+def test_small_tensors_share_huge_pages_and_do_not_overlap() -> None:
+    made = [on_device(np.full((count,), count, "uint32"), tvm.cpu()) for count in (3, 400_000, 17, 300_000) * 8]
+    places = sorted((each.data_ptr(), each.numpy().nbytes) for each in made)
+    assert all(begin % 64 == 0 for begin, _ in places)
+    assert all(begin + size <= other for (begin, size), (other, _) in itertools.pairwise(places))
+    assert all((each.numpy() == each.shape[0]).all() for each in made)
+    assert len({begin >> 24 for begin, _ in places}) <= 5  # 22 MB in parts of 16
+
+
+def test_a_tensor_without_elements_is_one() -> None:
+    assert on_device(np.empty((0, 4), "float32"), tvm.cpu()).shape == (0, 4)
