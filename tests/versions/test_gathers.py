@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from tvm import relax, tirx  # noqa: E402
 from tvm_ffi import structural_equal  # noqa: E402
 
 import tunehub  # noqa: E402
+from tunehub.compiler.pipeline import build_pipeline  # noqa: E402
 from tunehub.compiler.preparing import prepare  # noqa: E402
 from tunehub.exceptions import IndexOfNoRowError  # noqa: E402
 from tunehub.graph.gathers import quiet_gathers  # noqa: E402
@@ -91,10 +93,7 @@ def test_a_compile_ends_with_the_constant_that_is_no_row_unless_indices_are_not_
         tvm.compile(mod, target)
 
 
-@pytest.mark.parametrize("sliced", [True, False], ids=["slice", "range"])
-def test_more_tokens_than_a_table_has_positions_are_an_error_of_the_compiled_model(sliced: bool) -> None:
-    if not sliced and tvm.__version__.startswith("0.25."):
-        pytest.skip("a range of open length and what follows, as one function, is left to TVM's own pipeline there")
+def tokens_beside_positions(sliced: bool) -> Any:
     kind, builder, op = tensor_class(), relax.BlockBuilder(), relax.op
     tokens, table = relax.Var("tokens", kind((N,), "float32")), relax.const(np.arange(8, dtype="float32"))
     with builder.function("main", [tokens]):
@@ -106,12 +105,25 @@ def test_more_tokens_than_a_table_has_positions_are_an_error_of_the_compiled_mod
                 rows = op.take(table, builder.emit(op.add(positions, relax.const(2, "int64"))), axis=0)
             found = builder.emit_output(op.add(tokens, builder.emit(rows)))
         builder.emit_func_output(found)
-    mod, most = builder.get(), 8 if sliced else 6
+    return builder.get()
+
+
+@pytest.mark.parametrize("sliced", [True, False], ids=["slice", "range"])
+def test_more_tokens_than_a_table_has_positions_are_an_error_of_the_compiled_model(sliced: bool) -> None:
+    if not sliced and tvm.__version__.startswith("0.25."):
+        pytest.skip("a range of open length and what follows, as one function, is left to TVM's own pipeline there")
+    mod, most = tokens_beside_positions(sliced), 8 if sliced else 6
     run = relax.VirtualMachine(tunehub.compile(mod, target=tunehub.host_target(), offline=True), tvm.cpu())["main"]
     given = [tvm.runtime.tensor(np.zeros(size, "float32")) for size in (most, most + 1)]
     assert run(given[0]).numpy().tolist() == list(range(8 - most, 8))
     with pytest.raises(Exception, match=f"min.n, {most}"):
         run(given[1])
+
+
+def test_libraries_for_gpus_check_sizes_on_the_host() -> None:
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
+    lowered = build_pipeline(target, tunehub.open_hub(target, offline=True))(tokens_beside_positions(sliced=True))
+    assert re.search(r"min\(H\[.*\], .*8\)", lowered["shape_func"].script())
 
 
 def test_a_size_that_lacks_the_row_of_a_constant_is_an_error_of_the_compiled_model() -> None:

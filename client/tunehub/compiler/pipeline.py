@@ -72,12 +72,13 @@ def build_pipeline(target: Target, hub: Hub, specialize: Sizes | None = None) ->
 
 
 def _with_checked_indices(prepared: IRModule, mod: IRModule, target: Target, hub: Hub) -> IRModule:
-    """``prepared``, made of ``mod``, in which inputs that are indices are checked first, where the hub wants it."""
+    """``prepared``, made of ``mod``, in which inputs that are indices are checked first, where the hub wants it: on
+    GPUs only sizes, which the host knows."""
     from tunehub.graph.checked_indices import index_limits, with_checked_indices
 
-    if target.kind.name != "llvm" or not hub.check_indices:
+    if not hub.check_indices:
         return prepared
-    limits = index_limits(mod)
+    limits = index_limits(mod, values=target.kind.name == "llvm")
     return with_checked_indices(prepared, limits) if limits else prepared
 
 

@@ -99,10 +99,10 @@ def _check_rows(path: object, spec: TensorSpec, array: npt.NDArray[Any], place: 
     if spec.rows is None or not math.prod(array.shape):
         return
     least, most = int(array.min()), int(array.max())
-    if least < -spec.rows or most >= spec.rows:
+    if least < spec.least or most >= spec.rows:
         wrong = most if most >= spec.rows else least
         reason = f"array {spec.name!r} has {wrong}, which is no row of a table of {spec.rows}"
-        remedy = f"give values from {-spec.rows} to {spec.rows - 1}"
+        remedy = f"give values from {spec.least} to {spec.rows - 1}"
         raise LibraryError(path, reason, place=place, remedy=remedy)
 
 

@@ -15,7 +15,7 @@ from tvm import relax
 
 from tunehub.deploy.interface import FUNCTION, Interface, TensorSpec, encoded
 from tunehub.exceptions import LibraryError
-from tunehub.graph.indexed_rows import indexed_rows
+from tunehub.graph.indexed_rows import IndexedRows, indexed_rows
 from tunehub.target.features import all_llvm_features, extensions
 from tunehub.target.host import arch_of_triple, system_triple
 from tunehub.tir.nodes import is_constant, shape_of_type, tensor_type, variable_name
@@ -36,7 +36,7 @@ def interface_of(
     are known; `source` is the model's file. Raises LibraryError for a module without a `main` of tensors; OSError."""
     main = _main(mod)
     given = [(variable_name(each), tensor_type(each)) for each in main.params]
-    rows = {at: each.count for at, each in indexed_rows(main).items()}
+    rows = indexed_rows(main)
     results = _results(main.ret_ty if hasattr(main, "ret_ty") else main.ret_struct_info)
     named = list(outputs) if len(outputs) == len(results) else [f"output_{at}" for at in range(len(results))]
     return Interface(
@@ -113,7 +113,7 @@ def _results(kind: Type) -> list[Any]:
     return [inner for field in kind.fields for inner in _results(field)] if hasattr(kind, "fields") else [kind]
 
 
-def _spec(name: str, kind: Type, place: str, rows: int | None = None) -> TensorSpec:
+def _spec(name: str, kind: Type, place: str, rows: IndexedRows | None = None) -> TensorSpec:
     dtype, shape = getattr(kind, "dtype", None), shape_of_type(kind)
     if dtype is None or not hasattr(kind, "ndim"):
         reason = f"is a {type(kind).__name__}, not a tensor"
@@ -121,4 +121,6 @@ def _spec(name: str, kind: Type, place: str, rows: int | None = None) -> TensorS
     extents = (
         None if shape is None else tuple(e if isinstance(e, int) else str(str(e)) for e in shape)
     )  # TVM's texts are of a class of their own
-    return TensorSpec(name=name, dtype=str(dtype), shape=extents, rows=rows)
+    if rows is None or rows.count is None:
+        return TensorSpec(name=name, dtype=str(dtype), shape=extents)
+    return TensorSpec(name=name, dtype=str(dtype), shape=extents, rows=rows.count, from_end=rows.from_end)

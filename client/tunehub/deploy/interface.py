@@ -25,12 +25,19 @@ Sizes = Mapping[str, int]  # of open dimensions, by their names
 class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An input or output of `main`. `shape`: numbers, and texts for what is open: the name of a dimension, or an
     expression of names; None where not even the rank is known. `dtype` as NumPy and ml_dtypes name it. `rows`: of the
-    smallest table that an input's values index, from -rows to rows - 1; None where none is known."""
+    smallest table that an input's values index, up to rows - 1 and from 0, or `from_end` from -rows; None where none is
+    known."""
 
     name: str
     dtype: str
     shape: tuple[int | str, ...] | None
     rows: int | None = None
+    from_end: bool = True
+
+    @property
+    def least(self) -> int:
+        """Of the values that index."""
+        return -(self.rows or 0) if self.from_end else 0
 
     def __str__(self) -> str:
         return f"{self.name} {self.dtype} {shape_text(self.shape)}"

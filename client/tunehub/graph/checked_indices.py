@@ -1,4 +1,4 @@
-"""Indices that are inputs, held to the rows that there are before a graph begins, on CPUs.
+"""Indices that are inputs, held to the rows that there are before a graph begins, on CPUs; sizes everywhere.
 
 TVM's gathers and scatters take the memory that an index names. ONNX and PyTorch refuse an index of no row, so here the
 first kernel of a graph does: a program in C gets an error in place of a segmentation fault. What gathers, and its key,
@@ -33,12 +33,15 @@ class InputLimits:
 IndexLimits = Mapping[str, InputLimits]  # by names of functions
 
 
-def index_limits(mod: IRModule) -> IndexLimits:
-    """What inputs of the graphs of ``mod``, as it was given, index."""
+def index_limits(mod: IRModule, *, values: bool = True) -> IndexLimits:
+    """What inputs of the graphs of ``mod``, as it was given, index: with their ``values``, or by their sizes alone."""
     from tvm import relax
 
     graphs = {str(v.name_hint): f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
-    found = {name: InputLimits(rows=indexed_rows(each), sizes=size_limits(each)) for name, each in graphs.items()}
+    found = {
+        name: InputLimits(rows=indexed_rows(each) if values else {}, sizes=size_limits(each))
+        for name, each in graphs.items()
+    }
     return {name: each for name, each in found.items() if each.rows or each.sizes}
 
 

@@ -140,3 +140,16 @@ def test_outputs_are_written_whole(tmp_path: Path) -> None:
         assert np.array_equal(found["y"], GOOD["x"])
         assert found["narrow"].dtype == np.float32 and list(found["narrow"]) == [1.5, 2.0]
     assert [each.name for each in folder.iterdir()] == ["y.out"]
+
+
+@pytest.mark.parametrize("from_end", [True, False])
+def test_values_that_index_are_counted_from_the_end_only_where_the_model_does(tmp_path: Path, from_end: bool) -> None:
+    spec = TensorSpec(name="ids", dtype="int64", shape=(2,), rows=5, from_end=from_end)
+    interface = Interface(inputs=(spec,), outputs=(), target="{}", device="cuda", tvm="0.27.0", tunehub="0.1.0")
+    for wrong, fits in ((4, True), (5, False), (-1, from_end), (-6, False)):
+        np.savez(tmp_path / "x.npz", ids=np.array([0, wrong]))
+        if fits:
+            read_inputs(tmp_path / "x.npz", interface)
+            continue
+        with pytest.raises(LibraryError, match=f"has {wrong}, .*give values from {-5 if from_end else 0} to 4"):
+            read_inputs(tmp_path / "x.npz", interface)
