@@ -56,8 +56,8 @@ def _empty(shape: Sequence[int], dtype: str, device: Device) -> DeviceTensor:
 
 
 def _huge_pages(size: int) -> npt.NDArray[np.uint8]:
-    """So many bytes of huge pages."""
-    memory = mmap.mmap(-1, size + _HUGE)
+    """So many bytes of huge pages. Of shared memory, which ``mmap`` gives unless it is told, Linux makes none."""
+    memory = mmap.mmap(-1, size + _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(memory, "uint8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import ml_dtypes  # noqa: F401 - numpy knows bfloat16 by it
 import numpy as np
@@ -32,6 +33,15 @@ def test_a_large_tensor_begins_at_a_huge_page() -> None:
     made = zeros((2048, 1024), "float32", tvm.cpu())
     assert np.from_dlpack(made).ctypes.data % (2 << 20) == 0
     assert not made.numpy().any()
+
+
+@pytest.mark.parametrize("count", [1000, 1 << 20])
+def test_a_tensor_lies_in_private_memory_of_which_linux_makes_huge_pages(count: int) -> None:
+    made = zeros((count,), "float32", tvm.cpu())
+    place = made.data_ptr()
+    lines = [each.split() for each in Path("/proc/self/maps").read_text().splitlines()]
+    found = [kind for where, kind, *_ in lines if place in range(*(int(each, 16) for each in where.split("-")))]
+    assert found == ["rw-p"]
 
 
 def test_small_tensors_share_huge_pages_and_do_not_overlap() -> None:
