@@ -81,6 +81,7 @@ def _imported(model: onnx.ModelProto, source: str) -> tvm.IRModule:
                 _named_calls(),
                 _packed_weights(),
                 _bounded_constants(),
+                _running_statistics(),
             ):
                 return _with_tokens(inherited(from_onnx(_with_names(model), keep_params_in_input=False)))
     except ConstantTooLargeError:
@@ -160,6 +161,22 @@ def _bounded_constants() -> Iterator[None]:
             if all(map(is_constant, given)):
                 name = str(attributes.get("tvm_custom", {}).get("name") or "")
                 check_elements(_elements(operator, list(map(constant_array, given))), [name] if name else [], operator)
+        return theirs(self, operator, inputs, attributes, opset)
+
+    with _replaced(importer, "_convert_operator", ours):
+        yield
+
+
+@contextlib.contextmanager
+def _running_statistics() -> Iterator[None]:
+    """TVM's importer hands the momentum of a norm in training mode on, whose share of the old statistics it is in ONNX
+    and of the new ones in TVM."""
+    importer: Any = onnx_frontend.ONNXGraphImporter
+    theirs = importer._convert_operator
+
+    def ours(self: Any, operator: str, inputs: Any, attributes: Any, opset: int) -> Any:
+        if operator == "BatchNormalization" and attributes.get("training_mode"):
+            attributes = {**attributes, "momentum": 1 - attributes.get("momentum", 0.9)}
         return theirs(self, operator, inputs, attributes, opset)
 
     with _replaced(importer, "_convert_operator", ours):

@@ -15,6 +15,7 @@
 * Scatters on constants, and what is made of them, are done with numpy (:mod:`tunehub.graph.known_values`).
 * Negative indices of ``index_tensor``, and constant ones of ``take``, ``gather_elements`` and ``gather_nd``, count from
   the end, as the PyTorch importer means them: TVM reads what lies before the tensor.
+* Scatters whose indices reach only a part of an axis are those of that part (:mod:`tunehub.graph.scatters`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from tunehub.graph.kernel_calls import Kernels, rewritten
 from tunehub.graph.known_values import KnownValues
 from tunehub.graph.numerics.group_norm import two_pass_norm
 from tunehub.graph.numerics.powers import expanded_power
+from tunehub.graph.scatters import scattered_in_part
 from tunehub.tir.nodes import (
     bound_value,
     constant_array,
@@ -76,6 +78,7 @@ _RULES = {  # methods of the rewriter that write a call in another way, or retur
     "relax.index_tensor": "_indexed_inside",
     "relax.gather_elements": "_gathered_inside",
     "relax.gather_nd": "_gathered_places_inside",
+    "relax.scatter_elements": "_scattered_in_part",
     "relax.nn.group_norm": "_two_pass_norm",
     "relax.nn.instance_norm": "_two_pass_norm",
 }
@@ -146,6 +149,9 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         axis = int(call.attrs.axis)
         index = self._index_inside(call.args[1], call.args[0], axis % len(shape))
         return None if index is None else relax.op.gather_elements(call.args[0], index, axis)
+
+    def _scattered_in_part(self, call: Call) -> Expr | None:
+        return scattered_in_part(self.builder_.emit, call)
 
     def _gathered_places_inside(self, call: Call) -> Expr | None:
         """The last axis of the indices has a place along each axis of the data behind those of the batch."""

@@ -257,3 +257,20 @@ def test_simplify_leaves_old_opsets() -> None:
     model = chain([helper.make_node("Sum", ["a", "b"], ["y"])], ["y"], opset=6)
     onnx_model.simplify(model)
     assert [node.op_type for node in model.graph.node] == ["Sum"]
+
+
+@pytest.mark.parametrize("training", [{"training_mode": 1}, {"training_mode": 1, "momentum": 0.7}], ids=str)
+def test_running_statistics_of_a_norm_in_training_mode_keep_what_onnx_says(
+    tmp_path: Path, difference: Callable[[Network], float], training: dict[str, float]
+) -> None:
+    data = helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 3, 4))
+    result = helper.make_tensor_value_info("mean", TensorProto.FLOAT, None)
+    constants = [numpy_helper.from_array(np.array([0.5, 1, 2], "float32"), name) for name in "abmv"]
+    nodes = [
+        helper.make_node("BatchNormalization", ["x", *"abmv"], ["y", "m1", "v1"], **training),
+        helper.make_node("Concat", ["m1", "v1"], ["mean"], axis=0),
+    ]
+    graph = helper.make_graph(nodes, "g", [data], [result], constants)
+    path = tmp_path / "norm.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    assert difference(from_onnx_file(path)) < 1e-6

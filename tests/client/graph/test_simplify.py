@@ -225,6 +225,30 @@ def test_constant_negative_indices_count_from_the_end(nets: Any, target: Any, ru
     np.testing.assert_array_equal(found, place(array))
 
 
+@pytest.mark.parametrize(
+    ("reached", "axis", "reduction"),
+    [((2, 2, 3), 2, "update"), ((3, 1, 4), 0, "add"), ((2, 3, 2), 0, "mul"), ((1, 3, 0), 2, "update")],
+    ids=str,
+)
+def test_a_scatter_into_a_part_writes_no_other(
+    nets: Any, target: Any, run: Any, reached: Any, axis: int, reduction: str
+) -> None:
+    shape, array = (3, 3, 4), nets.array(3, 3, 4)
+    places = np.argsort(nets.array(*(shape[at] if at == axis else count for at, count in enumerate(reached))), axis)
+    index, updates = places[tuple(map(slice, reached))], nets.array(*reached)
+    expected = array.copy()
+    for at in np.ndindex(*reached):
+        place = tuple(index[at] if each == axis else number for each, number in enumerate(at))
+        old = {"update": 0, "add": expected[place], "mul": expected[place] * updates[at] - updates[at]}[reduction]
+        expected[place] = old + updates[at]
+
+    def make(b: Any, x: Any) -> Any:
+        return b.emit(op.scatter_elements(x, relax.const(index, "int64"), relax.const(updates), axis, reduction))
+
+    found = run(tvm.compile(simplify(nets.build(make, shape)), target), array)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 def test_a_normalised_weight_is_computed_once(nets: Any, same: Any) -> None:
     """A weight norm: the weight divided by the root of its summed squares."""
 
