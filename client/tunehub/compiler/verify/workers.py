@@ -61,6 +61,8 @@ class WorkerVerifier:
         self._idle: LifoQueue[_VerifyWorker] = LifoQueue()  # one that has started comes before one that has not
         self._workers: list[_VerifyWorker] = []
         self._asked: dict[str, Future[KernelVerdict]] = {}
+        self._beyond: dict[str, ScheduledFunction] = {}  # to be checked by their text, too
+        self._static: dict[str, KernelVerdict] = {}
 
     def begin(self) -> None:
         """As the port says: a process imports TVM, forks all others, and they take the device into use."""
@@ -75,14 +77,19 @@ class WorkerVerifier:
             threads = self._threads or self._open()
             texts = (workload_text(asked.original), workload_text(asked.scheduled))
             self._asked[asked.key] = threads.submit(self._judge, *texts, asked.name)
+            if _is_beyond(asked):
+                self._beyond[asked.key] = asked
 
     def verdict(self, asked: ScheduledFunction) -> KernelVerdict:
         """As the port says."""
         self.submit(asked)
-        static = self._otherwise.verdict(asked) if _is_beyond(asked) else None  # while it is run
+        static = self._checked(asked)  # while it is run
         if static is not None and static.refusal is not None:
             return static
-        found = self._asked[asked.key].result()
+        run = self._asked[asked.key]
+        while self._beyond and not run.done():  # what will be asked for next
+            self._checked(next(iter(self._beyond.values())))
+        found = run.result()
         if found.check is None and found.not_run is not None:
             static = static or self._otherwise.verdict(asked)
             return static if found.not_run == _BUILT else replace(static, not_run=found.not_run)
@@ -106,6 +113,12 @@ class WorkerVerifier:
             self._workers.append(worker)
             self._idle.put(worker)
         return self._threads
+
+    def _checked(self, asked: ScheduledFunction) -> KernelVerdict | None:
+        """What the text says of a schedule that names sizes which are too large to be run; None of others."""
+        if self._beyond.pop(asked.key, None) is not None:
+            self._static[asked.key] = self._otherwise.verdict(asked)
+        return self._static.get(asked.key)
 
     def _judge(self, original: str, scheduled: str, name: str) -> KernelVerdict:
         worker = self._idle.get()

@@ -196,6 +196,20 @@ def test_what_is_too_large_to_be_run_serves_only_if_the_static_check_finds_nothi
     assert refusal is not None and refusal.check == "static"
 
 
+def test_the_text_of_what_is_asked_for_next_is_checked_while_a_schedule_is_run(workers: Any, target: Any) -> None:
+    """Five checks of a second each followed the runs of a language model's products, which had ended long before."""
+    own, texts = open_rows(), []
+    asked = []
+    for last in (10**12 - 1, 10**13 - 1):
+        branches = [SizeBranch(up_to=last, function=own), SizeBranch(up_to=None, function=tvm.s_tir.renew_defs(own))]
+        asked.append(ScheduledFunction(exact="rows", original=own, scheduled=joined(own, size_of(own), branches)))
+    verifier = workers(otherwise=StaticVerifier(target, lambda function, _: texts.append(function), "unused"))
+    for each in asked:
+        verifier.submit(each)
+    assert verifier.verdict(asked[0]).check == "run" and len(texts) == 2
+    assert verifier.verdict(asked[1]).check == "run" and len(texts) == 2
+
+
 def test_weights_are_drawn_once_for_all_sizes(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[tuple[int, ...]] = []
     draw = Drawn.array
