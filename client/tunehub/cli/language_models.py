@@ -65,15 +65,12 @@ def loaded_weights(
     model: CompiledLanguageModel, folder: Path, device: Device, written: Path | None = None
 ) -> Iterator[DeviceTensor]:
     """The weights of a folder on a device, or those that were ``written`` for the model before. Raises ModelError."""
-    from tunehub.models.device_tensors import on_device
     from tunehub.models.parameter_file import mapped_parameters
-    from tunehub.models.weights import arrays
+    from tunehub.models.quantising import folder_tensors
 
-    if written is not None:
-        yield from mapped_parameters(written, model.parameters, device)
-        return
-    for each in arrays(model.parameters, model.config, model.quantization, folder):
-        yield on_device(each, device)
+    if written is None:
+        return folder_tensors(model, folder, device)
+    return mapped_parameters(written, model.parameters, device)
 
 
 def compile_folder(
@@ -114,9 +111,9 @@ def compile_folder(
 
 def _write_weights(model: CompiledLanguageModel, folder: Path, path: Path) -> None:
     from tunehub.models.parameter_file import write_parameters
-    from tunehub.models.weights import arrays
+    from tunehub.models.quantising import folder_arrays
 
-    write_parameters(path, model.parameters, arrays(model.parameters, model.config, model.quantization, folder))
+    write_parameters(path, model.parameters, folder_arrays(model, folder))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,6 +7,7 @@ Checkpoints in e4m3 have a weight's scales beside it: one, one for each row (``w
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunehub.exceptions import ModelError
-from tunehub.models.parameter_file import mapped_tensors
+from tunehub.models.parameter_file import TensorPlace, mapped_tensors
 
 Array = npt.NDArray[Any]
 
@@ -24,6 +25,7 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _MOST_BYTES = 64 << 20
 _E4M3 = "F8_E4M3"  # in headers
+_FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _SCALES = ("weight_scale_inv", "weight_scale")
 _BLOCK = 128
 _REMEDY = "give the whole checkpoint, as transformers saves it"
@@ -38,12 +40,23 @@ def has_weights(folder: Path) -> bool:
     return (folder / SINGLE).is_file() or (folder / INDEX).is_file()
 
 
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """One of a file: where it begins, in bytes, and its type by numpy's name."""
+
+    path: Path
+    begin: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
 class ModelWeights:
     """The tensors of a folder by Hugging Face's names. Raises ModelError."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._files: dict[str, Any] = {}
+        self._headers: dict[str, tuple[int, Mapping[str, TensorPlace]]] = {}
         self._places = _places(folder)
 
     def tensor(self, name: str) -> Array:
@@ -61,10 +74,7 @@ class ModelWeights:
         """Numbers [N, K] in e4m3, and their scales in float32, of rows [N] or of blocks of 128 by 128; None for a
         tensor that is in another type."""
         place = self._places.get(name, SINGLE)
-        try:
-            if self._opened(place).get_slice(name).get_dtype() != _E4M3:
-                return None
-        except Exception:  # as below
+        if self._dtype(name, place) != _E4M3:
             return None
         data, begin, places = mapped_tensors(self.folder / place, _REMEDY)
         own, base = places[name], name.removesuffix("weight")
@@ -74,6 +84,24 @@ class ModelWeights:
         if scales is None or numbers.ndim != 2:
             raise ModelError(name, "is in e4m3 without scales", place=str(self.folder / place), remedy=_REMEDY)
         return numbers, _scales(self._plain(scales).astype("float32"), numbers.shape, scales, self.folder / place)
+
+    def stored(self, name: str) -> StoredTensor | None:
+        """Where one in floats lies; None for another, or where there is none."""
+        place = self._places.get(name, SINGLE)
+        dtype = _FLOATS.get(self._dtype(name, place) or "")
+        if dtype is None:
+            return None
+        if place not in self._headers:
+            self._headers[place] = mapped_tensors(self.folder / place, _REMEDY)[1:]
+        begin, places = self._headers[place]
+        return StoredTensor(self.folder / place, begin + places[name].data_offsets[0], places[name].shape, dtype)
+
+    def _dtype(self, name: str, place: str) -> str | None:
+        """As headers say it; None where it cannot be read."""
+        try:
+            return str(self._opened(place).get_slice(name).get_dtype())
+        except Exception:  # as below
+            return None
 
     def _has(self, name: str, place: str) -> bool:
         return name in self._places if self._places else name in self._opened(place).keys()  # noqa: SIM118 - no dict

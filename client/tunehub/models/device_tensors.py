@@ -47,12 +47,35 @@ def on_device(array: npt.NDArray[Any], device: Device) -> DeviceTensor:
     return made
 
 
+def empty_array(shape: Sequence[int], dtype: str) -> npt.NDArray[Any]:
+    """One in memory as :func:`owned_on_device` takes it on a CPU."""
+    return _memory(int(np.prod(shape, dtype="int64")) * np.dtype(dtype).itemsize).view(dtype).reshape(shape)
+
+
+def owned_on_device(array: npt.NDArray[Any], device: Device) -> DeviceTensor:
+    """An array that nobody else writes: itself on a CPU where it is of :func:`empty_array`, else a copy."""
+    memory: Any = array
+    while isinstance(memory, np.ndarray):
+        memory = memory.base
+    own = isinstance(memory, memoryview) and isinstance(memory.obj, mmap.mmap) and not array.ctypes.data % _ALIGNED
+    if not own or not _is_cpu(device):
+        return on_device(array, device)
+    return tvm.runtime.from_dlpack(array.reshape(-1).view("uint8"))._create_view(array.shape, str(array.dtype), 0)
+
+
 def _empty(shape: Sequence[int], dtype: str, device: Device) -> DeviceTensor:
     size = int(np.prod(shape, dtype="int64")) * np.dtype(dtype).itemsize
-    if device.dlpack_device_type() != tvm.cpu().dlpack_device_type() or not size:
+    if not _is_cpu(device) or not size:
         return tvm.runtime.empty(tuple(shape), dtype, device)
-    memory = _huge_pages(size) if size >= _HUGE else _SMALL.part(size)
-    return tvm.runtime.from_dlpack(memory)._create_view(tuple(shape), dtype, 0)
+    return tvm.runtime.from_dlpack(_memory(size))._create_view(tuple(shape), dtype, 0)
+
+
+def _is_cpu(device: Device) -> bool:
+    return bool(device.dlpack_device_type() == tvm.cpu().dlpack_device_type())
+
+
+def _memory(size: int) -> npt.NDArray[np.uint8]:
+    return _huge_pages(size) if size >= _HUGE else _SMALL.part(size)
 
 
 def _huge_pages(size: int) -> npt.NDArray[np.uint8]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tunehub.exceptions import ModelError
 from tunehub.kernels.te.e4m3 import LARGEST
-from tunehub.models.checkpoint import ModelWeights
+from tunehub.models.checkpoint import ModelWeights, StoredTensor
 from tunehub.models.config import Experts, ModelConfig
 from tunehub.models.quantization import GROUP, Quantization
 from tunehub.target.host import usable_threads
@@ -25,13 +25,20 @@ Array = npt.NDArray[Any]
 
 _ROWS = 4096  # quantised at once, in e4m3
 _CACHED = 1 << 18  # numbers quantised at once in groups: they stay in a core's cache
-_LEAST_SCALE = 1e-7
+LEAST_SCALE = 1e-7
+Packed = tuple[Array, Array]  # words and scales
+Reader = Callable[[Sequence[StoredTensor]], Packed | None]
 
 
 def arrays(
-    parameters: Sequence[ModelParameter], config: ModelConfig, kind: Quantization, folder: Path
+    parameters: Sequence[ModelParameter],
+    config: ModelConfig,
+    kind: Quantization,
+    folder: Path,
+    read: Reader = lambda _: None,
 ) -> Iterator[Array]:
-    """The parameters of a module in their order. Raises ModelError for a weight that is missing or of another shape."""
+    """The parameters of a module in their order. ``read`` quantises tensors that lie row upon row, or gives None for
+    those that numpy is to quantise. Raises ModelError for a weight that is missing or of another shape."""
     checkpoint, last = ModelWeights(folder), ("", (np.empty(0), np.empty(0)))
     for parameter in parameters:
         base, _, part = parameter.name.rpartition(".")
@@ -39,7 +46,7 @@ def arrays(
             yield _checked(_joined(checkpoint, parameter.name, config), parameter, folder)
             continue
         if last[0] != base:
-            last = (base, _packed(checkpoint, base, config, kind))
+            last = (base, _packed(checkpoint, base, config, kind, read))
         yield _checked(last[1][part == "q_scale"], parameter, folder)
 
 
@@ -52,17 +59,21 @@ def _checked(array: Array, parameter: ModelParameter, folder: Path) -> Array:
     return array.astype(parameter.dtype, copy=False)
 
 
-def _packed(checkpoint: ModelWeights, base: str, config: ModelConfig, kind: Quantization) -> tuple[Array, Array]:
+def _packed(checkpoint: ModelWeights, base: str, config: ModelConfig, kind: Quantization, read: Reader) -> Packed:
     """Words and scales of a weight. What lies in e4m3 with a scale for each row, or one, stays as it lies."""
     names = sources(f"{base}.weight", config.family, config.experts)
-    scaled = [found for found in map(checkpoint.in_e4m3, names) if found is not None and found[1].ndim == 1]
-    if not kind.e4m3 or len(scaled) < len(names):
-        return quantized(_joined(checkpoint, f"{base}.weight", config), kind)
-    numbers, scales = (np.concatenate(each) for each in zip(*scaled, strict=True))
+    stored = [found for found in map(checkpoint.stored, names) if found is not None]
+    made = read(stored) if len(stored) == len(names) else None
+    if made is None:
+        scaled = [found for found in map(checkpoint.in_e4m3, names) if found is not None and found[1].ndim == 1]
+        if not kind.e4m3 or len(scaled) < len(names):
+            return quantized(_joined(checkpoint, f"{base}.weight", config), kind)
+        numbers, scales = (np.concatenate(each) for each in zip(*scaled, strict=True))
+        made = numbers, scales
     if config.experts is None or not base.endswith(("e1_e3", "e2")):
-        return numbers, scales
-    count = config.experts.count
-    return numbers.reshape(count, -1, numbers.shape[-1]), scales.reshape(count, -1)
+        return made
+    first, second = (each.reshape(config.experts.count, -1, *each.shape[1:]) for each in made)
+    return first, second
 
 
 def _joined(checkpoint: ModelWeights, name: str, config: ModelConfig) -> Array:
@@ -114,7 +125,7 @@ def _in_e4m3(rows: Array) -> tuple[Array, Array]:
     scales = np.empty(len(rows), "float32")
     for at in range(0, len(rows), _ROWS):
         some = rows[at : at + _ROWS].astype("float32")
-        own = np.maximum(np.abs(some).max(-1), _LEAST_SCALE * LARGEST) / np.float32(LARGEST)
+        own = np.maximum(np.abs(some).max(-1), LEAST_SCALE * LARGEST) / np.float32(LARGEST)
         numbers[at : at + _ROWS] = np.clip(some / own[:, None], -LARGEST, LARGEST).astype(numbers.dtype)
         scales[at : at + _ROWS] = own
     return numbers, scales
@@ -125,7 +136,7 @@ def _quantized(rows: Array, kind: Quantization) -> tuple[Array, Array]:
     padded[:, : rows.shape[1]] = rows
     groups = padded.reshape(len(rows), -1, GROUP)
     largest = np.abs(padded).reshape(-1, GROUP).T.copy().max(0).reshape(groups.shape[:2])
-    scales = (np.maximum(largest, _LEAST_SCALE * kind.zero) / kind.zero).astype(kind.dtype)
+    scales = (np.maximum(largest, LEAST_SCALE * kind.zero) / kind.zero).astype(kind.dtype)
     groups /= scales.astype("float32")[..., None]
     groups += np.float32(kind.zero)
     values = np.clip(np.rint(groups, out=groups), 0, 2 * kind.zero, out=groups).astype("uint8").reshape(len(rows), -1)

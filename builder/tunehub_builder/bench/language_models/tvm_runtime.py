@@ -148,17 +148,13 @@ class TvmLanguageModel:
         )
 
     def _loaded(self) -> Iterator[Any]:
-        from tunehub.models.device_tensors import on_device
+        from tunehub.models.quantising import folder_tensors
         from tunehub.models.random_weights import random_tensors
-        from tunehub.models.weights import arrays
 
         made = self._made
         if self._case.folder is None:
             return random_tensors(made.parameters, made.quantization, self._device)
-        return (
-            on_device(each, self._device)
-            for each in arrays(made.parameters, made.config, made.quantization, self._case.folder)
-        )
+        return folder_tensors(made, self._case.folder, self._device)
 
 
 def _refused(report: ReportData) -> Iterator[str]:
