@@ -56,7 +56,9 @@ class _Elements(PyExprMutator):  # type: ignore[misc]
             return self._transposed_once(call)
         if operator_of(call) == QUANTIZE and (affine := self._affine(call, call, call.args[0])) is not None:
             return self._quantised(call.args[0], affine, str(tensor_type(call).dtype))
-        own = [self._own(each) for each in call.args]
+        if operator_of(call) == "relax.concat":
+            return relax.Call(call.op, [self._own(each) for each in call.args], call.attrs)
+        own = [each if isinstance(each, relax.Tuple) else self._own(each) for each in call.args]
         same = all(one.same_as(other) for one, other in zip(own, call.args, strict=True))
         return call if same else relax.Call(call.op, own, call.attrs)
 
@@ -71,7 +73,9 @@ class _Elements(PyExprMutator):  # type: ignore[misc]
         return affine_of(self, call) if has_type(integers, *LIMITS) and has_type(reals, "float32") else None
 
     def _own(self, argument: Expr) -> Expr:
-        """``argument``, dequantised for the one who asks."""
+        """``argument``, or what is joined, dequantised for the one who asks."""
+        if isinstance(argument, relax.Tuple):
+            return relax.Tuple([self._own(each) for each in argument.fields])
         found = self._known(argument)
         return argument if found is None else self._real(*found)
 

@@ -62,11 +62,26 @@ class _Averages(PyExprMutator):  # type: ignore[misc]
         return self._average(call, axes, keep=bool(call.attrs.keepdims))
 
     def _pooled(self, call: Call) -> Expr | None:
-        """Of whole images with channels last."""
+        """Of whole images with channels last as means, of others as TVM computes it."""
         shape, attrs = static_shape(call.args[0]), call.attrs
-        if shape is None or str(attrs.layout) != "NHWC" or [int(each) for each in attrs.pool_size] != [*shape[1:3]]:
+        if shape is None or str(attrs.layout) != "NHWC":
             return None
-        return self._average(call, [1, 2], keep=True) if not any(int(each) for each in attrs.padding) else None
+        sizes, around, *rest = (
+            [*map(int, each)] for each in (attrs.pool_size, attrs.padding, attrs.strides, attrs.dilation)
+        )
+        if sizes == [*shape[1:3]] and not any(around):
+            return self._average(call, [1, 2], keep=True)
+        found = self._dequantised(call.args[0])
+        if found is None:
+            return None
+        how = (bool(attrs.ceil_mode), bool(attrs.count_include_pad))
+
+        def compute(integers: Tensor) -> Tensor:
+            reals = te.compute(shape, lambda *i: (integers[i].astype(_WIDE) - found.zero) * found.scale, name="reals")
+            return topi.nn.pool2d(reals, sizes, *rest, around, "avg", how[0], "NHWC", count_include_pad=how[1])
+
+        given = (*sizes, *rest[0], *rest[1], *around, *how, found.zero, found.scale)
+        return self._kernels.call(compute, found.tensor, name="avg_pool2d", how=given)
 
     def _normalised(self, call: Call) -> Expr | None:
         """A layer norm, as TVM computes it."""

@@ -115,6 +115,30 @@ def test_branches_that_are_added_are_written_in_8_bits() -> None:
     np.testing.assert_allclose(_result(prepared, x), _result(mod, x), rtol=1e-5, atol=1e-4)
 
 
+def _joined(emit: Emit, x: Any) -> Any:
+    """As ShuffleNet halves an image: a branch is convolved, the other one an average of windows."""
+    x = emit(relax.op.nn.conv2d(_quantised(emit, x, 0.03, 3, "uint8"), _weight(emit, (16, 16, 1, 1), 0)))
+    x = _quantised(emit, x, 0.02, 120, "uint8")
+    convolved = emit(relax.op.nn.conv2d(x, _weight(emit, (16, 16, 3, 3), 0), strides=2, padding=1))
+    pooled = emit(relax.op.nn.avg_pool2d(x, (3, 3), (2, 2), (1, 1), count_include_pad=True))
+    parts = [_quantised(emit, convolved, 0.02, 120, "uint8"), _quantised(emit, pooled, 0.02, 7, "uint8")]
+    joined = _quantised(emit, emit(relax.op.concat(parts, axis=1)), 0.0213, 100, "uint8")
+    y = _quantised(emit, emit(relax.op.nn.conv2d(joined, _weight(emit, (32, 32, 1, 1), 0))), 0.0307, 9, "uint8")
+    return _quantised(emit, emit(relax.op.add(y, joined)), 0.0411, 90, "uint8")
+
+
+def test_images_that_are_joined_and_averages_of_windows_are_read_in_8_bits_and_not_transposed() -> None:
+    mod = _module(_joined)
+    prepared = prepare(mod, H200, layout="auto")
+    names = [name for name in call_counts(prepared) if "conv2d" not in name]
+    (pool,) = (prepared[name] for name in names if "avg_pool2d" in name)
+    assert _kind(parameters(pool)[0]) == ((2, 6, 6, 16), "uint8")
+    assert not any("transpose" in name for name in names if "pool" in name or "concatenate" in name)
+    assert len(names) == 5  # the input, once more with channels last, the average, what joins, the result as NCHW
+    x = np.random.default_rng(2).standard_normal((2, 16, 6, 6)).astype("float32")
+    np.testing.assert_allclose(_result(prepared, x), _result(mod, x), rtol=1e-5, atol=1e-4)
+
+
 def _first_convolution(emit: Emit, x: Any) -> Any:
     x = _quantised(emit, x, 0.03, 3, "uint8")
     y = emit(relax.op.nn.conv2d(x, _weight(emit, (32, 3, 7, 7), 0), padding=3, strides=2))
