@@ -259,19 +259,21 @@ def test_simplify_leaves_old_opsets() -> None:
     assert [node.op_type for node in model.graph.node] == ["Sum"]
 
 
-@pytest.mark.parametrize("training", [{"training_mode": 1}, {"training_mode": 1, "momentum": 0.7}], ids=str)
+@pytest.mark.parametrize("given", [{}, {"momentum": 0.7}], ids=str)
 def test_running_statistics_of_a_norm_in_training_mode_keep_what_onnx_says(
-    tmp_path: Path, difference: Callable[[Network], float], training: dict[str, float]
+    tmp_path: Path, given: dict[str, float]
 ) -> None:
+    """onnxruntime's optimised ones are not those of the operator where nobody reads the norm."""
+    tvm = pytest.importorskip("tvm")
     data = helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 3, 4))
     result = helper.make_tensor_value_info("mean", TensorProto.FLOAT, None)
-    constants = [numpy_helper.from_array(np.array([0.5, 1, 2], "float32"), name) for name in "abmv"]
-    nodes = [
-        helper.make_node("BatchNormalization", ["x", *"abmv"], ["y", "m1", "v1"], **training),
-        helper.make_node("ReduceMean", ["y"], ["r"], axes=[0, 2], keepdims=0),  # else onnxruntime's are others
-        helper.make_node("Concat", ["m1", "v1", "r"], ["mean"], axis=0),
-    ]
-    graph = helper.make_graph(nodes, "g", [data], [result], constants)
+    old = np.array([0.5, 1, 2], "float32")
+    constants = [numpy_helper.from_array(old, name) for name in "abmv"]
+    node = helper.make_node("BatchNormalization", ["x", *"abmv"], ["y", "mean", "variance"], training_mode=1, **given)
+    graph = helper.make_graph([node], "g", [data], [result], constants)
     path = tmp_path / "norm.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    assert difference(from_onnx_file(path)) < 1e-6
+    built = tvm.compile(from_onnx_file(path).relax_module(), tvm.target.Target({"kind": "llvm"}))
+    x, kept = np.random.default_rng(0).standard_normal((2, 3, 4)).astype("float32"), given.get("momentum", 0.9)
+    found = tvm.relax.VirtualMachine(built, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
+    np.testing.assert_allclose(found, kept * old + (1 - kept) * x.mean((0, 2)), rtol=1e-5)
