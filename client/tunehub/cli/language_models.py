@@ -53,11 +53,12 @@ def compiled_folder(
     """The model of a folder, and the kind of device that it is for. Raises ModelError, and what the client raises."""
     from tunehub.models.compiling import compile_model
     from tunehub.models.config import read_config
+    from tunehub.models.stored import as_stored
     from tunehub.target.descriptors import as_tvm_target
 
     chosen, config = as_tvm_target(target), read_config(folder)
     kind = str(chosen.kind.name)
-    name = quantization or (DEFAULT_CPU if kind == "llvm" else DEFAULT_GPU)
+    name = as_stored(quantization or (DEFAULT_CPU if kind == "llvm" else DEFAULT_GPU), folder, config, kind)
     return compile_model(config, name, chosen, most_sequences=most_sequences, **options), kind
 
 
@@ -163,11 +164,14 @@ def bench_folder(folder: Path, request: LanguageRequest, *, plot: Path | None, a
 def _case(folder: Path, request: LanguageRequest) -> LanguageCase:
     from tunehub.models.checkpoint import has_weights
     from tunehub.models.config import read_config
+    from tunehub.models.stored import as_stored
     from tunehub_builder.bench.language_models.case import LanguageCase
 
+    config, on_cpu = read_config(folder), request.device == "cpu"
+    name = request.quantization or (DEFAULT_CPU if on_cpu else DEFAULT_GPU)
     return LanguageCase(
-        config=read_config(folder),
-        quantization=request.quantization or (DEFAULT_CPU if request.device == "cpu" else DEFAULT_GPU),
+        config=config,
+        quantization=as_stored(name, folder, config, "llvm" if on_cpu else request.device),
         device=request.device,
         sequences=max(request.batches),
         tokens=request.prompt + request.generate,

@@ -103,6 +103,12 @@ class ModelWeights:
         except Exception:  # as below
             return None
 
+    def matrix_types(self) -> set[str]:
+        """Of all tensors with two axes and more, as headers name them. Raises ModelError."""
+        files = sorted(set(self._places.values())) or [SINGLE]
+        found = [each for file in files for each in mapped_tensors(self.folder / file, _REMEDY)[2].values()]
+        return {each.dtype for each in found if len(each.shape) > 1}
+
     def _has(self, name: str, place: str) -> bool:
         return name in self._places if self._places else name in self._opened(place).keys()  # noqa: SIM118 - no dict
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta
 
 from tunehub.exceptions import ModelError
+
+T = TypeVar("T")
 
 CONFIG = "config.json"
 _MOST_BYTES = 1 << 20
@@ -124,9 +127,27 @@ class _ConfigFile(msgspec.Struct, frozen=True):
     eos_token_id: int | list[int] | None = None
 
 
+class _Declared(msgspec.Struct, frozen=True):
+    """Newer files say `dtype`."""
+
+    dtype: Any = None
+    torch_dtype: Any = None
+
+
+def declared_type(folder: Path) -> str:
+    """The type of a folder's weights by its ``config.json``; empty where that says none. Raises ModelError."""
+    found = _read(folder / CONFIG, lambda raw: msgspec.json.decode(raw, type=_Declared))
+    return str(found.dtype or found.torch_dtype or "")
+
+
 def read_config(folder: Path) -> ModelConfig:
     """The model of ``folder``, by its ``config.json``. Raises ModelError."""
     path = folder / CONFIG
+    return _read(path, lambda raw: _config(msgspec.json.decode(raw, type=_ConfigFile), path))
+
+
+def _read(path: Path, made: Callable[[bytes], T]) -> T:
+    """What is ``made`` of a file. Raises ModelError, also where what is in it is wrong."""
     try:
         with path.open("rb") as stream:
             raw = stream.read(_MOST_BYTES + 1)
@@ -136,7 +157,7 @@ def read_config(folder: Path) -> ModelConfig:
     if len(raw) > _MOST_BYTES:
         raise ModelError(path, "is larger than 1 MB", place="model", remedy="give the model's own configuration")
     try:
-        return _config(msgspec.json.decode(raw, type=_ConfigFile), path)
+        return made(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ModelError(path, str(error), place="model", remedy="correct that key") from None
 

@@ -25,6 +25,8 @@ def linear(
     if kind.bits:
         layer = RowLinear if kind.e4m3 else GroupLinear
         return layer(features, rows, kind, bias=bias, out_dtype=out_dtype)
+    if kind.stored:
+        return WidenedLinear(features, rows, kind, bias=bias)
     return nn.Linear(features, rows, bias=bias, dtype=kind.dtype, out_dtype=out_dtype)
 
 
@@ -32,6 +34,8 @@ def embedding(rows: int, features: int, kind: Quantization) -> NNModule:
     """A table ``[rows, features]`` that gives logits, too (``lm_head_forward``)."""
     if kind.bits:
         return RowEmbedding(rows, features, kind) if kind.e4m3 else GroupEmbedding(rows, features, kind)
+    if kind.stored:
+        return WidenedEmbedding(rows, features, kind)
     return PlainEmbedding(rows, features, dtype=kind.dtype)
 
 
@@ -69,6 +73,20 @@ class GroupLinear(nn.Module):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         weight = dequantized(self.q_weight, self.q_scale, self.shape, self.kind)
         x = op.matmul(x, op.permute_dims(weight), out_dtype=self.out_dtype)
+        return x if self.bias is None else x + self.bias
+
+
+class WidenedLinear(nn.Module):  # type: ignore[misc]
+    """A product in the type of activations with a weight in a narrower one."""
+
+    def __init__(self, features: int, rows: int, kind: Quantization, *, bias: bool = False) -> None:
+        super().__init__()
+        self.kind = kind
+        self.weight = nn.Parameter((rows, features), kind.stored)
+        self.bias = nn.Parameter((rows,), kind.dtype) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = op.matmul(x, op.permute_dims(op.astype(self.weight, self.kind.dtype)))
         return x if self.bias is None else x + self.bias
 
 
@@ -130,6 +148,17 @@ class PlainEmbedding(nn.Embedding):  # type: ignore[misc]
     def lm_head_forward(self, x: Tensor) -> Tensor:
         """Logits, with the table as weight."""
         return op.matmul(x, op.permute_dims(self.weight), out_dtype="float32")
+
+
+class WidenedEmbedding(WidenedLinear):
+    """A table of floats that are widened."""
+
+    def __init__(self, rows: int, features: int, kind: Quantization) -> None:
+        super().__init__(features, rows, kind)
+        self.lm_head_forward = super().forward
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return op.astype(op.take(self.weight, ids, axis=0), self.kind.dtype)
 
 
 class GroupEmbedding(nn.Module):  # type: ignore[misc]

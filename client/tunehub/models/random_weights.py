@@ -40,7 +40,7 @@ def pool_of(parameter: ModelParameter, kind: Quantization | None) -> tuple[npt.N
         features = GROUP * parameter.shape[-1]
         return _constant(dtype, (1.0 if table else features**-0.5) / _SPREAD[kind.bits]), 0
     scale = 1.0 if dtype == STORAGE or table else parameter.shape[-1] ** -0.5
-    return _pool(dtype, scale), begin
+    return _pool(dtype, scale, "" if kind is None else kind.stored), begin
 
 
 def random_array(parameter: ModelParameter, kind: Quantization | None = None) -> npt.NDArray[Any]:
@@ -69,10 +69,11 @@ def _constant(kind: str, value: float) -> npt.NDArray[Any]:
 
 
 @lru_cache
-def _pool(kind: str, scale: float) -> npt.NDArray[Any]:
+def _pool(kind: str, scale: float, stored: str = "") -> npt.NDArray[Any]:
+    """Of ``kind``, with numbers that the type in which they are ``stored`` has."""
     rng = np.random.default_rng(0)
     if kind == STORAGE:
         return rng.integers(0, 1 << 32, _POOL, dtype=STORAGE)
     numbers = rng.standard_normal(_POOL, dtype="float32") * np.float32(scale)
-    pool: npt.NDArray[Any] = (np.clip(numbers, -LARGEST, LARGEST) if kind == E4M3 else numbers).astype(kind)
-    return pool
+    pool: npt.NDArray[Any] = (np.clip(numbers, -LARGEST, LARGEST) if kind == E4M3 else numbers).astype(stored or kind)
+    return pool.astype(kind, copy=False)

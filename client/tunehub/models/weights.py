@@ -43,20 +43,25 @@ def arrays(
     for parameter in parameters:
         base, _, part = parameter.name.rpartition(".")
         if part not in ("q_weight", "q_scale"):
-            yield _checked(_joined(checkpoint, parameter.name, config), parameter, folder)
+            yield _checked(_joined(checkpoint, parameter.name, config), parameter, folder, exact=bool(kind.stored))
             continue
         if last[0] != base:
             last = (base, _packed(checkpoint, base, config, kind, read))
         yield _checked(last[1][part == "q_scale"], parameter, folder)
 
 
-def _checked(array: Array, parameter: ModelParameter, folder: Path) -> Array:
+def _checked(array: Array, parameter: ModelParameter, folder: Path, *, exact: bool = False) -> Array:
+    """In the parameter's type; ``exact``: only where that has all of its numbers."""
     if array.shape != parameter.shape:
         reason = f"has the shape {array.shape}, and config.json says {parameter.shape}"
         raise ModelError(
             parameter.name, reason, place=str(folder), remedy="give weights and configuration of one model"
         )
-    return array.astype(parameter.dtype, copy=False)
+    made = array.astype(parameter.dtype, copy=False)
+    if exact and made is not array and not np.array_equal(made.astype("float32"), array.astype("float32")):
+        reason = f"is in {array.dtype} and has numbers that {parameter.dtype} has not"
+        raise ModelError(parameter.name, reason, place=str(folder), remedy="compile the model for this folder: q0f32")
+    return made
 
 
 def _packed(checkpoint: ModelWeights, base: str, config: ModelConfig, kind: Quantization, read: Reader) -> Packed:

@@ -69,6 +69,7 @@ def test_each_form_of_onnx_gives_numpys_logits(config: ModelConfig, tmp_path: Pa
     [
         ("onnxruntime", "onnxruntime", "q0f32", 1e-5),
         ("onnxruntime", "onnx_ir", "q8f32_1", 0.03),
+        pytest.param("tunehub", "tvm", "q0bf16_f32", 1e-5, marks=pytest.mark.sweep),
         ("onnxruntime_dynamic", "onnxruntime", "q8f32_1", 0.05),
         pytest.param("tunehub_onnx", "tvm", "q0bf16", 0.03, marks=pytest.mark.sweep),
         ("tunehub_onnx_dynamic", "onnxruntime", "q8f32_1", 0.05),

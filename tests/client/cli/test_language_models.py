@@ -14,8 +14,10 @@ pytest.importorskip("tokenizers", reason="the extra llm")
 
 import numpy as np
 import tokenizers
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
+from tunehub.cli.language_models import LanguageRequest, _case, compiled_folder
+from tunehub.models import compiling, stored
 from tunehub.models.config import read_config
 from tunehub.models.export import parameters_of
 from tunehub.models.quantization import quantization
@@ -77,6 +79,20 @@ def test_a_folder_becomes_a_library_that_writes(run: Any, folder: Path) -> None:
     assert run(*call, "--weights", "small.safetensors").out == found.out
     drawn = [run(*call, "--temperature", 5, "--seed", seed).out for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
+
+
+@pytest.mark.parametrize(("kind", "form"), [("bfloat16", "q0bf16_f32"), ("float32", "q0f32")])
+def test_float32_keeps_weights_as_the_folder_has_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str, form: str
+) -> None:
+    monkeypatch.setattr(compiling, "compile_model", lambda _config, name, *_given, **_named: name)
+    monkeypatch.setattr(stored, "vector_types", lambda: ("float32", "float16", "bfloat16"))
+    path = folder / "model.safetensors"
+    save_file({name: each.astype(kind) for name, each in load_file(path).items()}, path)
+    assert compiled_folder(folder, quantization=None, target="llvm-x86-64-v3", most_sequences=1) == (form, "llvm")
+    sizes = {"prompt": 8, "generate": 2, "batches": (1,), "against": None, "threads": 1, "repeat": 1}
+    assert _case(folder, LanguageRequest(quantization="q0f32", device="cpu", **sizes)).quantization == form
+    assert _case(folder, LanguageRequest(quantization="q0bf16", device="cpu", **sizes)).quantization == "q0bf16"
 
 
 @pytest.mark.sweep

@@ -33,6 +33,7 @@ PYTORCH = json.loads((FOLDER / "pytorch.json").read_text())
 # How far the perplexity may be from PyTorch's, for weights, activations and sums together.
 KINDS = {
     "q0f32": 1e-5,
+    "q0f16_f32": 1e-5,  # as they are stored
     "q0bf16": 3e-3,
     "q4f16_1": 1e-2,
     "q4f32_1": 1e-2,
@@ -74,9 +75,10 @@ def perplexity(opened: LanguageSession) -> float:
 
 
 @pytest.mark.sweep
-def test_greedy_tokens_are_pytorchs_in_float32() -> None:
+@pytest.mark.parametrize("kind", ["q0f32", "q0f16_f32"])
+def test_greedy_tokens_are_pytorchs_in_float32(kind: str) -> None:
     prompt, wanted = list(PYTORCH["prompt"].encode()), list(PYTORCH["greedy"].encode())
-    assert greedy_tokens(session("q0f32"), [prompt], len(wanted)).tolist() == [wanted]
+    assert greedy_tokens(session(kind), [prompt], len(wanted)).tolist() == [wanted]
 
 
 @pytest.mark.sweep

@@ -17,6 +17,7 @@ from tunehub.models.compiling import compile_model
 from tunehub.models.config import Experts, read_config
 from tunehub.models.random_weights import random_array
 from tunehub.models.session import CacheSizes, greedy_tokens
+from tunehub.models.stored import as_stored
 from tunehub.models.weights import arrays
 
 from ...numpy_decoder import NumpyDecoder
@@ -68,8 +69,8 @@ def test_a_quantised_mixture_gives_numpys_tokens(name: str, quantization: str) -
     assert found == [numpy.greedy_after(*each) for each in zip(PROMPTS, found, strict=True)]
 
 
-def _saved(family: str, folder: Path) -> Any:
-    """A small model of transformers', which lies in the folder then."""
+def _saved(family: str, folder: Path, dtype: str = "float32") -> Any:
+    """A small model of transformers' in float32, which lies in the folder in the type ``dtype`` then."""
     torch = pytest.importorskip("torch", reason="compares with PyTorch")
     transformers = pytest.importorskip("transformers", reason="saves a checkpoint")
     torch.manual_seed(0)
@@ -90,22 +91,37 @@ def _saved(family: str, folder: Path) -> Any:
     )
     own = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64} if family == "Qwen2Moe" else {}
     config = getattr(transformers, f"{family}Config")(**sizes, **mixed, **own, attn_implementation="eager")
-    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval().to(getattr(torch, dtype))
     model.save_pretrained(folder, max_shard_size="100KB")
-    return model
+    return type(model).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
 
 
 @pytest.mark.filterwarnings("default")  # of transformers
 @pytest.mark.parametrize("family", SAVED)
 @pytest.mark.few(2)
 def test_64_greedy_tokens_of_a_checkpoint_are_pytorchs(family: str, tmp_path: Path) -> None:
-    model = _saved(family, tmp_path)
+    check_tokens(_saved(family, tmp_path), tmp_path, "q0f32")
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(("family", "dtype"), [("Llama", "bfloat16"), ("Qwen2", "float16"), ("Mixtral", "bfloat16")])
+@pytest.mark.few(1)
+def test_64_greedy_tokens_of_a_checkpoint_in_16_bits_are_those_of_pytorch_in_float32(
+    family: str, dtype: str, tmp_path: Path
+) -> None:
+    model = _saved(family, tmp_path, dtype)
+    kind = as_stored("q0f32", tmp_path, read_config(tmp_path), "llvm")
+    assert kind == {"bfloat16": "q0bf16_f32", "float16": "q0f16_f32"}[dtype]
+    check_tokens(model, tmp_path, kind)
+
+
+def check_tokens(model: Any, folder: Path, kind: str) -> None:
+    """The likeliest tokens of a folder's model are those of PyTorch's ``model``."""
     import torch
 
-    compiled = compile_model(read_config(tmp_path), "q0f32")
+    compiled = compile_model(read_config(folder), kind)
     weights = [
-        tvm.runtime.tensor(each)
-        for each in arrays(compiled.parameters, compiled.config, compiled.quantization, tmp_path)
+        tvm.runtime.tensor(each) for each in arrays(compiled.parameters, compiled.config, compiled.quantization, folder)
     ]
     session = compiled.session(weights, tvm.cpu(), CacheSizes(sequences=2, tokens=256, chunk=4))
     found = greedy_tokens(session, PROMPTS, COUNT).tolist()

@@ -91,8 +91,24 @@ def test_projections_are_joined_row_upon_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(QUANTIZATIONS))
 def test_parameters_have_the_shapes_and_types_of_the_module(tmp_path: Path, name: str) -> None:
     model = model_of(name)
-    for parameter, array in zip(model.parameters, _arrays(model, _saved(tmp_path, _tensors())), strict=True):
+    tensors = {each: value.astype(model.quantization.matrices) for each, value in _tensors().items()}
+    for parameter, array in zip(model.parameters, _arrays(model, _saved(tmp_path, tensors)), strict=True):
         assert (array.shape, str(array.dtype)) == (parameter.shape, parameter.dtype)
+
+
+@pytest.mark.parametrize("saved", ["float32", "float16"])
+def test_weights_that_stay_as_they_are_stored_lose_nothing(tmp_path: Path, saved: str) -> None:
+    model, wide = model_of("q0bf16_f32"), {name: value.astype("float16") for name, value in _tensors().items()}
+    exact = {name: value.astype(ml_dtypes.bfloat16).astype(saved) for name, value in wide.items()}
+    exact = {name: np.where(abs(value) < 1e-3, 0, value).astype(saved) for name, value in exact.items()}
+    names = [each.name for each in model.parameters]
+    found = dict(zip(names, _arrays(model, _saved(tmp_path, exact)), strict=True))
+    assert {name: str(each.dtype) for name, each in found.items()} == {
+        each.name: "float32" if "norm" in each.name else "bfloat16" for each in model.parameters
+    }
+    np.testing.assert_array_equal(found["lm_head.weight"].astype(saved), exact["lm_head.weight"])
+    with pytest.raises(ModelError, match=rf"embed_tokens.*is in {saved} and has numbers that bfloat16 has not"):
+        list(_arrays(model, _saved(tmp_path, {name: value.astype(saved) for name, value in wide.items()})))
 
 
 def test_files_are_found_by_the_index(tmp_path: Path) -> None:

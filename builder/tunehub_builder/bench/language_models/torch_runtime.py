@@ -172,6 +172,8 @@ def _captured(run: Callable[[], Any]) -> Callable[[], Any]:
 
 def _weights(case: LanguageCase) -> Iterator[tuple[str, Any]]:
     """The module's parameters as tensors on the device; words and scales as the floats that they stand for."""
+    import torch
+
     from tunehub.models.export import parameters_of
     from tunehub.models.quantization import quantization
 
@@ -184,7 +186,7 @@ def _weights(case: LanguageCase) -> Iterator[tuple[str, Any]]:
         elif part == "q_scale":
             yield f"{base}.weight", _dequantized(words, tensor, kind)
         else:
-            yield parameter.name, tensor
+            yield parameter.name, tensor.to(getattr(torch, kind.dtype)) if kind.stored else tensor
 
 
 def _tensors(case: LanguageCase, parameters: Sequence[Any]) -> Iterator[Any]:

@@ -131,6 +131,7 @@ class TvmLanguageModel:
         from tunehub.graph.gathers import quiet_gathers
         from tunehub.models.compiling import CompiledLanguageModel, compile_model
         from tunehub.models.export import export
+        from tunehub.models.quantization import quantization
         from tunehub.target.host import host_target
 
         target = host_target(self._case.device) if self._case.device == "cuda" else host_target()
@@ -138,7 +139,8 @@ class TvmLanguageModel:
             chosen: Any = {"functions": _FUNCTIONS, "most_sequences": self._case.sequences, "steps": self._steps}
             chosen["cache_dtype"] = self._case.cache_dtype
             return compile_model(self._case.config, self._case.quantization, target, **chosen)
-        exported = export(self._case.config, target, self._case.quantization, _FUNCTIONS)
+        kind = quantization(self._case.quantization)
+        exported = export(self._case.config, target, "q0f32" if kind.stored else kind.name, _FUNCTIONS)
         return CompiledLanguageModel(
             made=tvm.compile(quiet_gathers(exported.module), target),
             config=exported.config,
@@ -149,11 +151,12 @@ class TvmLanguageModel:
 
     def _loaded(self) -> Iterator[Any]:
         from tunehub.models.quantising import folder_tensors
+        from tunehub.models.quantization import quantization
         from tunehub.models.random_weights import random_tensors
 
         made = self._made
         if self._case.folder is None:
-            return random_tensors(made.parameters, made.quantization, self._device)
+            return random_tensors(made.parameters, quantization(self._case.quantization), self._device)
         return folder_tensors(made, self._case.folder, self._device)
 
 

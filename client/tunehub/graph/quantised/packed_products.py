@@ -61,6 +61,11 @@ def with_packed_products(
         how = "activations rounded to 8 bits" if rewriter.rounds else "activations in floats"
         how += ", of many rows to bfloat16 for AMX" if rewriter.tiles else ""
         note(f"{rewriter.count} products read weights of 4 or 8 bits as they lie, {how}")
+    if note is not None and rewriter.widened:
+        how = (
+            ", of several rows by AMX, to which each activation is three numbers in bfloat16" if rewriter.split else ""
+        )
+        note(f"{rewriter.widened} products in float32 read weights of 16 bits as they lie{how}")
     return relax.transform.DeadCodeElimination()(written)
 
 
@@ -79,6 +84,7 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         self._functions: dict[Any, Any] = {}
         self._tiled: dict[Any, PackedProduct] = {}  # by functions
         self.written, self.count, self.rounds, self.tiles = 0, 0, False, False
+        self.widened, self.split = 0, False
 
     def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
@@ -96,8 +102,24 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
             product = self._product(made, static_shape(made.weights)[0], shape[-1], types[0])  # type: ignore[index]
             self.count += 1
             return self._called(product, call, [made.weights, made.scales], types)
-        plain = None if source is None else self._plain(call.args[0], source)
-        return call if plain is None else self._called(plain, call, [source], types)
+        if source is None:
+            return call
+        source = self._stored(call.args[0], source)
+        plain = self._plain(call.args[0], source)
+        if plain is None:
+            return call
+        self.widened += types[0] != str(tensor_type(source).dtype)
+        self.split |= plain.split
+        return self._called(plain, call, [source], types)
+
+    def _stored(self, data: Expr, source: Expr) -> Expr:
+        """What weights in float32 are widened from, or themselves."""
+        cast: Any = bound_value(self, source)
+        if operator_of(cast) != "relax.astype" or {str(tensor_type(each).dtype) for each in (data, cast)} != {
+            "float32"
+        }:
+            return source
+        return cast.args[0] if str(tensor_type(cast.args[0]).dtype) in vector_types() else source
 
     def _gated(self, call: Call) -> Expr:
         """SiLU(gate) · up of a product by tiles is a part of it, but of a single row."""
@@ -123,6 +145,8 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         """The product of one row, of many, or of a number that is not known, with an input [N, K] of floats."""
         shape, dtype, known = static_shape(source), str(tensor_type(source).dtype), static_shape(data)
         rows = None if known is None else math.prod(known[:-1])
+        if str(tensor_type(data).dtype) == "float32" != dtype:
+            return self._widened(shape, dtype, source)
         rounded = self._narrow or dtype == "bfloat16"
         tiles = self._has_tiles and self._widest == TILE and rounded
         in_pairs = self._has_pairs and rounded and (dtype == "bfloat16" or not (tiles or self._wide))
@@ -134,6 +158,14 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         if self._widest not in PlainPanels.HEIGHTS or shape[0] % self._widest:
             return None
         return plain_product(shape[0], shape[1], self._widest, tiles=tiles, pairs=in_pairs, wide=self._wide)
+
+    def _widened(self, shape: tuple[int, ...] | None, dtype: str, source: Expr) -> PackedProduct | None:
+        """The product of data in float32 with an input [N, K] in 16 bits."""
+        if shape is None or not is_given(self, source):
+            return None
+        narrow = dtype == "bfloat16" and self._has_tiles and self._widest == TILE
+        by = {"tiles": True} if self._narrow else {"split": True}
+        return plain_product(shape[0], shape[1], self._widest, **(by if narrow else {}))
 
     def _function(self, product: PackedProduct, extents: list[Any], scales: str, types: list[str]) -> GlobalVar:
         key = (product, *map(_extent, extents), scales, *types)

@@ -24,6 +24,7 @@ from tunehub.kernels.cpu.packed_pairs import PairPanels, PlainPairs
 from tunehub.kernels.cpu.packed_panels import BytePanels, FewBytePanels, FloatPanels, PanelProducts, PlainPanels
 from tunehub.kernels.cpu.packed_tiles import PlainTiles, TilePanels
 from tunehub.kernels.cpu.packed_weights import GROUP, PackedProduct, numbers_of
+from tunehub.kernels.cpu.split_tiles import SplitFloatTiles
 from tunehub.kernels.cpu.unpacked_tiles import UnpackedTiles
 from tunehub.kernels.cpu.vectors import Vectors, line_of
 from tunehub.kernels.cpu.weight_tiles import WeightTiles
@@ -154,7 +155,7 @@ class _ProductWriter:
         """Of tiles, each for what those before leave."""
         widths = (8, *_WIDTHS) if self.EIGHT and self.product.lanes == _MANY_REGISTERS else _WIDTHS
         panels, leasts = self._panels_kind, [self._least_of_few()]
-        if panels is WeightTiles and integer(self.rows.count) is None:
+        if issubclass(panels, WeightTiles) and integer(self.rows.count) is None:
             leasts.append(panels.least_rows(self.product))
         return tuple(each for each in widths if all(least is None or each < least for least in leasts))
 
@@ -182,6 +183,8 @@ class _ProductWriter:
         narrow = product.plain and all(str(buffer_kind(each).dtype) == "bfloat16" for each in given)
         if product.tiles and narrow and WeightTiles.least_rows(product) is not None:
             return WeightTiles
+        if product.split and SplitFloatTiles.least_rows(product) is not None:
+            return SplitFloatTiles
         in_pairs = product.pairs and not product.wide
         return self.TILES if product.tiles else self.PAIRS if in_pairs else self.PANELS
 

@@ -29,9 +29,10 @@ _PAIR_BITS = (4, *_PLAIN_BITS)
 class PackedProduct:
     """A product with ``rows`` of ``depth`` numbers of ``bits``, by vectors of ``lanes`` words. ``integers``:
     activations are rounded to 8 bits; ``tiles``, ``pairs``: those of many rows and weights to bfloat16, for AMX or
-    AVX512-BF16; ``wide``: only those of few rows in pairs. ``plain``: weights are floats, and a word is what
-    ``32 / bits`` vectors of them, one behind the other, have in a lane. ``centred``: half of all numbers are below 0,
-    as ONNX has them; of MLC-LLM's one fewer. ``gated``: the first half of rows are gate's, the second
+    AVX512-BF16; ``wide``: only those of few rows in pairs; ``split``: those of several rows, in float32, are sums of
+    three parts for AMX. ``plain``: weights are floats, and a word is what ``32 / bits`` vectors of them, one behind the
+    other, have in a lane. ``centred``: half of all numbers are below 0, as ONNX has them; of MLC-LLM's one fewer.
+    ``gated``: the first half of rows are gate's, the second
     up's, and results are SiLU(gate) · up."""
 
     rows: int
@@ -42,6 +43,7 @@ class PackedProduct:
     tiles: bool = False
     pairs: bool = False
     wide: bool = False
+    split: bool = False
     plain: bool = False
     centred: bool = False
     gated: bool = False
@@ -90,7 +92,14 @@ def lanes_of(depth: int, bits: int, widest: int) -> int:
 
 
 def plain_product(
-    rows: int, depth: int, widest: int, *, tiles: bool = False, pairs: bool = False, wide: bool = False
+    rows: int,
+    depth: int,
+    widest: int,
+    *,
+    tiles: bool = False,
+    pairs: bool = False,
+    wide: bool = False,
+    split: bool = False,
 ) -> PackedProduct | None:
     """The product with weights that are floats, where they fill vectors of ``widest`` lanes."""
     least = _PAIR_BITS if pairs else _PLAIN_BITS
@@ -98,7 +107,7 @@ def plain_product(
     if bits is None:
         return None
     known = PackedProduct(rows=rows, depth=depth, bits=bits, lanes=widest, integers=False, plain=True)
-    return replace(known, tiles=tiles, pairs=pairs, wide=wide)
+    return replace(known, tiles=tiles, pairs=pairs, wide=wide, split=split)
 
 
 def numbers_of(product: PackedProduct, vectors: Vectors, words: Buffer, at: int) -> PrimExpr:

@@ -19,14 +19,16 @@ TILE_WORDS = TILE * TILE
 
 class TurnedPairs(Activations):
     """In bfloat16, tiles of 16 rows and a group of numbers: [tiles, groups, pairs of numbers, rows] words. What lies
-    behind the last row is that row again."""
+    behind the last row is that row again. Of numbers in several parts a group has as many tiles."""
+
+    PARTS = 1
 
     def __init__(self, product: PackedProduct, data: Buffer, rows: Rows, root: SBlockRealize) -> None:
         from tvm import tirx
 
         super().__init__(product, data, rows, root)
         self.tiles = tirx.floordiv(rows.count + (TILE - 1), TILE)
-        self.words = tirx.decl_buffer((self.tiles * (product.groups * TILE_WORDS),), "uint32", "pairs")
+        self.words = tirx.decl_buffer((self.tiles * (product.groups * self.PARTS * TILE_WORDS),), "uint32", "pairs")
 
     @property
     def buffers(self) -> list[Buffer]:
@@ -34,7 +36,7 @@ class TurnedPairs(Activations):
 
     def place(self, tile: PrimExpr, group: PrimExpr) -> PrimExpr:
         """Where the words of a tile begin."""
-        return (tile * self.product.groups + group) * TILE_WORDS
+        return (tile * self.product.groups + group) * (self.PARTS * TILE_WORDS)
 
     def row(self, tile: PrimExpr, at: int) -> list[PrimExpr]:
         """Indices of a row of a tile, or of the last of all."""

@@ -7,7 +7,7 @@ the pair before are turned, rounded and stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from tunehub.kernels.cpu import amx
 from tunehub.kernels.cpu.instruction import pointer_to
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, PrimExpr, SBlockRealize, Stmt
 
 _TALL = 2  # tiles of weights, and of activations, in registers together
-_OUTPUTS = _TALL * TILE
+OUTPUTS = _TALL * TILE
 _LEAST = 2  # rows of activations: of one, AVX-512 adds up products as fast as memory gives weights
 _WORD, _NARROW = 4, 2  # bytes
 _WEIGHTS, _DATA = 4, 6  # the first registers with them, behind those with sums
@@ -66,14 +66,16 @@ class WeightTiles:
     """Writes them: ``weights``, [N, K] in bfloat16, times ``activations``. Of a gated product the tiles of a panel are
     rows of gate and those of up."""
 
-    ACTIVATIONS = TilePairs
+    ACTIVATIONS: ClassVar[type[TurnedPairs]] = TilePairs
+    TOGETHER: ClassVar = _TALL  # tiles of activations that are multiplied together
+    PARTS: ClassVar = 1  # of a tile of activations
 
     def __init__(
         self,
         product: PackedProduct,
         weights: Sequence[Buffer],
         result: Buffer,
-        activations: TilePairs,
+        activations: TurnedPairs,
         root: SBlockRealize,
     ) -> None:
         from tvm import tirx
@@ -83,27 +85,27 @@ class WeightTiles:
         self.sums = tirx.decl_buffer((_TALL * _TALL * TILE_WORDS,), "float32", "sums")
         self.kept = tirx.decl_buffer((_KEPT,), "int32", "place")
         # of a panel, and how many rows its second tile of weights is behind the first
-        self.outputs, self.apart = (TILE, product.rows // _TALL) if product.gated else (_OUTPUTS, TILE)
+        self.outputs, self.apart = (TILE, product.rows // _TALL) if product.gated else (OUTPUTS, TILE)
 
     @classmethod
     def least_rows(cls, product: PackedProduct) -> int | None:
         """That this is for, or None: not for such weights."""
-        fits = product.rows % _OUTPUTS == 0 and product.lanes == TILE
+        fits = product.rows % OUTPUTS == 0 and product.lanes == TILE
         return (1 if product.gated else _LEAST) if fits else None
 
     def statement(self) -> Stmt:
         """All of them; threads share panels of weights of blocks of rows."""
         from tvm import tirx
 
-        tiles, depth = self.activations.tiles, self.product.depth
-        most = max(_BLOCK_TILES, _BLOCK_BYTES // (depth * _NARROW * TILE))
-        parts = _TALL * tirx.floordiv(tiles + (most - 1), const(most))
-        height = _TALL * tirx.floordiv(tiles + parts - 1, parts)
-        panels = self.product.rows // _OUTPUTS
+        tiles, depth, together = self.activations.tiles, self.product.depth, self.TOGETHER
+        most = max(_BLOCK_TILES // self.PARTS, _BLOCK_BYTES // (depth * _NARROW * TILE * self.PARTS))
+        parts = together * tirx.floordiv(tiles + (most - 1), const(most))
+        height = together * tirx.floordiv(tiles + parts - 1, parts)
+        panels = self.product.rows // OUTPUTS
 
         def task(at: PrimExpr) -> Stmt:
             begin, first = tirx.floordiv(at, panels) * height, tirx.floormod(at, panels) * self.outputs
-            pairs = tirx.floordiv(tirx.min(height, tiles - begin) + 1, const(_TALL))
+            pairs = tirx.floordiv(tirx.min(height, tiles - begin) + (together - 1), const(together))
             kept = {
                 _OUTPUT: first,
                 _FOLLOWING: tirx.min(first + self.outputs, const((panels - 1) * self.outputs)),
@@ -124,8 +126,9 @@ class WeightTiles:
 
     def _half(self, pair: PrimExpr, half: PrimExpr) -> Stmt:
         """The results of a tile of the pair before, and half of this pair's products; behind the last pair none."""
-        before, first = self._get(_BEGIN) + _TALL * (pair - 1) + half, self._get(_BEGIN) + _TALL * pair
-        there = (pair > 0) & (before < self.activations.tiles)
+        first = self._get(_BEGIN) + self.TOGETHER * pair
+        before = first - self.TOGETHER + half
+        there = (pair > 0) & (before < self.activations.tiles) & (half < self.TOGETHER)
         by_tiles = sequence(
             when(half == 0, [amx.instruction("tilezero", at) for at in range(_TALL * _TALL)]),
             either(pair == 0, self._steps(first, half, self._ahead), self._steps(first, half)),
@@ -152,31 +155,43 @@ class WeightTiles:
 
     def _steps(self, first: PrimExpr, half: PrimExpr, asked: Callable[[PrimExpr], list[Stmt]] = lambda _: []) -> Stmt:
         """Half of the reduction of a pair of tiles from ``first`` on, after what is ``asked`` for in a step."""
-        from tvm import tirx
 
         groups = self.product.groups
         begin = half * (groups // _TALL)
-        second = tirx.min(first + 1, self.activations.tiles - 1)
-
-        def weights(group: PrimExpr, at: int) -> Stmt:
-            place = (self._get(_OUTPUT) + at * self.apart).astype("int64") * self.product.depth + group * GROUP
-            pointer = pointer_to(self.weights, place, _NARROW)
-            return amx.instruction("tileloadd64", _WEIGHTS + at, pointer, self.product.depth * _NARROW)
-
-        def data(group: PrimExpr, at: int) -> Stmt:
-            place = self.activations.place(second if at else first, group)
-            pointer = pointer_to(self.activations.words, place, _WORD)
-            return amx.instruction("tileloadd64", _DATA + at, pointer, TILE * _WORD)
-
-        def product(one: int, other: int) -> Stmt:
-            return amx.instruction("tdpbf16ps", _TALL * one + other, _WEIGHTS + one, _DATA + other)
 
         def step(at: PrimExpr) -> Stmt:
-            group = begin + at
-            above = [weights(group, 0), data(group, 0), product(0, 0), data(group, 1), product(0, 1)]
-            return sequence(asked(group), above, weights(group, 1), product(1, 0), product(1, 1))
+            return sequence(asked(begin + at), self._step(first, begin + at))
 
         return serial("step", groups // _TALL + half * (groups % _TALL), step)
+
+    def _step(self, first: PrimExpr, group: PrimExpr) -> list[Stmt]:
+        """A group's products of a pair of tiles from ``first`` on."""
+        from tvm import tirx
+
+        second = self.activations.place(tirx.min(first + 1, self.activations.tiles - 1), group)
+        return [
+            self._weights_loaded(group, 0),
+            self._data_loaded(self.activations.place(first, group), 0),
+            self._multiplied(0, 0),
+            self._data_loaded(second, 1),
+            self._multiplied(0, 1),
+            self._weights_loaded(group, 1),
+            self._multiplied(1, 0),
+            self._multiplied(1, 1),
+        ]
+
+    def _weights_loaded(self, group: PrimExpr, at: int) -> Stmt:
+        place = (self._get(_OUTPUT) + at * self.apart).astype("int64") * self.product.depth + group * GROUP
+        pointer = pointer_to(self.weights, place, _NARROW)
+        return amx.instruction("tileloadd64", _WEIGHTS + at, pointer, self.product.depth * _NARROW)
+
+    def _data_loaded(self, place: PrimExpr, at: int) -> Stmt:
+        pointer = pointer_to(self.activations.words, place, _WORD)
+        return amx.instruction("tileloadd64", _DATA + at, pointer, TILE * _WORD)
+
+    def _multiplied(self, one: int, other: int) -> Stmt:
+        """The products of a tile of weights and one of activations, added to their sums."""
+        return amx.instruction("tdpbf16ps", _TALL * one + other, _WEIGHTS + one, _DATA + other)
 
     def _kept_sums(self) -> list[Stmt]:
         """Sums in memory: [tiles of activations, rows of weights, rows of a tile]."""
@@ -201,19 +216,20 @@ class WeightTiles:
         def line(tile: PrimExpr, output: PrimExpr) -> Stmt:
             def pair(group: PrimExpr, at: PrimExpr) -> Stmt:
                 place = self.activations.place(tirx.min(first + tile, last), group) + at * TILE
-                words, number = load(self.activations.words, vectors.ramp(place)), group * GROUP + at * 2
+                number, halves = group * GROUP + at * 2, self._halves(place)
                 return sequence(
-                    [
-                        vectors.add(total, half * self._weight(output, number + item))
-                        for item, half in enumerate(vectors.floats_of(words))
-                    ]
+                    [vectors.add(total, half * self._weight(output, number + item)) for item, half in enumerate(halves)]
                 )
 
             steps = nest("group pair", [self.product.groups, GROUP // 2], pair, SERIAL)
-            place = vectors.ramp((tile * _OUTPUTS + output) * TILE)
+            place = vectors.ramp((tile * OUTPUTS + output) * TILE)
             return sequence(vectors.clear([total]), steps, store(self.sums, [place], vectors.get(total)))
 
-        return block_of(self.root, nest("tile output", [_TALL, _OUTPUTS], line, SERIAL), "plain", [total])
+        return block_of(self.root, nest("tile output", [self.TOGETHER, OUTPUTS], line, SERIAL), "plain", [total])
+
+    def _halves(self, place: PrimExpr) -> Sequence[PrimExpr]:
+        """The lower and the upper numbers of a vector of words of activations."""
+        return self.vectors.floats_of(load(self.activations.words, self.vectors.ramp(place)))
 
     def _weight(self, output: PrimExpr, number: PrimExpr) -> PrimExpr:
         from tvm import tirx
@@ -228,7 +244,7 @@ class WeightTiles:
         taken, spare = [vectors.buffer(f"taken_{at}") for at in range(TILE)], vectors.buffer("spare")
 
         def line(at: int) -> PrimExpr:
-            return load(self.sums, vectors.ramp((half * _OUTPUTS + at) * TILE))
+            return self._sum(half, at)
 
         def stored(first: int, values: Sequence[Buffer]) -> list[Stmt]:
             statements = vectors.transposed(values, spare)
@@ -244,10 +260,14 @@ class WeightTiles:
             body = [*map(vectors.set, taken, values), *stored(0, taken)]
         else:
             body = []
-            for first in range(0, _OUTPUTS, TILE):
+            for first in range(0, OUTPUTS, TILE):
                 body += [vectors.set(each, line(first + at)) for at, each in enumerate(taken)]
                 body += stored(first, taken)
         return block_of(self.root, sequence(body), "results", [*taken, spare])
+
+    def _sum(self, tile: PrimExpr, output: int) -> PrimExpr:
+        """Of an output of a panel, for a tile of a pair."""
+        return load(self.sums, self.vectors.ramp((tile * OUTPUTS + output) * TILE))
 
     def _gated_results(self, tile: PrimExpr) -> Stmt:
         """SiLU(gate) · up in bfloat16 of two tiles of activations: words of both are turned together."""
@@ -260,7 +280,7 @@ class WeightTiles:
         extra, last = vectors.buffer("extra", "uint32"), tile + 1 < self.activations.tiles
 
         def pair(at: PrimExpr, number: PrimExpr) -> Stmt:
-            found = [self._gated(each, at * _OUTPUTS + number * 2 + item, spare) for item, each in enumerate(gated)]
+            found = [self._gated(each, at * OUTPUTS + number * 2 + item, spare) for item, each in enumerate(gated)]
             value = vectors.half_words(*map(vectors.get, gated))
             return sequence(*found, store(words, [vectors.ramp((at * half.lanes + number) * TILE)], value))
 
@@ -303,5 +323,5 @@ class WeightTiles:
         from tvm import tirx
 
         if dtype == "bfloat16":
-            return tirx.reinterpret(f"bfloat16x{_OUTPUTS}", value), _OUTPUTS
+            return tirx.reinterpret(f"bfloat16x{OUTPUTS}", value), OUTPUTS
         return (value if dtype == "float32" else self.vectors.cast(value, dtype)), TILE

@@ -18,7 +18,7 @@ from tunehub.models.random_weights import random_array
 from tunehub.models.session import CacheSizes
 from tunehub.tir.nodes import calls_in, operator_of
 
-from ....cpu_features import AMX, AVX2, AVX512_BF16, AVX512_VNNI, cpu, needs, needs_tvm
+from ....cpu_features import AMX, AVX2, AVX512_BF16, AVX512_VNNI, cpu, here, needs, needs_tvm
 from ....numpy_decoder import NumpyDecoder
 from ....small_models import small
 
@@ -73,6 +73,7 @@ def test_activations_are_rounded_only_where_that_is_allowed_and_faster() -> None
         ("q0f32", AMX, "bf16", 3 * (PRODUCTS - 1)),
         ("q0f32", AMX, "float32", 3 * (PRODUCTS - 1)),
         ("q0f16", AVX2, "bf16", 3 * PRODUCTS),
+        ("q0bf16_f32", AMX, "bf16", 3 * PRODUCTS),
         ("q0f32", AVX512_BF16, "bf16", 3 * (PRODUCTS - 1)),
     ],
 )
@@ -80,6 +81,18 @@ def test_activations_are_rounded_only_where_that_is_allowed_and_faster() -> None
 def test_weights_that_are_floats_have_such_functions(kind: str, model: str, precision: Any, functions: int) -> None:
     names = kernels(prepared(kind, model, precision)[0])
     assert sum(name.startswith("packed_matmul") for name in names) == functions
+
+
+@needs_tvm
+@pytest.mark.parametrize(("kind", "model"), [("q0bf16_f32", AMX), ("q0f16_f32", AVX2), ("q0bf16_f32", AVX2)])
+@pytest.mark.few(2)
+def test_products_in_float32_read_weights_as_they_are_stored(kind: str, model: str) -> None:
+    module, notes = prepared(kind, model)
+    names = kernels(module)
+    assert sum(name.startswith("packed_matmul") for name in names) == 3 * PRODUCTS
+    assert sum("cast" in name or "astype" in name for name in names) == 1  # of the embedding's rows
+    (note,) = [each for each in notes if "read weights of 16 bits" in each]
+    assert note.startswith(f"{3 * PRODUCTS} products in float32") and ("three numbers" in note) == (model == AMX)
 
 
 @needs_tvm
@@ -95,6 +108,14 @@ def test_silu_of_gate_times_up_is_part_of_products_by_tiles_but_of_one_row() -> 
 def test_steps_give_numpys_logits(case: str) -> None:
     exact = case in ("q4f32_1 float32", "q0f32 float32")
     assert logits_error(AVX512_VNNI, *case.split()) < (1e-5 if exact else 2e-2)
+
+
+@needs_tvm
+@pytest.mark.sweep
+@pytest.mark.parametrize("kind", ["q0bf16_f32", "q0f16_f32"])
+@pytest.mark.parametrize("model", here(AMX, AVX512_VNNI, AVX2))
+def test_steps_with_widened_weights_give_numpys_logits(kind: str, model: str) -> None:
+    assert logits_error(model, kind, "float32") < 1e-5
 
 
 @needs_tvm

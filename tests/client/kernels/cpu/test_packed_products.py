@@ -317,6 +317,85 @@ def test_such_tiles_are_vectors_where_linux_refuses_amx() -> None:
     assert gated_error(3, AVX512) < 1e-2
 
 
+def widened(data: Array, weights: Array, model: str, *, lanes: int = 16, by: str = "") -> Array:
+    """The product in float32 of data in float32 and ``weights`` in another type, of several rows ``by`` split tiles."""
+    product = plain_product(*weights.shape, lanes, split="split" in by)
+    assert product is not None
+    function = product_function(
+        product, [tirx.Var("rows", "int64"), data.shape[1]], "float32", str(weights.dtype), "float32"
+    )
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    output = tvm.runtime.tensor(np.full((len(data), len(weights)), np.nan, "float32"))
+    tvm.compile(module, target=cpu(model))["main"](*map(tvm.runtime.tensor, (data, weights)), output)
+    return output.numpy()
+
+
+@needs_tvm
+@pytest.mark.parametrize(
+    ("model", "kind", "rows"), covering(here(AVX512, AVX2), ["float16", "bfloat16"], [1, 7, 67], together=2)
+)
+@pytest.mark.few(2)
+def test_weights_of_16_bits_give_the_results_of_float32_to_the_bit(model: str, rows: int, kind: str) -> None:
+    lanes, rng = LANES[model], np.random.default_rng(3)
+    data, weights = (rng.standard_normal(shape, "float32") for shape in ((rows, 32 * lanes), (48, 32 * lanes)))
+    narrow = weights.astype(kind)
+    found, wanted = (widened(data, each, model, lanes=lanes) for each in (narrow, narrow.astype("float32")))
+    np.testing.assert_array_equal(found, wanted)
+
+
+def split_error(rows: int, depth: int, model: str) -> tuple[float, float]:
+    """Of products by split tiles, and of a sum in float32 one after the other: roots of the mean square."""
+    rng = np.random.default_rng(rows)
+    data = (rng.standard_normal((rows, depth)) * 2.0 ** rng.integers(-8, 8, (rows, depth))).astype("float32")
+    weights = rng.standard_normal((96, depth)).astype("bfloat16")
+    products = data.astype("float64")[:, None] * weights.astype("float64")
+    exact, plain = products.sum(-1), products.astype("float32").cumsum(-1, dtype="float32")[..., -1]
+    found = widened(data, weights, model, by="split")
+    return tuple(float(np.sqrt(((each - exact) ** 2).mean())) for each in (found, plain))  # type: ignore[return-value]
+
+
+@needs_tvm
+@needs(AVX512)
+@pytest.mark.usefixtures("emulated")
+def test_emulated_tiles_of_float32_in_three_parts_are_as_exact() -> None:
+    found, plain = split_error(19, 992, AVX512)
+    assert found <= plain
+
+
+@needs_tvm
+@needs(AMX)
+@pytest.mark.parametrize(("rows", "depth"), [(5, 896), (1, 96), (16, 4864), (35, 992), (300, 1152)])
+@pytest.mark.few(2)
+def test_tiles_of_float32_in_three_parts_are_no_less_exact_than_float32(rows: int, depth: int) -> None:
+    found, plain = split_error(rows, depth, AMX)
+    assert found <= plain
+
+
+def check_parts(model: str) -> None:
+    """Of a single number and a weight of 1 the parts give that number; of an infinite one infinity."""
+    rng = np.random.default_rng(4)
+    bits = rng.integers(0x0D000000, 0x7F800000, (5, 96)) | rng.integers(0, 2, (5, 96)) << 31  # from 2 ** -101 on
+    data, identity = bits.astype("uint32").view("float32"), np.eye(96).astype("bfloat16")
+    np.testing.assert_array_equal(widened(data, identity, model, by="split"), data)
+    data[:] = 1
+    data[1, 7], data[2, 8], data[3, 9] = np.inf, -np.inf, np.nan
+    found = widened(data, np.ones((96, 96), "bfloat16"), model, by="split")
+    np.testing.assert_array_equal(found[:, 0], [96, np.inf, -np.inf, np.nan, 96])
+
+
+@needs_tvm
+@needs(AMX)
+def test_three_parts_are_the_whole_number() -> None:
+    check_parts(AMX)
+
+
+@needs_tvm
+@needs(AVX512)
+@pytest.mark.usefixtures("refused")
+def test_split_tiles_are_vectors_where_linux_refuses_amx() -> None:
+    check_parts(AVX512)
+
+
 @needs_tvm
 @needs(AVX512_BF16)
 @pytest.mark.parametrize(("kind", "rows"), covering(["float32", "float16", "bfloat16"], [1, 3, 13, 24, 523]))
