@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _ZEROS = 1 << 20
 _HUGE = 2 << 20  # bytes of a page
-_SHARED, _ALIGNED = 8 * _HUGE, 64  # bytes of what small tensors share, and of what each begins at a multiple of
+_SHARED, _ALIGNED = 32 * _HUGE, 64  # bytes of what small tensors share, and of what each begins at a multiple of
+_ALONE = 16 * _HUGE  # from so many bytes on a tensor has pages of its own: of the last the rest is lost
 
 
 def repeated(pool: DeviceTensor, begin: int, shape: Sequence[int], device: Device) -> DeviceTensor:
@@ -75,7 +76,7 @@ def _is_cpu(device: Device) -> bool:
 
 
 def _memory(size: int) -> npt.NDArray[np.uint8]:
-    return _huge_pages(size) if size >= _HUGE else _SMALL.part(size)
+    return _huge_pages(size) if size >= _ALONE else _SMALL.part(size)
 
 
 def _huge_pages(size: int) -> npt.NDArray[np.uint8]:
@@ -95,7 +96,7 @@ class _SharedMemory:
         self._left, self._lock = np.empty(0, "uint8"), threading.Lock()
 
     def part(self, size: int) -> npt.NDArray[np.uint8]:
-        """So many bytes, fewer than a huge page has."""
+        """So many bytes, fewer than ``_ALONE``."""
         with self._lock:
             if len(self._left) < size:
                 self._left = _huge_pages(_SHARED)

@@ -13,7 +13,7 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
 import tvm
 
-from tunehub.models.device_tensors import on_device, zeros
+from tunehub.models.device_tensors import empty_array, on_device, owned_on_device, zeros
 
 pytestmark = pytest.mark.fast
 
@@ -30,7 +30,7 @@ def test_a_copy_has_all_elements_and_its_own_memory(kind: str, rows: int) -> Non
 
 
 def test_a_large_tensor_begins_at_a_huge_page() -> None:
-    made = zeros((2048, 1024), "float32", tvm.cpu())
+    made = zeros((8192, 1024), "float32", tvm.cpu())
     assert np.from_dlpack(made).ctypes.data % (2 << 20) == 0
     assert not made.numpy().any()
 
@@ -51,6 +51,21 @@ def test_small_tensors_share_huge_pages_and_do_not_overlap() -> None:
     assert all(begin + size <= other for (begin, size), (other, _) in itertools.pairwise(places))
     assert all((each.numpy() == each.shape[0]).all() for each in made)
     assert len({begin >> 24 for begin, _ in places}) <= 5  # 22 MB in parts of 16
+
+
+def test_tensors_a_little_larger_than_a_huge_page_do_not_lose_the_rest_of_another() -> None:
+    places = sorted(zeros((550_000,), "float32", tvm.cpu()).data_ptr() for _ in range(9))
+    steps = [other - one for one, other in itertools.pairwise(places)]
+    assert steps.count(550_000 * 4) >= 7  # one part may have ended
+
+
+def test_what_numpy_has_is_copied_and_an_empty_array_is_taken_as_it_is() -> None:
+    own, other = empty_array((3, 5), "bfloat16"), np.ones((3, 5), "float32")
+    own[:] = 2
+    tensor = owned_on_device(own, tvm.cpu())
+    assert (tensor.data_ptr(), tensor.shape, str(tensor.dtype)) == (own.ctypes.data, (3, 5), "bfloat16")
+    assert (tensor.numpy() == own).all()
+    assert owned_on_device(other, tvm.cpu()).data_ptr() != other.ctypes.data
 
 
 def test_a_tensor_without_elements_is_one() -> None:
