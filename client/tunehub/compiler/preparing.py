@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.template_fit import machine_for
-from tunehub.tir.nodes import calls_in, is_constant, operator_of, tensor_type
+from tunehub.tir.nodes import calls_in, is_constant, operator_of
 
 if TYPE_CHECKING:
     from tunehub.graph.layout.narrowing import Narrowing
@@ -80,19 +80,17 @@ def prepare(
 
 
 def simplifying_passes(mod: IRModule) -> list[Pass]:
-    """Batch norms in inference mode go into convolutions; in a module with one in training mode none do, but for those
-    of constants, which standardise weights: TVM's passes take each for one in inference mode."""
+    """Batch norms in inference mode go into convolutions. A module with one in training mode keeps what TVM decomposes,
+    but for those of constants, which standardise weights: TVM's pass takes each for one in inference mode."""
     from tvm import relax
 
     from tunehub.graph.raising import raise_kernels
-    from tunehub.graph.simplify import NARROW, simplify
+    from tunehub.graph.simplify import simplify
 
     norms = [call for call in calls_in(mod) if operator_of(call) == "relax.nn.batch_norm"]
     training = any(call.attrs.training and not all(map(is_constant, call.args[:3])) for call in norms)
-    narrow = any(str(tensor_type(call.args[0]).dtype) in NARROW for call in norms)
     return [
         relax.transform.CanonicalizeBindings(),
-        *([] if narrow or training else [relax.transform.FoldBatchnormToConv2D()]),
         simplify,
         raise_kernels,
         *([] if training else [relax.transform.DecomposeOpsForInference()]),
@@ -170,7 +168,7 @@ def _legalizing_passes(target: Target) -> list[Pass]:
     """TVM's own; before it folds constants, those that need no code are."""
     from tvm import relax
 
-    from tunehub.graph.constants import evaluate_constants
+    from tunehub.graph.constants import evaluate_constants, run_constants
     from tunehub.graph.gathers import quiet_gathers
     from tunehub.graph.origins import fused_with_names, spread_names
     from tunehub.graph.side_steps import side_steps_in_epilogues
@@ -179,7 +177,7 @@ def _legalizing_passes(target: Target) -> list[Pass]:
     found = []
     for each in relax.pipeline.legalize_passes(target):
         name = str(each.info.name)
-        found += [evaluate_constants] if name == "FoldConstant" else []
+        found += [evaluate_constants, run_constants] if name == "FoldConstant" else []
         found += [spread_names] if name in ("LegalizeOps", "FuseOps") else []
         found += [quiet_gathers] if name == "LegalizeOps" else []
         found += [] if DEFAULT_SCHEDULE in name else [fused_with_names(each) if name == "FuseOps" else each]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tunehub.exceptions import IndexOfNoRowError
-from tunehub.tir.nodes import constant_array, integer, is_constant, operator_of, scalar_of, shape_of
+from tunehub.tir.nodes import constant_array, integer, is_constant, operator_of, scalar_of, shape_of, static_shape
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Call, Expr, Function
@@ -176,12 +176,26 @@ def _values(index: Expr, made: dict[int, Expr]) -> Array | None:
     value: Any = made.get(hash(index), index)
     if is_constant(value):
         return constant_array(value)
-    compute = _COMPUTED.get(operator_of(value), np.array if operator_of(value) in _SAME_VALUES else None)
-    if compute is not None:
-        operands = [_values(each, made) for each in value.args[: 1 if compute is np.array else None]]
-        return None if any(each is None for each in operands) else compute(*operands)
+    name = operator_of(value)
+    if name in _SAME_VALUES:
+        return _moved(value, _values(value.args[0], made))
+    if name in _COMPUTED:
+        operands = [_values(each, made) for each in value.args]
+        return None if any(each is None for each in operands) else _COMPUTED[name](*operands)
     number = scalar_of(value)
     return np.array(int(number.value)) if type(number).__name__ == "IntImm" else None
+
+
+def _moved(call: Expr, values: Array | None) -> Array | None:
+    """The ``values`` of its operand in the places that ``call``, one of those that keep them, gives them."""
+    if operator_of(call) == "relax.permute_dims":
+        return (
+            None
+            if values is None
+            else np.transpose(values, call.attrs.axes and [int(each) for each in call.attrs.axes])
+        )
+    shape = static_shape(call)
+    return None if values is None or shape is None else values.reshape(shape)
 
 
 def _end(index: Expr, made: dict[int, Expr]) -> PrimExpr | None:

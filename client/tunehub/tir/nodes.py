@@ -214,13 +214,18 @@ def is_constant(expression: object) -> bool:
 
 def constant_array(constant: Expr) -> npt.NDArray[Any]:
     """The value of a constant tensor of Relax; read-only, because it is no copy where numpy has the element type."""
-    tensor = constant.data if hasattr(constant, "data") else constant.value
+    tensor = constant_tensor(constant)
     try:
         array = np.from_dlpack(tensor)
     except (BufferError, RuntimeError, TypeError, ValueError):  # bfloat16, say, or a tensor that is on a GPU
         array = np.asarray(tensor.numpy())
     array.flags.writeable = False
     return array
+
+
+def constant_tensor(constant: Expr) -> Any:
+    """The tensor of TVM's runtime that a constant tensor of Relax is."""
+    return constant.data if hasattr(constant, "data") else constant.value
 
 
 def has_floats(array: npt.NDArray[np.generic]) -> bool:

@@ -12,7 +12,7 @@ from tvm import relax
 
 from tunehub.compiler.preparing import prepare
 from tunehub.graph import constants
-from tunehub.graph.constants import evaluate_constants
+from tunehub.graph.constants import evaluate_constants, run_constants
 from tunehub.tir.nodes import constant_array, is_constant
 
 pytestmark = pytest.mark.slow
@@ -117,6 +117,21 @@ def test_what_tvm_would_build_kernels_for_is_found_without_code(nets: Any, name:
 def test_what_could_differ_is_left_to_tvm(nets: Any, name: str) -> None:
     mod = _legal(nets, LEFT[name])
     assert _calls(evaluate_constants(mod)) > 0
+
+
+def test_what_numpy_does_not_know_is_run_as_tvm_does_by_kernels_that_are_built_once(
+    nets: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(b: Any) -> Any:
+        moved = b.emit(op.permute_dims(b.emit(op.exp(b.emit(op.exp(_const(FLOATS))))), [1, 0]))
+        return op.sum(b.emit(op.exp(b.emit(op.permute_dims(moved, [1, 0])))), axis=[1])
+
+    mod, built, build = _legal(nets, make), [], tvm.tirx.build
+    expected = _constants(relax.transform.FoldConstant()(mod))
+    monkeypatch.setattr(tvm.tirx, "build", lambda *each, **how: (built.append(each), build(*each, **how))[1])
+    run = run_constants(mod)
+    assert _calls(run) == 0 and len(built) == 2
+    assert _constants(relax.transform.FoldConstant()(run)) == expected
 
 
 def test_two_roundings_are_left_where_code_could_do_them_at_once(nets: Any) -> None:

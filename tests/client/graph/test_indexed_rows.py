@@ -42,6 +42,15 @@ def from_the_end(builder: Any, index: Any, count: int) -> Any:
     return builder.emit(op.where(builder.emit(op.less(index, constant(0))), added, index))
 
 
+def outer_sum(builder: Any, index: Any, other: object) -> Any:
+    """As relative positions are made: of places along two axes."""
+    return builder.emit(op.add(builder.emit(op.expand_dims(index, 1)), constant(other)))
+
+
+def transposed_sum(builder: Any, index: Any, other: object) -> Any:
+    return builder.emit(op.add(builder.emit(op.permute_dims(index)), constant(other)))
+
+
 def updates(*shape: int) -> Any:
     return relax.const(np.ones(shape, "float32"))
 
@@ -53,6 +62,12 @@ CASES: dict[str, tuple[Written, Any, int | None]] = {
     "take of what is clipped": (lambda _, x, i: op.take(x, i, axis=1, mode="clip"), [9], None),
     "take of a sum": (lambda b, x, i: op.take(x, b.emit(op.add(i, constant(2))), axis=0), [1, 2], 4),
     "take of a range": (lambda b, x, _: op.take(x, b.emit(op.arange(0, 6, 1, "int64")), axis=0), [], 4),
+    "take of an outer sum": (lambda b, x, i: op.take(x, outer_sum(b, i, [[0, 0, 1]]), axis=0), [1, 3], 4),
+    "take of a transposed index": (
+        lambda b, x, i: op.take(x, transposed_sum(b, i, [[0], [0], [3]]), axis=0),
+        [[0, 3, 1]],
+        4,
+    ),
     "gather_elements": (lambda _, x, i: op.gather_elements(x, i, axis=1), [[0, 3, 1]], 3),
     "gather_nd": (lambda _, x, i: op.gather_nd(x, i), [[3, 2], [2, 3]], 3),
     "gather_nd of a batch": (lambda _, x, i: op.gather_nd(x, i, 1), [[2], [3], [0], [0]], 3),

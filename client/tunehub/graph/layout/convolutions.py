@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,12 @@ class _BlockedConvolution:
     compute: Callable[..., Any]
     pack: Callable[[], Any]
     narrow: bool = False
+
+    @property
+    def given(self) -> tuple[Hashable, ...]:
+        """What of the tensor expression is known beforehand: which it is, and how it is told of groups."""
+        known: dict[str, Hashable] = getattr(self.compute, "keywords", {})
+        return getattr(self.compute, "func", self.compute), *sorted(known.items())
 
 
 def conv2d(rules: Rules, call: Call) -> Operator | None:
@@ -188,11 +194,12 @@ def _written(
     (choice, image), attrs = data, call.attrs
     strides, padding, dilation = pair(attrs.strides), four(attrs.padding), pair(attrs.dilation)
     how = (kernel.name, choice.source, choice.result, int(attrs.groups))
-    return builder.call_te(
+    return rules.kernels(builder).call(
         lambda x, w: kernel.compute(x, w, strides=strides, padding=padding, dilation=dilation),
         rules.narrow(builder, image) if kernel.narrow else image,
         rules.packed(call.args[1], how, kernel.pack),
-        primfunc_name_hint=kernel.name,
+        name=kernel.name,
+        how=(*strides, *padding, *dilation, *kernel.given),
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tvm import relax
 
+from tunehub.graph.kernel_calls import Kernels
 from tunehub.graph.layout.costs import LayoutCosts
 from tunehub.kernels.cpu.dot_product import DotProduct
 from tunehub.kernels.te.grouped import NARROW
@@ -57,6 +58,7 @@ class Rules:
     narrowing: Narrowing | None = None
     _packed: dict[Expr, Expr] = field(default_factory=dict)
     _rounded: dict[Expr, Expr] = field(default_factory=dict)
+    _kernels: list[Kernels] = field(default_factory=list)
 
     def constant(self, expression: Expr) -> Array | None:
         """The value of a constant tensor."""
@@ -73,6 +75,12 @@ class Rules:
                 values = constant_like(values.shape, str(values.dtype), partial(np.copyto, src=values, casting="no"))
             self._packed[key] = values
         return self._packed[key]
+
+    def kernels(self, builder: BlockBuilder) -> Kernels:
+        """What calls kernels in ``builder``, the only one in which the function is written."""
+        if not self._kernels:
+            self._kernels.append(Kernels(builder))
+        return self._kernels[0]
 
     def narrow(self, builder: BlockBuilder, data: Expr) -> Expr:
         """``data`` in bfloat16, rounded once."""

@@ -49,7 +49,7 @@ def recognise(rules: Rules, call: Expr) -> Operator | None:
 # --- Pooling and reductions over the image
 
 
-def _pool2d(kind: str, attrs: Any) -> Callable[[Tensor], Tensor]:
+def _pool2d(kind: str, attrs: Any) -> partial[Tensor]:
     return partial(
         blocked.pool2d_blocked,
         kind="max" if kind == "max" else "avg",
@@ -74,7 +74,8 @@ def _pooling(kind: str) -> Callable[[Rules, Any], Operator | None]:
         def write(builder: BlockBuilder, choice: Choice, inputs: Sequence[Expr]) -> Expr:
             if fixed and choice.result:
                 return _narrow_pooling(rules, builder, call, inputs[0])
-            return builder.call_te(_pool2d(kind, attrs), inputs[0], primfunc_name_hint=f"{kind}_pool2d")
+            pool = _pool2d(kind, attrs)
+            return rules.kernels(builder).call(pool, inputs[0], name=f"{kind}_pool2d", how=(*pool.keywords.items(),))
 
         taps = math.prod(pair(attrs.pool_size))
         return _same_layout(rules, call, (call.args[0],), write, taps=taps)
