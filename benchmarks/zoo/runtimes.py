@@ -132,7 +132,8 @@ class TorchGraphs:
 
 
 def recorded_graph(model: Any, arguments: list[Any]) -> tuple[Any, Any]:
-    """PyTorch's CUDA graph of a call, and its outputs; what recording fails on, PyTorch raises."""
+    """PyTorch's CUDA graph of a call, which keeps what it reads, and its outputs; what recording fails on, PyTorch
+    raises."""
     import torch
 
     side = torch.cuda.Stream()
@@ -145,4 +146,5 @@ def recorded_graph(model: Any, arguments: list[Any]) -> tuple[Any, Any]:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             recorded = model(*arguments)
+    graph.read = model, arguments  # else their memory would be freed, and PyTorch unmaps what is free
     return graph, recorded
