@@ -27,3 +27,11 @@ def random_array(
         values = rng.uniform(0.1, 1.0, count) if positive else rng.standard_normal(count, dtype="float32")
     drawn = values.astype(dtype)
     return np.resize(drawn if scale is None else (drawn * scale).astype(dtype), shape)
+
+
+def words_of(rng: Any, shape: tuple[int, ...]) -> Any:
+    """Words of 32 bits, all of which are random: packed numbers."""
+    import numpy as np
+
+    count = min(int(np.prod(shape, dtype=np.int64)), _PERIOD)
+    return np.resize(rng.integers(0, 1 << 32, size=count, dtype=np.uint32), shape)

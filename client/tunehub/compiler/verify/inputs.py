@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from tunehub.comparison.difference import difference
-from tunehub.comparison.random_arrays import random_array
+from tunehub.comparison.random_arrays import random_array, words_of
 from tunehub.tir.nodes import buffer_of, buffer_shapes, integer, is_reduction, parameters, statements_in
 
 if TYPE_CHECKING:
     from tunehub.tir.types import Array, PrimFunc
 
 Kind = Literal["signed", "negative", "positive"]
+_WORDS = "uint32"  # what weights of few bits are packed in
 _UNWRITTEN = 113  # what integers hold before a run
 
 
@@ -51,7 +52,11 @@ class Drawn:
         import numpy as np
 
         rng = np.random.default_rng(self.seed)
-        array: Array = random_array(rng, self.shape, self.dtype, self.kind != "signed", scale=self.scale)
+        array: Array
+        if self.dtype == _WORDS:
+            array = words_of(rng, self.shape)
+            return array
+        array = random_array(rng, self.shape, self.dtype, self.kind != "signed", scale=self.scale)
         return -array if self.kind == "negative" and is_floating(self.dtype) else array
 
 
@@ -64,9 +69,9 @@ def drawn_for(function: PrimFunc, kind: Kind) -> list[Drawn | None]:
     """Random arrays for the inputs of ``function``, None for its outputs.
 
     ``signed`` ones are normal, and so small that a sum of products of two has about the size of 1: what follows, such
-    as a sigmoid, would otherwise enlarge how sums in another order differ. ``negative``: all of the first one are, so
-    that a maximum that starts with 0 shows. Roots and logarithms need ``positive`` ones. Integers are zeros and ones,
-    valid as indices and as masks.
+    as a sigmoid, would otherwise enlarge how sums in another order differ. ``negative``: all of the first one are, as
+    small, so that a maximum that starts with 0 shows. Roots and logarithms need ``positive`` ones. Integers are zeros
+    and ones, valid as indices and as masks, but words of 32 bits without a sign have any.
     """
     found: list[Drawn | None] = []
     left, scale = kind == "negative", longest_sum(function) ** -0.25
@@ -75,7 +80,7 @@ def drawn_for(function: PrimFunc, kind: Kind) -> list[Drawn | None]:
             found.append(None)
             continue
         signed: Kind = "signed" if kind == "negative" and not left else kind
-        scaled = scale if signed == "signed" and is_floating(dtype) else None
+        scaled = scale if signed != "positive" and is_floating(dtype) else None
         found.append(Drawn(shape=shape, dtype=dtype, kind=signed, seed=number, scale=scaled))
         left = left and not is_floating(dtype)
     return found

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # opening a hub needs none of it
     from tunehub.target.types import Target
     from tunehub.tir.types import IRModule
 
-VERIFY_VERSION = 7
+VERIFY_VERSION = 8
 """Changes whenever running a schedule could give another verdict than before."""
 MOST_WORKERS = 8  # processes; each has TVM in memory, and on a GPU a context of its own
 _EXPLAINED, _NEVER, _FAILED = "explaining runs nothing", "verify=never", "running it failed"

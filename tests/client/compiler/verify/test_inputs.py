@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
-from tvm import te, topi
+from tvm import te, tirx, topi
 
 from tunehub.compiler.verify.inputs import arrays_for, drawn_for, longest_sum
 
@@ -45,3 +46,18 @@ def test_equal_arrays_are_drawn_alike_and_large_ones_repeat_what_was_scaled() ->
     assert np.array_equal(drawn.array(), (whole * 64**-0.25).astype("float16"))
     negative = drawn_for(function, "negative")[0]
     assert negative is not None and (negative.array() < 0).all()
+
+
+def test_packed_words_are_random_in_all_their_bits_and_negative_numbers_as_small_as_others() -> None:
+    """Of zeros and ones a kernel that takes numbers out of words in another order would be right, and sums of a
+    thousand times 127 are beyond float16: a right kernel for 8 bits was refused for these."""
+    words, data = te.placeholder((40, 8), "uint32", "words"), te.placeholder((1, 32), "float16", "data")
+    k = te.reduce_axis((0, 32), name="k")
+
+    def product(i: Any) -> Any:
+        number = (words[i, k // 4] >> (k % 4 * 8).astype("uint32")) & tirx.const(255, "uint32")
+        return te.sum(data[0, k].astype("float32") * number.astype("float32"), axis=k)
+
+    packed, numbers, _ = arrays_for(te.create_prim_func([words, data, te.compute((40,), product)]), "negative")
+    assert all(0.2 < (packed >> bit & 1).mean() < 0.8 for bit in range(32))
+    assert numbers.max() < 0 and numbers.min() >= -(32**-0.25)
