@@ -97,6 +97,7 @@ class SplitFloatTiles(WeightTiles):
 
     ACTIVATIONS = SplitPairs
     TOGETHER, PARTS = 1, _PARTS
+    BLOCK_TILES, BLOCK_BYTES = 1, 5 << 18
 
     @classmethod
     def least_rows(cls, product: PackedProduct) -> int | None:

@@ -41,7 +41,6 @@ _LEAST = 2  # rows of activations: of one, AVX-512 adds up products as fast as m
 _WORD, _NARROW = 4, 2  # bytes
 _WEIGHTS, _DATA = 4, 6  # the first registers with them, behind those with sums
 _LOG2_E = 1.4426950408889634
-_BLOCK_TILES, _BLOCK_BYTES = 4, 5 << 17  # of activations that stay in a second cache, tiles at least
 _AHEAD = 8  # steps of the reduction that weights are asked for before, when they are read first
 _KEPT = 5  # of what is done, in memory: TVM takes a minute for expressions of them
 _OUTPUT, _FOLLOWING, _BEGIN, _COUNT, _REFUSED = range(_KEPT)
@@ -69,6 +68,8 @@ class WeightTiles:
     ACTIVATIONS: ClassVar[type[TurnedPairs]] = TilePairs
     TOGETHER: ClassVar = _TALL  # tiles of activations that are multiplied together
     PARTS: ClassVar = 1  # of a tile of activations
+    BLOCK_TILES: ClassVar = 4  # of activations that stay in a second cache, at least
+    BLOCK_BYTES: ClassVar = 5 << 17  # of them
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class WeightTiles:
         from tvm import tirx
 
         tiles, depth, together = self.activations.tiles, self.product.depth, self.TOGETHER
-        most = max(_BLOCK_TILES // self.PARTS, _BLOCK_BYTES // (depth * _NARROW * TILE * self.PARTS))
+        most = max(self.BLOCK_TILES, self.BLOCK_BYTES // (depth * _NARROW * TILE * self.PARTS))
         parts = together * tirx.floordiv(tiles + (most - 1), const(most))
         height = together * tirx.floordiv(tiles + parts - 1, parts)
         panels = self.product.rows // OUTPUTS
