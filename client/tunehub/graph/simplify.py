@@ -38,6 +38,7 @@ from tunehub.graph.scatters import scattered_in_part
 from tunehub.tir.nodes import (
     bound_value,
     constant_array,
+    constant_like,
     is_constant,
     operator_of,
     same_shape,
@@ -273,8 +274,12 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         weight, layouts = self._constant(found.args[1]), (found.attrs.out_layout, found.attrs.kernel_layout)
         if weight is None or weight.dtype != dtype or tuple(map(str, layouts)) != ("NCHW", "OIHW"):
             return None
-        folded = (weight.astype(scale.dtype) * scale.reshape(-1, 1, 1, 1)).astype(dtype)
-        return relax.Call(found.op, [found.args[0], relax.const(folded)], found.attrs)
+        wide, factors = weight.astype(scale.dtype, copy=False), scale.reshape(-1, 1, 1, 1)
+        if scale.dtype == dtype:  # without a copy
+            folded = constant_like(weight.shape, str(dtype), lambda values: np.multiply(wide, factors, out=values))
+        else:
+            folded = relax.const((wide * factors).astype(dtype))
+        return relax.Call(found.op, [found.args[0], folded], found.attrs)
 
     def _without_broadcast(self, expression: Expr) -> Expr:
         value = bound_value(self, expression)
