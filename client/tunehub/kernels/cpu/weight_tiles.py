@@ -41,7 +41,8 @@ _LEAST = 2  # rows of activations: of one, AVX-512 adds up products as fast as m
 _WORD, _NARROW = 4, 2  # bytes
 _WEIGHTS, _DATA = 4, 6  # the first registers with them, behind those with sums
 _LOG2_E = 1.4426950408889634
-_AHEAD = 8  # steps of the reduction that weights are asked for before, when they are read first
+_PANELS, _LEAST_TASKS = (8, 4, 2), 14  # panels of a task, which gets memory and registers once, and tasks
+_AHEAD = 5  # steps of the reduction that weights are asked for before, when they are read first
 _KEPT = 5  # of what is done, in memory: TVM takes a minute for expressions of them
 _OUTPUT, _FOLLOWING, _BEGIN, _COUNT, _REFUSED = range(_KEPT)
 
@@ -98,29 +99,34 @@ class WeightTiles:
         """All of them; threads share panels of weights of blocks of rows."""
         from tvm import tirx
 
-        tiles, depth, together = self.activations.tiles, self.product.depth, self.TOGETHER
+        tiles, depth, tall = self.activations.tiles, self.product.depth, self.TOGETHER
         most = max(self.BLOCK_TILES, self.BLOCK_BYTES // (depth * _NARROW * TILE * self.PARTS))
-        parts = together * tirx.floordiv(tiles + (most - 1), const(most))
-        height = together * tirx.floordiv(tiles + parts - 1, parts)
+        parts = tall * tirx.floordiv(tiles + (most - 1), const(most))
+        height = tall * tirx.floordiv(tiles + parts - 1, parts)
         panels = self.product.rows // OUTPUTS
+        together = next((each for each in _PANELS if panels % each == 0 and panels >= each * _LEAST_TASKS), 1)
+        tasks = panels // together
 
         def task(at: PrimExpr) -> Stmt:
-            begin, first = tirx.floordiv(at, panels) * height, tirx.floormod(at, panels) * self.outputs
-            pairs = tirx.floordiv(tirx.min(height, tiles - begin) + (together - 1), const(together))
-            kept = {
-                _OUTPUT: first,
-                _FOLLOWING: tirx.min(first + self.outputs, const((panels - 1) * self.outputs)),
-                _BEGIN: begin,
-                _COUNT: pairs,
-                _REFUSED: amx.whole_tiles(),
-            }
-            stores = [store(self.kept, [const(each)], value) for each, value in kept.items()]
-            body = nest("pair half", [self._get(_COUNT) + 1, _TALL], self._half, SERIAL)
+            begin = tirx.floordiv(at, tasks) * height
+            pairs = tirx.floordiv(tirx.min(height, tiles - begin) + (tall - 1), const(tall))
+            begun = self._kept({_BEGIN: begin, _COUNT: pairs, _REFUSED: amx.whole_tiles()})
+
+            def panel(inner: PrimExpr) -> Stmt:
+                first = (tirx.floormod(at, tasks) * together + inner) * self.outputs
+                following = tirx.min(first + self.outputs, const((panels - 1) * self.outputs))
+                pair = nest("pair half", [self._get(_COUNT) + 1, _TALL], self._half, SERIAL)
+                return sequence(self._kept({_OUTPUT: first, _FOLLOWING: following}), pair)
+
             released = when(self._get(_REFUSED) == 0, amx.call_tiles("llvm.x86.tilerelease"))
-            return block_of(self.root, sequence(stores, body, released), "panel", [self.sums, self.kept])
+            body = sequence(begun, serial("panel", together, panel), released)
+            return block_of(self.root, body, "panels", [self.sums, self.kept])
 
         pragmas = {"pragma_import_llvm": amx.IMPORTED}
-        return loop("panel", tirx.floordiv(tiles + height - 1, height) * panels, task, PARALLEL, annotations=pragmas)
+        return loop("task", tirx.floordiv(tiles + height - 1, height) * tasks, task, PARALLEL, annotations=pragmas)
+
+    def _kept(self, values: dict[int, PrimExpr]) -> list[Stmt]:
+        return [store(self.kept, [const(each)], value) for each, value in values.items()]
 
     def _get(self, at: int) -> PrimExpr:
         return load(self.kept, const(at))
@@ -296,7 +302,7 @@ class WeightTiles:
         loaded = [vectors.set(each, load(words, vectors.ramp(at * TILE))) for at, each in enumerate(taken)]
         turned = [store(words, [vectors.ramp(at * TILE)], vectors.get(each)) for at, each in enumerate(taken)]
         body = sequence(
-            nest("tile number", [_TALL, half.lanes], pair, SERIAL),
+            nest("tile number", [tirx.min(_TALL, self.activations.tiles - tile), half.lanes], pair, SERIAL),
             loaded,
             vectors.transposed(taken, extra),
             turned,
