@@ -145,27 +145,21 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         """The product of one row, of many, or of a number that is not known, with an input [N, K] of floats."""
         shape, dtype, known = static_shape(source), str(tensor_type(source).dtype), static_shape(data)
         rows = None if known is None else math.prod(known[:-1])
-        if str(tensor_type(data).dtype) == "float32" != dtype:
-            return self._widened(shape, dtype, source)
-        rounded = self._narrow or dtype == "bfloat16"
-        tiles = self._has_tiles and self._widest == TILE and rounded
+        given = str(tensor_type(data).dtype)
+        widened = given == "float32" != dtype
+        rounded = self._narrow or (dtype == "bfloat16" and not widened)
+        has_tiles = self._has_tiles and self._widest == TILE
+        tiles, split = has_tiles and rounded, has_tiles and not rounded and widened and dtype == "bfloat16"
         in_pairs = self._has_pairs and rounded and (dtype == "bfloat16" or not (tiles or self._wide))
-        many = rows in (None, 1) or rows >= _MANY_ROWS or (in_pairs and dtype == "bfloat16")
+        many = widened or rows in (None, 1) or rows >= _MANY_ROWS or (in_pairs and dtype == "bfloat16")
         if dtype == "float32" and not (tiles or in_pairs) and rows not in (None, 1):
             return None  # fused with what is behind, it is faster
-        if not many or shape is None or dtype != str(tensor_type(data).dtype) or not is_given(self, source):
+        if not many or shape is None or not (widened or dtype == given) or not is_given(self, source):
             return None
-        if self._widest not in PlainPanels.HEIGHTS or shape[0] % self._widest:
+        if not widened and (self._widest not in PlainPanels.HEIGHTS or shape[0] % self._widest):
             return None
-        return plain_product(shape[0], shape[1], self._widest, tiles=tiles, pairs=in_pairs, wide=self._wide)
-
-    def _widened(self, shape: tuple[int, ...] | None, dtype: str, source: Expr) -> PackedProduct | None:
-        """The product of data in float32 with an input [N, K] in 16 bits."""
-        if shape is None or not is_given(self, source):
-            return None
-        narrow = dtype == "bfloat16" and self._has_tiles and self._widest == TILE
-        by = {"tiles": True} if self._narrow else {"split": True}
-        return plain_product(shape[0], shape[1], self._widest, **(by if narrow else {}))
+        how = {"tiles": tiles, "pairs": in_pairs, "wide": self._wide, "split": split}
+        return plain_product(shape[0], shape[1], self._widest, **how)
 
     def _function(self, product: PackedProduct, extents: list[Any], scales: str, types: list[str]) -> GlobalVar:
         key = (product, *map(_extent, extents), scales, *types)

@@ -121,7 +121,7 @@ def test_steps_with_widened_weights_give_numpys_logits(kind: str, model: str) ->
 @needs_tvm
 @needs(AVX512_BF16)
 @pytest.mark.sweep
-@pytest.mark.parametrize("case", ["q0f32 bf16", "q4bf16_1 float32", "q0bf16 float32"])
+@pytest.mark.parametrize("case", ["q0f32 bf16", "q4bf16_1 float32", "q0bf16 float32", "q0bf16_f32 bf16"])
 def test_steps_in_pairs_give_numpys_logits(case: str) -> None:
     assert logits_error(AVX512_BF16, *case.split()) < 2e-2
 
