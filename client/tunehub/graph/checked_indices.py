@@ -7,12 +7,13 @@ stays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tunehub.graph.indexed_rows import IndexedRows, indexed_rows
 from tunehub.graph.size_limits import casts_within, size_limits
+from tunehub.graph.tied_sizes import Tie, casts_to_ties, tied_sizes
 from tunehub.kernels.cpu.row_check import checking_function
 from tunehub.tir.nodes import tensor_type, variable_name
 
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputLimits:
-    """What the inputs of a graph are held to: rows that they index, by position, and sizes of open dimensions, by
-    name."""
+    """What the inputs of a graph are held to: rows that they index, by position, sizes of open dimensions, by name, and
+    which of these have to agree."""
 
     rows: Mapping[int, IndexedRows]
     sizes: Mapping[str, tuple[int, int | None]]
+    ties: Sequence[Tie] = ()
 
 
 IndexLimits = Mapping[str, InputLimits]  # by names of functions
@@ -39,10 +41,10 @@ def index_limits(mod: IRModule, *, values: bool = True) -> IndexLimits:
 
     graphs = {str(v.name_hint): f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
     found = {
-        name: InputLimits(rows=indexed_rows(each) if values else {}, sizes=size_limits(each))
+        name: InputLimits(rows=indexed_rows(each) if values else {}, sizes=size_limits(each), ties=tied_sizes(each))
         for name, each in graphs.items()
     }
-    return {name: each for name, each in found.items() if each.rows or each.sizes}
+    return {name: each for name, each in found.items() if each.rows or each.sizes or each.ties}
 
 
 def with_checked_indices(mod: IRModule, limits: IndexLimits) -> IRModule:
@@ -63,7 +65,7 @@ def _checked(function: Function, limits: InputLimits, builder: BlockBuilder) -> 
     parameters = list(function.params)
     bindings: list[Binding] = [
         relax.MatchCast(relax.Var("within", kind), parameter, kind)
-        for parameter, kind in casts_within(parameters, limits.sizes)
+        for parameter, kind in (*casts_within(parameters, limits.sizes), *casts_to_ties(function, limits.ties))
     ]
     for at, rows in limits.rows.items():
         own = parameters[at]
