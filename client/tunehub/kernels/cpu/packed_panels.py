@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 _ACROSS = 2  # vectors of outputs in a panel
 _ROWS_OF_BLOCK = 512  # for which a panel is unpacked once
 _FEW_PANELS, _ROWS_OF_FEW = 64, 256  # that threads share: then more blocks of rows
-# From which on unpacking takes less than adding up the lanes of each group for each row, by whether there is AMX: on a
-# Xeon eight rows take 0.85 of the time without.
-_FEW_ROWS = {False: 6, True: 9}
+_FEW_ROWS = 6  # from which on unpacking takes less than adding up the lanes of each group for each row
 _UNROLLED = 4  # steps of a reduction in floats
 _LINE_WORDS = 16  # of a line of a cache
 _KEPT = 8  # of what is done, in memory: TVM takes a minute for expressions of them
@@ -338,7 +336,7 @@ class FewBytePanels(BytePanels):
 
     @classmethod
     def least_rows(cls, product: PackedProduct) -> int | None:
-        return None if super().least_rows(product) is None else _FEW_ROWS[product.tiles]
+        return None if super().least_rows(product) is None else _FEW_ROWS
 
 
 class FloatPanels(PanelProducts[Floats]):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _TALL = 2  # tiles of weights, and of activations, in registers together
 _OUTPUTS = _TALL * TILE
-_LEAST = {4: 16, 8: 17}  # rows, by bits: of fewer, unpacking takes longer than products in integers
+_LEAST = 17  # rows: of fewer, unpacking takes longer than products in integers
 _WORD = 4  # bytes
 _WEIGHTS, _DATA = 4, 6  # the first registers with them, behind those with sums
 _BLOCK_TILES, _BLOCK_BYTES = 8, 5 << 18  # of activations that stay in a second cache, tiles at least
@@ -100,7 +100,7 @@ class UnpackedTiles:
     def least_rows(cls, product: PackedProduct) -> int | None:
         """That this is for, or None: not for such weights."""
         fits = product.rows % _OUTPUTS == 0 and product.lanes == TILE and not product.plain
-        return _LEAST[product.bits] if fits else None
+        return _LEAST if fits else None
 
     def statement(self) -> Stmt:
         """All of them; threads share panels of weights of blocks of rows."""
