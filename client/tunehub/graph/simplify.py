@@ -11,7 +11,8 @@
 * Powers with a constant exponent become products and roots (:mod:`tunehub.graph.numerics.powers`).
 * Group and instance norms take their variance in a second pass (:mod:`tunehub.graph.numerics.group_norm`).
 * ``broadcast_to`` to the shape that the tensor has already is dropped. A weight that is a constant repeated (ONNX:
-  ``ConstantOfShape``) becomes a constant, as only those are packed.
+  ``ConstantOfShape``) becomes a constant, as only those are packed. A matrix that is repeated for each of a batch, as
+  PyTorch exports linear layers behind attention, is multiplied with as it is: TVM would keep it that many times.
 * Scatters on constants, and what is made of them, are done with numpy (:mod:`tunehub.graph.known_values`).
 * Negative indices of ``index_tensor``, and constant ones of ``take``, ``gather_elements`` and ``gather_nd``, count from
   the end, as the PyTorch importer means them: TVM reads what lies before the tensor.
@@ -41,6 +42,7 @@ from tunehub.tir.nodes import (
     constant_like,
     is_constant,
     operator_of,
+    same_extents,
     same_shape,
     scalar_of,
     shape_of,
@@ -69,7 +71,7 @@ NARROW = ("float16", "bfloat16")
 _RULES = {  # methods of the rewriter that write a call in another way, or return None
     "relax.broadcast_to": "_same_shape",
     "relax.nn.conv2d": "_with_known_weight",
-    "relax.matmul": "_with_known_weight",
+    "relax.matmul": "_product",
     "relax.sum": "_reduction",
     "relax.mean": "_reduction",
     "relax.variance": "_reduction",
@@ -117,6 +119,15 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
             return None
         whole = np.broadcast_to(repeated, shape).copy()
         return relax.Call(call.op, [call.args[0], relax.const(whole, str(whole.dtype))], call.attrs)
+
+    def _product(self, call: Call) -> Expr | None:
+        """A matmul with a matrix in place of its copies for each of the batch, or with a weight that is known."""
+        copies, batch = bound_value(self, call.args[1]), (shape_of(call.args[0]) or ())[:-2]
+        if operator_of(copies) == "relax.broadcast_to":
+            matrix, shape = shape_of(copies.args[0]) or (), shape_of(copies) or ()
+            if len(matrix) == 2 and same_extents((*batch, *matrix), shape):
+                return relax.Call(call.op, [call.args[0], copies.args[0]], call.attrs)
+        return self._with_known_weight(call)
 
     def _two_pass_norm(self, call: Call) -> Expr | None:
         return two_pass_norm(self._kernels, self.builder_.emit, call)

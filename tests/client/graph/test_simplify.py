@@ -283,6 +283,20 @@ def test_a_weight_that_is_a_constant_repeated_is_a_constant(nets: Any, same: Any
     same(mod, after, shape)
 
 
+@pytest.mark.parametrize("rows", [(4, 5, 3), (5, 3)])
+def test_a_matrix_that_is_repeated_for_a_batch_is_multiplied_with_once(nets: Any, same: Any, rows: Any) -> None:
+    """Of fewer rows, which have no batch, the result has the weight's."""
+
+    def body(b: Any, x: Any) -> Any:
+        weight = b.emit(op.permute_dims(nets.const(6, 3), axes=[1, 0]))
+        return b.emit(op.matmul(x, b.emit(op.broadcast_to(weight, (4, 3, 6)))))
+
+    mod = nets.build(body, rows)
+    after = simplified(mod)
+    assert operators(after)["relax.broadcast_to"] == (0 if len(rows) == 3 else 1)
+    same(mod, after, rows)
+
+
 @pytest.mark.parametrize("kind", ["float16", "int32"])
 def test_sums_of_constants_keep_their_type(nets: Any, target: Any, run: Any, kind: str) -> None:
     values = (np.arange(2100).reshape(3, 700) % 3).astype(kind)
