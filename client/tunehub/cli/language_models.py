@@ -16,6 +16,7 @@ from tunehub.cli.output import plain_size, print_json, print_table, say
 
 if TYPE_CHECKING:
     from tunehub.models.compiling import CompiledLanguageModel
+    from tunehub.models.config import ModelConfig
     from tunehub.models.types import Device, DeviceTensor
     from tunehub_builder.bench.language_models.case import LanguageCase
 
@@ -53,13 +54,19 @@ def compiled_folder(
     """The model of a folder, and the kind of device that it is for. Raises ModelError, and what the client raises."""
     from tunehub.models.compiling import compile_model
     from tunehub.models.config import read_config
-    from tunehub.models.stored import as_stored
     from tunehub.target.descriptors import as_tvm_target
 
     chosen, config = as_tvm_target(target), read_config(folder)
     kind = str(chosen.kind.name)
-    name = as_stored(quantization or (DEFAULT_CPU if kind == "llvm" else DEFAULT_GPU), folder, config, kind)
+    name = _form(quantization, folder, config, kind)
     return compile_model(config, name, chosen, most_sequences=most_sequences, **options), kind
+
+
+def _form(quantization: str | None, folder: Path, config: ModelConfig, kind: str) -> str:
+    """That of weights which is asked for, or the one for such a device, as the folder has them. Raises ModelError."""
+    from tunehub.models.stored import as_stored
+
+    return as_stored(quantization or (DEFAULT_CPU if kind == "llvm" else DEFAULT_GPU), folder, config, kind)
 
 
 def loaded_weights(
@@ -164,14 +171,12 @@ def bench_folder(folder: Path, request: LanguageRequest, *, plot: Path | None, a
 def _case(folder: Path, request: LanguageRequest) -> LanguageCase:
     from tunehub.models.checkpoint import has_weights
     from tunehub.models.config import read_config
-    from tunehub.models.stored import as_stored
     from tunehub_builder.bench.language_models.case import LanguageCase
 
-    config, on_cpu = read_config(folder), request.device == "cpu"
-    name = request.quantization or (DEFAULT_CPU if on_cpu else DEFAULT_GPU)
+    config, kind = read_config(folder), "llvm" if request.device == "cpu" else request.device
     return LanguageCase(
         config=config,
-        quantization=as_stored(name, folder, config, "llvm" if on_cpu else request.device),
+        quantization=_form(request.quantization, folder, config, kind),
         device=request.device,
         sequences=max(request.batches),
         tokens=request.prompt + request.generate,

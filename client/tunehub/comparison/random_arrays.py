@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 BYTES = {"uint8": (0, 256), "int8": (-127, 128)}  # numbers of 8 bits: the least, and one more than the largest
 _PERIOD = 1_000_003  # numbers that fill larger arrays; a prime, so that no tile repeats with it
@@ -29,7 +32,7 @@ def random_array(
     return np.resize(drawn if scale is None else (drawn * scale).astype(dtype), shape)
 
 
-def words_of(rng: Any, shape: tuple[int, ...]) -> Any:
+def words_of(rng: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """Words of 32 bits, all of which are random: packed numbers."""
     import numpy as np
 

@@ -168,7 +168,7 @@ def _legalizing_passes(target: Target) -> list[Pass]:
     """TVM's own; before it folds constants, those that need no code are."""
     from tvm import relax
 
-    from tunehub.graph.constants import evaluate_constants, run_constants
+    from tunehub.graph.constants import evaluate_constants
     from tunehub.graph.gathers import quiet_gathers
     from tunehub.graph.origins import fused_with_names, spread_names
     from tunehub.graph.side_steps import side_steps_in_epilogues
@@ -177,7 +177,7 @@ def _legalizing_passes(target: Target) -> list[Pass]:
     found = []
     for each in relax.pipeline.legalize_passes(target):
         name = str(each.info.name)
-        found += [evaluate_constants, run_constants] if name == "FoldConstant" else []
+        found += [evaluate_constants] if name == "FoldConstant" else []
         found += [spread_names] if name in ("LegalizeOps", "FuseOps") else []
         found += [quiet_gathers] if name == "LegalizeOps" else []
         found += [] if DEFAULT_SCHEDULE in name else [fused_with_names(each) if name == "FuseOps" else each]

@@ -7,7 +7,7 @@ What is left here it folds as before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tvm
@@ -30,17 +30,25 @@ if TYPE_CHECKING:
     from tunehub.graph.types import BaseFunc, Expr, Function
     from tunehub.tir.types import GlobalVar, IRModule, PassContext, PrimFunc
 
+    Run = Callable[[PrimFunc, Sequence[Expr]], Expr | None]
+
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.evaluate_constants")  # type: ignore[untyped-decorator]
 def evaluate_constants(mod: IRModule, _context: PassContext) -> IRModule:
-    """Module pass, before TVM's FoldConstant: bind variables whose values numpy knows to these."""
-    return _evaluated(mod)
+    """Module pass, right before TVM's FoldConstant: bind variables that kernels make of constants to their values."""
+    return evaluated(mod, _Built().result)
 
 
-@tvm.transform.module_pass(opt_level=0, name="tunehub.run_constants")  # type: ignore[untyped-decorator]
-def run_constants(mod: IRModule, _context: PassContext) -> IRModule:
-    """Module pass, behind that and right before FoldConstant: bind all variables that kernels make of constants."""
-    return _evaluated(mod, _Built())
+def evaluated(mod: IRModule, run: Run = lambda _kernel, _constants: None) -> IRModule:
+    """``mod`` with variables bound to the values that numpy knows, or that ``run`` gives for a kernel and constants."""
+    functions = dict(mod.functions.items())
+    changed = {}
+    for variable, function in functions.items():
+        if isinstance(function, relax.Function) and isinstance(function.body, relax.SeqExpr):
+            known = _known(function, functions, run)
+            if known:
+                changed[variable] = _with_constants(function, known)
+    return tvm.IRModule({**functions, **changed}, attrs=mod.attrs) if changed else mod
 
 
 class _Built:
@@ -65,18 +73,7 @@ class _Built:
         return relax.const(result)
 
 
-def _evaluated(mod: IRModule, built: _Built | None = None) -> IRModule:
-    functions = dict(mod.functions.items())
-    changed = {}
-    for variable, function in functions.items():
-        if isinstance(function, relax.Function) and isinstance(function.body, relax.SeqExpr):
-            known = _known(function, functions, built)
-            if known:
-                changed[variable] = _with_constants(function, known)
-    return tvm.IRModule({**functions, **changed}, attrs=mod.attrs) if changed else mod
-
-
-def _known(function: Function, kernels: dict[GlobalVar, BaseFunc], built: _Built | None = None) -> dict[int, Expr]:
+def _known(function: Function, kernels: dict[GlobalVar, BaseFunc], run: Run) -> dict[int, Expr]:
     """The constants that variables of ``function`` are bound to after all, by the hash of the variable."""
     bound: dict[int, Expr] = {}
     found = {}
@@ -90,17 +87,15 @@ def _known(function: Function, kernels: dict[GlobalVar, BaseFunc], built: _Built
         fields = getattr(value.args[1], "fields", (None,))
         known = [constant for each in fields if (constant := each if is_constant(each) else bound.get(hash(each)))]
         kernel = kernels.get(value.args[0])
-        result = _result(kernel, known, built) if kernel is not None and len(known) == len(fields) else None
+        result = _result(kernel, known, run) if kernel is not None and len(known) == len(fields) else None
         if result is not None:
             bound[variable] = found[variable] = result
     return found
 
 
-def _result(kernel: PrimFunc, known: Sequence[Expr], built: _Built | None) -> Expr | None:
+def _result(kernel: PrimFunc, known: Sequence[Expr], run: Run) -> Expr | None:
     values = result_of(kernel, [constant_array(each) for each in known])
-    if values is not None:
-        return relax.const(values, str(values.dtype))
-    return None if built is None else built.result(kernel, known)
+    return run(kernel, known) if values is None else relax.const(values, str(values.dtype))
 
 
 def _bindings(function: Function) -> Iterator[Any]:

@@ -188,14 +188,12 @@ def _values(index: Expr, made: dict[int, Expr]) -> Array | None:
 
 def _moved(call: Expr, values: Array | None) -> Array | None:
     """The ``values`` of its operand in the places that ``call``, one of those that keep them, gives them."""
+    if values is None:
+        return None
     if operator_of(call) == "relax.permute_dims":
-        return (
-            None
-            if values is None
-            else np.transpose(values, call.attrs.axes and [int(each) for each in call.attrs.axes])
-        )
+        return np.transpose(values, call.attrs.axes and [int(each) for each in call.attrs.axes])
     shape = static_shape(call)
-    return None if values is None or shape is None else values.reshape(shape)
+    return None if shape is None else values.reshape(shape)
 
 
 def _end(index: Expr, made: dict[int, Expr]) -> PrimExpr | None:

@@ -80,20 +80,22 @@ class GroupReader:
             return None
         made = empty_array(words, STORAGE), empty_array((rows, columns // GROUP), self._kind.dtype)
         into, first = [_flat(made[0], "uint8"), _flat(made[1], self._kind.dtype)], 0
-        blocks: list[tuple[StoredTensor, int, int, int]] = []
+        blocks: list[tuple[StoredTensor, int, int, int, int]] = []
         for each in tensors:
-            count = int(np.prod(each.shape)) // GROUP
-            blocks += [(each, at, first + at, min(_GROUPS, count - at)) for at in range(0, count, _GROUPS)]
+            count, file = int(np.prod(each.shape)) // GROUP, self._opened(each.path)
+            blocks += [(each, file, at, first + at, min(_GROUPS, count - at)) for at in range(0, count, _GROUPS)]
             first += count
         list(self._pool.map(lambda block: self._quantise(into, *block), blocks))
         return made
 
-    def _quantise(self, into: list[DeviceTensor], tensor: StoredTensor, at: int, first: int, count: int) -> None:
-        """So many groups of a tensor ``at``, which are ``first`` among those of all."""
+    def _quantise(
+        self, into: list[DeviceTensor], tensor: StoredTensor, file: int, at: int, first: int, count: int
+    ) -> None:
+        """So many groups of a tensor in an open ``file``, ``at`` first, which are ``first`` among those of all."""
         width, buffer = GROUP * np.dtype(tensor.dtype).itemsize, self._buffers.get()
         try:
             begin, raw = tensor.begin + at * width, buffer.raw[: count * width]
-            if os.preadv(self._opened(tensor.path), [raw.data], begin) < len(raw):
+            if os.preadv(file, [raw.data], begin) < len(raw):
                 reason, remedy = "ends within a tensor", "give the whole checkpoint"
                 raise ModelError(tensor.path, reason, place="model", remedy=remedy)
             buffer.place[:] = first, count

@@ -24,7 +24,6 @@ from tunehub_registry.target import Accepted, Matcher, Rejected, TargetDescripto
 if TYPE_CHECKING:
     from tunehub_registry.trust.attestations import AttestationSummary
 
-
 Unusable = Mapping[tuple[str, str, str], str]  # (registry, name, version) -> why it failed when it was opened
 TooFew = Callable[[ShardEntry], str | None]  # why too few keys attest a version, None when enough do
 _Place = tuple[bool, tuple[int, ...], int, bool, bytes]

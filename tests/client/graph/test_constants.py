@@ -12,7 +12,7 @@ from tvm import relax
 
 from tunehub.compiler.preparing import prepare
 from tunehub.graph import constants
-from tunehub.graph.constants import evaluate_constants, run_constants
+from tunehub.graph.constants import evaluate_constants, evaluated
 from tunehub.tir.nodes import constant_array, is_constant
 
 pytestmark = pytest.mark.slow
@@ -107,16 +107,16 @@ def _constants(mod: Any) -> list[tuple[str, tuple[int, ...], bytes]]:
 @pytest.mark.few(8)
 def test_what_tvm_would_build_kernels_for_is_found_without_code(nets: Any, name: str) -> None:
     mod = _legal(nets, KNOWN[name])
-    evaluated = evaluate_constants(mod)
-    assert _calls(evaluated) == 0
-    folded, expected = (relax.transform.FoldConstant()(each) for each in (evaluated, mod))
+    known = evaluated(mod)
+    assert _calls(known) == 0
+    folded, expected = (relax.transform.FoldConstant()(each) for each in (known, mod))
     assert _constants(folded) == _constants(expected) and len(_constants(folded)) == 1
 
 
 @pytest.mark.parametrize("name", LEFT)
 def test_what_could_differ_is_left_to_tvm(nets: Any, name: str) -> None:
     mod = _legal(nets, LEFT[name])
-    assert _calls(evaluate_constants(mod)) > 0
+    assert _calls(evaluated(mod)) > 0
 
 
 def test_what_numpy_does_not_know_is_run_as_tvm_does_by_kernels_that_are_built_once(
@@ -129,7 +129,7 @@ def test_what_numpy_does_not_know_is_run_as_tvm_does_by_kernels_that_are_built_o
     mod, built, build = _legal(nets, make), [], tvm.tirx.build
     expected = _constants(relax.transform.FoldConstant()(mod))
     monkeypatch.setattr(tvm.tirx, "build", lambda *each, **how: (built.append(each), build(*each, **how))[1])
-    run = run_constants(mod)
+    run = evaluate_constants(mod)
     assert _calls(run) == 0 and len(built) == 2
     assert _constants(relax.transform.FoldConstant()(run)) == expected
 
@@ -141,7 +141,7 @@ def test_two_roundings_are_left_where_code_could_do_them_at_once(nets: Any) -> N
 
         return b.call_te(compute, _const(FLOATS))
 
-    assert _calls(evaluate_constants(_legal(nets, fused))) == 1
+    assert _calls(evaluated(_legal(nets, fused))) == 1
 
 
 def test_what_depends_on_an_input_stays(nets: Any) -> None:
@@ -149,17 +149,17 @@ def test_what_depends_on_an_input_stays(nets: Any) -> None:
         return b.emit(op.add(b.emit(op.multiply(x, x)), b.emit(op.permute_dims(_const(FLOATS), [1, 0]))))
 
     mod = relax.transform.LegalizeOps()(nets.build(make, (6, 4)))
-    assert (_calls(mod), _calls(evaluate_constants(mod))) == (3, 2)
+    assert (_calls(mod), _calls(evaluated(mod))) == (3, 2)
 
 
 def test_large_results_are_left_to_kernels(nets: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunehub.tir.kernel_values.MOST_ELEMENTS", 23)
-    assert _calls(evaluate_constants(_legal(nets, KNOWN["other axes"]))) == 1
+    assert _calls(evaluated(_legal(nets, KNOWN["other axes"]))) == 1
 
 
 def test_a_module_without_such_calls_is_the_same_module(nets: Any) -> None:
     mod = relax.transform.LegalizeOps()(nets.conv())
-    assert evaluate_constants(mod).same_as(mod)
+    assert evaluated(mod).same_as(mod)
 
 
 def test_a_module_is_prepared_as_without(nets: Any, target: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,11 +52,9 @@ class Drawn:
         import numpy as np
 
         rng = np.random.default_rng(self.seed)
-        array: Array
         if self.dtype == _WORDS:
-            array = words_of(rng, self.shape)
-            return array
-        array = random_array(rng, self.shape, self.dtype, self.kind != "signed", scale=self.scale)
+            return words_of(rng, self.shape)
+        array: Array = random_array(rng, self.shape, self.dtype, self.kind != "signed", scale=self.scale)
         return -array if self.kind == "negative" and is_floating(self.dtype) else array
 
 

@@ -62,10 +62,10 @@ def with_packed_products(
         how += ", of many rows to bfloat16 for AMX" if rewriter.tiles else ""
         note(f"{rewriter.count} products read weights of 4 or 8 bits as they lie, {how}")
     if note is not None and rewriter.widened:
-        how = (
-            ", of several rows by AMX, to which each activation is three numbers in bfloat16" if rewriter.split else ""
-        )
-        note(f"{rewriter.widened} products in float32 read weights of 16 bits as they lie{how}")
+        how = f"{rewriter.widened} products in float32 read weights of 16 bits as they lie"
+        if rewriter.split:
+            how += ", of several rows by AMX, to which each activation is three numbers in bfloat16"
+        note(how)
     return relax.transform.DeadCodeElimination()(written)
 
 
@@ -115,9 +115,8 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
     def _stored(self, data: Expr, source: Expr) -> Expr:
         """What weights in float32 are widened from, or themselves."""
         cast: Any = bound_value(self, source)
-        if operator_of(cast) != "relax.astype" or {str(tensor_type(each).dtype) for each in (data, cast)} != {
-            "float32"
-        }:
+        wide = {str(tensor_type(each).dtype) for each in (data, source)} == {"float32"}
+        if not wide or operator_of(cast) != "relax.astype":
             return source
         return cast.args[0] if str(tensor_type(cast.args[0]).dtype) in vector_types() else source
 

@@ -162,7 +162,6 @@ class WeightTiles:
 
     def _steps(self, first: PrimExpr, half: PrimExpr, asked: Callable[[PrimExpr], list[Stmt]] = lambda _: []) -> Stmt:
         """Half of the reduction of a pair of tiles from ``first`` on, after what is ``asked`` for in a step."""
-
         groups = self.product.groups
         begin = half * (groups // _TALL)
 
