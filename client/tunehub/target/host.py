@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunehub.exceptions import UnknownTargetError
+from tunehub.target.amx_permission import refuses_amx
 from tunehub.target.features import (
     all_llvm_features,
     differences,
@@ -49,7 +50,7 @@ def host_cpu() -> HostCpu | None:
         return None
     arch = arch_of_triple(system_triple())
     of_model = all_llvm_features({"kind": "llvm", "mcpu": name})
-    return HostCpu(model=name, mattr=differences(linux_features(_cpuinfo(), arch), of_model, arch) if of_model else ())
+    return HostCpu(model=name, mattr=differences(_system_features(arch), of_model, arch) if of_model else ())
 
 
 def host_descriptor(*, use_tvm: bool | None = None) -> TargetDescriptor:
@@ -72,7 +73,7 @@ def host_descriptor(*, use_tvm: bool | None = None) -> TargetDescriptor:
         kind="llvm",
         model=f"generic-{arch}",
         arch=arch,
-        features=relevant(linux_features(_cpuinfo(), arch) or ()),
+        features=relevant(_system_features(arch) or ()),
         num_cores=physical_cores(),
     )
 
@@ -122,7 +123,7 @@ def gpu_descriptor() -> TargetDescriptor | None:
 def cpu_features() -> frozenset[str] | None:
     """What the system says that this machine's CPU has, in LLVM's spelling, and code may use; None where it does not
     tell. TVM is not asked."""
-    return linux_features(_cpuinfo(), machine_arch())
+    return _system_features(machine_arch())
 
 
 def physical_cores() -> int:
@@ -194,6 +195,13 @@ def machine_arch() -> str:
     """The instruction set of this machine; TVM is not asked."""
     machine = platform.machine().lower() or "unknown"
     return _ARCH_NAMES.get(machine, machine)
+
+
+def _system_features(arch: str) -> frozenset[str] | None:
+    """The features of ``/proc/cpuinfo`` without those of AMX where a sandbox refuses it to this process."""
+    features = linux_features(_cpuinfo(), arch)
+    amx = frozenset(name for name in features or () if name.startswith("amx-"))
+    return features - amx if features and amx and refuses_amx() else features
 
 
 def _linux_cores() -> set[tuple[str, str]]:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import builtins
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from tunehub.exceptions import UnknownTargetError
 from tunehub.target import descriptors, host, nvidia
 from tunehub.target.descriptors import as_tvm_target, descriptor_of, missing_mcpu
 from tunehub.target.features import linux_features, relevant
+from tunehub.target.host import machine_arch
 from tunehub_registry.target import Accepted, TargetDescriptor, match
 
 from ..conftest import ZNVER5
@@ -50,6 +53,37 @@ def test_cpuinfo_features_in_llvms_spelling(monkeypatch: pytest.MonkeyPatch, wit
     found = host.host_descriptor()
     assert (found.name, found.arch) == ("llvm-generic-x86_64", "x86_64")
     assert found.features == ("amx-tile", "avx512vnni", "sse3")
+
+
+def test_amx_that_linux_refuses_is_none_of_the_features(monkeypatch: pytest.MonkeyPatch, without_tvm: None) -> None:
+    monkeypatch.setattr(host, "_cpuinfo", lambda: "flags : fpu sse2 pni avx512_vnni amx_tile amx_int8 aes")
+    monkeypatch.setattr(host.platform, "machine", lambda: "AMD64")
+    monkeypatch.setattr(host, "refuses_amx", lambda: True)
+    assert host.host_descriptor().features == ("avx512vnni", "sse3")
+    assert host.cpu_features() == {"sse3", "avx512vnni"}
+
+
+_REFUSED = """
+import ctypes, struct, sys
+from tunehub.target.amx_permission import refuses_amx
+
+call_is, argument_is = (0x15, 0, 3, 158), (0x15, 0, 1, 0x1023)
+steps = [(0x20, 0, 0, 0), call_is, (0x20, 0, 0, 16), argument_is, (6, 0, 0, 0x50001), (6, 0, 0, 0x7FFF0000)]
+filters = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+program = struct.pack("HxxxxxxP", len(steps), ctypes.addressof(filters))
+libc = ctypes.CDLL(None)
+if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, program, 0, 0):
+    sys.exit("no filters of system calls here")
+print(refuses_amx())
+"""
+
+
+@pytest.mark.skipif(machine_arch() != "x86_64" or sys.platform != "linux", reason="a system call of Linux on x86-64")
+def test_a_filter_of_system_calls_refuses_amx() -> None:
+    found = subprocess.run([sys.executable, "-c", _REFUSED], capture_output=True, text=True, check=False, timeout=60)
+    if "no filters" in found.stderr:
+        pytest.skip(found.stderr)
+    assert found.stdout.strip() == "True", found.stderr
 
 
 def test_cpuinfo_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
