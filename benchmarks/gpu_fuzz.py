@@ -31,6 +31,7 @@ from tunehub.tir.nodes import buffer_shapes
 
 if TYPE_CHECKING:
     from tunehub.kernels.cuda.gemm.tiles import ReductionBlock
+    from tunehub.target.types import Target
 
 H200 = {
     "kind": "cuda", "arch": "sm_90", "model": "h200", "max_threads_per_block": 1024, "max_num_threads": 1024,
@@ -130,7 +131,7 @@ def _test(out: Path, seed: int, end: float, *, served: bool) -> None:
                     return
 
 
-def pairs_of(seed: int, target: Any, lookup: Any, run: Run | None) -> Iterator[Pair]:
+def pairs_of(seed: int, target: Target, lookup: Any, run: Run | None) -> Iterator[Pair]:
     """The pairs of a seed's network, judged; ``run`` completes a pair by running a function and its schedule.
 
     ``lookup`` None: the schedules are those that serve without records.
@@ -159,7 +160,7 @@ def pairs_of(seed: int, target: Any, lookup: Any, run: Run | None) -> Iterator[P
             yield _judged(replace(pair, schedule=name), mod, make, target, run)
 
 
-def _judged(pair: Pair, mod: Any, make: Callable[[], Any], target: Any, run: Run | None) -> Pair:
+def _judged(pair: Pair, mod: Any, make: Callable[[], Any], target: Target, run: Run | None) -> Pair:
     from tunehub.tir.cuda.check import fault
     from tunehub.tir.cuda.fault import Fault, NotSimulated
     from tunehub.tir.guard import check_statements
@@ -178,7 +179,7 @@ def _judged(pair: Pair, mod: Any, make: Callable[[], Any], target: Any, run: Run
     return pair if run is None else run(pair, mod["main"], scheduled)
 
 
-def _schedules(mod: Any, target: Any, lookup: Any, rng: random.Random) -> Iterator[tuple[str, Callable[[], Any]]]:
+def _schedules(mod: Any, target: Target, lookup: Any, rng: random.Random) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The ways of the ladder to a schedule that nobody has measured, without its last check."""
     from tunehub.compiler.schedule.apply import apply_anchor, apply_transfer
     from tunehub.kernels.cuda.gemm import tiles
@@ -206,7 +207,7 @@ def _schedules(mod: Any, target: Any, lookup: Any, rng: random.Random) -> Iterat
             yield "rule, beyond the ends", partial(_by_rule, mod, reducing, target, covering=True)
 
 
-def _served(mod: Any, target: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+def _served(mod: Any, target: Target) -> Iterator[tuple[str, Callable[[], Any]]]:
     """What serves a client without records, if not TVM's own schedule."""
     from tunehub.compiler.schedule.ladder import Scheduling
     from tunehub.records.lookup import EmptyLookup
@@ -217,7 +218,7 @@ def _served(mod: Any, target: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
         yield f"{_SERVED} {own.served.template or own.served.rung}", lambda: schedule
 
 
-def _by_rule(mod: Any, reducing: ReductionBlock, target: Any, *, covering: bool = False) -> Any:
+def _by_rule(mod: Any, reducing: ReductionBlock, target: Target, *, covering: bool = False) -> Any:
     """By the rule's tile, also where the rule would leave the function to TVM."""
     from tunehub.kernels.cuda.gemm import tiles
     from tunehub.kernels.cuda.gemm.rule import ranked
@@ -235,7 +236,7 @@ class _Runner:
     """Runs functions on this machine's GPU as ``verify`` does. ``pending``: the file that holds a pair while it runs.
     ``lost``: CUDA has failed, and so will whatever follows."""
 
-    def __init__(self, target: Any, pending: Path) -> None:
+    def __init__(self, target: Target, pending: Path) -> None:
         from tunehub.compiler.verify.session import VerifySession
 
         self.lost = False

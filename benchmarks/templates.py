@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import geometric_mean, median, quantiles
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from tunehub.compiler.workers.process import WorkerProcess
 from tunehub.target.host import physical_cores
 from tunehub_builder.bench.comparison import asked, processes
 from tunehub_builder.bench.runtimes import onnxruntime_session
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 PLAN = MeasuringPlan(rounds=8, sample_s=0.02, warm_up_s=0.1, pause_s=0.03, cutoff=50.0)
 
@@ -302,7 +305,7 @@ def _function(make: Callable[..., Any], arrays: list[Any]) -> tuple[Any, list[An
     return mod, arrays, tuple(int(extent) for extent in result.shape)
 
 
-def _runner(mod: Any, target: Any, arrays: list[Any], shape: tuple[int, ...]) -> Callable[[], None]:
+def _runner(mod: Any, target: Target, arrays: list[Any], shape: tuple[int, ...]) -> Callable[[], None]:
     import tvm
 
     function = tvm.compile(mod, target=target)["main"]
@@ -321,7 +324,7 @@ def _shortest(run: Callable[[], None], least_s: float) -> float:
     return min(samples)
 
 
-def _naive(layer: Layer, plain: list[Any], target: Any) -> Callable[[], None]:
+def _naive(layer: Layer, plain: list[Any], target: Target) -> Callable[[], None]:
     """The layer as TVM's default pipeline runs it: plain layout, no schedule."""
     from tvm import topi
 
@@ -337,7 +340,7 @@ def _naive(layer: Layer, plain: list[Any], target: Any) -> Callable[[], None]:
     return _runner(mod, target, arrays, shape)
 
 
-def _meta_schedule(layer: Layer, plain: list[Any], target: Any) -> Callable[[], None] | None:
+def _meta_schedule(layer: Layer, plain: list[Any], target: Target) -> Callable[[], None] | None:
     """The layer in the plain layout by the best published trace; None when none serves it."""
     import tvm
     from tvm import relax

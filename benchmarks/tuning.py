@@ -6,12 +6,15 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.shared.table import Row
 from tunehub.target.host import physical_cores
 from tunehub_builder import networks
 from tunehub_builder.networks import Network
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 _OUR_BATCH = 16
 _STOCK_BATCH = 64
@@ -76,7 +79,7 @@ def _without_packing(task: Any) -> Any:
     return replace(task, mod=tvm.IRModule({"main": function}))
 
 
-def _ours(task: Any, target: Any, batches: list[list[Any]], threads: int) -> tuple[float, int]:
+def _ours(task: Any, target: Target, batches: list[list[Any]], threads: int) -> tuple[float, int]:
     """Seconds, and the number of candidates without a time. The workers start before: once in a tuning run, not once
     in a batch."""
     import tvm
@@ -94,7 +97,7 @@ def _ours(task: Any, target: Any, batches: list[list[Any]], threads: int) -> tup
 
 
 def _stock(
-    task: Any, target: Any, batches: list[list[Any]], initializer: Callable[[], None] | None
+    task: Any, target: Target, batches: list[list[Any]], initializer: Callable[[], None] | None
 ) -> tuple[float, int]:
     """The same with ``LocalBuilder`` and ``LocalRunner`` at their defaults, but for the runner's repeats: ours."""
     from tvm.s_tir import meta_schedule as ms

@@ -34,7 +34,7 @@ from tunehub.exceptions import last_line
 from tunehub.tir.nodes import shape_of, tensor_type
 
 if TYPE_CHECKING:
-    pass
+    from tunehub.target.types import Target
 
 _NETWORKS, _FUNCTIONS = "networks.jsonl", "functions"
 _PLAN = MeasuringPlan(rounds=5, sample_s=0.001, warm_up_s=0.001, budget_s=0.05)
@@ -143,7 +143,7 @@ def _counted(mod: Any, made: Callable[[str, Any], str]) -> dict[str, int]:
     return found
 
 
-def _by_tvm(mod: Any, target: Any) -> Any:
+def _by_tvm(mod: Any, target: Target) -> Any:
     """``mod`` as TVM alone has it before it is scheduled."""
     import tvm
     from tvm import relax

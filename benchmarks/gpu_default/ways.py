@@ -20,6 +20,7 @@ from tunehub.tir.nodes import buffer_shapes, main_module
 
 if TYPE_CHECKING:
     from tunehub.compiler.schedule.ladder import Scheduling
+    from tunehub.target.types import Target
     from tunehub.tir.cuda.nvrtc import Compiler
 
 DEFAULT, SERVED = "default", "served"
@@ -40,7 +41,7 @@ class BuiltFunction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 def build_function(
-    folder: Path, target: Any, schedulings: Mapping[str, Scheduling], name: str, function: Any, *, further: bool
+    folder: Path, target: Target, schedulings: Mapping[str, Scheduling], name: str, function: Any, *, further: bool
 ) -> str:
     """The key of ``function``, a PrimFunc called ``name``, whose ways are in ``folder`` then: libraries ``KEY.WAY.so``,
     what is to be known of them, ``KEY.json`` (:class:`BuiltFunction`), and ``KEY.tir``, the function in TVM's JSON.
@@ -84,7 +85,7 @@ def build_function(
 _Made = Callable[[], "tuple[Any, float | None]"]
 
 
-def _ways(mod: Any, target: Any, scheduling: Scheduling | None, *, further: bool) -> Iterator[tuple[str, _Made]]:
+def _ways(mod: Any, target: Target, scheduling: Scheduling | None, *, further: bool) -> Iterator[tuple[str, _Made]]:
     from tunehub.kernels.cuda.default import default_schedule
 
     yield DEFAULT, lambda: (default_schedule(mod["main"], target), _default_s(mod, target))
@@ -95,7 +96,7 @@ def _ways(mod: Any, target: Any, scheduling: Scheduling | None, *, further: bool
         yield from _by_rules(mod, target)
 
 
-def _default_s(mod: Any, target: Any) -> float | None:
+def _default_s(mod: Any, target: Target) -> float | None:
     """What the costs say of TVM's own schedule."""
     from tunehub.kernels.cuda.gemm.cost import default_s
     from tunehub.kernels.cuda.gemm.half_default import default_s as half_default_s
@@ -108,7 +109,7 @@ def _default_s(mod: Any, target: Any) -> float | None:
     return None if reducing is None or reducing.problem is None else default_s(reducing.problem, device_of(target))
 
 
-def _by_rules(mod: Any, target: Any) -> Iterator[tuple[str, _Made]]:
+def _by_rules(mod: Any, target: Target) -> Iterator[tuple[str, _Made]]:
     """The likeliest tile of each rule that knows the function, whatever it promises."""
     from tunehub.kernels.cuda.gemm import tiles
     from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
@@ -134,7 +135,7 @@ def _by_rules(mod: Any, target: Any) -> Iterator[tuple[str, _Made]]:
         yield "warpgroups", partial(_by_warpgroups, mod, target, half)
 
 
-def _plain_tile(mod: Any, target: Any, reducing: Any) -> tuple[Any, float | None]:
+def _plain_tile(mod: Any, target: Target, reducing: Any) -> tuple[Any, float | None]:
     from tunehub.kernels.cuda.gemm.rule import ranked
     from tunehub.kernels.cuda.gemm.tiles import checked_tiles
     from tunehub.tir.cuda.limits import limits_of
@@ -145,7 +146,7 @@ def _plain_tile(mod: Any, target: Any, reducing: Any) -> tuple[Any, float | None
     return checked_tiles(mod, reducing, tile).mod["main"], tile.expected_s
 
 
-def _divided(mod: Any, target: Any, matmul: Any) -> tuple[Any, float | None]:
+def _divided(mod: Any, target: Target, matmul: Any) -> tuple[Any, float | None]:
     from tunehub.kernels.cuda.gemm.split_k import rule as split_k_rule
     from tunehub.kernels.cuda.gemm.split_k import sketch as split_k
 
@@ -153,7 +154,7 @@ def _divided(mod: Any, target: Any, matmul: Any) -> tuple[Any, float | None]:
     return split_k.apply(mod, matmul, tile).mod["main"], expected_s
 
 
-def _on_tensor_cores(mod: Any, target: Any, matmul: Any, *, longer: bool = False) -> tuple[Any, float | None]:
+def _on_tensor_cores(mod: Any, target: Target, matmul: Any, *, longer: bool = False) -> tuple[Any, float | None]:
     from tunehub.kernels.cuda.gemm.matmul import AT_ONCE
     from tunehub.kernels.cuda.gemm.tensor_core.cost import seconds
     from tunehub.kernels.cuda.gemm.tensor_core.rule import checked, ranked
@@ -167,14 +168,14 @@ def _on_tensor_cores(mod: Any, target: Any, matmul: Any, *, longer: bool = False
     return checked(mod, matmul, tile).mod["main"], seconds(matmul, tile, device_of(target))
 
 
-def _by_warpgroups(mod: Any, target: Any, matmul: Any) -> tuple[Any, float | None]:
+def _by_warpgroups(mod: Any, target: Target, matmul: Any) -> tuple[Any, float | None]:
     from tunehub.kernels.cuda.gemm.hopper import rule
 
     (tile,) = rule.ranked(matmul, 1, device_of(target))
     return rule.by_tile(mod, matmul, tile, target).mod["main"], rule.expected_s(matmul, target)
 
 
-def _export(scheduled: Any, target: Any, path: Path) -> None:
+def _export(scheduled: Any, target: Target, path: Path) -> None:
     """Write a library, which has kernels as source, and their machine code into the same folder."""
     import tvm
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from unittest.mock import patch
 
 import msgspec
@@ -35,6 +35,9 @@ from tunehub.tir.nodes import main_module
 from tunehub.tir.traces import import_trace
 from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.template_record import TemplateRecord
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 CASES = 20  # of one function
 _KNOBS = 0.2  # of the cases, where a template is for the function
@@ -69,7 +72,7 @@ class Unit:
     """A function and its cases; ``runs``: code for the target runs here."""
 
     name: str
-    target: Any
+    target: Target
     kind: str
     seed: int
     runs: bool
@@ -294,7 +297,7 @@ def _unchecked(unit: Unit, candidate: Candidate) -> Any | None:
         return None
 
 
-def _build(scheduled: Any, target: Any) -> Any:
+def _build(scheduled: Any, target: Target) -> Any:
     import tvm
 
     return tvm.tirx.build(main_module(scheduled), target=target)

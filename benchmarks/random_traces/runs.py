@@ -3,7 +3,7 @@ around its outputs that must stay as it is."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from tunehub.compiler.verify.session import RunResult, VerifySession
 from tunehub.tir.nodes import buffer_shapes
 from tunehub.tir.workload import workload_text
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+
 _GUARD_BYTES = 1 << 16  # on both sides of an output
 _ALIGNMENT = 64
 
@@ -19,7 +22,7 @@ _ALIGNMENT = 64
 class Runs(VerifySession):
     """Runs schedules of one function, whose plain loops ran once; each schedule is built once."""
 
-    def __init__(self, function: Any, target: Any) -> None:
+    def __init__(self, function: Any, target: Target) -> None:
         """Builds and runs the plain loops of ``function``. Raises ValueError where they cannot be compared with."""
         super().__init__(str(target))
         self.warm_up()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tunehub.compiler.schedule.ladder import Scheduling
     from tunehub.options import Precision
     from tunehub.report.model import WorkloadReport
+    from tunehub.target.types import Target
 
 # Rules for CPUs ask how many cores there are: the machine that dumps must not matter.
 TARGETS: Mapping[str, Mapping[str, Any]] = {
@@ -208,7 +209,7 @@ class Dumper:
         return schedule, self._sources[key]
 
 
-def _source(scheduled: Any, target: Any) -> str:
+def _source(scheduled: Any, target: Target) -> str:
     import tvm
 
     from tunehub.tir.cuda.nvrtc import source_of
@@ -231,7 +232,7 @@ def _graph_line(module: DumpedModule, setting: Setting) -> ScheduleLine:
     return ScheduleLine(tvm=version, target=setting.name, records=setting.records, module=module.name, function=GRAPH)
 
 
-def _as_served(scheduling: Scheduling, about: WorkloadReport, target: Any) -> Any:
+def _as_served(scheduling: Scheduling, about: WorkloadReport, target: Target) -> Any:
     """The function with the schedule that serves it, TVM's own for CUDA, too; as it came where that is for CPUs."""
     from tunehub.kernels.cuda.default import default_schedule
 

@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -41,6 +41,9 @@ from tunehub.target.host import physical_cores
 from tunehub_builder.bench.comparison import PLAN, NetworkComparison, compare, runtime_processes
 from tunehub_builder.bench.runtimes import OnnxRuntime, Runtime, Tunehub, TvmDefault
 from tunehub_builder.networks import Network
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 _FOLDER = "benchmarks/.transfer"
 
@@ -141,7 +144,7 @@ def _weights(items: Sequence[TransferTimes]) -> list[Row]:
 
 
 def _networks(
-    folder: Path, target: Any, threads: int, given: Sequence[Network] | None, plan: MeasuringPlan
+    folder: Path, target: Target, threads: int, given: Sequence[Network] | None, plan: MeasuringPlan
 ) -> list[Row]:
     """Networks without a record of their own, beside TVM's default, onnxruntime, and their own tuning if there is."""
     named = os.environ.get("TUNEHUB_TRANSFER_NETWORKS")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -28,6 +28,9 @@ from tunehub_builder.tuning.journal import Journal, KnobChoice, LineJournal, Tri
 from tunehub_builder.tuning.trial_record import candidate_of, record_of
 from tunehub_builder.tuning.work_directory import TaskEntry, WorkDirectory
 from tunehub_registry.template_record import TemplateRecord
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 STRATEGIES: dict[str, Strategy] = {"nearest": nearest, "most_efficient": most_efficient, "by_model": by_model}
 MEASURED = 8
@@ -87,7 +90,7 @@ class _Made:
     made_s: dict[str, float] = field(default_factory=dict)
 
 
-def held_out(folder: Path, target: Any, threads: int, *, knobs: bool) -> list[TransferTimes]:
+def held_out(folder: Path, target: Target, threads: int, *, knobs: bool) -> list[TransferTimes]:
     """Tune the workloads of :mod:`benchmarks.transfer.workloads` in ``folder``, and time those that are held out."""
     folder.mkdir(parents=True, exist_ok=True)
     tasks = _tasks(target, knobs=knobs)
@@ -101,7 +104,7 @@ def held_out(folder: Path, target: Any, threads: int, *, knobs: bool) -> list[Tr
         return _solved(cases, folder, target, pool, _by_knobs if knobs else _by_traces)
 
 
-def by_client(networks: Iterable[tuple[str, Any]], folder: Path, target: Any, threads: int) -> list[TransferTimes]:
+def by_client(networks: Iterable[tuple[str, Any]], folder: Path, target: Target, threads: int) -> list[TransferTimes]:
     """What a compile makes of each workload of ``networks`` (names and modules): ``client``, beside the default.
 
     Those that a compile leaves to TVM, and those with a record of their own, are left out.
@@ -127,7 +130,7 @@ def by_client(networks: Iterable[tuple[str, Any]], folder: Path, target: Any, th
         return _solved(cases, folder, target, pool, make)
 
 
-def _clients(mod: Any, target: Any, lookup: Any) -> Any | None:
+def _clients(mod: Any, target: Target, lookup: Any) -> Any | None:
     """The knobs by which a compile schedules ``mod`` without a record of its own; None when it does not."""
     from tunehub.compiler.schedule.ladder import schedule_function
     from tunehub_builder.tuning.search.knobs import space_of
@@ -140,7 +143,7 @@ def _clients(mod: Any, target: Any, lookup: Any) -> Any | None:
     return None
 
 
-def left_out(directory: Path, folder: Path, target: Any, threads: int) -> tuple[bool, list[TransferTimes]]:
+def left_out(directory: Path, folder: Path, target: Target, threads: int) -> tuple[bool, list[TransferTimes]]:
     """Leave out each network of a work directory of ``tunehub tune``: its workloads get the others' records.
 
     Nothing is tuned. Also returns whether the directory is one of the tuner ``template``.
@@ -206,7 +209,7 @@ def _neighbour(item: Item, trial: Trial, anchored: bool) -> Neighbour:
     )  # fmt: skip
 
 
-def _tasks(target: Any, *, knobs: bool) -> list[tuple[Any, Item]]:
+def _tasks(target: Target, *, knobs: bool) -> list[tuple[Any, Item]]:
     """The heaviest function of each workload: layout transforms around it are no workloads here."""
     from tunehub.compiler.schedule.ladder import GENERAL_TEMPLATES
     from tunehub.kernels.cpu import find
@@ -229,7 +232,7 @@ def _tasks(target: Any, *, knobs: bool) -> list[tuple[Any, Item]]:
     return found
 
 
-def _pool(folder: Path, target: Any, threads: int, *, knobs: bool) -> Any:
+def _pool(folder: Path, target: Target, threads: int, *, knobs: bool) -> Any:
     from tunehub_builder.tuning.runner.knob_worker import KnobSession
     from tunehub_builder.tuning.runner.pool import PoolOptions, WorkerPool
 
@@ -237,7 +240,7 @@ def _pool(folder: Path, target: Any, threads: int, *, knobs: bool) -> Any:
     return WorkerPool(options, str(target), make_session=KnobSession if knobs else None)
 
 
-def _tune(folder: Path, tasks: Sequence[Any], target: Any, pool: Any, *, knobs: bool) -> None:
+def _tune(folder: Path, tasks: Sequence[Any], target: Target, pool: Any, *, knobs: bool) -> None:
     from tunehub_builder.tuning.scheduler.batches import KnobOptions, TunerOptions, tune
 
     trials = int(os.environ.get("TUNEHUB_TRANSFER_TRIALS", str(_TRIALS)))
@@ -249,7 +252,7 @@ def _tune(folder: Path, tasks: Sequence[Any], target: Any, pool: Any, *, knobs: 
 
 
 def _solved(
-    cases: Iterable[TransferCase], folder: Path, target: Any, pool: Any, make: Callable[[TransferCase, Any], _Made]
+    cases: Iterable[TransferCase], folder: Path, target: Target, pool: Any, make: Callable[[TransferCase, Any], _Made]
 ) -> list[TransferTimes]:
     """Those that ``results.jsonl`` does not have are measured now."""
     results = LineJournal(folder / "results.jsonl", TransferTimes)
@@ -270,7 +273,7 @@ def _solved(
     return solved
 
 
-def _by_traces(case: TransferCase, target: Any) -> _Made:
+def _by_traces(case: TransferCase, target: Target) -> _Made:
     """One schedule by each strategy, those that are measured, and what a template makes of the layout as it is."""
     made = _Made()
     _make(made, "rule", [None], lambda _: _templated(case.item, target))
@@ -283,7 +286,7 @@ def _by_traces(case: TransferCase, target: Any) -> _Made:
     return made
 
 
-def _transferred(item: Item, neighbour: Neighbour, target: Any) -> Any:
+def _transferred(item: Item, neighbour: Neighbour, target: Target) -> Any:
     """The adapted trace; whatever TVM raises when it does not fit."""
     from tunehub.compiler.schedule.apply import apply_transfer
     from tunehub.tir.guard import check_function
@@ -298,7 +301,7 @@ def _transferred(item: Item, neighbour: Neighbour, target: Any) -> Any:
     return export_trace(schedule.trace)
 
 
-def _templated(item: Item, target: Any) -> Any:
+def _templated(item: Item, target: Target) -> Any:
     """The trace of the schedule by a template's own knobs; an error when none fits."""
     from tunehub.kernels.template_fit import TemplateFit
     from tunehub.tir.traces import export_trace
@@ -309,7 +312,7 @@ def _templated(item: Item, target: Any) -> Any:
     return export_trace(fit.by_default(fit.match).trace)
 
 
-def _by_knobs(case: TransferCase, target: Any) -> _Made:
+def _by_knobs(case: TransferCase, target: Target) -> _Made:
     """The template's rule, the knobs of the source that each strategy chooses, and those that are measured."""
     from tunehub_builder.tuning.search.knobs import space_of
 
@@ -326,7 +329,7 @@ def _by_knobs(case: TransferCase, target: Any) -> _Made:
     return made
 
 
-def _fitting(item: Item, neighbour: Neighbour, target: Any) -> KnobChoice:
+def _fitting(item: Item, neighbour: Neighbour, target: Target) -> KnobChoice:
     """The knobs of a source; KnobError when they do not fit."""
     from tunehub.kernels.template_fit import TemplateFit
 
@@ -357,7 +360,7 @@ def _make(made: _Made, name: str, sources: Sequence[Any], make: Callable[[Any], 
 # -- measurements
 
 
-def _timed(case: TransferCase, made: _Made, pool: Any, target: Any) -> TransferTimes | None:
+def _timed(case: TransferCase, made: _Made, pool: Any, target: Target) -> TransferTimes | None:
     """Compare and time all candidates beside the default, in turns, in one worker; None when its process ends."""
     import tvm
 

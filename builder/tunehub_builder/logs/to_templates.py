@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm import relax
@@ -32,6 +32,9 @@ from tunehub_builder.tuning.tasks import extract_tasks
 from tunehub_registry.legacy_target import parse_target
 from tunehub_registry.template_record import TemplateRecord, encode_template_record
 from tunehub_registry.tuning_log import AUTOTVM, LogRecord
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 _MOST_TIMES = 1000  # in a record
 _NEARLY = 1.2  # of a log's trials of a workload those are tried that take up to so many times as long as the fastest
@@ -141,7 +144,7 @@ def template_records(item: Imported) -> tuple[tuple[TemplateRecord, ...], tuple[
     return tuple(_accepted(item, meaning, layer, target) for layer in meaning.layers), meaning.notes
 
 
-def _accepted(item: Imported, meaning: Translation, layer: Layer, target: Any) -> TemplateRecord:
+def _accepted(item: Imported, meaning: Translation, layer: Layer, target: Target) -> TemplateRecord:
     """The record for one layer, keyed and scheduled as the client does it. Raises UntranslatableError."""
     (task,) = extract_tasks([(item.file, layer_module(layer))], target)
     template = templates.template(meaning.template)
@@ -220,7 +223,7 @@ def _target(text: str) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _vector(target: Any) -> int:
+def _vector(target: Target) -> int:
     return templates.machine_of(target, cores=1).vector
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.exceptions import typed_last_line
 from tunehub.registries.key_scheme import LOG_TUNERS
@@ -13,6 +13,9 @@ from tunehub_registry.compat import RecordReplay
 from tunehub_registry.graph_log import parse_graph_header
 from tunehub_registry.package import Package
 from tunehub_registry.tuning_log import AUTO_SCHEDULER, BadLine, LogRecord, read_log
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 _GRAPH = "graph_tuner"
 _LOADED = "TVM reads it; its steps were not applied to the graph of its network"
@@ -71,7 +74,7 @@ def _problem(record: LogRecord) -> str | None:
 
     try:
         inputs, _ = autotvm.record.decode(record.line.decode())
-        target: Any = tvm.target.Target(str(inputs.target))
+        target: Target = tvm.target.Target(str(inputs.target))
         task = autotvm.task.create(inputs.task.name, inputs.task.args, target)
         with target:
             tvm.lower(*task.instantiate(inputs.config))

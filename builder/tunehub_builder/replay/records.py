@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
@@ -42,6 +42,9 @@ from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.target import Rejected, TargetDescriptor, match
 from tunehub_registry.trace_rules import validate_trace
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+
 SAMPLE = 4  # records of a tuner that are run, of as many networks
 _NO_NETWORK = "the networks that have its workload cannot be built by name, and no file has it"
 _OTHER_WORKLOADS = "this TVM makes no such workload of its networks"
@@ -70,7 +73,7 @@ class _TunerReplay:
     """The records of one tuner: those ``missing`` yet, how many were run, and why sources have no workloads."""
 
     tuner: str
-    target: Any
+    target: Target
     on_begin: OnBegin
     runner: ScheduleVerifier | None
     missing: dict[str, Record] = field(default_factory=dict)
@@ -103,7 +106,7 @@ class _TunerReplay:
 
 
 def replay_record(
-    record: Record, tuner: str, mod: Any, target: Any, runner: ScheduleVerifier | None = None
+    record: Record, tuner: str, mod: Any, target: Target, runner: ScheduleVerifier | None = None
 ) -> RecordReplay:
     """What comes of one record on its workload; with a ``runner`` it is run beside TVM's default."""
     try:
@@ -142,7 +145,7 @@ def _runner(described: TargetDescriptor) -> Iterator[ScheduleVerifier | None]:
         runner.close()
 
 
-def scheduled_by_record(record: Record, mod: Any, target: Any) -> Any:
+def scheduled_by_record(record: Record, mod: Any, target: Target) -> Any:
     """The workload ``mod`` as a record schedules it, by the rules of a compile. Raises TraceError for a trace outside
     the allow-list, and what schedules and guards raise where it does not fit."""
     if isinstance(record, LadderRecord):

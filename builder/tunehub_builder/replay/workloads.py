@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,6 +20,9 @@ from tunehub_builder.networks.network import OPEN, Network
 from tunehub_builder.tuning.missed import missed_workloads
 from tunehub_builder.tuning.tasks import Dims, TuningTask, extract_tasks
 from tunehub_registry.manifest import Manifest, NetworkEntry
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 _OPEN_SIZES = (16,)  # keys do not depend on them
 _OPEN_NAME = "_open"
@@ -97,7 +100,7 @@ def matched_records(
     manifest: Manifest,
     records: Mapping[str, Mapping[str, Any]],
     files: WorkloadFiles,
-    target: Any,
+    target: Target,
     unread: list[str],
 ) -> Iterator[MatchedRecord]:
     """The ``records``, by tuner and key, whose workloads some source has, each once; ``unread`` gets why a source has
@@ -112,7 +115,7 @@ def matched_records(
 def matched_in(
     source: WorkloadSource,
     records: Mapping[tuple[str, str], Any],
-    target: Any,
+    target: Target,
     unread: list[str],
     borrowers: Borrowers | None = None,
 ) -> Iterator[MatchedRecord]:
@@ -133,7 +136,7 @@ def matched_in(
             yield MatchedRecord(tuner=about[0], record=records[about], mod=workloads[about[1]], kept=kept)
 
 
-def _ways(tuners: Collection[str], target: Any) -> list[tuple[str, bool]]:
+def _ways(tuners: Collection[str], target: Target) -> list[tuple[str, bool]]:
     """As whose a network's workloads are made, a client's own way first; a GPU has them either way."""
     if all(tuner == META_SCHEDULE for tuner in tuners):
         return [(META_SCHEDULE, False)]
@@ -151,7 +154,7 @@ def is_at_hand(record: Any) -> bool:
     return bool(record.networks) and all(map(is_known, record.networks))
 
 
-def other_sources(manifest: Manifest, target: Any) -> Iterator[WorkloadSource]:
+def other_sources(manifest: Manifest, target: Target) -> Iterator[WorkloadSource]:
     """The networks known by name that a package does not name, in all precisions of its kind of machine."""
     precisions = ("", "_fp16") if target.kind.name == "cuda" else ("", "_bf16", "_int8")
     every = dict.fromkeys(f"{name}{precision}" for precision in precisions for name in networks.names())
@@ -178,7 +181,7 @@ class _OfNetwork:
     name: str
     source: str = ""
 
-    def __call__(self, tuner: str, target: Any) -> dict[str, Any]:
+    def __call__(self, tuner: str, target: Target) -> dict[str, Any]:
         dims: dict[str, tuple[int, ...]] = {}
         if OPEN in self.source:
             dims = {name.strip(): _OPEN_SIZES for name in self.source.partition(OPEN)[2].split(",")}
@@ -196,7 +199,7 @@ def _built(name: str, dims: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[Ne
 class _OfModel:
     path: Path
 
-    def __call__(self, tuner: str, target: Any) -> dict[str, Any]:
+    def __call__(self, tuner: str, target: Target) -> dict[str, Any]:
         module = networks.open_model_file(self.path).imported().module
         return _extracted(self.path.stem, module, tuner, target, dims={})
 
@@ -211,7 +214,7 @@ class _OfMisses:
 
 
 def _extracted(
-    name: str, module: Any, tuner: str, target: Any, *, dims: Dims | None, precision: Precision = "float32"
+    name: str, module: Any, tuner: str, target: Target, *, dims: Dims | None, precision: Precision = "float32"
 ) -> dict[str, Any]:
     """The workloads of a module as the tuner had them."""
     by_knobs, cuda = tuner in (TEMPLATE, LADDER), target.kind.name == "cuda"

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub import __version__
 from tunehub.compiler.workers.process import SLOW_OPTIONAL_MODULES, WorkerProcess
@@ -54,6 +54,9 @@ from tunehub_registry.submission import (
     sign_off_problem,
 )
 from tunehub_registry.template_record import BadLine
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 _LIMIT_S = 240.0  # to build and run one workload
 
@@ -173,7 +176,7 @@ def _of_workloads(directory: WorkDirectory) -> Iterator[WorkloadComparison]:
 def _outputs(
     workloads: Sequence[SubmittedWorkload],
     records: Mapping[str, AnyRecord | LadderRecord],
-    target: Any,
+    target: Target,
     resources: Resources,
 ) -> list[OutputDigest]:
     """What the records compute here. Raises SubmissionError for one that does not run."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.compiler.preparing import prepare
 from tunehub.graph.workloads import call_counts
@@ -16,6 +16,9 @@ from tunehub.tir.nodes import is_static, main_module
 from tunehub.tir.operator_class import class_fields
 from tunehub.tir.symbols import probes, symbol_name, symbols_of, typical_instance
 from tunehub_builder.tuning.runner.open_sizes import with_points
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 Dims = Mapping[str, tuple[int, ...]]
 Points = tuple[tuple[int, ...], ...]
@@ -44,7 +47,7 @@ class TuningTask:
 
 def extract_tasks(
     modules: Iterable[tuple[str, Any]],
-    target: Any,
+    target: Target,
     *,
     layout: Layout = "keep",
     dims: Dims | None = None,
@@ -85,7 +88,7 @@ def without_other_numbers(tasks: Iterable[TuningTask]) -> list[TuningTask]:
     return list(found.values())
 
 
-def _wants_channels_last(module: Any, target: Any) -> bool:
+def _wants_channels_last(module: Any, target: Target) -> bool:
     from tunehub.graph.layout.cuda.channels_last import wants_channels_last  # CPUs need none of it
 
     return wants_channels_last(module, target)

@@ -30,7 +30,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tunehub.graph.kernel_calls import Kernels, rewritten
 from tunehub.graph.quantised.block_scales import BLOCK, block_scaled
 from tunehub.graph.quantised.dequantisation import Dequantised, dequantised_from
-from tunehub.kernels.cuda.gemm.hopper.kernel import ROUNDED
+from tunehub.kernels.cuda.gemm.hopper.product import ROUNDED
 from tunehub.kernels.cuda.gemm.hopper.rule import serves
 from tunehub.kernels.cuda.gemm.hopper.tf32 import rounded
 from tunehub.kernels.cuda.gemm.matmul import FLOAT8

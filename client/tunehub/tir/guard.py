@@ -26,6 +26,7 @@ from tunehub.tir.nodes import (
     extent_or_one,
     integer,
     parameters,
+    realized_blocks,
     reduces,
     symbolic,
 )
@@ -208,7 +209,7 @@ def check_tiles(scheduled: PrimFunc) -> None:
 
 def _check_tiles(scheduled: PrimFunc) -> None:
     own = parameters(scheduled)
-    blocks = list(_realized(scheduled.body, ()))
+    blocks = list(realized_blocks(scheduled.body))
     if not any(reduces(node.block) for node, _ in blocks):
         return
     for node, loops in blocks:
@@ -239,7 +240,7 @@ def check_rows(scheduled: PrimFunc) -> None:
     loops. Beside a convolution such a padding is little.
     """
     cut = whole = 0
-    for node, loops in _realized(scheduled.body, ()):
+    for node, loops in realized_blocks(scheduled.body):
         extents = [extent_or_one(loop.extent) for loop in loops]
         vectors = [(loop.loop_var, lanes) for loop, lanes in zip(loops, extents, strict=True) if _is_vector(loop)]
         is_cut = any(_is_cut(value, *vector) for value in node.iter_values for vector in vectors)
@@ -265,17 +266,6 @@ def _has(expression: PrimExpr, variable: Var) -> bool:
     if type(expression).__name__ == "Var":
         return bool(expression.same_as(variable))
     return any(_has(getattr(expression, name), variable) for name in ("a", "b") if hasattr(expression, name))
-
-
-def _realized(node: Stmt, loops: tuple[For, ...]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """All blocks of a function body with the loops around them."""
-    kind = type(node).__name__
-    if kind == "SBlockRealize":
-        yield node, loops
-    if kind == "For":
-        loops = (*loops, node)
-    for child in children(node):
-        yield from _realized(child, loops)
 
 
 def _writes_once(node: SBlockRealize, loops: tuple[For, ...]) -> bool:

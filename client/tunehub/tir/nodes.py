@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         BufferRegion,
         BufferStore,
         Expr,
+        For,
         Index,
         IRModule,
         IterVar,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         PrimExpr,
         PrimFunc,
         SBlock,
+        SBlockRealize,
         Stmt,
         Type,
     )
@@ -159,6 +161,17 @@ def children(node: Node) -> list[Stmt]:
     if kind == "SeqStmt":
         return list(node.seq[:])  # a slice takes a third of the time
     return [child for name in _CHILDREN.get(kind, _ALL_CHILDREN) if (child := getattr(node, name, None)) is not None]
+
+
+def realized_blocks(body: Stmt, loops: tuple[For, ...] = ()) -> Iterator[tuple[SBlockRealize, tuple[For, ...]]]:
+    """All blocks of a function body, the outer one before those in it, with the loops around each."""
+    kind = type(body).__name__
+    if kind == "SBlockRealize":
+        yield body, loops
+    if kind == "For":
+        loops = (*loops, body)
+    for child in children(body):
+        yield from realized_blocks(child, loops)
 
 
 def with_children(node: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:

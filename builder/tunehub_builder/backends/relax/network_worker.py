@@ -26,6 +26,7 @@ from tunehub_registry.machine_profile import MachineProfile
 
 if TYPE_CHECKING:
     from tunehub.compiler.hub import Hub
+    from tunehub.target.types import Target
     from tunehub_builder.networks import Network
 
 PLAIN, TUNED = "plain", "tuned"
@@ -178,7 +179,7 @@ def _network(case: RelaxNetworkCase) -> Network:
     return networks.in_precision(networks.from_onnx_file(case.file, shapes=case.shapes), case.precision)
 
 
-def _hub(case: RelaxNetworkCase, target: Any, network: Network) -> Hub:
+def _hub(case: RelaxNetworkCase, target: Target, network: Network) -> Hub:
     """A hub with the records of a file, the evidence on them, and nothing else: as a client has them of a package, rows
     that are stale by this evidence give way."""
     from tunehub.compiler.current import is_current
@@ -214,7 +215,7 @@ class _Judged(EmptyLookup):
         return None if found is None else Measured(evidence=found, package=self._package)
 
 
-def _plain(case: RelaxNetworkCase, target: Any, network: Network) -> Hub:
+def _plain(case: RelaxNetworkCase, target: Target, network: Network) -> Hub:
     """A hub without records, in the layouts that it then chooses; strict, so that falling back to TVM is an error."""
     from tunehub.compiler.hub import Hub
     from tunehub.policy import Policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.registries.key_scheme import META_SCHEDULE, TEMPLATE
 from tunehub_builder.exceptions import TuningError
@@ -17,6 +17,7 @@ from tunehub_builder.tuning.work_directory import Options, RunFile, TaskEntry, W
 
 if TYPE_CHECKING:
     from tunehub.options import Layout
+    from tunehub.target.types import Target
     from tunehub_builder.fleet.pool import FleetPool
     from tunehub_builder.networks import Network
     from tunehub_builder.tuning.missed import MissedWorkloads
@@ -216,7 +217,7 @@ def _tasks_of(
     return tasks, tuple(f"{network.name}: {note}" for note in notes)
 
 
-def _check_bf16(network: Network, target: Any) -> None:
+def _check_bf16(network: Network, target: Target) -> None:
     """Raise TuningError where a compile for ``target`` rounds nothing to bfloat16."""
     from tunehub.graph.layout.narrowing import doubt
     from tunehub.kernels.template_fit import machine_for

@@ -8,13 +8,16 @@ import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tunehub._files.atomic import open_regular, write_file
 from tunehub.compiler.libraries.inputs import rules_digest
 from tunehub_builder.tuning.target import tvm_versions
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 _LIBRARY = "library.so"
 
@@ -51,7 +54,7 @@ class KeptBuilds:
 
     folder: Path
 
-    def name(self, target: Any, *said: Any) -> str:
+    def name(self, target: Target, *said: Any) -> str:
         """Of what is made of ``said`` for a ``target`` of TVM, in JSON's types, by these programs."""
         text = json.dumps([*_programs(), _written(json.dumps(target)), *msgspec.to_builtins(said)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

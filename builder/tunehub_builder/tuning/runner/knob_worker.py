@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.compiler.measure.session import packed, unpacked
 from tunehub.compiler.workers.process import error_of
@@ -14,6 +14,9 @@ from tunehub_builder.tuning.journal import KnobChoice
 from tunehub_builder.tuning.runner.messages import MeasureOptions
 from tunehub_builder.tuning.runner.open_sizes import OpenCandidate, points_of
 from tunehub_builder.tuning.runner.worker import TraceSession
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 _RUNS_COMPARED = 5
 
@@ -31,7 +34,7 @@ class KnobSession(TraceSession):
         self._compared: tuple[str, tuple[KnobChoice, ...]] | None = None
         self._errors: list[str | None] = []
 
-    def candidate(self, task: str, target: Any, choice: KnobChoice) -> Any:
+    def candidate(self, task: str, target: Target, choice: KnobChoice) -> Any:
         """The candidate as a compile applies a record with these knobs. Raises KnobError or GuardError where that skips
         the record."""
         import tvm
@@ -54,7 +57,7 @@ class KnobSession(TraceSession):
             means.append(fmean(super().measure(number, None, options)))
         return tuple(means)
 
-    def build_at(self, task: str, target: Any, values: Sequence[int], choices: list[KnobChoice]) -> list[str | None]:
+    def build_at(self, task: str, target: Target, values: Sequence[int], choices: list[KnobChoice]) -> list[str | None]:
         """As :meth:`build_case`, of a symbolic workload for these values of its symbols; built once for all values."""
         if self._compared != (task, tuple(choices)):
             self.drop()
@@ -74,10 +77,10 @@ class KnobSession(TraceSession):
         self._open.clear()
         self._compared = None
 
-    def _build_reference(self, task: str, target: Any) -> None:
+    def _build_reference(self, task: str, target: Target) -> None:
         """Build what outputs are compared with, where that is not the default."""
 
-    def _keep(self, number: int, mod: Any, target: Any) -> None:
+    def _keep(self, number: int, mod: Any, target: Target) -> None:
         function = mod["main"]
         if not is_symbolic(function):
             super()._keep(number, mod, target)
@@ -86,7 +89,7 @@ class KnobSession(TraceSession):
         library["main"]
         self._open[number] = OpenCandidate(library=library, function=function)
 
-    def build_case(self, task: str, target: Any, choices: list[KnobChoice]) -> list[str | None]:
+    def build_case(self, task: str, target: Target, choices: list[KnobChoice]) -> list[str | None]:
         """As the base says. What is timed and what is compared are the same function here."""
         self.drop()
         errors = [error_of(self.build_default, 0, task, target)]
@@ -101,7 +104,7 @@ class KnobSession(TraceSession):
         return super().difference(number, reference, runs)
 
 
-def _scheduled(mod: Any, target: Any, choice: KnobChoice) -> Any:
+def _scheduled(mod: Any, target: Target, choice: KnobChoice) -> Any:
     """A workload by a choice of knobs, or by the rule, as a module. Raises KnobError."""
     from tunehub.compiler.schedule.by_record import by_knobs
     from tunehub.kernels.cpu import KnobError

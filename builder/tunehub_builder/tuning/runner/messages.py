@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub_builder.tuning.journal import Trial, is_time
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +52,7 @@ class Attempt:
     """Build and measure a candidate of a workload; None is its default. ``best_s``: the workload's best time so far."""
 
     task: str
-    target: Any = field(repr=False)
+    target: Target = field(repr=False)
     candidate: Any
     best_s: float | None
     options: MeasureOptions
@@ -63,7 +66,7 @@ class SearchRequest:
     """
 
     task: str
-    target: Any = field(repr=False)
+    target: Target = field(repr=False)
     news: Sequence[Trial]
     limit: int
     seed: int

@@ -12,13 +12,16 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.comparison.random_arrays import random_array
 from tunehub.target.nvidia import Gpu
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.runner.archive import LIBRARY, Archive
 from tunehub_builder.tuning.runner.messages import MeasureOptions
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 _CONNECT_S, _REGISTER_S = 5.0, 3.0
 _POLL_S = 0.05
@@ -109,7 +112,7 @@ class Visit:
         self.session = tracker.request(self._board.key, session_timeout=limit_s)
 
     def measure(
-        self, target: Any, archive: Archive, best_s: float | None, options: MeasureOptions
+        self, target: Target, archive: Archive, best_s: float | None, options: MeasureOptions
     ) -> tuple[float, ...]:
         """Seconds of a run, as ``runner.worker.TraceSession.measure``, without a look at what else runs there."""
         import tvm

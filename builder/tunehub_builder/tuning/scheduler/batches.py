@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tunehub.records.lookup import EmptyLookup, RecordLookup
 from tunehub_builder.tuning.journal import Journal, KnobChoice, Trial
@@ -22,6 +22,9 @@ from tunehub_builder.tuning.search.register_tiles import RegisterTileSearch
 from tunehub_builder.tuning.search.strategy import SearchStrategy
 from tunehub_builder.tuning.search.warm_start import searches, seeds_of
 from tunehub_builder.tuning.tasks import TuningTask
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 
 class SchedulerOptions(Protocol):
@@ -37,7 +40,7 @@ class SchedulerOptions(Protocol):
     @property
     def planned(self) -> int: ...
 
-    def plan(self, task: TuningTask, target: Any) -> list[tuple[SearchStrategy, int]]: ...
+    def plan(self, task: TuningTask, target: Target) -> list[tuple[SearchStrategy, int]]: ...
 
 
 class Pool(Protocol):
@@ -78,7 +81,7 @@ class TunerOptions:
         """As the port says."""
         return self.trials + self.search_trials
 
-    def plan(self, task: TuningTask, target: Any) -> list[tuple[SearchStrategy, int]]:
+    def plan(self, task: TuningTask, target: Target) -> list[tuple[SearchStrategy, int]]:
         """As the port says."""
         threads = os.cpu_count() or 1
         search = EvolutionarySearch(task.mod, target, seed=self.seed, threads=threads, batch=self.batch)
@@ -101,7 +104,7 @@ class KnobOptions:
         """As the port says."""
         return min(self.trials, WHOLE)
 
-    def plan(self, task: TuningTask, target: Any) -> list[tuple[SearchStrategy, int]]:
+    def plan(self, task: TuningTask, target: Target) -> list[tuple[SearchStrategy, int]]:
         """As the port says."""
         proposed = self.proposed.get(task.exact, ())
         search = KnobSearch(task.mod, target, proposed)
@@ -112,7 +115,7 @@ class KnobOptions:
 
 def tune(
     tasks: Sequence[TuningTask],
-    target: Any,
+    target: Target,
     directory: Path,
     pool: Pool,
     options: SchedulerOptions,
@@ -132,7 +135,7 @@ class BatchScheduler:
     """Task after task in their order, batch after batch; as many tasks at a time as the ``pool`` wants."""
 
     def __init__(
-        self, records: TaskRecords[TaskRecord], target: Any, pool: Pool, options: SchedulerOptions, count: TrialCount
+        self, records: TaskRecords[TaskRecord], target: Target, pool: Pool, options: SchedulerOptions, count: TrialCount
     ) -> None:
         self._target, self._pool, self._options, self._count = target, pool, options, count
         self.write = records.write

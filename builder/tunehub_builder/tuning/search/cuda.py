@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cuda.gemm.rule import ranked
 from tunehub.kernels.cuda.gemm.split_k.sketch import SplitTile, tile_of
@@ -36,6 +36,9 @@ from tunehub_builder.tuning.search.tiles import fitting
 from tunehub_builder.tuning.search.warm_start import Seed, adapted
 from tunehub_builder.tuning.space.cuda_tiles import drawn, ruled, varied
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+
 SOURCE = "evolutionary"
 FIRST = 16  # candidates of a workload that nothing is known of
 _OF_RULE, _RULE_STEP = 64, 8  # of the rule's best tiles, which are alike, every eighth is tried first
@@ -52,7 +55,7 @@ _MOST_LEARNT = 256  # earlier trials that teach the model
 class CudaSearch:
     """Proposes for one workload."""
 
-    def __init__(self, mod: Any, target: Any, *, seed: int, threads: int) -> None:
+    def __init__(self, mod: Any, target: Target, *, seed: int, threads: int) -> None:
         """``threads`` are for the cost model."""
         from tvm.s_tir import meta_schedule as ms
 
@@ -243,7 +246,7 @@ class SearchSession:
         """Free what the search of a workload holds."""
         self._searches.pop(task, None)
 
-    def _search(self, task: str, target: Any, seed: int) -> CudaSearch | TensorCoreSearch:
+    def _search(self, task: str, target: Target, seed: int) -> CudaSearch | TensorCoreSearch:
         """Matmuls in half precision are for tensor cores, which have a space of their own."""
         mod = self._modules[task]
         matmul = matmul_of(mod)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.tir.traces import export_trace, import_trace
 from tunehub_builder.tuning.intrinsics import load_cpu_intrinsics
 from tunehub_builder.tuning.journal import Trial
 from tunehub_builder.tuning.search.strategy import trace_id
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 
 class EvolutionarySearch:
@@ -17,7 +20,7 @@ class EvolutionarySearch:
 
     name = "evolutionary"
 
-    def __init__(self, mod: Any, target: Any, *, seed: int, threads: int, batch: int = 16) -> None:
+    def __init__(self, mod: Any, target: Target, *, seed: int, threads: int, batch: int = 16) -> None:
         self._mod, self._target, self._seed, self._threads, self._batch = mod, target, seed, threads, batch
         self._context: Any = None
         self._pending: list[tuple[Any, str]] = []

@@ -10,7 +10,7 @@ import math
 from collections.abc import Container, Iterator, Sequence
 from itertools import islice
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.split_k import sketch as split_k
@@ -20,6 +20,9 @@ from tunehub.kernels.devices.known import device_of
 from tunehub.tir.guard import check_statements
 from tunehub_builder.tuning.search.tiles import TileSearch, likeliest_first
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+
 _KEPT = 1024  # of the likeliest tiles
 _BLUR = 0.2  # of the model
 _NEAR = 2
@@ -28,7 +31,7 @@ _NEAR = 2
 class SplitKSearch:
     """Makes schedules for one workload, a matmul with a long K."""
 
-    def __init__(self, mod: Any, target: Any, matmul: Matmul, random: Random) -> None:
+    def __init__(self, mod: Any, target: Target, matmul: Matmul, random: Random) -> None:
         """``matmul`` is what ``split_k.matmul_of(mod)`` gave."""
         self._random = random
 
@@ -43,7 +46,7 @@ class SplitKSearch:
         self._search = TileSearch(list(map(tiles.tile, order)), apply)
 
     @classmethod
-    def of(cls, mod: Any, target: Any, random: Random) -> SplitKSearch | None:
+    def of(cls, mod: Any, target: Target, random: Random) -> SplitKSearch | None:
         """The search for ``mod``; None when the sketch has no tiles for it."""
         matmul = split_k.matmul_of(mod)
         found = None if matmul is None else cls(mod, target, matmul, random)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.tensor_core import sketch as tensor_core
@@ -23,6 +23,9 @@ from tunehub_builder.tuning.intrinsics import load_cuda_intrinsics
 from tunehub_builder.tuning.journal import Trial
 from tunehub_builder.tuning.search.tiles import TileSearch, likeliest_first
 
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+
 _FIRST = 16  # candidates of a workload that nothing is known of
 _PARENTS = 6  # the fastest trials, whose neighbours are tried
 _BLUR = 0.3  # of the model
@@ -31,7 +34,7 @@ _BLUR = 0.3  # of the model
 class TensorCoreSearch:
     """Proposes for one workload, a matmul on tensor cores; each tile once."""
 
-    def __init__(self, mod: Any, target: Any, matmul: Matmul, *, seed: int) -> None:
+    def __init__(self, mod: Any, target: Target, matmul: Matmul, *, seed: int) -> None:
         """``matmul`` is what ``tensor_core.matmul_of(mod)`` gave."""
         load_cuda_intrinsics()
         self._random = Random(seed)

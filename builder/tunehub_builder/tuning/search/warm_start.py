@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.compiler.schedule.apply import apply_candidate
 from tunehub.compiler.schedule.transfer_sources import most_efficient, nearest
@@ -31,6 +31,9 @@ from tunehub_builder.tuning.trial_record import candidate_of
 from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.template_record import TemplateRecord
 from tunehub_registry.trace_rules import validate_trace
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 ANCHORED, TRANSFERRED = 4, 4  # most candidates of a task by its anchor block, and by its operator class
 _TRIED = 6  # times as many records are read: some cannot be adapted, and many agree
@@ -74,7 +77,7 @@ def searches(seeds: Iterable[Seed]) -> list[tuple[SearchStrategy, int]]:
     return [(SeedSearch(source, candidates), len(candidates)) for source, candidates in by_source.items()]
 
 
-def seeds_of(task: TuningTask, target: Any, records: RecordLookup, *, knobs: bool) -> list[Seed]:
+def seeds_of(task: TuningTask, target: Target, records: RecordLookup, *, knobs: bool) -> list[Seed]:
     """What ``records`` propose for ``task``, the most promising first and each design once: of sketches with the same
     register tile the search that follows measures the variations.
 
@@ -93,7 +96,7 @@ def known_of(task: TuningTask, records: RecordLookup, *, knobs: bool) -> list[Kn
     ]
 
 
-def adapted(exact: str, mod: Any, target: Any, known: Iterable[KnownCandidates], *, knobs: bool) -> list[Seed]:
+def adapted(exact: str, mod: Any, target: Target, known: Iterable[KnownCandidates], *, knobs: bool) -> list[Seed]:
     """The seeds that ``known`` makes for the workload ``mod``, whose exact key is ``exact``: see :func:`seeds_of`."""
     fit = TemplateFit(mod, target)
     found: dict[str, Seed] = {}
@@ -157,7 +160,7 @@ def _transferred(task: TuningTask, records: RecordLookup, *, knobs: bool) -> Ite
             yield found
 
 
-def _adapted(exact: str, mod: Any, found: Candidate, target: Any, fit: TemplateFit, *, knobs: bool) -> Any | None:
+def _adapted(exact: str, mod: Any, found: Candidate, target: Target, fit: TemplateFit, *, knobs: bool) -> Any | None:
     """The record as a candidate of the workload; None when it does not fit it, or could not be published afterwards."""
     record = found.record
     if knobs and not isinstance(record, TemplateRecord):

@@ -13,7 +13,7 @@ from tvm import relax
 
 from tunehub.compiler.preparing import prepare
 from tunehub.graph.workloads import call_counts
-from tunehub.kernels.cuda.gemm.hopper.kernel import product_of
+from tunehub.kernels.cuda.gemm.hopper.product import product_of
 from tunehub.kernels.cuda.gemm.matmul import INT8, find_mixed_matmul
 from tunehub.kernels.cuda.rows.norms import match as match_norm
 from tunehub.tir.nodes import buffer_kind, main_module, parameters

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tvm import tirx
 
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import WARP
-from tunehub.kernels.cuda.gemm.hopper.kernel import Product, operands_of
+from tunehub.kernels.cuda.gemm.hopper.product import Product, operands_of
 from tunehub.kernels.cuda.gemm.hopper.tiles import FLOAT
 from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.packed_gemm.choice import tiles

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tvm import tirx
 
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import WARP
-from tunehub.kernels.cuda.gemm.hopper.kernel import Product
 from tunehub.kernels.cuda.gemm.hopper.open_bulk import OpenBulkWriter, longest_piece
+from tunehub.kernels.cuda.gemm.hopper.product import Product
 from tunehub.kernels.cuda.gemm.hopper.tiles import DEPTH as PANEL
 from tunehub.kernels.cuda.gemm.hopper.tiles import FLOAT
 from tunehub.kernels.cuda.low_batch.taken_apart import TakenApart

@@ -15,9 +15,9 @@ from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
 from tunehub.kernels.cuda.gemm.hopper.cost import integer_seconds, seconds
 from tunehub.kernels.cuda.gemm.hopper.eight_bits import NAME, tile_s
-from tunehub.kernels.cuda.gemm.hopper.kernel import Product
 from tunehub.kernels.cuda.gemm.hopper.open_bulk import OpenBulkWriter, most_length, over_all_rows
 from tunehub.kernels.cuda.gemm.hopper.open_rows import over_rows
+from tunehub.kernels.cuda.gemm.hopper.product import Product
 from tunehub.kernels.cuda.gemm.hopper.tiles import tiles
 from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.open_rows import OpenMatmul, open_matmul

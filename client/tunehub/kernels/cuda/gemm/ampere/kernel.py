@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tvm import tirx
 
 from tunehub.kernels.cuda.gemm.ampere.tiles import WarpTile
-from tunehub.kernels.cuda.gemm.hopper.kernel import Product, _KernelWriter
+from tunehub.kernels.cuda.gemm.hopper.kernel import KernelWriter
+from tunehub.kernels.cuda.gemm.hopper.product import Product
 from tunehub.target.gpu_architectures import WARP
 from tunehub.tir.cuda.ptx.cp_async import cp_async_commit, cp_async_wait_for_all_threads
 from tunehub.tir.cuda.ptx.mma import mma_stage
@@ -32,7 +33,7 @@ def kernel(product: Product, tile: WarpTile, most_shared: int) -> PrimFunc:
     return product.function.with_body(writer.statement())
 
 
-class _WarpWriter(_KernelWriter):
+class _WarpWriter(KernelWriter):
     tile: Any
 
     def __init__(self, product: Product, tile: WarpTile) -> None:

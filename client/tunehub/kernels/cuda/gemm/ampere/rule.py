@@ -57,7 +57,7 @@ def candidates(workload: ProductWorkload, device: GpuDevice) -> Iterator[KernelC
 def build(workload: ProductWorkload, tile: WarpTile) -> WarpgroupSchedule:
     """The kernel. Raises ValueError where operands cannot be copied as they lie."""
     from tunehub.kernels.cuda.gemm.ampere.kernel import kernel
-    from tunehub.kernels.cuda.gemm.hopper.kernel import product_of
+    from tunehub.kernels.cuda.gemm.hopper.product import product_of
 
     most = device_of(workload.target).block_shared_memory
     return WarpgroupSchedule(main_module(kernel(product_of(workload.mod, workload.matmul), tile, most)))

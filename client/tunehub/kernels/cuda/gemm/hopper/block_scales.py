@@ -33,7 +33,7 @@ from tunehub.tir.statements import const, load, store
 from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
-    from tunehub.kernels.cuda.gemm.hopper.kernel import Product
+    from tunehub.kernels.cuda.gemm.hopper.product import Product
     from tunehub.target.types import Target
     from tunehub.tir.types import IRModule, PrimExpr, SBlock, Stmt
 
@@ -81,10 +81,10 @@ def matmul_in(mod: IRModule) -> Matmul | None:
 
 
 def block_scaled_product(mod: IRModule, matmul: Matmul) -> Product:
-    """As :func:`tunehub.kernels.cuda.gemm.hopper.kernel.product_of`, with the scales of a place."""
+    """As :func:`tunehub.kernels.cuda.gemm.hopper.product.product_of`, with the scales of a place."""
     from tvm import tirx
 
-    from tunehub.kernels.cuda.gemm.hopper.kernel import _places, _put, product_of
+    from tunehub.kernels.cuda.gemm.hopper.product import places_of, product_of, substituted
 
     scaled = without_scales(tirx.transform.ForceNarrowIndexToInt32()(mod))
     assert scaled is not None
@@ -94,8 +94,8 @@ def block_scaled_product(mod: IRModule, matmul: Matmul) -> Product:
     }
 
     def scale(row: PrimExpr, column: PrimExpr, k: PrimExpr) -> PrimExpr:
-        places = _places(scaled.block, matmul, {"rows": row, "columns": column, "k": k})
-        factors = (_put(_of_buffers(each, own), places) for each in scaled.scales)
+        places = places_of(scaled.block, matmul, {"rows": row, "columns": column, "k": k})
+        factors = (substituted(_of_buffers(each, own), places) for each in scaled.scales)
         return reduce(lambda one, other: one * other, factors)
 
     return replace(product, scale=scale)
@@ -179,7 +179,7 @@ def _is_same(scaled: ScaledProduct, matmul: Matmul, group: str, size: int) -> bo
     from tvm import tirx
     from tvm_ffi import structural_equal
 
-    from tunehub.kernels.cuda.gemm.hopper.kernel import _places, _put
+    from tunehub.kernels.cuda.gemm.hopper.product import places_of, substituted
 
     analyzer = symbolic().Analyzer()
     _, rows, columns, k = matmul.extents
@@ -192,8 +192,8 @@ def _is_same(scaled: ScaledProduct, matmul: Matmul, group: str, size: int) -> bo
     def at(inside: Any) -> list[Any]:
         places: dict[str, Any] = {name: own[name] for name in extents}
         places[group] = own[group] * size + inside
-        values = _places(scaled.block, matmul, places)
-        return [[analyzer.simplify(index) for index in _put(each, values).indices] for each in scaled.scales]
+        values = places_of(scaled.block, matmul, places)
+        return [[analyzer.simplify(index) for index in substituted(each, values).indices] for each in scaled.scales]
 
     first, other = at(0), at(own["inside"])
     return all(all(map(structural_equal, *each)) for each in zip(first, other, strict=True))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from tvm import tirx
 
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import PIECE, STAGED, WARP, BulkTile, PromotedTile
-from tunehub.kernels.cuda.gemm.hopper.kernel import Product, _KernelWriter, _loaded
+from tunehub.kernels.cuda.gemm.hopper.kernel import KernelWriter
+from tunehub.kernels.cuda.gemm.hopper.product import Product, load_of
 from tunehub.kernels.cuda.gemm.hopper.tiles import FLOAT
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.tir.cuda.ptx.barriers import bar_sync_warpgroup, cluster_sync_of_parted_warps
@@ -48,9 +49,9 @@ from tunehub.tir.statements import (
 from tunehub.tir.versions import UNROLLED
 
 if TYPE_CHECKING:
+    from tunehub.kernels.cuda.gemm.hopper.product import Element
     from tunehub.tir.types import Buffer, Index, PrimExpr, Stmt, Var
 
-    Element = Callable[[PrimExpr, PrimExpr, PrimExpr], PrimExpr]
 
 _VECTOR = 4
 _TOGETHER = 8  # vectors of a thread that are loaded before the first is written
@@ -58,12 +59,12 @@ _TOGETHER = 8  # vectors of a thread that are loaded before the first is written
 
 def bulk_kernel(product: Product, tile: BulkTile, device: GpuDevice) -> Any:
     """The PrimFunc of ``product`` by ``tile`` for ``device``. Raises ValueError where an operand is no matrix."""
-    writer = _BulkWriter(product, tile, None)
+    writer = BulkWriter(product, tile, None)
     writer.device = device
     return product.function.with_body(writer.statement())
 
 
-class _BulkWriter(_KernelWriter):
+class BulkWriter(KernelWriter):
     tile: Any
     device: GpuDevice
     summed = True
@@ -452,7 +453,7 @@ def _matrix(element: Element, extents: tuple[Index, Index]) -> Any:
     row, k = (tirx.Var(name, INDEX) for name in ("row", "k"))
     for variable, extent in zip((row, k), extents, strict=True):
         analyzer.bind(variable, tvm.ir.Range(0, extent))
-    load, conditions = _loaded(element(zero, row, k))
+    load, conditions = load_of(element(zero, row, k))
     if conditions or not analyzer.can_prove_equal(flat_place(load), row * extents[1] + k):
         raise ValueError("an operand is no matrix whose rows lie behind each other")
     return load.source

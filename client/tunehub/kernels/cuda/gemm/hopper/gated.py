@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tvm import tirx
 
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import PIECE, STAGED, WARP, BulkTile
-from tunehub.kernels.cuda.gemm.hopper.kernel import Product, operands_of
 from tunehub.kernels.cuda.gemm.hopper.open_bulk import OpenBulkWriter, over_all_rows
+from tunehub.kernels.cuda.gemm.hopper.product import Product, operands_of
 from tunehub.kernels.cuda.gemm.hopper.rule import matmul_in
 from tunehub.kernels.cuda.gemm.hopper.tiles import FLOAT
 from tunehub.kernels.cuda.gemm.matmul import Matmul

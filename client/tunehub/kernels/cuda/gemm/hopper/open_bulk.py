@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
 
-from tunehub.kernels.cuda.gemm.hopper.bulk import _BulkWriter
+from tunehub.kernels.cuda.gemm.hopper.bulk import BulkWriter
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile
-from tunehub.kernels.cuda.gemm.hopper.kernel import Product, product_of
+from tunehub.kernels.cuda.gemm.hopper.product import Product, product_of
 from tunehub.kernels.cuda.gemm.hopper.rule import matmul_in
 from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.open_rows import OpenMatmul, open_matmul
@@ -24,7 +24,7 @@ from tunehub.tir.views import product as extent_of
 from tunehub.tir.views import views, wide
 
 if TYPE_CHECKING:
-    from tunehub.kernels.cuda.gemm.hopper.bulk import Element
+    from tunehub.kernels.cuda.gemm.hopper.product import Element
     from tunehub.tir.types import Buffer, Index, IRModule, PrimExpr, PrimFunc, Stmt, Var
 
 Find = Callable[[Any], Matmul | None]
@@ -76,7 +76,7 @@ def _elements(shape: tuple[int, ...]) -> int:
     return math.prod(shape)
 
 
-class OpenBulkWriter(_BulkWriter):
+class OpenBulkWriter(BulkWriter):
     """Of kernels whose number of rows is known at the launch."""
 
     @staticmethod

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tunehub.kernels.cuda.gemm.hopper.kernel import OpenRows, open_kernel, product_of
+from tunehub.kernels.cuda.gemm.hopper.kernel import OpenRows, open_kernel
+from tunehub.kernels.cuda.gemm.hopper.product import product_of
 from tunehub.kernels.cuda.gemm.hopper.rule import matmul_in
 from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile
 from tunehub.kernels.cuda.gemm.matmul import Matmul

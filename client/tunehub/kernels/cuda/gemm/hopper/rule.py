@@ -149,7 +149,8 @@ def by_tile(mod: IRModule, matmul: Matmul, tile: ByWarpgroups, target: Target) -
     """The schedule of ``mod`` by ``tile``, for a ``target`` with warpgroups; not checked. Raises ValueError where
     operands cannot be copied as they lie, or what TVM raises."""
     from tunehub.kernels.cuda.gemm.hopper.bulk import bulk_kernel
-    from tunehub.kernels.cuda.gemm.hopper.kernel import kernel, product_of
+    from tunehub.kernels.cuda.gemm.hopper.kernel import kernel
+    from tunehub.kernels.cuda.gemm.hopper.product import product_of
 
     product = product_of(mod, matmul)
     function = bulk_kernel(product, tile, device_of(target)) if isinstance(tile, BulkTile) else kernel(product, tile)

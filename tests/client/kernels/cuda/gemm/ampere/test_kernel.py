@@ -17,7 +17,7 @@ from tunehub.kernels.cuda.gemm.ampere import rule
 from tunehub.kernels.cuda.gemm.ampere.kernel import _WarpWriter, kernel
 from tunehub.kernels.cuda.gemm.ampere.tiles import WarpTile, tiles
 from tunehub.kernels.cuda.gemm.hopper import eight_bits
-from tunehub.kernels.cuda.gemm.hopper.kernel import product_of
+from tunehub.kernels.cuda.gemm.hopper.product import product_of
 from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile
 from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.devices.known import default_device

@@ -18,7 +18,7 @@ import tvm
 from tunehub.kernels.cuda.gemm.hopper import bulk, rule
 from tunehub.kernels.cuda.gemm.hopper.bulk import bulk_kernel
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile, suits, tiles
-from tunehub.kernels.cuda.gemm.hopper.kernel import product_of
+from tunehub.kernels.cuda.gemm.hopper.product import product_of
 from tunehub.kernels.cuda.gemm.hopper.rule import matmul_in
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.kernels.devices.known import default_device
@@ -104,14 +104,14 @@ def test_random_products_are_right(seed: int, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.no_cover
 def test_a_copy_that_comes_too_early_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who brings does not wait until what was there is read."""
-    real = bulk._BulkWriter._producer
+    real = bulk.BulkWriter._producer
 
     def impatient(self: Any) -> Any:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(bulk, "mbarrier_wait", lambda **_: Function("tunehub_ring_registers_0", ""))
             return real(self)
 
-    monkeypatch.setattr(bulk._BulkWriter, "_producer", impatient)
+    monkeypatch.setattr(bulk.BulkWriter, "_producer", impatient)
     with pytest.raises(AssertionError):
         _assert_right(SMALL, TILES["alone"], seed=0)
 
@@ -120,7 +120,7 @@ def test_a_copy_that_comes_too_early_is_seen(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_block_that_ends_before_others_have_read_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others say at its barriers that they have."""
     nothing = Function("tunehub_ring_registers_0", "")
-    monkeypatch.setattr(bulk._BulkWriter, "_drain", lambda _: nothing())
+    monkeypatch.setattr(bulk.BulkWriter, "_drain", lambda _: nothing())
     with pytest.raises(AssertionError, match="has ended"):
         _assert_right(SMALL, TILES["both"], seed=0)
 

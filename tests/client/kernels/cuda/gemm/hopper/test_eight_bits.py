@@ -16,8 +16,8 @@ from tunehub.kernels.cuda.choose import by_one
 from tunehub.kernels.cuda.gemm.hopper import eight_bits, rule
 from tunehub.kernels.cuda.gemm.hopper.bulk import bulk_kernel
 from tunehub.kernels.cuda.gemm.hopper.bulk_tiles import BulkTile, PromotedTile
-from tunehub.kernels.cuda.gemm.hopper.kernel import product_of
 from tunehub.kernels.cuda.gemm.hopper.open_bulk import over_all_rows
+from tunehub.kernels.cuda.gemm.hopper.product import product_of
 from tunehub.kernels.cuda.gemm.rule import NoTileError
 from tunehub.kernels.cuda.open_function import open_function
 from tunehub.kernels.cuda.symbolic import eight_bits as open_eight_bits

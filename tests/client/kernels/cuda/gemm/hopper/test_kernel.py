@@ -17,7 +17,8 @@ import tvm
 from tvm import te, topi
 
 from tunehub.kernels.cuda.gemm.hopper import kernel as kernels
-from tunehub.kernels.cuda.gemm.hopper.kernel import kernel, product_of
+from tunehub.kernels.cuda.gemm.hopper.kernel import kernel
+from tunehub.kernels.cuda.gemm.hopper.product import product_of
 from tunehub.kernels.cuda.gemm.hopper.rule import matmul_in
 from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile, tiles
 from tunehub.kernels.cuda.gemm.tensor_core.sketch import matmul_of
@@ -104,7 +105,7 @@ def test_a_ring_with_too_few_stages_is_a_race(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_products_of_what_nobody_copied_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels._KernelWriter, "_load_stage", lambda *_: [cp_async_commit()(), cp_async_commit()()])
+    monkeypatch.setattr(kernels.KernelWriter, "_load_stage", lambda *_: [cp_async_commit()(), cp_async_commit()()])
     found = fault(_kernel(half_product(1, 64, 64, 256, transposed=(False, True)), TILES["one warpgroup"]), H200)
     assert isinstance(found, Fault) and found.rule == "unwritten_read"
 

@@ -19,7 +19,8 @@ from tunehub.compiler.schedule.ladder import Request, Scheduling
 from tunehub.graph.products import gpu_products_in_tf32
 from tunehub.kernels.cuda.choose import by_one
 from tunehub.kernels.cuda.gemm.hopper import tf32
-from tunehub.kernels.cuda.gemm.hopper.kernel import kernel, product_of
+from tunehub.kernels.cuda.gemm.hopper.kernel import kernel
+from tunehub.kernels.cuda.gemm.hopper.product import product_of
 from tunehub.kernels.cuda.gemm.hopper.tiles import WarpgroupTile, tiles
 from tunehub.kernels.te.products import nt_matmul
 from tunehub.records.lookup import EmptyLookup
