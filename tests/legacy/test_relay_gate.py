@@ -16,6 +16,7 @@ from tunehub_builder.backends.relay.networks import RelayNetwork
 from tunehub_builder.backends.relay.work import RelayTask, RelayWork
 from tunehub_builder.backends.relay.workload_gate import RelayVerdict, RelayWorkloads, verdict_journal
 from tunehub_builder.exceptions import BuilderError
+from tunehub_builder.gate.disturbance import UNJUDGED
 from tunehub_builder.gate.networks import check_networks
 from tunehub_builder.gate.workloads import check_workloads
 from tunehub_builder.tuning.run import Resources
@@ -134,7 +135,7 @@ def judge_in_quiet(work: RelayWork) -> tuple[RelayVerdict, int]:
     """The verdict on the only workload once a busy machine's noise hides no gain (the gate judges such again)."""
     for _ in range(10):
         (verdict,), new = judge(work)
-        if not is_lost_in_noise(verdict.default_s, verdict.tuned_s):
+        if verdict.reason != UNJUDGED and not is_lost_in_noise(verdict.default_s, verdict.tuned_s):
             break
     return verdict, new
 

@@ -14,6 +14,7 @@ from tunehub_builder.cli.options import (
     COUNT,
     FILE,
     FOLDER,
+    POSITIVE,
     resources_of,
     threads_option,
     workers_option,
@@ -33,6 +34,7 @@ from tunehub_builder.cli.options import (
 @click.option("--ahead", is_flag=True, help="--again, on a GPU: only build what is to be measured; it needs none.")
 @click.option("-o", "--output", type=FILE, callback=writable,
               help="--again: the evidence, for `pack --judged`.  [PACKAGE.judged.jsonl]")  # fmt: skip
+@click.option("--processes", type=POSITIVE, help="End to end: new processes of each side.  [3, 1 on a GPU]")
 @click.option("--network", "names", multiple=True, metavar="NAME", help="End to end, --again: only this network.")
 @click.option("--model", "models", multiple=True, type=FILE,
               help="End to end: an ONNX file, as was tuned in DIR. --again: one that has workloads.")  # fmt: skip
@@ -49,6 +51,7 @@ def check(
     sample: int | None,
     ahead: bool,
     output: Path | None,
+    processes: int | None,
     names: tuple[str, ...],
     models: tuple[Path, ...],
     misses: tuple[Path, ...],
@@ -59,12 +62,14 @@ def check(
     """Decide which records may be published; leave the machine alone meanwhile.
 
     DIR is a work directory: its three best candidates of each workload are compared with the default schedule, and the
-    verdicts are kept there for `pack`. FILE holds records as `distill -o` writes them: without --work only their format
-    and their traces are checked. With FILE, any rejected record means exit code 1.
+    verdicts are kept there for `pack`. What other programs disturbed is judged again behind all others, three times at
+    most; then it stays without a verdict, and the next call judges it. FILE holds records as `distill -o` writes them:
+    without --work only their format and their traces are checked. With FILE, any rejected record means exit code 1.
 
     --end-to-end compiles the networks of DIR, or of a PACKAGE (.tunepkg), with TVM's default, with tunehub without
-    records and with the admitted ones, and runs them in turns. `pack` leaves records out that only rejected networks
-    call; a rejected network of a PACKAGE means exit code 1.
+    records and with the admitted ones, and runs them in turns: on a CPU the last two in --processes new processes each,
+    medians of medians, since what memory a process gets makes it faster or slower for as long as it runs. `pack` leaves
+    records out that only rejected networks call; a rejected network of a PACKAGE means exit code 1.
 
     --again measures the rows of a PACKAGE for this machine beside what a client has without them today, and appends
     what it finds to a file, row by row: a run that was cut off goes on where it ended. Rows that have the very schedule
@@ -82,10 +87,14 @@ def check(
     every network is run end to end: with TVM's default, with the best records, and with graph-level records.
     """
     from tunehub_builder.gate import check as gate
+    from tunehub_builder.gate.apart import PROCESSES
 
     _check_usage(path, end_to_end, names, launch_on, work, again)
     if not again and (sample is not None or output or misses or ahead):
         raise click.UsageError("--sample, --output, --ahead and --from-misses are for --again")
+    if processes is not None and not end_to_end:
+        raise click.UsageError("--processes is for --end-to-end")
+    processes = processes or PROCESSES
     with errors():
         resources = resources_of(threads, workers)
         if launch_on is not None and work is not None:
@@ -97,13 +106,17 @@ def check(
             from tunehub_builder.replay.workloads import WorkloadFiles
 
             files = WorkloadFiles(models=tuple(map(str, models)), misses=tuple(map(str, misses)))
-            request = AgainRequest(count=sample, names=names, files=files, end_to_end=end_to_end, ahead=ahead)
+            request = AgainRequest(
+                count=sample, names=names, files=files, end_to_end=end_to_end, ahead=ahead, processes=processes
+            )
             outcome = check_again(path, request, output or path.with_suffix(".judged.jsonl"), resources, sys.stderr)
         elif path.is_dir():
             with resumable(path):
-                outcome = gate.check_work_directory(path, resources, models, end_to_end=end_to_end, networks=names)
+                outcome = gate.check_work_directory(
+                    path, resources, models, end_to_end=end_to_end, networks=names, processes=processes
+                )
         elif end_to_end:
-            outcome = gate.check_package(path, resources, names, models, sys.stderr)
+            outcome = gate.check_package(path, resources, names, models, sys.stderr, processes=processes)
         else:
             outcome = gate.check_file(path, work, resources)
     if as_json:

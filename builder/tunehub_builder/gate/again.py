@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,7 +23,10 @@ from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.gate.again_measured import Measuring, again_places, again_pool, candidates_of
 from tunehub_builder.gate.again_networks import judged_networks
 from tunehub_builder.gate.again_rows import Looking, MatchedRow, PackagedRow, drawn, in_order, matched_row
+from tunehub_builder.gate.apart import PROCESSES
+from tunehub_builder.gate.disturbance import UNJUDGED, until_undisturbed
 from tunehub_builder.gate.judged import Judged, read_judged, write_judged
+from tunehub_builder.gate.networks import NetworkVerdict
 from tunehub_builder.gate.packages import evidence_of, opened, published_profile
 from tunehub_builder.gate.places import judge_at_once
 from tunehub_builder.gate.report import CheckResult, NetworkResult, Rejection, network_results, shown_on
@@ -44,11 +47,13 @@ class AgainRequest:
     """Which rows are judged: at most ``count`` are measured (None: all; 0 needs no machine), drawn by the hashes of
     their keys; of workloads that are in no network known by name, ``files`` have some. ``names``: only rows of these
     networks, those named first before the others. ``end_to_end``: networks are run, too: these, if any, and the models
-    of ``files``. ``ahead``: what is to be measured is only built."""
+    of ``files``, in so many ``processes`` with the records and by rules each. ``ahead``: what is to be measured is only
+    built."""
 
     count: int | None = None
     names: Sequence[str] = ()
     end_to_end: bool = False
+    processes: int = PROCESSES
     ahead: bool = False
     files: WorkloadFiles = field(default_factory=WorkloadFiles)
 
@@ -68,7 +73,8 @@ def check_again(path: Path, request: AgainRequest, output: Path, resources: Reso
     """Judge rows of the package ``path``, and its networks where that is asked for, and append their evidence to
     ``output``; those that it has stay as they are. What is built ahead lies beside it.
 
-    What other programs disturbed gets none: the next call judges it.
+    What other programs disturbed is judged again behind all else, three times at most; then it gets none, and the next
+    call judges it.
 
     Raises BuilderError for a package that cannot be read, or without a row whose workload is at hand;
     NoSuchTargetError and UnsuitableTargetError for one of another machine, PackageError and FormatError for a damaged
@@ -92,7 +98,7 @@ def check_again(path: Path, request: AgainRequest, output: Path, resources: Reso
         left += 0 if matched.target is None else unjudged
     if left:
         reason = "other programs disturbed their times, or they do not run"
-        stream.write(f"{left} of the rows have no verdict: {reason}; the same call tries them again\n")
+        stream.write(f"{left} of the rows have no verdict: {reason}; the same call judges them again\n")
     result = _result(matched.records, done)
     if not request.end_to_end:
         return result
@@ -152,7 +158,7 @@ def _measured(
     resources: Resources,
     stream: TextIO,
 ) -> Iterator[RecordEvidence]:
-    """The evidence on each row, as it comes."""
+    """The evidence on each row, as it comes; on those that other programs disturbed behind all others."""
     if not rows or target is None:
         return
     kind = str(target.config.get("kind"))
@@ -161,11 +167,16 @@ def _measured(
         again_pool(target, Path(work), looking.published, resources, looking.folder) as pool,
     ):
         measuring = Measuring(target=target, threads=resources.threads, places=again_places(kind, pool))
-        show, positions = shown_on(stream), count(1)
-        for verdict, line in measuring.rows(rows):
-            show(verdict, next(positions), len(rows))
-            if line is not None:
-                yield line
+        show, unjudged = shown_on(stream), set[int]()
+
+        def left(some: Sequence[PackagedRow]) -> list[PackagedRow]:
+            return [row for row in some if id(row) in unjudged]
+
+        for found, position, count in until_undisturbed(rows, measuring.rows, left):
+            show(found.verdict, position, count)
+            (unjudged.add if found.verdict.reason == UNJUDGED else unjudged.discard)(id(found.row))
+            if found.line is not None:
+                yield found.line
 
 
 def _build_ahead(matched: _MatchedRows, stream: TextIO) -> None:
@@ -196,12 +207,14 @@ def _networks(
     path: Path, request: AgainRequest, done: Judged, output: Path, resources: Resources, stream: TextIO
 ) -> tuple[NetworkResult, ...]:
     """What was found of whole networks in this call, each appended to ``output`` as it comes."""
-    verdicts, models = [], [Path(model) for model in request.files.models]
-    for verdict, line in judged_networks(path, request.names, models, done.networks, resources, stream):
-        verdicts.append(verdict)
+    models = [Path(model) for model in request.files.models]
+    verdicts: dict[str, NetworkVerdict] = {}  # of those that were disturbed the last
+    judged = judged_networks(path, request.names, models, done.networks, resources, stream, processes=request.processes)
+    for verdict, line in judged:
+        verdicts[verdict.network] = verdict
         if line is not None:
             write_judged(output, line)
-    return network_results(verdicts)
+    return network_results(verdicts.values())
 
 
 def _result(records: Mapping[str, Mapping[str, Any]], done: Judged) -> CheckResult:

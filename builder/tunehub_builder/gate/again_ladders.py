@@ -16,7 +16,7 @@ from tunehub_builder.backends.relax.ladder_gate import (
     times_at,
 )
 from tunehub_builder.gate.comparison import ComparedFinalists
-from tunehub_builder.gate.evidence import DISTURBED, spread
+from tunehub_builder.gate.disturbance import DISTURBED, spread
 from tunehub_builder.gate.ladders import ChosenStep, mean_seconds, no_gain_reason
 from tunehub_builder.tuning.runner.pool import Worker
 from tunehub_builder.tuning.search.knobs import RULE

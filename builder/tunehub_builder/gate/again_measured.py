@@ -21,7 +21,7 @@ from tunehub_builder.backends.relax.workload_gate import LIMITS, Verdict, case_o
 from tunehub_builder.gate.again_ladders import compared_ladder, is_ladder_disturbed, ladder_line, ladder_verdict
 from tunehub_builder.gate.again_rows import PackagedRow
 from tunehub_builder.gate.comparison import ComparedFinalists, plan_for
-from tunehub_builder.gate.evidence import is_disturbed
+from tunehub_builder.gate.disturbance import UNJUDGED, is_disturbed
 from tunehub_builder.gate.finalists import Distilled
 from tunehub_builder.gate.places import judge_at_once
 from tunehub_builder.gate.workloads import WorkloadCase, judge, stop_workers
@@ -34,7 +34,24 @@ from tunehub_builder.tuning.trial_record import as_trial
 from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.ladder_record import LadderRecord
 
-MeasuredRow = tuple[LadderVerdict | Verdict, RecordEvidence | None]
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredRow:
+    """The verdict on a row, and the evidence: none where other programs disturbed it, and where nothing was measured of
+    it and never was."""
+
+    row: PackagedRow
+    verdict: LadderVerdict | Verdict
+    line: RecordEvidence | None
+
+    @classmethod
+    def of(
+        cls, row: PackagedRow, verdict: LadderVerdict | Verdict, line: RecordEvidence | None, *, disturbed: bool
+    ) -> MeasuredRow:
+        """What was measured, and whether others disturbed it."""
+        if disturbed:
+            return cls(row=row, verdict=msgspec.structs.replace(verdict, admitted=False, reason=UNJUDGED), line=None)
+        return cls(row=row, verdict=verdict, line=line)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +63,7 @@ class Measuring:
     places: Sequence[Sequence[Worker]]
 
     def rows(self, rows: Sequence[PackagedRow]) -> Iterator[MeasuredRow]:
-        """The verdict on each row as it comes, and the evidence: none where other programs disturbed it."""
+        """What was measured of each row as it comes."""
         return judge_at_once(rows, self.places, self._each, partial(stop_workers, self.places))
 
     def _each(self, rows: Iterable[PackagedRow], workers: Sequence[Worker]) -> Iterator[MeasuredRow]:
@@ -58,8 +75,7 @@ class Measuring:
 
     def _static(self, rows: Iterable[PackagedRow], workers: Sequence[Worker]) -> Iterator[MeasuredRow]:
         for row, verdict in judge(map(self._case, rows), workers, LIMITS):
-            line = judged_line(verdict, row)
-            yield verdict, None if is_verdict_disturbed(verdict) else line
+            yield MeasuredRow.of(row, verdict, judged_line(verdict, row), disturbed=is_verdict_disturbed(verdict))
 
     def _case(self, row: PackagedRow) -> WorkloadCase[tuple[PackagedRow, Verdict]]:
         assert not isinstance(row.record, LadderRecord)
@@ -77,7 +93,7 @@ class Measuring:
         compared = compared_ladder(row.record, row.task, self.target.config, workers)
         verdict = ladder_verdict(row.record, compared, self.threads)
         line = ladder_line(verdict, row.rule, row.known)
-        return verdict, None if is_ladder_disturbed(compared) else line
+        return MeasuredRow.of(row, verdict, line, disturbed=is_ladder_disturbed(compared))
 
 
 def candidates_of(row: PackagedRow) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Container, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -12,8 +13,10 @@ import msgspec
 
 from tunehub_builder import networks
 from tunehub_builder.backends.relax.network_gate import RelaxNetworks, network_cases
+from tunehub_builder.backends.relax.network_worker import RelaxNetworkCase
 from tunehub_builder.gate.check import records_of
-from tunehub_builder.gate.evidence import is_disturbed, measured_network
+from tunehub_builder.gate.disturbance import UNJUDGED, is_disturbed, until_undisturbed
+from tunehub_builder.gate.evidence import measured_network
 from tunehub_builder.gate.judged import network_of
 from tunehub_builder.gate.networks import NetworkVerdict, judge_networks
 from tunehub_builder.gate.packages import opened
@@ -33,10 +36,13 @@ def judged_networks(
     done: Container[str],
     resources: Resources,
     stream: TextIO,
+    *,
+    processes: int,
 ) -> Iterator[JudgedNetwork]:
     """The networks called ``names`` and those in the files ``models``; without either, those that the package has
-    end-to-end times of and that are known by name; but not those ``done``. The evidence on each with its verdict: none
-    where other programs disturbed it, or where it does not compute the same.
+    end-to-end times of and that are known by name; but not those ``done``. In so many ``processes`` with the records
+    and by rules each. The evidence on each with its verdict: none where other programs disturbed it, or where it does
+    not compute the same. What is disturbed comes again behind all others.
 
     Raises as :func:`tunehub_builder.gate.check.check_package`.
     """
@@ -48,10 +54,16 @@ def judged_networks(
             cases = network_cases(package.manifest.networks, wanted, models, file) if wanted or models else []
             cases = [case for case in cases if case.name not in done]
         options = PoolOptions(workers=1, threads=resources.threads, log=str(Path(folder) / "native.log"))
-        judged = judge_networks(RelaxNetworks.of(file), cases, options)
-        for position, verdict in enumerate((verdict for verdicts in judged for verdict in verdicts), 1):
+        judge = partial(judge_networks, RelaxNetworks.of(file, processes), options=options)
+        reasons: dict[str, str | None] = {}
+
+        def left(some: Sequence[RelaxNetworkCase]) -> list[RelaxNetworkCase]:
+            return [case for case in some if reasons[case.name] == UNJUDGED]
+
+        for (verdict,), position, count in until_undisturbed(cases, judge, left):
             found = network_again(verdict)
-            show(found[0], position, len(cases))
+            reasons[verdict.network] = found[0].reason
+            show(found[0], position, count)
             yield found
 
 
@@ -61,8 +73,7 @@ def network_again(verdict: NetworkVerdict) -> JudgedNetwork:
     if line is None or not line.over_rules:
         return verdict, None
     if any(map(is_disturbed, (verdict.plain_s, verdict.tuned_s))):
-        reason = "other programs disturbed it: the same call judges it again"
-        return msgspec.structs.replace(verdict, reason=reason), None
+        return msgspec.structs.replace(verdict, reason=UNJUDGED), None
     slower = f"{line.over_rules:.3g} times as fast with the records as without" if line.is_slower else None
     return msgspec.structs.replace(verdict, admitted=slower is None, reason=slower), line
 

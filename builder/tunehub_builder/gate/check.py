@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -14,9 +15,12 @@ from tunehub.registries.key_scheme import META_SCHEDULE, TEMPLATE
 from tunehub_builder.backends.relax.contents import judged_workloads
 from tunehub_builder.backends.relax.ladder_gate import LadderVerdict, check_ladders, ladder_reason
 from tunehub_builder.backends.relax.network_gate import RecordFile, RelaxNetworks, network_cases, network_journal
+from tunehub_builder.backends.relax.network_worker import RelaxNetworkCase
 from tunehub_builder.backends.relax.target import find_relax_target
 from tunehub_builder.backends.relax.workload_gate import RelaxWorkloads, Verdict, is_beside_rule, static_reason
 from tunehub_builder.exceptions import BuilderError, WorkDirectoryError
+from tunehub_builder.gate.apart import PROCESSES
+from tunehub_builder.gate.disturbance import UNJUDGED, settled, until_undisturbed
 from tunehub_builder.gate.finalists import Distilled
 from tunehub_builder.gate.networks import NetworkVerdict, check_networks, judge_networks
 from tunehub_builder.gate.packages import opened, published_profile
@@ -47,12 +51,13 @@ def check_work_directory(
     *,
     end_to_end: bool = False,
     networks: Sequence[str] = (),
+    processes: int = PROCESSES,
 ) -> CheckResult:
     """Judge the finalists in a work directory, and with ``end_to_end`` its networks with the records then admitted.
 
-    ``models``: the ONNX files that were tuned; ``networks``: only these of the standard ones. With TVM <= 0.19 networks
-    are always judged. Raises WorkDirectoryError, TuningError, and for networks PackingError, BuilderError and
-    NetworkError.
+    ``models``: the ONNX files that were tuned; ``networks``: only these of the standard ones, in so many ``processes``
+    with the records and by rules each. With TVM <= 0.19 networks are always judged. Raises WorkDirectoryError,
+    TuningError, and for networks PackingError, BuilderError and NetworkError.
     """
     with WorkDirectory(path).locked() as directory:
         run = directory.existing_run()
@@ -67,7 +72,9 @@ def check_work_directory(
             verdicts = check_workloads(backend, resources, shown_on(stream))
             result = _result([*verdicts, *check_ladders(directory, run, resources, shown_on(stream))])
             if end_to_end:
-                result = replace(result, networks=_end_to_end(directory, resources, networks, models, stream))
+                result = replace(
+                    result, networks=_end_to_end(directory, resources, networks, models, processes, stream)
+                )
     return result
 
 
@@ -89,41 +96,52 @@ def check_file(path: Path, work: Path | None, resources: Resources) -> CheckResu
         entries, unknown = _entries(directory, run, records)
         with native_output_to(directory.log) as stream:
             _warn_if_busy(stream)
-            verdicts = list(_measured(directory, run, entries, resources, stream))
-    result = _result(verdicts)
-    return CheckResult(
-        admitted=result.admitted,
-        rejected=(*rejected, *unknown, *result.rejected),
-        measured=True,
-        speedups=result.speedups,
-    )
+            verdicts = {verdict.exact: verdict for verdict in _measured(directory, run, entries, resources, stream)}
+    result = _result(list(verdicts.values()))
+    return replace(result, rejected=(*rejected, *unknown, *result.rejected))
 
 
 def check_package(
-    path: Path, resources: Resources, names: Sequence[str], models: Sequence[Path], stream: TextIO
+    path: Path,
+    resources: Resources,
+    names: Sequence[str],
+    models: Sequence[Path],
+    stream: TextIO,
+    *,
+    processes: int = PROCESSES,
 ) -> CheckResult:
-    """Judge networks with the records of a package for this machine.
+    """Judge networks with the records of a package for this machine, in so many ``processes`` with them and by rules
+    each.
 
     Raises BuilderError for a package without records for current TVM, and as :func:`check_work_directory`;
     NoSuchTargetError and UnsuitableTargetError for a package of another machine, PackageError and FormatError for a
     damaged one.
     """
     show = shown_on(stream)
-    verdicts: list[NetworkVerdict] = []
+    verdicts: dict[str, NetworkVerdict] = {}
     with tempfile.TemporaryDirectory() as folder:
         with opened(path) as package:
             file = records_of(package, Path(folder))
             found = network_cases(package.manifest.networks, names, models, file)
         options = PoolOptions(workers=1, threads=resources.threads, log=str(Path(folder) / "native.log"))
-        for position, judged in enumerate(judge_networks(RelaxNetworks.of(file), found, options), 1):
-            for verdict in judged:
-                show(verdict, position, len(found))
-            verdicts += judged
-    return CheckResult(admitted=0, rejected=(), measured=True, networks=network_results(verdicts))
+        judge = partial(judge_networks, RelaxNetworks.of(file, processes), options=options)
+
+        def left(some: Sequence[RelaxNetworkCase]) -> list[RelaxNetworkCase]:
+            return [case for case in some if verdicts[case.name].reason == UNJUDGED]
+
+        for (judged,), position, count in until_undisturbed(found, judge, left):
+            verdicts[judged.network] = settled(judged)
+            show(verdicts[judged.network], position, count)
+    return CheckResult(admitted=0, rejected=(), measured=True, networks=network_results(verdicts.values()))
 
 
 def _end_to_end(
-    directory: WorkDirectory, resources: Resources, names: Sequence[str], models: Sequence[Path], stream: TextIO
+    directory: WorkDirectory,
+    resources: Resources,
+    names: Sequence[str],
+    models: Sequence[Path],
+    processes: int,
+    stream: TextIO,
 ) -> tuple[NetworkResult, ...]:
     """Judge the networks of a work directory with its admitted records; the caller holds it locked.
 
@@ -145,7 +163,7 @@ def _end_to_end(
         file = RecordFile(path=path, target=run.target, layout=layout, evidence=evidence, profile=profile)
         found = network_cases(run.networks, names, models, file)
         options = PoolOptions(workers=1, threads=resources.threads, log=str(directory.log))
-        backend, journal = RelaxNetworks.of(file), network_journal(directory)
+        backend, journal = RelaxNetworks.of(file, processes), network_journal(directory)
         return network_results(check_networks(backend, journal, found, options, shown_on(stream)))
 
 
@@ -174,9 +192,19 @@ def _measured(
 ) -> Iterator[Verdict]:
     show = shown_on(stream)
     backend = RelaxWorkloads(directory=directory, run=run, threads=resources.threads)
+    unjudged: set[str] = set()
+
+    def left(some: Sequence[Distilled]) -> list[Distilled]:
+        return [entry for entry in some if entry.task.exact in unjudged]
+
     with backend.workers(resources.workers) as workers:
-        for position, verdict in enumerate(judge_on(backend.cases(entries), workers, backend.limits), 1):
-            show(verdict, position, len(entries))
+
+        def judge(some: Sequence[Distilled]) -> Iterator[Verdict]:
+            return map(settled, judge_on(backend.cases(some), workers, backend.limits))
+
+        for verdict, position, count in until_undisturbed(entries, judge, left):
+            (unjudged.add if verdict.reason == UNJUDGED else unjudged.discard)(verdict.exact)
+            show(verdict, position, count)
             yield verdict
 
 
@@ -221,13 +249,14 @@ def _entries(
 
 
 def _result(verdicts: Sequence[Verdict | LadderVerdict]) -> CheckResult:
-    rejected = [
+    others = [
         Rejection(where=verdict.exact, name=verdict.name, reason=verdict.reason or "")
         for verdict in verdicts
         if not verdict.admitted
     ]
+    rejected, unjudged = (tuple(item for item in others if (item.reason == UNJUDGED) == none) for none in (False, True))
     speedups = tuple(verdict.speedup for verdict in verdicts if verdict.admitted and verdict.speedup)
-    return CheckResult(admitted=len(speedups), rejected=tuple(rejected), measured=True, speedups=speedups)
+    return CheckResult(admitted=len(speedups), rejected=rejected, measured=True, speedups=speedups, unjudged=unjudged)
 
 
 def _check_versions(directory: WorkDirectory, run: RunFile) -> None:

@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from msgspec import UNSET, UnsetType
 
 from tunehub.comparison.difference import difference_reason
-from tunehub.comparison.protocol import interquartile_range
+from tunehub_builder.gate.disturbance import spread
 from tunehub_builder.gate.networks import NetworkVerdict
 from tunehub_registry.evidence import JudgedRule, NetworkEvidence, RecordEvidence
-
-DISTURBED = 0.1
 
 
 def speedup(default_s: Sequence[float], run_s: Sequence[float]) -> float | None:
@@ -20,16 +18,6 @@ def speedup(default_s: Sequence[float], run_s: Sequence[float]) -> float | None:
     if not default_s or not run_s:
         return None
     return statistics.median(default_s) / statistics.median(run_s)
-
-
-def spread(samples: Sequence[float]) -> float:
-    """How far the quartiles of samples are apart, over their median; 0 where there are none."""
-    return interquartile_range(samples) / statistics.median(samples) if samples else 0.0
-
-
-def is_disturbed(samples: Sequence[float]) -> bool:
-    """Whether samples are so far apart that other programs were at work: they say nothing for or against a record."""
-    return spread(samples) > DISTURBED
 
 
 def timed_evidence(
@@ -90,4 +78,5 @@ def measured_network(verdict: NetworkVerdict) -> NetworkEvidence | None:
         precision=UNSET if verdict.precision == "float32" else verdict.precision,
         accuracy=verdict.accuracy or UNSET,
         over_rules=speedup(verdict.plain_s, verdict.tuned_s) or UNSET,
+        conditions=f"medians of {verdict.processes} processes each" if verdict.processes > 1 else UNSET,
     )

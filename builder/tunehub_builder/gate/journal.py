@@ -1,7 +1,8 @@
 """What the gate has judged, and what is due: one rule for workloads and networks, of every generation of TVM.
 
 A verdict counts until the records change that it is about, or the number of threads. A gain that noise has hidden is
-judged again: on a quieter machine the decision may be another.
+judged again: on a quieter machine the decision may be another. Times that other programs disturbed are no verdict
+against the records: they are measured again in the same call, behind all others, and if need be in the next.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import Any, Protocol, TypeVar
 
 from tunehub.comparison.protocol import is_lost_in_noise
+from tunehub_builder.gate.disturbance import UNJUDGED, settled, until_undisturbed
 from tunehub_builder.tuning.journal import LineJournal
 
 
@@ -54,8 +56,8 @@ def latest(verdicts: Iterable[_Verdict]) -> list[_Verdict]:
 
 
 def is_due(known: GateVerdict | None, digest: str, threads: int) -> bool:
-    """True when the verdict ``known`` is not about these records and threads, or was lost in the noise."""
-    if known is None or known.digest != digest or known.threads != threads:
+    """True when the verdict ``known`` is not about these records and threads, was lost in the noise or disturbed."""
+    if known is None or known.digest != digest or known.threads != threads or known.reason == UNJUDGED:
         return True
     return is_lost_in_noise(known.default_s, known.tuned_s)
 
@@ -81,9 +83,13 @@ def judge_due(
         for case in cases
         if any(is_due(known.get(subject), digest, threads) for subject, digest in wanted(case).items())
     ]
-    for position, verdicts in enumerate(judge(due) if due else (), 1):
-        for verdict in verdicts:
+
+    def left(cases: Sequence[_Case]) -> list[_Case]:
+        return [case for case in cases if any(known[subject].reason == UNJUDGED for subject in wanted(case))]
+
+    for verdicts, position, count in until_undisturbed(due, judge, left):
+        for verdict in map(settled, verdicts):
             journal.append(verdict)
             known[verdict.subject] = verdict
-            show(verdict, position, len(due))
+            show(verdict, position, count)
     return [known[subject] for case in cases for subject in wanted(case)]

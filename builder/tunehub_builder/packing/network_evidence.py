@@ -25,13 +25,13 @@ _REMEDY = (
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A default that was given up has no time. ``precision`` is that of a network which is not in float32;
+    """What was given up, or not run, has no time. ``precision`` is that of a network which is not in float32;
     ``over_rules``: how many times as fast it is as by rules alone."""
 
     name: str
     default_ms: float | None
     tunehub_ms: float
-    onnxruntime_ms: float
+    onnxruntime_ms: float | None = None
     openvino_ms: float | None = None
     max_rel_diff: float
     precision: str | None = None
@@ -112,7 +112,7 @@ def _evidence(row: _Row, found: _Comparisons) -> NetworkEvidence:
         network=row.name,
         default_s=None if row.default_ms is None else row.default_ms / 1e3,
         tuned_s=row.tunehub_ms / 1e3,
-        onnxruntime_s=row.onnxruntime_ms / 1e3,
+        onnxruntime_s=None if row.onnxruntime_ms is None else row.onnxruntime_ms / 1e3,
         openvino_s=_seconds(row.openvino_ms),
         repeats=found.repeats,
         threads=found.threads,

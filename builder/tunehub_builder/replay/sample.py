@@ -19,7 +19,7 @@ from tunehub.target.host import host_descriptor, host_target
 from tunehub_builder import networks
 from tunehub_builder.backends.relax.network_worker import TUNED, RelaxNetworkCase, RelaxNetworkSession
 from tunehub_builder.gate.network_session import DEFAULT
-from tunehub_builder.gate.networks import TOLERANCE
+from tunehub_builder.gate.network_times import TOLERANCE
 from tunehub_builder.replay.results import OnBegin, failed_sample
 from tunehub_registry.any_record import AnyRecord, encode_any_record
 from tunehub_registry.compat import NetworkSample

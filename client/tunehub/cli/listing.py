@@ -249,6 +249,7 @@ def _print_networks(description: dict[str, Any]) -> None:
 
 
 _LLAMA_CPP = "llama_cpp_s"
+_NONE = "–"
 _ON_CPU = {"DEFAULT": "default_s", "TUNED": "tuned_s", "ONNXRUNTIME": "onnxruntime_s", "OPENVINO": "openvino_s"}
 _ON_GPU = {
     "DEFAULT": "default_s",
@@ -265,15 +266,15 @@ def _type(stated: str | None, evidence: dict[str, Any], on_gpu: bool) -> str:
 
 
 def _times(evidence: dict[str, Any], columns: dict[str, str]) -> tuple[str, ...]:
-    """Milliseconds; empty where a time was not measured."""
+    """Milliseconds; a dash where a time was not measured."""
     found = (evidence.get(field) for field in columns.values())
-    return tuple("" if seconds is None else f"{seconds * 1e3:.4g}" for seconds in found)
+    return tuple(_NONE if seconds is None else f"{seconds * 1e3:.4g}" for seconds in found)
 
 
 def _over_rules(evidence: dict[str, Any]) -> str:
-    """How many times as fast a network is with the records as by rules alone; empty where that was not measured."""
+    """How many times as fast a network is with the records as by rules alone; a dash where that was not measured."""
     found = evidence.get("over_rules")
-    return "" if found is None else f"{found:.3g}"
+    return _NONE if found is None else f"{found:.3g}"
 
 
 def _registries(options: Options, problems: list[HubError]) -> Registries:

@@ -304,7 +304,9 @@ def _network(item: NetworkEvidence, types: Mapping[str, str]) -> EndToEndTimes:
         network=plain(name),
         path=network_path(name) if name in types else "",
         variant=plain(variant.removesuffix(")")),
-        dtype=plain(_set(item.precision) or types.get(name, "float32" if item.onnxruntime_s else "")),
+        dtype=plain(
+            _set(item.precision) or types.get(name, "float32" if item.onnxruntime_s or _set(item.openvino_s) else "")
+        ),
         default_s=item.default_s,
         tuned_s=item.tuned_s,
         peers=tuple(PeerTime(name=title, seconds=_set(value)) for title, value in peers.items() if _set(value)),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +21,26 @@ from tunehub.comparison.protocol import MeasuringPlan
 from tunehub_builder.backends.relax import network_gate, network_worker
 from tunehub_builder.backends.relax.network_gate import RecordFile, RelaxNetworks, network_cases, network_journal
 from tunehub_builder.backends.relax.network_worker import RelaxNetworkCase, RelaxNetworkSession
+from tunehub_builder.backends.relax.workload_gate import Verdict
 from tunehub_builder.bench.gpu_runs import GpuRunner
 from tunehub_builder.cli.check import check as check_command
 from tunehub_builder.cli.tune import tune as tune_command
 from tunehub_builder.exceptions import BuilderError, PackingError
 from tunehub_builder.gate.again_networks import network_again
+from tunehub_builder.gate.apart import Apart
+from tunehub_builder.gate.check import _result
+from tunehub_builder.gate.disturbance import UNJUDGED
 from tunehub_builder.gate.evidence import network_evidence
-from tunehub_builder.gate.journal import is_due, latest
+from tunehub_builder.gate.journal import is_due, judge_due, latest
 from tunehub_builder.gate.network_session import BuiltNetwork
-from tunehub_builder.gate.networks import NetworkVerdict, VariantTimes, judge_networks
+from tunehub_builder.gate.network_times import NetworkJob, NetworkVariant, VariantTimes
+from tunehub_builder.gate.networks import NetworkVerdict, judge_networks
+from tunehub_builder.gate.report import shown_on
 from tunehub_builder.networks import UnknownNetworkError
 from tunehub_builder.networks import get as get_network
 from tunehub_builder.networks.onnx_model import to_half
 from tunehub_builder.packing.pack import pack_directory
+from tunehub_builder.tuning.journal import LineJournal
 from tunehub_builder.tuning.runner.pool import PoolOptions
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.evidence import NetworkEvidence, encode_evidence, evidence_in, read_evidence
@@ -265,6 +274,46 @@ def test_a_gain_that_was_lost_in_the_noise_is_looked_at_again() -> None:
     assert not slower.admitted and not is_due(slower, "d", 2)
 
 
+@pytest.mark.parametrize(("patience", "quiet_from", "judged"), [("1", 2, 2), ("1", 9, 3), ("0", 2, 1)])
+def test_what_other_programs_disturbed_is_judged_again_behind_all_others(
+    patience: str, quiet_from: int, judged: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNEHUB_PATIENCE", patience)
+    steady = decided()
+    slower = msgspec.structs.replace(steady, network="slower", tuned_s=(2.0, 2.0), admitted=False, reason="slow")
+    noisy = msgspec.structs.replace(slower, network="noisy", tuned_s=(1.0, 1.5, 2.0))
+    rounds: list[list[str]] = []
+
+    def judge(cases: Sequence[NetworkVerdict]) -> Iterator[list[NetworkVerdict]]:
+        rounds.append([case.network for case in cases])
+        for case in cases:
+            is_quiet = case is noisy and len(rounds) >= quiet_from
+            yield [msgspec.structs.replace(steady, network="noisy") if is_quiet else case]
+
+    journal = LineJournal(tmp_path / "networks.jsonl", NetworkVerdict)
+    said = StringIO()
+    cases = [noisy, steady, slower]
+    found = judge_due(journal, cases, lambda case: {case.subject: "d"}, 2, judge, shown_on(said))
+    assert rounds == [["noisy", "net", "slower"], *[["noisy"]] * (judged - 1)]
+    unjudged = judged < quiet_from
+    assert (found[0].reason == UNJUDGED, found[0].admitted) == (unjudged, not unjudged)
+    assert [verdict.reason for verdict in found[1:]] == [None, "slow"]
+    assert is_due(found[0], "d", 2) == unjudged
+    assert f"not judged: noisy: 1000 ms → 1500 ms (0.67×), {UNJUDGED}" in said.getvalue()
+
+
+def test_what_is_not_judged_is_neither_rejected_nor_evidence() -> None:
+    common: dict[str, Any] = {"name": "f", "digest": "d", "threads": 1, "admitted": False}
+    verdicts = [Verdict(exact=key * 32, reason=reason, **common) for key, reason in (("a", "slow"), ("b", UNJUDGED))]
+    result = _result(verdicts)
+    assert ([item.where for item in result.rejected], [item.where for item in result.unjudged]) == (
+        ["a" * 32],
+        ["b" * 32],
+    )
+    assert f"not judged: f ({'b' * 32}): {UNJUDGED}" in result.text() and "1 rejected, 1 not judged" in result.text()
+    assert result.as_json()["unjudged"] == [{"where": "b" * 32, "name": "f", "reason": UNJUDGED}]
+
+
 def entry(name: str, source: str) -> NetworkEntry:
     return NetworkEntry(name=name, source=source, inputs={"x": (1, 3)}, dtype="float32")
 
@@ -297,6 +346,7 @@ def test_which_networks_are_measured(tmp_path: Path, tiny_model: Path) -> None:
         (["x.tunepkg"], "--end-to-end judges networks with it"),
         (["records.jsonl", "--end-to-end"], "is for a work directory or a package"),
         (["records.jsonl", "--network", "vgg19"], "--network is for --end-to-end"),
+        (["work", "--processes", "2"], "--processes is for --end-to-end"),
     ],
 )
 def test_wrong_usage(arguments: list[str], message: str) -> None:
@@ -322,6 +372,58 @@ def test_a_network_that_does_not_compile_is_rejected(tmp_path: Path, tiny_model:
     assert "does not build (tuned)" in (verdict.reason or "")
 
 
+class FakeWorker:
+    """Answers for libraries by the number of the process that it is: what it is asked stands in ``asked``."""
+
+    made, asked = 0, list[tuple[int, Any]]()
+
+    def __init__(self, _options: object = None, _session: object = None) -> None:
+        FakeWorker.made += 1
+        self.number = FakeWorker.made
+
+    def load(self, _name: str, _case: str) -> None: ...
+
+    def stop(self, *, at_once: bool) -> None: ...
+
+    def ask(self, request: tuple[Any, ...], _limit_s: float) -> tuple[str, Any]:
+        self.asked.append((self.number, request[:2]))
+        if request[0] != "time":
+            return ("error", "no linker") if request[1] == "unwritten" else ("ok", None)
+        return ("ok", 0.0 if request[1] == "untimed" else float(self.number))
+
+
+@pytest.mark.parametrize(
+    ("apart", "run_s", "reason"),
+    [
+        (("plain", "tuned"), {"plain": (2.0, 5.0), "tuned": (3.0, 4.0)}, None),
+        (("plain", "unwritten"), {"plain": (1.0,), "unwritten": (1.0,)}, "cannot be written (unwritten): no linker"),
+        (("plain", "untimed"), {"plain": (1.0,), "untimed": (1.0,)}, "cannot be timed: 0.0"),
+        (("plain", "wrong"), {"plain": (1.0,), "wrong": ()}, "differs"),
+    ],
+)
+def test_each_variant_is_timed_in_new_processes_in_turns(
+    apart: tuple[str, str], run_s: dict[str, Any], reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunehub_builder.gate.apart.Worker", FakeWorker)
+    FakeWorker.made, FakeWorker.asked = 0, []
+    measured = {name: VariantTimes(run_s=(1.0,), difference=0.0) for name in apart} | {
+        "wrong": VariantTimes(reason="differs")
+    }
+    job = NetworkJob(name="n", case="{}", variants=[NetworkVariant(name=n) for n in apart], apart=apart, processes=2)
+    options = PoolOptions(workers=1, threads=1)
+    timing = Apart(
+        options=options,
+        session=RelaxNetworkSession,
+        plan=MeasuringPlan(rounds=2, sample_s=0.1),
+        limits=network_gate.LIMITS,
+    )
+    first: Any = FakeWorker()
+    found = timing.timed(first, job, measured)
+    assert {name: found[name].run_s for name in apart} == run_s
+    assert found[apart[1]].reason == reason
+    assert {request[0] for number, request in FakeWorker.asked if number == 1} <= {"keep"}
+
+
 @pytest.mark.alone
 def test_from_tuning_to_a_package_with_the_networks_times(
     tmp_path: Path,
@@ -331,6 +433,8 @@ def test_from_tuning_to_a_package_with_the_networks_times(
     monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TVM_NUM_THREADS", "1")
     monkeypatch.setattr(network_gate, "PLAN", QUICK)
+    monkeypatch.setattr("tunehub_builder.gate.disturbance.DISTURBED", 1e9)  # other tests are at work
+    monkeypatch.setattr("tunehub_builder.gate.journal.is_lost_in_noise", lambda *_: False)
     # One trial finds what a client does by itself: which of the two is faster is noise.
     monkeypatch.setattr(network_gate, "is_faster", lambda plain, tuned: False)
     work = tmp_path / "work"
@@ -339,7 +443,7 @@ def test_from_tuning_to_a_package_with_the_networks_times(
     tuned = CliRunner().invoke(tune_command, [*map(str, tune), "--work", str(work), *map(str, alone)])
     assert tuned.exit_code == 0, tuned.output
     options = ["--end-to-end", "--model", str(blocked_model), "--json", *map(str, alone)]
-    first = CliRunner().invoke(check_command, [str(work), *options], catch_exceptions=False)
+    first = CliRunner().invoke(check_command, [str(work), *options, "--processes", "1"], catch_exceptions=False)
     assert first.exit_code == 0, first.output
     (network,) = json.loads(first.stdout)["networks"]
     assert (network["network"], network["admitted"]) == ("tiny", True), network
@@ -347,7 +451,7 @@ def test_from_tuning_to_a_package_with_the_networks_times(
         accuracy = network["accuracy"]
         assert (accuracy["inputs"], accuracy["same_class"] > 0.99 * accuracy["rows"]) == (64, True)
         assert accuracy["max_rel_diff"] < 1e-4
-    again = CliRunner().invoke(check_command, [str(work), *options], catch_exceptions=False)
+    again = CliRunner().invoke(check_command, [str(work), *options, "--processes", "1"], catch_exceptions=False)
     assert json.loads(again.stdout)["networks"] == [network]  # not measured twice
 
     built = pack_directory(WorkDirectory(work), "0.1.0")
@@ -358,9 +462,10 @@ def test_from_tuning_to_a_package_with_the_networks_times(
     (line,) = (line for line in lines if isinstance(line, NetworkEvidence))
     assert (line.network, msgspec.to_builtins(line.accuracy or None)) == ("tiny (template)", network["accuracy"])
 
-    judged = CliRunner().invoke(check_command, [str(package), *options], catch_exceptions=False)
+    judged = CliRunner().invoke(check_command, [str(package), *options, "--processes", "2"], catch_exceptions=False)
     assert judged.exit_code == 0, judged.output
-    assert json.loads(judged.stdout)["networks"][0]["admitted"]
+    (network,) = json.loads(judged.stdout)["networks"]
+    assert (network["admitted"], network["processes"], network["plain_s"] > 0) == (True, 2, True)
 
     _reject(work)
     with pytest.raises(PackingError, match="the gate admitted no record"):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,9 +17,10 @@ from click.testing import CliRunner
 from tunehub.cli.group import cli
 from tunehub.target.host import host_descriptor
 from tunehub_builder.backends.relax.workload_gate import Verdict
-from tunehub_builder.gate.again import AgainRequest, check_again
-from tunehub_builder.gate.again_measured import is_verdict_disturbed
+from tunehub_builder.gate.again import AgainRequest, _measured, check_again
+from tunehub_builder.gate.again_measured import MeasuredRow, is_verdict_disturbed
 from tunehub_builder.gate.comparison import Finalist
+from tunehub_builder.gate.disturbance import UNJUDGED
 from tunehub_builder.gate.judged import read_judged
 from tunehub_builder.gate.packages import evidence_of
 from tunehub_builder.gate.rows import RowState, rows_of, several
@@ -129,7 +132,7 @@ def test_rows_are_judged_again_beside_rules_and_not_twice(
     with open_package(path) as package:
         if isinstance(match(package.manifest.target, host_descriptor()), Rejected):
             pytest.skip("this machine cannot run the package")
-    monkeypatch.setattr("tunehub_builder.gate.evidence.DISTURBED", 1e9)  # other tests are at work
+    monkeypatch.setattr("tunehub_builder.gate.disturbance.DISTURBED", 1e9)  # other tests are at work
     output = tmp_path / "judged.jsonl"
     command = ["check", "--again", str(path), "--threads", "1", "--workers", "1", "-o", str(output)]
     result = CliRunner().invoke(cli, [*command, "--sample", "0"])
@@ -151,6 +154,31 @@ def test_times_that_others_disturbed_judge_nothing(run_s: tuple[float, ...], dis
     fields: dict[str, Any] = {"exact": "a" * 32, "name": "f", "digest": "d", "threads": 1, "admitted": True}
     verdict = Verdict(default_s=(2.0,), finalists=(Finalist(source="y", tuning_s=1.0, run_s=run_s), steady), **fields)
     assert is_verdict_disturbed(verdict) == disturbed
+
+
+def test_rows_that_others_disturbed_are_judged_again_behind_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNEHUB_PATIENCE", "1")
+    common: dict[str, Any] = {"name": "f", "digest": "d", "threads": 1, "admitted": True}
+    rounds: list[list[Any]] = []
+
+    class Fake:
+        def __init__(self, **_: object) -> None: ...
+
+        def rows(self, rows: list[Any]) -> Iterator[MeasuredRow]:
+            rounds.append(rows)
+            for row in rows:
+                disturbed = row == "never" or (row == "once" and len(rounds) == 1)
+                yield MeasuredRow.of(row, Verdict(exact=row, **common), row, disturbed=disturbed)
+
+    monkeypatch.setattr("tunehub_builder.gate.again.Measuring", Fake)
+    monkeypatch.setattr("tunehub_builder.gate.again.again_pool", lambda *_: nullcontext())
+    monkeypatch.setattr("tunehub_builder.gate.again.again_places", lambda *_: ())
+    target: Any = SimpleNamespace(config={"kind": "llvm"}, published=None, folder=None)
+    said, rows = StringIO(), ["once", "quiet", "never"]
+    found = _measured(rows, target, target, Resources(threads=1, workers=1), said)  # type: ignore[arg-type]
+    assert [*found] == ["quiet", "once"]
+    assert rounds == [rows, ["once", "never"], ["never"]]
+    assert said.getvalue().count(f"not judged: f, {UNJUDGED}") == 4
 
 
 @pytest.mark.parametrize(

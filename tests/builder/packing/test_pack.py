@@ -526,6 +526,10 @@ def test_times_of_a_packages_networks_are_its_next_version(directory: WorkDirect
         whole = [line for line in read_evidence(stream, "evidence.jsonl") if isinstance(line, NetworkEvidence)]
     assert [(item.tuned_s, item.openvino_s, item.conditions) for item in whole] == [(0.001, 0.003, "today; TVM")]
     assert [(item.default_s, item.precision, item.over_rules) for item in whole] == [(None, "bf16", 1.1)]
+    rows[0]["onnxruntime_ms"] = None  # nor was this run
+    file.write_text(json.dumps({"networks": rows, "threads": 2, "repeats": 7}))
+    (alone,) = read_network_evidence(file)
+    assert (alone.onnxruntime_s, alone.openvino_s) == (None, 0.003)
     rows[0]["name"] = "squeezenet"  # rules serve what has no records
     file.write_text(json.dumps({"networks": rows, "threads": 2, "repeats": 7}))
     other = pack_directory(None, "0.3.0", measured=read_network_evidence(file), base=base)

@@ -22,8 +22,8 @@ from tunehub_builder.backends.relay.work import RelayTask, RelayWork
 from tunehub_builder.backends.relay.workload_gate import RelayVerdict, overruled, verdict_journal
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.gate.comparison import Finalist
+from tunehub_builder.gate.network_times import VariantTimes as Times
 from tunehub_builder.gate.networks import NetworkVerdict
-from tunehub_builder.gate.networks import VariantTimes as Times
 from tunehub_builder.packing.pack import pack_directory
 from tunehub_builder.packing.publish import BuiltPackage, publish_locally
 from tunehub_builder.tuning.work_directory import RunFile, TuningRun, WorkDirectory

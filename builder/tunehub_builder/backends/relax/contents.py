@@ -30,6 +30,7 @@ from tunehub_builder.backends.relax.workload_gate import (
     verdict_journal,
 )
 from tunehub_builder.exceptions import PackingError
+from tunehub_builder.gate.disturbance import UNJUDGED
 from tunehub_builder.gate.evidence import measured_network, network_evidence
 from tunehub_builder.gate.finalists import Distilled, distill
 from tunehub_builder.gate.journal import latest
@@ -89,7 +90,8 @@ class JudgedWorkloads:
         if not journal.path.exists():
             return {}
         digest = digest_of(self.lines, self.directory.profile())
-        return {verdict.network: verdict for verdict in latest(journal.entries()) if verdict.digest == digest}
+        found = (verdict for verdict in latest(journal.entries()) if verdict.reason != UNJUDGED)
+        return {verdict.network: verdict for verdict in found if verdict.digest == digest}
 
     def evidence(self, networks: Mapping[str, NetworkVerdict]) -> Iterator[RecordEvidence]:
         """What was measured of each workload; not admitted is also what :func:`outvoted` leaves out."""
@@ -109,7 +111,8 @@ def judged_workloads(directory: WorkDirectory) -> JudgedWorkloads:
     beside_rule = is_beside_rule(directory.existing_run())
     entries = {entry.task.exact: entry for entry in distill(directory, beside_rule=beside_rule)}
     found = {verdict.exact: verdict for verdict in verdict_journal(directory).entries()}
-    verdicts = {exact: found[exact] for exact in sorted(found.keys() & entries.keys())}
+    judged = sorted(key for key in found.keys() & entries.keys() if found[key].reason != UNJUDGED)
+    verdicts = {exact: found[exact] for exact in judged}
     return JudgedWorkloads(directory=directory, entries=entries, verdicts=verdicts)
 
 

@@ -18,7 +18,7 @@ from tunehub.comparison.protocol import MeasuringPlan
 from tunehub.registries.key_scheme import LADDER
 from tunehub_builder.backends.relax.workload_gate import LIMITS, gate_types, places, static_reason
 from tunehub_builder.gate.comparison import ComparedFinalists, Finalist, FinalistRules
-from tunehub_builder.gate.evidence import spread
+from tunehub_builder.gate.disturbance import spread
 from tunehub_builder.gate.finalists import is_measured
 from tunehub_builder.gate.journal import judge_due
 from tunehub_builder.gate.ladders import (

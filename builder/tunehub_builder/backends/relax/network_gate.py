@@ -17,6 +17,7 @@ import msgspec
 
 from tunehub.comparison.difference import difference_reason, tolerance
 from tunehub.comparison.protocol import MeasuringPlan, is_faster
+from tunehub.deploy.library import found_linker
 from tunehub_builder import networks
 from tunehub_builder.backends.relax.network_worker import (
     PLAIN,
@@ -28,16 +29,8 @@ from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.gate.accuracy import INPUTS
 from tunehub_builder.gate.comparison import BuildLimits
 from tunehub_builder.gate.network_session import DEFAULT
-from tunehub_builder.gate.networks import (
-    NOT_MEASURED,
-    TOLERANCE,
-    NetworkJob,
-    NetworkVariant,
-    NetworkVerdict,
-    VariantTimes,
-    digest_of,
-    reason_against,
-)
+from tunehub_builder.gate.network_times import NOT_MEASURED, TOLERANCE, NetworkJob, NetworkVariant, VariantTimes
+from tunehub_builder.gate.networks import NetworkVerdict, digest_of, reason_against
 from tunehub_builder.networks import Precision, half
 from tunehub_builder.tuning.journal import LineJournal
 from tunehub_builder.tuning.work_directory import WorkDirectory
@@ -151,17 +144,22 @@ def _most(case: RelaxNetworkCase) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RelaxNetworks:
-    """Networks with the records whose ``digest`` this is, as the gate's backend."""
+    """Networks with the records whose ``digest`` this is, as the gate's backend; with them and without any they are
+    timed in so many ``processes`` each."""
 
     digest: str
+    processes: int = 1
     plan: MeasuringPlan = PLAN
     limits: BuildLimits = LIMITS
     sessions = (RelaxNetworkSession,)
 
     @classmethod
-    def of(cls, file: RecordFile) -> RelaxNetworks:
-        """With the records of a file, measured as its kind of target asks for: runs on a GPU are short and steady."""
-        return cls(digest=file.digest, plan=_GPU_PLAN if file.target.get("kind") == "cuda" else PLAN)
+    def of(cls, file: RecordFile, processes: int = 1) -> RelaxNetworks:
+        """With the records of a file, measured as its kind of target asks for: runs on a GPU are short and steady, in
+        one process as in another. Without a linker nothing can be handed to other processes: there is one, too."""
+        if file.target.get("kind") == "cuda":
+            return cls(digest=file.digest, plan=_GPU_PLAN)
+        return cls(digest=file.digest, plan=PLAN, processes=processes if found_linker() else 1)
 
     def wanted(self, case: RelaxNetworkCase) -> Mapping[Hashable, str]:
         """As the port says."""
@@ -176,6 +174,8 @@ class RelaxNetworks:
             variants=[NetworkVariant(name=name, tolerance=_most(case)) for name in (DEFAULT, PLAIN, TUNED)],
             needed=frozenset({DEFAULT, TUNED}),
             compared={TUNED: INPUTS} if case.target.get("kind") == "llvm" else {},
+            apart=(PLAIN, TUNED),
+            processes=self.processes,
         )
 
     def verdicts(
@@ -207,5 +207,6 @@ class RelaxNetworks:
                 rungs=tuned.told or {},
                 precision=case.precision,
                 accuracy=tuned.accuracy,
+                processes=self.processes,
             )
         ]

@@ -12,6 +12,8 @@ import msgspec
 
 from tunehub.comparison.difference import tolerance
 from tunehub.comparison.protocol import wall_timer
+from tunehub.deploy.library import write_library
+from tunehub.deploy.runtime import load_module
 from tunehub.records.lookup import EmptyLookup, LayeredLookup, Measured
 from tunehub.registries.key_scheme import META_SCHEDULE
 from tunehub.target.host import physical_cores
@@ -57,6 +59,7 @@ class RelaxNetworkSession(NetworkSession):
     def __init__(self) -> None:
         super().__init__(_PATIENCE_S)
         self._machines: dict[str, Any] = {}  # by variant
+        self._executables: dict[str, Any] = {}
 
     def open(self, case: str) -> None:
         """Load a :class:`RelaxNetworkCase`."""
@@ -65,15 +68,15 @@ class RelaxNetworkSession(NetworkSession):
         self._case = msgspec.json.decode(case, type=RelaxNetworkCase)
         self._target = tvm.target.Target(self._case.target)
         self._network = _network(self._case)
-        self._module, self._inputs = self._network.relax_module(), self._network.sample_inputs()
+        self._module, self._inputs = None, self._network.sample_inputs()
 
     def compiled(self, variant: str, *arguments: Any) -> tuple[BuiltNetwork, Any]:
         """As the base says; tells how many workloads each rung serves."""
         del arguments
         if self._kind == "cuda":
             return self._on_gpu(variant)
-        executable, rungs = self._executable(variant)
-        return self._loaded(variant, executable), rungs
+        self._executables[variant], rungs = self._executable(variant)
+        return self._loaded(variant, self._executables[variant]), rungs
 
     def expected(self) -> list[Any]:
         """As the base says; of a network in half precision, in which the default is less precise, those in float32."""
@@ -121,6 +124,7 @@ class RelaxNetworkSession(NetworkSession):
 
         from tunehub.graph.gathers import quiet_gathers
 
+        self._module = self._module or self._network.relax_module()
         if variant == DEFAULT:
             return tvm.compile(quiet_gathers(self._module), self._target), {}
         from tunehub.compiler import pipeline as relax_pipeline
@@ -154,10 +158,19 @@ class RelaxNetworkSession(NetworkSession):
 
         return accuracy_of(map(pair, range(inputs)))
 
+    def keep(self, variant: str, file: str) -> None:
+        """Write a variant that was built as a library. Raises LinkError."""
+        write_library(self._executables[variant], Path(file))
+
+    def take(self, variant: str, file: str) -> None:
+        """Load a variant from a library, instead of building it. Raises what loading raises."""
+        self._built[variant] = self._loaded(variant, load_module(Path(file)))
+
     def drop(self) -> None:
         """As the base says."""
         super().drop()
         self._machines.clear()
+        self._executables.clear()
 
     @property
     def _kind(self) -> str:

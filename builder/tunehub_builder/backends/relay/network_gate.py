@@ -38,16 +38,8 @@ from tunehub_builder.backends.relay.workload_gate import (
 from tunehub_builder.gate.comparison import BuildLimits
 from tunehub_builder.gate.journal import latest
 from tunehub_builder.gate.network_session import DEFAULT
-from tunehub_builder.gate.networks import (
-    NOT_MEASURED,
-    TOLERANCE,
-    NetworkJob,
-    NetworkVariant,
-    NetworkVerdict,
-    VariantTimes,
-    digest_of,
-    reason_against,
-)
+from tunehub_builder.gate.network_times import NOT_MEASURED, TOLERANCE, NetworkJob, NetworkVariant, VariantTimes
+from tunehub_builder.gate.networks import NetworkVerdict, digest_of, reason_against
 from tunehub_builder.tuning.journal import LineJournal
 from tunehub_builder.tuning.work_directory import RunFile, WorkDirectory
 

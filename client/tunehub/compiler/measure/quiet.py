@@ -50,6 +50,11 @@ def undisturbed(measure: Callable[[], tuple[float, ...]], patience: Patience | N
     return best
 
 
+def may_repeat() -> bool:
+    """Whether the environment lets measurements be repeated at all. Raises SettingError as `undisturbed`."""
+    return _limit_s() > 0
+
+
 @contextmanager
 def clear_of_the_pool() -> Iterator[None]:
     """Keep this thread off the cores that TVM has pinned the other threads of its pool to.

@@ -1,0 +1,52 @@
+"""When other programs disturbed what was measured, and that it is measured again when all else is."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from tunehub.comparison.protocol import interquartile_range
+from tunehub.compiler.measure.quiet import may_repeat
+
+TRIES = 3
+DISTURBED = 0.1  # of the median
+UNJUDGED = "other programs disturbed its times; the same call judges it again"
+
+_Case = TypeVar("_Case")
+_Found = TypeVar("_Found")
+_Verdict = TypeVar("_Verdict", bound=Any)  # a msgspec.Struct with `admitted`, `reason`, `default_s` and `tuned_s`
+
+
+def spread(samples: Sequence[float]) -> float:
+    """How far the quartiles of samples are apart, over their median; 0 where there are none."""
+    return interquartile_range(samples) / statistics.median(samples) if samples else 0.0
+
+
+def is_disturbed(samples: Sequence[float]) -> bool:
+    """Whether samples are so far apart that other programs were at work: they say nothing for or against a record."""
+    return spread(samples) > DISTURBED
+
+
+def settled(verdict: _Verdict) -> _Verdict:
+    """``verdict``, or that it is none: what speaks against the records are times that other programs disturbed."""
+    if verdict.admitted or not any(map(is_disturbed, (verdict.default_s, verdict.tuned_s))):
+        return verdict
+    return msgspec.structs.replace(verdict, reason=UNJUDGED)
+
+
+def until_undisturbed(
+    cases: Sequence[_Case],
+    judge: Callable[[Sequence[_Case]], Iterable[_Found]],
+    left: Callable[[Sequence[_Case]], Sequence[_Case]],
+) -> Iterator[tuple[_Found, int, int]]:
+    """What ``judge`` finds of ``cases`` with its position and their number; then of those that are ``left`` of them as
+    disturbed, in `TRIES` rounds at most, where the environment lets measurements be repeated. Raises SettingError."""
+    for _ in range(TRIES if may_repeat() else 1):
+        if not cases:
+            return
+        for position, found in enumerate(judge(cases), 1):
+            yield found, position, len(cases)
+        cases = left(cases)
