@@ -35,3 +35,13 @@ class ModelFileError(NetworkError):
 
 class OnnxFileError(ModelFileError):
     """It is an ONNX file."""
+
+
+class UnfitNodeError(NetworkError):
+    """A node of an ONNX file cannot be computed as ONNX says. Fields: `operator`, `node`, `reason`."""
+
+    def __init__(self, operator: str, node: str, reason: str) -> None:
+        super().__init__(f"the operator {operator} (node {node}): {reason}")
+        self.operator = operator
+        self.node = node
+        self.reason = reason

@@ -22,8 +22,10 @@ from tunehub.graph.origins import inherited, named
 from tunehub.kernels.cuda.low_batch.weights import GROUP, Format, dequantised
 from tunehub.tir.nodes import calls_in, constant_array, is_constant, shape_of, shape_of_type, tensor_type
 from tunehub.tir.symbols import symbol_name, variables_in
-from tunehub_builder.networks.exceptions import OnnxFileError
+from tunehub_builder.networks.exceptions import OnnxFileError, UnfitNodeError
 from tunehub_builder.networks.onnx_packed import PACKED
+from tunehub_builder.networks.onnx_resize import OPERATORS as RESIZING
+from tunehub_builder.networks.onnx_resize import ResizeNode
 from tunehub_builder.networks.onnx_shape_arithmetic import fold_shapes
 
 REMEDY = (
@@ -78,6 +80,7 @@ def _imported(model: onnx.ModelProto, source: str) -> tvm.IRModule:
             with (
                 _known_lengths_of_ranges(),
                 _open_sizes_of_images(),
+                _resized_images(),
                 _named_calls(),
                 _packed_weights(),
                 _bounded_constants(),
@@ -86,6 +89,8 @@ def _imported(model: onnx.ModelProto, source: str) -> tvm.IRModule:
                 return _with_tokens(inherited(from_onnx(_with_names(model), keep_params_in_input=False)))
     except ConstantTooLargeError:
         raise
+    except UnfitNodeError as error:
+        raise OnnxFileError(source, str(error), REMEDY) from error
     except Exception as error:  # converters raise whatever they run into
         raise OnnxFileError(source, _reason(error, printed.getvalue(), model), REMEDY) from error
 
@@ -178,6 +183,29 @@ def _running_statistics() -> Iterator[None]:
         if operator == "BatchNormalization" and attributes.get("training_mode"):
             attributes = {**attributes, "momentum": 1 - attributes.get("momentum", 0.9)}
         return theirs(self, operator, inputs, attributes, opset)
+
+    with _replaced(importer, "_convert_operator", ours):
+        yield
+
+
+@contextlib.contextmanager
+def _resized_images() -> Iterator[None]:
+    """TVM's importer goes by whole sizes, see :mod:`tunehub_builder.networks.onnx_resize`."""
+    importer: Any = onnx_frontend.ONNXGraphImporter
+    theirs = importer._convert_operator
+
+    def ours(self: Any, operator: str, inputs: Any, attributes: Any, opset: int) -> Any:
+        if operator not in RESIZING:
+            return theirs(self, operator, inputs, attributes, opset)
+        known = [self._nodes, self._params]
+        return ResizeNode(
+            operator=operator,
+            inputs=list(inputs),
+            attributes=attributes,
+            opset=opset,
+            constant=lambda value: onnx_frontend.get_constant(value, known),
+            by_sizes=lambda given, named: onnx_frontend.Resize._impl_v18(self.bb, given, named, known),
+        ).converted(self.bb)
 
     with _replaced(importer, "_convert_operator", ours):
         yield
