@@ -45,20 +45,20 @@ class Operator:
     fuses: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Rules:
-    """What the rules for one function have in common. ``blocks``: sizes to consider; ``value_of``: what a variable is
-    bound to; ``dot``: the instruction for products of integers; ``narrowing``: which operators have operands in
-    bfloat16."""
+    """What the rules for one function have in common, and what they have written so far. ``blocks``: sizes to consider;
+    ``value_of``: what a variable is bound to; ``dot``: the instruction for products of integers; ``narrowing``: which
+    operators have operands in bfloat16."""
 
     blocks: tuple[int, ...]
     costs: LayoutCosts
     value_of: Callable[[Expr], Expr]
     dot: DotProduct | None = None
     narrowing: Narrowing | None = None
-    _packed: dict[Expr, Expr] = field(default_factory=dict)
-    _rounded: dict[Expr, Expr] = field(default_factory=dict)
-    _kernels: list[Kernels] = field(default_factory=list)
+    _packed: dict[Expr, Expr] = field(default_factory=dict, init=False)
+    _rounded: dict[Expr, Expr] = field(default_factory=dict, init=False)
+    _kernels: Kernels | None = field(default=None, init=False)
 
     def constant(self, expression: Expr) -> Array | None:
         """The value of a constant tensor."""
@@ -78,9 +78,9 @@ class Rules:
 
     def kernels(self, builder: BlockBuilder) -> Kernels:
         """What calls kernels in ``builder``, the only one in which the function is written."""
-        if not self._kernels:
-            self._kernels.append(Kernels(builder))
-        return self._kernels[0]
+        if self._kernels is None:
+            self._kernels = Kernels(builder)
+        return self._kernels
 
     def narrow(self, builder: BlockBuilder, data: Expr) -> Expr:
         """``data`` in bfloat16, rounded once."""
