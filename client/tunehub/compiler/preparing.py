@@ -106,17 +106,19 @@ def _quantised_passes(target: Target, note: Callable[[str], None] | None) -> lis
     if target.kind.name not in ("llvm", "cuda"):
         return []
     from tunehub.graph.attention.cuda.integers import IntegerAttentions
+    from tunehub.graph.leading_axes import reshapes_behind_rows
     from tunehub.graph.quantised.constants import constants_in_float
     from tunehub.graph.quantised.dynamic import extremes_of_rows, quantised_at_once
     from tunehub.graph.quantised.integers import in_integers
-    from tunehub.graph.quantised.leading_axes import reshapes_behind_rows
+    from tunehub.graph.quantised_tensors import QUANTIZE
     from tunehub.kernels.cpu.dot_product import dot_product_of
     from tunehub.kernels.cuda.integer_unit import tensor_cores_of
 
     @tvm.transform.module_pass(opt_level=0, name="tunehub.in_integers")  # type: ignore[untyped-decorator]
     def quantised(mod: IRModule, _context: PassContext) -> IRModule:
         if target.kind.name == "cuda":
-            behind = reshapes_behind_rows(extremes_of_rows(mod))
+            has_some = any(operator_of(call) == QUANTIZE for call in calls_in(mod))
+            behind = reshapes_behind_rows(extremes_of_rows(mod)) if has_some else extremes_of_rows(mod)
             return in_integers(behind, tensor_cores_of(target), note, IntegerAttentions)
         return quantised_at_once(in_integers(mod, dot_product_of(target), note), target)
 
@@ -209,13 +211,15 @@ def _accuracy_passes(target: Target, precision: Precision) -> list[Pass]:
         return [wide_sums_of_half]
     from tunehub.graph.gated import gated_products
     from tunehub.graph.gates import gates_apart
+    from tunehub.graph.leading_axes import reshapes_behind_rows
     from tunehub.graph.moved_norms import moved_norms
     from tunehub.graph.numerics.accurate_math import accurate_math
     from tunehub.graph.products import gpu_products, gpu_products_in_tf32
     from tunehub.graph.row_axes import rows_in_one_axis
 
     products = gpu_products_in_tf32 if precision == "tf32" else gpu_products
-    return [gates_apart, moved_norms, accurate_math, wide_sums, rows_in_one_axis, gated_products, products]
+    rows = [moved_norms, reshapes_behind_rows]
+    return [gates_apart, *rows, accurate_math, wide_sums, rows_in_one_axis, gated_products, products]
 
 
 def _attention_passes(target: Target, *, channels_last: bool) -> list[Any]:

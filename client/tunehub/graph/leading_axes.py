@@ -5,18 +5,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.graph.kernel_calls import rewritten
 from tunehub.graph.quantised_tensors import DEQUANTIZE, QUANTIZE
-from tunehub.tir.nodes import bound_value, calls_in, operator_of, same_shape, shape_of, static_shape, tensor_type
+from tunehub.tir.nodes import bound_value, is_constant, operator_of, same_shape, shape_of, static_shape, tensor_type
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Call, Expr
-    from tunehub.tir.types import IRModule
+    from tunehub.tir.types import IRModule, PassContext
 
-_RESHAPE = "relax.reshape"
+_RESHAPE, _PRODUCT = "relax.reshape", "relax.matmul"
 _QUANTISING = (QUANTIZE, DEQUANTIZE)
 _UNARY = frozenset(
     {"relax.astype", "relax.clip", "relax.erf", "relax.exp", "relax.sigmoid", "relax.tanh", "relax.negative"}
@@ -25,10 +26,9 @@ _UNARY = frozenset(
 _BINARY = frozenset(f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum"))
 
 
-def reshapes_behind_rows(mod: IRModule) -> IRModule:
-    """``mod`` with such reshapes as late as may be; two that undo each other are none."""
-    if not any(operator_of(call) == QUANTIZE for call in calls_in(mod)):
-        return mod
+@tvm.transform.module_pass(opt_level=0, name="tunehub.reshapes_behind_rows")  # type: ignore[untyped-decorator]
+def reshapes_behind_rows(mod: IRModule, _context: PassContext) -> IRModule:
+    """Module pass: such reshapes as late as may be; two that undo each other are none."""
     return relax.transform.DeadCodeElimination()(rewritten(_LeadingAxes(mod), mod))
 
 
@@ -45,7 +45,7 @@ class _LeadingAxes(PyExprMutator):  # type: ignore[misc]
         if source is None or shape_of(call) is None:
             return call
         whole = name in _QUANTISING and all(static_shape(each) in ((), (1,)) for each in call.args[1:3])
-        product = name == "relax.matmul" and len(shape_of(call.args[1]) or ()) == 2
+        product = name == _PRODUCT and len(shape_of(call.args[1]) or ()) == 2
         return self._behind(call, [source, *call.args[1:]]) if name in _UNARY or whole or product else call
 
     def _source(self, argument: Expr) -> Any | None:
@@ -65,7 +65,7 @@ class _LeadingAxes(PyExprMutator):  # type: ignore[misc]
         return relax.op.reshape(value.args[0], call.args[1])
 
     def _binary(self, call: Call) -> Expr:
-        sources = [self._source(each) for each in call.args]
+        sources = [self._source(each) if same_shape(each, call) else None for each in call.args]
         known = next((each for each in sources if each is not None), None)
         if known is None:
             return call
@@ -74,13 +74,26 @@ class _LeadingAxes(PyExprMutator):  # type: ignore[misc]
             shape = static_shape(argument)
             if source is not None and same_shape(source, known):
                 arguments.append(source)
-            elif shape is not None and same_shape(argument, call):
+            elif shape is not None and same_shape(argument, call) and not self._is_of_product(argument):
                 arguments.append(self.builder_.emit(relax.op.reshape(argument, shape_of(known))))
             elif shape is not None and all(extent == 1 for extent in shape[:-1]):
                 arguments.append(argument if len(shape) < 2 else self._row(argument, shape[-1]))
             else:
                 return call
         return self._behind(call, arguments)
+
+    def _is_of_product(self, argument: Expr) -> bool:
+        """Whether ``argument`` is a product and what follows it element by element: a reshape behind would end its
+        kernel."""
+        values, seen = [argument], set[int]()
+        while values:
+            value = bound_value(self, values.pop())
+            if operator_of(value) == _PRODUCT:
+                return True
+            if hash(value) not in seen and operator_of(value) in _BINARY | _UNARY:
+                seen.add(hash(value))
+                values += [each for each in value.args if not is_constant(each)]
+        return False
 
     def _row(self, argument: Expr, extent: int) -> Expr:
         return self.builder_.emit(relax.op.reshape(argument, (extent,)))
