@@ -18,7 +18,7 @@ from benchmarks.random_traces.functions import random_function
 from benchmarks.random_traces.runs import Runs, agrees
 from benchmarks.random_traces.traces import random_knobs, random_trace
 from benchmarks.shared.threads_as_loops import threads_as_loops
-from tunehub.compiler.schedule import ladder
+from tunehub.compiler.schedule import attempts, ladder
 from tunehub.compiler.schedule.apply import apply_candidate, apply_exact
 from tunehub.compiler.verify.limits import VerifyLimits
 from tunehub.compiler.verify.port import ScheduledFunction
@@ -263,7 +263,7 @@ def _noted_errors() -> Iterator[list[Exception]]:
             errors.append(error)
             raise
 
-    with patch.object(ladder, "apply_candidate", noted):
+    with patch.object(attempts, "apply_candidate", noted):
         yield errors
 
 

@@ -211,7 +211,7 @@ def _neighbour(item: Item, trial: Trial, anchored: bool) -> Neighbour:
 
 def _tasks(target: Target, *, knobs: bool) -> list[tuple[Any, Item]]:
     """The heaviest function of each workload: layout transforms around it are no workloads here."""
-    from tunehub.compiler.schedule.ladder import GENERAL_TEMPLATES
+    from tunehub.compiler.schedule.request import GENERAL_TEMPLATES
     from tunehub.kernels.cpu import find
     from tunehub_builder.tuning.tasks import extract_tasks
 

@@ -18,7 +18,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from tunehub.compiler.schedule.ladder import Request
+from tunehub.compiler.schedule.ladder import rule_text
+from tunehub.compiler.schedule.request import Request
 from tunehub.compiler.schedule.rule_choice import text_hash
 from tunehub.exceptions import last_line
 from tunehub.kernels.template_fit import published_rates
@@ -250,7 +251,7 @@ class _Looked:
             except Exception as error:  # TVM raises many kinds
                 return replace(row, problem="orphaned", reason=last_line(error, limit=_MOST_REASON))
         request = Request(mod=mod, target=self.target, lookup=EmptyLookup())
-        own, choice = request.rule_text, request.rule_choice
+        own, choice = rule_text(request), request.rule_choice
         row = replace(row, by_rule=text == own)
         stale = None
         if judged is not None and judged.rule:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,8 @@ from msgspec import structs
 
 from tunehub.comparison.difference import difference_reason
 from tunehub.compiler.schedule.apply import apply_candidate
-from tunehub.compiler.schedule.ladder import Request
+from tunehub.compiler.schedule.ladder import by_rule
+from tunehub.compiler.schedule.request import Request
 from tunehub.compiler.schedule.size_ladder import by_ladder
 from tunehub.compiler.verify.limits import VerifyLimits
 from tunehub.compiler.verify.port import ScheduledFunction, ScheduleVerifier, TrustingVerifier
@@ -152,7 +154,7 @@ def scheduled_by_record(record: Record, mod: Any, target: Target) -> Any:
         for step in record.ladder:
             if step.trace is not None:
                 validate_trace(step.trace)
-        rule = Request(mod=mod, target=target, lookup=EmptyLookup()).by_rule
+        rule = partial(by_rule, Request(mod=mod, target=target, lookup=EmptyLookup()))
         return by_ladder(mod["main"], target, record, rule).mod
     if isinstance(record, ScheduleRecord):
         validate_trace(record.trace)

@@ -23,7 +23,8 @@ from tunehub.tir.nodes import is_static, main_module
 
 if TYPE_CHECKING:
     from tunehub.compiler.hub import Hub
-    from tunehub.compiler.schedule.ladder import Scheduling, Served
+    from tunehub.compiler.schedule.ladder import Scheduling
+    from tunehub.compiler.schedule.request import Served
     from tunehub.target.types import Target
     from tunehub.tir.types import IRModule, PrimFunc, Trace
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from tunehub.compiler.preparing import NARROW_PRECISIONS
-from tunehub.compiler.schedule.ladder import Scheduled, Scheduling
+from tunehub.compiler.schedule.ladder import Scheduling
+from tunehub.compiler.schedule.request import Scheduled
 from tunehub.compiler.verify.functions import VerifiedFunctions, VerifiedScheduling
 from tunehub.compiler.verify.port import ScheduleVerifier
 from tunehub.exceptions import CompileStepError

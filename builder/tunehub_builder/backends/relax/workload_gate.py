@@ -259,7 +259,8 @@ def judged_rule(entry: Distilled, target: Mapping[str, Any], compared: ComparedF
         return None
     import tvm
 
-    from tunehub.compiler.schedule.ladder import Request
+    from tunehub.compiler.schedule.ladder import rule_text
+    from tunehub.compiler.schedule.request import Request
     from tunehub.compiler.schedule.rule_choice import NOTHING, choice_hash
     from tunehub.records.lookup import EmptyLookup
 
@@ -275,4 +276,4 @@ def judged_rule(entry: Distilled, target: Mapping[str, Any], compared: ComparedF
         own_s = compared.default_s if choice.hash == choice_hash(NOTHING) else own_s
     if not own_s:
         return None
-    return JudgedRule(choice=choice.hash, text=request.rule_text, run_s=median(own_s))
+    return JudgedRule(choice=choice.hash, text=rule_text(request), run_s=median(own_s))

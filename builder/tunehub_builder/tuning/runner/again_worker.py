@@ -40,10 +40,11 @@ def looked(mod: Any, record: Record, target: Target) -> tuple[str, str, str]:
 
     Raises nothing: a rule that fails leaves the workload to TVM, and the gate says of a record that fails why.
     """
-    from tunehub.compiler.schedule.ladder import Request
+    from tunehub.compiler.schedule.ladder import rule_text
+    from tunehub.compiler.schedule.request import Request
 
     request = Request(mod=mod, target=target, lookup=EmptyLookup())
-    text, choice = request.rule_text, request.rule_choice
+    text, choice = rule_text(request), request.rule_choice
     try:
         with target:
             own = text_hash(scheduled_by_record(record, mod, target)["main"])

@@ -17,7 +17,7 @@ import msgspec
 
 from tunehub.comparison.difference import tolerance
 from tunehub.compiler.schedule.apply import apply_candidate
-from tunehub.compiler.schedule.ladder import Scheduled
+from tunehub.compiler.schedule.request import Scheduled
 from tunehub.compiler.schedule.transfer_sources import by_model
 from tunehub.kernels.cpu.base import knob_distance
 from tunehub.kernels.template_fit import TemplateFit

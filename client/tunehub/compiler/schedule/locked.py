@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tunehub.compiler.schedule.ladder import Request, Scheduling, Served, Steps, is_by_rule, tried
+from tunehub.compiler.schedule.attempts import is_by_rule, tried
+from tunehub.compiler.schedule.ladder import Scheduling
+from tunehub.compiler.schedule.request import Request, Served, Steps
 from tunehub.compiler.schedule.rule_choice import text_hash
 from tunehub.exceptions import LockError, last_line
 from tunehub.kernels.template_fit import machine_for
@@ -46,7 +48,7 @@ class LockedChoices:
         return {kernel.key: kernel for model in self.models for kernel in model.kernels}
 
     def steps(self, request: Request, usual: Steps) -> Steps:
-        """As :class:`tunehub.compiler.schedule.ladder.Choices` says: none where TVM's own served."""
+        """As :class:`tunehub.compiler.schedule.request.Choices` says: none where TVM's own served."""
         kernel = self.kernels.get(request.exact)
         if kernel is None:
             return usual

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tunehub.compiler.schedule.ladder import Scheduling, Served
+from tunehub.compiler.schedule.ladder import Scheduling
+from tunehub.compiler.schedule.request import Served
 from tunehub.compiler.verify.port import KernelVerdict, ScheduledFunction, ScheduleVerifier
 
 if TYPE_CHECKING:

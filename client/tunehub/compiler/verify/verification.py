@@ -17,7 +17,7 @@ from tunehub_registry.target import Accepted, TargetDescriptor, match
 
 if TYPE_CHECKING:  # opening a hub needs none of it
     from tunehub.compiler.artifacts.store import ArtifactStore
-    from tunehub.compiler.schedule.ladder import Served
+    from tunehub.compiler.schedule.request import Served
     from tunehub.compiler.verify.memory import VerdictMemory
     from tunehub.compiler.verify.port import ScheduleVerifier
     from tunehub.compiler.verify.static import FindFault

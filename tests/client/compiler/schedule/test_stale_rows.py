@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tunehub.compiler.schedule.ladder import Request, schedule_function
+from tunehub.compiler.schedule.ladder import schedule_function
+from tunehub.compiler.schedule.request import Request
 from tunehub.compiler.schedule.rule_choice import text_hash
 from tunehub.records.lookup import EmptyLookup
 from tunehub.tir.keys import workload_key

@@ -16,7 +16,7 @@ import tvm
 import tunehub
 from tunehub.compiler.hub import Hub, open_hub
 from tunehub.compiler.pipeline import compile_module, explain_module
-from tunehub.compiler.schedule import ladder
+from tunehub.compiler.schedule import attempts
 from tunehub.compiler.verify import network, verification, workers
 from tunehub.exceptions import HubWarning, NetworkDiffersError, ScheduleRefusedError
 from tunehub.tir.nodes import main_module
@@ -68,13 +68,13 @@ def hub_with(
 @pytest.fixture
 def _wrong_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records give schedules that add 1 to every sum."""
-    applied = ladder.apply_candidate
+    applied = attempts.apply_candidate
 
     def apply(*arguments: Any) -> Any:
         schedule = applied(*arguments)
         return SimpleNamespace(mod=main_module(spoilt(schedule.mod["main"])), trace=schedule.trace)
 
-    monkeypatch.setattr(ladder, "apply_candidate", apply)
+    monkeypatch.setattr(attempts, "apply_candidate", apply)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ pytest.importorskip("tvm.relax")
 
 from tunehub.compiler.hub import Hub, open_hub  # noqa: E402
 from tunehub.compiler.pipeline import explain_module  # noqa: E402
-from tunehub.compiler.schedule.ladder import Served  # noqa: E402
+from tunehub.compiler.schedule.request import Served  # noqa: E402
 from tunehub.compiler.verify.verification import Device, Verification, device_for  # noqa: E402
 from tunehub.target.descriptors import descriptor_of  # noqa: E402
 from tunehub.tir.cuda import check  # noqa: E402

@@ -15,7 +15,7 @@ import tvm
 
 from tunehub.compiler.hub import Hub, open_hub
 from tunehub.compiler.pipeline import compile_module
-from tunehub.compiler.schedule import ladder
+from tunehub.compiler.schedule import attempts
 from tunehub.compiler.verify import verification, workers
 from tunehub.kernels.cpu import KnobError
 from tunehub.kernels.template_fit import TemplateFit
@@ -90,9 +90,9 @@ def test_a_schedule_of_a_foreign_package_is_run_once(net: Any, target: Any, hub:
 def test_one_that_is_wrong_never_serves(
     net: Any, target: Any, hub: Any, run: Any, nets: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    applied = ladder.apply_candidate
+    applied = attempts.apply_candidate
     monkeypatch.setattr(
-        ladder, "apply_candidate", lambda *arguments: _Schedule(main_module(spoilt(applied(*arguments).mod["main"])))
+        attempts, "apply_candidate", lambda *arguments: _Schedule(main_module(spoilt(applied(*arguments).mod["main"])))
     )
     data = nets.array(16, 64)
     opened = hub()
@@ -131,8 +131,8 @@ def test_knobs_that_the_rule_itself_chooses_are_not_run(
     data = encode_template_record(knob_record(task.mod, target, number))
     made.publish(descriptor_of(target), data=data, tuner="template")
     proven: list[Any] = []
-    check = ladder.check_proven
-    monkeypatch.setattr(ladder, "check_proven", lambda *arguments: proven.append(check(*arguments)))
+    check = attempts.check_proven
+    monkeypatch.setattr(attempts, "check_proven", lambda *arguments: proven.append(check(*arguments)))
     found = compiled(net, target, hub(registry=str(made.root)))
     assert (found.rung, found.verified, len(proven)) == ("exact", verified, checked)
 
@@ -159,7 +159,7 @@ def test_packages_that_come_with_tunehub_are_not_run(
 ) -> None:
     monkeypatch.setattr(embedded, "embedded_registry", lambda: folder.root)
     proven: list[Any] = []
-    monkeypatch.setattr(ladder, "check_proven", lambda *arguments: proven.append(arguments))
+    monkeypatch.setattr(attempts, "check_proven", lambda *arguments: proven.append(arguments))
     no_processes()
     found = compiled(net, target, hub())
     assert (found.rung, found.verified, proven) == ("exact", None, [])
@@ -189,7 +189,7 @@ def test_where_code_for_the_target_does_not_run_one_that_does_not_compile_never_
 ) -> None:
     nowhere = verification.Device(reason="this machine's CPU does not run code for it")
     monkeypatch.setattr(verification, "device_for", lambda _: nowhere)
-    applied = ladder.apply_candidate
+    applied = attempts.apply_candidate
 
     def apply(*arguments: Any) -> Any:
         schedule = applied(*arguments)
@@ -201,7 +201,7 @@ def test_where_code_for_the_target_does_not_run_one_that_does_not_compile_never_
         longer = type(block)([], [], [], block.name_hint, body, alloc_buffers=block.alloc_buffers)
         return _Schedule(main_module(function.with_body(type(whole)([], True, longer))))
 
-    monkeypatch.setattr(ladder, "apply_candidate", apply)
+    monkeypatch.setattr(attempts, "apply_candidate", apply)
     found = compiled(net, target, hub())
     assert found.rung == "template" and found.refused
 

@@ -12,7 +12,8 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
 
 import tunehub
-from tunehub.compiler.schedule.ladder import Request, schedule_function
+from tunehub.compiler.schedule.ladder import schedule_function
+from tunehub.compiler.schedule.request import Request
 from tunehub.kernels.cuda.adapted import adapted_s, tile_row
 from tunehub.kernels.cuda.gemm import tiles
 from tunehub.kernels.cuda.gemm.cost import as_tiles, seconds

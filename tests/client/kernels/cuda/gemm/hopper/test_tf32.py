@@ -15,7 +15,8 @@ from tvm import relax, te
 from tvm.relax import op
 
 import tunehub
-from tunehub.compiler.schedule.ladder import Request, Scheduling
+from tunehub.compiler.schedule.ladder import Scheduling
+from tunehub.compiler.schedule.request import Request
 from tunehub.graph.products import gpu_products_in_tf32
 from tunehub.kernels.cuda.choose import by_one
 from tunehub.kernels.cuda.gemm.hopper import tf32

@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
-from tunehub.compiler.schedule.ladder import Request, schedule_function
+from tunehub.compiler.schedule.ladder import schedule_function
+from tunehub.compiler.schedule.request import Request
 from tunehub.kernels.cuda.choose import by_one
 from tunehub.kernels.cuda.gemm import tiles as cuda_tiles
 from tunehub.kernels.cuda.gemm.rule import NoTileError
