@@ -119,9 +119,10 @@ class ModuleRecords:
         """What a precision other than float32 did."""
         precision = self._hub.precision
         if precision in NARROW_PRECISIONS:
-            from tunehub.kernels.cpu.pairs import is_paired
+            from tunehub.kernels.cpu.pairs import ROUNDS, is_paired
 
-            count = sum(is_paired(function) for _, function in self._workloads)
+            scheduled = sum(ROUNDS in (each.attrs or {}) for each in self._mod.functions.values())
+            count = scheduled + sum(is_paired(function) for _, function in self._workloads)
             text = f"{count} functions multiply operands that are rounded to bfloat16"
             if count and (wide := Counter(filter(None, (wide_product(each) for _, each in self._workloads)))):
                 kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(wide.items()))

@@ -6,70 +6,40 @@ the mask is made of: what it does with each block is found out once for all head
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tunehub.kernels.cpu.flash_tiles import flash_by_tiles
 from tunehub.kernels.cpu.paged_attention.cached import BLOCK, KEYS, LANES, VALUES, VECTORS
 from tunehub.kernels.cpu.paged_attention.prefill import QueryTile
-from tunehub.tir.statements import block_of, const, f32, load, nest, parallel, sequence, serial, store, when, with_root
+from tunehub.kernels.cpu.whole_attention import (
+    HIDDEN,
+    LOG2_E,
+    LOWEST,
+    MIXED,
+    NONE,
+    NOTHING,
+    PLAIN,
+    FlashAttention,
+)
+from tunehub.tir.statements import (
+    block_of,
+    const,
+    either,
+    f32,
+    load,
+    nest,
+    parallel,
+    sequence,
+    serial,
+    store,
+    when,
+    with_root,
+)
 from tunehub.tir.versions import SERIAL
 
 if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, Index, PrimExpr, SBlockRealize, Stmt
-
-_LOWEST = -3.4028234663852886e38  # of float32
-HIDDEN = -1e30  # what is this low leaves nothing of a weight, unless all of a query's are
-_LOG2_E = 1.4426950408889634
-_NOTHING, _PLAIN, _MIXED = 0, 1, 2  # what a mask leaves of a block: no key, all as they are, or some of them
-_NONE = -1  # all keys of a query are hidden by minus infinity; 0: some by less, 1: not all
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FlashAttention:
-    """``lead`` are extents of batches; ``heads`` of queries, ``group`` of which share keys. ``query``, ``key`` and
-    ``value`` give sixteen elements of float32 from one on, for a place along ``lead``, a head, a query or key, and that
-    element. ``mask`` gives what is added to the score of a query and a key, None where nothing is; ``masked``: along
-    which of ``lead``, and then of heads, it differs. ``scale``: of scores. ``safe``: a query that sees no key gets
-    zeros.
-    """
-
-    lead: tuple[Index, ...]
-    heads: int
-    group: int
-    queries: PrimExpr
-    keys: PrimExpr
-    depth: int
-    scale: float
-    query: Callable[..., PrimExpr]
-    key: Callable[..., PrimExpr]
-    value: Callable[..., PrimExpr]
-    mask: Callable[..., PrimExpr] | None
-    masked: tuple[bool, ...]
-    safe: bool
-
-    @property
-    def vectors(self) -> int:
-        """Of a row."""
-        return self.depth // LANES
-
-    @property
-    def blocks(self) -> PrimExpr:
-        """Of keys."""
-        from tvm import tirx
-
-        return tirx.floordiv(self.keys + (BLOCK - 1), BLOCK)
-
-    @property
-    def states(self) -> list[PrimExpr]:
-        """The shape of what the mask does: where it differs, for each query, with each block and, last, with all."""
-        extents = [each for each, own in zip((*self.lead, self.heads), self.masked, strict=True) if own]
-        return [*extents, self.queries, self.blocks + 1]
-
-    def state_at(self, place: Sequence[PrimExpr], query: PrimExpr, block: PrimExpr) -> list[PrimExpr]:
-        """The place in that of one along ``lead`` and heads."""
-        return [*(each for each, own in zip(place, self.masked, strict=True) if own), query, block]
 
 
 def flash_attention(attention: FlashAttention, output: Buffer, root: SBlockRealize) -> SBlockRealize:
@@ -77,11 +47,10 @@ def flash_attention(attention: FlashAttention, output: Buffer, root: SBlockReali
     from tvm import tirx
 
     states = [tirx.decl_buffer(attention.states, "int32", "states")] if attention.mask is not None else []
-    rows = attention.queries * attention.group
-    tiles, shared = tirx.floordiv(rows + (LANES - 1), LANES), attention.heads // attention.group
-    whole: PrimExpr = tiles * shared
+    rows, shared = attention.queries * attention.group, attention.heads // attention.group
+    tiles, batches = tirx.floordiv(rows + (LANES - 1), LANES), const(1)
     for extent in attention.lead:
-        whole = whole * extent
+        batches = batches * extent
 
     def task(at: PrimExpr) -> Stmt:
         rest, head = tirx.floordiv(at, shared), tirx.floormod(at, shared)
@@ -90,8 +59,12 @@ def flash_attention(attention: FlashAttention, output: Buffer, root: SBlockReali
         tile = tirx.Select(tirx.floormod(nth, 2) == 0, half, tiles - 1 - half)  # short and long ones in turns
         return _TensorTile(attention, root, head, _along(attention.lead, rest), output, *states).attended(tile)
 
-    stages = [*(_found_states(attention, root, each) for each in states), parallel("task", whole, task)]
-    return with_root(root, stages, states)
+    found, memory = [_found_states(attention, root, each) for each in states], states
+    attended = parallel("task", batches * tiles * shared, task)
+    if attention.tiles:
+        many, words = flash_by_tiles(attention, root, lambda at: _along(attention.lead, at), batches, output, states)
+        attended, memory = either(rows > LANES, many, attended), [*states, *words]
+    return with_root(root, [*found, attended], memory)
 
 
 def _along(extents: Sequence[Index], at: PrimExpr) -> list[PrimExpr]:
@@ -113,44 +86,47 @@ def _found_states(attention: FlashAttention, root: SBlockRealize, states: Buffer
     rows: PrimExpr = const(1)
     for each in extents:
         rows = rows * each
-    # The largest of all blocks; of one the largest, the least, and a sum that is NaN where one is.
-    bounds, infinite = tirx.decl_buffer((4,), "float32", "bounds"), float("inf")
+    masks, largest = VECTORS.buffer("masks"), VECTORS.buffer("largest")
 
     def block(place: list[PrimExpr], at: PrimExpr) -> Stmt:
-        own, query = _whole_place(attention, place[:-1]), place[-1]
-
-        def key(each: PrimExpr) -> Stmt:
-            assert attention.mask is not None
-            value = attention.mask(*own, query, at * BLOCK + each)
-            near = tirx.max(f32(-1), tirx.min(f32(1), value))
-            found = ((1, tirx.max, value), (2, tirx.min, value), (3, operator.add, near))
-            return sequence([store(bounds, [n], join(load(bounds, n), each)) for n, join, each in found])
-
-        most, least, total = (load(bounds, n) for n in (1, 2, 3))
-        plain = tirx.Select(tirx.all(most == f32(0), least == f32(0), total == f32(0)), const(_PLAIN), const(_MIXED))
-        nothing = tirx.And(most <= f32(HIDDEN), total <= f32(0))
+        whole, mask = _whole_place(attention, place[:-1]), VECTORS.get(masks)
         return sequence(
-            store(bounds, [1], f32(-infinite)),
-            store(bounds, [2], f32(infinite)),
-            store(bounds, [3], f32(0)),
-            serial("key", tirx.min(attention.keys - at * BLOCK, const(BLOCK)), key),
-            store(states, [*place, at], tirx.Select(nothing, const(_NOTHING), plain)),
-            store(bounds, [0], tirx.max(load(bounds, 0), most)),
+            attention.masks_stored(masks, 0, whole, place[-1], at * BLOCK),
+            store(states, [*place, at], _state(mask)),
+            VECTORS.set(largest, tirx.max(VECTORS.get(largest), mask)),
         )
 
     def row(at: PrimExpr) -> Stmt:
-        place = _along(extents, at)
-        most = load(bounds, 0)
-        less = tirx.Or(most > f32(-infinite), blocks == 1)  # where there is no key, none is hidden
-        any_key = tirx.Select(most > f32(HIDDEN), const(1), tirx.Select(less, const(0), const(_NONE)))
+        place, infinite = _along(extents, at), float("-inf")
+        most = _reduced("fmax", VECTORS.get(largest))
+        less = tirx.Or(most > f32(infinite), blocks == 1)  # where there is no key, none is hidden
+        any_key = tirx.Select(most > f32(HIDDEN), const(1), tirx.Select(less, const(0), const(NONE)))
         body = sequence(
-            store(bounds, [0], f32(-infinite)),
+            VECTORS.set(largest, VECTORS.all(infinite)),
             serial("block", blocks - 1, lambda each: block(place, each)),
             store(states, [*place, blocks - 1], any_key),
         )
-        return block_of(root, body, "mask", [bounds])
+        return block_of(root, body, "mask", [masks, largest])
 
     return parallel("row", rows, row)
+
+
+def _state(mask: PrimExpr) -> PrimExpr:
+    """What ``mask`` of sixteen keys does with them; one that is NaN hides nothing."""
+    from tvm import tirx
+
+    one, other = VECTORS.all(1, "int32"), VECTORS.all(0, "int32")
+    hidden = _reduced("smin", tirx.Select(mask <= VECTORS.all(HIDDEN), one, other)) > 0
+    plain = _reduced("smin", tirx.Select(mask == VECTORS.all(0.0), one, other)) > 0
+    return tirx.Select(hidden, const(NOTHING), tirx.Select(plain, const(PLAIN), const(MIXED)))
+
+
+def _reduced(how: str, vector: PrimExpr) -> PrimExpr:
+    """The one number of a vector's lanes by an LLVM reduction of this name."""
+    from tvm import tirx
+
+    kind, short = ("float32", "f32") if how[0] == "f" else ("int32", "i32")
+    return tirx.call_llvm_pure_intrin(kind, f"llvm.vector.reduce.{how}.v{LANES}{short}", vector)
 
 
 def _whole_place(attention: FlashAttention, place: Sequence[PrimExpr]) -> list[PrimExpr]:
@@ -186,7 +162,7 @@ class _TensorTile(QueryTile):
             # Step 1. Queries of the tile, transposed; row_max, row_sum and outputs begin.
             store(self.place, [0], const(1)),
             serial("lane", LANES, lambda lane: self._begin(lane, first, rows)),
-            VECTORS.set(self.largest, VECTORS.all(_LOWEST)),
+            VECTORS.set(self.largest, VECTORS.all(LOWEST)),
             VECTORS.set(self.total, VECTORS.all(0.0)),
             serial("element", attention.depth, lambda each: store(self.outputs, [_at(each)], VECTORS.all(0.0))),
             # Step 2. Block by block of keys and values: scores, online softmax, outputs.
@@ -227,12 +203,12 @@ class _TensorTile(QueryTile):
         def lane(at: PrimExpr) -> Stmt:
             query, head = self._of_lane(at)
             state = load(states, *self.flash.state_at((*self.lead, head), query, block))
-            same = tirx.Select(load(found, 1) == state, state, const(_MIXED))
+            same = tirx.Select(load(found, 1) == state, state, const(MIXED))
             return store(found, [1], tirx.Select(load(found, 1) < 0, state, same))
 
-        unseen = store(found, [1], tirx.Select(load(found, 0) > 0, load(found, 1), const(_MIXED)))
+        unseen = store(found, [1], tirx.Select(load(found, 0) > 0, load(found, 1), const(MIXED)))
         body = sequence(store(found, [1], const(-1)), serial("lane", LANES, lane), unseen)
-        return sequence(body, when(load(found, 1) > _NOTHING, self._attend(block, load(found, 1) > _PLAIN)))
+        return sequence(body, when(load(found, 1) > NOTHING, self._attend(block, load(found, 1) > PLAIN)))
 
     def _of_lane(self, lane: PrimExpr) -> tuple[PrimExpr, PrimExpr]:
         """Its query and head."""
@@ -282,7 +258,7 @@ class _TensorTile(QueryTile):
         return tirx.Select(there, VECTORS.get(self.scores[key]), VECTORS.all(float("-inf")))
 
     def _exponent(self, value: PrimExpr) -> PrimExpr:
-        return value * VECTORS.all(_LOG2_E)
+        return value * VECTORS.all(LOG2_E)
 
     def _written(self, lane: PrimExpr, first: PrimExpr, rows: PrimExpr) -> Stmt:
         from tvm import tirx
@@ -295,7 +271,7 @@ class _TensorTile(QueryTile):
             value = load(self.outputs, VECTORS.ramp(vector * LANES * LANES + lane, LANES)) / VECTORS.all(total)
             if self.states is not None:
                 some = load(self.states, *self.flash.state_at((*self.lead, head), query, self.flash.blocks))
-                value = tirx.Select(VECTORS.all(some) == VECTORS.all(_NONE, "int32"), VECTORS.all(alone), value)
+                value = tirx.Select(VECTORS.all(some) == VECTORS.all(NONE, "int32"), VECTORS.all(alone), value)
             stored.append(store(self.output, [*self.lead, head, query, VECTORS.ramp(vector * LANES)], value))
         return when(first + lane < rows, stored)
 

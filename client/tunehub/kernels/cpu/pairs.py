@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tunehub.tir.types import BlockRV, Buffer, LoopRV, PrimExpr, PrimFunc, Schedule
 
 LANES = 16  # sums of one instruction
+ROUNDS = "tunehub.rounds"  # an attribute of functions that arrive scheduled: operands are rounded to bfloat16
 FEATURE = "avx512bf16"
 _NARROW_BYTES = 2
 _FUNCTION = "tunehub_dpbf16ps"

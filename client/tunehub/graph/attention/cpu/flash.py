@@ -5,6 +5,7 @@ that is added to scores, heads may share keys, and every tensor is read where it
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import tvm
@@ -12,8 +13,10 @@ from tvm import relax, te, tirx
 
 from tunehub.graph.attention.recognition import FoundAttention
 from tunehub.graph.kernel_calls import open_extents
-from tunehub.kernels.cpu.flash_attention import HIDDEN, FlashAttention, flash_attention
+from tunehub.kernels.cpu.flash_attention import flash_attention
 from tunehub.kernels.cpu.paged_attention.cached import LANES
+from tunehub.kernels.cpu.pairs import ROUNDS
+from tunehub.kernels.cpu.whole_attention import HIDDEN, FlashAttention
 from tunehub.tir.expressions import has_variable, replaced
 from tunehub.tir.nodes import element_type, integer, parameters, same_extent, symbolic, tensor_class, tensor_type
 from tunehub.tir.statements import f32, load
@@ -35,13 +38,15 @@ class FlashCalls:
         self._builder = builder
         self._made: dict[Any, GlobalVar | None] = {}
 
-    def call(self, found: FoundAttention, fewest: int) -> Call | None:
-        """The call in place of ``found``; None where the kernel is not for it, or a tile has not so many rows."""
+    def call(self, found: FoundAttention, fewest: int, *, tiles: bool = False) -> Call | None:
+        """The call in place of ``found``; None where the kernel is not for it, or a tile has not so many rows.
+        ``tiles``: many queries are multiplied in bfloat16 by AMX."""
         kinds = [str(tensor_type(each)) for each in found.tensors]
         symbols = (hash(each) for memory in found.memory for each in variables_in(memory.shape))
-        key = (fewest, found.identity, *map(str, found.lead), str(found.queries), str(found.keys), *kinds, *symbols)
+        sizes = map(str, (*found.lead, found.queries, found.keys))
+        key = (fewest, tiles, found.identity, *sizes, *kinds, *symbols)
         if key not in self._made:
-            function = _function(found, fewest)
+            function = _function(found, fewest, tiles=tiles)
             self._made[key] = None if function is None else self._builder.add_func(function, _NAME)
         made = self._made[key]
         if made is None:
@@ -56,7 +61,7 @@ def is_causal(found: FoundAttention) -> bool:
     return masked is not None and has_variable(masked, found.axes[len(found.lead)])
 
 
-def _function(found: FoundAttention, fewest: int) -> PrimFunc | None:
+def _function(found: FoundAttention, fewest: int, *, tiles: bool) -> PrimFunc | None:
     group, scale = _shared_heads(found), _slope(found.masked, found.score)
     if not _serves(found, group, fewest) or scale is None:
         return None
@@ -77,9 +82,10 @@ def _function(found: FoundAttention, fewest: int) -> PrimFunc | None:
     *buffers, output = parameters(function)
     symbols = {hash(outer): own for outer, own in known if type(outer).__name__ in ("Var", "SizeVar")}
     attention = _described(found, buffers, (*map(_narrow, lead), heads, group), (queries, keys), scale, symbols)
-    body = flash_attention(attention, output, function.body)
+    body = flash_attention(replace(attention, tiles=tiles), output, function.body)
     function = function.with_body(body).without_attr("global_symbol")
-    return function.with_attr({"tirx.is_scheduled": True, "tirx.noalias": True, "op_pattern": _OPAQUE})
+    rounds = {ROUNDS: True} if tiles else {}
+    return function.with_attr({"tirx.is_scheduled": True, "tirx.noalias": True, "op_pattern": _OPAQUE, **rounds})
 
 
 def _serves(found: FoundAttention, group: int, fewest: int) -> bool:

@@ -22,6 +22,7 @@ from tunehub.graph.kernel_calls import Kernels, rewritten
 from tunehub.graph.quantised_tensors import constant_of
 from tunehub.kernels.cpu.paged_attention.cached import LANES
 from tunehub.kernels.te.attention import Reordered, Step, attention
+from tunehub.kernels.te.grouped import TILES
 from tunehub.tir.nodes import (
     bound_value,
     integer,
@@ -73,7 +74,7 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
         found = self._described(call)
-        flash = self._flashed(found, FEWEST_ROWS)
+        flash = self._flashed(found, 1 if found is not None and self._in_tiles(found) else FEWEST_ROWS)
         if flash is not None:
             return flash
         joined = self._operator(call) if operator_of(call) in OPERATORS else self._product(call)
@@ -94,10 +95,10 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
 
     def _described(self, call: Call) -> FoundAttention | None:
         """Attention of open lengths, or over many keys of which some are hidden, fewer where zeros replace what is no
-        number; None where vectors are others, or in bfloat16 but of a few queries, which wait for memory."""
+        number; None where vectors are others, or in bfloat16 but of a few queries or of open lengths by AMX."""
         serves = self.vector == LANES and operator_of(call) == "relax.matmul"
         found = found_attention(self, call) if serves else None
-        if found is None or (self.narrowing is not None and (integer(found.queries) or LANES) >= LANES):
+        if found is None or (not self._in_tiles(found) and self._rounded(found)):
             return None
         if integer(found.queries) is None:
             return found
@@ -106,9 +107,19 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
             return found
         return found if found.safe and min(keys, integer(found.queries) or 0) >= _FEWEST_SAFE else None
 
+    def _rounded(self, found: FoundAttention) -> bool:
+        """Whether products are in bfloat16: not those of a few queries, which wait for memory."""
+        return self.narrowing is not None and (integer(found.queries) or LANES) >= LANES
+
+    def _in_tiles(self, found: FoundAttention) -> bool:
+        """Of open lengths, where many queries are multiplied by AMX."""
+        open_ = integer(found.queries) is None and integer(found.keys) is None
+        by = None if self.narrowing is None else self.narrowing.attention(found.depth, found.outputs)
+        return open_ and by == TILES
+
     def _flashed(self, found: FoundAttention | None, fewest: int) -> Expr | None:
         """The kernel that leaves out what masks hide, for as many rows of a tile."""
-        flash = None if found is None else self._flash.call(found, fewest)
+        flash = None if found is None else self._flash.call(found, fewest, tiles=self._in_tiles(found))
         self.found |= flash is not None
         return flash
 

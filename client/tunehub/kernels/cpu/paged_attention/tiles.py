@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tunehub.kernels.cpu import amx
 from tunehub.kernels.cpu.instruction import pointer_to
@@ -30,7 +30,7 @@ from tunehub.tir.versions import PARALLEL, SERIAL
 if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, PrimExpr, SBlockRealize, Stmt
 
-_QUERIES, _KEYS = 2 * LANES, 4 * BLOCK  # of a step
+QUERIES, TOGETHER = 2 * LANES, 4 * BLOCK  # queries and keys of a step
 _VECTORS = (0, 1)  # of queries
 _STEP = TWICE.lanes  # numbers that an instruction adds up: 16 words
 _WORD = 4  # bytes
@@ -44,30 +44,31 @@ def prefill_by_tiles(attention: AttentionOverKeys, root: SBlockRealize) -> tuple
     from tvm import tirx
 
     rows = attention.buffers["queries"].shape[0].astype("int32") * attention.group
-    tiles, cached = tirx.floordiv(rows, _QUERIES) + attention.sequences, _CachedWords(attention)
+    tiles, cached = tirx.floordiv(rows, QUERIES) + attention.sequences, CachedWords(attention)
 
     def task(at: PrimExpr) -> Stmt:
         nth = tirx.floordiv(at, attention.key_heads)
         half = tirx.floordiv(nth, 2)
         tile = tirx.Select(tirx.floormod(nth, 2) == 0, half, tiles - 1 - half)
-        return _TiledQueries(cached, root, tirx.floormod(at, attention.key_heads)).found(tile)
+        return TiledQueries(cached, root, tirx.floormod(at, attention.key_heads)).found(tile)
 
     imported = {"pragma_import_llvm": amx.IMPORTED}
     tasks = loop("task", tiles * attention.key_heads, task, PARALLEL, annotations=imported)
     return [cached.copied(root), tasks], [cached.keys, cached.values]
 
 
-class _CachedWords:
+class CachedWords:
     """Keys [block, head, key, words of its numbers], values [block, head, halves of keys, numbers, words of keys]."""
 
     def __init__(self, attention: AttentionOverKeys) -> None:
         from tvm import tirx
 
-        self.attention, buffers = attention, attention.buffers
-        self.of_block = _KEYS // BLOCK if attention.in_pages else _KEYS  # what the table counts
+        self.attention: Any = attention
+        buffers = attention.buffers
+        self.of_block = TOGETHER // BLOCK if attention.in_pages else TOGETHER  # what the table counts
         rows = (buffers["values"] if attention.in_pages else buffers["keys"]).shape[0].astype("int32")
         self.blocks = tirx.floordiv(rows, self.of_block) + attention.sequences
-        self.words = _KEYS * attention.depth // 2  # of a block of a head
+        self.words = TOGETHER * attention.depth // 2  # of a block of a head
         count = self.blocks * (attention.key_heads * self.words)
         self.keys, self.values = (tirx.decl_buffer((count,), "uint32", name) for name in ("words", "pairs"))
 
@@ -96,7 +97,7 @@ class _CachedWords:
         """The block of whichever sequence has it."""
         from tvm import tirx
 
-        firsts, keys = (tirx.decl_buffer((_KEYS,), "int32", name) for name in ("firsts", "of_block"))
+        firsts, keys = (tirx.decl_buffer((TOGETHER,), "int32", name) for name in ("firsts", "of_block"))
         taken = [VECTORS.buffer(f"taken_{at}", "uint32") for at in range(LANES)]
         spare = VECTORS.buffer("spare", "uint32")
 
@@ -104,13 +105,13 @@ class _CachedWords:
             own, last = block - self.first(at), self.attention.length(at) - 1
 
             def key(each: PrimExpr) -> Stmt:
-                place = tirx.min(own * _KEYS + each, last)  # behind the last key that again
+                place = tirx.min(own * TOGETHER + each, last)  # behind the last key that again
                 first = self.attention.first(at, tirx.floordiv(place, BLOCK))
                 return sequence(store(firsts, [each], first), store(keys, [each], tirx.floormod(place, BLOCK)))
 
             return when(
-                tirx.all(own >= 0, own * _KEYS <= last),
-                serial("key", _KEYS, key),
+                tirx.all(own >= 0, own * TOGETHER <= last),
+                serial("key", TOGETHER, key),
                 self._keys(firsts, keys, block, head),
                 self._values(firsts, keys, block, head, (taken, spare)),
             )
@@ -125,7 +126,7 @@ class _CachedWords:
             place = self.place(block, head) + (key * vectors + at) * LANES
             return store(self.keys, [VECTORS.ramp(place)], words)
 
-        return nest("key vector", [_KEYS, vectors], vector, SERIAL)
+        return nest("key vector", [TOGETHER, vectors], vector, SERIAL)
 
     def _values(
         self, firsts: Buffer, keys: Buffer, block: PrimExpr, head: PrimExpr, own: tuple[list[Buffer], Buffer]
@@ -147,7 +148,7 @@ class _CachedWords:
             ]
             return sequence(loaded, VECTORS.transposed(taken, spare), stored)
 
-        return nest("half vector", [_KEYS // _STEP, attention.vectors], vector, SERIAL)
+        return nest("half vector", [TOGETHER // _STEP, attention.vectors], vector, SERIAL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,7 +168,7 @@ class _TiledProduct:
 
     def by_tiles(self) -> Stmt:
         """Two tiles of rows and two of queries at a time."""
-        tile = _QUERIES * _WORD
+        tile = QUERIES * _WORD
 
         def pointer(buffer: Buffer, place: PrimExpr | int) -> PrimExpr:
             return pointer_to(buffer, const(place) if isinstance(place, int) else place, _WORD)
@@ -175,7 +176,7 @@ class _TiledProduct:
         def rows(pair: PrimExpr) -> Stmt:
             first = pair * (2 * LANES)
             sums = [
-                (register, pointer(self.sums, (first + m * LANES) * _QUERIES + n * LANES), tile)
+                (register, pointer(self.sums, (first + m * LANES) * QUERIES + n * LANES), tile)
                 for register, (m, n) in enumerate((m, n) for m in (0, 1) for n in _VECTORS)
             ]
             begun = [
@@ -190,10 +191,10 @@ class _TiledProduct:
     def _step(self, pointer: Callable[[Buffer, PrimExpr | int], PrimExpr], first: PrimExpr, step: int) -> list[Stmt]:
         begin = self.first + step * self.step
         data = [pointer(self.data, begin + (first + m * LANES) * self.row) for m in (0, 1)]
-        weights = [pointer(self.weights, step * LANES * _QUERIES + n * LANES) for n in _VECTORS]
+        weights = [pointer(self.weights, step * LANES * QUERIES + n * LANES) for n in _VECTORS]
         return [
             *(amx.instruction("tileloadd64", _DATA + m, each, self.row * _WORD) for m, each in enumerate(data)),
-            *(amx.instruction("tileloadd64", _WEIGHTS + n, each, _QUERIES * _WORD) for n, each in enumerate(weights)),
+            *(amx.instruction("tileloadd64", _WEIGHTS + n, each, QUERIES * _WORD) for n, each in enumerate(weights)),
             *(amx.instruction("tdpbf16ps", 2 * m + n, _DATA + m, _WEIGHTS + n) for m in (0, 1) for n in _VECTORS),
         ]
 
@@ -201,11 +202,11 @@ class _TiledProduct:
         """The same where there is no AMX."""
 
         def row(at: PrimExpr, vector: PrimExpr) -> Stmt:
-            place = VECTORS.ramp(at * _QUERIES + vector * LANES)
+            place = VECTORS.ramp(at * QUERIES + vector * LANES)
 
             def word(step: PrimExpr, each: PrimExpr) -> Stmt:
                 data = VECTORS.all(load(self.data, self.first + at * self.row + step * self.step + each))
-                words = load(self.weights, VECTORS.ramp((step * LANES + each) * _QUERIES + vector * LANES))
+                words = load(self.weights, VECTORS.ramp((step * LANES + each) * QUERIES + vector * LANES))
                 products = (
                     one * other for one, other in zip(VECTORS.floats_of(data), VECTORS.floats_of(words), strict=True)
                 )
@@ -217,25 +218,28 @@ class _TiledProduct:
         return nest("row vector", [self.rows, len(_VECTORS)], row, SERIAL)
 
 
-class _TiledQueries:
+class TiledQueries:
     """Queries of heads that share the keys of ``head``, and what is done with a block of keys."""
 
-    def __init__(self, cached: _CachedWords, root: SBlockRealize, head: PrimExpr) -> None:
+    LEAST: ClassVar = LEAST  # that row_max is at least
+
+    def __init__(self, cached: CachedWords, root: SBlockRealize, head: PrimExpr) -> None:
         from tvm import tirx
 
         def memory(name: str, count: int, dtype: str = "float32") -> Buffer:
             return tirx.decl_buffer((count,), dtype, name)
 
-        self.cached, self.attention, self.root, self.head = cached, cached.attention, root, head
+        self.attention: Any = cached.attention
+        self.cached, self.root, self.head = cached, root, head
         depth = self.attention.depth
         self.place = memory("place", 3, "int32")  # the sequence, the tile among its own, and whether there is no AMX
-        self.seen = memory("seen", _QUERIES, "int32")
-        self.outputs, self.rows = memory("outputs", depth * _QUERIES), memory("rows", LANES * depth)
-        self.scores = memory("scores", _KEYS * _QUERIES)
-        self.weights = memory("weights", _KEYS // 2 * _QUERIES, "uint32")
-        self.queries = memory("queries", depth // 2 * _QUERIES, "uint32")
+        self.seen = memory("seen", QUERIES, "int32")
+        self.outputs, self.rows = memory("outputs", depth * QUERIES), memory("rows", LANES * depth)
+        self.scores = memory("scores", TOGETHER * QUERIES)
+        self.weights = memory("weights", TOGETHER // 2 * QUERIES, "uint32")
+        self.queries = memory("queries", depth // 2 * QUERIES, "uint32")
         self.words = memory("words", LANES * depth // 2, "uint32")
-        self.largest, self.total, self.before = (memory(name, _QUERIES) for name in ("largest", "total", "before"))
+        self.largest, self.total, self.before = (memory(name, QUERIES) for name in ("largest", "total", "before"))
         self.most, self.sums = ([VECTORS.buffer(f"{name}_{at}") for at in range(_CHAINS)] for name in ("most", "sum"))
         self.exponents = [VECTORS.buffer(f"exponent_{at}") for at in range(_CHAINS)]
         self.spare = VECTORS.buffer("spare")
@@ -250,7 +254,7 @@ class _TiledQueries:
         attended = self._attended(load(self.place, 0))
         released = when(load(self.place, 2) == 0, amx.call_tiles("llvm.x86.tilerelease"))
         body = sequence(
-            found_tile(self.attention, self.place, tile, _QUERIES),
+            found_tile(self.attention, self.place, tile, QUERIES),
             when(load(self.place, 1) < 0, store(self.place, [2], begun), attended, released),
         )
         memory = [self.place, self.seen, self.outputs, self.rows, self.scores, self.weights, self.queries, self.words]
@@ -265,9 +269,9 @@ class _TiledQueries:
         attention, starts = self.attention, self.attention.buffers["starts"]
         begin = load(starts, at)
         rows = (load(starts, at + 1) - begin) * attention.group
-        first = (load(self.place, 1) + tirx.floordiv(rows + _QUERIES - 1, _QUERIES)) * _QUERIES
+        first = (load(self.place, 1) + tirx.floordiv(rows + QUERIES - 1, QUERIES)) * QUERIES
         length = attention.length(at)
-        blocks = tirx.floordiv(load(self.seen, _QUERIES - 1), _KEYS) + 1
+        blocks = tirx.floordiv(load(self.seen, QUERIES - 1), TOGETHER) + 1
 
         def clear(each: PrimExpr) -> Stmt:
             return store(self.outputs, [VECTORS.ramp(each * LANES)], VECTORS.all(0.0))
@@ -275,7 +279,7 @@ class _TiledQueries:
         def begun(vector: PrimExpr) -> Stmt:
             lanes = VECTORS.ramp(vector * LANES)
             return sequence(
-                store(self.largest, [lanes], VECTORS.all(LEAST)), store(self.total, [lanes], VECTORS.all(0.0))
+                store(self.largest, [lanes], VECTORS.all(self.LEAST)), store(self.total, [lanes], VECTORS.all(0.0))
             )
 
         return sequence(
@@ -315,7 +319,7 @@ class _TiledQueries:
                 self.words,
                 lambda at: each * LANES + at * width,
                 self.queries,
-                lambda at: (each * LANES + at) * _QUERIES + vector * LANES,
+                lambda at: (each * LANES + at) * QUERIES + vector * LANES,
             )
 
         return sequence(serial("lane", LANES, lane), serial("each", width // LANES, turn))
@@ -336,21 +340,31 @@ class _TiledQueries:
         )
 
     def _block(self, at: PrimExpr, block: PrimExpr) -> Stmt:
+        scores, outputs = self._products(self.cached.place(self.cached.first(at) + block, self.head))
+        return sequence(
+            self._multiplied(scores),
+            when(block * TOGETHER + (TOGETHER - 1) > load(self.seen, 0), self._masked(block)),
+            self._weighted_values(outputs),
+        )
+
+    def _products(self, first: PrimExpr) -> tuple[_TiledProduct, _TiledProduct]:
+        """Of keys and queries, and of values and weights, of the block whose words begin at ``first``."""
         cached, depth = self.cached, self.attention.depth
-        first = cached.place(cached.first(at) + block, self.head)
         scores = _TiledProduct(
-            sums=self.scores, data=cached.keys, first=first, weights=self.queries, rows=_KEYS, row=depth // 2,
+            sums=self.scores, data=cached.keys, first=first, weights=self.queries, rows=TOGETHER, row=depth // 2,
             steps=depth // _STEP, step=LANES, added=False,
         )  # fmt: skip
         outputs = _TiledProduct(
             sums=self.outputs, data=cached.values, first=first, weights=self.weights, rows=depth, row=LANES,
-            steps=_KEYS // _STEP, step=depth * LANES, added=True,
+            steps=TOGETHER // _STEP, step=depth * LANES, added=True,
         )  # fmt: skip
+        return scores, outputs
+
+    def _weighted_values(self, outputs: _TiledProduct) -> Stmt:
+        """Scores become weights, and weighted values are added to outputs."""
         return sequence(
-            self._multiplied(scores),
-            when(block * _KEYS + (_KEYS - 1) > load(self.seen, 0), self._masked(block)),
             serial("vector", len(_VECTORS), self._softmax),
-            nest("number vector", [depth, len(_VECTORS)], self._corrected, SERIAL),
+            nest("number vector", [self.attention.depth, len(_VECTORS)], self._corrected, SERIAL),
             self._multiplied(outputs),
         )
 
@@ -362,11 +376,11 @@ class _TiledQueries:
         from tvm import tirx
 
         def score(key: PrimExpr, vector: PrimExpr) -> Stmt:
-            place = VECTORS.ramp(key * _QUERIES + vector * LANES)
-            seen = VECTORS.all(block * _KEYS + key) <= load(self.seen, VECTORS.ramp(vector * LANES))
+            place = VECTORS.ramp(key * QUERIES + vector * LANES)
+            seen = VECTORS.all(block * TOGETHER + key) <= load(self.seen, VECTORS.ramp(vector * LANES))
             return store(self.scores, [place], tirx.Select(seen, load(self.scores, place), VECTORS.all(MASKED)))
 
-        return nest("key vector", [_KEYS, len(_VECTORS)], score, SERIAL)
+        return nest("key vector", [TOGETHER, len(_VECTORS)], score, SERIAL)
 
     def _softmax(self, vector: PrimExpr) -> Stmt:
         """Scores of sixteen queries become weights; what outputs are corrected by is put into ``before``."""
@@ -376,7 +390,7 @@ class _TiledQueries:
         most, total = self.most[0], self.sums[0]
 
         def score(key: PrimExpr) -> PrimExpr:
-            return load(self.scores, VECTORS.ramp(key * _QUERIES + vector * LANES)) * VECTORS.all(self.attention.scale)
+            return load(self.scores, VECTORS.ramp(key * QUERIES + vector * LANES)) * VECTORS.all(self.attention.scale)
 
         def larger(at: PrimExpr) -> Stmt:
             return sequence(
@@ -391,14 +405,14 @@ class _TiledQueries:
 
         return sequence(
             [VECTORS.set(each, load(self.largest, lanes)) for each in self.most],
-            serial("keys", _KEYS // _CHAINS, larger),
+            serial("keys", TOGETHER // _CHAINS, larger),
             [VECTORS.set(most, tirx.max(VECTORS.get(most), VECTORS.get(each))) for each in self.most[1:]],
             VECTORS.set(self.exponents[0], load(self.largest, lanes) - VECTORS.get(most)),
             VECTORS.exp2(self.exponents[0], spare),
             store(self.before, [lanes], VECTORS.get(self.exponents[0])),
             store(self.largest, [lanes], VECTORS.get(most)),
             VECTORS.clear(self.sums),
-            serial("keys", _KEYS // _CHAINS, weighted),
+            serial("keys", TOGETHER // _CHAINS, weighted),
             [VECTORS.add(total, VECTORS.get(each)) for each in self.sums[1:]],
             store(self.total, [lanes], load(self.total, lanes) * load(self.before, lanes) + VECTORS.get(total)),
         )
@@ -413,13 +427,13 @@ class _TiledQueries:
                 VECTORS.add(total, VECTORS.get(each)),
             ]
         for n in range(0, _CHAINS, 2):
-            place = (at * (_CHAINS // 2) + n // 2) * _QUERIES + vector * LANES
+            place = (at * (_CHAINS // 2) + n // 2) * QUERIES + vector * LANES
             word = VECTORS.half_words(*(VECTORS.get(each) for each in self.exponents[n : n + 2]))
             statements.append(store(self.weights, [VECTORS.ramp(place)], word))
         return sequence(statements)
 
     def _corrected(self, number: PrimExpr, vector: PrimExpr) -> Stmt:
-        place = VECTORS.ramp(number * _QUERIES + vector * LANES)
+        place = VECTORS.ramp(number * QUERIES + vector * LANES)
         return store(self.outputs, [place], load(self.outputs, place) * load(self.before, VECTORS.ramp(vector * LANES)))
 
     def _results(self, vector: PrimExpr, begin: PrimExpr, rows: PrimExpr, first: PrimExpr) -> Stmt:
@@ -431,7 +445,7 @@ class _TiledQueries:
         def turn(each: PrimExpr) -> Stmt:
             return self._turned(
                 self.outputs,
-                lambda at: (each * LANES + at) * _QUERIES + vector * LANES,
+                lambda at: (each * LANES + at) * QUERIES + vector * LANES,
                 self.rows,
                 lambda at: each * LANES + at * depth,
             )

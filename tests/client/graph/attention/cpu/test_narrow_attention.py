@@ -90,8 +90,9 @@ def run(executable: Any) -> Any:
     return lambda arrays: machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()
 
 
-def check_is_one_kernel(hub: Any) -> None:
-    assert [each.template for each in hub.workloads if "attention" in each.name] == ["attention"]
+def check_is_one_kernel(hub: Any, *, arrives_scheduled: bool = False) -> None:
+    templates = [each.template for each in hub.workloads if "attention" in each.name]
+    assert templates == ([] if arrives_scheduled else ["attention"])
     assert not any("matmul" in each.name or "softmax" in each.name for each in hub.workloads)
     assert hub.notes == ["precision=bf16: 1 functions multiply operands that are rounded to bfloat16"]
 
@@ -144,7 +145,7 @@ def test_attention_of_open_lengths_is_right_at_each(model: str, make_hub: Any) -
     hub, how = make_hub(layout="auto", precision="bf16"), {"depth": 32, "outputs": 32}
     s, t = (tvm.tirx.Var(name, "int64") for name in "st")
     executable, code = compiled(attention(s, t, **how), hub, cpu(model))
-    check_is_one_kernel(hub)
+    check_is_one_kernel(hub, arrives_scheduled=model == AMX)
     assert any(each in code for each in INSTRUCTIONS.values())
     if runs_here(model):
         for size in ((1, 1), (1, 40), (12, 16), (13, 17), (61, 3), (128, 300)):
