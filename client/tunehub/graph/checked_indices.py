@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tunehub.graph.indexed_rows import IndexedRows, indexed_rows
 from tunehub.graph.size_limits import casts_within, size_limits
-from tunehub.graph.tied_sizes import Tie, casts_to_ties, tied_sizes
+from tunehub.graph.tied_sizes import Tie, casts_to_ties, renamed, tied_sizes
 from tunehub.kernels.cpu.row_check import checking_function
-from tunehub.tir.nodes import tensor_type, variable_name
+from tunehub.tir.nodes import shape_of, tensor_type, variable_name
+from tunehub.tir.symbols import symbol_name, symbols_of_parameters, variables_in
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Binding, BlockBuilder, Call, Function, Var
+    from tunehub.graph.types import Binding, BlockBuilder, Call, Expr, Function, Var
     from tunehub.tir.types import IRModule
 
 
@@ -70,17 +71,32 @@ def _checked(function: Function, limits: InputLimits, builder: BlockBuilder) -> 
     for at, rows in limits.rows.items():
         own = parameters[at]
         parameters[at] = relax.Var(variable_name(own), tensor_type(own))
-        bindings.insert(0, relax.VarBinding(own, _check(parameters[at], rows, builder)))
+        bindings.insert(0, relax.VarBinding(own, _check(parameters[at], rows, function, builder)))
     block = relax.BindingBlock(bindings)
     body = relax.SeqExpr([block, *function.body.blocks], function.body.body)
     result = function.ret_ty if hasattr(function, "ret_ty") else function.ret_struct_info
     return relax.Function(parameters, body, result, function.is_pure, function.attrs)
 
 
-def _check(given: Var, rows: IndexedRows, builder: BlockBuilder) -> Call:
+def _check(given: Var, rows: IndexedRows, function: Function, builder: BlockBuilder) -> Call:
+    """A copy of ``given`` that is checked; parameters of ``function`` say how large what it indexes is."""
     from tvm import relax
 
     kind = tensor_type(given)
-    name = variable_name(given)
-    kernel = checking_function(list(kind.shape), str(kind.dtype), rows.counts, name, from_end=rows.from_end)
-    return relax.call_tir(builder.add_func(kernel, "check_indices"), relax.Tuple([given]), kind)
+    own = {symbol_name(each): each for each in symbols_of_parameters(function)}
+    counts = [each if isinstance(each, int) else renamed(each, own) for each in rows.counts]
+    tables = [_with_extent(each, function) for each in variables_in(counts)]
+    kernel = checking_function(
+        list(kind.shape),
+        str(kind.dtype),
+        counts,
+        variable_name(given),
+        from_end=rows.from_end,
+        tables=[(list(tensor_type(each).shape), str(tensor_type(each).dtype)) for each in tables],
+    )
+    return relax.call_tir(builder.add_func(kernel, "check_indices"), relax.Tuple([given, *tables]), kind)
+
+
+def _with_extent(symbol: Any, function: Function) -> Expr:
+    """A parameter with a dimension of this size."""
+    return next(each for each in function.params if any(map(symbol.same_as, shape_of(each) or ())))

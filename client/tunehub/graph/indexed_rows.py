@@ -12,11 +12,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tunehub.exceptions import IndexOfNoRowError
-from tunehub.tir.nodes import constant_array, integer, is_constant, operator_of, scalar_of, shape_of, static_shape
+from tunehub.tir.nodes import (
+    constant_array,
+    integer,
+    is_constant,
+    operator_of,
+    same_extent,
+    scalar_of,
+    shape_of,
+    static_shape,
+)
+from tunehub.tir.symbols import symbols_of_parameters, variables_in
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Call, Expr, Function
-    from tunehub.tir.types import Array, IRModule, PrimExpr
+    from tunehub.tir.types import Array, Index, IRModule, PrimExpr
 
 _SAME_VALUES = frozenset(
     f"relax.{name}" for name in ("reshape", "astype", "expand_dims", "squeeze", "permute_dims", "flatten")
@@ -35,16 +45,16 @@ _FROM_END = frozenset({"relax.scatter_elements", "relax.index_put"})  # TVM's ke
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexedRows:
-    """How many rows the smallest table has that an input indexes, or those of each place of its last axis; `from_end`:
-    from -count on, as in ONNX."""
+    """How many rows the smallest table has that an input indexes, or those of each place of its last axis, in terms of
+    open dimensions where these count them; `from_end`: from -count on, as in ONNX."""
 
-    counts: tuple[int, ...]
+    counts: tuple[Index, ...]
     from_end: bool
 
     @property
     def count(self) -> int | None:
-        """Of all places, where these have one."""
-        return self.counts[0] if len(self.counts) == 1 else None
+        """Of all places, where these have one that is a number."""
+        return integer(self.counts[0]) if len(self.counts) == 1 else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +64,7 @@ class _Use:
 
     call: Call
     index: Expr
-    counts: tuple[int, ...]
+    counts: tuple[Index, ...]
     from_end: bool
     values: Array | None
     end: PrimExpr | None
@@ -64,10 +74,12 @@ def indexed_rows(function: Function) -> dict[int, IndexedRows]:
     """By the positions of inputs, the rows of what each indexes with its own values, cast or reshaped."""
     # The hash of a node of TVM's is that of its address.
     positions = {hash(each): at for at, each in enumerate(function.params)}
+    extents = [extent for each in function.params for extent in shape_of(each) or ()]
+    own = [symbol for symbol in symbols_of_parameters(function) if any(map(symbol.same_as, extents))]
     found: dict[int, IndexedRows] = {}
     for use in _uses(function):
         position = positions.get(hash(use.index))
-        if position is not None:
+        if position is not None and all(any(map(each.same_as, own)) for each in variables_in(use.counts)):
             known = found.get(position, IndexedRows(counts=use.counts, from_end=True))
             found[position] = IndexedRows(
                 counts=_smaller(use.counts, known.counts), from_end=use.from_end and known.from_end
@@ -78,36 +90,34 @@ def indexed_rows(function: Function) -> dict[int, IndexedRows]:
 def indexed_ranges(function: Function) -> Iterator[tuple[PrimExpr, int]]:
     """Ends of ranges by 1 that index, and how many rows there are for each."""
     for use in _uses(function):
-        if use.end is not None and len(use.counts) == 1:
+        if use.end is not None and len(use.counts) == 1 and isinstance(use.counts[0], int):
             yield use.end, use.counts[0]
 
 
 def indexed_extents(function: Function) -> Iterator[tuple[PrimExpr, int]]:
     """Extents that are not known, and how large each has to be for a constant that indexes it."""
-    made = _made(function)
-    for call in made.values():
-        for index, counts in _indexed(call, made):
-            values = (
-                None if len(counts) > 1 or integer(counts[0]) is not None else _values(_given(index, made)[0], made)
-            )
-            if values is not None and values.size:
-                yield counts[0], max(int(values.max()) + 1, -int(values.min()))
+    for use in _uses(function):
+        for count, given in zip(use.counts, _by_place(use), strict=False):
+            if not isinstance(count, int) and given.size:
+                yield count, max(int(given.max()) + 1, -int(given.min()))
 
 
 def check_constant_indices(mod: IRModule) -> None:
-    """Raise IndexOfNoRowError where a constant names no row of what it indexes, counted from either end."""
+    """Raise IndexOfNoRowError where a constant names no row of what it indexes, counted from either end, or places are
+    given for more of a batch than there are."""
     from tvm import relax
 
     from tunehub.graph.origins import names_of
 
     for function in mod.functions.values():
         for use in _uses(function) if isinstance(function, relax.Function) else ():
-            values: Any = use.values
-            for at, count in enumerate(use.counts if values is not None else ()):
-                given = values if len(use.counts) == 1 else values[..., at]
-                wrong = given[(given < -count) | (given >= count)]
+            operator = operator_of(use.call).removeprefix("relax.")
+            for count, asked in _batches(use.call):
+                if isinstance(count, int) and isinstance(asked, int) and count != asked:
+                    raise IndexOfNoRowError(names_of(use.call), operator, asked - 1, count)
+            for count, given in zip(use.counts, _by_place(use), strict=False):
+                wrong = given[(given < -count) | (given >= count)] if isinstance(count, int) else given[:0]
                 if wrong.size:
-                    operator = operator_of(use.call).removeprefix("relax.")
                     raise IndexOfNoRowError(names_of(use.call), operator, int(wrong.flat[0]), count)
 
 
@@ -116,11 +126,17 @@ def _uses(function: Function) -> Iterator[_Use]:
     for call in made.values():
         for index, counts in _indexed(call, made):
             given, from_end, moved = _given(index, made)
-            known = tuple(each for each in counts if isinstance(each, int))
-            if known and len(known) == len(counts) and (len(counts) == 1 or not moved):
+            if counts and (len(counts) == 1 or not moved):
                 from_end = from_end or operator_of(call) in _FROM_END
                 values, end = _values(given, made), _end(given, made)
-                yield _Use(call=call, index=given, counts=known, from_end=from_end, values=values, end=end)
+                yield _Use(call=call, index=given, counts=counts, from_end=from_end, values=values, end=end)
+
+
+def _by_place(use: _Use) -> list[Array]:
+    """The constants that index, for each of the counts."""
+    if use.values is None:
+        return []
+    return [use.values] if len(use.counts) == 1 else [use.values[..., at] for at in range(len(use.counts))]
 
 
 def _made(function: Function) -> dict[int, Expr]:
@@ -147,7 +163,13 @@ def _indexed(call: Expr, made: dict[int, Expr]) -> Iterator[tuple[Expr, tuple[An
     elif name in _COORDINATES:
         places, first = shape_of(call.args[1]), int(call.attrs.batch_dims) if name == "relax.gather_nd" else 0
         counts = shape[first : first + places[-1]] if places and isinstance(places[-1], int) else ()
-        yield call.args[1], counts if len(set(counts)) > 1 else counts[:1]
+        yield call.args[1], counts[:1] if all(same_extent(each, counts[0]) for each in counts) else counts
+
+
+def _batches(call: Call) -> Iterator[tuple[Index, Index]]:
+    """The extents of a batch in what is indexed and in its indices."""
+    batch = int(call.attrs.batch_dims) if operator_of(call) == "relax.gather_nd" else 0
+    yield from zip((shape_of(call.args[0]) or ())[:batch], shape_of(call.args[1]) or (), strict=False)
 
 
 def _given(index: Expr, made: dict[int, Expr]) -> tuple[Expr, bool, bool]:
@@ -210,7 +232,15 @@ def _end(index: Expr, made: dict[int, Expr]) -> PrimExpr | None:
     return None
 
 
-def _smaller(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+def _smaller(one: tuple[Index, ...], other: tuple[Index, ...]) -> tuple[Index, ...]:
     """The smaller number of rows of each place."""
     many = max(len(one), len(other))
-    return tuple(map(min, *((each * many)[:many] for each in (one, other))))
+    return tuple(_smaller_of(*pair) for pair in zip(*((each * many)[:many] for each in (one, other)), strict=True))
+
+
+def _smaller_of(one: Index, other: Index) -> Index:
+    from tvm import tirx
+
+    if isinstance(one, int) and isinstance(other, int):
+        return min(one, other)
+    return one if same_extent(one, other) else tirx.min(one, other)

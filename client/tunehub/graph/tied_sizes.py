@@ -38,7 +38,7 @@ def casts_to_ties(function: Function, ties: Iterable[Tie]) -> Iterator[tuple[Exp
     for sizes that do not agree."""
     own = {symbol_name(each): each for each in symbols_of_parameters(function)}
     for name, value in ties:
-        symbol, here = own[name], _renamed(value, own)
+        symbol, here = own[name], renamed(value, own)
         for parameter in function.params:
             shape = shape_of(parameter) or ()
             if any(symbol.same_as(extent) for extent in shape):
@@ -47,10 +47,10 @@ def casts_to_ties(function: Function, ties: Iterable[Tie]) -> Iterator[tuple[Exp
                 break
 
 
-def _renamed(value: Index, own: Mapping[str, Var]) -> PrimExpr:
+def renamed(value: Index, own: Mapping[str, Var]) -> PrimExpr:
     """An expression with the variables of ``own`` in place of those of the same names."""
     if hasattr(value, "a"):
-        return type(value)(_renamed(value.a, own), _renamed(value.b, own))
+        return type(value)(renamed(value.a, own), renamed(value.b, own))
     return own[symbol_name(value)] if hasattr(value, "name") else value
 
 
@@ -66,6 +66,9 @@ def _equal(call: Expr) -> Iterator[tuple[Index, Index]]:
         if data and weight:
             channels = weight[str(call.attrs.kernel_layout).index("I")] * int(call.attrs.groups)
             yield data[str(call.attrs.data_layout).index("C")], channels
+    elif name == "relax.gather_nd":
+        data, index = map(shape_of, call.args)
+        yield from zip((data or ())[: int(call.attrs.batch_dims)], index or (), strict=False)
 
 
 def _inside(call: Expr) -> Iterator[tuple[Index, Index]]:

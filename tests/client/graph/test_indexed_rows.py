@@ -58,6 +58,7 @@ def updates(*shape: int) -> Any:
 CASES: dict[str, tuple[Written, Any, int | None]] = {
     "take": (lambda _, x, i: op.take(x, i, axis=0), [0, 4], 4),
     "take counted from the end": (lambda b, x, i: op.take(x, from_the_end(b, i, 3), axis=-1), [-3, -4], -4),
+    "places for more of a batch": (lambda _, x, i: op.gather_nd(x, i, 1), [[0], [1], [2], [0], [1]], 4),
     "take of the last": (lambda _, x, i: op.take(x, i, axis=1), [2, -3], None),
     "take of what is clipped": (lambda _, x, i: op.take(x, i, axis=1, mode="clip"), [9], None),
     "take of a sum": (lambda b, x, i: op.take(x, b.emit(op.add(i, constant(2))), axis=0), [1, 2], 4),

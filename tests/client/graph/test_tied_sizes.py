@@ -33,6 +33,7 @@ CASES: dict[str, tuple[Callable[[Any, Any, Any], Any], Shape, Shape, Any, Any]] 
     ),
     "convolution": (lambda _, x, y: op.nn.conv1d(x, y), (1, N, 6), (3, M, 1), [(4, 4)], [(4, 2), (2, 4)]),
     "elements": (lambda b, x, y: op.gather_elements(x, zeros(b, y), 1), (N, 4), (M, 2), [(5, 5), (5, 2)], [(5, 6)]),
+    "places of a batch": (lambda b, x, y: op.gather_nd(x, zeros(b, y), 1), (N, 4), (M, 1), [(5, 5)], [(1, 5), (5, 1)]),
     "scattered elements": (
         lambda b, x, y: op.scatter_elements(x, zeros(b, y), y, 1, "add"), (N, 4), (M, 2), [(5, 5), (5, 2)], [(5, 6)],
     ),

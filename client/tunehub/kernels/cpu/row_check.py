@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -16,24 +17,34 @@ _OPAQUE = 8  # TVM's OpPatternKind
 
 
 def checking_function(
-    shape: Sequence[Index], dtype: str, rows: Sequence[int], name: str, *, from_end: bool
+    shape: Sequence[Index],
+    dtype: str,
+    rows: Sequence[Index],
+    name: str,
+    *,
+    from_end: bool,
+    tables: Sequence[tuple[Sequence[Index], str]] = (),
 ) -> PrimFunc:
     """The function of indices of this shape and type, from 0 to ``rows - 1``, or ``from_end`` from ``-rows`` on, and of
     results of the same. Several ``rows`` are those of each place of the last axis. ``name``: of the input, for the
-    error."""
+    error. ``tables``: shapes and types of what the function takes for the variables of ``rows``."""
     from tvm import te, tirx
 
     data = te.placeholder(shape, dtype, name="indices")
-    function = te.create_prim_func([data, te.compute(shape, lambda *at: data(*at), name="checked")])
-    given, checked = parameters(function)
-    sizes = " x ".join(map(str, rows))
-    allowed = " and ".join(f"{-count if from_end else 0} to {count - 1}" for count in rows)
+    sized = [te.placeholder(*each, name=f"table_{at}") for at, each in enumerate(tables)]
+    function = te.create_prim_func([data, *sized, te.compute(shape, lambda *at: data(*at), name="checked")])
+    given, *_, checked = parameters(function)
+    sizes = " x ".join(map(_text, rows))
+    allowed = " and ".join(_allowed(count, from_end=from_end) for count in rows)
     text = f"input {name!r} has an index of no row of a table of {sizes}: give values from {allowed}"
 
+    def number(count: Index) -> PrimExpr:
+        return const(count, "int64") if isinstance(count, int) else count.astype("int64")
+
     def one(*at: PrimExpr) -> Stmt:
-        index, count = load(given, *at).astype("int64"), const(rows[-1], "int64")
+        index, count = load(given, *at).astype("int64"), number(rows[-1])
         for place, other in enumerate(rows[:-1]):
-            count = tirx.Select(at[-1] == place, const(other, "int64"), count)
+            count = tirx.Select(at[-1] == place, number(other), count)
         inside = tirx.all(index >= (-count if from_end else const(0, "int64")), index < count)
         return sequence(held(inside, "IndexError", text), store(checked, at, load(given, *at)))
 
@@ -41,3 +52,15 @@ def checking_function(
     body = block_of(function.body, nest(names, list(shape), one, SERIAL), "check", [])
     function = function.with_body(with_root(function.body, [body], [])).without_attr("global_symbol")
     return function.with_attr({"tirx.is_scheduled": True, "tirx.noalias": True, "op_pattern": _OPAQUE})
+
+
+def _allowed(count: Index, *, from_end: bool) -> str:
+    if isinstance(count, int):
+        return f"{-count if from_end else 0} to {count - 1}"
+    text = _text(count) if hasattr(count, "name") else f"({_text(count)})"
+    return f"{f'-{text}' if from_end else 0} to {text} - 1"
+
+
+def _text(count: Index) -> str:
+    """An extent as a reader of the model has it."""
+    return re.sub(r"T\.int64\((\d+)\)", r"\1", str(count))
