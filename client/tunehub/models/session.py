@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import wraps
+from functools import cache, lru_cache, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ import tvm_ffi
 from tvm import relax
 
 from tunehub.exceptions import UsageError
+from tunehub.models.device_tensors import new_memory_in_huge_pages
 from tunehub.models.export import CREATE_CACHE
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from tunehub.models.types import Device, DeviceTensor
 
 PAGE = 16
+_LOGITS = tvm_ffi.dtype("float32")
 _Given = ParamSpec("_Given")
 _Found = TypeVar("_Found")
 _Functions = TypeVar("_Functions", bound="CompiledFunctions")
@@ -106,13 +109,14 @@ class CompiledFunctions:
         self._weights = tvm_ffi.convert(list(weights))  # once: of a list, each call makes an array
         self._machine = relax.VirtualMachine(executable, device)
         self._functions: dict[str, Any] = {}
+        self._known: dict[str, bool] = {}
         self._next = 0
 
     @alone
     def greedy(self, logits: DeviceTensor) -> DeviceTensor:
         """See :class:`LanguageSession`."""
-        places = int(np.prod(logits.shape[:-1]))
-        return self._function("greedy")(logits._create_view((places, logits.shape[-1])))
+        *places, words = logits.shape
+        return self._function("greedy")(_view(logits, (math.prod(places), words), _LOGITS))
 
     def tokens(self, numbers: Sequence[int]) -> DeviceTensor:
         """See :class:`LanguageSession`. Raises UsageError for a token that the model has not."""
@@ -157,7 +161,9 @@ class CompiledFunctions:
         return self._functions[name]
 
     def _has(self, name: str) -> bool:
-        return bool(self._machine.module.implements_function(name))
+        if name not in self._known:
+            self._known[name] = bool(self._machine.module.implements_function(name))
+        return self._known[name]
 
 
 class CacheSession(CompiledFunctions):
@@ -172,7 +178,9 @@ class CacheSession(CompiledFunctions):
     ) -> None:
         """`weights`: tensors on the device in the module's order."""
         super().__init__(executable, weights, device, sizes)
-        self._cache = self._function(CREATE_CACHE)(*sizes.shapes())
+        self._rows: tuple[int, Any] | None = None  # of the embedding: elements of one, and their type
+        with new_memory_in_huge_pages(device):
+            self._cache = self._function(CREATE_CACHE)(*sizes.shapes())
 
     @alone
     def skip(self, sequence: int, count: int) -> None:
@@ -219,15 +227,18 @@ class CacheSession(CompiledFunctions):
         return self._call(name, self._embedded(tokens, len(sequences), 1))
 
     def _begin(self, sequences: Sequence[int], lengths: Sequence[int]) -> None:
-        shape = tvm.runtime.ShapeTuple
-        _state("begin_forward")(self._cache, shape(list(sequences)), shape(list(lengths)))
+        _state("begin_forward")(self._cache, _shape(tuple(sequences)), _shape(tuple(lengths)))
 
     def _embedded(self, tokens: DeviceTensor, batch: int, length: int) -> DeviceTensor:
         rows = self._function("embed")(tokens, self._weights)
-        return rows._create_view((batch, length, rows.shape[-1]))
+        if self._rows is None:
+            self._rows = rows.shape[-1], rows.dtype
+        width, dtype = self._rows
+        return _view(rows, (batch, length, width), dtype)
 
     def _call(self, name: str, *inputs: DeviceTensor) -> DeviceTensor:
-        logits = self._function(name)(*inputs, self._cache, self._weights)[0]
+        made = self._function(name)(*inputs, self._cache, self._weights)
+        logits = _global("ffi.ArrayGetItem")(made, 0)
         _state("end_forward")(self._cache)
         return logits
 
@@ -247,6 +258,25 @@ def greedy_tokens(session: LanguageSession, prompts: Sequence[Sequence[int]], co
     return np.stack(found, 1)
 
 
+# Behind a step the caches of cores hold weights, and Python's own code comes from memory: what it does between calls is
+# short, and once where that will do (numpy's product of a shape took 0.1 to 0.3 ms).
+
+
 def _state(name: str) -> Any:
     """A function of TVM's runtime that changes a cache."""
-    return tvm.get_global_func(f"vm.builtin.kv_state_{name}")
+    return _global(f"vm.builtin.kv_state_{name}")
+
+
+@cache
+def _global(name: str) -> Any:
+    return tvm.get_global_func(name)
+
+
+@lru_cache(64)
+def _shape(extents: tuple[int, ...]) -> Any:
+    return tvm.runtime.ShapeTuple(extents)
+
+
+def _view(tensor: DeviceTensor, shape: tuple[int, ...], dtype: Any) -> DeviceTensor:
+    """A tensor of this type with another shape."""
+    return tensor._create_view(_shape(shape), dtype, 0)

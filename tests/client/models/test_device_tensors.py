@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 from pathlib import Path
 
 import ml_dtypes  # noqa: F401 - numpy knows bfloat16 by it
@@ -13,7 +14,7 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
 import tvm
 
-from tunehub.models.device_tensors import empty_array, on_device, owned_on_device, zeros
+from tunehub.models.device_tensors import empty_array, new_memory_in_huge_pages, on_device, owned_on_device, zeros
 
 pytestmark = pytest.mark.fast
 
@@ -70,3 +71,23 @@ def test_what_numpy_has_is_copied_and_an_empty_array_is_taken_as_it_is() -> None
 
 def test_a_tensor_without_elements_is_one() -> None:
     assert on_device(np.empty((0, 4), "float32"), tvm.cpu()).shape == (0, 4)
+
+
+@pytest.mark.parametrize(("device", "advised"), [(tvm.cpu(), True), (tvm.cuda(), False)])
+def test_what_others_map_for_a_cpu_is_advised_to_have_huge_pages(device: tvm.runtime.Device, advised: bool) -> None:
+    with new_memory_in_huge_pages(device):
+        made = mmap.mmap(-1, 5 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    made[:] = b"x" * len(made)
+    assert ("hg" in _flags_of(np.frombuffer(made, "uint8").ctypes.data)) == advised
+
+
+def _flags_of(place: int) -> list[str]:
+    """Of the mapping that has an address, as Linux names them."""
+    found = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, *rest = line.split()
+        if "-" in name and ":" not in name:
+            found = place in range(*(int(each, 16) for each in name.split("-")))
+        if found and name == "VmFlags:":
+            return rest
+    raise AssertionError(place)
