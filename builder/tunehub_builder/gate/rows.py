@@ -62,7 +62,7 @@ class RowState:
     it does not say. ``recoded``: they choose the same, and make other code of it. ``by_rule``: it is what rules have,
     so that it is not stale. ``kept``: only a client that keeps layouts has its workload. ``anchored``: no workload has
     its key, and one without a row of its own has its anchor block, which it serves, or, of a trace, its operator class,
-    which it may.
+    which it may. ``judged``: its evidence says beside which rules it was.
     """
 
     tuner: str
@@ -77,6 +77,7 @@ class RowState:
     by_rule: bool = False
     kept: bool = False
     anchored: bool = False
+    judged: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +106,7 @@ class PackageRows:
             **{name: problems[name] for name in ("unmatched", "orphaned", "slower")},
             "stale": sum(row.stale is True for row in self.rows),
             "other code": sum(row.recoded for row in self.rows),
-            "never judged": sum(row.stale is None for row in self.rows),
+            "never judged": sum(not row.judged for row in self.rows),
             "as by rule": sum(row.by_rule for row in self.rows),
             "by anchor": sum(row.anchored for row in self.rows),
             "layout=keep": sum(row.kept for row in self.rows),
@@ -138,7 +139,9 @@ def rows_of(path: Path, files: WorkloadFiles, mapped: Mapped = map) -> PackageRo
         merged.add(found)
         if not merged.lost(package.records):
             break
-    rows = tuple(merged.row(about, record) for about, record in package.records.items())
+    rows = tuple(
+        replace(merged.row(about, record), judged=package.is_judged(about)) for about, record in package.records.items()
+    )
     label = f"{package.manifest.name} {package.manifest.version}"
     problems, unread = tuple(_problems(package.manifest)), tuple(merged.unread)
     return PackageRows(package=label, rows=rows, problems=problems, unread=unread, over_rules=package.over_rules)
@@ -232,6 +235,11 @@ class _Looked:
         except OSError as error:
             raise BuilderError(f"{path}: {error.strerror}") from error
         return _looked(path, state.st_mtime_ns, state.st_size)
+
+    def is_judged(self, about: tuple[str, str]) -> bool:
+        """Whether the evidence on a record names the rules that it was judged beside."""
+        judged = self.evidence.get(about)
+        return judged is not None and bool(judged.rule)
 
     def row(self, matched: MatchedRecord) -> RowState:
         """A record beside today's rules on its workload."""

@@ -105,14 +105,17 @@ def test_rows_say_whether_they_were_judged_beside_todays_rules(small: tuple[Path
     path, keys = small
     with open_package(path) as package, package.open(EVIDENCE) as stream:
         lines = [line for line in read_evidence(stream, "x") if isinstance(line, RecordEvidence) and line.exact in keys]
-    assert {row.stale for row in found(path)} == {None}
+    assert {(row.stale, row.judged) for row in found(path)} == {(None, False)}
     old = [
         msgspec.structs.replace(line, rule=JudgedRule(choice=OLD, text=OLD, run_s=line.tuned_s / 2)) for line in lines
     ]
     again(path, evidence=old)
     rows = found(path)
     assert [row.stale for row in rows] == [not row.by_rule for row in rows] and len(rows) == 3
-    assert {row.problem for row in rows} == {None}
+    assert {(row.problem, row.judged) for row in rows} == {(None, True)}
+    renamed = [msgspec.structs.replace(line, exact="f" * 32) for line in old[:1]] + old[1:]
+    again(path, evidence=renamed)
+    assert rows_of(path, WorkloadFiles()).counts()["never judged"] == 1
 
 
 def test_a_row_slower_than_rules_where_both_were_measured_fails(small: tuple[Path, list[str]]) -> None:
