@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tunehub.tir.types import IRModule, Mutator
 
 Shape = tuple[int, ...]
-_LAST, _FIRST, _TURNED = (
+_LAST, _FIRST, _TRANSPOSED = (
     [0, 2, 3, 1],
     [0, 3, 1, 2],
     [0, 2, 1],
@@ -197,7 +197,7 @@ def _image_behind(value: Any, alone: Callable[[Expr], Expr | None]) -> Expr | No
     axes = permuted_axes(value)
     if axes == _LAST:
         return value.args[0]
-    flat: Any = alone(value.args[0]) if axes == _TURNED else None
+    flat: Any = alone(value.args[0]) if axes == _TRANSPOSED else None
     if flat is None or operator_of(flat) != "relax.reshape":
         return None
     shape, image = static_shape(flat), static_shape(flat.args[0])
@@ -211,12 +211,16 @@ def _tokens_before(image: Expr, value_of: Callable[[Expr], Expr]) -> Expr | None
     value: Any = value_of(image)
     if operator_of(value) == "relax.permute_dims" and permuted_axes(value) == _FIRST:
         return value.args[0]
-    turned: Any = value_of(value.args[0]) if operator_of(value) == "relax.reshape" else None
+    transposed: Any = value_of(value.args[0]) if operator_of(value) == "relax.reshape" else None
     shape = static_shape(value)
-    if turned is None or operator_of(turned) != "relax.permute_dims" or permuted_axes(turned) != _TURNED:
+    if (
+        transposed is None
+        or operator_of(transposed) != "relax.permute_dims"
+        or permuted_axes(transposed) != _TRANSPOSED
+    ):
         return None
-    flat = static_shape(turned)
-    return turned.args[0] if flat is not None and shape is not None and flat[:2] == shape[:2] else None
+    flat = static_shape(transposed)
+    return transposed.args[0] if flat is not None and shape is not None and flat[:2] == shape[:2] else None
 
 
 def _convolution(

@@ -108,7 +108,7 @@ class PlainPairs(PairPanels):
                     for place, each in zip(places, taken, strict=True)
                 ]
 
-            return self._turned(output, self.product.groups, "uint32", stored)
+            return self._transposed(output, self.product.groups, "uint32", stored)
         halves = GROUP // self.lanes
 
         def used(at: PrimExpr, across: PrimExpr, taken: Sequence[Buffer]) -> list[Stmt]:
@@ -119,4 +119,4 @@ class PlainPairs(PairPanels):
                 for pair in range(self.lanes // 2)
             ]
 
-        return self._turned(output, self.product.depth // self.lanes, "float32", used)
+        return self._transposed(output, self.product.depth // self.lanes, "float32", used)

@@ -155,9 +155,9 @@ class PanelProducts(Generic[_Given]):
         def unpacked(chunk: PrimExpr, across: PrimExpr, words: Sequence[Buffer]) -> list[Stmt]:
             return [sequence(self._unpacked(chunk, word, across, each)) for word, each in enumerate(words)]
 
-        return self._turned(output, self.product.chunks, "uint32", unpacked)
+        return self._transposed(output, self.product.chunks, "uint32", unpacked)
 
-    def _turned(
+    def _transposed(
         self,
         output: PrimExpr,
         count: int,
@@ -405,4 +405,4 @@ class PlainPanels(FloatPanels):
                 for step, each in enumerate(taken)
             ]
 
-        return self._turned(output, self.product.depth // self.lanes, "float32", used)
+        return self._transposed(output, self.product.depth // self.lanes, "float32", used)

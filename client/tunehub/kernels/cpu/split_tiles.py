@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tunehub.kernels.cpu.packed_weights import GROUP, PackedProduct
 from tunehub.kernels.cpu.tile_pieces import TILE
-from tunehub.kernels.cpu.turned_pairs import TILE_WORDS, TurnedPairs
+from tunehub.kernels.cpu.transposed_pairs import TILE_WORDS, TransposedPairs
 from tunehub.kernels.cpu.weight_tiles import OUTPUTS, WeightTiles
 from tunehub.tir.statements import block_of, const, load, parallel, sequence, serial, store
 
@@ -22,7 +22,7 @@ _HIGH_HALF, _POWER = 0xFFFF0000, 0x7F800000  # bits of a number in float32: thos
 _LEAST = 5  # rows: fewer are multiplied in vectors while memory gives the weights
 
 
-class SplitPairs(TurnedPairs):
+class SplitPairs(TransposedPairs):
     """Numbers in float32 as sums of three in bfloat16, which is exact but for parts below 2 ** -126: [tiles, groups,
     parts, pairs of numbers, rows] words."""
 
@@ -35,9 +35,9 @@ class SplitPairs(TurnedPairs):
         from tvm import tirx
 
         groups = const(self.product.groups)
-        return self._turned(tirx.floordiv(at, groups), tirx.floormod(at, groups))
+        return self._transposed(tirx.floordiv(at, groups), tirx.floormod(at, groups))
 
-    def _turned(self, tile: PrimExpr, group: PrimExpr) -> Stmt:
+    def _transposed(self, tile: PrimExpr, group: PrimExpr) -> Stmt:
         from tvm import tirx
 
         vectors, halves = self.vectors, (range(0, GROUP, 2), range(1, GROUP, 2))

@@ -2,8 +2,8 @@
 which are unpacked as they lie, with their scales in them, so that sums stay in tiles' registers for all of the
 reduction.
 
-Activations, of which there are fewer, are turned: tiles of their pairs have rows in lanes, and so have results, until
-they are stored. Sums in integers of 8 bits would leave registers to be scaled group by group.
+Activations, of which there are fewer, are transposed: tiles of their pairs have rows in lanes, and so have results,
+until they are stored. Sums in integers of 8 bits would leave registers to be scaled group by group.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tunehub.kernels.cpu import amx
 from tunehub.kernels.cpu.instruction import pointer_to
 from tunehub.kernels.cpu.packed_weights import GROUP, PackedProduct
 from tunehub.kernels.cpu.tile_pieces import TILE
-from tunehub.kernels.cpu.turned_pairs import TILE_WORDS, TurnedPairs
+from tunehub.kernels.cpu.transposed_pairs import TILE_WORDS, TransposedPairs
 from tunehub.kernels.cpu.vectors import Vectors
 from tunehub.tir.nodes import buffer_kind
 from tunehub.tir.statements import (
@@ -56,7 +56,7 @@ def numbers_of_words(product: PackedProduct) -> tuple[list[int], list[int]]:
     return low, [each + product.in_word // 2 for each in low]
 
 
-class RoundedPairs(TurnedPairs):
+class RoundedPairs(TransposedPairs):
     """Rounded, in the order in which words of weights have their numbers."""
 
     def arranged(self) -> Stmt:

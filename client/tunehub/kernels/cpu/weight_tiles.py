@@ -1,7 +1,7 @@
 """Products with weights in bfloat16 by tiles of AMX whose rows are rows of weights, as these lie in memory: nothing of
-them is unpacked or turned. Activations, of which there are fewer, are copied as the words of pairs that the other
+them is unpacked or transposed. Activations, of which there are fewer, are copied as the words of pairs that the other
 operand's tiles have, and results come with rows of activations in lanes; while a pair of tiles is multiplied, those of
-the pair before are turned, rounded and stored.
+the pair before are transposed, rounded and stored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tunehub.kernels.cpu import amx
 from tunehub.kernels.cpu.instruction import pointer_to
 from tunehub.kernels.cpu.packed_weights import GROUP, PackedProduct
 from tunehub.kernels.cpu.tile_pieces import TILE
-from tunehub.kernels.cpu.turned_pairs import TILE_WORDS, TurnedPairs
+from tunehub.kernels.cpu.transposed_pairs import TILE_WORDS, TransposedPairs
 from tunehub.kernels.cpu.vectors import Vectors
 from tunehub.tir.nodes import buffer_kind
 from tunehub.tir.statements import (
@@ -47,7 +47,7 @@ _KEPT = 5  # of what is done, in memory: TVM takes a minute for expressions of t
 _OUTPUT, _FOLLOWING, _BEGIN, _COUNT, _REFUSED = range(_KEPT)
 
 
-class TilePairs(TurnedPairs):
+class TilePairs(TransposedPairs):
     """As they are."""
 
     def arranged(self) -> Stmt:
@@ -66,7 +66,7 @@ class WeightTiles:
     """Writes them: ``weights``, [N, K] in bfloat16, times ``activations``. Of a gated product the tiles of a panel are
     rows of gate and those of up."""
 
-    ACTIVATIONS: ClassVar[type[TurnedPairs]] = TilePairs
+    ACTIVATIONS: ClassVar[type[TransposedPairs]] = TilePairs
     TOGETHER: ClassVar = _TALL  # tiles of activations that are multiplied together
     PARTS: ClassVar = 1  # of a tile of activations
     BLOCK_TILES: ClassVar = 4  # of activations that stay in a second cache, at least
@@ -77,7 +77,7 @@ class WeightTiles:
         product: PackedProduct,
         weights: Sequence[Buffer],
         result: Buffer,
-        activations: TurnedPairs,
+        activations: TransposedPairs,
         root: SBlockRealize,
     ) -> None:
         from tvm import tirx
@@ -276,7 +276,7 @@ class WeightTiles:
         return load(self.sums, self.vectors.ramp((tile * OUTPUTS + output) * TILE))
 
     def _gated_results(self, tile: PrimExpr) -> Stmt:
-        """SiLU(gate) · up in bfloat16 of two tiles of activations: words of both are turned together."""
+        """SiLU(gate) · up in bfloat16 of two tiles of activations: words of both are transposed together."""
         from tvm import tirx
 
         vectors, half = self.vectors, Vectors(TILE // _TALL)
@@ -299,12 +299,12 @@ class WeightTiles:
             ]
 
         loaded = [vectors.set(each, load(words, vectors.ramp(at * TILE))) for at, each in enumerate(taken)]
-        turned = [store(words, [vectors.ramp(at * TILE)], vectors.get(each)) for at, each in enumerate(taken)]
+        transposed = [store(words, [vectors.ramp(at * TILE)], vectors.get(each)) for at, each in enumerate(taken)]
         body = sequence(
             nest("tile number", [tirx.min(_TALL, self.activations.tiles - tile), half.lanes], pair, SERIAL),
             loaded,
             vectors.transposed(taken, extra),
-            turned,
+            transposed,
             stored(0),
             when(last, stored(1)),
         )

@@ -25,7 +25,7 @@ _SWAPPED = [0, 1, 3, 2]
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.attention_over_pixels")  # type: ignore[untyped-decorator]
 def attention_over_pixels(mod: IRModule, _context: PassContext) -> IRModule:
-    """Module pass for CUDA, before attention is recognised and images are turned."""
+    """Module pass for CUDA, before attention is recognised and images are transposed."""
     names = {operator_of(call) for call in calls_in(mod)}
     if not {"relax.nn.softmax", "relax.nn.conv2d"} <= names:
         return mod

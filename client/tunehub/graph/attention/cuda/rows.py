@@ -89,7 +89,7 @@ class LayerBehind:
         for call, at in self.calls:
             value = emit(value)
             if operator_of(call) == "relax.reshape":
-                shape = self._turned(static_shape(call) or ())
+                shape = self._permuted(static_shape(call) or ())
                 value = value if static_shape(value) == shape else relax.op.reshape(value, shape)
             else:
                 arguments = list(call.args)
@@ -97,7 +97,7 @@ class LayerBehind:
                 value = relax.Call(call.op, arguments, call.attrs)
         return value
 
-    def _turned(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def _permuted(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """A shape with the axes of rows the other way round, and apart: so nothing stands between a product and what
         is fused with it."""
         return (*self.rows[::-1], *(shape[2:] if shape[:2] == self.rows else shape[1:]))

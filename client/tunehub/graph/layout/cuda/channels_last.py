@@ -200,8 +200,8 @@ class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
         """Of images that are transposed alike, and what can be transposed the other way for nothing: first computed,
         then transposed. Where sums over branches go on, this leaves images in one order from the first to the last."""
         bound = [bound_value(self, each) for each in call.args]
-        turned = (each for each in bound if operator_of(each) == _PERMUTE and not is_constant(each.args[0]))
-        axes = next(map(_axes, turned), None)
+        transposed = (each for each in bound if operator_of(each) == _PERMUTE and not is_constant(each.args[0]))
+        axes = next(map(_axes, transposed), None)
         if axes is None or len(shape_of(call) or ()) != len(axes):
             return call
         given = [self._before(own, value, axes) for own, value in zip(call.args, bound, strict=True)]

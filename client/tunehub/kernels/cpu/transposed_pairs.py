@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TILE_WORDS = TILE * TILE
 
 
-class TurnedPairs(Activations):
+class TransposedPairs(Activations):
     """In bfloat16, tiles of 16 rows and a group of numbers: [tiles, groups, pairs of numbers, rows] words. What lies
     behind the last row is that row again. Of numbers in several parts a group has as many tiles."""
 
@@ -45,14 +45,14 @@ class TurnedPairs(Activations):
         return self.rows.place(tirx.min(tile * TILE + at, self.rows.count - 1))
 
     def tile(self, at: PrimExpr) -> Stmt:
-        """All groups of a tile are turned."""
-        return serial("group", self.product.groups, lambda group: self._turned(at, group))
+        """All groups of a tile are transposed."""
+        return serial("group", self.product.groups, lambda group: self._transposed(at, group))
 
     def _loaded(self, tile: PrimExpr, group: PrimExpr, taken: Sequence[Buffer]) -> tuple[list[Stmt], list[Buffer]]:
         """Words of a group of each row of a tile are ``taken``; and the buffers that this needs."""
         raise NotImplementedError
 
-    def _turned(self, tile: PrimExpr, group: PrimExpr) -> Stmt:
+    def _transposed(self, tile: PrimExpr, group: PrimExpr) -> Stmt:
         vectors = self.vectors
         taken = [vectors.buffer(f"taken_{at}", "uint32") for at in range(TILE)]
         spare = vectors.buffer("spare", "uint32")
