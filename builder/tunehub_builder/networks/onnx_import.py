@@ -23,6 +23,7 @@ from tunehub.kernels.cuda.low_batch.weights import GROUP, Format, dequantised
 from tunehub.tir.nodes import calls_in, constant_array, is_constant, shape_of, shape_of_type, tensor_type
 from tunehub.tir.symbols import symbol_name, variables_in
 from tunehub_builder.networks.exceptions import OnnxFileError, UnfitNodeError
+from tunehub_builder.networks.onnx_attributes import rewritten
 from tunehub_builder.networks.onnx_packed import PACKED
 from tunehub_builder.networks.onnx_resize import OPERATORS as RESIZING
 from tunehub_builder.networks.onnx_resize import ResizeNode
@@ -84,7 +85,7 @@ def _imported(model: onnx.ModelProto, source: str) -> tvm.IRModule:
                 _named_calls(),
                 _packed_weights(),
                 _bounded_constants(),
-                _running_statistics(),
+                _attributes_of_onnx(),
             ):
                 return _with_tokens(inherited(from_onnx(_with_names(model), keep_params_in_input=False)))
     except ConstantTooLargeError:
@@ -173,19 +174,29 @@ def _bounded_constants() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _running_statistics() -> Iterator[None]:
-    """TVM's importer hands the momentum of a norm in training mode on, whose share of the old statistics it is in ONNX
-    and of the new ones in TVM."""
+def _attributes_of_onnx() -> Iterator[None]:
+    """TVM's importer gets attributes that it reads as ONNX does."""
     importer: Any = onnx_frontend.ONNXGraphImporter
     theirs = importer._convert_operator
 
     def ours(self: Any, operator: str, inputs: Any, attributes: Any, opset: int) -> Any:
-        if operator == "BatchNormalization" and attributes.get("training_mode"):
-            attributes = {**attributes, "momentum": 1 - attributes.get("momentum", 0.9)}
+        given = list(inputs)
+        shapes = [(shape_of(each) or () if each is not None else ()) for each in given[:2]]
+        kernel = attributes.get("kernel_shape") or (shapes[1][2:] if len(shapes) > 1 else ())
+        axes = onnx_frontend.get_constant(given[1], [self._nodes, self._params]) if len(given) > 1 else None
+        has_axes = bool(attributes.get("axes")) or (is_constant(axes) and constant_array(axes).size > 0)
+        try:
+            attributes = rewritten(operator, attributes, (*shapes, ())[0][2:], kernel, has_axes=has_axes)
+        except ValueError as error:
+            raise UnfitNodeError(operator, _node_name(attributes), str(error)) from error
         return theirs(self, operator, inputs, attributes, opset)
 
     with _replaced(importer, "_convert_operator", ours):
         yield
+
+
+def _node_name(attributes: Any) -> str:
+    return str(attributes.get("tvm_custom", {}).get("name") or "")
 
 
 @contextlib.contextmanager
