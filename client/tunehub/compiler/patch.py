@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from tunehub.compiler.ahead import is_ahead
 from tunehub.compiler.artifacts.store import ArtifactStore, store_of
 from tunehub.compiler.cuda.dependent_launch import with_dependent_launches
 from tunehub.compiler.cuda.side_by_side import SideBySide
@@ -142,6 +143,8 @@ def _store() -> ArtifactStore:
 
 def _lost_vectors(functions: Collection[str], reason: str) -> None:
     """The module that is lowered is the one that went through the hub's pipeline before."""
+    if is_ahead():
+        raise RuntimeError(reason)
     hub = _active.get() or _last.get()
     if hub is not None:
         hub.lost_vectors(functions, reason)

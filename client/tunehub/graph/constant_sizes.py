@@ -54,7 +54,7 @@ def _check(function: Function) -> None:
 
 def _operands(value: Expr) -> list[Expr]:
     """The tensors that a call takes; those of a kernel are in a tuple."""
-    arguments = [each for one in getattr(value, "args", ()) for each in getattr(one, "fields", (one,))]
+    arguments = [each for one in getattr(value, "args", ())[:] for each in getattr(one, "fields", (one,))[:]]
     return [each for each in arguments if is_constant(each) or type(each).__name__ in ("Var", "DataflowVar")]
 
 

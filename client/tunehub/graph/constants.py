@@ -84,7 +84,7 @@ def _known(function: Function, kernels: dict[GlobalVar, BaseFunc], run: Run) -> 
             bound[variable] = value
         if operator_of(value) != "relax.call_tir" or len(value.args) != 2:
             continue
-        fields = getattr(value.args[1], "fields", (None,))
+        fields = getattr(value.args[1], "fields", (None,))[:]
         known = [constant for each in fields if (constant := each if is_constant(each) else bound.get(hash(each)))]
         kernel = kernels.get(value.args[0])
         result = _result(kernel, known, run) if kernel is not None and len(known) == len(fields) else None

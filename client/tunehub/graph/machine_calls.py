@@ -83,10 +83,11 @@ class _Calls:
         if isinstance(value, relax.Var):
             return self._first.get(value, value)
         if isinstance(value, relax.Tuple):
-            return relax.Tuple(list(map(self.replaced, value.fields)))
+            return relax.Tuple(list(map(self.replaced, value.fields[:])))
         if isinstance(value, relax.Call):
-            arguments = list(map(self.replaced, value.args))
-            same = all(map(tvm.ir.Node.same_as, arguments, value.args))
+            given = value.args[:]
+            arguments = list(map(self.replaced, given))
+            same = all(map(tvm.ir.Node.same_as, arguments, given))
             return value if same else relax.Call(value.op, arguments, value.attrs, result_types(value))
         return value
 

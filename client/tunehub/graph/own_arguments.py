@@ -17,8 +17,8 @@ from tvm import relax, tirx
 from tunehub.tir.argument_checks import HAS_OWN_ARGUMENTS, without_assertions
 from tunehub.tir.index_expressions import is_variable
 from tunehub.tir.nodes import (
-    buffer_kind,
     element_type,
+    extents_of,
     integer,
     is_constant,
     parameters,
@@ -87,7 +87,7 @@ class _Graph:
 
     def _is_own(self, value: Expr) -> bool:
         if isinstance(value, relax.Tuple):
-            return all(map(self._is_own, value.fields))
+            return all(map(self._is_own, value.fields[:]))
         if isinstance(value, relax.TupleGetItem):
             return self._is_own(value.tuple_value)
         return is_constant(value) or (isinstance(value, relax.Var) and value in self._own)
@@ -104,8 +104,9 @@ class _Graph:
 def _handed(call: Call) -> tuple[list[Any], list[Any]]:
     """The tensors that a kernel is called with, and the integers: since 0.27 these are behind the tensors, before they
     were a shape of their own."""
-    tensors = [field for field in call.args[1].fields if isinstance(tensor_type(field), tensor_class())]
-    values = [*list(call.args[1].fields)[len(tensors) :], *(each for shape in call.args[2:] for each in shape.values)]
+    fields, kind = list(call.args[1].fields[:]), tensor_class()
+    tensors = [field for field in fields if isinstance(tensor_type(field), kind)]
+    values = [*fields[len(tensors) :], *(each for shape in call.args[2:] for each in shape.values)]
     return tensors, [plain_extent(value) for value in values]
 
 
@@ -149,7 +150,7 @@ def _are_of_expressions(kernel: PrimFunc, values: dict[int, PrimExpr], known: Se
 
 
 def _shapes(kernel: PrimFunc) -> list[list[Any]]:
-    return [list(buffer_kind(buffer).shape) for buffer in parameters(kernel)]
+    return list(map(extents_of, parameters(kernel)))
 
 
 def _used(value: Expr) -> Iterator[str]:

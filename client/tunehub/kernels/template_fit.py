@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 from tunehub.kernels import cpu as templates
 from tunehub.kernels.cpu import KnobError, Machine, Match, NamedKnobs
 from tunehub.tir.guard import check_tiles
-from tunehub.tir.nodes import buffer_kind, integer, parameters
+from tunehub.tir.nodes import buffer_kind, extents_of, integer, parameters
 
 if TYPE_CHECKING:
     from tunehub.kernels.cpu.base import Knobs
     from tunehub.target.machine_profile import PublishedProfile
     from tunehub.target.types import Target
-    from tunehub.tir.types import Buffer, IRModule, Schedule
+    from tunehub.tir.types import IRModule, Schedule
 
 _LONG, _SHORT = ("int64", "uint64"), 2**31
 
@@ -67,15 +67,12 @@ def with_short_indices(mod: IRModule) -> IRModule:
     import tvm
 
     buffers = [*parameters(mod["main"]), *mod["main"].body.block.alloc_buffers]
-    kinds = [buffer_kind(buffer) for buffer in buffers]
-    static = all(integer(extent) is not None for kind in kinds for extent in kind.shape)
-    if not static or any(str(kind.dtype) in _LONG or _elements(kind) >= _SHORT for kind in kinds):
+    shapes = [list(map(integer, extents_of(buffer))) for buffer in buffers]
+    kinds = {str(buffer_kind(buffer).dtype) for buffer in buffers}
+    small = all(None not in shape and math.prod(extent or 0 for extent in shape) < _SHORT for shape in shapes)
+    if not small or not kinds.isdisjoint(_LONG):
         return mod
     return tvm.tirx.transform.ForceNarrowIndexToInt32()(mod)
-
-
-def _elements(kind: Buffer) -> int:
-    return math.prod(int(extent) for extent in kind.shape)
 
 
 class TemplateFit:

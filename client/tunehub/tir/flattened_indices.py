@@ -8,13 +8,13 @@ beyond the end of the buffer, too. Found with Swin2SR, whose windows are shifted
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from tunehub.tir.flattening import Flattening, flattening, with_opaque_blocks
 from tunehub.tir.index_expressions import BINARY, compiled, operator_name, parts_of
-from tunehub.tir.nodes import buffer_kind, buffer_of, children, integer, main_module
+from tunehub.tir.nodes import buffer_of, children, extents_of, integer, main_module
 from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
@@ -25,13 +25,16 @@ _LEAVES = ("Var", "SizeVar", "IntImm", "FloatImm", "StringImm")  # asking them f
 _SAMPLES = 4096
 
 
+_Loops: TypeAlias = "tuple[tuple[For, int, int], ...]"
+
+
 class _Load(NamedTuple):  # made for each loop around each statement: a dataclass costs several times as much
     """A load, with what holds where it happens: conditions and whether they are met. ``loops``: a variable, its first
     value and the number of its values, for each loop and thread tag around it."""
 
     node: BufferLoad
     conditions: tuple[tuple[PrimExpr, bool], ...] = ()
-    loops: tuple[tuple[For, int, int], ...] = ()
+    loops: _Loops = ()
 
 
 def misread_buffer(function: PrimFunc) -> str | None:
@@ -48,9 +51,10 @@ def may_misread(function: PrimFunc) -> bool:
 def misread_in(found: Flattening) -> str | None:
     """As :func:`misread_buffer`. Only loads that :func:`may_misread` names are looked at, at random places of their
     loops."""
+    places = _SampledLoops()
     pairs = zip(*(_loads(module["main"].body) for module in (found.before, found.after)), strict=True)
     try:
-        return next((str(buffer_of(a.node).name) for a, b in pairs if _is_suspect(a) and _differ(a, b)), None)
+        return next((str(buffer_of(a.node).name) for a, b in pairs if _is_suspect(a) and _differ(a, b, places)), None)
     except ValueError:  # TVM has left out a branch: nothing says which loads belong together
         return "a buffer read under a condition"
 
@@ -72,7 +76,7 @@ def _collect(node: Node, here: _Load, found: list[_Load]) -> None:
     elif kind == "AttrStmt" and str(node.attr_key) == "thread_extent":
         here = here._replace(loops=(*here.loops, (node.node.var, 0, integer(node.value) or 1)))
     elif kind == "BufferStore":
-        for part in (node.value, *node.indices):
+        for part in (node.value, *node.indices[:]):
             _collect(part, here, found)
         return
     elif kind in LOADS:
@@ -95,12 +99,9 @@ def _has_division(expression: Index) -> bool:
     return type(expression).__name__ in _DIVISIONS or any(map(_has_division, parts_of(expression)))
 
 
-def _differ(before: _Load, after: _Load) -> bool:
+def _differ(before: _Load, after: _Load, places: _SampledLoops) -> bool:
     """Whether the same load is of different elements, where its conditions are met."""
-    rng = np.random.default_rng(0)
-    values: dict[int, Any] = {}
-    for (old, lowest, count), (new, _, _) in zip(before.loops, after.loops, strict=True):
-        values[hash(old)] = values[hash(new)] = rng.integers(0, count, _SAMPLES) + lowest
+    values = places.of(before.loops, after.loops)
     try:
         other = np.asarray(_element(before.node, values) != _element(after.node, values))
         if not other.any():  # as nearly always, whatever the conditions say
@@ -113,9 +114,26 @@ def _differ(before: _Load, after: _Load) -> bool:
     return bool((met & other).any())
 
 
+class _SampledLoops:
+    """Random places of loops: the same for all loads in the same loops, of which there are hundreds in a function."""
+
+    def __init__(self) -> None:
+        self._loops: tuple[_Loops, _Loops] = ((), ())
+        self._values: dict[int, Any] = {}
+
+    def of(self, before: _Loops, after: _Loops) -> dict[int, Any]:
+        """Values by the hashes of variables. ``before`` and ``after``: the same loops in two functions."""
+        if not (before is self._loops[0] and after is self._loops[1]):
+            rng = np.random.default_rng(0)
+            self._loops, self._values = (before, after), {}
+            for (old, lowest, count), (new, _, _) in zip(before, after, strict=True):
+                self._values[hash(old)] = self._values[hash(new)] = rng.integers(0, count, _SAMPLES) + lowest
+        return self._values
+
+
 def _element(load: BufferLoad, values: dict[int, Array]) -> Any:
     """The place of an element in its buffer."""
     found: Any = 0
-    for index, extent in zip(load.indices, buffer_kind(buffer_of(load)).shape, strict=True):
+    for index, extent in zip(load.indices[:], extents_of(buffer_of(load)), strict=True):
         found = found * (integer(extent) or 1) + compiled(index).value(values)
     return found

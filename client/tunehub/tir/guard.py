@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tunehub.target.gpu_architectures import LaunchLimits
@@ -24,6 +25,7 @@ from tunehub.tir.nodes import (
     buffer_of,
     children,
     extent_or_one,
+    extents_of,
     integer,
     parameters,
     realized_blocks,
@@ -477,20 +479,24 @@ def _copies_free_parameter(block: SBlock, function: PrimFunc) -> bool:
 
 def _shape_and_type(buffer: Buffer) -> tuple[list[str], str]:
     kind = buffer_kind(buffer)
-    extents = [str(extent.value if type(extent).__name__ == "IntImm" else extent) for extent in kind.shape]
+    extents = [str(extent.value if type(extent).__name__ == "IntImm" else extent) for extent in kind.shape[:]]
     return extents, str(kind.dtype)
 
 
 def _bytes(buffer: Buffer) -> int:
+    return math.prod(map(extent_or_one, extents_of(buffer))) * _itemsize(str(buffer_kind(buffer).dtype))
+
+
+@cache
+def _itemsize(dtype: str) -> int:
     import tvm
 
-    extents = [extent_or_one(extent) for extent in buffer_kind(buffer).shape]
-    return math.prod(extents) * max(1, int(tvm.DataType(str(buffer_kind(buffer).dtype)).itemsize))
+    return max(1, int(tvm.DataType(dtype).itemsize))
 
 
 def static_extents(buffer: Buffer) -> list[int]:
     """The shape of a buffer; GuardError when it is not static."""
-    extents = [integer(extent) for extent in buffer_kind(buffer).shape]
+    extents = list(map(integer, extents_of(buffer)))
     if None in extents:
         raise GuardError("the layout of a buffer of dynamic shape is changed")
     return [int(extent or 0) for extent in extents]

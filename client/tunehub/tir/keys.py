@@ -112,6 +112,17 @@ def structural_hash(function: PrimFunc) -> int:
     return int(of_ffi(function))
 
 
+def structurally_equal(first: PrimFunc, second: PrimFunc) -> bool:
+    """Whether TVM finds two functions equal, whatever their variables are called."""
+    import tvm
+
+    if hasattr(tvm.ir, "structural_equal"):
+        return bool(tvm.ir.structural_equal(first, second))
+    from tvm_ffi import structural_equal  # since 0.27
+
+    return bool(structural_equal(first, second))
+
+
 def _buffer_text(region: BufferRegion) -> str:
     """The element type and shape of a region's buffer; 0.27 made the buffer a variable with a type."""
     buffer = buffer_kind(buffer_of(region))

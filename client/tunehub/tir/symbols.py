@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tunehub.tir.index_expressions import compiled, is_variable, parts_of
-from tunehub.tir.nodes import buffer_kind, element_type, integer, parameters, shape_of
+from tunehub.tir.nodes import buffer_kind, element_type, extents_of, integer, parameters, shape_of
 from tunehub.tir.statements import block_of, sequence
 
 if TYPE_CHECKING:
@@ -31,11 +32,12 @@ _BEYOND = 4  # times the largest threshold: what runs there runs at all larger s
 _BATCHED = 3  # axes from which on a symbol that is nowhere but in front is a batch
 
 
+@lru_cache(maxsize=64)  # a function is asked about ten times on its way down the ladder
 def symbols_of(function: PrimFunc) -> tuple[Any, ...]:
     """The variables in the shapes of the parameters of ``function``, then its parameters that are integers; each once,
     in the order in which they occur."""
-    extents = [extent for buffer in parameters(function) for extent in buffer_kind(buffer).shape]
-    return variables_in([*extents, *filter(is_integer, function.params)])
+    extents = [extent for buffer in parameters(function) for extent in extents_of(buffer)]
+    return variables_in([*extents, *filter(is_integer, function.params[:])])
 
 
 def symbol_name(symbol: Var) -> str:

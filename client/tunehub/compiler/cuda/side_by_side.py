@@ -20,12 +20,14 @@ from contextlib import suppress
 from threading import local
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from tunehub.compiler.ahead import LoweredAhead
 from tunehub.compiler.artifacts.kernels import KernelStore
 from tunehub.compiler.artifacts.store import ArtifactStore
 from tunehub.compiler.halves import lowered_in_parts
 from tunehub.target.host import usable_threads
 from tunehub.tir.cuda.kept_loops import with_kept_loops
 from tunehub.tir.cuda.nvrtc import CALLBACK, asked_for, build_plain, own_architecture, split_source, without_header
+from tunehub.tir.keys import structurally_equal
 from tunehub.tir.symbols import PROBES
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ class SideBySide:
         self._threads = min(threads or usable_threads(), _MOST_MODULES)
         self._factory: Factory | None = None
         self._early: ThreadPoolExecutor | None = None
+        self._on_cpu = LoweredAhead()
         self._ahead: dict[str, tuple[PrimFunc, Future[_Lowered]]] = {}  # what was begun ahead, by name
         self._pool: ThreadPoolExecutor | None = None
         self._original: Any = None
@@ -89,7 +92,8 @@ class SideBySide:
                 mod = tvm.IRModule(rest, attrs=mod.attrs)
                 if not context.instruments:
                     mod = _with_kept_loops(mod)
-                found = dict(lowered_apart(lower, mod, context, self._threads).functions.items())
+                own = self._on_cpu.using(lower)
+                found = dict(lowered_apart(own, mod, context, self._threads).functions.items())
                 found |= {variable: function for part in known.values() for variable, function in part}
                 found = dealt(tvm.IRModule(found, attrs=mod.attrs), self._threads)
                 if not context.instruments:
@@ -117,7 +121,9 @@ class SideBySide:
         while the caller goes on: one with branches for many sizes, which takes seconds."""
         import tvm
 
-        context = tvm.transform.PassContext.current()
+        context, factory = tvm.transform.PassContext.current(), self._factory
+        if factory is not None and target.kind.name == "llvm":
+            self._on_cpu.begin(lambda: factory()[0], name, function, target)
         if self._factory is None or self._threads < _FEWEST_KERNELS or PROBES not in function.attrs:
             return
         if context.instruments or target.kind.name != "cuda":
@@ -142,6 +148,7 @@ class SideBySide:
 
     def close(self) -> None:
         """End the threads, and leave TVM as it was."""
+        self._on_cpu.close()
         if self._early is not None:
             self._early.shutdown(wait=False, cancel_futures=True)
         self._early = self._factory = None
@@ -263,10 +270,8 @@ def _lowered_ahead(factory: Factory, mod: IRModule, context: PassContext) -> _Lo
 
 
 def _is_same(before: PrimFunc, now: PrimFunc) -> bool:
-    from tvm_ffi import structural_equal
-
     targets = [str(each.attrs["target"]) for each in (before, now)]
-    return targets[0] == targets[1] and structural_equal(*(each.without_attr("target") for each in (before, now)))
+    return targets[0] == targets[1] and structurally_equal(*(each.without_attr("target") for each in (before, now)))
 
 
 def _with_kept_loops(mod: IRModule) -> IRModule:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 import numpy.typing as npt
@@ -104,6 +105,8 @@ class _Reduction:
     def __init__(self, nodes: Sequence[_Costs], edges: Mapping[tuple[int, int], _Costs]) -> None:
         self._costs = {node: costs.copy() for node, costs in enumerate(nodes)}
         self._adjacent = dict(enumerate(_adjacency(len(nodes), edges)))
+        self._by_degree = [(len(adjacent), node) for node, adjacent in self._adjacent.items()]  # a heap, old ones in it
+        heapify(self._by_degree)
         self._removed: list[_Removed] = []
         self._exact = True
 
@@ -111,7 +114,7 @@ class _Reduction:
         """The choices, and whether they are known to be optimal."""
         choices = [0] * len(self._costs)
         while self._costs:
-            node = min(self._costs, key=lambda each: len(self._adjacent[each]))
+            node = self._lightest()
             if len(self._adjacent[node]) > 2:
                 self._decide(max(self._costs, key=lambda each: len(self._adjacent[each])))
             else:
@@ -119,6 +122,14 @@ class _Reduction:
         for removed in reversed(self._removed):
             choices[removed.node] = int(np.argmin(_conditional(removed.costs, removed.adjacent, choices)))
         return choices, self._exact
+
+    def _lightest(self) -> int:
+        """The node with the fewest neighbours, of several the first."""
+        degree, node = self._by_degree[0]
+        while node not in self._costs or len(self._adjacent[node]) != degree:
+            heappop(self._by_degree)
+            degree, node = self._by_degree[0]
+        return node
 
     def _reduce(self, node: int) -> None:
         """R0, RI, RII: what the node's best choice costs becomes a cost of its neighbours."""
@@ -152,12 +163,17 @@ class _Reduction:
         removed = _Removed(node, self._costs.pop(node), self._adjacent.pop(node))
         for neighbour in removed.adjacent:
             del self._adjacent[neighbour][node]
+            self._weigh(neighbour)
         self._removed.append(removed)
         return removed
 
     def _connect(self, first: int, second: int, matrix: _Costs) -> None:
         known = self._adjacent[first].get(second)
         self._adjacent[first][second] = matrix if known is None else known + matrix
+        self._weigh(first)
+
+    def _weigh(self, node: int) -> None:
+        heappush(self._by_degree, (len(self._adjacent[node]), node))
 
 
 def _adjacency(count: int, edges: Mapping[tuple[int, int], _Costs]) -> list[dict[int, _Costs]]:

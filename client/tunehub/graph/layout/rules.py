@@ -227,7 +227,7 @@ def _blocked_constant(rules: Rules, call: Call, argument: Expr, choice: Choice) 
 def _concat(rules: Rules, call: Call) -> Operator | None:
     """Joining keeps layouts. Along channels, where blocks do not stay whole, channels move between lanes."""
     parts = rules.value_of(call.args[0])
-    fields = tuple(parts.fields) if isinstance(parts, relax.Tuple) else ()
+    fields = tuple(parts.fields[:]) if isinstance(parts, relax.Tuple) else ()
     shapes = [image_shape(part) for part in fields]
     if not fields or None in shapes:
         return None

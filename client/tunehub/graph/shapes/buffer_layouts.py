@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tunehub.tir.nodes import buffer_kind, parameters
+from tunehub.tir.nodes import buffer_kind, extents_of, parameters
 from tunehub.tir.statements import bind, block_of, sequence
 from tunehub.tir.symbols import symbols_of, variables_in
 from tunehub.tir.views import views
@@ -53,13 +53,12 @@ def _without_layout(buffer: Buffer) -> Buffer:
     from tvm import tirx
 
     kind = buffer_kind(buffer)
-    return tirx.decl_buffer(list(kind.shape), str(kind.dtype), buffer.name, layout=None)
+    return tirx.decl_buffer(extents_of(buffer), str(kind.dtype), buffer.name, layout=None)
 
 
 def _variables_in_layout(buffer: Buffer) -> list[tuple[Any, Any]]:
     """The variables in the extents of a layout, with those of the shape that stand in the same places."""
-    shape = list(buffer_kind(buffer).shape)
-    parts = getattr(getattr(buffer, "layout", None), "shard", None) or ()
+    shape, parts = extents_of(buffer), list((getattr(getattr(buffer, "layout", None), "shard", None) or ())[:])
     if len(parts) != len(shape):
         return []
     found = (

@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tunehub.kernels.cpu.base import FLOAT_BYTES
 from tunehub.tir.index_expressions import evaluate
-from tunehub.tir.nodes import buffer_kind, buffer_of, children, integer, is_reduction
+from tunehub.tir.nodes import buffer_kind, buffer_of, children, extents_of, integer, is_reduction
 from tunehub.tir.versions import BIND, BINDINGS, LOADS
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def _described(
     loads = [each for each in nodes if type(each).__name__ in LOADS]
     targets = [buffer_of(region) for region in node.writes]
     reads = [load for load in loads if not any(buffer_of(load).same_as(target) for target in targets)]
-    regions = [buffer_of(region) for region in node.reads]
+    regions = [buffer_of(region) for region in node.reads[:]]
     conditions = [each.args[0] for each in nodes if _is_conditional(each)]
     depends = {str(leaf.name) for each in conditions for leaf in _nodes(each) if type(leaf).__name__ == "Var"}
     places = {str(each.name) for each in nodes if type(each).__name__ == "Var"}
@@ -178,24 +179,29 @@ def _steps(access: BufferLoad | BufferStore, names: list[str], extents: tuple[in
     shape = _shape(access)
     if not all(shape):
         return (None,) * len(extents)
+    moving, places = _pairs(extents, group)
+    values = dict(zip(names, places, strict=True))
+    try:
+        place = sum(evaluate(index, values) * math.prod(shape[i + 1 :]) for i, index in enumerate(access.indices[:]))
+    except KeyError:  # an index that is loaded from a buffer, or a minimum
+        return (None,) * len(extents)
+    moved = np.broadcast_to(place, (2 * len(moving),)).reshape(-1, 2)
+    found: list[set[int]] = [set() for _ in extents]
+    for axis, difference in zip(moving, (moved[:, 1] - moved[:, 0]).tolist(), strict=True):
+        found[axis].add(int(difference))
+    return tuple(0 if extents[i] == 1 else each.pop() if len(each) == 1 else None for i, each in enumerate(found))
+
+
+@lru_cache(maxsize=8)  # all accesses of a block have the same
+def _pairs(extents: tuple[int, ...], group: int) -> tuple[list[int], list[npt.NDArray[Any]]]:
+    """Pairs of neighbouring steps: which loop moves in each, and the values of each loop in all of them."""
     middle = [(extent - 1) // 2 for extent in extents]
     inner = max((i for i, extent in enumerate(extents) if extent > 1), default=0)
     starts = [_starts(extent, group if i == inner else 1) for i, extent in enumerate(extents)]
     points = [(axis, start) for axis, each in enumerate(starts) for start in each]
     ends = [(axis, start + step) for axis, start in points for step in (0, 1)]
-    values = {
-        name: np.array([place if i == axis else middle[i] for axis, place in ends]) for i, name in enumerate(names)
-    }
-    try:
-        place = sum(evaluate(index, values) * math.prod(shape[i + 1 :]) for i, index in enumerate(access.indices))
-    except KeyError:  # an index that is loaded from a buffer, or a minimum
-        return (None,) * len(extents)
-    moved = np.broadcast_to(place, (2 * len(points),)).reshape(-1, 2)
-    differences = (moved[:, 1] - moved[:, 0]).tolist()
-    found: list[set[int]] = [set() for _ in extents]
-    for (axis, _), difference in zip(points, differences, strict=True):
-        found[axis].add(int(difference))
-    return tuple(0 if extents[i] == 1 else each.pop() if len(each) == 1 else None for i, each in enumerate(found))
+    places = [np.array([place if i == axis else middle[i] for axis, place in ends]) for i in range(len(extents))]
+    return [axis for axis, _ in points], places
 
 
 def _starts(extent: int, group: int) -> list[int]:
@@ -209,7 +215,7 @@ def _starts(extent: int, group: int) -> list[int]:
 
 def _shape(access: BufferLoad | BufferStore) -> tuple[int, ...]:
     """The shape of the buffer of a load or store, 0 for an extent that is not known."""
-    return tuple(integer(extent) or 0 for extent in buffer_kind(buffer_of(access)).shape)
+    return tuple(integer(extent) or 0 for extent in extents_of(buffer_of(access)))
 
 
 def _bytes(dtype: str) -> int:
@@ -224,7 +230,7 @@ def _nodes(expression: PrimExpr) -> Iterator[Any]:
     kind: Any = type(expression)
     for name in _operands(kind):
         child = getattr(expression, name)
-        for each in child if name == "args" else (child,):
+        for each in child[:] if name == "args" else (child,):
             yield from _nodes(each)
 
 

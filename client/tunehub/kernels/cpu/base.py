@@ -275,22 +275,22 @@ def size_of(shape: tuple[int, ...]) -> int:
 
 def _describe(block: SBlock, writers: Mapping[int, int]) -> Block:
     """``writers``: the positions of the blocks that write buffers, by the hash of these."""
-    from tunehub.tir.nodes import buffer_kind, buffer_of, is_reduction
+    from tunehub.tir.nodes import buffer_kind, buffer_of, extents_of, is_reduction
 
     def shape(region: BufferRegion) -> tuple[int, ...]:
-        return tuple(int(extent) for extent in buffer_kind(buffer_of(region)).shape)
+        return tuple(map(int, extents_of(buffer_of(region))))
 
-    axes = [(is_reduction(axis), int(axis.dom.extent)) for axis in block.iter_vars]
-    written = buffer_kind(buffer_of(block.writes[0]))
+    axes = [(is_reduction(axis), int(axis.dom.extent)) for axis in block.iter_vars[:]]
+    reads, written = block.reads[:], block.writes[0]
     return Block(
         name=str(block.name_hint),
         spatial=tuple(extent for reduced, extent in axes if not reduced),
         reduction=tuple(extent for reduced, extent in axes if reduced),
-        reads=tuple(shape(region) for region in block.reads),
-        write=tuple(int(extent) for extent in written.shape),
-        dtype=str(written.dtype),
-        direct=all(_is_direct(axis) for region in block.reads for axis in region.region),
-        sources=tuple(sorted({writers[key] for each in block.reads if (key := hash(buffer_of(each))) in writers})),
+        reads=tuple(map(shape, reads)),
+        write=shape(written),
+        dtype=str(buffer_kind(buffer_of(written)).dtype),
+        direct=all(_is_direct(axis) for region in reads for axis in region.region[:]),
+        sources=tuple(sorted({writers[key] for each in reads if (key := hash(buffer_of(each))) in writers})),
     )
 
 
