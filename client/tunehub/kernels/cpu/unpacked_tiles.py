@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _TALL = 2  # tiles of weights, and of activations, in registers together
 _OUTPUTS = _TALL * TILE
 _LEAST = 17  # rows: of fewer, unpacking takes longer than products in integers
+_LEAST_OF_MANY, _MANY = 29, 4096  # that of 4 bits, and of so many outputs
 _WORD = 4  # bytes
 _WEIGHTS, _DATA = 4, 6  # the first registers with them, behind those with sums
 _BLOCK_TILES, _BLOCK_BYTES = 8, 5 << 18  # of activations that stay in a second cache, tiles at least
@@ -100,7 +101,8 @@ class UnpackedTiles:
     def least_rows(cls, product: PackedProduct) -> int | None:
         """That this is for, or None: not for such weights."""
         fits = product.rows % _OUTPUTS == 0 and product.lanes == TILE and not product.plain
-        return _LEAST if fits else None
+        many = product.bits == 4 and product.integers and product.rows >= _MANY
+        return (_LEAST_OF_MANY if many else _LEAST) if fits else None
 
     def statement(self) -> Stmt:
         """All of them; threads share panels of weights of blocks of rows."""

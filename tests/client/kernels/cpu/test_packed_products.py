@@ -18,6 +18,7 @@ from tvm import tirx
 from tunehub.kernels.cpu import amx, machine_of
 from tunehub.kernels.cpu.packed_products import product_function
 from tunehub.kernels.cpu.packed_weights import PackedProduct, lanes_of, plain_product
+from tunehub.kernels.cpu.unpacked_tiles import UnpackedTiles
 
 from ....amx_emulation import emulated, emulation  # noqa: F401
 from ....cpu_features import AMX, AVX2, AVX512, AVX512_BF16, AVX512_VNNI, AVX_VNNI, ZEN4, cpu, here, needs, needs_tvm
@@ -462,3 +463,9 @@ def test_activations_scales_and_results_may_have_16_bits(kind: str, largest: flo
     given = operands(product, (5, 896), kind, kind)
     assert error(product, given, AVX512, result=kind) < largest
     assert error(product, given, AVX512, result="float32") < EXACT
+
+
+@pytest.mark.parametrize(("bits", "outputs", "least"), [(4, 4096, 29), (4, 896, 17), (8, 4096, 17)])
+def test_tiles_unpack_weights_from_as_many_rows_on_as_pay_for_it(bits: int, outputs: int, least: int) -> None:
+    product = PackedProduct(rows=outputs, depth=1024, bits=bits, lanes=16, integers=True, tiles=True)
+    assert UnpackedTiles.least_rows(product) == least
