@@ -27,9 +27,10 @@ def finish(mod: IRModule, target: Target, replaced: dict[str, StepRejected]) -> 
         from tunehub.graph.own_arguments import mark_own_arguments
         from tunehub.graph.packing import pack_weights
         from tunehub.graph.shapes.buffer_layouts import with_defined_layouts
+        from tunehub.kernels.symbolic.empty_reductions import begin_open_reductions
 
         mod = with_defined_layouts(_split_packing(mod))
-        passes = [pack_weights, mark_own_arguments]
+        passes = [pack_weights, mark_own_arguments, begin_open_reductions]
     else:
         from tunehub.kernels.cuda.default import checked
 
