@@ -16,6 +16,7 @@ tvm = pytest.importorskip("tvm")
 ROOT = Path(__file__).parents[2]
 OF_TVM_0_27 = (
     "client/tunehub/kernels/cuda/gemm/hopper/kernel.py",
+    "client/tunehub/kernels/cuda/gemm/hopper/product.py",
     "client/tunehub/kernels/cuda/gemm/tabulated.py",
     "client/tunehub/tir/cuda/ptx/tma.py",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ UNJUDGED = "other programs disturbed its times; the same call judges it again"
 
 _Case = TypeVar("_Case")
 _Found = TypeVar("_Found")
-_Verdict = TypeVar("_Verdict", bound=Any)  # a msgspec.Struct with `admitted`, `reason`, `default_s` and `tuned_s`
+_Verdict = TypeVar("_Verdict", bound=Any)  # a msgspec.Struct, as NetworkVerdict or Verdict
 
 
 def spread(samples: Sequence[float]) -> float:
@@ -31,8 +32,13 @@ def is_disturbed(samples: Sequence[float]) -> bool:
 
 
 def settled(verdict: _Verdict) -> _Verdict:
-    """``verdict``, or that it is none: what speaks against the records are times that other programs disturbed."""
-    if verdict.admitted or not any(map(is_disturbed, (verdict.default_s, verdict.tuned_s))):
+    """``verdict``, or that it is none: what speaks against the records are times that other programs disturbed.
+    What does not build or computes something else stays what it is."""
+    difference, most = getattr(verdict, "difference", None), getattr(verdict, "tolerance", math.inf)  # of networks
+    is_wrong = difference is not None and difference > most
+    was_measured = verdict.tuned_s or any(each.run_s for each in getattr(verdict, "finalists", ()))
+    times = (verdict.default_s, verdict.tuned_s)
+    if verdict.admitted or is_wrong or not was_measured or not any(map(is_disturbed, times)):
         return verdict
     return msgspec.structs.replace(verdict, reason=UNJUDGED)
 

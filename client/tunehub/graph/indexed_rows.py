@@ -136,7 +136,8 @@ def _by_place(use: _Use) -> list[Array]:
     """The constants that index, for each of the counts."""
     if use.values is None:
         return []
-    return [use.values] if len(use.counts) == 1 else [use.values[..., at] for at in range(len(use.counts))]
+    places = [use.values] if len(use.counts) == 1 else [use.values[..., at] for at in range(len(use.counts))]
+    return [each.reshape(-1) for each in places]
 
 
 def _made(function: Function) -> dict[int, Expr]:
