@@ -22,7 +22,7 @@ from tunehub_builder.tuning.runner.rpc_board import Board, Visit
 from tunehub_builder.tuning.runner.worker import TraceSession
 
 if TYPE_CHECKING:
-    from tunehub.target.types import Target
+    from tunehub.target.types import TargetLike
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,29 +71,29 @@ class JobSession:
         """As the tuner's session."""
         self._session.task(task, module)
 
-    def begin_build(self, target: Target) -> None:
+    def begin_build(self, target: TargetLike) -> None:
         """Wait until no job measures on this CPU."""
         if self._visit is None and _is_cpu(target):
             self._turn.share()
 
-    def build(self, task: str, target: Target, candidate: Any) -> Archive:
+    def build(self, task: str, target: TargetLike, candidate: Any) -> Archive:
         """Build a candidate; None is the default."""
         return self._session.archive(task, target, candidate)
 
-    def load(self, target: Target, archive: Archive) -> None:
+    def load(self, target: TargetLike, archive: Archive) -> None:
         """Take a built candidate."""
         self._archive = archive
         if self._visit is None:
             self._session.load(0, target, archive)
 
-    def begin_measure(self, target: Target, limit_s: float) -> None:
+    def begin_measure(self, target: TargetLike, limit_s: float) -> None:
         """Wait until the device is free for this process alone."""
         if self._visit is not None:
             self._visit.begin(limit_s)
         elif _is_cpu(target):
             self._turn.take()
 
-    def measure(self, target: Target, best_s: float | None, options: MeasureOptions) -> tuple[float, ...]:
+    def measure(self, target: TargetLike, best_s: float | None, options: MeasureOptions) -> tuple[float, ...]:
         """Seconds of a run of the candidate that was loaded last."""
         if self._visit is None:
             return self._session.measure(0, best_s, options)
@@ -174,5 +174,5 @@ def can_link() -> bool:
     return bool(cc.get_cc())
 
 
-def _is_cpu(target: Target) -> bool:
+def _is_cpu(target: TargetLike) -> bool:
     return str(target.get("kind")) == "llvm"

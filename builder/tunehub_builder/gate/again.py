@@ -20,7 +20,7 @@ from tunehub.kernels.template_fit import published_rates
 from tunehub.target.descriptors import as_tvm_target
 from tunehub_builder.backends.relax.target import find_relax_target
 from tunehub_builder.exceptions import BuilderError
-from tunehub_builder.gate.again_measured import Measuring, again_places, again_pool, candidates_of
+from tunehub_builder.gate.again_measured import MeasuredRow, Measuring, again_places, again_pool, candidates_of
 from tunehub_builder.gate.again_networks import judged_networks
 from tunehub_builder.gate.again_rows import Looking, MatchedRow, PackagedRow, drawn, in_order, matched_row
 from tunehub_builder.gate.apart import PROCESSES
@@ -167,14 +167,13 @@ def _measured(
         again_pool(target, Path(work), looking.published, resources, looking.folder) as pool,
     ):
         measuring = Measuring(target=target, threads=resources.threads, places=again_places(kind, pool))
-        show, unjudged = shown_on(stream), set[int]()
+        show = shown_on(stream)
 
-        def left(some: Sequence[PackagedRow]) -> list[PackagedRow]:
-            return [row for row in some if id(row) in unjudged]
+        def unjudged(found: MeasuredRow) -> list[int]:
+            return [id(found.row)] if found.verdict.reason == UNJUDGED else []
 
-        for found, position, count in until_undisturbed(rows, measuring.rows, left):
+        for found, position, count in until_undisturbed(rows, lambda row: [id(row)], measuring.rows, unjudged):
             show(found.verdict, position, count)
-            (unjudged.add if found.verdict.reason == UNJUDGED else unjudged.discard)(id(found.row))
             if found.line is not None:
                 yield found.line
 

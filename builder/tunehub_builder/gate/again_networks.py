@@ -4,8 +4,7 @@ profile that it brings along."""
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Container, Iterator, Sequence
-from functools import partial
+from collections.abc import Container, Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -15,7 +14,7 @@ from tunehub_builder import networks
 from tunehub_builder.backends.relax.network_gate import RelaxNetworks, network_cases
 from tunehub_builder.backends.relax.network_worker import RelaxNetworkCase
 from tunehub_builder.gate.check import records_of
-from tunehub_builder.gate.disturbance import UNJUDGED, is_disturbed, until_undisturbed
+from tunehub_builder.gate.disturbance import UNJUDGED, is_disturbed, unjudged_of, until_undisturbed
 from tunehub_builder.gate.evidence import measured_network
 from tunehub_builder.gate.judged import network_of
 from tunehub_builder.gate.networks import NetworkVerdict, judge_networks
@@ -54,15 +53,15 @@ def judged_networks(
             cases = network_cases(package.manifest.networks, wanted, models, file) if wanted or models else []
             cases = [case for case in cases if case.name not in done]
         options = PoolOptions(workers=1, threads=resources.threads, log=str(Path(folder) / "native.log"))
-        judge = partial(judge_networks, RelaxNetworks.of(file, processes), options=options)
-        reasons: dict[str, str | None] = {}
+        backend = RelaxNetworks.of(file, processes)
 
-        def left(some: Sequence[RelaxNetworkCase]) -> list[RelaxNetworkCase]:
-            return [case for case in some if reasons[case.name] == UNJUDGED]
+        def judge(some: Sequence[RelaxNetworkCase]) -> Iterator[JudgedNetwork]:
+            return (network_again(verdict) for (verdict,) in judge_networks(backend, some, options))
 
-        for (verdict,), position, count in until_undisturbed(cases, judge, left):
-            found = network_again(verdict)
-            reasons[verdict.network] = found[0].reason
+        def unjudged(found: JudgedNetwork) -> Iterator[Hashable]:
+            return unjudged_of([found[0]])
+
+        for found, position, count in until_undisturbed(cases, backend.wanted, judge, unjudged):
             show(found[0], position, count)
             yield found
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -20,7 +19,7 @@ from tunehub_builder.backends.relax.target import find_relax_target
 from tunehub_builder.backends.relax.workload_gate import RelaxWorkloads, Verdict, is_beside_rule, static_reason
 from tunehub_builder.exceptions import BuilderError, WorkDirectoryError
 from tunehub_builder.gate.apart import PROCESSES
-from tunehub_builder.gate.disturbance import UNJUDGED, settled, until_undisturbed
+from tunehub_builder.gate.disturbance import UNJUDGED, all_settled, settled, unjudged_of, until_undisturbed
 from tunehub_builder.gate.finalists import Distilled
 from tunehub_builder.gate.networks import NetworkVerdict, check_networks, judge_networks
 from tunehub_builder.gate.packages import opened, published_profile
@@ -124,14 +123,14 @@ def check_package(
             file = records_of(package, Path(folder))
             found = network_cases(package.manifest.networks, names, models, file)
         options = PoolOptions(workers=1, threads=resources.threads, log=str(Path(folder) / "native.log"))
-        judge = partial(judge_networks, RelaxNetworks.of(file, processes), options=options)
+        backend = RelaxNetworks.of(file, processes)
 
-        def left(some: Sequence[RelaxNetworkCase]) -> list[RelaxNetworkCase]:
-            return [case for case in some if verdicts[case.name].reason == UNJUDGED]
+        def judge(some: Sequence[RelaxNetworkCase]) -> Iterator[list[NetworkVerdict]]:
+            return all_settled(judge_networks(backend, some, options))
 
-        for (judged,), position, count in until_undisturbed(found, judge, left):
-            verdicts[judged.network] = settled(judged)
-            show(verdicts[judged.network], position, count)
+        for (judged,), position, count in until_undisturbed(found, backend.wanted, judge, unjudged_of):
+            verdicts[judged.network] = judged
+            show(judged, position, count)
     return CheckResult(admitted=0, rejected=(), measured=True, networks=network_results(verdicts.values()))
 
 
@@ -192,18 +191,15 @@ def _measured(
 ) -> Iterator[Verdict]:
     show = shown_on(stream)
     backend = RelaxWorkloads(directory=directory, run=run, threads=resources.threads)
-    unjudged: set[str] = set()
-
-    def left(some: Sequence[Distilled]) -> list[Distilled]:
-        return [entry for entry in some if entry.task.exact in unjudged]
-
     with backend.workers(resources.workers) as workers:
 
         def judge(some: Sequence[Distilled]) -> Iterator[Verdict]:
             return map(settled, judge_on(backend.cases(some), workers, backend.limits))
 
-        for verdict, position, count in until_undisturbed(entries, judge, left):
-            (unjudged.add if verdict.reason == UNJUDGED else unjudged.discard)(verdict.exact)
+        def unjudged(verdict: Verdict) -> Iterator[Hashable]:
+            return unjudged_of([verdict])
+
+        for verdict, position, count in until_undisturbed(entries, lambda entry: [entry.task.exact], judge, unjudged):
             show(verdict, position, count)
             yield verdict
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -43,16 +43,31 @@ def settled(verdict: _Verdict) -> _Verdict:
     return msgspec.structs.replace(verdict, reason=UNJUDGED)
 
 
+def all_settled(judged: Iterable[Sequence[_Verdict]]) -> Iterator[list[_Verdict]]:
+    """:func:`settled` of all verdicts on each case."""
+    return (list(map(settled, verdicts)) for verdicts in judged)
+
+
+def unjudged_of(verdicts: Iterable[Any]) -> Iterator[Hashable]:
+    """The subjects of those verdicts that are none."""
+    return (verdict.subject for verdict in verdicts if verdict.reason == UNJUDGED)
+
+
 def until_undisturbed(
     cases: Sequence[_Case],
+    subjects: Callable[[_Case], Iterable[Hashable]],
     judge: Callable[[Sequence[_Case]], Iterable[_Found]],
-    left: Callable[[Sequence[_Case]], Sequence[_Case]],
+    unjudged: Callable[[_Found], Iterable[Hashable]],
 ) -> Iterator[tuple[_Found, int, int]]:
-    """What ``judge`` finds of ``cases`` with its position and their number; then of those that are ``left`` of them as
-    disturbed, in `TRIES` rounds at most, where the environment lets measurements be repeated. Raises SettingError."""
+    """What ``judge`` finds of ``cases`` with its position and their number; then of those with ``subjects`` that are
+    ``unjudged``, in `TRIES` rounds at most, where the environment lets measurements be repeated.
+
+    Raises SettingError."""
     for _ in range(TRIES if may_repeat() else 1):
         if not cases:
             return
+        disturbed = set[Hashable]()
         for position, found in enumerate(judge(cases), 1):
+            disturbed.update(unjudged(found))
             yield found, position, len(cases)
-        cases = left(cases)
+        cases = [case for case in cases if not disturbed.isdisjoint(subjects(case))]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import Any, Protocol, TypeVar
 
 from tunehub.comparison.protocol import is_lost_in_noise
-from tunehub_builder.gate.disturbance import UNJUDGED, settled, until_undisturbed
+from tunehub_builder.gate.disturbance import UNJUDGED, all_settled, unjudged_of, until_undisturbed
 from tunehub_builder.tuning.journal import LineJournal
 
 
@@ -84,11 +84,8 @@ def judge_due(
         if any(is_due(known.get(subject), digest, threads) for subject, digest in wanted(case).items())
     ]
 
-    def left(cases: Sequence[_Case]) -> list[_Case]:
-        return [case for case in cases if any(known[subject].reason == UNJUDGED for subject in wanted(case))]
-
-    for verdicts, position, count in until_undisturbed(due, judge, left):
-        for verdict in map(settled, verdicts):
+    for verdicts, position, count in until_undisturbed(due, wanted, lambda some: all_settled(judge(some)), unjudged_of):
+        for verdict in verdicts:
             journal.append(verdict)
             known[verdict.subject] = verdict
             show(verdict, position, count)

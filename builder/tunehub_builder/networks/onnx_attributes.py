@@ -5,18 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-POOLS = ("AveragePool", "MaxPool", "LpPool")
+_POOLS = ("AveragePool", "MaxPool", "LpPool")
 _NORMS = ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare")
+
+
+MISREAD = frozenset({"BatchNormalization", *_POOLS, "ConvTranspose", *_NORMS, "IsInf"})
+
+
+def node_name(attributes: Mapping[str, Any]) -> str:
+    """The name of a node, which TVM's importer puts among its attributes."""
+    return str(attributes.get("tvm_custom", {}).get("name") or "")
 
 
 def rewritten(
     operator: str, attributes: Mapping[str, Any], spatial: Sequence[Any], kernel: Sequence[int], *, has_axes: bool
 ) -> Mapping[str, Any]:
-    """The attributes of a node; ``spatial``: the extents of its data behind the first two, ``kernel``: those of its
-    weight or window; ``has_axes``: whether a reduction is given some. Raises ValueError for what TVM cannot say."""
+    """The attributes of a node of an operator of `MISREAD`; ``spatial``: the extents of its data behind the first two,
+    ``kernel``: those of its weight or window; ``has_axes``: whether a reduction is given some. Raises ValueError for
+    what TVM cannot say."""
     if operator == "BatchNormalization" and attributes.get("training_mode"):  # the share of the old statistics in ONNX
         return {**attributes, "momentum": 1 - attributes.get("momentum", 0.9)}
-    if operator in POOLS and _text(attributes, "auto_pad").startswith("SAME"):
+    if operator in _POOLS and text_of(attributes, "auto_pad").startswith("SAME"):
         return {**attributes, "auto_pad": b"NOTSET", "pads": _same(attributes, spatial, kernel)}
     if operator == "ConvTranspose" and attributes.get("output_shape"):
         kept = {name: value for name, value in attributes.items() if name not in ("output_shape", "auto_pad")}
@@ -34,7 +43,7 @@ def _same(attributes: Mapping[str, Any], spatial: Sequence[Any], kernel: Sequenc
     for size, window, stride, dilation in zip(_known(spatial), kernel, *_steps(attributes, kernel), strict=True):
         reached = (-(-size // stride) - 1) * stride + (window - 1) * dilation + 1
         added.append(max(reached - size, 0))
-    return _split(added, more_behind=_text(attributes, "auto_pad") == "SAME_UPPER")
+    return _split(added, more_behind=text_of(attributes, "auto_pad") == "SAME_UPPER")
 
 
 def _cropped(attributes: Mapping[str, Any], spatial: Sequence[Any], kernel: Sequence[int]) -> tuple[int, ...]:
@@ -47,7 +56,7 @@ def _cropped(attributes: Mapping[str, Any], spatial: Sequence[Any], kernel: Sequ
         left.append(stride * (size - 1) + pad + (window - 1) * dilation + 1 - out)
     if min(left) < 0:
         raise ValueError(f"the output_shape {[*wanted]} is larger than what is computed")
-    return _split(left, more_behind=_text(attributes, "auto_pad") == "SAME_UPPER")
+    return _split(left, more_behind=text_of(attributes, "auto_pad") == "SAME_UPPER")
 
 
 def _split(total: Sequence[int], *, more_behind: bool) -> tuple[int, ...]:
@@ -68,6 +77,7 @@ def _known(spatial: Sequence[Any]) -> list[int]:
     return [*spatial]
 
 
-def _text(attributes: Mapping[str, Any], name: str) -> str:
-    given = attributes.get(name, b"")
+def text_of(attributes: Mapping[str, Any], name: str, default: str = "") -> str:
+    """An attribute that is a text, which TVM's importer hands on as bytes."""
+    given = attributes.get(name, default)
     return given.decode("ascii") if isinstance(given, bytes) else str(given)

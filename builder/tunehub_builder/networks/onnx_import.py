@@ -23,7 +23,7 @@ from tunehub.kernels.cuda.low_batch.weights import GROUP, Format, dequantised
 from tunehub.tir.nodes import calls_in, constant_array, is_constant, shape_of, shape_of_type, tensor_type
 from tunehub.tir.symbols import symbol_name, variables_in
 from tunehub_builder.networks.exceptions import OnnxFileError, UnfitNodeError
-from tunehub_builder.networks.onnx_attributes import rewritten
+from tunehub_builder.networks.onnx_attributes import MISREAD, node_name, rewritten
 from tunehub_builder.networks.onnx_packed import PACKED
 from tunehub_builder.networks.onnx_resize import OPERATORS as RESIZING
 from tunehub_builder.networks.onnx_resize import ResizeNode
@@ -180,6 +180,8 @@ def _attributes_of_onnx() -> Iterator[None]:
     theirs = importer._convert_operator
 
     def ours(self: Any, operator: str, inputs: Any, attributes: Any, opset: int) -> Any:
+        if operator not in MISREAD:
+            return theirs(self, operator, inputs, attributes, opset)
         given = list(inputs)
         shapes = [(shape_of(each) or () if each is not None else ()) for each in given[:2]]
         kernel = attributes.get("kernel_shape") or (shapes[1][2:] if len(shapes) > 1 else ())
@@ -188,15 +190,11 @@ def _attributes_of_onnx() -> Iterator[None]:
         try:
             attributes = rewritten(operator, attributes, (*shapes, ())[0][2:], kernel, has_axes=has_axes)
         except ValueError as error:
-            raise UnfitNodeError(operator, _node_name(attributes), str(error)) from error
+            raise UnfitNodeError(operator, node_name(attributes), str(error)) from error
         return theirs(self, operator, inputs, attributes, opset)
 
     with _replaced(importer, "_convert_operator", ours):
         yield
-
-
-def _node_name(attributes: Any) -> str:
-    return str(attributes.get("tvm_custom", {}).get("name") or "")
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from tvm import relax, te
 
 from tunehub.tir.nodes import constant_array, is_constant, plain_extent, same_extent, shape_of, tensor_type
 from tunehub_builder.networks.exceptions import UnfitNodeError
+from tunehub_builder.networks.onnx_attributes import node_name
 from tunehub_builder.networks.onnx_sampling import (
     FIRST_OPSET_WITH_COORDINATES,
     WHOLE,
@@ -50,8 +51,7 @@ class ResizeNode:
             return self._converted(builder)
         except (KeyError, ValueError) as error:
             reason = f"{error} is not known" if isinstance(error, KeyError) else str(error)
-            name = str(self.attributes.get("tvm_custom", {}).get("name") or "")
-            raise UnfitNodeError(self.operator, name, reason) from error
+            raise UnfitNodeError(self.operator, node_name(self.attributes), reason) from error
 
     @property
     def _by_scales_alone(self) -> bool:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from tunehub_builder.networks.onnx_attributes import text_of
 
 Floats = npt.NDArray[np.float32]
 Places = npt.NDArray[np.int64]
@@ -39,11 +42,7 @@ class Resizing:
     @classmethod
     def of(cls, attributes: Mapping[str, Any], *, by_scales_alone: bool) -> Resizing:
         """Those of a Resize; ``by_scales_alone``: of one before opset 11, or of an Upsample."""
-
-        def text(name: str, default: str) -> str:
-            given = attributes.get(name, default)
-            return given.decode("ascii") if isinstance(given, bytes) else str(given)
-
+        text = partial(text_of, attributes)
         mode = text("mode", "nearest")
         if by_scales_alone:
             return cls(mode=mode)

@@ -32,7 +32,7 @@ from tunehub_registry.review import ReviewFinding
 from tunehub_registry.submission import NetworkTimes, OutputDigest, Values, WorkloadComparison
 
 if TYPE_CHECKING:
-    from tunehub.target.types import Target
+    from tunehub.target.types import TargetLike
 
 _LIMIT_S = 240.0
 _MOST_OPERATIONS = 2e10  # of plain loops, which do about 1e9 a second
@@ -139,7 +139,7 @@ class _RecordCheck:
             raise _FindingError(self._found.roofline, reason)
         return least_s
 
-    def _check_outputs(self, facts: WorkloadFacts, target: Target, at: Values) -> None:
+    def _check_outputs(self, facts: WorkloadFacts, target: TargetLike, at: Values) -> None:
         record, found = self._record, self._found
         stated = self._contents.outputs.get((record.exact, at))
         if stated is None:
@@ -158,7 +158,7 @@ class _RecordCheck:
             self._check_whole(by_rules and by_rules.apart, facts, "tunehub's own schedule")
         found.compared += target is not None or facts.operations <= _MOST_OPERATIONS
 
-    def _computed(self, target: Target, line: bytes | None, stated: OutputDigest) -> ComputedOutputs:
+    def _computed(self, target: TargetLike, line: bytes | None, stated: OutputDigest) -> ComputedOutputs:
         computed: ComputedOutputs = self._ask(self._found.outputs, "outputs", target, line, stated.at, stated.kind)
         if computed.inputs != stated.inputs:
             raise _FindingError(self._found.outputs, "its inputs are not those of the seed")

@@ -24,7 +24,7 @@ from tunehub_registry.ladder_record import LadderRecord, encode_ladder_record, p
 from tunehub_registry.submission import ArrayDigest, Values
 
 if TYPE_CHECKING:
-    from tunehub.target.types import Target
+    from tunehub.target.types import TargetLike
 
 _KINDS: tuple[Kind, ...] = ("signed", "positive")
 _MOST_BYTES = 2 << 30  # of all parameters of a workload that is run
@@ -86,14 +86,14 @@ class SubmissionSession(CandidateSession):
             tolerance=tolerance(types, "narrow sums", terms=longest_sum(function)),
         )
 
-    def replay(self, exact: str, target: Target, line: bytes) -> str:
+    def replay(self, exact: str, target: TargetLike, line: bytes) -> str:
         """Apply a record as a client does; returns the SHA-256 of the scheduled function's text. Raises ValueError with
         the client's reason when it would skip the record, and what a step of a ladder raises that does not fit."""
         scheduled = self._scheduled(exact, target, line)["main"]
         return hashlib.sha256(scheduled.script(show_meta=False).encode()).hexdigest()
 
     def outputs(
-        self, exact: str, target: Target, line: bytes | None, values: Values = (), kind: Kind | None = None
+        self, exact: str, target: TargetLike, line: bytes | None, values: Values = (), kind: Kind | None = None
     ) -> ComputedOutputs:
         """Run a workload, where its symbols have ``values``, by a record or by TVM's default, on inputs of a ``kind``;
         None: of the first kind that gives numbers. They are kept for the next call.
@@ -107,7 +107,7 @@ class SubmissionSession(CandidateSession):
         by = main_module(instance(mod["main"], values)) if values else mod
         return self._outputs_of((exact, tuple(values)), by, target, kind)
 
-    def outputs_by_rules(self, exact: str, target: Target, values: Values, kind: Kind) -> ComputedOutputs | None:
+    def outputs_by_rules(self, exact: str, target: TargetLike, values: Values, kind: Kind) -> ComputedOutputs | None:
         """As :meth:`outputs`, by what a client without records does, where TVM's default takes too long; None where it
         has no schedule of its own."""
         import tvm
@@ -118,7 +118,9 @@ class SubmissionSession(CandidateSession):
         _, found = schedule_function(self._at(exact, values), tvm.target.Target(target), EmptyLookup())
         return None if found is None else self._outputs_of((exact, values), main_module(found), target, kind)
 
-    def _outputs_of(self, workload: tuple[str, Values], mod: Any, target: Target, kind: Kind | None) -> ComputedOutputs:
+    def _outputs_of(
+        self, workload: tuple[str, Values], mod: Any, target: TargetLike, kind: Kind | None
+    ) -> ComputedOutputs:
         """Of a workload that ``mod`` computes. Raises ValueError."""
         function = self._at(*workload)
         library = self._compiled(mod, target)
@@ -137,7 +139,7 @@ class SubmissionSession(CandidateSession):
                 )
         raise ValueError("it gives no numbers on random inputs")
 
-    def _scheduled(self, exact: str, target: Target, line: bytes) -> Any:
+    def _scheduled(self, exact: str, target: TargetLike, line: bytes) -> Any:
         import tvm
 
         mod = self._modules[exact]
@@ -153,7 +155,7 @@ class SubmissionSession(CandidateSession):
         return instance(function, values)
 
     def _run_on(
-        self, library: Any, arrays: list[Any], shapes: list[tuple[tuple[int, ...], str]], target: Target
+        self, library: Any, arrays: list[Any], shapes: list[tuple[tuple[int, ...], str]], target: TargetLike
     ) -> Any:
         """The outputs of one run: the parameters that ``arrays`` has no array for."""
         import tvm

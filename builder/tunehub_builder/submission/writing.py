@@ -56,7 +56,7 @@ from tunehub_registry.submission import (
 from tunehub_registry.template_record import BadLine
 
 if TYPE_CHECKING:
-    from tunehub.target.types import Target
+    from tunehub.target.types import TargetLike
 
 _LIMIT_S = 240.0  # to build and run one workload
 
@@ -176,7 +176,7 @@ def _of_workloads(directory: WorkDirectory) -> Iterator[WorkloadComparison]:
 def _outputs(
     workloads: Sequence[SubmittedWorkload],
     records: Mapping[str, AnyRecord | LadderRecord],
-    target: Target,
+    target: TargetLike,
     resources: Resources,
 ) -> list[OutputDigest]:
     """What the records compute here. Raises SubmissionError for one that does not run."""

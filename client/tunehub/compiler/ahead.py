@@ -111,17 +111,16 @@ def _lowered(lowering: Callable[[], Lower], mod: IRModule, context: PassContext)
 
 
 def _is_known(known: dict[str, tuple[PrimFunc, PrimFunc]], variable: GlobalVar, now: PrimFunc) -> bool:
+    from tunehub.tir.argument_checks import HAS_OWN_ARGUMENTS  # which says nothing to TVM's passes
+
     pair = known.get(str(variable.name_hint))
-    if pair is None or str(pair[0].attrs["target"]) != str(now.attrs["target"]):
-        return False
-    return structurally_equal(_compared(pair[0]), _compared(now))
+    return pair is not None and is_same(*(each.without_attr(HAS_OWN_ARGUMENTS) for each in (pair[0], now)))
 
 
-def _compared(function: PrimFunc) -> PrimFunc:
-    """``function`` without attributes that are compared otherwise, or say nothing to TVM's passes."""
-    from tunehub.tir.argument_checks import HAS_OWN_ARGUMENTS
-
-    return function.without_attr("target").without_attr(HAS_OWN_ARGUMENTS)
+def is_same(before: PrimFunc, now: PrimFunc) -> bool:
+    """Whether two functions are equal, and for equal targets, which TVM compares by address."""
+    targets = [str(each.attrs["target"]) for each in (before, now)]
+    return targets[0] == targets[1] and structurally_equal(*(each.without_attr("target") for each in (before, now)))
 
 
 def _unchecked(mod: IRModule, same: dict[GlobalVar, PrimFunc]) -> IRModule:

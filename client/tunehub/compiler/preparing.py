@@ -117,9 +117,10 @@ def _quantised_passes(target: Target, note: Callable[[str], None] | None) -> lis
     @tvm.transform.module_pass(opt_level=0, name="tunehub.in_integers")  # type: ignore[untyped-decorator]
     def quantised(mod: IRModule, _context: PassContext) -> IRModule:
         if target.kind.name == "cuda":
-            has_some = any(operator_of(call) == QUANTIZE for call in calls_in(mod))
-            behind = reshapes_behind_rows(extremes_of_rows(mod)) if has_some else extremes_of_rows(mod)
-            return in_integers(behind, tensor_cores_of(target), note, IntegerAttentions)
+            rows = extremes_of_rows(mod)
+            if any(operator_of(call) == QUANTIZE for call in calls_in(mod)):
+                rows = reshapes_behind_rows(rows)
+            return in_integers(rows, tensor_cores_of(target), note, IntegerAttentions)
         return quantised_at_once(in_integers(mod, dot_product_of(target), note), target)
 
     return [relax.transform.CanonicalizeBindings(), quantised, constants_in_float]

@@ -112,7 +112,7 @@ def check_constant_indices(mod: IRModule) -> None:
     for function in mod.functions.values():
         for use in _uses(function) if isinstance(function, relax.Function) else ():
             operator = operator_of(use.call).removeprefix("relax.")
-            for count, asked in _batches(use.call):
+            for count, asked in batches_of(use.call):
                 if isinstance(count, int) and isinstance(asked, int) and count != asked:
                     raise IndexOfNoRowError(names_of(use.call), operator, asked - 1, count)
             for count, given in zip(use.counts, _by_place(use), strict=False):
@@ -167,8 +167,8 @@ def _indexed(call: Expr, made: dict[int, Expr]) -> Iterator[tuple[Expr, tuple[An
         yield call.args[1], counts[:1] if all(same_extent(each, counts[0]) for each in counts) else counts
 
 
-def _batches(call: Call) -> Iterator[tuple[Index, Index]]:
-    """The extents of a batch in what is indexed and in its indices."""
+def batches_of(call: Expr) -> Iterator[tuple[Index, Index]]:
+    """The extents of a batch in what ``gather_nd`` indexes and in its indices; none of other calls."""
     batch = int(call.attrs.batch_dims) if operator_of(call) == "relax.gather_nd" else 0
     yield from zip((shape_of(call.args[0]) or ())[:batch], shape_of(call.args[1]) or (), strict=False)
 

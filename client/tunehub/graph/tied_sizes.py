@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tunehub.graph.indexed_rows import batches_of
 from tunehub.tir.nodes import integer, operator_of, same_extent, shape_of, symbolic, tensor_class, tensor_type
 from tunehub.tir.symbols import symbol_name, symbols_of_parameters, variables_in
 
@@ -67,8 +68,7 @@ def _equal(call: Expr) -> Iterator[tuple[Index, Index]]:
             channels = weight[str(call.attrs.kernel_layout).index("I")] * int(call.attrs.groups)
             yield data[str(call.attrs.data_layout).index("C")], channels
     elif name == "relax.gather_nd":
-        data, index = map(shape_of, call.args)
-        yield from zip((data or ())[: int(call.attrs.batch_dims)], index or (), strict=False)
+        yield from batches_of(call)
 
 
 def _inside(call: Expr) -> Iterator[tuple[Index, Index]]:

@@ -29,7 +29,7 @@ from tunehub_builder.tuning.runner.worker import TraceSession
 from tunehub_registry.ladder_record import LadderRecord
 
 if TYPE_CHECKING:
-    from tunehub.target.types import Target
+    from tunehub.target.types import Target, TargetLike
 
 _DEFAULT, _PLAINLY = "TVM's default", "a thread for each element"  # what is built besides candidates
 
@@ -63,20 +63,20 @@ class LookingSession(CudaKnobSession):
         self._builds = None if folder is None else KeptBuilds(folder)
         self._name = ""
 
-    def warm_up(self, target: Target) -> None:
+    def warm_up(self, target: TargetLike) -> None:
         """Import TVM."""
         import tvm
 
         tvm.target.Target(target)
 
-    def look(self, task: str, target: Target, record: Record) -> tuple[str, str, str]:
+    def look(self, task: str, target: TargetLike, record: Record) -> tuple[str, str, str]:
         """See :func:`looked`."""
         import tvm
 
         with published_rates(self._published):
             return looked(self._modules[task], record, tvm.target.Target(target))
 
-    def build_ahead(self, task: str, target: Target, candidates: list[Any]) -> list[str | None]:
+    def build_ahead(self, task: str, target: TargetLike, candidates: list[Any]) -> list[str | None]:
         """Build the default, what outputs are compared with and ``candidates``, and keep them. Returns the errors."""
         asked: list[tuple[Any, Callable[[], None]]] = [
             (_DEFAULT, partial(self.build_default, 0, task, target)),
@@ -85,17 +85,17 @@ class LookingSession(CudaKnobSession):
         ]
         return [error_of(self._ahead, task, target, *each) for each in asked]
 
-    def candidate(self, task: str, target: Target, candidate: Any) -> Any:
+    def candidate(self, task: str, target: TargetLike, candidate: Any) -> Any:
         """As the base of its kind says."""
         return _of_any_kind(self, task, target, candidate, super().candidate)
 
-    def _ahead(self, task: str, target: Target, what: Any, build: Callable[[], None]) -> None:
+    def _ahead(self, task: str, target: TargetLike, what: Any, build: Callable[[], None]) -> None:
         assert self._builds is not None
         self._name = self._builds.name(target, task, what)
         if not self._builds.has(self._name):
             build()
 
-    def _keep(self, number: int, mod: Any, target: Target) -> None:
+    def _keep(self, number: int, mod: Any, target: TargetLike) -> None:
         del number
         assert self._builds is not None
         library = self._compiled(mod, target)
@@ -111,7 +111,7 @@ class AgainSession(KnobSession):
         super().__init__()
         self._published = published
 
-    def candidate(self, task: str, target: Target, candidate: Any) -> Any:
+    def candidate(self, task: str, target: TargetLike, candidate: Any) -> Any:
         """As the base of its kind says."""
         with published_rates(self._published):
             if isinstance(candidate, LadderRecord):
@@ -120,7 +120,7 @@ class AgainSession(KnobSession):
                 return super().candidate(task, target, candidate)
         return TraceSession.candidate(self, task, target, candidate)
 
-    def build_case(self, task: str, target: Target, candidates: list[Any]) -> list[str | None]:
+    def build_case(self, task: str, target: TargetLike, candidates: list[Any]) -> list[str | None]:
         """As the base says; traces that pack weights are compared as :class:`TraceSession` does it."""
         errors = super().build_case(task, target, candidates)
         for i, candidate in enumerate(candidates):
@@ -140,25 +140,25 @@ class CudaAgainSession(CudaKnobSession):
         super().__init__(lock, device)
         self._builds = None if folder is None else KeptBuilds(folder)
 
-    def candidate(self, task: str, target: Target, candidate: Any) -> Any:
+    def candidate(self, task: str, target: TargetLike, candidate: Any) -> Any:
         """As the base of its kind says."""
         return _of_any_kind(self, task, target, candidate, super().candidate)
 
-    def build_default(self, number: int, task: str, target: Target) -> None:
+    def build_default(self, number: int, task: str, target: TargetLike) -> None:
         """As the base says."""
         if not self._loaded(number, task, target, _DEFAULT):
             super().build_default(number, task, target)
 
-    def build(self, number: int, task: str, target: Target, candidate: Any) -> None:
+    def build(self, number: int, task: str, target: TargetLike, candidate: Any) -> None:
         """As the base says."""
         if not self._loaded(number, task, target, candidate):
             super().build(number, task, target, candidate)
 
-    def _build_plain(self, task: str, target: Target) -> None:
+    def _build_plain(self, task: str, target: TargetLike) -> None:
         if not self._loaded(PLAIN, task, target, _PLAINLY):
             super()._build_plain(task, target)
 
-    def _loaded(self, number: int, task: str, target: Target, what: Any) -> bool:
+    def _loaded(self, number: int, task: str, target: TargetLike, what: Any) -> bool:
         """Whether it was built ahead; then it is candidate ``number`` now."""
         kept = None if self._builds is None else self._builds.read(self._builds.name(target, task, what))
         if kept is None:
@@ -174,7 +174,11 @@ class CudaAgainSession(CudaKnobSession):
 
 
 def _of_any_kind(
-    session: CudaKnobSession, task: str, target: Target, candidate: Any, by_knobs: Callable[[str, Any, KnobChoice], Any]
+    session: CudaKnobSession,
+    task: str,
+    target: TargetLike,
+    candidate: Any,
+    by_knobs: Callable[[str, Any, KnobChoice], Any],
 ) -> Any:
     """A workload on a GPU by a trace, a choice of knobs or a ladder of sizes."""
     if isinstance(candidate, LadderRecord):
@@ -186,7 +190,7 @@ def _of_any_kind(
     return CudaSession.candidate(session, task, target, candidate)
 
 
-def _of_sizes(record: LadderRecord, mod: Any, target: Target) -> Any:
+def _of_sizes(record: LadderRecord, mod: Any, target: TargetLike) -> Any:
     import tvm
 
     own = tvm.target.Target(target)

@@ -28,7 +28,7 @@ from tunehub_builder.tuning.runner.messages import Attempt, MeasureOptions
 from tunehub_builder.tuning.runner.worker import TraceSession
 
 if TYPE_CHECKING:
-    from tunehub.target.types import Target
+    from tunehub.target.types import TargetLike
 
 _LAUNCHES = 16  # of a CUDA graph
 _MOST_RUNS = 500  # of one sample: launches that wait in the GPU's queue
@@ -63,7 +63,7 @@ class CudaSession(TraceSession):
         self._plain: Callable[[], None] = _nothing  # builds what outputs are compared with
         self._on_gpu: dict[tuple[tuple[int, ...], str], Any] = {}
 
-    def warm_up(self, target: Target) -> None:
+    def warm_up(self, target: TargetLike) -> None:
         """Import TVM, take the GPU into use and compile a first kernel."""
         self._device().sync()
         self._compiler(_arch(target))
@@ -78,7 +78,7 @@ class CudaSession(TraceSession):
             self.build(0, attempt.task, attempt.target, attempt.candidate)
         return self.measure(0, attempt.best_s, attempt.options)
 
-    def candidate(self, task: str, target: Target, trace: Any) -> Any:
+    def candidate(self, task: str, target: TargetLike, trace: Any) -> Any:
         """The candidate as a client makes it, checks included."""
         import tvm
 
@@ -91,16 +91,16 @@ class CudaSession(TraceSession):
         check_function(scheduled["main"], original, tvm.target.Target(target))
         return scheduled
 
-    def default(self, task: str, target: Target) -> Any:
+    def default(self, task: str, target: TargetLike) -> Any:
         """The workload as TVM compiles what has no record: by the rules of dlight."""
         return by_dlight(self._modules[task], target)
 
-    def load(self, number: int, target: Target, archive: Archive) -> None:
+    def load(self, number: int, target: TargetLike, archive: Archive) -> None:
         """As the base says."""
         self._know(target, archive.source, archive.cubin)
         super().load(number, target, archive)
 
-    def build_case(self, task: str, target: Target, traces: list[Any]) -> list[str | None]:
+    def build_case(self, task: str, target: TargetLike, traces: list[Any]) -> list[str | None]:
         """As the base says. What is timed and what is compared are the same function.
 
         Outputs are compared at once, beside the other workers: the gate asks for one workload's differences after the
@@ -193,10 +193,10 @@ class CudaSession(TraceSession):
     def _compare(self, number: int) -> None:
         self._apart[number] = self.difference(number, 0)
 
-    def _build_plain(self, task: str, target: Target) -> None:
+    def _build_plain(self, task: str, target: TargetLike) -> None:
         self._keep(PLAIN, plainly(self._modules[task], target), target)
 
-    def _compiled(self, mod: Any, target: Target) -> Any:
+    def _compiled(self, mod: Any, target: TargetLike) -> Any:
         from tunehub.tir.cuda.nvrtc import source_of
 
         compiler = self._compiler(_arch(target))
@@ -204,13 +204,13 @@ class CudaSession(TraceSession):
         compiler.compile(source_of(library))  # beside the other workers: TVM may ask for it as late as at a launch
         return library
 
-    def _kernels(self, library: Any, target: Target) -> tuple[str, bytes]:
+    def _kernels(self, library: Any, target: TargetLike) -> tuple[str, bytes]:
         from tunehub.tir.cuda.nvrtc import source_of
 
         source = source_of(library)
         return source, self._compiler(_arch(target)).compile(source)
 
-    def _know(self, target: Target, source: str, cubin: bytes) -> None:
+    def _know(self, target: TargetLike, source: str, cubin: bytes) -> None:
         """Take machine code that another process has made: TVM may ask for it as late as at a launch."""
         compiler = self._compiler(_arch(target))
         compiler.know(source, cubin)
@@ -259,22 +259,22 @@ class CudaKnobSession(KnobSession, CudaSession):
     """As :class:`CudaSession`, for candidates that are choices of knobs; symbolic workloads as in
     :class:`KnobSession`."""
 
-    def candidate(self, task: str, target: Target, choice: Any) -> Any:
+    def candidate(self, task: str, target: TargetLike, choice: Any) -> Any:
         """As the base says."""
         if takes_half(self._modules[task]["main"]):
             load_cuda_intrinsics()
         return super().candidate(task, target, choice)
 
-    def build_case(self, task: str, target: Target, choices: list[Any]) -> list[str | None]:
+    def build_case(self, task: str, target: TargetLike, choices: list[Any]) -> list[str | None]:
         """As :class:`CudaSession` says."""
         return CudaSession.build_case(self, task, target, choices)
 
-    def build_at(self, task: str, target: Target, values: Sequence[int], choices: list[Any]) -> list[str | None]:
+    def build_at(self, task: str, target: TargetLike, values: Sequence[int], choices: list[Any]) -> list[str | None]:
         """As the base says."""
         self._forget_graphs()
         return super().build_at(task, target, values, choices)
 
-    def _build_reference(self, task: str, target: Target) -> None:
+    def _build_reference(self, task: str, target: TargetLike) -> None:
         error_of(self._build_plain, task, target)
 
 
@@ -302,7 +302,7 @@ def _nothing() -> None:
     raise ValueError("no workload is built")
 
 
-def _arch(target: Target) -> str:
+def _arch(target: TargetLike) -> str:
     """``sm_90``."""
     import tvm
 
@@ -344,21 +344,21 @@ def visible_gpus() -> tuple[str, ...]:
     return tuple(name for name in names if name)
 
 
-def by_dlight(mod: Any, target: Target) -> Any:
+def by_dlight(mod: Any, target: TargetLike) -> Any:
     """``mod`` as TVM schedules it for CUDA (``relax/backend/cuda/pipeline.py``)."""
     from tvm.s_tir.dlight import gpu
 
     return _by_rules(mod, target, gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback())
 
 
-def plainly(mod: Any, target: Target) -> Any:
+def plainly(mod: Any, target: TargetLike) -> Any:
     """``mod`` with a thread for each element that a block writes: slow, and nothing to go wrong."""
     from tvm.s_tir.dlight import gpu
 
     return _by_rules(mod, target, gpu.Fallback())
 
 
-def _by_rules(mod: Any, target: Target, *rules: Any) -> Any:
+def _by_rules(mod: Any, target: TargetLike, *rules: Any) -> Any:
     import tvm
     from tvm.s_tir import dlight
 

@@ -17,7 +17,7 @@ from tunehub.compiler.libraries.inputs import rules_digest
 from tunehub_builder.tuning.target import tvm_versions
 
 if TYPE_CHECKING:
-    from tunehub.target.types import Target
+    from tunehub.target.types import TargetLike
 
 _LIBRARY = "library.so"
 
@@ -54,7 +54,7 @@ class KeptBuilds:
 
     folder: Path
 
-    def name(self, target: Target, *said: Any) -> str:
+    def name(self, target: TargetLike, *said: Any) -> str:
         """Of what is made of ``said`` for a ``target`` of TVM, in JSON's types, by these programs."""
         text = json.dumps([*_programs(), _written(json.dumps(target)), *msgspec.to_builtins(said)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

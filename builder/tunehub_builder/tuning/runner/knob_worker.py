@@ -16,7 +16,7 @@ from tunehub_builder.tuning.runner.open_sizes import OpenCandidate, points_of
 from tunehub_builder.tuning.runner.worker import TraceSession
 
 if TYPE_CHECKING:
-    from tunehub.target.types import Target
+    from tunehub.target.types import Target, TargetLike
 
 _RUNS_COMPARED = 5
 
@@ -34,7 +34,7 @@ class KnobSession(TraceSession):
         self._compared: tuple[str, tuple[KnobChoice, ...]] | None = None
         self._errors: list[str | None] = []
 
-    def candidate(self, task: str, target: Target, choice: KnobChoice) -> Any:
+    def candidate(self, task: str, target: TargetLike, choice: KnobChoice) -> Any:
         """The candidate as a compile applies a record with these knobs. Raises KnobError or GuardError where that skips
         the record."""
         import tvm
@@ -57,7 +57,9 @@ class KnobSession(TraceSession):
             means.append(fmean(super().measure(number, None, options)))
         return tuple(means)
 
-    def build_at(self, task: str, target: Target, values: Sequence[int], choices: list[KnobChoice]) -> list[str | None]:
+    def build_at(
+        self, task: str, target: TargetLike, values: Sequence[int], choices: list[KnobChoice]
+    ) -> list[str | None]:
         """As :meth:`build_case`, of a symbolic workload for these values of its symbols; built once for all values."""
         if self._compared != (task, tuple(choices)):
             self.drop()
@@ -77,10 +79,10 @@ class KnobSession(TraceSession):
         self._open.clear()
         self._compared = None
 
-    def _build_reference(self, task: str, target: Target) -> None:
+    def _build_reference(self, task: str, target: TargetLike) -> None:
         """Build what outputs are compared with, where that is not the default."""
 
-    def _keep(self, number: int, mod: Any, target: Target) -> None:
+    def _keep(self, number: int, mod: Any, target: TargetLike) -> None:
         function = mod["main"]
         if not is_symbolic(function):
             super()._keep(number, mod, target)
@@ -89,7 +91,7 @@ class KnobSession(TraceSession):
         library["main"]
         self._open[number] = OpenCandidate(library=library, function=function)
 
-    def build_case(self, task: str, target: Target, choices: list[KnobChoice]) -> list[str | None]:
+    def build_case(self, task: str, target: TargetLike, choices: list[KnobChoice]) -> list[str | None]:
         """As the base says. What is timed and what is compared are the same function here."""
         self.drop()
         errors = [error_of(self.build_default, 0, task, target)]

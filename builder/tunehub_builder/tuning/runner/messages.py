@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tunehub_builder.tuning.journal import Trial, is_time
 
 if TYPE_CHECKING:
-    from tunehub.target.types import Target
+    from tunehub.target.types import TargetLike
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,7 @@ class Attempt:
     """Build and measure a candidate of a workload; None is its default. ``best_s``: the workload's best time so far."""
 
     task: str
-    target: Target = field(repr=False)
+    target: TargetLike = field(repr=False)
     candidate: Any
     best_s: float | None
     options: MeasureOptions
@@ -66,7 +66,7 @@ class SearchRequest:
     """
 
     task: str
-    target: Target = field(repr=False)
+    target: TargetLike = field(repr=False)
     news: Sequence[Trial]
     limit: int
     seed: int

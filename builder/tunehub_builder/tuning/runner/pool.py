@@ -15,7 +15,7 @@ from tunehub_builder.tuning.runner.messages import Finished, MeasureOptions, Run
 from tunehub_builder.tuning.runner.worker import TraceSession
 
 if TYPE_CHECKING:
-    from tunehub.target.types import Target
+    from tunehub.target.types import TargetLike
 
 _START_LIMIT_S = 180.0  # importing TVM on a busy machine
 
@@ -65,7 +65,7 @@ class WorkerPool:
     def __init__(
         self,
         options: PoolOptions,
-        target: Target,
+        target: TargetLike,
         measure: MeasureOptions | None = None,
         make_session: Callable[[], Any] | None = None,
     ) -> None:
@@ -173,7 +173,7 @@ class WorkerPool:
                 position = position - 1 if worker.alive else 0
 
 
-def warm_up(workers: Sequence[WorkerPort], target: Target) -> None:
+def warm_up(workers: Sequence[WorkerPort], target: TargetLike) -> None:
     """Let all processes import TVM and find their device at the same time; their sessions have a ``warm_up``.
 
     Raises TuningError when one cannot.
@@ -212,7 +212,7 @@ class Worker(WorkerProcess):
         super().start()
         self._known = set()
 
-    def start_build(self, number: int, task: str, module: str, target: Target, candidate: Any) -> None:
+    def start_build(self, number: int, task: str, module: str, target: TargetLike, candidate: Any) -> None:
         """Ask for a build without waiting. Raises TuningError when the process does not take the workload."""
         self.load(task, module)
         self.started = monotonic()

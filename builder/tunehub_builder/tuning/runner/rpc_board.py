@@ -21,7 +21,7 @@ from tunehub_builder.tuning.runner.archive import LIBRARY, Archive
 from tunehub_builder.tuning.runner.messages import MeasureOptions
 
 if TYPE_CHECKING:
-    from tunehub.target.types import Target
+    from tunehub.target.types import TargetLike
 
 _CONNECT_S, _REGISTER_S = 5.0, 3.0
 _POLL_S = 0.05
@@ -112,7 +112,7 @@ class Visit:
         self.session = tracker.request(self._board.key, session_timeout=limit_s)
 
     def measure(
-        self, target: Target, archive: Archive, best_s: float | None, options: MeasureOptions
+        self, target: TargetLike, archive: Archive, best_s: float | None, options: MeasureOptions
     ) -> tuple[float, ...]:
         """Seconds of a run, as ``runner.worker.TraceSession.measure``, without a look at what else runs there."""
         import tvm

@@ -17,7 +17,7 @@ from tunehub_builder.tuning.runner.archive import Archive, loaded_library, packe
 from tunehub_builder.tuning.runner.messages import MeasureOptions
 
 if TYPE_CHECKING:
-    from tunehub.target.types import Target
+    from tunehub.target.types import TargetLike
 
 
 class TraceSession(CandidateSession):
@@ -26,18 +26,18 @@ class TraceSession(CandidateSession):
     Its public methods are the requests. A candidate stays built until it is measured or dropped.
     """
 
-    def build(self, number: int, task: str, target: Target, trace: Any) -> None:
+    def build(self, number: int, task: str, target: TargetLike, trace: Any) -> None:
         """Build the candidate, see :meth:`candidate`."""
         self._keep(number, self.candidate(task, target, trace), target)
 
-    def candidate(self, task: str, target: Target, trace: Any) -> Any:
+    def candidate(self, task: str, target: TargetLike, trace: Any) -> Any:
         """The candidate as a compile makes it: constant weights come in the layout that the kernel reads."""
         from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
         del target
         return RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=False)(self._scheduled(task, trace))
 
-    def archive(self, task: str, target: Target, trace: Any) -> Archive:
+    def archive(self, task: str, target: TargetLike, trace: Any) -> Archive:
         """Build the candidate for another process to measure, maybe on another machine. None is the default."""
         mod = self.default(task, target) if trace is None else self.candidate(task, target, trace)
         library = self._compiled(mod, target)
@@ -45,14 +45,14 @@ class TraceSession(CandidateSession):
         shapes = tuple(buffer_shapes(mod["main"]))
         return Archive(library=packed_library(library), shapes=shapes, source=source, cubin=cubin)
 
-    def load(self, number: int, target: Target, archive: Archive) -> None:
+    def load(self, number: int, target: TargetLike, archive: Archive) -> None:
         """Keep what another process has built as a candidate of this one."""
         del target
         library = loaded_library(archive)
         library["main"]
         self._built[number] = (library, [self._argument(*shape) for shape in archive.shapes])
 
-    def build_unpacked(self, number: int, task: str, target: Target, trace: Any) -> None:
+    def build_unpacked(self, number: int, task: str, target: TargetLike, trace: Any) -> None:
         """Build the candidate with the workload's own interface: it packs its weights itself, at every call."""
         self._keep(number, self._scheduled(task, trace), target)
 
@@ -69,7 +69,7 @@ class TraceSession(CandidateSession):
         with clear_of_the_pool():
             return undisturbed(lambda: tuple(float(seconds) for seconds in timer(*arguments).results), self._patience)
 
-    def build_case(self, task: str, target: Target, traces: list[Any]) -> list[str | None]:
+    def build_case(self, task: str, target: TargetLike, traces: list[Any]) -> list[str | None]:
         """Build what the gate compares: the default as number 0, of trace i :func:`packed` and :func:`unpacked`.
 
         Returns the error of the default and of every trace, None for what is built.
@@ -87,7 +87,7 @@ class TraceSession(CandidateSession):
 
         return apply_exact(self._modules[task], import_trace(trace)).mod
 
-    def _kernels(self, library: Any, target: Target) -> tuple[str, bytes]:
+    def _kernels(self, library: Any, target: TargetLike) -> tuple[str, bytes]:
         """The source of a GPU's kernels in what was built, and their machine code; a CPU has none."""
         del library, target
         return "", b""

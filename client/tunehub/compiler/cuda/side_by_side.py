@@ -20,14 +20,13 @@ from contextlib import suppress
 from threading import local
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from tunehub.compiler.ahead import LoweredAhead
+from tunehub.compiler.ahead import LoweredAhead, is_same
 from tunehub.compiler.artifacts.kernels import KernelStore
 from tunehub.compiler.artifacts.store import ArtifactStore
 from tunehub.compiler.halves import lowered_in_parts
 from tunehub.target.host import usable_threads
 from tunehub.tir.cuda.kept_loops import with_kept_loops
 from tunehub.tir.cuda.nvrtc import CALLBACK, asked_for, build_plain, own_architecture, split_source, without_header
-from tunehub.tir.keys import structurally_equal
 from tunehub.tir.symbols import PROBES
 
 if TYPE_CHECKING:
@@ -139,7 +138,7 @@ class SideBySide:
         found: dict[GlobalVar, _Lowered] = {}
         for variable, function in mod.functions.items():
             before, future = self._ahead.pop(str(variable.name_hint), (None, None))
-            if before is not None and future is not None and _is_same(before, function):
+            if before is not None and future is not None and is_same(before, function):
                 with suppress(Exception):  # TVM raises it again
                     found[variable] = future.result()
         names = [str(each.name_hint) for part in found.values() for each, _ in part]
@@ -267,11 +266,6 @@ def _lowered_ahead(factory: Factory, mod: IRModule, context: PassContext) -> _Lo
     with context:
         found = _marked(lower(_with_kept_loops(mod)), 1)
         return [(variable, finalised(variable, function).without_attr(_ENTRY)) for variable, function in found]
-
-
-def _is_same(before: PrimFunc, now: PrimFunc) -> bool:
-    targets = [str(each.attrs["target"]) for each in (before, now)]
-    return targets[0] == targets[1] and structurally_equal(*(each.without_attr("target") for each in (before, now)))
 
 
 def _with_kept_loops(mod: IRModule) -> IRModule:

@@ -21,6 +21,8 @@ from tunehub.kernels.cpu.whole_attention import (
     NOTHING,
     PLAIN,
     FlashAttention,
+    decided_state,
+    joined_state,
 )
 from tunehub.tir.statements import (
     block_of,
@@ -187,14 +189,13 @@ class _TensorTile(QueryTile):
             stored.append(store(self.queries, [VECTORS.ramp(vector * LANES * LANES + lane, LANES)], value))
         sees = None
         if self.states is not None:
-            some = load(self.states, *attention.state_at((*self.lead, head), query, attention.blocks))
+            some = attention.any_key(self.states, (*self.lead, head), query)
             sees = store(self.place, [0], tirx.min(load(self.place, 0), some))
         lanes = store(self.of_lane, [lane], query), store(self.of_lane, [LANES + lane], head)
         return sequence(*lanes, stored, sees)
 
     def _if_seen(self, block: PrimExpr) -> Stmt:
         """The block, unless its keys are hidden from all queries, each of which sees others."""
-        from tvm import tirx
 
         if self.states is None:
             return self._attend(block, None)
@@ -202,12 +203,9 @@ class _TensorTile(QueryTile):
 
         def lane(at: PrimExpr) -> Stmt:
             query, head = self._of_lane(at)
-            state = load(states, *self.flash.state_at((*self.lead, head), query, block))
-            same = tirx.Select(load(found, 1) == state, state, const(MIXED))
-            return store(found, [1], tirx.Select(load(found, 1) < 0, state, same))
+            return joined_state(found, load(states, *self.flash.state_at((*self.lead, head), query, block)))
 
-        unseen = store(found, [1], tirx.Select(load(found, 0) > 0, load(found, 1), const(MIXED)))
-        body = sequence(store(found, [1], const(-1)), serial("lane", LANES, lane), unseen)
+        body = sequence(store(found, [1], const(NONE)), serial("lane", LANES, lane), decided_state(found))
         return sequence(body, when(load(found, 1) > NOTHING, self._attend(block, load(found, 1) > PLAIN)))
 
     def _of_lane(self, lane: PrimExpr) -> tuple[PrimExpr, PrimExpr]:
@@ -270,7 +268,7 @@ class _TensorTile(QueryTile):
         for vector in range(self.flash.vectors):
             value = load(self.outputs, VECTORS.ramp(vector * LANES * LANES + lane, LANES)) / VECTORS.all(total)
             if self.states is not None:
-                some = load(self.states, *self.flash.state_at((*self.lead, head), query, self.flash.blocks))
+                some = self.flash.any_key(self.states, (*self.lead, head), query)
                 value = tirx.Select(VECTORS.all(some) == VECTORS.all(NONE, "int32"), VECTORS.all(alone), value)
             stored.append(store(self.output, [*self.lead, head, query, VECTORS.ramp(vector * LANES)], value))
         return when(first + lane < rows, stored)

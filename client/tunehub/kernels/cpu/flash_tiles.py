@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tunehub.kernels.cpu import amx
 from tunehub.kernels.cpu.paged_attention.cached import BLOCK, KEYS, LANES, TWICE, VECTORS
-from tunehub.kernels.cpu.paged_attention.tiles import QUERIES, TOGETHER, CachedWords, TiledQueries
-from tunehub.kernels.cpu.whole_attention import HIDDEN, LOG2_E, LOWEST, MIXED, NONE, NOTHING, PLAIN, FlashAttention
+from tunehub.kernels.cpu.paged_attention.tiles import QUERIES, TOGETHER, CachedWords, TiledQueries, in_turns
+from tunehub.kernels.cpu.whole_attention import (
+    HIDDEN,
+    LOG2_E,
+    LOWEST,
+    NONE,
+    NOTHING,
+    PLAIN,
+    FlashAttention,
+    decided_state,
+    joined_state,
+)
 from tunehub.tir.statements import block_of, const, either, f32, load, loop, nest, sequence, serial, store, when
 from tunehub.tir.versions import PARALLEL, SERIAL
 
@@ -113,9 +123,7 @@ def flash_by_tiles(
     def task(at: PrimExpr) -> Stmt:
         rest, head = tirx.floordiv(at, tensors.key_heads), tirx.floormod(at, tensors.key_heads)
         lead, nth = tirx.floordiv(rest, tiles), tirx.floormod(rest, tiles)
-        half = tirx.floordiv(nth, 2)
-        tile = tirx.Select(tirx.floormod(nth, 2) == 0, half, tiles - 1 - half)  # short and long ones in turns
-        return _TensorQueries(words, root, head, lead, (output, *states)).found(tile)
+        return _TensorQueries(words, root, head, lead, (output, *states)).found(in_turns(nth, tiles))
 
     imported = {"pragma_import_llvm": amx.IMPORTED}
     tasks = loop("task", batches * tiles * tensors.key_heads, task, PARALLEL, annotations=imported)
@@ -148,11 +156,7 @@ class _TensorQueries(TiledQueries):
         """The tile with this number among those of its batch and head."""
         released = when(load(self.place, 2) == 0, amx.call_tiles("llvm.x86.tilerelease"))
         body = sequence(store(self.place, [2], amx.whole_tiles()), self._steps(tile), released)
-        memory = [self.place, self.outputs, self.rows, self.scores, self.weights, self.queries, self.words]
-        memory += [self.of_lane, self.of_queries, self.masks, self.found_state]
-        vectors = [self.largest, self.total, self.before, *self.most, *self.sums, *self.exponents, self.spare]
-        turned = [each for buffers, spare in self.turned.values() for each in (*buffers, spare)]
-        return block_of(self.root, body, "attention", [*memory, *vectors, *turned])
+        return self._in_block(body, self.of_lane, self.of_queries, self.masks, self.found_state)
 
     def _steps(self, tile: PrimExpr) -> Stmt:
         first, rows = tile * QUERIES, self.flash.queries * self.flash.group
@@ -189,7 +193,7 @@ class _TensorQueries(TiledQueries):
             stored.append(store(self.words, [place], VECTORS.half_words(*vectors)))
         sees = None
         if self.states is not None:
-            some = load(self.states, *flash.state_at((*self.lead, head), query, flash.blocks))
+            some = flash.any_key(self.states, (*self.lead, head), query)
             sees = store(self.found_state, [0], tirx.min(load(self.found_state, 0), some))
         return sequence(store(self.of_lane, [at], query), store(self.of_lane, [QUERIES + at], head), stored, sees)
 
@@ -197,21 +201,11 @@ class _TensorQueries(TiledQueries):
         """Sixteen of them; behind the last query that again."""
         from tvm import tirx
 
-        width = self.flash.depth // 2
-
-        def turn(each: PrimExpr) -> Stmt:
-            return self._turned(
-                self.words,
-                lambda at: each * LANES + at * width,
-                self.queries,
-                lambda at: (each * LANES + at) * QUERIES + vector * LANES,
-            )
-
         def lane(at: PrimExpr) -> Stmt:
             number = vector * LANES + at
             return self._lane(tirx.min(first + number, rows - 1), number)
 
-        return sequence(serial("lane", LANES, lane), serial("each", width // LANES, turn))
+        return sequence(serial("lane", LANES, lane), self._words_turned(vector))
 
     def _if_seen(self, block: PrimExpr) -> Stmt:
         """The block, unless its keys are hidden from all queries, each of which sees others."""
@@ -224,15 +218,12 @@ class _TensorQueries(TiledQueries):
         def lane(at: PrimExpr, part: PrimExpr) -> Stmt:
             query, head = (load(self.of_lane, at + first) for first in (0, QUERIES))
             own = tirx.min(block * (TOGETHER // BLOCK) + part, blocks - 1)
-            state = load(states, *self.flash.state_at((*self.lead, head), query, own))
-            same = tirx.Select(load(found, 1) == state, state, const(MIXED))
-            return store(found, [1], tirx.Select(load(found, 1) < 0, state, same))
+            return joined_state(found, load(states, *self.flash.state_at((*self.lead, head), query, own)))
 
-        unseen = store(found, [1], tirx.Select(load(found, 0) > 0, load(found, 1), const(MIXED)))
         return sequence(
             store(found, [1], const(NONE)),
             nest("lane part", [QUERIES, TOGETHER // BLOCK], lane, SERIAL),
-            unseen,
+            decided_state(found),
             when(load(found, 1) != NOTHING, self._block(self.number, block)),
         )
 
@@ -312,7 +303,7 @@ class _TensorQueries(TiledQueries):
         for vector, each in enumerate(values):
             value = each / VECTORS.all(total)
             if self.states is not None:
-                some = load(self.states, *self.flash.state_at((*self.lead, head), query, self.flash.blocks))
+                some = self.flash.any_key(self.states, (*self.lead, head), query)
                 value = tirx.Select(VECTORS.all(some) == VECTORS.all(NONE, "int32"), VECTORS.all(alone), value)
             stored.append(store(self.output, [*self.lead, head, query, VECTORS.ramp(vector * LANES)], value))
         return sequence(stored)

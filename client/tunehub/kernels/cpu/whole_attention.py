@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tunehub.kernels.cpu.paged_attention.cached import BLOCK, LANES
-from tunehub.tir.statements import either, serial, store, vectorized
+from tunehub.tir.statements import const, either, load, serial, store, vectorized
 
 if TYPE_CHECKING:
     from tunehub.tir.types import Buffer, Index, PrimExpr, Stmt
@@ -65,6 +65,10 @@ class FlashAttention:
         """The place in that of one along ``lead`` and heads."""
         return [*(each for each, own in zip(place, self.masked, strict=True) if own), query, block]
 
+    def any_key(self, states: Buffer, place: Sequence[PrimExpr], query: PrimExpr) -> PrimExpr:
+        """Whether a query sees any key: 1, 0 or `NONE`."""
+        return load(states, *self.state_at(place, query, self.blocks))
+
     def masks_stored(
         self, into: Buffer, first: Index, place: Sequence[PrimExpr], query: PrimExpr, key: PrimExpr
     ) -> Stmt:
@@ -81,3 +85,19 @@ class FlashAttention:
         whole = vectorized("key", LANES, lambda each: stored(each, key + each))
         rest = serial("key", LANES, lambda each: stored(each, tirx.min(key + each, self.keys - 1)))
         return either(key + LANES <= self.keys, whole, rest)
+
+
+def joined_state(found: Buffer, state: PrimExpr) -> Stmt:
+    """One more query's ``state`` of a block joined to that of the queries before, which is ``found`` at 1, `NONE` of
+    none."""
+    from tvm import tirx
+
+    same = tirx.Select(load(found, 1) == state, state, const(MIXED))
+    return store(found, [1], tirx.Select(load(found, 1) < 0, state, same))
+
+
+def decided_state(found: Buffer) -> Stmt:
+    """Where a query sees no key at all, as ``found`` says at 0, no block is left out."""
+    from tvm import tirx
+
+    return store(found, [1], tirx.Select(load(found, 0) > 0, load(found, 1), const(MIXED)))

@@ -74,7 +74,7 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
         found = self._described(call)
-        flash = self._flashed(found, 1 if found is not None and self._in_tiles(found) else FEWEST_ROWS)
+        flash = self._flashed(found, FEWEST_ROWS)
         if flash is not None:
             return flash
         joined = self._operator(call) if operator_of(call) in OPERATORS else self._product(call)
@@ -118,8 +118,11 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
         return open_ and by == TILES
 
     def _flashed(self, found: FoundAttention | None, fewest: int) -> Expr | None:
-        """The kernel that leaves out what masks hide, for as many rows of a tile."""
-        flash = None if found is None else self._flash.call(found, fewest, tiles=self._in_tiles(found))
+        """The kernel that leaves out what masks hide, for as many rows of a tile, or for any number by AMX."""
+        if found is None:
+            return None
+        tiles = self._in_tiles(found)
+        flash = self._flash.call(found, 1 if tiles else fewest, tiles=tiles)
         self.found |= flash is not None
         return flash
 

@@ -47,14 +47,20 @@ def prefill_by_tiles(attention: AttentionOverKeys, root: SBlockRealize) -> tuple
     tiles, cached = tirx.floordiv(rows, QUERIES) + attention.sequences, CachedWords(attention)
 
     def task(at: PrimExpr) -> Stmt:
-        nth = tirx.floordiv(at, attention.key_heads)
-        half = tirx.floordiv(nth, 2)
-        tile = tirx.Select(tirx.floormod(nth, 2) == 0, half, tiles - 1 - half)
+        tile = in_turns(tirx.floordiv(at, attention.key_heads), tiles)
         return TiledQueries(cached, root, tirx.floormod(at, attention.key_heads)).found(tile)
 
     imported = {"pragma_import_llvm": amx.IMPORTED}
     tasks = loop("task", tiles * attention.key_heads, task, PARALLEL, annotations=imported)
     return [cached.copied(root), tasks], [cached.keys, cached.values]
+
+
+def in_turns(nth: PrimExpr, tiles: PrimExpr) -> PrimExpr:
+    """The tile that comes as ``nth``: short and long ones, first and last, in turns."""
+    from tvm import tirx
+
+    half = tirx.floordiv(nth, 2)
+    return tirx.Select(tirx.floormod(nth, 2) == 0, half, tiles - 1 - half)
 
 
 class CachedWords:
@@ -257,7 +263,11 @@ class TiledQueries:
             found_tile(self.attention, self.place, tile, QUERIES),
             when(load(self.place, 1) < 0, store(self.place, [2], begun), attended, released),
         )
-        memory = [self.place, self.seen, self.outputs, self.rows, self.scores, self.weights, self.queries, self.words]
+        return self._in_block(body, self.seen)
+
+    def _in_block(self, body: Stmt, *more: Buffer) -> Stmt:
+        """``body`` with the memory of a tile, and ``more``."""
+        memory = [self.place, self.outputs, self.rows, self.scores, self.weights, self.queries, self.words, *more]
         vectors = [self.largest, self.total, self.before, *self.most, *self.sums, *self.exponents, self.spare]
         turned = [each for buffers, spare in self.turned.values() for each in (*buffers, spare)]
         return block_of(self.root, body, "attention", [*memory, *vectors, *turned])
@@ -314,6 +324,12 @@ class TiledQueries:
             ]
             return sequence(store(self.seen, [vector * LANES + at], seen), words)
 
+        return sequence(serial("lane", LANES, lane), self._words_turned(vector))
+
+    def _words_turned(self, vector: PrimExpr) -> Stmt:
+        """Words of sixteen queries as those that tiles read: of each number all queries."""
+        width = self.attention.depth // 2
+
         def turn(each: PrimExpr) -> Stmt:
             return self._turned(
                 self.words,
@@ -322,7 +338,7 @@ class TiledQueries:
                 lambda at: (each * LANES + at) * QUERIES + vector * LANES,
             )
 
-        return sequence(serial("lane", LANES, lane), serial("each", width // LANES, turn))
+        return serial("each", width // LANES, turn)
 
     def _turned(
         self,
