@@ -1,24 +1,29 @@
 """Networks on this machine's GPU: TVM's default, tunehub, and PyTorch, eager and recorded as a CUDA graph.
 
-Each network runs in a process of its own (:mod:`benchmarks.processes.gpu_network`), one after the other on the GPU.
+Each network has a process of its own (:mod:`benchmarks.processes.gpu_network`). As many as the machine has cores are
+compiled at once, and once all are they run one after the other on the GPU.
 Results are kept under ``benchmarks/results``, with what the driver says of the GPU: ``gpu-DATE.json``, and
 ``gpu-latest.json``.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.processes.gpu_network import this_gpu
+import click
+
+from benchmarks.processes.gpu_network import COMPILED, this_gpu
 from benchmarks.processes.gpu_stock import trials_per_hour
 from benchmarks.shared.table import Row
 from tunehub.exceptions import last_line
@@ -28,23 +33,33 @@ if TYPE_CHECKING:
 
 NETWORKS = (
     *("resnet50", "squeezenet", "shufflenet", "vgg19", "densenet121", "mobilenet_v2", "bert_base"),
-    *("inception_v1", "inception_v2", "alexnet", "vit_b16", "bert_base_fp16", "resnet50_fp16"),
+    *("inception_v1", "inception_v2", "alexnet", "vit_b16"),
+    *("bert_base_fp16", "resnet50_fp16", "vit_b16_fp16", "squeezenet_fp16"),
 )
 _TUNING_S, _STOCK_S = 60.0, 300.0
 RESULTS = Path(__file__).parent / "results"
 
 
-def run() -> list[Row]:
-    """Measure every network, tune for some minutes against TVM's own tuner, and keep the results.
+OPTIONS = (
+    click.Option(["--only"], default=",".join(NETWORKS), help="Networks, by commas; all of them by default."),
+    click.Option(["--tuning/--no-tuning"], default=True, show_default=True, help="Count trials an hour as well."),
+)
+
+
+def run(only: str, *, tuning: bool) -> list[Row]:
+    """Measure networks, tune for some minutes against TVM's own tuner, and keep the results.
 
     Raises ClickException without a GPU.
     """
     gpu = this_gpu()
-    with tempfile.NamedTemporaryFile() as lock:
-        items = [_measured(name, lock.name) for name in NETWORKS]
-    result = summary(items, facts(gpu), trials_per_hour(_TUNING_S, _STOCK_S))
+    items = [item for names in _batches(only.split(","), os.cpu_count() or 1) for item in _measured(names)]
+    result = summary(items, facts(gpu), trials_per_hour(_TUNING_S, _STOCK_S) if tuning else None)
     keep(result, RESULTS)
     return rows(result)
+
+
+def _batches(names: Sequence[str], most: int) -> Iterator[Sequence[str]]:
+    return (names[at : at + most] for at in range(0, len(names), most))
 
 
 def facts(gpu: Gpu) -> dict[str, Any]:
@@ -68,7 +83,8 @@ def summary(
     """What is kept: ``facts`` of the GPU, each network, geometric means, and trials per hour as ``gpu_stock`` has them.
 
     ``geomean_vs_default``: how many times faster than TVM's default, both without CUDA graphs;
-    ``geomean_vs_torch_graphs``: tunehub's share of PyTorch's time, both with them.
+    ``geomean_vs_torch_graphs``: tunehub's share of PyTorch's time, and ``geomean_vs_rules`` with records of its time by
+    rules alone, both with them.
     """
     good = [item for item in items if "ms" in item]
     return {
@@ -76,6 +92,11 @@ def summary(
         "geomean_vs_default": geomean(item["ms"]["default"] / item["ms"]["tunehub"] for item in good),
         "geomean_vs_torch_graphs": geomean(
             _best(item["ms"], "tunehub") / item["ms"]["torch_graphs"] for item in good if "torch_graphs" in item["ms"]
+        ),
+        "geomean_vs_rules": geomean(
+            item["ms"]["tunehub_graphs"] / item["ms"]["rules_graphs"]
+            for item in good
+            if {"tunehub_graphs", "rules_graphs"} <= item["ms"].keys()
         ),
         "networks": list(items),
         **({} if rates is None else {"trials_per_hour_vs_stock": rates["trials_per_hour_vs_stock"], "tuning": rates}),
@@ -87,6 +108,7 @@ def rows(result: dict[str, Any]) -> list[Row]:
     means = (
         ("geomean_vs_default", "times", "default ÷ tunehub, without CUDA graphs"),
         ("geomean_vs_torch_graphs", "ratio", "tunehub ÷ PyTorch, both with CUDA graphs"),
+        ("geomean_vs_rules", "ratio", "with records ÷ by rules alone, both with CUDA graphs"),
     )
     found = [
         Row(name=name, value=result[name], unit=unit, note=note)
@@ -115,14 +137,39 @@ def keep(result: dict[str, Any], folder: Path) -> None:
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def _measured(name: str, lock: str) -> dict[str, Any]:
-    """One network; a process that fails leaves its error."""
-    command = [sys.executable, "-m", "benchmarks.processes.gpu_network", name, "--lock", lock]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)
-    if answer.returncode:
-        return {"network": name, "error": last_line(answer.stderr) or "no message"}
-    found: dict[str, Any] = json.loads(answer.stdout.strip().splitlines()[-1])
-    return found
+def _measured(names: Sequence[str]) -> list[dict[str, Any]]:
+    """Networks compiled beside one another, then run one after the other: a lock is theirs once all are compiled."""
+    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        processes = [_NetworkProcess(name, Path(folder)) for name in names]
+        for process in processes:
+            process.wait_until_compiled()
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        return [process.result() for process in processes]
+
+
+class _NetworkProcess:
+    """The process that measures one network when it holds the lock of a folder."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self._name, self._errors = name, folder / f"{name}.errors"
+        command = [sys.executable, "-m", "benchmarks.processes.gpu_network", name, "--lock", str(folder / "lock")]
+        with self._errors.open("w") as errors:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+
+    def wait_until_compiled(self) -> None:
+        """Or until it failed."""
+        assert self._process.stdout is not None
+        while (line := self._process.stdout.readline()) and line.strip() != COMPILED:
+            pass
+
+    def result(self) -> dict[str, Any]:
+        """What it measured, or the error of a process that failed."""
+        told, _ = self._process.communicate()
+        if self._process.returncode:
+            return {"network": self._name, "error": last_line(self._errors.read_text()) or "no message"}
+        found: dict[str, Any] = json.loads(told.strip().splitlines()[-1])
+        return found
 
 
 def _best(ms: dict[str, float], way: str) -> float:

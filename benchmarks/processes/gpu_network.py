@@ -20,11 +20,13 @@ import click
 from tunehub.comparison.difference import difference
 from tunehub.comparison.protocol import MeasuringPlan, in_turns
 from tunehub.exceptions import last_line
+from tunehub.records.lookup import EmptyLookup
 from tunehub_builder.bench.gpu_runs import GRAPHS, GpuRunner, launched_seconds
 
 if TYPE_CHECKING:
     from tunehub.target.nvidia import Gpu
 
+COMPILED = "compiled"  # the line that a process says when it could measure
 _WARM_UP = 3
 _SAMPLE_S, _PAUSE_S = 0.05, 0.001
 
@@ -53,7 +55,8 @@ def this_gpu() -> Gpu:
 def measure(name: str, lock: str, records: str | None, *, rounds: int, with_torch: bool = True) -> dict[str, Any]:
     """Milliseconds of each way to run the network, medians of interleaved rounds; how far its outputs are apart.
 
-    Those of a network in half precision are also compared with those of TVM's default in float32.
+    ``rules`` is tunehub without any record. Says :data:`COMPILED` before it waits for the lock. Outputs of a network in
+    half precision are also compared with those of TVM's default in float32.
     """
     gpu = this_gpu()
     import tvm
@@ -66,11 +69,15 @@ def measure(name: str, lock: str, records: str | None, *, rounds: int, with_torc
     module, inputs = network.relax_module(), network.sample_inputs()
     target = tvm.target.Target(gpu.tvm_config())
     compiled = _Compiled()
-    compiled.add("default", lambda: tvm.compile(module, target), with_graphs=False)
+    compiled.add({"default": {}}, lambda: tvm.compile(module, target))
+    with tunehub.context(target) as by_rules:
+        by_rules.lookup = EmptyLookup()
+        compiled.add({"rules_graphs": GRAPHS}, lambda: tvm.compile(module, target))
     with tunehub.context(target, **({"user_records": records} if records else {})) as hub:
-        compiled.add("tunehub", lambda: tvm.compile(module, target), with_graphs=True)
+        compiled.add({"tunehub": {}, "tunehub_graphs": GRAPHS}, lambda: tvm.compile(module, target))
     whole = network.definition.whole if isinstance(network.definition, HalfPrecision) else None
     exact = None if whole is None else tvm.compile(whole.relax_module(), target)
+    click.echo(COMPILED)
     with alone(lock):
         runners = compiled.runners(lambda executable: _tvm_runner(executable, inputs))
         if with_torch:
@@ -98,17 +105,18 @@ def measure(name: str, lock: str, records: str | None, *, rounds: int, with_torc
 
 
 class _Compiled:
-    """Executables by label, each with and without CUDA graphs; recording one is TVM's business and may fail."""
+    """Executables by label; those that end in ``_graphs`` record CUDA graphs, which is TVM's business and may fail."""
 
     def __init__(self) -> None:
         self._executables: dict[str, Any] = {}
         self.seconds: dict[str, float] = {}
         self.errors: dict[str, str] = {}
 
-    def add(self, label: str, compile_it: Callable[[], Any], *, with_graphs: bool) -> None:
+    def add(self, configs: Mapping[str, Mapping[str, bool]], compile_it: Callable[[], Any]) -> None:
+        """Compile it with each of TVM's configurations, by label."""
         import tvm
 
-        for name, config in ((label, {}), (f"{label}_graphs", GRAPHS)) if with_graphs else ((label, {}),):
+        for name, config in configs.items():
             began = time.perf_counter()
             with tvm.transform.PassContext(opt_level=3, config=config):
                 self._executables[name] = compile_it()

@@ -33,9 +33,31 @@ def test_without_a_gpu_a_message_says_so(command: Any, arguments: list[str], mon
     assert "nvidia-smi lists no GPU" in result.output
 
 
-def test_a_network_whose_process_fails_leaves_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_whose_process_fails_leaves_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    assert gpu._measured("squeezenet", str(tmp_path / "lock")) == {"network": "squeezenet", "error": "no message"}
+    assert gpu._measured(["squeezenet"]) == [{"network": "squeezenet", "error": "no message"}]
+
+
+def test_networks_run_once_all_are_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process notes what it does and when: no run is before the last compilation."""
+    notes, script = tmp_path / "notes", tmp_path / "python"
+    script.write_text(
+        f"""#!{sys.executable}
+import fcntl, json, sys, time
+name, lock = sys.argv[3], sys.argv[5]
+time.sleep(0.2 * (name == "b"))
+with open({str(notes)!r}, "a") as file: print("compiled", file=file, flush=True)
+print({gpu_network.COMPILED!r}, flush=True)
+with open(lock) as held:
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with open({str(notes)!r}, "a") as file: print("run", file=file, flush=True)
+print(json.dumps({{"network": name}}))
+"""
+    )
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    assert gpu._measured(["a", "b", "c"]) == [{"network": "a"}, {"network": "b"}, {"network": "c"}]
+    assert notes.read_text().split() == ["compiled"] * 3 + ["run"] * 3
 
 
 def test_results_are_kept_and_read(tmp_path: Path) -> None:
