@@ -6,10 +6,14 @@ import importlib.util
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tunehub._files.atomic import create_file
 from tunehub_builder.bench.models import OURS, RuntimeRow
 from tunehub_builder.exceptions import BenchError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 ENDINGS = (".svg", ".png", ".pdf")
 _OURS, _OTHERS = "#1f77b4", "#9aa5b1"
@@ -41,16 +45,8 @@ def draw(rows: Sequence[RuntimeRow], path: Path, *, title: str, said: str = "") 
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     labels, places = list(map(_label, timed)), list(range(len(timed)))
-    colours = [_OURS if row.name == OURS else _OTHERS for row in timed]
     logarithmic = bool(timed) and max(medians) > _LOGARITHMIC * min(medians)
-    if logarithmic:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:,g}")
-        axes.errorbar(medians, places, xerr=late, fmt="none", ecolor="#444444", capsize=3)
-        axes.scatter(medians, places, color=colours, zorder=3)
-        axes.grid(axis="x", color="#dddddd", linewidth=0.6)
-    else:
-        axes.barh(places, medians, xerr=late, color=colours, ecolor="#444444", capsize=3)
+    _draw_times(axes, timed, medians, late, logarithmic=logarithmic)
     for place, (ms, row) in enumerate(zip(medians, timed, strict=True)):  # above the whisker, at the median
         text = f"{_count(ms)} ms" + ("" if row.per_s is None else f", {_count(row.per_s)} a second")
         axes.annotate(text, (ms, place), (4, 5), textcoords="offset points", fontsize="small")
@@ -66,6 +62,27 @@ def draw(rows: Sequence[RuntimeRow], path: Path, *, title: str, said: str = "") 
     metadata = {"Date": None} if form == "svg" else {"CreationDate": None} if form == "pdf" else None
     with matplotlib.rc_context(plain):
         create_file(path, lambda temporary: figure.savefig(temporary, format=form, metadata=metadata, dpi=144))
+
+
+def _draw_times(
+    axes: Axes,
+    timed: Sequence[RuntimeRow],
+    medians: Sequence[float],
+    late: Sequence[Sequence[float]],
+    *,
+    logarithmic: bool,
+) -> None:
+    """A bar, or a dot, of each row's median in ms, with its whisker ``late``."""
+    places = list(range(len(timed)))
+    colours = [_OURS if row.name == OURS else _OTHERS for row in timed]
+    if not logarithmic:
+        axes.barh(places, medians, xerr=late, color=colours, ecolor="#444444", capsize=3)
+        return
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:,g}")
+    axes.errorbar(medians, places, xerr=late, fmt="none", ecolor="#444444", capsize=3)
+    axes.scatter(medians, places, color=colours, zorder=3)
+    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
 
 
 def _count(number: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,6 +21,9 @@ from tunehub_builder.cli.options import (
     workers_option,
     writable,
 )
+
+if TYPE_CHECKING:
+    from tunehub_builder.gate.report import CheckResult
 
 
 @click.command()
@@ -119,13 +123,17 @@ def check(
             outcome = gate.check_package(path, resources, names, models, sys.stderr, processes=processes)
         else:
             outcome = gate.check_file(path, work, resources)
+    _print(outcome, as_json=as_json)
+    refused = outcome.rejected or any(not network.admitted for network in outcome.networks)
+    if refused and not path.is_dir():
+        raise SystemExit(1)
+
+
+def _print(outcome: CheckResult, *, as_json: bool) -> None:
     if as_json:
         print_json(outcome.as_json())
     else:
         say(*outcome.text().splitlines())
-    refused = outcome.rejected or any(not network.admitted for network in outcome.networks)
-    if refused and not path.is_dir():
-        raise SystemExit(1)
 
 
 def _check_usage(

@@ -8,7 +8,7 @@ that is on top is the one that stays.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -18,12 +18,12 @@ from tunehub_builder.exceptions import PackingError
 from tunehub_builder.gate.judged import Judged, network_of
 from tunehub_builder.packing.contents import Contents
 from tunehub_builder.packing.left_out import keys_left_out, rejected_lines
-from tunehub_registry.evidence import Evidence, NetworkEvidence, encode_evidence, parse_evidence
+from tunehub_registry.evidence import Evidence, NetworkEvidence, RecordEvidence, encode_evidence, parse_evidence
 from tunehub_registry.licenses import license_of_both
 from tunehub_registry.manifest import Manifest, NetworkEntry, RecordSet
 from tunehub_registry.package import EVIDENCE, MANIFEST, open_package
 from tunehub_registry.target import TargetDescriptor
-from tunehub_registry.tuning_curves import CURVES, curves_in
+from tunehub_registry.tuning_curves import CURVES, TuningCurve, curves_in
 
 Key = tuple[str, str]  # tuner and key
 
@@ -47,46 +47,84 @@ def with_base(
     cannot be read, PackageError and FormatError when it is damaged, LicenseError when the licences make too long an
     expression.
     """
-    try:
-        with open_package(path) as package:
-            manifest = package.manifest
-            files = {name: package.read(name) for name in package.names if name not in (MANIFEST, EVIDENCE, CURVES)}
-            evidence = package.read(EVIDENCE) if EVIDENCE in package.names else b""
-            curves = curves_in(package)
-    except OSError as error:
-        raise PackingError(f"{path}: {error.strerror}; give the package to build upon") from error
-    _check_files(contents, manifest, files, path)
-    held = _held(manifest.record_sets, files)
+    base = _opened(path)
+    manifest, again = base.manifest, again or Judged()
+    _check_files(contents, manifest, base.files, path)
+    held = _held(manifest.record_sets, base.files)
     own_lines = list(map(about_line, contents.evidence.splitlines()))
     judged = {(about.tuner, about.exact) for about in own_lines if about.exact}
-    again = again or Judged()
     timed = {about.network for about in own_lines if about.network}
-    evidence = _not_timed(evidence, timed | {*again.slower_networks})
-    evidence = _over_rules(evidence, again.networks, {entry.name for entry in manifest.networks} - timed)
-    reasons = keys_left_out(without or {}, (about[1] for about in held if about not in judged), path)
-    left_out = _of_slower_networks(again, {about: names for about, names in held.items() if about not in judged})
-    left_out |= {about: reasons[about[1]] for about in held if about[1] in reasons}
-    anew = {about: line for about, line in again.rows.items() if about in held.keys() - judged - left_out.keys()}
-    lost = {about for about, line in anew.items() if not line.admitted}
-    judged |= left_out.keys() | lost
-    sets, files = _without(judged, manifest.record_sets, files)
+    others = {about: names for about, names in held.items() if about not in judged}
+    found = _judged_again(others, without or {}, again, path)
+    judged |= found.gone
+    sets, files = _without(judged, manifest.record_sets, base.files)
     own = _with_free_names(_with_known_networks(contents, held), files)
     known = tuple(with_provenance(manifest, entry) for entry in sets)
     new = tuple(with_provenance(own, entry) for entry in own.record_sets)
+    evidence = _not_timed(base.evidence, timed | {*again.slower_networks})
+    evidence = _over_rules(evidence, again.networks, {entry.name for entry in manifest.networks} - timed)
     return Contents(
         target=_merged_target(manifest.target, contents.target, path),
         record_sets=(*known, *new),
         networks=_merged_networks(manifest.networks, contents.networks, path),
         provenance=contents.provenance,
         files={**files, **own.files},
-        evidence=_not_judged(evidence, judged | anew.keys())
-        + rejected_lines(evidence, left_out)
-        + b"".join(map(encode_evidence, anew.values()))
+        evidence=_not_judged(evidence, judged | found.anew.keys())
+        + rejected_lines(evidence, found.left_out)
+        + b"".join(map(encode_evidence, found.anew.values()))
         + own.evidence,
-        curves=(*(each for each in curves if (each.tuner, each.exact) not in judged), *own.curves),
-        counts={**own.counts, "left_out": len(left_out) + len(lost), **_counts(manifest.record_sets, sets)},
+        curves=(*(each for each in base.curves if (each.tuner, each.exact) not in judged), *own.curves),
+        counts={**own.counts, "left_out": len(found.gone), **_counts(manifest.record_sets, sets)},
         license=license_of_both(_license_of(manifest, base_license, path), contents.license),
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _BasePackage:
+    """What is read of a package that another one is built upon; `files` without its manifest, `evidence` and
+    `curves`."""
+
+    manifest: Manifest
+    files: Mapping[str, bytes]
+    evidence: bytes
+    curves: tuple[TuningCurve, ...]
+
+
+def _opened(path: Path) -> _BasePackage:
+    try:
+        with open_package(path) as package:
+            names = [name for name in package.names if name not in (MANIFEST, EVIDENCE, CURVES)]
+            return _BasePackage(
+                manifest=package.manifest,
+                files={name: package.read(name) for name in names},
+                evidence=package.read(EVIDENCE) if EVIDENCE in package.names else b"",
+                curves=curves_in(package),
+            )
+    except OSError as error:
+        raise PackingError(f"{path}: {error.strerror}; give the package to build upon") from error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _JudgedAgain:
+    """Of records that a package has: those `left_out`, with the reasons, and what was judged `anew` of others."""
+
+    left_out: Mapping[Key, str]
+    anew: Mapping[Key, RecordEvidence]
+
+    @property
+    def gone(self) -> frozenset[Key]:
+        """The records left out, and those that lost."""
+        return frozenset({*self.left_out, *(about for about, line in self.anew.items() if not line.admitted)})
+
+
+def _judged_again(
+    held: Mapping[Key, tuple[str, ...]], without: Mapping[str, str], again: Judged, path: Path
+) -> _JudgedAgain:
+    reasons = keys_left_out(without, (about[1] for about in held), path)
+    left_out = _of_slower_networks(again, held)
+    left_out |= {about: reasons[about[1]] for about in held if about[1] in reasons}
+    anew = {about: line for about, line in again.rows.items() if about in held.keys() - left_out.keys()}
+    return _JudgedAgain(left_out=left_out, anew=anew)
 
 
 def _of_slower_networks(again: Judged, held: Mapping[Key, tuple[str, ...]]) -> dict[Key, str]:

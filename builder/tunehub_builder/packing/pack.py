@@ -22,7 +22,7 @@ from tunehub_builder.tuning.profile import profile_to_pack
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.evidence import NetworkEvidence
 from tunehub_registry.licenses import DEFAULT_LICENSE, canonical_license
-from tunehub_registry.machine_profile import PROFILE, encode_profile
+from tunehub_registry.machine_profile import PROFILE, MachineProfile, encode_profile
 from tunehub_registry.manifest import Manifest
 from tunehub_registry.package import EVIDENCE, pack
 from tunehub_registry.tuning_curves import CURVES, encode_curves
@@ -79,17 +79,22 @@ def pack_directory(
     if (without or again) and base is None:
         raise PackingError("--without and --judged are about records of a package: give it, too (--with)")
     contents = only_networks(contents, networks) if networks else contents
+    own = profile_to_pack(None if evidence_alone else directory, profile, contents.target)
+    return _packed(contents, _version(version), own)
+
+
+def _packed(contents: Contents, version: str, profile: MachineProfile | None) -> BuiltPackage:
+    """The package of ``contents``, with the machine's ``profile`` if there is one."""
     manifest = Manifest(
         name=contents.target.name,
-        version=_version(version),
+        version=version,
         target=contents.target,
         record_sets=contents.record_sets,
         networks=contents.networks,
         provenance=contents.provenance,
         license=contents.license,
     )
-    own = profile_to_pack(None if evidence_alone else directory, profile, contents.target)
-    profiles = {} if own is None else {PROFILE: encode_profile(own)}
+    profiles = {} if profile is None else {PROFILE: encode_profile(profile)}
     curves = {CURVES: encode_curves(contents.curves)} if contents.curves else {}
     data = pack(manifest, {**contents.files, EVIDENCE: contents.evidence, **profiles, **curves})
     return BuiltPackage(manifest=manifest, data=data, counts=contents.counts)

@@ -143,6 +143,12 @@ def bench(
             opens = bool(wanted.batches)
             subject = _compiled(model, path, shapes, dims, quiet=as_json, kept=output is not None, opens=opens, **hub)
         compared = _compared(subject, wanted)
+    _show(model, wanted, compared, plot, as_json=as_json)
+    sys.exit(1 if any(row.error for row in compared.rows) else 0)
+
+
+def _show(model: Path, wanted: Comparison, compared: Compared, plot: Path | None, *, as_json: bool) -> None:
+    """Print what was found, and draw it where there is a file for that."""
     if as_json:
         print_json(_as_plain(model, wanted, compared))
     else:
@@ -150,7 +156,6 @@ def bench(
         say(f"on {compared.machine}, {wanted.threads} threads each; differences are of the largest output")
     if plot is not None:
         _draw(compared, plot, model, wanted.threads)
-    sys.exit(1 if any(row.error for row in compared.rows) else 0)
 
 
 def _bench_folder(folder: Path, request: LanguageRequest, plot: Path | None, as_json: bool) -> NoReturn:

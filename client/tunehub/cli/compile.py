@@ -126,10 +126,9 @@ def compile_model(
             raise click.UsageError(
                 "--input-shape, --dim and --specialize go with a file; language models have open sizes"
             )
+        chosen |= {"quantization": quantization, "weights": weights}
+        chosen |= {} if cache_dtype is None else {"cache_dtype": cache_dtype}
         with needing_packages("compile"), ending_cleanly():
-            chosen["quantization"] = quantization
-            chosen["weights"] = weights
-            chosen |= {} if cache_dtype is None else {"cache_dtype": cache_dtype}
             compile_folder(model, path, report=report, as_json=as_json, most_sequences=most_sequences, **chosen)
         return
     if any(each is not None for each in (quantization, cache_dtype, weights)):

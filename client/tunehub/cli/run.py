@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -13,9 +13,12 @@ from tunehub.cli.options import json_option
 from tunehub.cli.output import print_json, say
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from tunehub.comparison.protocol import MeasuringPlan
     from tunehub.deploy.library import Library
 
+Arrays: TypeAlias = "Mapping[str, npt.NDArray[Any]]"
 _WARM_UP_S, _SAMPLE_S, _BUDGET_S = 0.1, 0.05, 30.0
 
 
@@ -49,21 +52,13 @@ def run(
     With --profile also a model's file, which is compiled or taken from the cache. Loading a library runs its code: load
     only your own.
     """
-    from tunehub.cli.compile import check_output, ending_cleanly, step_display
-    from tunehub.deploy.arrays import write_arrays
-    from tunehub.interrupts import raise_if_asked
     from tunehub.target.threads import size_pool
     from tunehub.target.tvm_generation import find_tvm
 
     sizes = named_sizes(dims)
     if inputs is not None and sizes:
         raise click.UsageError("--dim is for random inputs; --inputs has sizes of its own")
-    if (plot is not None or report is not None) and not profiled:
-        raise click.UsageError("--plot and --report go with --profile")
-    if profiled and outputs is not None:
-        raise click.UsageError("--outputs goes without --profile")
-    if outputs is not None:
-        check_output(outputs, "--outputs")
+    _check_usage(outputs, profiled=profiled, of_profile=plot is not None or report is not None)
     if find_tvm() is not None:  # else its runtime lies beside the library
         require_relax_for("run")
     size_pool()
@@ -72,19 +67,9 @@ def run(
 
         profile(library, inputs, sizes, seed, repeat, report=report, picture=plot, as_json=as_json)
         return
-    with ending_cleanly(), step_display(per_second=1) as show:
-        show("loading")
-        loaded, given = _loaded(library, inputs, sizes, seed)
-        raise_if_asked()  # what imports TVM, or runs in it, may have swallowed it
-        show("running")
-        found, times = _timed(loaded, given, repeat)
+    given, found, times = _run(library, inputs, sizes, seed, repeat)
     if outputs is not None:
-        try:
-            write_arrays(outputs, found)
-        except OSError as error:
-            raise click.ClickException(
-                f"--outputs {outputs}: {error.strerror}; give a file that you may write"
-            ) from None
+        _write(outputs, found)
     facts = {"library": str(library), "inputs": _shapes(given), "outputs": _shapes(found), **_statistics(times)}
     if as_json:
         print_json({**facts, "samples_s": list(times)})
@@ -92,7 +77,44 @@ def run(
         _print(facts)
 
 
-def _loaded(path: Path, inputs: Path | None, sizes: Mapping[str, int], seed: int) -> tuple[Library, dict[str, Any]]:
+def _check_usage(outputs: Path | None, *, profiled: bool, of_profile: bool) -> None:
+    """Raise UsageError for options that do not go together, LibraryError for outputs that cannot be written;
+    ``of_profile``: some that go with --profile alone are given."""
+    from tunehub.cli.compile import check_output
+
+    if of_profile and not profiled:
+        raise click.UsageError("--plot and --report go with --profile")
+    if profiled and outputs is not None:
+        raise click.UsageError("--outputs goes without --profile")
+    if outputs is not None:
+        check_output(outputs, "--outputs")
+
+
+def _run(
+    path: Path, inputs: Path | None, sizes: Mapping[str, int], seed: int, repeat: int
+) -> tuple[Arrays, Arrays, tuple[float, ...]]:
+    """What the library ``path`` is given, what it gives, by names, and seconds of a run in each sample."""
+    from tunehub.cli.compile import ending_cleanly, step_display
+    from tunehub.interrupts import raise_if_asked
+
+    with ending_cleanly(), step_display(per_second=1) as show:
+        show("loading")
+        loaded, given = _loaded(path, inputs, sizes, seed)
+        raise_if_asked()  # what imports TVM, or runs in it, may have swallowed it
+        show("running")
+        return given, *_timed(loaded, given, repeat)
+
+
+def _write(outputs: Path, found: Arrays) -> None:
+    from tunehub.deploy.arrays import write_arrays
+
+    try:
+        write_arrays(outputs, found)
+    except OSError as error:
+        raise click.ClickException(f"--outputs {outputs}: {error.strerror}; give a file that you may write") from None
+
+
+def _loaded(path: Path, inputs: Path | None, sizes: Mapping[str, int], seed: int) -> tuple[Library, Arrays]:
     from tunehub.deploy.arrays import random_inputs, read_inputs
     from tunehub.deploy.library import Library
 
@@ -102,7 +124,7 @@ def _loaded(path: Path, inputs: Path | None, sizes: Mapping[str, int], seed: int
     return library, random_inputs(library.interface, sizes, seed)
 
 
-def _timed(library: Library, given: Mapping[str, Any], repeat: int) -> tuple[dict[str, Any], tuple[float, ...]]:
+def _timed(library: Library, given: Arrays, repeat: int) -> tuple[Arrays, tuple[float, ...]]:
     """The outputs of the first run, and seconds of a run in each sample."""
     from tunehub.comparison.protocol import in_turns, wall_timer
 
@@ -118,13 +140,13 @@ def plan(repeat: int) -> MeasuringPlan:
     return MeasuringPlan(rounds=repeat, sample_s=_SAMPLE_S, warm_up_s=_WARM_UP_S, budget_s=_BUDGET_S)
 
 
-def _statistics(times: Sequence[float]) -> dict[str, Any]:
+def _statistics(times: Sequence[float]) -> dict[str, float]:
     from statistics import median
 
     return {"median_s": median(times), "least_s": min(times), "most_s": max(times), "samples": len(times)}
 
 
-def _shapes(arrays: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _shapes(arrays: Arrays) -> list[dict[str, object]]:
     return [{"name": n, "dtype": str(a.dtype), "shape": list(a.shape)} for n, a in arrays.items()]
 
 

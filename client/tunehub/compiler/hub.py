@@ -64,8 +64,9 @@ if TYPE_CHECKING:
     from tunehub_registry.trust.attestations import AttestationSummary
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Hub:
-    """What `tunehub.context` yields.
+    """What `tunehub.context` yields; `open_hub` makes it.
 
     `target` is the target as it was given, `host` its description, `resolution` how the package was found. The records
     are in `lookup` for TVM 0.25 and newer, in `logs` for TVM up to 0.19; the other one is empty. `layout` says whether
@@ -73,65 +74,42 @@ class Hub:
     `winograd` whether convolutions may be computed by that algorithm, `check_indices` whether models refuse indices of
     rows that their tables do not have (CPUs); with `measuring` it measures what has no record, and puts the fastest
     there. `verification` checks schedules before they serve. `published_profile` is what the package for this very CPU
-    says of its speed; `choices` are the kernels that a lock file asks for; `options` are what it was opened with,
-    `origin` which packages and lock file it goes by. Compiling reports by `add`, `failed`, `refused`, `fall_back`,
-    `leaves_wrong` and `lost_vectors`; `on_step`, where somebody sets it, is told by `step` what begins: `graph`,
-    `schedule`, `lower` or `code`.
+    says of its speed, `evidence` reads what it says of its records; `choices` are the kernels that a lock file asks
+    for; `options` are what it was opened with, `origin` which packages and lock file it goes by. Compiling reports by
+    `add`, `failed`, `refused`, `fall_back`, `leaves_wrong` and `lost_vectors`; `on_step`, where somebody sets it, is
+    told by `step` what begins: `graph`, `schedule`, `lower` or `code`.
     """
 
-    def __init__(
-        self,
-        *,
-        target: TargetLike | None,
-        host: TargetDescriptor,
-        resolution: Resolution,
-        policy: Policy,
-        lookup: RecordLookup | None = None,
-        logs: LogLookup | None = None,
-        layout: Layout = "keep",
-        precision: Precision = "float32",
-        measuring: MeasuredRecords | None = None,
-        verification: Verification | None = None,
-        winograd: bool = False,
-        check_indices: bool = True,
-        published_profile: PublishedProfile | None = None,
-        read_tuning: Callable[[], PackageEvidence] | None = None,
-        attestations: AttestationSummary | None = None,
-        options: Options | None = None,
-        origin: Origin | None = None,
-        choices: LockedChoices | None = None,
-    ) -> None:
-        """Use `open_hub`."""
-        self.choices = choices
-        self.options = options
-        self.origin = origin or Origin()
-        self.target = target
-        self.host = host
-        self.resolution = resolution
-        self.lookup: RecordLookup = lookup or EmptyLookup()
-        self.logs: LogLookup = logs or EmptyLogs()
-        self.layout: Layout = layout
-        self.precision: Precision = precision
-        self.measuring = measuring
-        self.verification = verification
-        self.winograd = winograd
-        self.check_indices = check_indices
-        self.published_profile = published_profile
-        self._policy = policy
-        self._workloads: list[WorkloadReport] = []
-        self._functions: dict[str, Callable[[], tuple[str, str]]] = {}
-        self._read_tuning = read_tuning
-        self._attestations = attestations
-        self._evidence: PackageEvidence | None = None
-        self._profiles: dict[int, Profile] = {}
-        self._wrong_operators: list[WrongOperator] = []
-        self._modules = 0
-        self.on_step: Callable[[str], None] | None = None
+    target: TargetLike | None
+    host: TargetDescriptor
+    resolution: Resolution
+    policy: Policy
+    lookup: RecordLookup = field(default_factory=EmptyLookup)
+    logs: LogLookup = field(default_factory=EmptyLogs)
+    layout: Layout = "keep"
+    precision: Precision = "float32"
+    measuring: MeasuredRecords | None = None
+    verification: Verification | None = None
+    winograd: bool = False
+    check_indices: bool = True
+    published_profile: PublishedProfile | None = None
+    evidence: Callable[[], PackageEvidence] | None = None
+    attestations: AttestationSummary | None = None
+    options: Options | None = None
+    origin: Origin = field(default_factory=Origin)
+    choices: LockedChoices | None = None
+    on_step: Callable[[str], None] | None = field(default=None, init=False)
+    _workloads: list[WorkloadReport] = field(default_factory=list, init=False)
+    _functions: dict[str, Callable[[], tuple[str, str]]] = field(default_factory=dict, init=False)
+    _read_evidence: PackageEvidence | None = field(default=None, init=False)
+    _profiles: dict[int, Profile] = field(default_factory=dict, init=False)
+    _wrong_operators: list[WrongOperator] = field(default_factory=list, init=False)
+    _modules: int = field(default=0, init=False)
 
     @property
     def strict(self) -> bool:
         """Whether problems are errors."""
-        return self._policy.strict
+        return self.policy.strict
 
     def step(self, name: str) -> None:
         """The next step of a compile begins. Raises what Ctrl-C asks for."""
@@ -154,31 +132,31 @@ class Hub:
         """A step of the hub failed with `error`; the caller goes on without it. Raises in strict mode, and what Ctrl-C
         asks for: then nothing has failed."""
         raise_if_asked()
-        raised = self._policy.raised
+        raised = self.policy.raised
         if raised is not None and str(raised) in str(error):  # TVM makes errors of its passes its own
             raise raised from error
         if isinstance(error, HubError):
-            self._policy.problem(error)
+            self.policy.problem(error)
             return
         reason = f"{step} failed: {typed_last_line(error)}"
         problem = CompileStepError(reason, remedy="TVM's own pipeline is used instead; please report it", cause=step)
         problem.__cause__ = error
-        self._policy.problem(problem)
+        self.policy.problem(problem)
 
     def refused(self, workload: str, reason: str) -> None:
         """A schedule of `workload` was verified and refused; the report says so. Raises in strict mode."""
         if self.strict:
             remedy = "report it to the publisher of the package; without strict, what comes next on the ladder serves"
-            self._policy.problem(ScheduleRefusedError(workload, reason, remedy=remedy))
+            self.policy.problem(ScheduleRefusedError(workload, reason, remedy=remedy))
 
     def slow_integers(self, workload: str, types: str, reason: str) -> None:
         """A product of 8 bits has no schedule: warn, because plain loops take many times what float32 takes."""
         text = f"{workload} ({types}) runs in plain loops: {reason}"
-        self._policy.warn(f"{text} (please report it; a model that is not quantised is faster)", text)
+        self.policy.warn(f"{text} (please report it; a model that is not quantised is faster)", text)
 
     def fall_back(self, reason: str) -> None:
         """The hub cannot serve this module by its nature: warn, in strict mode too, and leave it to TVM."""
-        self._policy.warn(f"records are not used: {reason} (TVM's own pipeline is used instead)", reason)
+        self.policy.warn(f"records are not used: {reason} (TVM's own pipeline is used instead)", reason)
 
     def leaves_wrong(self, operators: Iterable[WrongOperator]) -> None:
         """Put into the report what the module that was begun last has of what TVM is known to compute wrongly."""
@@ -193,18 +171,18 @@ class Hub:
 
     def note(self, text: str) -> None:
         """Put a remark into the report, without a warning."""
-        self._policy.note(text)
+        self.policy.note(text)
 
     def told(self) -> tuple[int, int]:
         """How many notes and warnings there are so far."""
-        return len(self._policy.notes), self._policy.warnings
+        return len(self.policy.notes), self.policy.warnings
 
     def said(self, since: int = 0) -> CompileSaid:
         """What it reported so far, of notes those behind so many."""
         return CompileSaid(
             workloads=tuple(self._workloads),
             wrong_operators=tuple(self._wrong_operators),
-            notes=tuple(self._policy.notes[since:]),
+            notes=tuple(self.policy.notes[since:]),
             functions={key: text() for key, text in self._functions.items()},
         )
 
@@ -250,9 +228,9 @@ class Hub:
     def read_tuning(self) -> None:
         """Read what the package's evidence says that tuning is worth, and of the accuracy of networks; from then on
         reports have it. Never raises."""
-        read, self._read_tuning = self._read_tuning, None
+        read, self.evidence = self.evidence, None
         try:
-            self._evidence = read() if read is not None else self._evidence
+            self._read_evidence = read() if read is not None else self._read_evidence
         except Exception as error:  # what tuning would gain is then unknown, which the report says
             self.note(f"the package's evidence cannot be read: {error}")
 
@@ -264,13 +242,13 @@ class Hub:
             target=self.host.name,
             package=chosen.label if chosen else None,
             origin=self.origin,
-            attestations=self._attestations,
-            nearest=nearest_text(chosen, self.host.name, self._attestations),
+            attestations=self.attestations,
+            nearest=nearest_text(chosen, self.host.name, self.attestations),
             workloads=tuple(workloads),
-            notes=tuple(self._policy.notes),
+            notes=tuple(self.policy.notes),
             profile=self._profiles.get(modules.pop()) if len(modules) == 1 else None,
-            tuning=self._evidence.ratios if self._evidence else {},
-            accuracy=self._evidence.networks if self._evidence else (),
+            tuning=self._read_evidence.ratios if self._read_evidence else {},
+            accuracy=self._read_evidence.networks if self._read_evidence else (),
             functions=dict(self._functions),
             wrong_operators=wrong,
         )
@@ -396,9 +374,10 @@ def _open(
     except Exception as error:  # a bug of ours must not break a compile
         policy.problem(_unexpected(error))
     return Hub(
-        target=target, host=host, resolution=found.resolution, policy=policy, lookup=layers.lookup(measuring),
-        logs=layers.logs(), layout=options.layout or layers.layout(), precision=options.precision, measuring=measuring,
-        read_tuning=found.read_tuning, verification=_verification(request, found),
+        target=target, host=host, resolution=found.resolution, policy=policy,
+        lookup=layers.lookup(measuring) or EmptyLookup(), logs=layers.logs() or EmptyLogs(),
+        layout=options.layout or layers.layout(), precision=options.precision, measuring=measuring,
+        evidence=found.read_tuning, verification=_verification(request, found),
         winograd=options.winograd, check_indices=options.check_indices, published_profile=found.profile,
         attestations=found.attestations, options=options, origin=found.origin,
         choices=None if request.relay else _choices(options, host),

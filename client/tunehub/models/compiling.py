@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
+    from tunehub.compiler.hub import Hub
     from tunehub.graph.types import BaseFunc, Executable
     from tunehub.models.config import ModelConfig
     from tunehub.models.export import ModelParameter
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from tunehub.models.types import Device, DeviceTensor
     from tunehub.options import HubOptions
     from tunehub.report.report import Report
-    from tunehub.target.types import TargetLike
+    from tunehub.target.types import Target, TargetLike
     from tunehub.tir.types import GlobalVar, IRModule
 
 AUTO = "auto"
@@ -116,25 +117,12 @@ def compile_model(
     steps = kind == "cuda" if steps is None else steps
     cache = _checked_cache(cache_dtype, steps=steps)
     said = ModelDescription(config=config, quantization=quantization_name, steps=steps, device=kind, cache=cache)
-    what = {
-        "model": msgspec.to_builtins(said),
-        "sequences": most_sequences,
-        "functions": list(functions),
-        "linker": found_linker(cc),
-    }
     sized = size_pool() if kind == "llvm" else None
     with tvm.transform.PassContext(opt_level=3, config=GRAPHS if steps and kind == "cuda" else {}):
         hub = open_hub(tvm_target, **options)
         if sized is not None:
             hub.note(sized)
-        made = None
-        kept = kept_compile(hub, tvm_target, lambda: what)
-        library = kept.library(partial(_loads, kind))
-        if library is None:
-            module = export(config, tvm_target, quantization_name, functions).module
-            module = _steps_alone(module, most_sequences, e4m3_pages=bool(cache)) if steps else module
-            made = api.compile(with_description(module, said), tvm_target, hub=hub)
-            library = kept.keep(partial(write_library, made, cc=cc))
+        made, library = _compiled(said, tvm_target, hub, most_sequences, functions, cc)
     report, kind_of_weights = hub.report(), quantization(quantization_name)
     hub.close()
     return CompiledLanguageModel(
@@ -146,6 +134,26 @@ def compile_model(
         cache=cache,
         library=library,
     )
+
+
+def _compiled(
+    said: ModelDescription, target: Target, hub: Hub, most_sequences: int, functions: Sequence[str], cc: str | None
+) -> tuple[Executable | None, Path | None]:
+    """What was compiled of the model ``said``, None where it is kept in the cache, and the library there, if any."""
+    what = {
+        "model": msgspec.to_builtins(said),
+        "sequences": most_sequences,
+        "functions": list(functions),
+        "linker": found_linker(cc),
+    }
+    kept = kept_compile(hub, target, lambda: what)
+    library = kept.library(partial(_loads, said.device))
+    if library is not None:
+        return None, library
+    module = export(said.config, target, said.quantization, functions).module
+    module = _steps_alone(module, most_sequences, e4m3_pages=bool(said.cache)) if said.steps else module
+    made = api.compile(with_description(module, said), target, hub=hub)
+    return made, kept.keep(partial(write_library, made, cc=cc))
 
 
 def _checked_cache(dtype: str, *, steps: bool) -> str:

@@ -240,10 +240,16 @@ class SignedRegistry(StorePackages):
             state = structs.replace(kept, expires=expires, timestamp=found.timestamp, etag=found.etag)
             self.cache.confirm_state() if state == kept else self.cache.keep_state(state)
             return state
+        state = self._new_state(found, kept, expires)
+        self.cache.keep_state(state)
+        return state
+
+    def _new_state(self, found: VerifiedMetadata, kept: VerifiedState | None, expires: str) -> VerifiedState:
+        """What is kept of metadata that says something new."""
         if not isinstance(found.catalogue, str):
             raise self._forged("its snapshot has no catalogue")
         shards = kept.shards if kept is not None else {}
-        state = VerifiedState(
+        return VerifiedState(
             address=self.address,
             root=self._root_id,
             snapshot=found.snapshot,
@@ -255,8 +261,6 @@ class SignedRegistry(StorePackages):
             etag=found.etag,
             in_bins=found.in_bins,
         )
-        self.cache.keep_state(state)
-        return state
 
     def _check_log(self, folder: Path) -> None:
         if self._access.trust is not None:

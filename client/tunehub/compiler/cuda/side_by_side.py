@@ -86,18 +86,7 @@ class SideBySide:
 
             @tvm.transform.module_pass(opt_level=0, name="tunehub.DealKernels")  # type: ignore[untyped-decorator]
             def deal(mod: IRModule, context: PassContext) -> IRModule:
-                known = {} if context.instruments else self._begun(mod)
-                rest = {variable: function for variable, function in mod.functions.items() if variable not in known}
-                mod = tvm.IRModule(rest, attrs=mod.attrs)
-                if not context.instruments:
-                    mod = _with_kept_loops(mod)
-                own = self._on_cpu.using(lower)
-                found = dict(lowered_apart(own, mod, context, self._threads).functions.items())
-                found |= {variable: function for part in known.values() for variable, function in part}
-                found = dealt(tvm.IRModule(found, attrs=mod.attrs), self._threads)
-                if not context.instruments:
-                    self._finalise_ahead(found, finalize_device, context)
-                return found
+                return self._dealt(mod, lower, finalize_device, context)
 
             def finalize() -> Pass:
                 passes = finalize_device()
@@ -114,6 +103,23 @@ class SideBySide:
             return deal, finalize_host, finalize
 
         return apart
+
+    def _dealt(self, mod: IRModule, lower: Pass, finalize_device: Callable[[], Pass], context: PassContext) -> IRModule:
+        """``mod`` lowered, its kernels dealt to modules, and their last passes begun."""
+        import tvm
+
+        known = {} if context.instruments else self._begun(mod)
+        rest = {variable: function for variable, function in mod.functions.items() if variable not in known}
+        mod = tvm.IRModule(rest, attrs=mod.attrs)
+        if not context.instruments:
+            mod = _with_kept_loops(mod)
+        own = self._on_cpu.using(lower)
+        found = dict(lowered_apart(own, mod, context, self._threads).functions.items())
+        found |= {variable: function for part in known.values() for variable, function in part}
+        found = dealt(tvm.IRModule(found, attrs=mod.attrs), self._threads)
+        if not context.instruments:
+            self._finalise_ahead(found, finalize_device, context)
+        return found
 
     def begin(self, name: str, function: PrimFunc, target: Target) -> None:
         """Lower ``function`` of the module that will be compiled for ``target``, in the PassContext of the moment,
