@@ -42,7 +42,7 @@ def decode(data: bytes, source: str, *, max_bytes: int) -> Any:
     try:
         text = data.decode("utf-8")
         value = json.loads(text, object_pairs_hook=_unique_object, parse_constant=_refuse_constant, parse_float=_finite)
-        _check_tree(value)
+        check_tree(value)
     except UnicodeError as error:
         raise FormatError(f"not valid UTF-8: {getattr(error, 'reason', error)}", source=source) from None
     except RecursionError:
@@ -136,8 +136,8 @@ def _finite(text: str) -> float:
     return value
 
 
-def _check_tree(root: Any) -> None:
-    """Bound the nesting, and refuse strings that cannot be written as UTF-8 again."""
+def check_tree(root: Any) -> None:
+    """Bound the nesting, and refuse strings that cannot be written as UTF-8 again. Raises ValueError."""
     level = [root]
     for _ in range(MAX_DEPTH):
         deeper: list[Any] = []

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Literal, TypeVar
 
 import msgspec
 
+from tunehub_registry import _json
 from tunehub_registry._lines import MAX_LINE_BYTES, BadLine
 from tunehub_registry._tuning_log_classes import LogClass, auto_scheduler_class, autotvm_class
 from tunehub_registry._tuning_log_config import config_problem
@@ -167,14 +168,15 @@ class LogRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def config(self) -> Any:
         """The configuration (AutoTVM) or `[stages, steps]` (auto-scheduler), decoded anew.
 
-        Raises LogLineError when steps have not the shape of steps. Whether a configuration of AutoTVM makes sense,
-        `config_problem` says.
+        Raises LogLineError when steps have not the shape of steps, or anything is nested too deep. Whether a
+        configuration of AutoTVM makes sense, `config_problem` says.
         """
         try:
             value = msgspec.json.decode(self.raw_config)
+            _json.check_tree(value)
             if self.tuner == AUTO_SCHEDULER:
                 msgspec.convert(value, AnsorState)
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise LogLineError(f"the configuration cannot be read: {error}") from None
         return value
 

@@ -495,3 +495,11 @@ def test_steps_of_another_shape_are_refused_when_they_are_asked_for() -> None:
     record = parse_line(changed(ANSOR, lambda d: d["i"].__setitem__(1, [[], 5])))
     with pytest.raises(LogLineError, match="cannot be read"):
         _ = record.config
+
+
+@pytest.mark.parametrize("depth", [40, 900, 3000])  # what a decoder takes differs between versions of Python
+def test_what_is_nested_too_deep_is_no_configuration(depth: int) -> None:
+    deep = b"[" * depth + b"]" * depth
+    line = changed(CONV, lambda d: d["config"]["entity"].__setitem__(0, "deep")).replace(b'"deep"', deep)
+    with pytest.raises(LogLineError, match="nested"):
+        _ = parse_line(line).config

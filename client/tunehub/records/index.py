@@ -10,6 +10,7 @@ import os
 import sqlite3
 import struct
 import threading
+import weakref
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -103,6 +104,7 @@ class RecordIndex:
         """Used by `open_index` and `index_in_memory`. Raises IndexDamagedError when the stamp is another."""
         self._connection = connection
         self._lock = threading.Lock()
+        weakref.finalize(self, connection.close)  # of hubs that nobody closes; Python 3.13 warns of such
         try:
             found = connection.execute("SELECT stamp, refused, allowed FROM meta").fetchall()
             columns = "id, tuner, tvm, key_scheme, good, bad, first_bad, measured"

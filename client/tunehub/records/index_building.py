@@ -194,8 +194,12 @@ def index_in_memory(
 ) -> RecordIndex:
     """The same index without a file, for machines where nothing can be written."""
     connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
-    _fill(connection, stamp, sources, evidence, profile)
-    return RecordIndex(connection, stamp)
+    try:
+        _fill(connection, stamp, sources, evidence, profile)
+        return RecordIndex(connection, stamp)
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _fill(

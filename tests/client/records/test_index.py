@@ -243,3 +243,11 @@ def test_lines_of_an_operator_whatever_its_implementation() -> None:
     operator = parse_line(autotvm_line(64, 1.0)).operator
     assert [line.task for line in index.of_operator(operator, [0])] == ["dense_nopack.x86", "dense_pack.x86"]
     assert index.of_operator(operator, [1]) == index.of_operator("nonsense", [0]) == []
+
+
+def test_an_index_that_nobody_closes_closes_its_file(path: Path) -> None:
+    index = open_index(path, "stamp")
+    connection = index._connection
+    del index
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")

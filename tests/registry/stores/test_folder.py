@@ -136,7 +136,7 @@ class TestFaults:
         (tmp_path / "registry").mkdir()
         if function == "replace":  # which only file systems without hard links need here
             monkeypatch.setattr(os, "link", _no_links)
-        monkeypatch.setattr(os, function, fail)
+        monkeypatch.setattr(*((os, function) if function == "fsync" else (Path, function)), fail)
         with pytest.raises(kind, match=remedy) as error:
             store.put("new/a", b"1", IfAbsent())
         assert os.strerror(number) in error.value.reason
