@@ -30,7 +30,7 @@ class SlowerError(ValueError):
 class ChosenKernel:
     """A ``schedule`` that a rule built by a ``tile``, checked; ``seconds``: what it should take, if that is known."""
 
-    rule: Any
+    rule: KernelRule | OpenKernelRule
     schedule: ScheduledModule
     seconds: float | None
     tile: object = None
@@ -40,7 +40,7 @@ class ChosenKernel:
 class RefusedKernel:
     """Why a rule for such functions does not serve this one: the ``error`` that it raised."""
 
-    rule: Any
+    rule: KernelRule | OpenKernelRule
     error: Exception
 
 
@@ -50,8 +50,8 @@ class Offer:
     comes after it, and the last ``error``."""
 
     place: int
-    rule: Any
-    workload: Any = None
+    rule: KernelRule
+    workload: object = None
     best: KernelCandidate | None = None
     rest: Iterator[KernelCandidate] | None = None
     error: Exception | None = None
@@ -69,7 +69,7 @@ class Offer:
         except Exception as error:  # of any kind: a rule that fails costs no other
             self.error = error
 
-    def build(self, check: Check) -> Any | None:
+    def build(self, check: Check) -> ScheduledModule | None:
         """The schedule by the best tile; None where it cannot be built, or is refused."""
         assert self.best is not None
         try:
@@ -167,7 +167,7 @@ def choose_open(
             yield ChosenKernel(rule=rule, schedule=schedule, seconds=None)
 
 
-def by_one(rule: KernelRule, mod: IRModule, target: Target) -> tuple[Any, float | None] | None:
+def by_one(rule: KernelRule, mod: IRModule, target: Target) -> tuple[ScheduledModule, float | None] | None:
     """The schedule of ``mod``, one static PrimFunc ``main``, by ``rule`` alone, and the seconds that it should take;
     None for a function of another kind. Raises what the rule raises, GuardError for what would be wrong or
     cannot be launched."""

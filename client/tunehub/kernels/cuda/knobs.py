@@ -211,7 +211,7 @@ def _in_turns(by_size: Iterable[Sequence[_AnyTile]]) -> list[_AnyTile]:
     return list(dict.fromkeys(tile for place in zip_longest(*by_size) for tile in place if tile is not None))
 
 
-def _open_by_warpgroups(whole: OpenFunction, tile: WarpgroupTile, length: int, target: Target) -> Any:
+def _open_by_warpgroups(whole: OpenFunction, tile: WarpgroupTile, length: int, target: Target) -> PrimFunc:
     product = _open_product(whole, target)
     if product is None:
         raise KnobError("kernels for warpgroups do not fit this function, GPU or TVM")

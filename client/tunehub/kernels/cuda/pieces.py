@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tvm_ffi import structural_equal
 
@@ -34,7 +34,7 @@ from tunehub.tir.versions import LOADS
 from tunehub.tir.views import number, places, product, view, wide
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import BufferLoad, BufferStore, For, Number, PrimExpr, PrimFunc, Stmt
+    from tunehub.tir.types import BufferLoad, BufferStore, For, Number, PrimExpr, PrimFunc, Stmt, Var
 
 _INDEX = "int64"
 _MOST_BLOCKS = 65535  # of a grid along y
@@ -67,12 +67,12 @@ class _Launch:
     """A grid for all pieces: the variables ``x`` and ``y`` count to ``wide`` and ``high``. Together they are the number
     of a ``piece`` and the block ``inside`` it."""
 
-    x: Any
-    wide: Any
-    y: Any
-    high: Any
-    piece: Any
-    inside: Any
+    x: Var
+    wide: PrimExpr
+    y: Var
+    high: PrimExpr
+    piece: PrimExpr
+    inside: PrimExpr
 
 
 def over_pieces(
@@ -139,7 +139,7 @@ def _pieces(extent: PrimExpr, length: int) -> PrimExpr:
     return (extent + (length - 1)) // length
 
 
-def _bound_places(starts: Sequence[PrimExpr]) -> tuple[list[Any], list[Any]]:
+def _bound_places(starts: Sequence[PrimExpr]) -> tuple[list[Stmt], list[Var]]:
     """Statements that make variables of ``starts``, and these: TVM takes expressions that several views have out of
     them, to where one of these is before it."""
     from tvm import tirx
@@ -179,7 +179,7 @@ def blocks_of(piece: PrimFunc) -> int:
     return math.prod(integer(loop.extent) or 1 for loop in _kernel(piece) if loop is not None)
 
 
-def _kernel(piece: PrimFunc) -> tuple[Any, Any | None]:
+def _kernel(piece: PrimFunc) -> tuple[For, For | None]:
     """The loop over the blocks of the only kernel, and the one around it over a batch of products."""
     root = piece.body.block
     if any(str(buffer.scope()) == "global" for buffer in root.alloc_buffers):
@@ -285,7 +285,7 @@ class _Masking:
         indices[axis] = tirx.min(row, last)
         return tirx.BufferLoad(buffer_of(load), indices)
 
-    def rows(self, expression: Number) -> Iterator[Any]:
+    def rows(self, expression: Number) -> Iterator[PrimExpr]:
         """The places along the axes at which an expression loads."""
         if type(expression).__name__ in LOADS:
             axis = self._limits.get(hash(buffer_of(expression)))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from tunehub.kernels.cuda.attention.warpgroups import WARPS, WarpgroupKernel
 from tunehub.target.gpu_architectures import WARP
@@ -127,7 +127,7 @@ class CopyingKernel(WarpgroupKernel):
             ),
         )
 
-    def copiers(self) -> tuple[int, Any]:
+    def copiers(self) -> tuple[int, PrimExpr]:
         return _HALF * WARP, self.warp % _HALF * WARP + self.lane
 
     # -- multiplying

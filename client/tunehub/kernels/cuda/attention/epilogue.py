@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.tir.expressions import replaced
 from tunehub.tir.guard import GuardError
 from tunehub.tir.nodes import buffer_of, is_reduction, parameters, reduces, same_extents
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import Buffer, Index, PrimExpr, PrimFunc
+    from tunehub.tir.types import Buffer, Index, PrimExpr, PrimFunc, SBlock, Var
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,19 +21,19 @@ class Stored:
     variables ``place``: where in the weighted sums the one is that the value reads."""
 
     buffer: Buffer
-    indices: tuple[Any, ...]
-    place: tuple[Any, ...]
-    value: Any
+    indices: tuple[PrimExpr, ...]
+    place: tuple[PrimExpr, ...]
+    value: PrimExpr
 
 
-def stored_by(function: PrimFunc, blocks: Iterable[Any], weighted: Any) -> Stored:
+def stored_by(function: PrimFunc, blocks: Iterable[SBlock], weighted: SBlock) -> Stored:
     """What ``function`` stores by ``blocks``, in their order: that of attention's result, and those that fusion added;
     ``weighted`` is the block of the weighted sums. Raises GuardError where one is not elementwise, or where several of
     them are stored."""
-    values: dict[int, tuple[list[int], Any]] = {}
+    values: dict[int, tuple[list[int], PrimExpr]] = {}
     given, kept = {hash(each) for each in parameters(function)}, []
 
-    def element(buffer: Buffer, indices: list[Any]) -> PrimExpr | None:
+    def element(buffer: Buffer, indices: list[PrimExpr]) -> PrimExpr | None:
         axes, value = values.get(hash(buffer), ([], None))
         return None if value is None else replaced(value, dict(zip(axes, indices, strict=True)))
 
@@ -50,7 +50,7 @@ def stored_by(function: PrimFunc, blocks: Iterable[Any], weighted: Any) -> Store
     )
 
 
-def _value_of(block: Index) -> Any:
+def _value_of(block: Index) -> PrimExpr:
     """Of the axes of ``block``, where it is stored."""
     is_store = type(block.body).__name__ == "BufferStore"
     if not is_store or reduces(block) or not _are(block.body.indices, [axis.var for axis in block.iter_vars]):
@@ -58,10 +58,10 @@ def _value_of(block: Index) -> Any:
     return block.body.value
 
 
-def _place_read(block: Index, value: PrimExpr, weighted: Any) -> tuple[Any, ...]:
+def _place_read(block: Index, value: PrimExpr, weighted: SBlock) -> tuple[PrimExpr, ...]:
     """Where the one weighted sum is that ``value`` reads: all axes of ``block``, in any order."""
     sums = buffer_of(weighted.writes[0])
-    reads: list[list[Any]] = []
+    reads: list[list[PrimExpr]] = []
     replaced(value, {}, lambda buffer, indices: reads.append(indices) if buffer.same_as(sums) else None)
     extents = {hash(axis.var): axis.dom.extent for axis in block.iter_vars}
     first = reads[0] if reads else []
@@ -72,5 +72,5 @@ def _place_read(block: Index, value: PrimExpr, weighted: Any) -> tuple[Any, ...]
     return tuple(first)
 
 
-def _are(indices: Sequence[Any], axes: Sequence[Any]) -> bool:
+def _are(indices: Sequence[PrimExpr], axes: Sequence[Var]) -> bool:
     return len(indices) == len(axes) and all(index.same_as(axis) for index, axis in zip(indices, axes, strict=True))

@@ -400,7 +400,7 @@ class AttentionKernel:
 
         return tirx.Select(most < f32(_LOWEST), f32(0), self.subtracted(most))
 
-    def power(self, exponent: PrimExpr) -> Any:
+    def power(self, exponent: PrimExpr) -> PrimExpr:
         """Of 2."""
         return power_of_two()(exponent, result="float32")
 
@@ -452,13 +452,13 @@ class AttentionKernel:
         row: PrimExpr,
         count: int,
         column: Body,
-        parts: Callable[[Any], tuple[Any, Any]],
+        parts: Callable[[PrimExpr], tuple[PrimExpr, PrimExpr]],
         inverse: PrimExpr | None = None,
     ) -> Stmt:
         """Results side by side, as one vector, of outputs and row sums, whose ``inverse`` may be known. They are
         computed before: of vectors TVM selects none rightly."""
 
-        def value(x: Index) -> Any:
+        def value(x: Index) -> PrimExpr:
             return self.a.finished(*self.lead, row, column(x), *parts(x), inverse=inverse)
 
         return sequence(
@@ -487,7 +487,7 @@ class AttentionKernel:
 
     def part_of_warp(
         self, partial: Buffer | SharedTile, row_stats: Buffer | SharedTile, own: PrimExpr, column: PrimExpr
-    ) -> tuple[Body, Body, Callable[[Any, Any], Any]]:
+    ) -> tuple[Body, Body, Callable[[PrimExpr, PrimExpr], PrimExpr]]:
         """Row maximum, row sum and output of one warp's part."""
         return (
             lambda w: load(row_stats, w, own, 0),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.attention.kernel import AttentionTile
 from tunehub.kernels.cuda.attention.kernels import kernel_of
@@ -90,7 +90,7 @@ def build(workload: AttentionWorkload, tile: AttentionTile) -> AttentionSchedule
     return AttentionSchedule(main_module(for_own_target(kernel, workload.target) if tile.warpgroups else kernel))
 
 
-def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> AttentionSchedule | None:
+def open_sizes(mod: IRModule, target: Target, _pieces: object = None) -> AttentionSchedule | None:
     """A kernel for few queries and one for many. Raises GuardError when no tile can be launched, or for what would be
     wrong."""
     function = mod["main"]

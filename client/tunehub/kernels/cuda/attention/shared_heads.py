@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.attention.spec import Attention
 from tunehub.tir.nodes import symbolic
@@ -19,7 +19,7 @@ _MOST = 16  # queries that a warp has
 def with_heads_as_queries(attention: Attention, count: int) -> Attention:
     """``attention`` of one query, with ``count`` heads at a time as queries of one."""
 
-    def of(function: Callable[..., PrimExpr], behind: int) -> Any:
+    def of(function: Callable[..., PrimExpr], behind: int) -> Callable[..., PrimExpr]:
         """Places end with the head, the query, and ``behind`` more."""
 
         def at(*place: PrimExpr, **more: PrimExpr | None) -> PrimExpr | Sequence[PrimExpr]:
@@ -28,7 +28,7 @@ def with_heads_as_queries(attention: Attention, count: int) -> Attention:
 
         return at
 
-    def of_keys(function: Callable[..., PrimExpr]) -> Any:
+    def of_keys(function: Callable[..., PrimExpr]) -> Callable[..., PrimExpr]:
         return lambda *place: function(*place[:-3], place[-3] * count, *place[-2:])
 
     assert isinstance(attention.keys, int)

@@ -87,11 +87,11 @@ def attention_of(function: PrimFunc) -> Attention | None:
     )
 
 
-def _axes(block: SBlock, first: int, last: int | None = None) -> list[Any]:
+def _axes(block: SBlock, first: int, last: int | None = None) -> list[IterVar]:
     return list(block.iter_vars)[first:last]
 
 
-def _factors(block: SBlock) -> tuple[Any, Any]:
+def _factors(block: SBlock) -> tuple[BufferLoad, BufferLoad]:
     """The two elements that a sum of products multiplies."""
     value = block.body.value
     product = value.b if type(value.b).__name__ == "Mul" else value.a
@@ -99,20 +99,20 @@ def _factors(block: SBlock) -> tuple[Any, Any]:
     return first, second
 
 
-def _uncast(expression: PrimExpr) -> Any:
+def _uncast(expression: PrimExpr) -> BufferLoad:
     while type(expression).__name__ == "Cast":
         expression = expression.value
     return expression
 
 
 def _element(load: BufferLoad, axes: list[IterVar]) -> Callable[..., PrimExpr]:
-    def element(*place: PrimExpr) -> Any:
+    def element(*place: PrimExpr) -> PrimExpr:
         return replaced(load, {hash(axis.var): _wide(at) for axis, at in zip(axes, place, strict=True)})
 
     return element
 
 
-def _wide(index: PrimExpr) -> Any:
+def _wide(index: PrimExpr) -> PrimExpr:
     from tvm import tirx
 
     return tirx.const(index, "int64") if isinstance(index, int) else tirx.Cast("int64", index)
@@ -127,7 +127,7 @@ def _masked(block: SBlock, shown: PrimExpr, scores: Buffer) -> Callable[..., Pri
     return masked
 
 
-def finite(number: PrimExpr) -> Any:
+def finite(number: PrimExpr) -> PrimExpr:
     """TVM needs a header to write minus infinity."""
     return minus_infinity()(result="float32") if float(number.value) == -math.inf else number
 
@@ -155,7 +155,7 @@ def _causal(masked: SBlock) -> int | None:
 def _rounded(blocks: Mapping[str, SBlock]) -> Callable[[PrimExpr, PrimExpr], PrimExpr]:
     power, total = (buffer_of(blocks[name].writes[0]) for name in (WEIGHTS, TOTAL))
 
-    def rounded(weight: PrimExpr, sum_of_row: PrimExpr) -> Any:
+    def rounded(weight: PrimExpr, sum_of_row: PrimExpr) -> PrimExpr:
         parts = {hash(power): weight, hash(total): sum_of_row}
         return replaced(blocks[ROUNDED].body.value, {}, lambda buffer, _: parts.get(hash(buffer)))
 
@@ -171,7 +171,7 @@ def _written(stored: Stored) -> Place:
 
 
 def _finished(stored: Stored, weighted: SBlock, total: SBlock) -> Callable[..., PrimExpr]:
-    def finished(*place_and_parts: PrimExpr, inverse: PrimExpr | None = None) -> Any:
+    def finished(*place_and_parts: PrimExpr, inverse: PrimExpr | None = None) -> PrimExpr:
         *place, total_of_values, total_of_weights = place_and_parts
         parts = {hash(weighted): total_of_values, hash(total): total_of_weights}
 
@@ -185,5 +185,5 @@ def _finished(stored: Stored, weighted: SBlock, total: SBlock) -> Callable[..., 
     return finished
 
 
-def _names(stored: Stored, place: Sequence[Index]) -> dict[int, Any]:
+def _names(stored: Stored, place: Sequence[Index]) -> dict[int, PrimExpr]:
     return {hash(axis): _wide(at) for axis, at in zip(stored.place, place, strict=True)}

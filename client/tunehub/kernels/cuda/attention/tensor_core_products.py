@@ -9,7 +9,7 @@ from tunehub.tir.cuda.ptx.mma import ldmatrix_x4, load_pair, mma_m16n8k16, pack_
 from tunehub.tir.statements import f32, load, nest, pointer, sequence, store
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import PrimExpr, Stmt
+    from tunehub.tir.types import Buffer, PrimExpr, Stmt
 
 
 class Halves:
@@ -79,7 +79,7 @@ class Halves:
         clear = nest("r n e", [self.t.rows, self.t.keys // 8, 4], lambda *at: store(self.acc_s, at, f32(0)))
         return sequence(clear, nest("d n", [self.a.depth // 16, self.t.keys // 16], step))
 
-    def multiply(self, accumulators: Any, r: PrimExpr, n: PrimExpr, first: PrimExpr, x: PrimExpr) -> Stmt:
+    def multiply(self, accumulators: Buffer, r: PrimExpr, n: PrimExpr, first: PrimExpr, x: PrimExpr) -> Stmt:
         return mma_m16n8k16(self.a.dtype)(pointer(accumulators, r, n, 0), first, pointer(self.part, x * 2))
 
     def weighted(self, stage: PrimExpr) -> Stmt:

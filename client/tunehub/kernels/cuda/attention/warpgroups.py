@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.attention.kernel import AttentionKernel, divides, narrow
 from tunehub.kernels.cuda.attention.tensor_core_products import Halves
@@ -142,7 +142,7 @@ class WarpgroupKernel(AttentionKernel):
         return self.t.warps[0] > WARPS
 
     @property
-    def is_early(self) -> Any:
+    def is_early(self) -> PrimExpr:
         """Whether a warpgroup makes the softmax behind its products and not before: while others multiply."""
         return self.group % 2 == 0
 
@@ -200,7 +200,7 @@ class WarpgroupKernel(AttentionKernel):
 
         return nest("i", [-(-count * parts // own)], one)
 
-    def copiers(self) -> tuple[int, Any]:
+    def copiers(self) -> tuple[int, PrimExpr]:
         """How many threads copy, and the number of this one."""
         return self.t.threads, self.warp * WARP + self.lane
 

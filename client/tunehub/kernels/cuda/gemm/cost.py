@@ -201,7 +201,7 @@ def _is_batch_of_vectors(problem: Problem) -> bool:
     return all(len(each) <= 1 and all(term.divisor == 1 for term in each) for each in terms)
 
 
-def _product(columns: Any) -> Array:
+def _product(columns: Array) -> Array:
     return np.asarray(np.prod(columns, axis=1, dtype=np.float64))
 
 

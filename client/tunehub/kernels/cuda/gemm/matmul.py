@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         PrimExpr,
         SBlock,
         Schedule,
+        Var,
     )
 
 SIDE = 16  # of a fragment of tensor cores
@@ -291,7 +292,7 @@ _GROUPS: dict[tuple[int, tuple[bool, ...]], str] = {
 }
 
 
-def _variables(region: BufferRegion) -> Iterator[Any]:
+def _variables(region: BufferRegion) -> Iterator[Var]:
     from tvm.tirx.analysis import undefined_vars
 
     for dimension in region.region:
@@ -411,8 +412,8 @@ def _merging(groups: Sequence[Sequence[int]], extents: Sequence[int], *, inverse
     before = [Var(f"v{i}", "int64") for i in range(len(extents))]
     groups = [group for group in groups if group]
     after = [Var(f"w{i}", "int64") for i in range(len(groups))]
-    merged: list[Any] = []
-    backward: list[Any] = [number(0)] * len(extents)
+    merged: list[PrimExpr] = []
+    backward: list[PrimExpr] = [number(0)] * len(extents)
     for result, group in zip(after, groups, strict=True):
         value, weight = before[group[0]], math.prod(extents[i] for i in group)
         for i in group[1:]:

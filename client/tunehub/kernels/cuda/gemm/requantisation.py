@@ -3,7 +3,7 @@ multiplications. Results are the same to the bit; NaN becomes the least byte."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -23,13 +23,13 @@ class _Clipped(NamedTuple):
     """``zero``, a number or an element of bytes, more than the integer nearest to ``x``, not less than ``low`` and not
     more than ``high``."""
 
-    x: Any
-    zero: Any
+    x: PrimExpr
+    zero: Number
     low: int
     high: int
 
 
-def in_fewer_instructions(value: Any) -> Any:
+def in_fewer_instructions(value: PrimExpr) -> PrimExpr:
     """``value``, an expression or a function, with other expressions for rounded bytes and for quotients in float64."""
     import tvm_ffi
     from tvm import tirx
@@ -37,7 +37,7 @@ def in_fewer_instructions(value: Any) -> Any:
     return tvm_ffi.structural_map(value, [(tirx.Cast, _converted)], order="pre")
 
 
-def _converted(cast: Any) -> Any:
+def _converted(cast: PrimExpr) -> PrimExpr:
     inner, dtype = cast.value, element_type(cast)
     if dtype in _BYTES:
         found = _clipped(inner, dtype)
@@ -56,14 +56,14 @@ def _byte(found: _Clipped, dtype: str) -> PrimExpr:
     return nearest_byte(dtype)(found.x, *_limits(found), zero, result=dtype)
 
 
-def _steps(found: _Clipped) -> Any:
-    steps: Any = nearest()(found.x, *_limits(found), result="float32")
+def _steps(found: _Clipped) -> PrimExpr:
+    steps: PrimExpr = nearest()(found.x, *_limits(found), result="float32")
     if not isinstance(found.zero, int):
         return steps + found.zero.astype("float32")
     return steps + f32(found.zero) if found.zero else steps
 
 
-def _limits(found: _Clipped) -> tuple[Any, Any]:
+def _limits(found: _Clipped) -> tuple[PrimExpr, PrimExpr]:
     """Of ``x``."""
     if isinstance(found.zero, int):
         return f32(found.low - found.zero), f32(found.high - found.zero)
@@ -83,7 +83,7 @@ def _clipped(value: PrimExpr, dtype: str) -> _Clipped | None:
     low, high = limits.get("Max", least - 1), limits.get("Min", most + 1)
     if not least <= low <= high <= most:
         return None
-    zero: Any = _zero(value.b) if type(value).__name__ == "Add" else 0
+    zero: Number = _zero(value.b) if type(value).__name__ == "Add" else 0
     rounded = value.a if type(value).__name__ == "Add" else value
     if zero is None or type(rounded).__name__ != "Call":
         return None
@@ -92,7 +92,7 @@ def _clipped(value: PrimExpr, dtype: str) -> _Clipped | None:
     return _Clipped(rounded.args[0], zero, low, high) if operator_name(rounded) in ("round", "nearbyint") else None
 
 
-def _zero(node: Any) -> Any | None:
+def _zero(node: PrimExpr) -> Number | None:
     """An integer: a number, or an element of bytes that is made float32."""
     if type(node).__name__ == "Cast" and type(node.value).__name__ in LOADS and element_type(node.value) in _BYTES:
         return node.value

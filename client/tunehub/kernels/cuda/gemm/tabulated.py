@@ -13,7 +13,7 @@ from tunehub.tir.statements import loop, sequence, when
 from tunehub.tir.versions import LOADS, UNROLLED
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import Buffer, Number, PrimExpr, Stmt, Var
+    from tunehub.tir.types import Buffer, BufferLoad, Number, PrimExpr, Stmt, Var
 
 BYTES = 256
 _WIDE = "float32"
@@ -26,7 +26,7 @@ class ByteTable(NamedTuple):
 
     address: Var
     place: Var
-    element: Any
+    element: PrimExpr
 
     def filled(self, thread: PrimExpr, threads: int) -> Stmt:
         """Each of the ``threads`` of a block writes some elements."""
@@ -41,7 +41,7 @@ class ByteTable(NamedTuple):
         return sequence([loop("i", -(-BYTES // threads), one, UNROLLED)])
 
 
-def table_in(value: PrimExpr, sums: Buffer) -> tuple[Any, ByteTable | None]:
+def table_in(value: PrimExpr, sums: Buffer) -> tuple[PrimExpr, ByteTable | None]:
     """``value``, of accumulators ``sums``, as an element of a table where it is a costly function of nothing but what
     is rounded to 8 bits; as it is otherwise."""
     from tvm import tirx
@@ -59,30 +59,30 @@ def table_in(value: PrimExpr, sums: Buffer) -> tuple[Any, ByteTable | None]:
     return found, ByteTable(address, place, element)
 
 
-def with_numbers(*values: Any) -> tuple[list[Any], list[tuple[Any, Any]]]:
+def with_numbers(*values: PrimExpr) -> tuple[list[PrimExpr], list[tuple[Var, PrimExpr]]]:
     """``values`` with variables for all that are loaded from tensors of one element, and these, each with what it is:
     bytes as they are cast."""
     import tvm
     import tvm_ffi
     from tvm import tirx
 
-    found: list[tuple[Any, Any]] = []
+    found: list[tuple[Var, PrimExpr]] = []
 
-    def variable(node: Any) -> Any:
+    def variable(node: PrimExpr) -> PrimExpr:
         known = next((var for var, value in found if tvm_ffi.structural_equal(value, node)), None)
         if known is None:
             known = tirx.Var("number", element_type(node))
             found.append((known, node))
         return known
 
-    def cast(node: Any) -> Any:
+    def cast(node: PrimExpr) -> PrimExpr:
         return variable(node) if type(node.value).__name__ in LOADS and _is_number(node.value) else node
 
     rules = [(tirx.Cast, cast), (tvm.ir.TensorLoad, lambda each: variable(each) if _is_number(each) else each)]
     return [tvm_ffi.structural_map(value, rules, order="pre") for value in values], found
 
 
-def _rounded_within(value: PrimExpr, sums: Buffer) -> tuple[Any, Any, Any]:
+def _rounded_within(value: PrimExpr, sums: Buffer) -> tuple[PrimExpr | None, PrimExpr, Var]:
     """The outermost bytes that ``value`` computes of ``sums``, if there is one kind; ``value`` of a variable in place
     of these in float32, and the variable."""
     import tvm_ffi
@@ -90,7 +90,7 @@ def _rounded_within(value: PrimExpr, sums: Buffer) -> tuple[Any, Any, Any]:
 
     inner, whole = list[Any](), tirx.Var("rounded", _WIDE)
 
-    def visit(node: Any) -> Any:
+    def visit(node: PrimExpr) -> PrimExpr:
         is_wide = element_type(node) == _WIDE and type(node.value).__name__ == "Cast"
         if not is_wide or element_type(node.value) not in LIMITS:
             return node
@@ -104,12 +104,12 @@ def _rounded_within(value: PrimExpr, sums: Buffer) -> tuple[Any, Any, Any]:
     return (inner[0] if one else None), rest, whole
 
 
-def _loads(node: Number) -> list[Any]:
+def _loads(node: Number) -> list[BufferLoad]:
     own = [node] if type(node).__name__ in LOADS else []
     return own + [each for part in parts_of(node) for each in _loads(part)]
 
 
-def _is_number(node: Any) -> bool:
+def _is_number(node: PrimExpr) -> bool:
     return all(type(index).__name__ == "IntImm" for index in node.indices)
 
 
@@ -119,7 +119,7 @@ def _is_costly(node: Number) -> bool:
     return called or any(map(_is_costly, parts_of(node)))
 
 
-def _with(expression: Any, variable: Any, value: Any) -> Any:
+def _with(expression: PrimExpr, variable: Var, value: PrimExpr) -> PrimExpr:
     import tvm
     import tvm_ffi
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,7 +29,18 @@ from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
-    from tunehub.tir.types import BlockRV, Buffer, BufferLoad, IRModule, LoopRV, PrimExpr, SBlock, Schedule, Stmt
+    from tunehub.tir.types import (
+        BlockRV,
+        Buffer,
+        BufferLoad,
+        IRModule,
+        LoopRV,
+        Number,
+        PrimExpr,
+        SBlock,
+        Schedule,
+        Stmt,
+    )
 
 NAME, VERSION, ALONE = "cuda_tiles", 1, False
 TEMPLATES = {NAME: Tile}
@@ -105,7 +116,7 @@ def space(workload: ReductionWorkload, device: GpuDevice) -> Iterator[KernelCand
         yield KernelCandidate(tile=tile, seconds=tile.expected_s)
 
 
-def build(workload: ReductionWorkload, tile: Tile | None) -> Any:
+def build(workload: ReductionWorkload, tile: Tile | None) -> Schedule:
     """The schedule. Raises GuardError when a tile writes what other tiles write, and what TVM raises."""
     if tile is not None:
         return checked_tiles(workload.mod, workload.reducing, tile)
@@ -248,7 +259,7 @@ def _goes_beyond(tile: Tile, reducing: ReductionBlock) -> bool:
     return any(extent % length for extent, length in zip(extents, tile.lengths, strict=True))
 
 
-def _around(schedule: Schedule, reducing: ReductionBlock) -> tuple[list[Any], list[Any]]:
+def _around(schedule: Schedule, reducing: ReductionBlock) -> tuple[list[BlockRV], list[BlockRV]]:
     """The blocks before the reduction, and those after it."""
     blocks = root_blocks(schedule)
     at = [str(schedule.get(block).name_hint) for block in blocks].index(reducing.name)
@@ -332,7 +343,7 @@ def _summand(block: SBlock) -> PrimExpr | None:
     store, start = block.body, getattr(block.init, "value", None)
     if type(store).__name__ != "BufferStore" or type(store.value).__name__ != "Add":
         return None
-    zero: Any = getattr(start, "value", None)
+    zero: Number = getattr(start, "value", None)
     target = buffer_of(block.writes[0])
     own = store.value.a
     if type(start).__name__ not in ("FloatImm", "IntImm") or float(zero) != 0 or type(own).__name__ not in LOADS:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tvm import te, tirx
 from tvm_ffi import structural_equal
@@ -88,7 +88,7 @@ def build(workload: ExpertProduct, tile: DirectTile) -> ExpertSchedule:
     return ExpertSchedule(mod=main_module(_kernel(workload, tile)))
 
 
-def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> ExpertSchedule | None:
+def open_sizes(mod: IRModule, target: Target, _pieces: object = None) -> ExpertSchedule | None:
     """The kernel for an open number of rows, checked; None for another function. Raises GuardError."""
     workload = match(mod, target)
     if workload is None:

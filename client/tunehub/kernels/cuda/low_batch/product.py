@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.low_batch.weights import Format, format_of, quantised
 from tunehub.tir.guard import GuardError, check_features
@@ -43,9 +43,9 @@ class LowBatchProduct:
 
     name: str
     extents: LowBatchExtents
-    data: Any
-    weights: Any
-    scales: Any | None
+    data: Buffer
+    weights: Buffer
+    scales: Buffer | None
     made_by: tuple[str, ...]
 
 
@@ -102,8 +102,8 @@ def _extents(result: Buffer, weights: Buffer, kind: Format | None) -> LowBatchEx
 
 def _factors(block: SBlock) -> tuple[PrimExpr, PrimExpr] | None:
     """The loads of x and of w where ``block`` adds up their products, both in half precision, in single precision."""
-    value: Any = getattr(block.body, "value", None)
-    added: Any = getattr(value, "b", None)
+    value: PrimExpr = getattr(block.body, "value", None)
+    added: PrimExpr = getattr(value, "b", None)
     if type(value).__name__ != "Add" or type(added).__name__ != "Mul" or block.init is None:
         return None
     if not _is_load(value.a, buffer_of(block.writes[0])) or _number(block.init.value) != 0:

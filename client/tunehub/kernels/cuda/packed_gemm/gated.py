@@ -4,7 +4,7 @@ thread has the accumulators of gate and of up for the results that it writes."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tvm import tirx
 
@@ -22,7 +22,7 @@ from tunehub.tir.nodes import buffer_kind, parameters
 from tunehub.tir.statements import bind, const, load, sequence
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import Index, IRModule, PrimExpr
+    from tunehub.tir.types import Buffer, Index, IRModule, PrimExpr, Stmt
 
 _HALVES = 2
 
@@ -41,7 +41,9 @@ class GatedPackedWriter(PackedWriter):
     def read(mod: IRModule, matmul: Matmul) -> Product:
         """What is computed; its results are those of both halves already."""
 
-        def result(_batch: Any, row: Any, column: Any, value: Any) -> tuple[Any, list[Any], Any]:
+        def result(
+            _batch: PrimExpr, row: PrimExpr, column: PrimExpr, value: PrimExpr
+        ) -> tuple[Buffer, list[PrimExpr], PrimExpr]:
             out = parameters(found.function)[-1]
             return out, [const(0), row, column], value.astype(str(buffer_kind(out).dtype))
 
@@ -55,20 +57,20 @@ class GatedPackedWriter(PackedWriter):
     def _weights_in_box(self, rows: int) -> int:
         return ROWS
 
-    def _tma_load(self, which: int, stage: Any, start: Index, k: Index, first: PrimExpr) -> Any:
+    def _tma_load(self, which: int, stage: PrimExpr, start: Index, k: Index, first: PrimExpr) -> Stmt:
         if which == 0:
             return super()._tma_load(which, stage, start, k, first)
         count = self.tile.shared[0]
         boxes = self.tile.block[1] // ROWS // count
 
-        def box(i: int) -> Any:
+        def box(i: int) -> Stmt:
             number = self.own_row * boxes + i if count > 1 else const(i)
             row = first // _HALVES + number // _HALVES * ROWS + number % _HALVES * self._half
             return self._load_weights(stage, start, k, number * ROWS, row)
 
         return sequence([box(i) for i in range(boxes)])
 
-    def _inside(self, place: Index, axis: int) -> list[Any]:
+    def _inside(self, place: Index, axis: int) -> list[PrimExpr]:
         if axis == 0:
             return super()._inside(place, axis)
         across = self.tile.block[1] * self.tile.shared[1] // _HALVES
@@ -76,7 +78,7 @@ class GatedPackedWriter(PackedWriter):
 
     # -- epilogue
 
-    def _staged_epilogue(self) -> tuple[list[Any], list[Any]]:
+    def _staged_epilogue(self) -> tuple[list[Stmt], list[Stmt]]:
         """Scales of a thread's columns are loaded before all products are done."""
         lane, group = self.thread % WARP, self.thread // WARPGROUP
         column = self._left(group) + self.thread % WARPGROUP // WARP * 16 + lane // 4
@@ -87,20 +89,20 @@ class GatedPackedWriter(PackedWriter):
         early, found = super()._staged_epilogue()
         return [*kept, *early], found
 
-    def _left(self, group: Any) -> Any:
+    def _left(self, group: PrimExpr) -> PrimExpr:
         """The first column of a warpgroup's results."""
         return self.first_column // _HALVES + group * ROWS
 
     def _pieces(self) -> list[tuple[int, int, int]]:
         return [each for each in super()._pieces() if each[0] == 0]
 
-    def _piece_to_shared(self, part: int, first: int, width: int) -> list[Any]:
+    def _piece_to_shared(self, part: int, first: int, width: int) -> list[Stmt]:
         lane = self.thread % WARP
         column = self.thread % WARPGROUP // WARP * 16 + lane // 4
 
-        def one(j: int, half: int, v: int) -> Any:
+        def one(j: int, half: int, v: int) -> Stmt:
             own = (first // 8 + j) * 4 + half * 2 + v
-            sums: list[Any] = [load(self.accumulators, const(own + of * (self.tile.rows // 2))) for of in (0, 1)]
+            sums: list[PrimExpr] = [load(self.accumulators, const(own + of * (self.tile.rows // 2))) for of in (0, 1)]
             if self.factors:
                 sums = [each * self.factors[of * 2 + half] for of, each in enumerate(sums)]
             at = ((lane % 4 * 2 + (v + j * 8)) * STAGED + column + half * 8) * FLOAT + self.staged
@@ -108,7 +110,7 @@ class GatedPackedWriter(PackedWriter):
 
         return [one(j, half, v) for j in range(width // 8) for half in (0, 1) for v in (0, 1)]
 
-    def _piece_places(self, part: int, first: int, width: int) -> list[tuple[Any, Any, Any]]:
+    def _piece_places(self, part: int, first: int, width: int) -> list[tuple[PrimExpr, PrimExpr, PrimExpr]]:
         group = self.thread // WARPGROUP
         more = self._left(group) - (self.first_column + group * self.tile.columns)
         return [(row, column + more, place) for row, column, place in super()._piece_places(part, first, width)]

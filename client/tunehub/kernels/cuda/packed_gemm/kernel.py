@@ -5,7 +5,7 @@ CUTLASS's products of mixed types for Hopper."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tvm import tirx
 
@@ -81,7 +81,7 @@ class PackedWriter(OpenBulkWriter):
         kept = [pair for pair in zip(own, parts, strict=True) if not pair[0].same_as(self.made_weights)]
         return views(*zip(*kept, strict=True))
 
-    def _tensor_maps(self) -> list[Any]:
+    def _tensor_maps(self) -> list[Stmt]:
         """x as two boxes of 64 of K, weights as words; rows of as many bytes as a pattern are swizzled as it asks."""
         rows, columns, k = self.extents
         high, wide_ = (self.tile.block[at] // self.tile.shared[1 - at] for at in (0, 1))
@@ -108,7 +108,7 @@ class PackedWriter(OpenBulkWriter):
 
     # -- producer
 
-    def _producer(self) -> Any:
+    def _producer(self) -> Stmt:
         tile = self.tile
 
         def one(turn: PrimExpr, step: PrimExpr) -> Stmt:
@@ -131,14 +131,14 @@ class PackedWriter(OpenBulkWriter):
         loaded = self._over_tiles(lambda turn: loop("i", self.steps, lambda step: one(turn, step)))
         return sequence([loaded, self._drain()]) if self._peers > 1 and tile.cluster == 1 else loaded
 
-    def _tma_load(self, which: int, stage: Any, start: Index, k: Index, first: PrimExpr) -> Any:
+    def _tma_load(self, which: int, stage: PrimExpr, start: Index, k: Index, first: PrimExpr) -> Stmt:
         if which == 0:
             return super()._tma_load(which, stage, start, k, first)
         rows = self.tile.block[1] // self.tile.shared[0]
         part = self.own_row * rows if self.tile.shared[0] > 1 else const(0)
         return self._load_weights(stage, start, k, part, first + part)
 
-    def _load_weights(self, stage: Any, start: Index, k: Index, part: Index, row: Index) -> Any:
+    def _load_weights(self, stage: PrimExpr, start: Index, k: Index, part: Index, row: Index) -> Stmt:
         """A box of weights from their ``row`` on, which lie in the stage from the row ``part`` on."""
         tile, count = self.tile, self.tile.shared[0]
         place = self._address(start + part * tile.row_bytes)
@@ -151,7 +151,7 @@ class PackedWriter(OpenBulkWriter):
 
     # -- consumers
 
-    def _consumers(self) -> Any:
+    def _consumers(self) -> Stmt:
         tile, packed = self.tile, self.packed
         sums, state = address(self.accumulators, const(0)), address(self.state, const(0))
         scales, first = address(self.scales, const(0), const(0)), self.part * self.steps
@@ -194,7 +194,7 @@ class PackedWriter(OpenBulkWriter):
         rows = range(0, self.tile.rows, PIECE)
         return [(part, at, min(PIECE, self.tile.rows - at)) for part in range(self.packed.parts) for at in rows]
 
-    def _accumulators_to_shared(self) -> list[Any]:
+    def _accumulators_to_shared(self) -> list[Stmt]:
         lane, group = self.thread % WARP, self.thread // WARPGROUP
         column = group * self.tile.columns + self.thread % WARPGROUP // WARP * 16 + lane // 4
 
@@ -217,22 +217,22 @@ class PackedWriter(OpenBulkWriter):
 
         return [four(part) for part in range(self.packed.parts)]
 
-    def _piece_to_shared(self, part: int, first: int, width: int) -> list[Any]:
+    def _piece_to_shared(self, part: int, first: int, width: int) -> list[Stmt]:
         lane = self.thread % WARP
         column = self.thread % WARPGROUP // WARP * 16 + lane // 4
 
-        def one(j: int, half: int, v: int) -> Any:
+        def one(j: int, half: int, v: int) -> Stmt:
             own = part * (self.tile.rows // 2) + (first // 8 + j) * 4 + half * 2 + v
             at = ((lane % 4 * 2 + (v + j * 8)) * STAGED + column + half * 8) * FLOAT + self.staged
             return st_shared_1()(self._address(at), load(self.accumulators, const(own)))
 
         return [one(j, half, v) for j in range(width // 8) for half in (0, 1) for v in (0, 1)]
 
-    def _piece_places(self, part: int, first: int, width: int) -> list[tuple[Any, Any, Any]]:
+    def _piece_places(self, part: int, first: int, width: int) -> list[tuple[PrimExpr, PrimExpr, PrimExpr]]:
         inside, across = self.thread % WARPGROUP, ROWS // _VECTOR
         left = self.first_column + self.thread // WARPGROUP * self.tile.columns + part * ROWS
 
-        def place(i: int) -> tuple[Any, Any, Any]:
+        def place(i: int) -> tuple[PrimExpr, PrimExpr, PrimExpr]:
             index = i * WARPGROUP + inside
             row, column = index // across, index % across * _VECTOR
             return self.first_row + first + row, left + column, row * STAGED + column

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.paged_attention.function import BUFFERS, NUMBERS
 from tunehub.kernels.cuda.paged_attention.narrow import E4M3_PAGES, with_e4m3_pages
@@ -19,7 +19,7 @@ from tunehub.tir.statements import const
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
-    from tunehub.tir.types import PrimFunc
+    from tunehub.tir.types import Buffer, Index, PrimExpr, PrimFunc
 
 _LIMITED = "sliding_window_size"  # what TVM 0.27 calls `cross`, where a kernel has it
 
@@ -83,14 +83,14 @@ def _by_parameters(function: PrimFunc) -> PagedAttention | None:
     )
 
 
-def _heads_and_page(keys: Any) -> tuple[Any, Any]:
+def _heads_and_page(keys: Buffer) -> tuple[PrimExpr, Index]:
     return (keys.shape[1], PAGE) if len(keys.shape) == _RANKS["keys"] else (keys.shape[2], keys.shape[3])
 
 
 _RANKS = {"queries": 3, "pages": 5, "keys": 3, "own_values": 3, "output": 3, "lse": 2}
 
 
-def _fits(kind: Kind, buffers: list[Any], numbers: list[str]) -> bool:
+def _fits(kind: Kind, buffers: list[Buffer], numbers: list[str]) -> bool:
     names = BUFFERS[kind]
     types = ["int32" if name in ("causal", "rotary_mode") else "float32" for name in NUMBERS[kind]]
     if len(buffers) != len(names) or numbers not in ([], types):
@@ -103,7 +103,7 @@ def _fits(kind: Kind, buffers: list[Any], numbers: list[str]) -> bool:
 @lru_cache(maxsize=64)
 def _written(
     kind: Kind, key_heads: int, heads: int, depth: int, dtype: str, window: bool, cross: int, threads: int
-) -> Any:
+) -> PrimFunc:
     """What this TVM writes for a GPU whose blocks have so many ``threads``, or for CPUs, which have none; None where it
     writes nothing for such heads."""
     import tvm
@@ -127,7 +127,7 @@ def _written(
     return written
 
 
-def _written_for_cpus(kind: Kind, key_heads: int, heads: int, depth: int, dtype: str, window: bool) -> Any:
+def _written_for_cpus(kind: Kind, key_heads: int, heads: int, depth: int, dtype: str, window: bool) -> PrimFunc:
     from tvm.relax.frontend.nn.llm import kv_cache
 
     if kind is Kind.DECODE:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.devices.device import GpuDevice
@@ -21,7 +21,7 @@ from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
-    from tunehub.tir.types import IRModule, IterVar, PrimExpr, SBlock, Schedule
+    from tunehub.tir.types import BufferLoad, IRModule, IterVar, PrimExpr, SBlock, Schedule
 
 NAME, VERSION, ALONE = "column_sums", 1, False
 _COLUMNS = (16, 8)  # of a block: a sector of memory, or half of one
@@ -118,7 +118,7 @@ def _length(block: SBlock) -> int | None:
     body = block.body
     if type(body).__name__ != "BufferStore" or type(body.value).__name__ != "Add" or block.init is None:
         return None
-    summand: Any = getattr(body.value, "b", None)
+    summand: PrimExpr = getattr(body.value, "b", None)
     factors = [summand.a, summand.b] if type(summand).__name__ == "Mul" else [summand]
     loads = [each.value if type(each).__name__ == "Cast" else each for each in factors]
     if any(type(each).__name__ not in LOADS for each in loads) or len(block.writes) != 1:
@@ -137,5 +137,5 @@ def _is_kept(index: PrimExpr, kept: Sequence[IterVar]) -> bool:
     return any(axis.var.same_as(index) for axis in kept)
 
 
-def _is_half(loads: Sequence[Any]) -> bool:
+def _is_half(loads: Sequence[BufferLoad]) -> bool:
     return all(str(buffer_kind(buffer_of(each)).dtype) in ("float16", "bfloat16") for each in loads)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.devices.device import GpuDevice
@@ -32,7 +32,7 @@ from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
-    from tunehub.tir.types import BlockRV, IRModule, PrimExpr, SBlock, Schedule
+    from tunehub.tir.types import BlockRV, IRModule, LoopRV, PrimExpr, SBlock, Schedule
 
 NAME, VERSION, ALONE = "elementwise_vectors", 1, False
 _SIZES = {"float16": 2, "bfloat16": 2, "float32": 4}  # bytes of a number
@@ -130,7 +130,7 @@ def build(workload: ElementWorkload, tile: VectorTile) -> Schedule:
     return schedule
 
 
-def _read_vectors(schedule: Schedule, block: BlockRV, thread: Any, given: set[int], vector: int) -> None:
+def _read_vectors(schedule: Schedule, block: BlockRV, thread: LoopRV, given: set[int], vector: int) -> None:
     """What ``block`` reads side by side of parameters comes at once."""
     node = schedule.get(block)
     loads = list(loads_of(node.body.value))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tvm import te, tirx
 from tvm_ffi import structural_equal
@@ -35,7 +35,7 @@ class NarrowedSchedule:
     mod: IRModule
 
 
-def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> NarrowedSchedule | None:
+def open_sizes(mod: IRModule, target: Target, _pieces: object = None) -> NarrowedSchedule | None:
     """The kernel for ``mod``, one PrimFunc ``main`` with open rows, checked; None for another function or GPU. Raises
     GuardError."""
     function = mod["main"]

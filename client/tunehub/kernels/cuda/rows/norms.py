@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from tunehub.tir.schedules import has_root, open_schedule, root_blocks
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
-    from tunehub.tir.types import BlockRV, Buffer, IRModule, LoopRV, PrimFunc, SBlock, Schedule
+    from tunehub.tir.types import BlockRV, Buffer, IRModule, LoopRV, PrimFunc, SBlock, Schedule, Var
 
 NAME, VERSION, ALONE = "row_norms", 1, False
 _TYPES = ("float16", "bfloat16", "float32", "uint8", "int8")
@@ -59,7 +59,7 @@ class RowWorkload:
     type takes ``size`` bytes; so many ``beside`` each other are of one place along all axes but the last of rows."""
 
     mod: IRModule
-    row: Any
+    row: Var
     count: int
     beside: int
     length: int

@@ -56,7 +56,7 @@ class _BlockScaledWriter(OpenBulkWriter):
 class _ProductKind(NamedTuple):
     """How a product is found and ranked, and its kernel written."""
 
-    find: Callable[[Any], Matmul | None]
+    find: Callable[[IRModule], Matmul | None]
     ranked: Callable[[Matmul, GpuDevice, int], Sequence[tuple[float, Any]]]
     writer: type[OpenBulkWriter]
 
@@ -65,7 +65,7 @@ _PLAIN = _ProductKind(eight_bits.matmul_in, eight_bits.ranked, OpenBulkWriter)
 _SCALED = _ProductKind(block_scales.matmul_in, block_scales.ranked, _BlockScaledWriter)
 
 
-def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunction | None:
+def open_sizes(mod: IRModule, target: Target, _pieces: object = None) -> SizedFunction | None:
     """A schedule of ``mod``, one PrimFunc ``main`` with open rows; None when it is not of this kind. Raises NoTileError
     where none is to be had, GuardError for what would be wrong, and what TVM raises."""
     found = _found(mod["main"]) if warpgroups.serves(target) else None
@@ -150,7 +150,7 @@ def _seconds(matmul: OpenMatmul, rows: int, tile: BulkTile, device: GpuDevice) -
     return tile_s(own, tile, device) if tile.is_at_once(clusters, device) else _NEVER_S
 
 
-def _beyond(whole: OpenFunction, matmul: OpenMatmul, kind: _ProductKind, target: Target) -> Any:
+def _beyond(whole: OpenFunction, matmul: OpenMatmul, kind: _ProductKind, target: Target) -> PrimFunc:
     """The kernel of sizes beyond what places of 32 bits reach, whose sums are not promoted; TVM's own for scales of
     blocks."""
     if kind is _SCALED:

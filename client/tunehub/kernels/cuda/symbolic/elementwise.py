@@ -4,7 +4,7 @@ row: a thread reads, computes and writes eight neighbours at once. TVM's own sch
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.open_function import open_function
 from tunehub.tir.guard import check_function
@@ -15,7 +15,7 @@ from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
-    from tunehub.tir.types import IRModule, SBlock, Schedule
+    from tunehub.tir.types import IRModule, PrimExpr, SBlock, Schedule, Var
 
 NAME = "elementwise"
 VECTOR = 8  # elements of two bytes
@@ -29,7 +29,7 @@ class VectorSchedule:
     mod: IRModule
 
 
-def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> VectorSchedule | None:
+def open_sizes(mod: IRModule, target: Target, _pieces: object = None) -> VectorSchedule | None:
     """A schedule of ``mod``, one PrimFunc ``main`` with open axes; None where that is no such function. Raises
     GuardError for what would be wrong, and what TVM raises."""
     function = mod["main"]
@@ -103,7 +103,7 @@ def _copies(block: SBlock, given: set[int]) -> bool:
     return same_type and width is not None and width % VECTOR == 0 and begin is not None and begin % VECTOR == 0
 
 
-def _added_to(index: Any, variable: Any) -> int | None:
+def _added_to(index: PrimExpr, variable: Var) -> int | None:
     """The number that ``index`` adds to ``variable``; None for other indices."""
     if type(index).__name__ != "Add" or not index.a.same_as(variable):
         return None

@@ -43,7 +43,7 @@ _KERNELS = 4
 _TRIED = 64  # tiles, among which is one for both halves
 
 
-def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunction | None:
+def open_sizes(mod: IRModule, target: Target, _pieces: object = None) -> SizedFunction | None:
     """A schedule of ``mod``, one PrimFunc ``main`` with open rows; None when it is not of this kind. Raises NoTileError
     where none is to be had, GuardError for what would be wrong, and what TVM raises."""
     whole = open_function(mod["main"]) if warpgroups.serves(target) else None
@@ -69,7 +69,7 @@ def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunct
 class _GatedKind(NamedTuple):
     """How a product is found, and its tiles ranked: the best ones, and what one should take in seconds."""
 
-    matmul_in: Callable[[Any], Matmul | None]
+    matmul_in: Callable[[IRModule], Matmul | None]
     ranked: Callable[[Matmul, GpuDevice], Iterable[Any]]
     seconds: Callable[[Matmul, Any, GpuDevice], float]
 

@@ -4,7 +4,7 @@ SiLU(gate) · up behind them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.gemm.hopper import rule as warpgroups
 from tunehub.kernels.cuda.low_batch.gated import few_gated_rows
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NAME = warpgroups.NAME
 
 
-def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunction | None:
+def open_sizes(mod: IRModule, target: Target, _pieces: object = None) -> SizedFunction | None:
     """A schedule of ``mod``, one PrimFunc ``main`` with open rows; None when it is not of this kind. Beyond what places
     of 32 bits reach the last kernel for a low batch serves.
 

@@ -4,7 +4,7 @@ which share its sine and cosine. TVM's own function computes these anew for each
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cpu.rotation import Rotation, rotation_body
 from tunehub.tir.guard import check_statements
@@ -15,7 +15,7 @@ from tunehub.tir.versions import UNROLLED
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
-    from tunehub.tir.types import IRModule, SBlock, SBlockRealize, Stmt
+    from tunehub.tir.types import IRModule, PrimExpr, SBlock, SBlockRealize, Stmt, Var
 
 NAME = "rotation"
 _HEADS = (16, 12, 9, 8, 7, 6, 4, 3, 2)  # of a thread, which share what it computes of an angle
@@ -29,7 +29,7 @@ class RotationSchedule:
     mod: IRModule
 
 
-def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> RotationSchedule | None:
+def open_sizes(mod: IRModule, target: Target, _pieces: object = None) -> RotationSchedule | None:
     """A schedule of ``mod``, one PrimFunc ``main`` that applies positions; None for others, and where it has several
     open sizes: what also writes into pages cannot be run at any sizes to be verified. Raises GuardError for what
     would be wrong."""
@@ -44,7 +44,7 @@ def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> RotationSc
 
 
 class _ThreadRotation(Rotation):
-    def __init__(self, root: SBlockRealize, block: SBlock, extents: list[Any]) -> None:
+    def __init__(self, root: SBlockRealize, block: SBlock, extents: list[PrimExpr]) -> None:
         super().__init__(root, block, extents)
         self.count, self.place, self.scope = 1, const(0), "local"
 
@@ -59,8 +59,8 @@ class _ThreadRotation(Rotation):
         angles = [store(table, [self.place], value) for value, table in self.tables]
         dtype = element_type(head)
 
-        def some(group: Any) -> Stmt:
-            def one(i: Any) -> Stmt:
+        def some(group: Var) -> Stmt:
+            def one(i: Var) -> Stmt:
                 return sequence(bind(head, group * const(together, dtype) + i), inner)
 
             each = loop("i", const(together, dtype), one, UNROLLED)

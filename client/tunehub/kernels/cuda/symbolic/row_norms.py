@@ -3,7 +3,7 @@ number of rows on CUDA: a block of threads for each row, which read and write ei
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.symbolic.elementwise import VECTOR, vector_threads
 from tunehub.tir.nodes import buffer_kind, buffer_of, integer, is_reduction, parameters, reduces
@@ -64,6 +64,6 @@ def _read_vectors(schedule: Schedule, block: BlockRV, loop: LoopRV, given: set[i
 def _is_of_rows(reduction: SBlock, last: SBlock) -> bool:
     """Whether ``reduction`` goes along the last axis of ``last``, whose others are rows."""
     kinds = [is_reduction(axis) for axis in reduction.iter_vars]
-    lengths: list[Any] = [integer(block.iter_vars[-1].dom.extent) for block in (reduction, last)]
+    lengths: list[int | None] = [integer(block.iter_vars[-1].dom.extent) for block in (reduction, last)]
     rows = len(last.iter_vars) - 1
     return rows > 0 and kinds == [*[False] * rows, True] and lengths[0] == lengths[1] is not None

@@ -49,15 +49,15 @@ _OF_WINDOWS = 2  # axes along which windows of images are reduced
 class Static(Protocol):
     """Schedules for the static functions of pieces."""
 
-    def scheduled(self, piece: PrimFunc) -> Any | None:
+    def scheduled(self, piece: PrimFunc) -> PrimFunc | None:
         """The function scheduled, None to leave it to TVM."""
         ...
 
-    def recorded(self, piece: PrimFunc) -> tuple[Any, float] | None:
+    def recorded(self, piece: PrimFunc) -> tuple[PrimFunc, float] | None:
         """The function scheduled by a record of its own or of its anchor block, and the seconds that it took there."""
         ...
 
-    def transferred(self, piece: PrimFunc) -> tuple[Any, float] | None:
+    def transferred(self, piece: PrimFunc) -> tuple[PrimFunc, float] | None:
         """The function scheduled by a record for other shapes, and the seconds that it should take."""
         ...
 
@@ -162,7 +162,7 @@ def _of_windows(whole: OpenFunction, few: PrimFunc) -> list[SizeBranch]:
 
 def _known(
     whole: OpenFunction, grid: Grid, static: Static, splits_k: bool, device: GpuDevice
-) -> Iterator[tuple[SizedPiece, Callable[[], Any | None]]]:
+) -> Iterator[tuple[SizedPiece, Callable[[], PrimFunc | None]]]:
     """What is known or expected to take some time: pieces of some lengths by records, and by records for other shapes,
     and those with split-K. Each with what makes the function so, or None."""
     for length in sorted({*grid.recorded, *grid.moved}):
@@ -208,7 +208,7 @@ def _of_one_symbol(function: PrimFunc, target: Target) -> SizedFunction | None:
     if problem is None or reducing is None or not reducing.einsum:
         return None
     tiles = tiles_by_size(problem, limits_of(target), device_of(target), covering=True)
-    made: dict[Tile | SizedPiece, Any] = {}
+    made: dict[Tile | SizedPiece, PrimFunc] = {}
     for tile in {each.tile: None for each in tiles}:
         assert isinstance(tile, Tile)
         made[tile] = tiled(main_module(function), reducing, tile, symbolic=True).mod["main"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -71,7 +71,7 @@ _Tile: TypeAlias = "TensorTile | WarpgroupTile | BulkTile"
 _Range: TypeAlias = "tuple[_Tile | None, int | None]"  # what serves sizes, None: TVM's own, up to which; None: all
 
 
-def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunction | None:
+def open_sizes(mod: IRModule, target: Target, _pieces: object = None) -> SizedFunction | None:
     """A schedule of ``mod``, one PrimFunc ``main`` with open axes; None when it is not of this kind.
 
     Raises NoTileError where TVM's own schedule is to be used, GuardError for what would be wrong or cannot be launched,
@@ -118,7 +118,7 @@ def _is_out_of_reach(chosen: Sequence[_Range]) -> bool:
 
 def _more_rows(
     whole: OpenFunction, matmul: OpenMatmul | None, target: Target, few: list[SizeBranch]
-) -> tuple[list[_Range], dict[_Tile | None, Any]]:
+) -> tuple[list[_Range], dict[_Tile | None, PrimFunc]]:
     """As :func:`_pieces`, for sizes above those of the branches ``few``: TVM's own schedule without tiles."""
     if matmul is None:
         return [(None, None)], {}
@@ -144,11 +144,13 @@ def _kept(few: list[SizeBranch], chosen: Sequence[_Range], *, quantised: bool) -
     return list(takewhile(lambda branch: not serves(branch.up_to or 0), few))
 
 
-def _pieces(whole: OpenFunction, matmul: OpenMatmul, target: Target) -> tuple[list[_Range], dict[_Tile | None, Any]]:
+def _pieces(
+    whole: OpenFunction, matmul: OpenMatmul, target: Target
+) -> tuple[list[_Range], dict[_Tile | None, PrimFunc]]:
     """Which tile serves which sizes, and the function in pieces by each. Raises NoTileError where there is none."""
     tiles = list(_likely(whole, matmul, target))
     failure = "TVM's own schedule should take as little at all sizes"
-    made: dict[_Tile | None, Any] = {}
+    made: dict[_Tile | None, PrimFunc] = {}
     while True:
         chosen = _within_reach(whole, matmul, tiles, device_of(target))
         wanted = {tile for tile, _ in chosen if tile is not None}

@@ -8,17 +8,17 @@ from tunehub.kernels.cuda.winograd import half_kernels, kernels
 from tunehub.kernels.cuda.winograd.convolution import PlainConv3x3
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import Expr, Index
+    from tunehub.tir.types import Expr, Index, PrimFunc
 
 
 class Form(Protocol):
     """See :mod:`tunehub.kernels.cuda.winograd.kernels`."""
 
-    def image_function(self, convolution: PlainConv3x3, tile: int, batch: Index) -> Any: ...
+    def image_function(self, convolution: PlainConv3x3, tile: int, batch: Index) -> PrimFunc: ...
 
-    def product_function(self, convolution: PlainConv3x3, tile: int) -> Any: ...
+    def product_function(self, convolution: PlainConv3x3, tile: int) -> PrimFunc: ...
 
-    def result_function(self, convolution: PlainConv3x3, tile: int, batch: Index) -> Any: ...
+    def result_function(self, convolution: PlainConv3x3, tile: int, batch: Index) -> PrimFunc: ...
 
     def between(self, convolution: PlainConv3x3, tile: int, channels: int) -> tuple[int | None, ...]:
         """The shape of tiles between the functions, None for an open batch."""

@@ -122,7 +122,7 @@ def _results(products: Tensor, convolution: PlainConv3x3, tile: int, batch: Inde
     return te.compute((batch, *extents(convolution.outputs, *convolution.image)), result, name=RESULT)
 
 
-def _lead(convolution: PlainConv3x3, batch: Index) -> tuple[Any, ...]:
+def _lead(convolution: PlainConv3x3, batch: Index) -> tuple[Index, ...]:
     """The extent of images, where these are an axis of their own between the functions."""
     return (batch,) if convolution.batch is None else ()
 

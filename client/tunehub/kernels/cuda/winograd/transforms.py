@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -58,14 +58,14 @@ def candidates(workload: TransformWorkload, device: GpuDevice) -> Iterator[Kerne
     yield KernelCandidate(tile=None, seconds=transform_s(moved, device), compared_s=0.0)
 
 
-def build(workload: TransformWorkload, _tile: None) -> Any:
+def build(workload: TransformWorkload, _tile: None) -> Schedule:
     """The schedule. Raises GuardError where a thread writes what others write, or what TVM raises."""
     schedule = _scheduled(workload.mod, workload.names, device_of(workload.target))
     check_tiles(schedule.mod["main"])
     return schedule
 
 
-def open_sizes(mod: IRModule, target: Target, _pieces: Any = None) -> SizedFunction | None:
+def open_sizes(mod: IRModule, target: Target, _pieces: object = None) -> SizedFunction | None:
     """For an open batch a piece of the grid for each image. Raises NotPiecesError, too."""
     names = _names(mod)
     whole = open_function(mod["main"]) if _OWN & {*names} else None

@@ -4,7 +4,7 @@ it loads by ``ldmatrix``. The loop is that of CUTLASS's ``MmaMultistage``."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tvm import tirx
 
@@ -34,7 +34,7 @@ def kernel(product: Product, tile: WarpTile, most_shared: int) -> PrimFunc:
 
 
 class _WarpWriter(KernelWriter):
-    tile: Any
+    tile: WarpTile
 
     def __init__(self, product: Product, tile: WarpTile) -> None:
         super().__init__(product, tile, None)
@@ -46,7 +46,7 @@ class _WarpWriter(KernelWriter):
     def _ahead(self) -> int:
         return int(self.tile.stages - 1)
 
-    def _finished(self) -> list[Any]:
+    def _finished(self) -> list[Stmt]:
         return []
 
     def _iteration(self, step: PrimExpr, ahead: int) -> Stmt:
@@ -62,7 +62,7 @@ class _WarpWriter(KernelWriter):
             ]
         )
 
-    def _mma(self, stage: Any) -> Any:
+    def _mma(self, stage: PrimExpr) -> Stmt:
         tile = self.tile
         start = stage * tile.stage_bytes
         a = start + self.warp_row * (tile.rows * ROW_BYTES)
@@ -71,7 +71,7 @@ class _WarpWriter(KernelWriter):
         function = mma_stage(self.product.dtype, self.product.b_dtype, tile.rows, tile.columns)
         return function(address(self.accumulators, const(0)), *places)
 
-    def _accumulators_to_shared(self) -> list[Any]:
+    def _accumulators_to_shared(self) -> list[Stmt]:
         """As ``mma`` leaves them in registers: four threads have a row of a fragment, and the eighth one behind."""
         tile = self.tile
         row = self.warp_row * tile.rows + self.lane // 4

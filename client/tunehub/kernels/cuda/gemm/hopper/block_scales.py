@@ -35,7 +35,7 @@ from tunehub.tir.versions import LOADS
 if TYPE_CHECKING:
     from tunehub.kernels.cuda.gemm.hopper.product import Product
     from tunehub.target.types import Target
-    from tunehub.tir.types import IRModule, PrimExpr, SBlock, Stmt
+    from tunehub.tir.types import Buffer, Index, IRModule, PrimExpr, SBlock, Stmt
 
 NAME, VERSION, ALONE = "tensor_cores_block_scaled", 1, False
 COLUMNS = 128  # of a block of B that has one scale
@@ -138,7 +138,7 @@ def build(workload: ProductWorkload, tile: BulkTile) -> warpgroups.WarpgroupSche
 
 def _apart(block: SBlock) -> tuple[SBlock, tuple[PrimExpr, ...]] | None:
     """A block without the scales of what it multiplies, and these; None where it has none, or is of another kind."""
-    value: Any = getattr(block.body, "value", None)
+    value: PrimExpr = getattr(block.body, "value", None)
     if type(value).__name__ != "Add":
         return None
     factors = list(_factors(value.b))
@@ -189,7 +189,7 @@ def _is_same(scaled: ScaledProduct, matmul: Matmul, group: str, size: int) -> bo
         extent = size if name == "inside" else -(-extents[name] // size) if name == group else extents[name]
         analyzer.bind(variable, tvm.ir.Range(const(0, "int64"), const(extent, "int64")))
 
-    def at(inside: Any) -> list[Any]:
+    def at(inside: Index) -> list[list[PrimExpr]]:
         places: dict[str, Any] = {name: own[name] for name in extents}
         places[group] = own[group] * size + inside
         values = places_of(scaled.block, matmul, places)
@@ -199,6 +199,6 @@ def _is_same(scaled: ScaledProduct, matmul: Matmul, group: str, size: int) -> bo
     return all(all(map(structural_equal, *each)) for each in zip(first, other, strict=True))
 
 
-def _of_buffers(value: PrimExpr, own: dict[int, Any]) -> PrimExpr:
+def _of_buffers(value: PrimExpr, own: dict[int, Buffer]) -> PrimExpr:
     """``value``, a load, of the buffers ``own`` by the hashes of others."""
     return load(own[hash(value.source)], *value.indices)

@@ -50,14 +50,14 @@ from tunehub.tir.versions import UNROLLED
 
 if TYPE_CHECKING:
     from tunehub.kernels.cuda.gemm.hopper.product import Element
-    from tunehub.tir.types import Buffer, Index, PrimExpr, Stmt, Var
+    from tunehub.tir.types import Buffer, Index, PrimExpr, PrimFunc, Stmt, Var
 
 
 _VECTOR = 4
 _TOGETHER = 8  # vectors of a thread that are loaded before the first is written
 
 
-def bulk_kernel(product: Product, tile: BulkTile, device: GpuDevice) -> Any:
+def bulk_kernel(product: Product, tile: BulkTile, device: GpuDevice) -> PrimFunc:
     """The PrimFunc of ``product`` by ``tile`` for ``device``. Raises ValueError where an operand is no matrix."""
     writer = BulkWriter(product, tile, None)
     writer.device = device
@@ -111,7 +111,7 @@ class BulkWriter(KernelWriter):
         self.high, self.wide = self.tile.over(*self.extents[:2])
         self.clusters = self.tile.started(self.high * self.wide, self.device)
 
-    def _specialized(self, producer: Any, consumers: Any) -> Stmt:
+    def _specialized(self, producer: Stmt, consumers: Stmt) -> Stmt:
         """What the producer does, and what the consumers, with registers moved from the one to the others. Where K is
         divided each block adds up its part of what those of its cluster have, and writes it."""
         tile = self.tile
@@ -126,7 +126,7 @@ class BulkWriter(KernelWriter):
             consumers = sequence([setmaxnreg(more, more=True)(), consumers])
         return either(self.thread < tile.multiplying, consumers, producer)
 
-    def _grid(self, nest: Stmt, along_y: tuple[PrimExpr, int], along_x: tuple[Var, Index]) -> Any:
+    def _grid(self, nest: Stmt, along_y: tuple[PrimExpr, int], along_x: tuple[Var, Index]) -> Stmt:
         rank, blocks = tirx.Var("rank", INDEX), self.tile.blocks
         cluster = [(rank, blocks, "clusterCtaIdx.x")] if blocks > 1 else []
         for variable, extent, tag in (
@@ -137,7 +137,7 @@ class BulkWriter(KernelWriter):
             nest = threads(tag, extent, nest, variable)
         return nest
 
-    def _tensor_maps(self) -> list[Any]:
+    def _tensor_maps(self) -> list[Stmt]:
         """What tells the copy engine where operands lie."""
         tile, product, found, k = self.tile, self.product, [], self.extents[2]
         for at, (element, dtype) in enumerate(((product.a, product.dtype), (product.b, product.b_dtype))):
@@ -156,7 +156,7 @@ class BulkWriter(KernelWriter):
 
     # -- tiles, one after the other
 
-    def _place_of(self, number: Var) -> tuple[Any, Any]:
+    def _place_of(self, number: Var) -> tuple[PrimExpr, PrimExpr]:
         """The row and the column of a cluster's tile: rows first, in bands."""
         band = self.tile.band(self.high)
         if band == self.high:
@@ -171,7 +171,7 @@ class BulkWriter(KernelWriter):
         row, column = row * tile.shared[0] + self.own_row, column * tile.shared[1] + self.own_column
         self.number, self.first_row, self.first_column = number, row * tile.block[0], column * tile.block[1]
 
-    def _over_tiles(self, body: Callable[[PrimExpr], Stmt]) -> Any:
+    def _over_tiles(self, body: Callable[[PrimExpr], Stmt]) -> Stmt:
         """``body(turn)`` for each tile of a cluster. Where K is divided it has one, whose place all threads know."""
         own = self.whole // self.tile.blocks
         if self.tile.cluster > 1:
@@ -187,26 +187,26 @@ class BulkWriter(KernelWriter):
         """Whether a cluster has a single tile."""
         return bool(self.clusters == self.high * self.wide)
 
-    def _turns(self) -> Any:
+    def _turns(self) -> PrimExpr:
         """Tiles of a cluster."""
         total, own = self.high * self.wide, self.whole // self.tile.blocks
         return (total + (self.clusters - 1) - own) // self.clusters
 
-    def _inside(self, place: Index, axis: int) -> list[Any]:
+    def _inside(self, place: Index, axis: int) -> list[PrimExpr]:
         """The condition under which rows or columns are there; a cluster may have blocks beyond the end."""
         extent, tile = self.extents[axis], self.tile
         return [place < extent] if extent % (tile.block[axis] * tile.shared[axis]) else []
 
     # -- barriers
 
-    def _address(self, place: Index) -> Any:
+    def _address(self, place: Index) -> PrimExpr:
         return self.base + tirx.Cast("uint32", place)
 
-    def _full_barrier(self, stage: Any) -> Any:
+    def _full_barrier(self, stage: PrimExpr) -> PrimExpr:
         """The barrier that a stage is full: its operands are there."""
         return self._address(stage * BARRIER_BYTES + self.tile.barriers_at)
 
-    def _empty_barrier(self, stage: Any) -> Any:
+    def _empty_barrier(self, stage: PrimExpr) -> PrimExpr:
         """That a stage is empty: read no more, in all blocks that this one loads it for."""
         first = self.tile.barriers_at + self.tile.stages * BARRIER_BYTES
         return self._address(stage * BARRIER_BYTES + first)
@@ -227,7 +227,7 @@ class BulkWriter(KernelWriter):
 
     # -- producer
 
-    def _producer(self) -> Any:
+    def _producer(self) -> Stmt:
         tile = self.tile
 
         def one(turn: PrimExpr, step: PrimExpr) -> Stmt:
@@ -251,13 +251,13 @@ class BulkWriter(KernelWriter):
         before; where K is divided all wait for each other anyway."""
         stages, loaded = self.tile.stages, self._turns() * self.steps
 
-        def one(i: PrimExpr) -> Any:
+        def one(i: PrimExpr) -> Stmt:
             at = loaded + i
             return mbarrier_wait()(self._empty_barrier(at % stages), (at // stages + 1) % 2)
 
         return loop("i", stages, one)
 
-    def _tma_load(self, which: int, stage: Any, start: Index, k: Index, first: PrimExpr) -> Any:
+    def _tma_load(self, which: int, stage: PrimExpr, start: Index, k: Index, first: PrimExpr) -> Stmt:
         """Load this block's part of the first (0) or second operand, for all that have it in common."""
         tile = self.tile
         count = tile.shared[1 - which]
@@ -274,7 +274,7 @@ class BulkWriter(KernelWriter):
 
     # -- consumers
 
-    def _consumers(self) -> Any:
+    def _consumers(self) -> Stmt:
         tile = self.tile
 
         def step(at: PrimExpr, i: PrimExpr) -> Stmt:
@@ -307,12 +307,12 @@ class BulkWriter(KernelWriter):
 
         return self._over_tiles(one)
 
-    def _last_products(self, at: PrimExpr) -> list[Any]:
+    def _last_products(self, at: PrimExpr) -> list[Stmt]:
         """They are waited for."""
         done = wgmma_finish(self.count, self.sum_type)(address(self.accumulators, const(0)))
         return [done, self._release((at + (self.steps - 1)) % self.tile.stages)]
 
-    def _promoted(self, step: PrimExpr, stage: Any, sums: Buffer) -> tuple[list[Any], list[Any]]:
+    def _promoted(self, step: PrimExpr, stage: PrimExpr, sums: Buffer) -> tuple[list[Stmt], list[Stmt]]:
         """Products of a stage, some rows and columns at a time, whose sums are then added to accumulators, times their
         scales if they have some, which are loaded first."""
         tile, product, (a, b) = self.tile, self.product, self._operands_at(stage)
@@ -329,11 +329,11 @@ class BulkWriter(KernelWriter):
             found.append(self._added(sums, count, start, [variable for variable, _ in own]))
         return scales, found
 
-    def _added(self, sums: Buffer, count: int, start: int, scales: Sequence[Var]) -> Any:
+    def _added(self, sums: Buffer, count: int, start: int, scales: Sequence[Var]) -> Stmt:
         """``sums`` to accumulators from ``start`` on; ``scales``: of the two rows of a thread."""
 
         def one(i: PrimExpr, own: int = 0) -> Stmt:
-            value: Any = load(sums, i)
+            value: PrimExpr = load(sums, i)
             value = value * scales[own] if scales else value
             return store(self.accumulators, [start + i], load(self.accumulators, start + i) + value)
 
@@ -342,7 +342,7 @@ class BulkWriter(KernelWriter):
         rows = [(0, 0), (0, 1), (1, 2), (1, 3)]
         return loop("i", count // 4, lambda i: sequence([one(i * 4 + v, half) for half, v in rows]), UNROLLED)
 
-    def _scales(self, step: PrimExpr, part: int, first: int) -> list[tuple[Any, Any]]:
+    def _scales(self, step: PrimExpr, part: int, first: int) -> list[tuple[Buffer, PrimExpr]]:
         """Variables of the scales of a thread's two rows, and these, for 128 of K and columns with one scale."""
         assert self.product.scale is not None
         tile, group, inside = self.tile, self.thread // WARPGROUP, self.thread % WARPGROUP
@@ -361,7 +361,7 @@ class BulkWriter(KernelWriter):
             for half in (0, 1)
         ]
 
-    def _release(self, stage: Any) -> Stmt:
+    def _release(self, stage: PrimExpr) -> Stmt:
         """A lane for each block that loads operands for this one says that the stage is empty."""
         tile = self.tile
         lane, free, (rows, columns) = self.thread % WARP, self._empty_barrier(stage), tile.shared
@@ -376,7 +376,7 @@ class BulkWriter(KernelWriter):
 
     # -- epilogue
 
-    def _staged_epilogue(self) -> tuple[list[Any], list[Any]]:
+    def _staged_epilogue(self) -> tuple[list[Stmt], list[Stmt]]:
         """Results of a warpgroup, some at a time through its own part of shared memory. What they are computed from
         beside accumulators is loaded some pieces ahead, the first before all products are done."""
         group = self.thread // WARPGROUP
@@ -385,7 +385,7 @@ class BulkWriter(KernelWriter):
         pieces = self._pieces()
         early = self.tile.pieces_ahead
         ahead = [self._load_ahead(self._piece_places(*piece)) if early else ([], []) for piece in pieces]
-        found: list[Any] = []
+        found: list[Stmt] = []
         for number, piece in enumerate(pieces):
             later = [statement for _, loads in ahead[number + early : number + early + 1] for statement in loads]
             written = self._write_vectors(self._piece_places(*piece), ahead[number][0])
@@ -397,11 +397,11 @@ class BulkWriter(KernelWriter):
         columns = range(0, self.tile.columns, PIECE)
         return [(part, at, min(PIECE, self.tile.columns - at)) for part in range(self.parts) for at in columns]
 
-    def _piece_to_shared(self, part: int, first: int, width: int) -> list[Any]:
+    def _piece_to_shared(self, part: int, first: int, width: int) -> list[Stmt]:
         lane = self.thread % WARP
         row = self.thread % WARPGROUP // WARP * 16 + lane // 4
 
-        def pair(j: int, half: int) -> Any:
+        def pair(j: int, half: int) -> Stmt:
             own = part * (self.tile.columns // 2) + (first // 8 + j) * 4 + half * 2
             at = ((row + half * 8) * STAGED + lane % 4 * 2 + j * 8) * FLOAT + self.staged
             pair = (load(self.accumulators, const(own + v)) for v in (0, 1))
@@ -409,21 +409,21 @@ class BulkWriter(KernelWriter):
 
         return [pair(j, half) for j in range(width // 8) for half in (0, 1)]
 
-    def _piece_places(self, part: int, first: int, width: int) -> list[tuple[Any, Any, Any]]:
+    def _piece_places(self, part: int, first: int, width: int) -> list[tuple[PrimExpr, PrimExpr, PrimExpr]]:
         """Row, column and place in shared memory of the vectors of a thread."""
         tile, inside = self.tile, self.thread % WARPGROUP
         group, across = self.thread // WARPGROUP, width // _VECTOR
         top = self.first_row + group // tile.groups[1] * tile.rows + part * ROWS
         left = self.first_column + group % tile.groups[1] * tile.columns + first
 
-        def place(i: int) -> tuple[Any, Any, Any]:
+        def place(i: int) -> tuple[PrimExpr, PrimExpr, PrimExpr]:
             index = i * WARPGROUP + inside
             row, column = index // across, index % across * _VECTOR
             return top + row, left + column, row * STAGED + column
 
         return [place(i) for i in range(ROWS * across // WARPGROUP)]
 
-    def _four_accumulators(self, place: Index) -> Any:
+    def _four_accumulators(self, place: Index) -> PrimExpr:
         if self.tile.cluster > 1:
             return super()._four_accumulators(place)
         place = self._address(place * FLOAT + self.staged)
@@ -436,7 +436,7 @@ class BulkWriter(KernelWriter):
             raise ValueError("a block writes less than its threads")
         first, together = self.thread + self.part * count, math.gcd(count // threads, _TOGETHER)
 
-        def some(i: PrimExpr) -> Any:
+        def some(i: PrimExpr) -> Stmt:
             return self._write_vectors(
                 [self._neighbours((i * together + j) * threads + first) for j in range(together)]
             )
@@ -444,7 +444,7 @@ class BulkWriter(KernelWriter):
         return loop("i", count // threads // together, some)
 
 
-def _matrix(element: Element, extents: tuple[Index, Index]) -> Any:
+def _matrix(element: Element, extents: tuple[Index, Index]) -> Buffer:
     """The buffer of an operand that is a matrix of these ``extents``. Raises ValueError where its rows do not lie
     behind each other in memory, or where it is padded."""
     import tvm

@@ -4,7 +4,7 @@ thread has the accumulators of both for the results that it writes."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tvm import tirx
 
@@ -25,7 +25,7 @@ from tunehub.tir.statements import allocate, const, load, loop, sequence, store,
 from tunehub.tir.versions import VECTORIZED
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import Index, IRModule, PrimExpr, PrimFunc, Stmt
+    from tunehub.tir.types import Buffer, Index, IRModule, PrimExpr, PrimFunc, Stmt
 
 _VECTOR = 4
 _HALF = PIECE // 2  # results of a row that go through shared memory at a time
@@ -39,7 +39,7 @@ def suits(tile: BulkTile) -> bool:
 
 
 def over_gated_rows(
-    whole: OpenFunction, tile: BulkTile, device: GpuDevice, find: Callable[[Any], Matmul | None] = matmul_in
+    whole: OpenFunction, tile: BulkTile, device: GpuDevice, find: Callable[[IRModule], Matmul | None] = matmul_in
 ) -> PrimFunc:
     """``whole``, a gated product, by ``tile``; as :func:`tunehub.kernels.cuda.gemm.hopper.open_bulk.over_all_rows`."""
     return over_all_rows(whole, tile, device, _GatedWriter, find)
@@ -48,7 +48,7 @@ def over_gated_rows(
 class _GatedWriter(OpenBulkWriter):
     @staticmethod
     def read(mod: IRModule, matmul: Matmul) -> Product:
-        def result(*_: Any) -> tuple[Any, list[Any], Any]:
+        def result(*_: PrimExpr) -> tuple[Buffer, list[PrimExpr], PrimExpr]:
             raise ValueError("results are of two accumulators")
 
         return operands_of(mod, matmul, result)
@@ -60,7 +60,7 @@ class _GatedWriter(OpenBulkWriter):
     def _height(self, which: int) -> int:
         return super()._height(which) // (1 + which)
 
-    def _tma_load(self, which: int, stage: Any, start: Index, k: Index, first: PrimExpr) -> Any:
+    def _tma_load(self, which: int, stage: PrimExpr, start: Index, k: Index, first: PrimExpr) -> Stmt:
         if which == 0:
             return super()._tma_load(which, stage, start, k, first)
         apart, own = self._height(1) * ROW_BYTES, first // 2
@@ -71,23 +71,23 @@ class _GatedWriter(OpenBulkWriter):
             ]
         )
 
-    def _staged_epilogue(self) -> tuple[list[Any], list[Any]]:
+    def _staged_epilogue(self) -> tuple[list[Stmt], list[Stmt]]:
         """As for others; a piece has as many columns of both halves."""
         group = self.thread // WARPGROUP
         self.staged = self.tile.staged_at + group * self.tile.staged_bytes
         met, across = bar_sync_warpgroup()(group + 1), self._height(1)
-        found: list[Any] = []
+        found: list[Stmt] = []
         for part in range(self.parts):
             for first in range(0, across, _HALF):
                 width = min(_HALF, across - first)
                 found += [*self._halves_to_shared(part, first, width), met, self._half_piece(part, first, width), met]
         return [], found
 
-    def _halves_to_shared(self, part: int, first: int, width: int) -> list[Any]:
+    def _halves_to_shared(self, part: int, first: int, width: int) -> list[Stmt]:
         lane = self.thread % WARP
         row = self.thread % WARPGROUP // WARP * 16 + lane // 4
 
-        def pair(j: int, down: int, of: int) -> Any:
+        def pair(j: int, down: int, of: int) -> Stmt:
             column = of * self._height(1) + first + j * 8
             own = part * (self.tile.columns // 2) + column // 8 * 4 + down * 2
             at = ((row + down * 8) * STAGED + of * _HALF + lane % 4 * 2 + j * 8) * FLOAT + self.staged
@@ -108,7 +108,7 @@ class _GatedWriter(OpenBulkWriter):
 
         return sequence([vector(i) for i in range(ROWS * across // WARPGROUP)])
 
-    def _written(self, row: Any, column: Any, place: Any) -> Stmt:
+    def _written(self, row: PrimExpr, column: PrimExpr, place: PrimExpr) -> Stmt:
         *operands, out = parameters(self.product.function)
         dtype = str(buffer_kind(out).dtype)
         halves = self._buffer("halves", 2 * _VECTOR, "float32", "local")
@@ -119,8 +119,8 @@ class _GatedWriter(OpenBulkWriter):
             at = self._address((place + of * _HALF) * FLOAT + self.staged)
             return store(halves, [tirx.Ramp(of * _VECTOR, 1, _VECTOR)], ld_shared_4()(at, result="float32x4"))
 
-        def half(of: int, v: int) -> Any:
-            total: Any = load(halves, of * _VECTOR + v)
+        def half(of: int, v: int) -> PrimExpr:
+            total: PrimExpr = load(halves, of * _VECTOR + v)
             if not scales:
                 return total
             at = tirx.min(row, self.rows - 1), tirx.min(column, self._half - _VECTOR) + of * self._half + v

@@ -91,7 +91,7 @@ def kernel(product: Product, tile: WarpgroupTile) -> PrimFunc:
     return product.function.with_body(KernelWriter(product, tile, None).statement())
 
 
-def open_kernel(product: Product, tile: WarpgroupTile, rows: OpenRows) -> Any:
+def open_kernel(product: Product, tile: WarpgroupTile, rows: OpenRows) -> Stmt:
     """As a statement, what computes all ``rows``, of which ``product`` is a piece."""
     return KernelWriter(product, tile, rows).statement()
 
@@ -121,7 +121,8 @@ class KernelWriter:
         self.parts = tile.rows // ROWS
         self.count = self.parts * tile.columns // 2
         self.accumulators = self._buffer("sums", self.count, self.sum_type, "local")
-        self.residual: Callable[[Any, Any], Any] | None = None  # of a row and a column, the bytes that are added
+        # of a row and a column, the bytes that are added
+        self.residual: Callable[[PrimExpr, PrimExpr], PrimExpr] | None = None
         self.column = tirx.Var("column", INDEX) if open_rows is not None else self.block // self.grid_rows
         high = self.grid_rows if open_rows is None else open_rows.high
         self.first_row = self.block % high * tile.block[0] if high > 1 or open_rows is None else const(0)
@@ -177,7 +178,7 @@ class KernelWriter:
                 raise ValueError("a block has no memory for a table of bytes")
             self.pool = self._buffer("pool", (self.table_at + BYTES) // FLOAT, self.sum_type, "shared.dyn")
 
-    def _kept(self) -> list[Any]:
+    def _kept(self) -> list[Stmt]:
         """Numbers in registers and a table in shared memory, which all results are computed with."""
         numbers, table = [bind(*each) for each in self.product.numbers], self.product.table
         if table is None:
@@ -189,7 +190,7 @@ class KernelWriter:
         """How many stages copies are ahead of products."""
         return int(self.tile.stages - AHEAD)
 
-    def _finished(self) -> list[Any]:
+    def _finished(self) -> list[Stmt]:
         """Wait for all products."""
         return [wgmma_finish(self.count, self.sum_type)(address(self.accumulators, const(0)))]
 
@@ -227,7 +228,7 @@ class KernelWriter:
 
     # -- operands into shared memory
 
-    def _load_stage(self, step: PrimExpr, stage: Any) -> list[Any]:
+    def _load_stage(self, step: PrimExpr, stage: Index) -> list[Stmt]:
         start = stage * self.tile.stage_bytes
         rows, columns = self.tile.block
         step = self.rank * self.steps + step if self.tile.cluster > 1 else step
@@ -274,12 +275,12 @@ class KernelWriter:
 
         return self._over_threads(DEPTH * across, one)
 
-    def _round_stage(self, stage: Any, under_way: int) -> list[Any]:
+    def _round_stage(self, stage: Index, under_way: int) -> list[Stmt]:
         """Each thread rounds what it copied itself, which it need not wait for others to do; no weights that were
         rounded when the network was compiled."""
         start = stage * self.tile.stage_bytes
 
-        def one(i: PrimExpr) -> Any:
+        def one(i: PrimExpr) -> Stmt:
             return round_to_tf32()(self.base + tirx.Cast("uint32", self._place(i, start)[2]))
 
         rows = sum(self.tile.block[: self.product.operands_to_round])
@@ -344,17 +345,17 @@ class KernelWriter:
         if self.residual is not None:
             self.pool = self._buffer("pool", (self.shared_bytes + more) // FLOAT, self.sum_type, "shared.dyn")
 
-    def _bytes_beside(self) -> list[Callable[[Any, Any], Any]]:
+    def _bytes_beside(self) -> list[Callable[[PrimExpr, PrimExpr], PrimExpr]]:
         """What of 8 bits a result is computed from beside accumulators, as loads at a row and a column."""
         row, column = tirx.Var("row", INDEX), tirx.Var("column", INDEX)
         value = self.product.result(self.batch, row, column, load(self.pool, const(0)))[2]
 
-        def at(found: PrimExpr) -> Callable[[Any, Any], Any]:
+        def at(found: PrimExpr) -> Callable[[PrimExpr, PrimExpr], PrimExpr]:
             return lambda r, c: substituted(found, {hash(row): r, hash(column): c})
 
         return [at(each) for each in _loads_in(value) if element_type(each) in INT8]
 
-    def _copy_residual(self) -> list[Any]:
+    def _copy_residual(self) -> list[Stmt]:
         """Start the copies of a block's part, row by row."""
         if self.residual is None:
             return []
@@ -370,7 +371,7 @@ class KernelWriter:
 
         return [self._over_threads(self.tile.block[0] * across, one)]
 
-    def _staged_vector(self, loaded: _Load, index: Index | None) -> Any | None:
+    def _staged_vector(self, loaded: _Load, index: Index | None) -> PrimExpr | None:
         """Neighbours of what is added, those of the results number ``index`` of a block; None of what else is
         loaded."""
         if self.residual is None or index is None:
@@ -382,7 +383,7 @@ class KernelWriter:
 
     # -- products
 
-    def _operands_at(self, stage: Any) -> tuple[Any, Any]:
+    def _operands_at(self, stage: PrimExpr) -> tuple[PrimExpr, PrimExpr]:
         """Where those of a warpgroup begin in shared memory, in bytes."""
         tile = self.tile
         group = self.thread // WARPGROUP
@@ -391,7 +392,7 @@ class KernelWriter:
         b = start + tile.block[0] * ROW_BYTES
         return a, b + group % tile.groups[1] * (tile.columns * ROW_BYTES)
 
-    def _mma(self, stage: Any) -> Any:
+    def _mma(self, stage: PrimExpr) -> Stmt:
         places = (self.base + tirx.Cast("uint32", place) for place in self._operands_at(stage))
         return self._instructions()(address(self.accumulators, const(0)), *places)
 
@@ -404,7 +405,7 @@ class KernelWriter:
 
     # -- epilogue
 
-    def _accumulators_to_shared(self) -> list[Any]:
+    def _accumulators_to_shared(self) -> list[Stmt]:
         """Accumulators into shared memory, as ``wgmma`` leaves them in registers: a warp has 16 rows, 4 threads one."""
         tile = self.tile
         group, warp, lane = self.thread // WARPGROUP, self.thread % WARPGROUP // 32, self.thread % 32
@@ -425,7 +426,7 @@ class KernelWriter:
 
         return [pair(part, half) for part in range(self.parts) for half in (0, 1)]
 
-    def _cluster_epilogue(self) -> list[Any]:
+    def _cluster_epilogue(self) -> list[Stmt]:
         """Each block of a cluster adds up its part of what all of them have, and writes it."""
         return [
             cluster_sync()(),
@@ -454,13 +455,16 @@ class KernelWriter:
         return self.first_row + row, self.first_column + column, row * self.row_stride + column
 
     def _write_vectors(
-        self, places: Sequence[tuple[Any, Any, Any]], ahead: Sequence[Buffer] = (), indices: Sequence[Index] = ()
+        self,
+        places: Sequence[tuple[PrimExpr, PrimExpr, PrimExpr]],
+        ahead: Sequence[Buffer] = (),
+        indices: Sequence[Index] = (),
     ) -> Stmt:
         """Results of a thread. All that they are computed from is loaded before the first is written, beyond the end
         what is there last, so that a thread waits once. ``ahead``: what :meth:`_load_ahead` loaded for them;
         ``indices``: their numbers in a block, which may have what is added to them in shared memory."""
         clusters = self.summed
-        held: list[Any] = list(ahead)
+        held: list[Buffer] = list(ahead)
         first, then = [], []
         totals = self._buffer("totals", _VECTOR * len(places), self.sum_type, "local")
         for number, (row, column, place) in enumerate(places):
@@ -479,7 +483,7 @@ class KernelWriter:
         buffers = [allocate(each) for each in [*([totals] if clusters else []), *([] if ahead else held)]]
         return sequence([*buffers, *first, *then])
 
-    def _load_ahead(self, places: Sequence[tuple[Any, Any, Any]]) -> tuple[list[Buffer], list[Stmt]]:
+    def _load_ahead(self, places: Sequence[tuple[PrimExpr, PrimExpr, PrimExpr]]) -> tuple[list[Buffer], list[Stmt]]:
         """What results at these places are computed from beside accumulators, in registers, and the statements that
         load it."""
         totals_at = self._buffer("totals", _VECTOR, self.sum_type, "local"), 0
@@ -492,7 +496,7 @@ class KernelWriter:
         ]
         return held, [*map(allocate, held), *vectors]
 
-    def _beside(self, row: PrimExpr, column: PrimExpr, totals_at: tuple[Any, Any]) -> list[_Load]:
+    def _beside(self, row: PrimExpr, column: PrimExpr, totals_at: tuple[Buffer, Index]) -> list[_Load]:
         """As :meth:`_loads`, of what are no accumulators."""
         loads = self._loads(row, column, totals_at)
         return [each for each in loads if not each[0].source.same_as(totals_at[0])]
@@ -506,19 +510,19 @@ class KernelWriter:
         """Whether accumulators are not in shared memory as a buffer."""
         return bool(self.tile.cluster > 1)
 
-    def _four_accumulators(self, place: Index) -> Any:
+    def _four_accumulators(self, place: Index) -> PrimExpr:
         """Four numbers at a place, summed over all blocks among which K is divided."""
         address = self.base + tirx.Cast("uint32", place * FLOAT)
         found = cluster_sum(self.tile.cluster, self.sum_type)
         return found(address, self.first_rank, result=f"{self.sum_type}x{_VECTOR}")
 
     def _value(
-        self, row: PrimExpr, column: PrimExpr, totals_at: tuple[Any, Any], v: PrimExpr
-    ) -> tuple[Any, list[Any], Any]:
+        self, row: PrimExpr, column: PrimExpr, totals_at: tuple[Buffer, Index], v: PrimExpr
+    ) -> tuple[Buffer, list[PrimExpr], PrimExpr]:
         total = load(totals_at[0], totals_at[1] + v)
         return self.product.result(self.batch, row, column + v, total)
 
-    def _loads(self, row: PrimExpr, column: PrimExpr, totals_at: tuple[Any, Any]) -> list[_Load]:
+    def _loads(self, row: PrimExpr, column: PrimExpr, totals_at: tuple[Buffer, Index]) -> list[_Load]:
         """What a result is computed from, as it is written for the variable ``v``, and as a function of that, within
         the bounds of rows and columns. None where it is loaded under a condition."""
         if self.vector == 1:
@@ -546,14 +550,18 @@ class KernelWriter:
         return loop("i", _VECTOR, lambda v: store(buffer, [start + v], value(v)), VECTORIZED)
 
     def _results(
-        self, row: PrimExpr, column: PrimExpr, totals_at: tuple[Any, Any], known: Sequence[tuple[PrimExpr, Buffer, int]]
+        self,
+        row: PrimExpr,
+        column: PrimExpr,
+        totals_at: tuple[Buffer, Index],
+        known: Sequence[tuple[PrimExpr, Buffer, int]],
     ) -> Stmt:
         """What is computed of accumulators, and written: as vectors, and where it calls what TVM makes no vectors of,
         in registers in between. ``known``: loads that are in a buffer from a place on."""
         buffer, indices, value = self._value(row, column, totals_at, self.v)
         value = _replaced(value, [(old, load(other, at + self.v)) for old, other, at in known])
 
-        def at(v: PrimExpr) -> tuple[Any, list[Any]]:
+        def at(v: PrimExpr) -> tuple[PrimExpr, list[PrimExpr]]:
             return self._at(value, v), [self._at(index, v) for index in indices]
 
         def written(v: PrimExpr, own: PrimExpr | None = None) -> Stmt:
@@ -585,7 +593,7 @@ def _loads_in(value: PrimExpr) -> list[PrimExpr]:
     """The different loads of an expression; none where one is loaded under a condition."""
     from tvm_ffi import structural_equal
 
-    found: list[Any] = []
+    found: list[Stmt] = []
 
     def visit(node: Number) -> bool:
         kind = type(node).__name__
@@ -611,7 +619,7 @@ def _replaced(value: PrimExpr, known: Sequence[tuple[PrimExpr, PrimExpr]]) -> Pr
     return tvm_ffi.structural_map(value, [(tvm.ir.TensorLoad, other)], order="pre")
 
 
-def _is_matrix(element: Callable[[Any, Any], Any], extents: tuple[int, int]) -> bool:
+def _is_matrix(element: Callable[[PrimExpr, PrimExpr], PrimExpr], extents: tuple[int, int]) -> bool:
     """Whether copies of 16 bytes take rows of a tensor of bytes."""
     return are_neighbours(lambda _, row, column: element(row, column), (1, *extents), COPIED_BYTES)
 

@@ -120,7 +120,7 @@ class OpenBulkWriter(BulkWriter):
     def _count_tiles(self) -> None:
         """They are known at the launch."""
 
-    def _grid(self, nest: Stmt, along_y: tuple[PrimExpr, int], along_x: tuple[Var, Index]) -> Any:
+    def _grid(self, nest: Stmt, along_y: tuple[PrimExpr, int], along_x: tuple[Var, Index]) -> Stmt:
         """Its extent is an expression of the function's symbols: checks put numbers in place of these."""
         place = tirx.Var("place", element_type(self.started))
         nest = sequence([bind(along_x[0], tirx.Cast(INDEX, place)), *self.declared, nest])
@@ -129,7 +129,7 @@ class OpenBulkWriter(BulkWriter):
     def _operand(self, element: Element, extent: Index) -> Buffer:
         return self.whole_of[hash(super()._operand(element, self.piece_rows if extent is self.rows else extent))]
 
-    def _place_of(self, number: Var) -> tuple[Any, Any]:
+    def _place_of(self, number: Var) -> tuple[PrimExpr, PrimExpr]:
         most = self.tile.most_in_band
         band, inside = number // (most * self.wide), number % (most * self.wide)
         own = tirx.min(self.high - band * most, most)  # the last band has what is left
@@ -138,5 +138,5 @@ class OpenBulkWriter(BulkWriter):
     def _is_one_tile_each(self) -> bool:
         return False
 
-    def _inside(self, place: Index, axis: int) -> list[Any]:
+    def _inside(self, place: Index, axis: int) -> list[PrimExpr]:
         return [place < self.rows] if axis == 0 else super()._inside(place, axis)

@@ -4,7 +4,7 @@ where nothing is read or written."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.gemm.hopper.kernel import OpenRows, open_kernel
 from tunehub.kernels.cuda.gemm.hopper.product import product_of
@@ -20,10 +20,12 @@ from tunehub.tir.views import number, places, view, wide
 from tunehub.tir.views import product as extent_of
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import PrimExpr, Var
+    from tunehub.tir.types import IRModule, PrimExpr, PrimFunc, Stmt, Var
 
 
-def over_rows(whole: OpenFunction, tile: WarpgroupTile, find: Callable[[Any], Matmul | None] = matmul_in) -> Any:
+def over_rows(
+    whole: OpenFunction, tile: WarpgroupTile, find: Callable[[IRModule], Matmul | None] = matmul_in
+) -> PrimFunc:
     """The PrimFunc ``whole``, a product that ``find`` sees, by ``tile``, not checked; its open axes lie side by side in
     memory.
 
@@ -59,11 +61,11 @@ class _Rows:
         self._total = extent_of(self._extents)
         self.left = tirx.Var("left", "int32")
 
-    def blocks(self, rows: int) -> Any:
+    def blocks(self, rows: int) -> PrimExpr:
         """How many blocks of so many ``rows`` there are."""
         return (self._total * self._of_one + (rows - 1)) // rows
 
-    def declared(self, piece: PrimExpr) -> list[Any]:
+    def declared(self, piece: PrimExpr) -> list[Stmt]:
         """See :class:`OpenRows`. Each place is a variable: TVM takes expressions that several views have out of them,
         to where one of these is before it."""
         tirx = self._tirx

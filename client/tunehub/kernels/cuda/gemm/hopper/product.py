@@ -20,9 +20,10 @@ from tunehub.tir.statements import INDEX, const
 from tunehub.tir.versions import TENSOR_LOAD
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import Buffer, BufferLoad, IRModule, PrimExpr, PrimFunc, SBlock
+    from tunehub.tir.types import Buffer, BufferLoad, IRModule, PrimExpr, PrimFunc, SBlock, Var
 
     Element: TypeAlias = Callable[[PrimExpr, PrimExpr, PrimExpr], PrimExpr]  # at a batch, a row or column, and a k
+    ResultOf: TypeAlias = Callable[[PrimExpr, PrimExpr, PrimExpr, PrimExpr], tuple[Buffer, list[PrimExpr], PrimExpr]]
 
 ROUNDED = "NT_matmul_of_tf32"  # products whose weights are TF32's numbers already begin so
 
@@ -40,9 +41,9 @@ class Product:
     b_dtype: str
     a: Element
     b: Element
-    result: Callable[[Any, Any, Any, Any], tuple[Any, list[Any], Any]]
-    scale: Callable[[Any, Any, Any], Any] | None = None
-    numbers: Sequence[tuple[Any, Any]] = ()
+    result: ResultOf
+    scale: Callable[[PrimExpr, PrimExpr, PrimExpr], PrimExpr] | None = None
+    numbers: Sequence[tuple[Var, PrimExpr]] = ()
     table: ByteTable | None = None
 
     @property
@@ -81,7 +82,9 @@ def product_of(mod: IRModule, matmul: Matmul) -> Product:
     if matmul.types[0] in INT8:
         written, table, numbers = _of_integers(written, total)
 
-    def result(batch: PrimExpr, row: PrimExpr, column: PrimExpr, value: PrimExpr) -> tuple[Any, list[Any], Any]:
+    def result(
+        batch: PrimExpr, row: PrimExpr, column: PrimExpr, value: PrimExpr
+    ) -> tuple[Buffer, list[PrimExpr], PrimExpr]:
         places = places_of(inner, matmul, {"batch": batch, "rows": row, "columns": column})
         indices = [substituted(index, places) for index in inner.body.indices]
         own = {hash(axis.var): index for axis, index in zip(outer.iter_vars, indices, strict=True)}
@@ -91,7 +94,7 @@ def product_of(mod: IRModule, matmul: Matmul) -> Product:
     return replace(_product(mod["main"], inner, matmul, result), table=table, numbers=numbers)
 
 
-def _of_integers(value: PrimExpr, sums: Buffer) -> tuple[Any, ByteTable | None, list[Any]]:
+def _of_integers(value: PrimExpr, sums: Buffer) -> tuple[PrimExpr, ByteTable | None, list[tuple[Var, PrimExpr]]]:
     """``value``, of ``sums``, in fewer instructions, with a table and numbers."""
     value, table = table_in(value, sums)
     element = value if table is None else table.element
@@ -99,15 +102,15 @@ def _of_integers(value: PrimExpr, sums: Buffer) -> tuple[Any, ByteTable | None, 
     return value, None if table is None else table._replace(element=element), numbers
 
 
-def operands_of(mod: IRModule, matmul: Matmul, result: Callable[[Any, Any, Any, Any], Any]) -> Product:
+def operands_of(mod: IRModule, matmul: Matmul, result: ResultOf) -> Product:
     """As :func:`product_of`, with what follows left to ``result``."""
     function = tirx.transform.ForceNarrowIndexToInt32()(mod)["main"]
     inner = next(node.block for node, _ in realized_blocks(function.body) if node.block.name_hint == matmul.name)
     return _product(function, inner, matmul, result)
 
 
-def _product(function: PrimFunc, inner: SBlock, matmul: Matmul, result: Callable[[Any, Any, Any, Any], Any]) -> Product:
-    def operand(side: str, last: str) -> Callable[[Any, Any, Any], Any]:
+def _product(function: PrimFunc, inner: SBlock, matmul: Matmul, result: ResultOf) -> Product:
+    def operand(side: str, last: str) -> Element:
         value = getattr(inner.body.value.b, side)
         value = value.value if type(value).__name__ == "Cast" else value
         return lambda batch, place, k: substituted(
@@ -146,7 +149,7 @@ def are_neighbours(element: Element, extents: tuple[int, int, int], copied: int)
         analyzer.bind(own[name], tvm.ir.Range(0, extent))
     first = own["chunk"] * copied
 
-    def at(place: PrimExpr) -> tuple[Any, list[Any]]:
+    def at(place: PrimExpr) -> tuple[PrimExpr, list[PrimExpr]]:
         load, conditions, _ = padded(element(own["batch"], own["across"], place))
         flat = const(0)
         for index, extent in zip(load.indices, buffer_kind(load.source).shape, strict=True):
@@ -160,7 +163,7 @@ def are_neighbours(element: Element, extents: tuple[int, int, int], copied: int)
     )
 
 
-def load_of(value: PrimExpr) -> tuple[Any, list[Any]]:
+def load_of(value: PrimExpr) -> tuple[BufferLoad, list[PrimExpr]]:
     """The load that an element of an operand is, and the conditions under which it is not padding. Raises ValueError
     where it is computed."""
     found, conditions, padding = padded(value)
@@ -169,7 +172,7 @@ def load_of(value: PrimExpr) -> tuple[Any, list[Any]]:
     return found, conditions
 
 
-def padded(value: PrimExpr) -> tuple[Any, list[Any], int]:
+def padded(value: PrimExpr) -> tuple[PrimExpr, list[PrimExpr], int]:
     """As :func:`load_of`, and what padding is: 0, or of integers of 8 bits any number, as zero points are."""
     conditions, paddings = [], set()
     while type(value).__name__ == "Call" and operator_name(value) == "if_then_else":

@@ -69,12 +69,12 @@ def resident(matmul: Matmul, tiles: SplitTiles, device: GpuDevice) -> Array:
     return np.asarray(np.clip(np.minimum.reduce(limits), 1, device.blocks))
 
 
-def _loads(side: Side, part: Array, vector: Array) -> Any:
+def _loads(side: Side, part: Array, vector: Array) -> Array:
     """Loads of a part of an operand: of windows each element by itself."""
     return part if side.window > 1 else part / vector
 
 
-def _reads(along: bool, own: Array, depth: Array) -> Any:
+def _reads(along: bool, own: Array, depth: Array) -> Array:
     """Reads of shared memory by a thread in a step."""
     return own * depth / np.gcd(_VECTOR, depth if along else own)
 

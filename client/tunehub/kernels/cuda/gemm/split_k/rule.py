@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from tunehub.tir.guard import check_tiles
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
-    from tunehub.tir.types import IRModule
+    from tunehub.tir.types import IRModule, Schedule
 
 NAME, VERSION, ALONE = "split_k", 1, False
 TEMPLATES = {NAME: SplitTile}
@@ -69,7 +69,7 @@ def space(_workload: ProductWorkload, _device: GpuDevice) -> tuple[KernelCandida
     return ()
 
 
-def build(workload: ProductWorkload, tile: SplitTile) -> Any:
+def build(workload: ProductWorkload, tile: SplitTile) -> Schedule:
     """The schedule. Raises GuardError when a tile writes what others write, and what TVM raises."""
     schedule = apply(workload.mod, workload.matmul, tile)
     check_tiles(schedule.mod["main"])

@@ -266,7 +266,7 @@ def registers(matmul: Matmul, tile: Any) -> Any:
     return tile.sums[0] * tile.sums[1] + held + tile.pipelined * sum(waiting(tile)) + _OTHER_REGISTERS
 
 
-def waiting(tile: Any) -> tuple[Any, Any]:
+def waiting(tile: Any) -> tuple[Array, Array]:
     """How many elements of each side a thread of ``tile`` (or each of many) loads at a time."""
     slow, fast, k = tile.block
     a, b = (
@@ -316,7 +316,7 @@ def _placed(
 
 def _spread(
     schedule: Schedule, loops: Sequence[LoopRV], both: Sequence[Side], tile: SplitTile
-) -> list[tuple[Any, Any, Any]]:
+) -> list[tuple[LoopRV, LoopRV, LoopRV]]:
     """Cut the loops over a block's results, slow and fast, into three: a thread's, over threads, a thread's again."""
     return [
         tuple(schedule.split(loop, [own // width, threads, width]))

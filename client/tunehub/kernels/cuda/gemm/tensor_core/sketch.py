@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tunehub.kernels.cuda.gemm.matmul import (
     AT_ONCE,
@@ -164,11 +164,11 @@ def tile_of(trace: PortableTrace) -> TensorTile | None:
 class _Blocks(NamedTuple):
     """The multiplications of one fragment, the block around them, and the loops of a warp and of the reduction."""
 
-    inner: Any
-    outer: Any
-    warp: Any
-    depth: Any
-    step: Any
+    inner: BlockRV
+    outer: BlockRV
+    warp: LoopRV
+    depth: LoopRV
+    step: LoopRV
 
 
 # -- the sketch, step by step
@@ -196,7 +196,7 @@ def _tiled(schedule: Schedule, main: BlockRV, tile: TensorTile) -> _Blocks:
     return _Blocks(inner=main, outer=outer, warp=warp, depth=depth, step=step)
 
 
-def _split_k(schedule: Schedule, total: BlockRV, matmul: Matmul, tile: TensorTile) -> tuple[_Blocks, Any]:
+def _split_k(schedule: Schedule, total: BlockRV, matmul: Matmul, tile: TensorTile) -> tuple[_Blocks, BlockRV]:
     """As :func:`_tiled`, for a block that makes the accumulators of each group of warps; ``total`` reduces these from
     now on, in front of the other block that is returned, which writes results."""
     *_, k = schedule.get_loops(total)
