@@ -29,8 +29,9 @@ from tunehub.exceptions import typed_last_line
 from tunehub.kernels.template_fit import TemplateFit
 from tunehub.records.lookup import Candidate, EmptyLookup
 from tunehub.registries.key_scheme import RECORD_TUNERS
-from tunehub.target.descriptors import as_tvm_target
-from tunehub.target.host import host_descriptor, host_target
+from tunehub.target.descriptors import as_tvm_target, descriptor_of
+from tunehub.target.features import extensions, llvm_features_of_text, not_in
+from tunehub.target.host import cpu_features, machine_arch
 from tunehub.tir.cpu_check import check_proven
 from tunehub.tir.keys import workload_key
 from tunehub_builder.replay.results import OnBegin, failure, not_run
@@ -41,7 +42,6 @@ from tunehub_registry.evidence import BadLine
 from tunehub_registry.ladder_record import LadderRecord
 from tunehub_registry.package import Package
 from tunehub_registry.record import ScheduleRecord
-from tunehub_registry.target import Rejected, TargetDescriptor, match
 from tunehub_registry.trace_rules import validate_trace
 
 if TYPE_CHECKING:
@@ -58,9 +58,8 @@ def replay_records(
     on_begin: OnBegin,
 ) -> Iterator[RecordReplay]:  # fmt: skip
     """What comes of each record but those ``done``, source by source of workloads but for those ``passed_over``."""
-    described = package.manifest.target
-    target = as_tvm_target(described.name)
-    with _runner(described) as runner:
+    target = as_tvm_target(package.manifest.target.name)
+    with _runner(target) as runner:
         for tuner, records in records_by_tuner(package).items():
             replay = _TunerReplay(tuner=tuner, target=target, on_begin=on_begin, runner=runner)
             replay.missing = {key: record for key, record in records.items() if (tuner, key) not in done}
@@ -135,16 +134,22 @@ def _run(result: RecordReplay, asked: ScheduledFunction, runner: ScheduleVerifie
 
 
 @contextmanager
-def _runner(described: TargetDescriptor) -> Iterator[ScheduleVerifier | None]:
+def _runner(target: Target) -> Iterator[ScheduleVerifier | None]:
     """What runs schedules on this machine's CPU, in a process of its own; None for a target that it cannot be."""
-    if described.kind != "llvm" or isinstance(match(described, host_descriptor()), Rejected):
+    if not runs_here(target):
         yield None
         return
-    runner = WorkerVerifier(str(host_target()), TrustingVerifier(), workers=1, limits=VerifyLimits())
+    runner = WorkerVerifier(str(target), TrustingVerifier(), workers=1, limits=VerifyLimits())
     try:
         yield runner
     finally:
         runner.close()
+
+
+def runs_here(target: Target) -> bool:
+    """Whether this machine's CPU has all that code for ``target`` may use."""
+    features, arch = extensions(llvm_features_of_text(str(target))), machine_arch()
+    return descriptor_of(target).arch == arch and not not_in(cpu_features(), features, arch)
 
 
 def scheduled_by_record(record: Record, mod: Any, target: Target) -> Any:

@@ -1,7 +1,7 @@
 """A whole network on one release: compiled as a client compiles it, with a package's records and no others.
 
-Where this machine's CPU can be the package's target it is run, too, beside TVM's default. For a GPU code is generated,
-and not assembled: that needs no GPU.
+It is compiled for the package's target, and where this machine's CPU has all that such code uses, run, too, beside
+TVM's default. For a GPU code is generated, and not assembled: that needs no GPU.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import msgspec
 
 from tunehub.comparison.difference import difference_reason
 from tunehub.target.descriptors import as_tvm_target
-from tunehub.target.host import host_descriptor, host_target
 from tunehub_builder import networks
 from tunehub_builder.backends.relax.network_worker import TUNED, RelaxNetworkCase, RelaxNetworkSession
 from tunehub_builder.gate.network_session import DEFAULT
 from tunehub_builder.gate.network_times import TOLERANCE
+from tunehub_builder.replay.records import runs_here
 from tunehub_builder.replay.results import OnBegin, failed_sample
 from tunehub_registry.any_record import AnyRecord, encode_any_record
 from tunehub_registry.compat import NetworkSample
 from tunehub_registry.manifest import Manifest
 from tunehub_registry.record import ScheduleRecord
-from tunehub_registry.target import Rejected, TargetDescriptor, match
+from tunehub_registry.target import TargetDescriptor
 
 # Networks that compile in seconds, the quickest first.
 _SMALL = ("squeezenet", "mobilenet_v2", "shufflenet", "resnet-18", "mobilenet", "alexnet")
@@ -48,8 +48,8 @@ def compile_sample(manifest: Manifest, records: Sequence[AnyRecord], on_begin: O
 
 
 def _compiled(name: str, described: TargetDescriptor, records: Sequence[AnyRecord]) -> NetworkSample:
-    runs = described.kind == "llvm" and not isinstance(match(described, host_descriptor()), Rejected)
-    target = host_target() if runs else as_tvm_target(described.name)
+    target = as_tvm_target(described.name)
+    runs = runs_here(target)
     layout = "keep" if all(isinstance(record, ScheduleRecord) for record in records) else "auto"  # as a client has it
     with tempfile.TemporaryDirectory(prefix="tunehub-sample-") as folder:
         file = Path(folder) / "records.jsonl"

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 MARGIN = 1.02  # times as fast: less is no gain, wherever tunehub compares measured times
 _SLOW_S = 0.1  # a first run that takes so long says enough
+_ENOUGH = 4  # samples of which quartiles say how they vary
 Timer = Callable[[int], float]  # of a number of runs: mean seconds of one
 _Name = TypeVar("_Name")
 
@@ -119,10 +120,14 @@ def interquartile_range(samples: Sequence[float]) -> float:
     """The distance between the quartiles, linearly interpolated; 0 for a single sample."""
     if len(samples) < 2:
         return 0.0
+    low, _, high = _quartiles(samples)
+    return high - low
+
+
+def _quartiles(samples: Sequence[float]) -> list[float]:
     from statistics import quantiles
 
-    low, _, high = quantiles(samples, n=4, method="inclusive")
-    return high - low
+    return quantiles(samples, n=4, method="inclusive")
 
 
 def noise_reason(default_s: Sequence[float], run_s: Sequence[float], margin: float = MARGIN) -> str | None:
@@ -131,9 +136,17 @@ def noise_reason(default_s: Sequence[float], run_s: Sequence[float], margin: flo
     noise = max(interquartile_range(default_s), interquartile_range(run_s))
     if default / tuned <= margin:
         return f"{default / tuned:.3g} times as fast as the default schedule; the least is {margin:.3g}"
-    if default - tuned <= noise:
+    if default - tuned <= noise and not _is_far_apart(default_s, run_s):
         return f"the gain of {default - tuned:.3g} s is within the noise of {noise:.3g} s"
     return None
+
+
+def _is_far_apart(default_s: Sequence[float], run_s: Sequence[float]) -> bool:
+    """Whether three quarters of the one take over twice as long as three quarters of the other, however much they vary:
+    times of a default that vary by more than all of a far shorter time say nothing against that."""
+    if min(len(default_s), len(run_s)) < _ENOUGH:
+        return False
+    return _quartiles(default_s)[0] > 2 * _quartiles(run_s)[2]
 
 
 def is_faster(run_s: Sequence[float], than_s: Sequence[float], margin: float = MARGIN) -> bool:

@@ -388,6 +388,8 @@ def _check_loop(loop: For, path: _Path, device: str, limits: LaunchLimits) -> No
         raise GuardError("parallel loops are nested" if path.parallel else "parallel loops are for CPUs")
     if kind == VECTORIZED and (path.lanes > 1 or int(loop.extent.value) > MAX_LANES[device]):
         raise GuardError(f"vectors are nested or longer than {MAX_LANES[device]} elements")
+    if kind == VECTORIZED and int(loop.extent.value) == 1 and len(loop.annotations):
+        raise GuardError("a vector of one element has annotations, for which TVM keeps it, and generates no code")
     if kind == THREAD_BINDING:
         if device == "cpu":
             raise GuardError("the record binds loops to GPU threads")

@@ -123,6 +123,14 @@ def test_noise_and_gain() -> None:
     assert "within the noise" in str(noise_reason([1.0, 1.4, 0.6, 1.0], [0.9, 0.9, 0.9, 0.9], 1.02))
 
 
+def test_a_far_shorter_time_is_no_noise_however_the_defaults_vary() -> None:
+    noisy = [40.0, 55.0, 70.0, 180.0, 300.0]
+    assert interquartile_range(noisy) > 70.0
+    assert noise_reason(noisy, [1.0, 1.1, 1.0, 0.9, 1.0]) is None
+    assert "within the noise" in str(noise_reason([40.0, 70.0, 300.0], [1.0, 1.0, 1.0]))  # too few
+    assert "within the noise" in str(noise_reason(noisy, [1.0, 30.0, 40.0, 25.0, 50.0]))
+
+
 @given(st.lists(st.floats(min_value=1e-6, max_value=1.0), min_size=1, max_size=20))
 def test_the_spread_is_never_larger_than_the_range(samples: list[float]) -> None:
     assert 0.0 <= interquartile_range(samples) <= max(samples) - min(samples) + 1e-12

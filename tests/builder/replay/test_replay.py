@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,9 +17,13 @@ from msgspec import structs
 
 from tunehub.cli.group import cli
 from tunehub.report.misses import Miss
+from tunehub.target.features import llvm_features_of_text
 from tunehub.target.tvm_releases import RELEASES
 from tunehub_builder import networks
 from tunehub_builder.exceptions import BuilderError
+from tunehub_builder.replay import records as replay_records
+from tunehub_builder.replay import sample
+from tunehub_builder.replay.records import records_by_tuner
 from tunehub_builder.replay.releases import installed_release, parse_releases
 from tunehub_builder.replay.run import compared, replay
 from tunehub_builder.replay.workloads import WorkloadFiles, sources
@@ -28,6 +33,7 @@ from tunehub_registry.compat import Compat, NetworkSample, RecordReplay, Release
 from tunehub_registry.evidence import BadLine
 from tunehub_registry.ladder_record import LadderRecord
 from tunehub_registry.package import Package, open_package, pack
+from tunehub_registry.target import TargetDescriptor
 
 from ...sweeps import swept
 
@@ -155,6 +161,44 @@ def test_a_published_package_on_the_tvm_here(whole: bool, part: Path, tmp_path: 
     assert sample is not None
     assert (sample.network, sample.outcome, sample.reason) == ("squeezenet", "ok", "")
     assert 0 < sample.by_record <= sample.workloads
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "lacking", "done"),
+    [("x86-64-v3", set(), "build"), ("znver4", {"avx512vnni"}, "generate"), ("znver4", set(), "build")],
+)
+def test_a_sample_is_compiled_for_the_packages_target_and_run_where_this_cpu_has_all_of_it(
+    model: str, lacking: set[str], done: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever machine replays: a host with more features has other records, one with fewer dies of the code."""
+    seen: dict[str, Any] = {}
+
+    class Session:
+        def task(self, _name: str, case: str) -> None:
+            seen["target"] = json.loads(case)["target"]
+
+        def build(self, variant: str) -> dict[str, int]:
+            seen.setdefault("done", "build")
+            return {"exact": 1} if variant == "tuned" else {}
+
+        def generate(self, _variant: str) -> dict[str, int]:
+            seen["done"] = "generate"
+            return {"exact": 1}
+
+        def difference(self, _variant: str) -> float:
+            return 0.0
+
+    has = llvm_features_of_text(json.dumps({"kind": "llvm", "mcpu": model})).union({"amx-tile"}) - lacking
+    monkeypatch.setattr(sample, "RelaxNetworkSession", Session)
+    monkeypatch.setattr(replay_records, "cpu_features", lambda: has)
+    with open_package(PACKAGE) as package:
+        target = TargetDescriptor(kind="llvm", model=model, arch="x86_64")
+        manifest = structs.replace(package.manifest, name=target.name, target=target)
+        records = [each for own in records_by_tuner(package).values() for each in own.values()]
+    found = sample.compile_sample(manifest, [r for r in records if not isinstance(r, LadderRecord)], lambda *_: None)
+    assert found is not None and found.outcome == "ok"
+    assert (seen["target"]["mcpu"], seen["done"], found.ran) == (model, done, done == "build")
 
 
 @pytest.fixture

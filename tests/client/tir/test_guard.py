@@ -152,6 +152,8 @@ def test_huge_strides_are_refused(apply: Any) -> None:
         ([split("l94", 8192), unroll("l2094")], "unrolled 8192 times"),
         ([split("l94", 4096), unroll("l2094")], None),
         ([*AUTO_UNROLL, split("l93", 512), split("l94", 64), vectorize("l2094")], "unrolled 4096 times with 64"),
+        ([vectorize("l91")], None),
+        ([*AUTO_UNROLL, vectorize("l91")], "a vector of one element"),
         ([["Bind", ["l92"], ["threadIdx.x"], []]], "GPU threads"),
         ([split("l94", 1 << 31)], "steps"),
         ([["Annotate", ["l92", [0, 1]], ["software_pipeline_stage"], []]], "for GPUs"),
