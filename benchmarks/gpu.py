@@ -169,6 +169,7 @@ class _NetworkProcess:
         if self._process.returncode:
             return {"network": self._name, "error": last_line(self._errors.read_text()) or "no message"}
         found: dict[str, Any] = json.loads(told.strip().splitlines()[-1])
+        click.echo(json.dumps(found), err=True)
         return found
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -25,6 +25,8 @@ from tunehub_builder.bench.gpu_runs import GRAPHS, GpuRunner, launched_seconds
 
 if TYPE_CHECKING:
     from tunehub.target.nvidia import Gpu
+
+Made = TypeVar("Made")
 
 COMPILED = "compiled"  # the line that a process says when it could measure
 _WARM_UP = 3
@@ -55,8 +57,8 @@ def this_gpu() -> Gpu:
 def measure(name: str, lock: str, records: str | None, *, rounds: int, with_torch: bool = True) -> dict[str, Any]:
     """Milliseconds of each way to run the network, medians of interleaved rounds; how far its outputs are apart.
 
-    ``rules`` is tunehub without any record. Says :data:`COMPILED` before it waits for the lock. Outputs of a network in
-    half precision are also compared with those of TVM's default in float32.
+    ``rules`` is tunehub without any record. Says :data:`COMPILED` when all is ready, before it waits for the lock.
+    Outputs of a network in half precision are also compared with those of TVM's default in float32.
     """
     gpu = this_gpu()
     import tvm
@@ -77,14 +79,12 @@ def measure(name: str, lock: str, records: str | None, *, rounds: int, with_torc
         compiled.add({"tunehub": {}, "tunehub_graphs": GRAPHS}, lambda: tvm.compile(module, target))
     whole = network.definition.whole if isinstance(network.definition, HalfPrecision) else None
     exact = None if whole is None else tvm.compile(whole.relax_module(), target)
+    eager = compiled.unless_it_fails("torch", lambda: _torch_network(network, inputs)) if with_torch else None
     click.echo(COMPILED)
     with alone(lock):
         runners = compiled.runners(lambda executable: _tvm_runner(executable, inputs))
-        if with_torch:
-            try:
-                runners.update(_torch_runners(network, inputs))
-            except Exception as error:
-                compiled.errors["torch"] = f"{type(error).__name__}: {error}"[:300]
+        if eager is not None:
+            runners.update(compiled.unless_it_fails("torch", lambda: _torch_runners(eager)) or {})
         outputs = {label: run() for label, run in runners.items()}
         times = milliseconds(runners, rounds)
         if exact is not None:
@@ -122,6 +122,14 @@ class _Compiled:
                 self._executables[name] = compile_it()
             self.seconds[name] = time.perf_counter() - began
 
+    def unless_it_fails(self, label: str, make: Callable[[], Made]) -> Made | None:
+        """What is made, or None, and why is kept."""
+        try:
+            return make()
+        except Exception as error:
+            self.errors[label] = f"{type(error).__name__}: {error}"[:300]
+            return None
+
     def runners(self, make: Callable[[Any], GpuRunner]) -> dict[str, GpuRunner]:
         """Those that run; the errors of the others are kept."""
         found = {}
@@ -148,8 +156,8 @@ def _tvm_runner(executable: Any, inputs: dict[str, Any]) -> GpuRunner:
     return GpuRunner(lambda: main(*arguments), device.sync, lambda r: (r if hasattr(r, "numpy") else r[0]).numpy())
 
 
-def _torch_runners(network: Any, inputs: dict[str, Any]) -> dict[str, GpuRunner]:
-    """Eager, and the same recorded as one CUDA graph. cuDNN chooses its algorithms by trying them.
+def _torch_network(network: Any, inputs: dict[str, Any]) -> Callable[[], Any]:
+    """Runs it eagerly. cuDNN chooses its algorithms by trying them.
 
     Of float32, that is: its short form TF32, with 10 bits of mantissa, is another computation.
     """
@@ -168,12 +176,19 @@ def _torch_runners(network: Any, inputs: dict[str, Any]) -> dict[str, GpuRunner]
         with torch.inference_mode():
             return model(*arguments)
 
+    return eager
+
+
+def _torch_runners(eager: Callable[[], Any]) -> dict[str, GpuRunner]:
+    """A network of PyTorch eager, and the same recorded as one CUDA graph."""
+    import torch
+
     for _ in range(_WARM_UP):
         eager()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.inference_mode(), torch.cuda.graph(graph):
-        recorded = model(*arguments)
+        recorded = eager()
 
     def replay() -> Any:
         graph.replay()
