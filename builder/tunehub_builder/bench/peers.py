@@ -68,10 +68,8 @@ def version_of(name: str) -> str | None:
 
 
 def _why_not(peer: Peer, model: Path | None, no_model: str) -> str | None:
+    if model is not None and model.suffix.lower() not in peer.reads:
+        return f"it does not read {model.name}, only {' and '.join(peer.reads)}: export the model"
     if importlib.util.find_spec(peer.module) is None:
         return f"it is not installed: pip install {peer.distribution}"
-    if model is None:
-        return no_model
-    if model.suffix.lower() not in peer.reads:
-        return f"it does not read {model.name}, only {' and '.join(peer.reads)}: export the model"
-    return None
+    return no_model if model is None else None

@@ -318,11 +318,12 @@ def _compiled(
     from tunehub.target.host import host_target
     from tunehub_builder.bench.models import batch_dimension, network_of
 
+    file = opened(model, shapes, dims)
     check_output(path, "--output", SUFFIX)
     check_replaced(path, options["target"], model.name, "delete it, or give another --output")
     with step_display() as show:
         clock = started(show)
-        read = imported(opened(model, shapes, dims))
+        read = imported(file)
         interface = interface_of(read.module, host_target())
         network_of(interface, {batch_dimension(interface): 1} if opens else {}, path, model)
         made = compiled(read, model, path, clock, **options)

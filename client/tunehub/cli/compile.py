@@ -111,9 +111,10 @@ def compile_model(
     It needs TVM's runtime to load, not tunehub (docs/deploy.md), and says what it takes: see `tunehub run`.
     """
     require_relax_for("compile")
-    path = output or _own_name(model, options["target"])
     chosen = {"registry": registry or None, "strict": strict or None, **options}
     sizes = named_numbers("--specialize", specialize, "NAME=1,8")
+    file = None if model.is_dir() else opened(model, shapes, dims)
+    path = output or _own_name(model, options["target"])
     check_output(path, "--output", SUFFIX)
     if report is not None:
         check_output(report, "--report")
@@ -121,7 +122,7 @@ def compile_model(
         check_output(weights, "--weights", ".safetensors")
     if not force:
         check_replaced(path, options["target"], None if model.is_dir() else model.name, _FORCE)
-    if model.is_dir():
+    if file is None:
         if shapes or dims or sizes:
             raise click.UsageError(
                 "--input-shape, --dim and --specialize go with a file; language models have open sizes"
@@ -135,7 +136,7 @@ def compile_model(
         raise click.UsageError("--quantization, --kv-cache-dtype and --weights go with the folder of a language model")
     with ending_cleanly(), step_display() as show:
         clock = started(show)
-        read = imported(opened(model, shapes, dims))
+        read = imported(file)
         made = compiled(read, model, path, clock, specialize=sizes or None, **chosen)
     if report is not None:
         _save(made, report)

@@ -317,4 +317,4 @@ def _examine_onnxruntime() -> Finding:
     try:
         return Finding(name="onnxruntime", state="ok", text=metadata.version("onnxruntime"))
     except metadata.PackageNotFoundError:
-        return Finding(name="onnxruntime", state="ok", text="not installed (only `tunehub demo` compares with it)")
+        return Finding(name="onnxruntime", state="ok", text="not installed (`bench` and `demo` compare with it)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
@@ -13,6 +14,7 @@ import click
 
 from tunehub.cli.examples import with_examples
 from tunehub.cli.output import print_error, say
+from tunehub.cli.without_torch import leave_out_torch
 from tunehub.exceptions import HubWarning, TunehubError, UsageError
 from tunehub_registry import __version__
 from tunehub_registry.printable import plain
@@ -105,6 +107,15 @@ class LazyGroup(click.Group):
             return super().get_command(ctx, cmd_name)
         return with_examples(load_command(cmd_name, place), (cmd_name,))
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of this name; of one that is misspelt, what was likely meant."""
+        known = self.list_commands(ctx)
+        if args[0] not in known and (near := get_close_matches(args[0], known, 1, 0.7)):
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; what click shows of an error is as plain as all that is shown."""
         try:
@@ -126,7 +137,9 @@ def main(args: list[str] | None = None) -> None:
     """Run the command line and exit."""
     warnings.showwarning = _show_warning
     _have_home()
-    as_json = "--json" in (sys.argv[1:] if args is None else args)
+    given = sys.argv[1:] if args is None else args
+    leave_out_torch(given)
+    as_json = "--json" in given
     try:
         cli.main(args=args, prog_name="tunehub", standalone_mode=True, obj=_AS_JSON if as_json else None)
     except TunehubError as error:

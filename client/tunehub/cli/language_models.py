@@ -95,6 +95,7 @@ def compile_folder(
     """Write the library of a language model, and say what is in it. Its weights stay in the folder, or are written to a
     file as the library takes them."""
     from tunehub.deploy.library import find_linker
+    from tunehub.models.checkpoint import has_weights
 
     linker, began = find_linker(path, cc), time.perf_counter()
     model, _ = compiled_folder(folder, most_sequences=most_sequences, cc=linker, **options)
@@ -114,6 +115,8 @@ def compile_folder(
     say(f"{folder.name} ({model.config.family}, {model.quantization.name}) in {seconds:.1f} s")
     say(*str(found.summary()).splitlines())
     say(f"{path}: {plain_size(path.stat().st_size)}; the model's weights are {plain_size(size)}")
+    if not has_weights(folder):
+        say(f"{folder} has no *.safetensors, the weights that `tunehub generate` reads")
     say("", f"run it: tunehub generate {folder} TEXT --library {path}{f' --weights {weights}' if weights else ''}")
 
 

@@ -7,6 +7,7 @@ how many arguments `main` has, but not their shapes and element types.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -58,7 +59,9 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return extent
         if extent not in sizes:
             reason = f"has the open dimension {extent!r} in its shape {shape_text(self.shape)}"
-            raise LibraryError(self.name, reason, place="input", remedy=f"give its size, such as --dim '{extent}=8'")
+            lacking = dict.fromkeys(each for each in self.shape or () if isinstance(each, str) and each not in sizes)
+            remedy = f"give sizes, such as {' '.join(f'--dim {shlex.quote(each)}=8' for each in lacking)}"
+            raise LibraryError(self.name, reason, place="input", remedy=remedy)
         return sizes[extent]
 
 

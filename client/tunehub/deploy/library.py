@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 SUFFIX = ".so"  # TVM's runtime loads a library by it
 _COMPILER_REMEDY = "install a C++ compiler (apt install g++), or name one with --cc or CXX"
 _COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
+_ELF = b"\x7fELF"
 _FULL = "No space left on device"
 _CODE_BYTES = 2 << 20  # of objects, beside weights
 _OTHER_MACHINE = "compile the model on this machine, or with --target for it (`tunehub compile MODEL --target …`)"
@@ -282,17 +283,19 @@ def _check_whole(path: Path) -> None:
         raise _unusable(path, f"does not end in {SUFFIX}; `tunehub compile MODEL` makes libraries of models")
     try:
         with path.open("rb") as stream:
-            least, size = _elf_bytes(stream.read(64)), os.fstat(stream.fileno()).st_size
+            header, size = stream.read(64), os.fstat(stream.fileno()).st_size
     except OSError as error:
         raise _unusable(path, f"cannot be read: {error.strerror}") from None
-    if size < least:
+    if not header.startswith(_ELF):
+        raise _unusable(path, "is no shared library")
+    if size < (least := _elf_bytes(header)):
         raise _unusable(path, f"is not whole: it has {size} of {least} bytes, copy or compile it again")
 
 
 def _elf_bytes(header: bytes) -> int:
     """The least bytes of a 64-bit ELF file with this header: linkers write the table of sections last (elf(5)).
     0 for other files."""
-    if len(header) < 64 or not header.startswith(b"\x7fELF\x02"):
+    if len(header) < 64 or not header.startswith(_ELF + b"\x02"):
         return 0
     order = ">" if header[5] == 2 else "<"
     (offset,) = struct.unpack_from(f"{order}Q", header, 40)

@@ -93,6 +93,12 @@ class _Rope(msgspec.Struct, frozen=True):
         return self.rope_type or self.type or "default"
 
 
+class _ModelType(msgspec.Struct, frozen=True):
+    """The key that says which others there are."""
+
+    model_type: str
+
+
 class _ConfigFile(msgspec.Struct, frozen=True):
     """`config.json`: the keys that are read."""
 
@@ -143,7 +149,7 @@ def declared_type(folder: Path) -> str:
 def read_config(folder: Path) -> ModelConfig:
     """The model of ``folder``, by its ``config.json``. Raises ModelError."""
     path = folder / CONFIG
-    return _read(path, lambda raw: _config(msgspec.json.decode(raw, type=_ConfigFile), path))
+    return _read(path, lambda raw: _config(_known(raw, path), path))
 
 
 def _read(path: Path, made: Callable[[bytes], T]) -> T:
@@ -159,13 +165,20 @@ def _read(path: Path, made: Callable[[bytes], T]) -> T:
     try:
         return made(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ModelError(path, str(error), place="model", remedy="correct that key") from None
+        remedy = "correct that key" if isinstance(error, msgspec.ValidationError) else "it should be JSON: copy it"
+        raise ModelError(path, str(error), place="model", remedy=remedy) from None
+
+
+def _known(raw: bytes, path: Path) -> _ConfigFile:
+    """A file of a known family: others have other keys."""
+    family = msgspec.json.decode(raw, type=_ModelType).model_type
+    if family not in get_args(Family):
+        known = ", ".join(get_args(Family))
+        raise _wrong(path, "model_type", family, f"is of no known family; known are {known}")
+    return msgspec.json.decode(raw, type=_ConfigFile)
 
 
 def _config(file: _ConfigFile, path: Path) -> ModelConfig:
-    if file.model_type not in get_args(Family):
-        known = ", ".join(get_args(Family))
-        raise _wrong(path, "model_type", file.model_type, f"is of no known family; known are {known}")
     kv_heads = file.num_key_value_heads or file.num_attention_heads
     head_dim = file.head_dim or file.hidden_size // file.num_attention_heads
     _check(file, path, kv_heads, head_dim)

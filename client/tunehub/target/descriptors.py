@@ -22,6 +22,7 @@ from tunehub.target.host import (
     system_triple,
 )
 from tunehub.target.nvidia import Gpu, gpu_model
+from tunehub.target.suggestions import meant
 from tunehub.target.tvm_generation import find_tvm
 from tunehub_registry.legacy_target import cuda_architecture
 from tunehub_registry.target import TargetDescriptor, model_name
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tunehub.target.types import Target
 
 _NAMED = re.compile(r"([a-z0-9][a-z0-9._]*)-([A-Za-z0-9][A-Za-z0-9._-]*)")
+HOST = "host"
 _CPU_KINDS = frozenset({"llvm", "c"})
 _NOT_DETECTED = "sm_50"  # what TVM writes into a CUDA target where it finds no GPU
 _CUDA_REMEDY = """name the model, such as 'cuda-h100', or the architecture, as {"kind": "cuda", "arch": "sm_90"}"""
@@ -42,10 +44,10 @@ _TARGET_REMEDY = (
 def descriptor_of(target: object) -> TargetDescriptor:
     """Describe a target: a TVM target, a dict, JSON or string in TVM's form, a package name, or None.
 
-    None is this machine's CPU; `llvm` is what it is to TVM: a CPU without any of the newer features. A TVM target is
-    never refused; other values raise UnknownTargetError when neither TVM nor tunehub knows them.
+    None, as `host`, is this machine's CPU; `llvm` is what it is to TVM: a CPU without any of the newer features. A TVM
+    target is never refused; other values raise UnknownTargetError when neither TVM nor tunehub knows them.
     """
-    if target is None:
+    if target is None or target == HOST:
         return host_descriptor()
     if isinstance(target, TargetDescriptor):
         return target
@@ -59,21 +61,27 @@ def descriptor_of(target: object) -> TargetDescriptor:
 
 
 def as_tvm_target(target: object) -> Any:
-    """Return `target` as a `tvm.target.Target`; None is the host, package names become targets of their model.
+    """Return `target` as a `tvm.target.Target`; None and `host` are this CPU, package names targets of their model.
 
     Raises UnknownTargetError.
     """
     import tvm
 
-    if target is None:
-        return host_target()
     if isinstance(target, str):
+        if target == HOST:
+            return host_target()
         named = _NAMED.fullmatch(target)
         if named is not None and named[1] in ("llvm", "cuda"):
             return _tvm_target(_config_of_name(named[1], named[2]), target)
-    if isinstance(target, tvm.target.Target):
-        return target
-    found = _tvm_target(target, target)
+        if target.strip().startswith("{"):
+            return _checked(_tvm_target(_parsed(target), target), target)
+    if target is None:
+        return host_target()
+    return target if isinstance(target, tvm.target.Target) else _checked(_tvm_target(target, target), target)
+
+
+def _checked(found: Target, target: object) -> Target:
+    """Raises UnknownTargetError for a GPU of no architecture, where there is none here."""
     states = any(word in str(target) for word in ("arch", "-model="))  # TVM up to 0.19 had texts with a model
     if found.attrs.get("arch") == _NOT_DETECTED and not states and gpu_descriptor() is None:
         raise UnknownTargetError(target, "names no architecture, and TVM finds no CUDA GPU here", remedy=_CUDA_REMEDY)
@@ -94,10 +102,7 @@ def missing_mcpu(target: object) -> str | None:
 def _from_text(text: str) -> TargetDescriptor:
     stripped = text.strip()
     if stripped.startswith("{"):
-        try:
-            return _from_config(json.loads(stripped))
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise UnknownTargetError(text, f"is not valid JSON: {error}", remedy=_TARGET_REMEDY) from None
+        return _from_config(_parsed(stripped))
     if stripped == "llvm":
         return _from_config({"kind": "llvm"})
     if stripped == "cuda":
@@ -113,6 +118,14 @@ def _from_text(text: str) -> TargetDescriptor:
         tag = stripped.rpartition("/")[2]
         return structs.replace(described, model=gpu_model(tag)) if stripped.startswith("nvidia/") else described
     raise UnknownTargetError(text, "is not a target that can be read without TVM", remedy=_TARGET_REMEDY)
+
+
+def _parsed(text: str) -> Any:
+    """A target in JSON. Raises UnknownTargetError."""
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise UnknownTargetError(text, f"is not valid JSON: {error}", remedy=_TARGET_REMEDY) from None
 
 
 def _named(kind: str, model: str, text: str) -> TargetDescriptor:
@@ -145,10 +158,10 @@ def _config_of_name(kind: str, model: str) -> dict[str, Any]:
                     return {"tag": tag}
         if model in ARCHITECTURES:
             return Gpu(name=model, arch=ARCHITECTURES[model]).tvm_config()
-        remedy = 'give its architecture: {"kind": "cuda", "arch": "sm_90"}'
+        remedy = f'{meant(f"cuda-{model}", ())}give its architecture: {{"kind": "cuda", "arch": "sm_90"}}'
         raise UnknownTargetError(f"{kind}-{model}", "is not a GPU that TVM or tunehub knows", remedy=remedy)
-    if find_tvm() is None or not (triples := [t for t in _triples() if _is_cpu(model, t)]):
-        remedy = f"use LLVM's name of the CPU (`llc -mcpu=help`). {_TARGET_REMEDY}"
+    if find_tvm() is None or not (triples := [t for t in _triples() if model in _cpus(t)]):
+        remedy = f"{meant(f'llvm-{model}', _known_cpus())}{_TARGET_REMEDY}"
         raise UnknownTargetError(f"{kind}-{model}", "LLVM knows no such CPU", remedy=remedy)
     cpu = host_cpu()
     if cpu is not None and cpu.model == model:
@@ -225,17 +238,25 @@ def _tvm_target(config: object, value: object) -> Target:
     try:
         return tvm.target.Target(config)
     except Exception as error:  # TVM raises ValueError, TypeError, KeyError or InternalError, by release
+        if isinstance(value, str) and not value.startswith("{"):
+            remedy = f"{meant(value, _known_cpus())}{_TARGET_REMEDY}"
+            raise UnknownTargetError(value, "is no target that TVM knows", remedy=remedy) from None
         reason = f"TVM does not know it: {last_line(error, limit=200)}"
         raise UnknownTargetError(value, reason, remedy=_TARGET_REMEDY) from None
 
 
-def _is_cpu(name: str, triple: str) -> bool:
+def _known_cpus() -> list[str]:
+    """LLVM's names, this machine's architecture first."""
+    return [] if find_tvm() is None else [name for triple in _triples() for name in sorted(_cpus(triple))]
+
+
+def _cpus(triple: str) -> set[str]:
     from tvm.target import codegen
 
     try:
-        return name in {str(item) for item in codegen.llvm_get_cpu_archlist(_tvm_target(_llvm_config(triple), name))}
+        return {str(item) for item in codegen.llvm_get_cpu_archlist(_tvm_target(_llvm_config(triple), triple))}
     except Exception:  # LLVM without this architecture
-        return False
+        return set()
 
 
 def _llvm_config(triple: str) -> dict[str, Any]:

@@ -148,7 +148,7 @@ def test_an_open_dimension_is_fixed_by_its_name_in_all_inputs(tmp_path: Path) ->
         ("m.PT", "pickled Python"),
         ("m.tflite", "tf2onnx"),
         ("m.bin", "Rename it if"),
-        ("m", "Rename it"),
+        ("m", "no such file"),
     ],
 )
 def test_files_of_other_forms_are_refused_by_their_names(name: str, expected: str) -> None:
@@ -277,3 +277,9 @@ def test_running_statistics_of_a_norm_in_training_mode_keep_what_onnx_says(
     x, kept = np.random.default_rng(0).standard_normal((2, 3, 4)).astype("float32"), given.get("momentum", 0.9)
     found = tvm.relax.VirtualMachine(built, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
     np.testing.assert_allclose(found, kept * old + (1 - kept) * x.mean((0, 2)), rtol=1e-5)
+
+
+def test_a_file_without_an_ending_is_told_to_be_renamed(tmp_path: Path) -> None:
+    (tmp_path / "m").write_bytes(b"")
+    with pytest.raises(ModelFileError, match="Rename it"):
+        open_model_file(tmp_path / "m")

@@ -420,3 +420,8 @@ def test_errors_are_json_where_json_was_asked_for(run: Any, tmp_path: Path) -> N
         assert refused.json["error"]["type"].startswith((kind, "NoSuchCommand"))
         assert refused.err.startswith("Usage: ")
     assert run("run", tmp_path / "nothing.so").out == ""
+
+
+def test_a_misspelt_command_is_told_the_likely_one(run: Any) -> None:
+    assert "Did you mean 'compile'?" in run("compil", "model.onnx").err
+    assert "Did you mean" not in run("frobnicate").err

@@ -216,6 +216,9 @@ def test_what_cannot_be_compiled_is_said_and_leaves_no_file(run: Any, product: P
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.acme", 1)]
     onnx.save(helper.make_model(graph, opset_imports=opsets), "foreign.onnx")
     Path("weights.pth").write_bytes(b"\x80\x04N.")
+    (here / "folder").mkdir()
+    for name in ("other.so", "folder/config.json", "folder/model.safetensors"):
+        Path(name).write_bytes(b"{}")
     before = set(here.iterdir())
     for arguments, code, expected in (
         (["foreign.onnx"], 1, r"cannot import the operator Frobnicate (node frob_1)"),
@@ -225,6 +228,18 @@ def test_what_cannot_be_compiled_is_said_and_leaves_no_file(run: Any, product: P
         ([product, "-o", "x.dll"], 2, "give x.so"),
         ([product, "--report", "nowhere/x.json"], 2, "--report"),
         ([product, "--dim", "bath=1"], 1, "Its open dimensions are batch"),
+        (["nowhere.pt2"], 1, "no such file"),
+        (["nowhere/"], 1, "no such file"),
+        (["folder/config.json"], 1, "Give the folder: folder"),
+        (["folder/model.safetensors"], 1, "Give the folder: folder"),
+        (["other.so"], 1, "`tunehub inspect`"),
+        ([product, "--dim", "batch=1,height=2"], 2, "give each name an option of its own"),
+        ([product, "--target", "zen4"], 2, "did you mean 'llvm-znver4'?"),
+        ([product, "--target", "llvm -mcpu=znver4"], 2, "did you mean 'llvm-znver4'?"),
+        ([product, "--target", "llvm-znver"], 2, "did you mean 'llvm-znver"),
+        ([product, "--target", "cuda-h2000"], 2, "did you mean 'cuda-h200'?"),
+        ([product, "--target", "gpu"], 2, "did you mean 'cuda'?"),
+        ([product, "--target", '{"kind"'], 2, "is not valid JSON"),
         ([product, "--dim", "batch=1,2"], 2, "--specialize batch=1,2"[:18]),
         ([product, "--dim", "batch"], 2, "--dim: expected NAME=8, got batch"),
         ([product, "--dim", "batch=1", "--dim", "batch=2"], 2, "'batch' stands twice"),

@@ -46,8 +46,10 @@ def test_open_dimensions_are_found_once_and_in_order() -> None:
 
 def test_sizes_of_open_dimensions_give_shapes() -> None:
     assert MASK.shape_at({"batch": 2, "sequence": 7, "other": 1}) == (2, 1, 7)
-    with pytest.raises(LibraryError, match=r"'mask': has the open dimension 'sequence' .*--dim 'sequence=8'"):
+    with pytest.raises(LibraryError, match=r"'mask': has the open dimension 'sequence' .*--dim sequence=8"):
         MASK.shape_at({"batch": 2})
+    with pytest.raises(LibraryError, match="--dim batch=8 --dim sequence=8"):
+        MASK.shape_at({})
     with pytest.raises(LibraryError, match=r"'x': has no known number of axes .*--inputs"):
         TensorSpec(name="x", dtype="float32", shape=None).shape_at({})
 

@@ -70,7 +70,7 @@ def test_the_experts_of_mixtral_have_the_networks_features(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model_type": "gpt2"}, "model_type"),
+        ({"model_type": "gpt2", "hidden_size": None}, "model_type"),
         ({"hidden_size": "64"}, "hidden_size"),
         ({"hidden_size": -1}, "hidden_size"),
         ({"hidden_size": 1 << 40}, "hidden_size"),
@@ -104,4 +104,10 @@ def test_what_is_no_configuration_is_an_error(tmp_path: Path, text: bytes) -> No
 
 def test_a_folder_without_one_says_what_to_give(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="transformers"):
+        read_config(tmp_path)
+
+
+def test_a_file_that_is_no_json_is_no_wrong_key(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ModelError, match="it should be JSON"):
         read_config(tmp_path)
