@@ -19,7 +19,7 @@ from tunehub.target.tvm_generation import Generation, find_tvm, require_relax, r
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from tunehub.graph.types import Executable
+    from tunehub.graph.types import Executable, Params
     from tunehub.options import Sizes
     from tunehub.target.types import Target, TargetLike
     from tunehub.tir.types import IRModule, Pass
@@ -29,7 +29,7 @@ def compile(
     mod: IRModule,
     target: TargetLike | None = None,
     *,
-    params: dict[str, Any] | None = None,
+    params: Params | None = None,
     specialize: Sizes | None = None,
     hub: Hub | None = None,
     **options: Unpack[HubOptions],
@@ -59,7 +59,7 @@ def explain(
     mod: IRModule,
     target: TargetLike | None = None,
     *,
-    params: dict[str, Any] | None = None,
+    params: Params | None = None,
     specialize: Sizes | None = None,
     hub: Hub | None = None,
     **options: Unpack[HubOptions],

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from tunehub.compiler.pipeline import prepared_for, schedulings
 from tunehub.exceptions import DatabaseFolderError, last_line
@@ -177,7 +177,7 @@ def _traced(scheduling: Scheduling, *, own_module: bool) -> _Traced | str:
     return reason
 
 
-def _named_as(original: PrimFunc, function: PrimFunc) -> Any:
+def _named_as(original: PrimFunc, function: PrimFunc) -> PrimFunc:
     symbol = original.attrs.get("global_symbol") if original.attrs else None
     return function.without_attr("global_symbol") if symbol is None else function.with_attr("global_symbol", symbol)
 
@@ -195,7 +195,7 @@ def _replayed(function: PrimFunc, served: Served) -> _Traced | str | None:
     return _Traced(function=function, workload=workload, trace=trace, scheduled=_apply(workload, trace))
 
 
-def _without_flags(trace: Trace) -> Any:
+def _without_flags(trace: Trace) -> Trace:
     """``trace`` with 1 for True, as TVM's JSON has it."""
     from tvm.s_tir import Trace
     from tvm.s_tir.schedule import Instruction

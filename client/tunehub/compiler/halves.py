@@ -10,17 +10,20 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
-    from tunehub.tir.types import IRModule, PassContext
+    from tunehub.tir.types import GlobalVar, IRModule, Module, PassContext, PrimFunc
 
 _PARTS = 2
 _FEWEST = 24  # functions of a module: fewer take no longer than what the second part costs
 _MAKER = "tir_to_runtime"  # what TVM calls to make runtime modules of lowered functions
 
-Lower = Callable[[Any], Any]
+_Part = TypeVar("_Part")
+_Functions: TypeAlias = "list[tuple[GlobalVar, PrimFunc]]"
+Lower: TypeAlias = "Callable[[IRModule], IRModule]"
 
 
 def lowered_in_parts(lower: Lower, mod: IRModule, context: PassContext) -> IRModule:
@@ -31,7 +34,7 @@ def lowered_in_parts(lower: Lower, mod: IRModule, context: PassContext) -> IRMod
     if context.instruments or not _is_large(mod):
         return lower(mod)
 
-    def part_of(items: list[Any]) -> list[Any]:
+    def part_of(items: _Functions) -> _Functions:
         with context:
             return list(lower(tvm.IRModule(dict(items), attrs=mod.attrs)).functions.items())
 
@@ -46,7 +49,7 @@ class RuntimeInParts:
 
     def __init__(self) -> None:
         """Nothing is replaced yet."""
-        self._original: Any = None
+        self._original: Callable[[IRModule, dict[Target, IRModule], Target], Module] | None = None
 
     def apply(self) -> None:
         """Replace it; nothing where this TVM has no such function."""
@@ -61,14 +64,15 @@ class RuntimeInParts:
             setattr(_builder(), _MAKER, self._original)
         self._original = None
 
-    def _made(self, host: IRModule, devices: dict[Target, IRModule], target: Target) -> Any:
+    def _made(self, host: IRModule, devices: dict[Target, IRModule], target: Target) -> Module:
         import tvm
 
         make, context = self._original, tvm.transform.PassContext.current()
+        assert make is not None  # TVM's own, which this is in place of
         if devices or context.instruments or not _is_large(host):
             return make(host, devices, target)
 
-        def part_of(items: list[Any]) -> Any:
+        def part_of(items: _Functions) -> Module:
             with context:
                 return make(tvm.IRModule(dict(items), attrs=host.attrs), {}, target)
 
@@ -82,7 +86,7 @@ class RuntimeInParts:
         return first
 
 
-def _builder() -> Any:
+def _builder() -> ModuleType:
     return importlib.import_module("tvm.tirx.build")
 
 
@@ -93,7 +97,7 @@ def _is_large(mod: IRModule) -> bool:
     return len(functions) >= _FEWEST and all(each is not None and each.kind.name == "llvm" for each in targets)
 
 
-def _side_by_side(part_of: Callable[[list[Any]], Any], mod: IRModule) -> list[Any] | None:
+def _side_by_side(part_of: Callable[[_Functions], _Part], mod: IRModule) -> list[_Part] | None:
     """What ``part_of`` makes of each part of the functions; None where TVM raises for one, such as for a function that
     calls one of the other: it is to be asked of the whole. Functions are dealt there and back (ABBA): in many networks
     every second one takes longer."""

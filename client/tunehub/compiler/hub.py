@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.compiler.current import is_current
 from tunehub.exceptions import (
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from tunehub.registries.port import Registry
     from tunehub.target.machine_profile import PublishedProfile
     from tunehub.target.types import TargetLike
-    from tunehub.tir.types import PrimFunc
+    from tunehub.tir.types import Array, PrimFunc
     from tunehub_registry.trust.attestations import AttestationSummary
 
 
@@ -200,7 +200,9 @@ class Hub:
         """What was compiled so far."""
         return self._report(self._workloads)
 
-    def profile(self, executable: Executable, inputs: Mapping[str, Any] | Sequence[Any], *, runs: int = 10) -> Report:
+    def profile(
+        self, executable: Executable, inputs: Mapping[str, Array] | Sequence[Array], *, runs: int = 10
+    ) -> Report:
         """Run an executable that this hub compiled, and time each of its calls; later reports have the times, too.
 
         `inputs` are arrays of numpy or TVM for `main`, in order or by name; they run on the first device of the

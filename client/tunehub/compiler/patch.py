@@ -34,7 +34,7 @@ class DefaultPipelinePatch:
     def __init__(self, build: Callable[[Target, Hub], Pass]) -> None:
         """``build`` makes the module pass that compiles for a target with a hub's records."""
         self._build = build
-        self._open_hub: Callable[[Any], Hub] | None = None
+        self._open_hub: Callable[[Target], Hub] | None = None
         self._users = 0
         self._lock = threading.Lock()
         self._originals: tuple[Any, Any] | None = None

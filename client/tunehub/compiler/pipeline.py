@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.comparison.guess import GUESS_MARGIN
 from tunehub.compiler.finishing import finish
@@ -26,8 +26,10 @@ from tunehub.tir.nodes import calls_in
 from tunehub.tir.symbols import symbols_of
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from tunehub.compiler.hub import Hub
-    from tunehub.graph.types import Executable
+    from tunehub.graph.types import Executable, Params
     from tunehub.options import Sizes
     from tunehub.target.types import Target
     from tunehub.tir.types import Array, DeviceTensor, IRModule, Pass, PassContext
@@ -105,7 +107,7 @@ def _measure(mod: IRModule, target: Target, hub: Hub, known: dict[str, Schedulin
 
 
 def explain_module(
-    mod: IRModule, target: Target, hub: Hub, params: dict[str, Any] | None = None, specialize: Sizes | None = None
+    mod: IRModule, target: Target, hub: Hub, params: Params | None = None, specialize: Sizes | None = None
 ) -> None:
     """Put into the report of ``hub`` what :func:`compile_module` would do with ``mod``. No code is generated. Raises as
     that."""
@@ -284,7 +286,7 @@ def _recorded_and_channels_last(prepared: IRModule, target: Target, hub: Hub) ->
 
 
 def compile_module(
-    mod: IRModule, target: Target, hub: Hub, params: dict[str, Any] | None = None, specialize: Sizes | None = None
+    mod: IRModule, target: Target, hub: Hub, params: Params | None = None, specialize: Sizes | None = None
 ) -> Executable:
     """Compile ``mod`` with the records of ``hub``; the executable is what ``tvm.compile`` returns.
 
@@ -343,7 +345,7 @@ def _scheduled_and_finished(
     return finished
 
 
-def _finished(records: ModuleRecords, target: Target) -> Any:
+def _finished(records: ModuleRecords, target: Target) -> IRModule | Exception:
     """The module with what serves now after :func:`finish`, or the error that this raised."""
     records.replaced.clear()
     try:
@@ -352,7 +354,7 @@ def _finished(records: ModuleRecords, target: Target) -> Any:
         return error
 
 
-def _verifying(hub: Hub, target: Target, *, explaining: bool = False) -> Any:
+def _verifying(hub: Hub, target: Target, *, explaining: bool = False) -> AbstractContextManager[ScheduleVerifier]:
     """What verifies the schedules of a module, as a context."""
     if hub.verification is None:
         return nullcontext(TrustingVerifier())
@@ -373,7 +375,7 @@ def _plain_pipeline(target: Target) -> Pass:
     return tvm.transform.Sequential([quiet_gathers, by_target(target) if "gpu" in target.keys else default()])
 
 
-def _bound(mod: IRModule, params: dict[str, Any] | None) -> IRModule:
+def _bound(mod: IRModule, params: Params | None) -> IRModule:
     from tvm import relax
 
     if not params:

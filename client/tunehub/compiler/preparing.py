@@ -6,7 +6,7 @@ The order of passes is TVM's own (``relax/backend/*/pipeline.py``) with the hub'
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.template_fit import machine_for
 from tunehub.tir.nodes import calls_in, is_constant, operator_of
@@ -223,7 +223,7 @@ def _accuracy_passes(target: Target, precision: Precision) -> list[Pass]:
     return [gates_apart, *rows, accurate_math, wide_sums, rows_in_one_axis, gated_products, products]
 
 
-def _attention_passes(target: Target, *, channels_last: bool) -> list[Any]:
+def _attention_passes(target: Target, *, channels_last: bool) -> list[Pass]:
     """Attention as one function each. Before images are transposed: TVM's ConvertLayout fails on a ``squeeze`` whose
     axis counts from the end (0.27: ``std::bad_alloc``), as vision transformers have it in front of their heads."""
     if target.kind.name != "cuda":

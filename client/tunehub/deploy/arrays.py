@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from tunehub.tir.types import Array
+
     Arrays = dict[str, npt.NDArray[Any]]
 
 _PLACE = "--inputs"
@@ -81,9 +83,7 @@ def read_inputs(path: Path, interface: Interface) -> Arrays:
     return found
 
 
-def check_inputs(
-    path: object, found: Mapping[str, npt.NDArray[Any]], interface: Interface, place: str = _PLACE
-) -> None:
+def check_inputs(path: object, found: Mapping[str, Array], interface: Interface, place: str = _PLACE) -> None:
     """Raise LibraryError unless each open dimension has one size in all arrays, and indices are of rows that there are:
     others would read whatever lies in memory. Arrays may be PyTorch's; `place` is where they came from."""
     sizes: dict[str, tuple[int, str]] = {}
@@ -95,7 +95,7 @@ def check_inputs(
                 raise _wrong(path, f"{extent!r} is {other} in {name!r} and {size} in {each.name!r}", place)
 
 
-def _check_rows(path: object, spec: TensorSpec, array: npt.NDArray[Any], place: str) -> None:
+def _check_rows(path: object, spec: TensorSpec, array: Array, place: str) -> None:
     if spec.rows is None or not math.prod(array.shape):
         return
     least, most = int(array.min()), int(array.max())
@@ -106,7 +106,7 @@ def _check_rows(path: object, spec: TensorSpec, array: npt.NDArray[Any], place: 
         raise LibraryError(path, reason, place=place, remedy=remedy)
 
 
-def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write an `.npz` file in one step; what NumPy itself has no type for (bfloat16) as float32. Raises OSError."""
     import numpy as np
 
@@ -127,7 +127,7 @@ def _check_names(path: Path, names: set[str], interface: Interface) -> None:
         raise _wrong(path, f"has {name[:80]!r}, which is no input ({', '.join(str(i) for i in interface.inputs)})")
 
 
-def _array(archive: zipfile.ZipFile, spec: TensorSpec, path: Path) -> npt.NDArray[Any]:
+def _array(archive: zipfile.ZipFile, spec: TensorSpec, path: Path) -> Array:
     from numpy.lib import format as npy
 
     info = archive.getinfo(f"{spec.name}{_SUFFIX}")
@@ -141,7 +141,7 @@ def _array(archive: zipfile.ZipFile, spec: TensorSpec, path: Path) -> npt.NDArra
         if info.file_size - stream.tell() != math.prod(shape) * dtype.itemsize:
             raise _wrong(path, f"array {spec.name!r} has not the size that its shape {shape_text(shape)} says")
     with archive.open(info) as stream:
-        array: npt.NDArray[Any] = npy.read_array(stream, allow_pickle=False)
+        array: Array = npy.read_array(stream, allow_pickle=False)
         return array.astype(dtype.newbyteorder("="), order="C", copy=False)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from tunehub.deploy.interface import Interface
 from tunehub.report.origin import FOLDER, Origin
 
 
-def bill_of_materials(name: str, sha256: str, interface: Interface) -> dict[str, Any]:
+def bill_of_materials(name: str, sha256: str, interface: Interface) -> dict[str, object]:
     """The bill of the library `name`. The same library gives the same bill: it has no date and no serial number."""
     components = list(_components(interface))
     refs = [each["bom-ref"] for each in components]
@@ -27,13 +26,13 @@ def bill_of_materials(name: str, sha256: str, interface: Interface) -> dict[str,
     }
 
 
-def _components(interface: Interface) -> Iterator[dict[str, Any]]:
+def _components(interface: Interface) -> Iterator[dict[str, object]]:
     """The programs, the packages of records, and the model."""
     for program, version in (("tunehub", interface.tunehub), ("apache-tvm", interface.tvm)):
         place = f"pkg:pypi/{program}@{version}"
         yield {"type": "library", "bom-ref": place, "name": program, "version": version, "purl": place}
     for package in (interface.origin or Origin()).packages:
-        found: dict[str, Any] = {
+        found: dict[str, object] = {
             "type": "data",
             "bom-ref": package.label,
             "name": package.name,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -121,7 +121,7 @@ def compile_library(
     )
 
 
-def _what(mod: IRModule, linker: str, specialize: Sizes | None) -> dict[str, Any]:
+def _what(mod: IRModule, linker: str, specialize: Sizes | None) -> dict[str, object]:
     """What is compiled, in JSON's types."""
     from tunehub.compiler.libraries.inputs import module_digest
 

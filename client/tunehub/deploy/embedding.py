@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tvm
@@ -89,8 +89,8 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _config(target: Target) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(str(target))
+def _config(target: Target) -> dict[str, object]:
+    found: dict[str, object] = json.loads(str(target))
     return found
 
 
@@ -109,7 +109,7 @@ def _main(mod: IRModule) -> Function:
     raise LibraryError("main", "is no Relax function of the module", place="model", remedy="export the model again")
 
 
-def _results(kind: Type) -> list[Any]:
+def _results(kind: Type) -> list[Type]:
     return [inner for field in kind.fields for inner in _results(field)] if hasattr(kind, "fields") else [kind]
 
 

@@ -25,9 +25,9 @@ from tunehub_registry.printable import plain
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from tunehub.graph.types import Executable
+    from tunehub.graph.types import Executable, VirtualMachine
     from tunehub.target.types import Target
-    from tunehub.tir.types import Device, DeviceTensor, Object
+    from tunehub.tir.types import Array, Device, DeviceTensor, Module, Object
 
     Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -186,15 +186,15 @@ class Library:
         return self._device
 
     @property
-    def main(self) -> Callable[..., Any]:
+    def main(self) -> Callable[..., Object]:
         """Its function `main`, of tensors on its device. Raises LibraryError where it has none."""
         try:
-            found: Callable[..., Any] = self._machine["main"]
+            found: Callable[..., Object] = self._machine["main"]
         except Exception as error:
             raise _unusable(self.path, f"it has no function main: {last_line(error)}") from None
         return found
 
-    def tensor(self, array: npt.NDArray[Any]) -> DeviceTensor:
+    def tensor(self, array: Array) -> DeviceTensor:
         """`array` on its device: a copy, but on the CPU where its memory is aligned."""
         if self._device is None:
             return cpu_tensor(array)
@@ -202,13 +202,13 @@ class Library:
 
         return tvm.runtime.tensor(array, self._device)
 
-    def runner(self, inputs: Arrays) -> Callable[[], Any]:
+    def runner(self, inputs: Arrays) -> Callable[[], Object]:
         """A run on `inputs`, by name, which are on the device from then on; it ends when the device is done."""
         arguments = [self.tensor(inputs[each.name]) for each in self.interface.inputs]
         sync = None if self._device is None else self._device.sync
         main = self.main
 
-        def run() -> Any:
+        def run() -> Object:
             try:
                 found = main(*arguments)
                 if sync is not None:
@@ -223,7 +223,7 @@ class Library:
         """What a run raised, as an error of this library."""
         return _unusable(self.path, f"running it failed: {last_line(error)}")
 
-    def outputs(self, found: Object) -> dict[str, npt.NDArray[Any]]:
+    def outputs(self, found: Object) -> dict[str, Array]:
         """What a run gave, by name, on the CPU. Raises LibraryError where that is not what its interface says."""
         names = [each.name for each in self.interface.outputs]
         return dict(zip(names, map(as_numpy, self.tensors(found)), strict=True))
@@ -268,7 +268,7 @@ def _device_of(interface: Interface) -> Device:
     return tvm.device(interface.device)
 
 
-def _machine_on(module: Any, device: Device) -> Any:
+def _machine_on(module: Module, device: Device) -> VirtualMachine:
     from tvm.runtime.vm import VirtualMachine
 
     return VirtualMachine(module, device)

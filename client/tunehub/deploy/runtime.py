@@ -16,15 +16,14 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.exceptions import UnsupportedTVMError
 from tunehub.target.tvm_generation import INSTALL_REMEDY, require_relax
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from tunehub.tir.types import DeviceTensor, Object
+    from tunehub.graph.types import VirtualMachine
+    from tunehub.tir.types import Array, DeviceTensor, Module, Object
 
 ALIGNMENT = 64  # bytes: what TVM's kernels expect of memory
 _RUNTIME, _EXTRA = "libtvm_runtime.so", "libtvm_runtime_extra.so"  # the second sorts and draws random numbers
@@ -33,7 +32,7 @@ _LOADED: list[ctypes.CDLL] = []  # stays for the life of the process
 _LOCK = threading.Lock()
 
 
-def load_module(path: Path) -> Any:
+def load_module(path: Path) -> Module:
     """The module of a library, which runs its code. Raises UnsupportedTVMError where TVM's runtime is not found, and
     what the system's loader raises."""
     _load_runtime(path)
@@ -49,7 +48,7 @@ def load_module(path: Path) -> Any:
         return tvm.runtime.load_module(str(path.resolve()))
 
 
-def cpu_machine(module: Any) -> Any:
+def cpu_machine(module: Module) -> VirtualMachine:
     """The virtual machine of a module on the CPU: its functions by name."""
     machine = module["vm_load_executable"]()
     machine["vm_initialization"](_CPU, 0, _POOLED)
@@ -66,7 +65,7 @@ def is_plain(dtype: str) -> bool:
         return False
 
 
-def aligned(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def aligned(array: Array) -> Array:
     """`array` where kernels can read it as it lies: contiguous, aligned and writable; else a copy that is."""
     import numpy as np
 
@@ -76,14 +75,14 @@ def aligned(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     at = -memory.ctypes.data % ALIGNMENT
     if not array.size:  # whose strides numpy and TVM count differently
         strides = [array.itemsize * math.prod(array.shape[axis + 1 :]) for axis in range(array.ndim)]
-        empty: npt.NDArray[Any] = np.ndarray(array.shape, array.dtype, memory, at, strides)
+        empty: Array = np.ndarray(array.shape, array.dtype, memory, at, strides)
         return empty
     copy = memory[at : at + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
 
 
-def cpu_tensor(array: npt.NDArray[Any]) -> DeviceTensor:
+def cpu_tensor(array: Array) -> DeviceTensor:
     """A tensor of the CPU with the elements of `array`, and its memory where that is aligned."""
     if not is_plain(str(array.dtype)):
         import tvm
@@ -94,13 +93,13 @@ def cpu_tensor(array: npt.NDArray[Any]) -> DeviceTensor:
     return tvm_ffi.from_dlpack(aligned(array))
 
 
-def as_numpy(tensor: DeviceTensor) -> npt.NDArray[Any]:
+def as_numpy(tensor: DeviceTensor) -> Array:
     """A tensor's elements: its own memory on a CPU, where numpy has its element type."""
     import numpy as np
 
     if is_plain(str(tensor.dtype)) and str(tensor.device).startswith("cpu"):
         return np.from_dlpack(tensor)
-    found: npt.NDArray[Any] = tensor.numpy()
+    found: Array = tensor.numpy()
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 Expr: TypeAlias = Any
@@ -35,3 +36,5 @@ TorchNode: TypeAlias = Any
 """``torch.fx.Node``."""
 Scalar: TypeAlias = Any
 """A number, or an expression of Relax that is one."""
+Params: TypeAlias = Mapping[str, Any]
+"""A model's weights by the names of its parameters: numpy's arrays, or tensors of TVM's runtime."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from tunehub.exceptions import UsageError
 from tunehub.graph.steps.planned import PAGE, PLANNED
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import DeviceTensor
+    from tunehub.tir.types import Device, DeviceTensor
 
 _Counts = npt.NDArray[np.int64]
 Plan = Mapping[str, npt.NDArray[np.int32]]
@@ -106,7 +106,7 @@ class StepTensors:
     """The planned tensors of steps of so many tokens of so many sequences, which keep their places on ``device``:
     parts of one tensor, written by one copy."""
 
-    def __init__(self, tokens: int, sequences: int, pages: int, device: Any, *, decode: bool) -> None:
+    def __init__(self, tokens: int, sequences: int, pages: int, device: Device, *, decode: bool) -> None:
         """``pages``: most that all sequences may have together; ``decode``: of functions for one token a sequence."""
         import tvm
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tunehub.models.types import Device, DeviceTensor
+    from tunehub.tir.types import Array
 
 _ZEROS = 1 << 20
 _HUGE = 2 << 20  # bytes of a page
@@ -72,19 +73,19 @@ def zeros(shape: Sequence[int], dtype: str, device: Device) -> DeviceTensor:
     return repeated(tvm.runtime.tensor(pool, device), 0, shape, device)
 
 
-def on_device(array: npt.NDArray[Any], device: Device) -> DeviceTensor:
+def on_device(array: Array, device: Device) -> DeviceTensor:
     """A copy."""
     made = _empty(array.shape, str(array.dtype), device)
     made.copyfrom(array)
     return made
 
 
-def empty_array(shape: Sequence[int], dtype: str) -> npt.NDArray[Any]:
+def empty_array(shape: Sequence[int], dtype: str) -> Array:
     """One in memory as :func:`owned_on_device` takes it on a CPU."""
     return _memory(int(np.prod(shape, dtype="int64")) * np.dtype(dtype).itemsize).view(dtype).reshape(shape)
 
 
-def owned_on_device(array: npt.NDArray[Any], device: Device) -> DeviceTensor:
+def owned_on_device(array: Array, device: Device) -> DeviceTensor:
     """An array that nobody else writes: itself on a CPU where it is of :func:`empty_array`, else a copy."""
     memory: Any = array
     while isinstance(memory, np.ndarray):

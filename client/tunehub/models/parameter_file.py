@@ -9,18 +9,18 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import ml_dtypes  # noqa: F401 - numpy knows bfloat16 by it
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from tunehub.exceptions import ModelError
 
 if TYPE_CHECKING:
     from tunehub.models.export import ModelParameter
     from tunehub.models.types import Device, DeviceTensor
+    from tunehub.tir.types import Array
 
 _ALIGNED = 64
 _MOST_HEADER = 64 << 20
@@ -36,7 +36,7 @@ class TensorPlace(msgspec.Struct, frozen=True):
     data_offsets: tuple[int, int]
 
 
-def write_parameters(path: Path, parameters: Sequence[ModelParameter], arrays: Iterable[npt.NDArray[Any]]) -> None:
+def write_parameters(path: Path, parameters: Sequence[ModelParameter], arrays: Iterable[Array]) -> None:
     """Write the ``arrays`` of a model, one at a time. Raises OSError."""
     places, at = {}, 0
     for parameter in sorted(parameters, key=lambda each: _bytes(each) % _ALIGNED != 0):
@@ -84,7 +84,7 @@ def mapped_tensors(path: Path, remedy: str = _REMEDY) -> tuple[mmap.mmap, int, M
         raise _wrong(path, str(error), path, remedy) from None
 
 
-def _tensor(raw: npt.NDArray[Any], parameter: ModelParameter, device: Device) -> DeviceTensor:
+def _tensor(raw: Array, parameter: ModelParameter, device: Device) -> DeviceTensor:
     """Of bytes; copied where kernels cannot read them in place."""
     import tvm  # here: processes of other runtimes read checkpoints, and TVM's handlers of signals are none of theirs
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tunehub.models.checkpoint import StoredTensor
     from tunehub.models.compiling import CompiledLanguageModel
     from tunehub.models.types import Device, DeviceTensor
+    from tunehub.tir.types import PackedFunc
 
 Array = npt.NDArray[Any]
 
@@ -118,7 +119,7 @@ def _flat(array: Array, dtype: str) -> DeviceTensor:
 
 
 @cache
-def _function(source: str, kind: Quantization) -> Any:
+def _function(source: str, kind: Quantization) -> PackedFunc:
     function = group_quantisation(source, kind.bits, LEAST_SCALE, kind.dtype)
     made = tvm.compile(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}), host_target())
     return made["main"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Array
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,7 +19,7 @@ class Sampling:
     temperature: float = 0.0
     top_p: float = 1.0
 
-    def token(self, logits: npt.NDArray[Any], rng: np.random.Generator) -> int:
+    def token(self, logits: Array, rng: np.random.Generator) -> int:
         """One of ``[words]``."""
         if self.temperature == 0:
             return int(logits.argmax())

@@ -23,6 +23,7 @@ from tunehub.models.export import CREATE_CACHE
 if TYPE_CHECKING:
     from tunehub.graph.types import Executable
     from tunehub.models.types import Device, DeviceTensor
+    from tunehub.tir.types import Object, PackedFunc
 
 PAGE = 16
 _LOGITS = tvm_ffi.dtype("float32")
@@ -108,7 +109,7 @@ class CompiledFunctions:
         self.words = 1 << 31  # of the vocabulary, where it is known
         self._weights = tvm_ffi.convert(list(weights))  # once: of a list, each call makes an array
         self._machine = relax.VirtualMachine(executable, device)
-        self._functions: dict[str, Any] = {}
+        self._functions: dict[str, PackedFunc] = {}
         self._known: dict[str, bool] = {}
         self._next = 0
 
@@ -155,7 +156,7 @@ class CompiledFunctions:
             self._check(each)
         return lengths
 
-    def _function(self, name: str) -> Any:
+    def _function(self, name: str) -> PackedFunc:
         if name not in self._functions:
             self._functions[name] = self._machine[name]
         return self._functions[name]
@@ -262,21 +263,21 @@ def greedy_tokens(session: LanguageSession, prompts: Sequence[Sequence[int]], co
 # short, and once where that will do (numpy's product of a shape took 0.1 to 0.3 ms).
 
 
-def _state(name: str) -> Any:
+def _state(name: str) -> PackedFunc:
     """A function of TVM's runtime that changes a cache."""
     return _global(f"vm.builtin.kv_state_{name}")
 
 
 @cache
-def _global(name: str) -> Any:
+def _global(name: str) -> PackedFunc:
     return tvm.get_global_func(name)
 
 
 @lru_cache(64)
-def _shape(extents: tuple[int, ...]) -> Any:
+def _shape(extents: tuple[int, ...]) -> Object:
     return tvm.runtime.ShapeTuple(extents)
 
 
-def _view(tensor: DeviceTensor, shape: tuple[int, ...], dtype: Any) -> DeviceTensor:
+def _view(tensor: DeviceTensor, shape: tuple[int, ...], dtype: object) -> DeviceTensor:
     """A tensor of this type with another shape."""
     return tensor._create_view(_shape(shape), dtype, 0)

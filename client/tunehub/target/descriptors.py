@@ -60,7 +60,7 @@ def descriptor_of(target: object) -> TargetDescriptor:
     raise UnknownTargetError(target, f"is a {type(target).__name__}, not a target", remedy=_TARGET_REMEDY)
 
 
-def as_tvm_target(target: object) -> Any:
+def as_tvm_target(target: object) -> Target:
     """Return `target` as a `tvm.target.Target`; None and `host` are this CPU, package names targets of their model.
 
     Raises UnknownTargetError.
@@ -170,7 +170,7 @@ def _config_of_name(kind: str, model: str) -> dict[str, Any]:
     return {"kind": "llvm", "mcpu": model} if own else {"kind": "llvm", "mcpu": model, "mtriple": triples[0]}
 
 
-def _from_config(config: Mapping[str, Any]) -> TargetDescriptor:
+def _from_config(config: Mapping[str, object]) -> TargetDescriptor:
     if find_tvm() is not None:
         return _from_tvm(_tvm_target(dict(config), json.dumps(dict(config), default=str)))
     kind, arch = config.get("kind"), config.get("arch")
@@ -259,7 +259,7 @@ def _cpus(triple: str) -> set[str]:
         return set()
 
 
-def _llvm_config(triple: str) -> dict[str, Any]:
+def _llvm_config(triple: str) -> dict[str, object]:
     return {"kind": "llvm", "mtriple": triple}
 
 

@@ -7,7 +7,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 # LLVM features that decide which schedules are legal or fast; the rest (ciphers, tuning flags, system instructions)
 # would only keep related machines apart.
@@ -113,7 +112,7 @@ def llvm_features_of_text(target: str) -> frozenset[str]:
     return all_llvm_features(config) if isinstance(config, dict) else frozenset()
 
 
-def llvm_features(config: Mapping[str, Any]) -> tuple[str, ...]:
+def llvm_features(config: Mapping[str, object]) -> tuple[str, ...]:
     """The relevant features that LLVM generates code with for a target, mattr considered."""
     return relevant(all_llvm_features(config))
 
@@ -147,7 +146,7 @@ def _names_by_features(cpu: str, mattr: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(name for name in own if features and llvm_features({"kind": "llvm", "mcpu": name}) == features))
 
 
-def all_llvm_features(config: Mapping[str, Any]) -> frozenset[str]:
+def all_llvm_features(config: Mapping[str, object]) -> frozenset[str]:
     """As :func:`llvm_features`, with those that do not matter to schedules."""
     import tvm
     from tvm.target import codegen

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.exceptions import UnknownTargetError
 from tunehub.target.amx_permission import refuses_amx
@@ -38,7 +38,7 @@ class HostCpu:
     model: str
     mattr: tuple[str, ...] = ()
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """A target of TVM that is true of its features."""
         return {"kind": "llvm", "mcpu": self.model, **({"mattr": list(self.mattr)} if self.mattr else {})}
 
@@ -175,7 +175,7 @@ def _system_cpu() -> str | None:
     return None if name is None else str(name)
 
 
-def _ask_llvm(function: str) -> Any:
+def _ask_llvm(function: str) -> object:
     """What a function of `tvm.target.codegen` without arguments says, None where TVM does not have it."""
     from tvm.target import codegen
 

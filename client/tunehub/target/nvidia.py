@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 from dataclasses import dataclass
-from typing import Any
 
 from tunehub.target.gpu_architectures import REGISTERS, SM_80, WARP
 from tunehub_registry.target import model_name
@@ -37,7 +36,7 @@ class Gpu:
         """The short name that packages use: ``NVIDIA H200`` is ``h200``."""
         return gpu_model(self.name)
 
-    def tvm_config(self) -> dict[str, Any]:
+    def tvm_config(self) -> dict[str, object]:
         """A target of TVM for tuning on this GPU, with the limits that every GPU from sm_80 on keeps."""
         return {
             "kind": "cuda",

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from tunehub.tir.nodes import buffer_kind, buffer_of, element_type, integer, sym
 from tunehub.tir.versions import BIND, BINDINGS, LOADS
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import Buffer, BufferLoad, BufferStore, For, Node, PrimExpr, PrimFunc, Stmt
+    from tunehub.tir.types import Array, Buffer, BufferLoad, BufferStore, For, Node, PrimExpr, PrimFunc, Stmt
 
 _LEAVES = frozenset(("Var", "SizeVar", "IntImm", "FloatImm", "StringImm"))
 _BODIES = ("body", "block", "init")
@@ -134,7 +134,7 @@ class _Proof:
             left.append(([row * extent + each for row in before for each in ends], rows * extent))
         return True
 
-    def _ends(self, index: PrimExpr) -> list[Any]:
+    def _ends(self, index: PrimExpr) -> list[PrimExpr]:
         """The first and last of the indices of a vector, or the one that there is."""
         index = self._analyzer.simplify(index) if "x" in element_type(index) else index
         if type(index).__name__ == "Broadcast":
@@ -215,10 +215,10 @@ def _none_outside(wanted: Expression, conditions: list[Expression], extent: int,
     extents = [integer(loop.extent) or 0 for loop in loops]
     if len(loops) != len(needed) or not 0 < math.prod(extents) <= _MOST_POINTS:
         return False
-    values: dict[int, Any] = {}
+    values: dict[int, Array] = {}
     for number, (loop, count) in enumerate(zip(loops, extents, strict=True)):
         values[hash(loop.loop_var)] = np.arange(count).reshape(count, *(1,) * number) + (integer(loop.min) or 0)
     found = np.asarray(wanted.value(values))
-    outside: Any = np.logical_or(found < 0, found >= extent)
+    outside: Array = np.logical_or(found < 0, found >= extent)
     met = (np.asarray(condition.value(values), bool) for condition in conditions)
     return not reduce(np.logical_and, met, outside).any()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import mul
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.tir.nodes import parameters
 from tunehub.tir.statements import block_of, loop, sequence
@@ -50,7 +50,7 @@ def joined(function: PrimFunc, size: PrimExpr, branches: Sequence[SizeBranch]) -
     from tvm import tirx
 
     above = 0
-    serves: dict[int, tuple[SizeBranch, list[Any]]] = {}
+    serves: dict[int, tuple[SizeBranch, list[PrimExpr]]] = {}
     for branch in branches:
         condition = size > above if branch.up_to is None else tirx.all(size > above, size <= branch.up_to)
         serves.setdefault(id(branch.function), (branch, []))[1].append(condition)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from tunehub.tir.nodes import buffer_of, children, integer, is_reduction, reduce
 from tunehub.tir.symbols import variables_in
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import For, PrimExpr, PrimFunc, SBlockRealize, Stmt
+    from tunehub.tir.types import Array, For, PrimExpr, PrimFunc, SBlockRealize, Stmt
 
 _MOST = 1 << 20  # iterations that are followed
 
@@ -39,7 +39,7 @@ def check_first_terms(scheduled: PrimFunc) -> None:
             raise GuardError(f"the loops of {name} may add a term twice")
 
 
-def _realized(node: Stmt, loops: tuple[For, ...]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+def _realized(node: Stmt, loops: tuple[For, ...]) -> Iterator[tuple[SBlockRealize, tuple[For, ...]]]:
     """All blocks of a function body with the loops around them, inside of the block around these."""
     kind = type(node).__name__
     if kind == "SBlockRealize":
@@ -99,7 +99,7 @@ def _first_visits_begin(
     return bool(begins[np.unique(places, axis=1, return_index=True)[1]].all())
 
 
-def _visited(realize: SBlockRealize, loops: list[For], fixed: list[For], of: list[PrimExpr]) -> Any | None:
+def _visited(realize: SBlockRealize, loops: list[For], fixed: list[For], of: list[PrimExpr]) -> Array | None:
     """The values of expressions, a row for each, in the iterations of ``loops`` in which a block is run, those of
     ``fixed`` at their first; None where these depend on something else."""
     shape = [int(loop.extent) for loop in loops]
@@ -108,7 +108,7 @@ def _visited(realize: SBlockRealize, loops: list[For], fixed: list[For], of: lis
     values |= {hash(loop.loop_var): np.asarray(0) for loop in fixed}
     count = math.prod(shape)
 
-    def rows(expression: PrimExpr) -> Any:
+    def rows(expression: PrimExpr) -> Array:
         return np.broadcast_to(compiled(expression).value(values), (count,))
 
     try:

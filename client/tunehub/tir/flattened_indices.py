@@ -8,7 +8,7 @@ beyond the end of the buffer, too. Found with Swin2SR, whose windows are shifted
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -119,9 +119,9 @@ class _SampledLoops:
 
     def __init__(self) -> None:
         self._loops: tuple[_Loops, _Loops] = ((), ())
-        self._values: dict[int, Any] = {}
+        self._values: dict[int, Array] = {}
 
-    def of(self, before: _Loops, after: _Loops) -> dict[int, Any]:
+    def of(self, before: _Loops, after: _Loops) -> dict[int, Array]:
         """Values by the hashes of variables. ``before`` and ``after``: the same loops in two functions."""
         if not (before is self._loops[0] and after is self._loops[1]):
             rng = np.random.default_rng(0)
@@ -131,9 +131,9 @@ class _SampledLoops:
         return self._values
 
 
-def _element(load: BufferLoad, values: dict[int, Array]) -> Any:
+def _element(load: BufferLoad, values: dict[int, Array]) -> Array | int:
     """The place of an element in its buffer."""
-    found: Any = 0
+    found: Array | int = 0
     for index, extent in zip(load.indices[:], extents_of(buffer_of(load)), strict=True):
         found = found * (integer(extent) or 1) + compiled(index).value(values)
     return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tunehub.target.gpu_architectures import LaunchLimits
 from tunehub.tir.cuda.fault import Fault, NotSimulated
@@ -345,7 +345,7 @@ class _Path(NamedTuple):  # thousands are made for a network: replacing a field 
     reducing: bool = False
 
 
-def _walk(node: Stmt, path: _Path) -> Iterator[tuple[Any, _Path]]:
+def _walk(node: Stmt, path: _Path) -> Iterator[tuple[Stmt, _Path]]:
     """All statements of a function body with the loops around them."""
     yield node, path
     kind = type(node).__name__
@@ -465,7 +465,7 @@ def _check_annotations(node: Stmt, function: PrimFunc, device: str) -> None:
 
 def _copies_free_parameter(block: SBlock, function: PrimFunc) -> bool:
     """True when ``block`` copies a whole parameter whose layout is free (``layout_free_buffers``), and nothing else."""
-    load: Any = getattr(block.body, "value", None)
+    load: PrimExpr = getattr(block.body, "value", None)
     if type(block.body).__name__ != "BufferStore" or type(load).__name__ not in LOADS:
         return False
     own = parameters(function)

@@ -24,14 +24,14 @@ _OWN_PARTS: dict[str, tuple[str, ...]] = {  # asking a node for what it has not 
     **dict.fromkeys((*_VARIABLES, *LOADS), ()),
     **dict.fromkeys(("IntImm", "FloatImm", "StringImm", "Cast", "Broadcast"), ("value",)),
 }
-_INDICES: dict[str, Any] = {
+_INDICES: dict[str, Callable[..., Array]] = {
     "Add": np.add,
     "Sub": np.subtract,
     "Mul": np.multiply,
     "FloorDiv": np.floor_divide,
     "FloorMod": np.mod,
 }
-BINARY: dict[str, Any] = {  # nodes by the names of their classes
+BINARY: dict[str, Callable[..., Array]] = {  # nodes by the names of their classes
     **_INDICES,
     "Div": np.floor_divide,  # truncated divisions of indices, which are never negative
     "Mod": np.mod,
@@ -51,7 +51,7 @@ BINARY: dict[str, Any] = {  # nodes by the names of their classes
     "LShift": np.left_shift,
     "RShift": np.right_shift,
 }
-CALLS: dict[str, Any] = {
+CALLS: dict[str, Callable[..., Array]] = {
     "shift_left": np.left_shift,
     "shift_right": np.right_shift,
     "bitwise_and": np.bitwise_and,

@@ -34,16 +34,16 @@ _NUMBERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32
 _WHOLE = ("bool", *_NUMBERS)
 _ROUNDED = ("float32", "float64")
 _SAFE = 2.0**31  # a number of less is converted to a whole one everywhere alike
-_ARITHMETIC: dict[str, Callable[..., Any]] = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply}
-_DIVISIONS: dict[str, Callable[..., Any]] = {
+_ARITHMETIC: dict[str, Callable[..., Array]] = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply}
+_DIVISIONS: dict[str, Callable[..., Array]] = {
     "FloorDiv": np.floor_divide,
     "FloorMod": np.mod,
     "Mod": np.fmod,
     "Div": lambda one, other: np.floor_divide(one - np.fmod(one, other), other),
 }
-_CHOSEN: dict[str, Callable[..., Any]] = {"Min": np.minimum, "Max": np.maximum}
+_CHOSEN: dict[str, Callable[..., Array]] = {"Min": np.minimum, "Max": np.maximum}
 _WHOLE_ARITHMETIC = {**_ARITHMETIC, **_DIVISIONS, **_CHOSEN}
-_COMPARED: dict[str, Callable[..., Any]] = {
+_COMPARED: dict[str, Callable[..., Array]] = {
     "EQ": np.equal,
     "NE": np.not_equal,
     "LT": np.less,

@@ -8,7 +8,7 @@ errors, and a network compiles in up to half of the time (``docs/adr/0023-loweri
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from tunehub.exceptions import last_line
 from tunehub.tir.nodes import parameters
@@ -21,7 +21,8 @@ _NO_ALIAS = "tirx.noalias"
 PIPELINE = "s_tir"  # of TVM's PIPELINE_MAP: what "default" means in tvm.compile and tvm.tirx.build
 _CLEANING = ("tirx.CommonSubexprElim", "tirx.RemoveNoOp", "s_tir.RenormalizeSplitPattern")
 
-Factory = Callable[[], tuple[Any, Any, Any]]
+Lowering: TypeAlias = "tuple[Pass, Callable[[], Pass], Callable[[], Pass]]"  # of TIR, then of hosts and devices
+Factory: TypeAlias = "Callable[[], Lowering]"
 LostVectors = Callable[[Collection[str], str], None]
 
 
@@ -34,7 +35,7 @@ def without_cleaning(factory: Factory, lost_vectors: LostVectors | None = None) 
     (:mod:`tunehub.tir.vector_remainders`), and why.
     """
 
-    def lowering() -> tuple[Any, Any, Any]:
+    def lowering() -> Lowering:
         import tvm
 
         from tunehub.tir.argument_checks import without_argument_checks

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +14,12 @@ from tunehub.tir.versions import COMM_REDUCE, CONSTANTS
 
 if TYPE_CHECKING:
     from tunehub.tir.types import (
+        Array,
         Buffer,
         BufferLoad,
         BufferRegion,
         BufferStore,
+        DeviceTensor,
         Expr,
         For,
         Index,
@@ -49,11 +52,12 @@ def main_module(function: PrimFunc) -> IRModule:
     return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
 
 
-def symbolic() -> Any:
+def symbolic() -> ModuleType:
     """TVM's module for arithmetic on expressions; 0.27 renamed it."""
     import tvm
 
-    return tvm.sym if hasattr(tvm, "sym") else tvm.arith
+    found: ModuleType = tvm.sym if hasattr(tvm, "sym") else tvm.arith
+    return found
 
 
 def parameters(function: PrimFunc) -> list[Buffer]:
@@ -204,14 +208,14 @@ def with_block_body(block: SBlock, body: Stmt, init: Stmt | None = None) -> Stmt
     )
 
 
-def statements_in(node: Stmt) -> Iterator[Any]:
+def statements_in(node: Stmt) -> Iterator[Stmt]:
     """A statement, and all statements and blocks in it, in order."""
     yield node
     for child in children(node):
         yield from statements_in(child)
 
 
-def outermost(node: Stmt, wanted: Callable[[Stmt], object]) -> Iterator[Any]:
+def outermost(node: Stmt, wanted: Callable[[Stmt], object]) -> Iterator[Stmt]:
     """The statements in one, itself included, that are ``wanted``; not those inside of these."""
     if wanted(node):
         yield node
@@ -220,7 +224,7 @@ def outermost(node: Stmt, wanted: Callable[[Stmt], object]) -> Iterator[Any]:
         yield from outermost(child, wanted)
 
 
-def blocks_in(node: Stmt) -> Iterator[Any]:
+def blocks_in(node: Stmt) -> Iterator[SBlock]:
     """The blocks of a statement, in order."""
     return (each for each in statements_in(node) if type(each).__name__ == "SBlock")
 
@@ -230,7 +234,7 @@ def is_constant(expression: object) -> bool:
     return type(expression).__name__ in CONSTANTS
 
 
-def constant_array(constant: Expr) -> npt.NDArray[Any]:
+def constant_array(constant: Expr) -> Array:
     """The value of a constant tensor of Relax; read-only, because it is no copy where numpy has the element type."""
     tensor = constant_tensor(constant)
     try:
@@ -241,7 +245,7 @@ def constant_array(constant: Expr) -> npt.NDArray[Any]:
     return array
 
 
-def constant_tensor(constant: Expr) -> Any:
+def constant_tensor(constant: Expr) -> DeviceTensor:
     """The tensor of TVM's runtime that a constant tensor of Relax is."""
     return constant.data if hasattr(constant, "data") else constant.value
 
@@ -251,7 +255,7 @@ def has_floats(array: npt.NDArray[np.generic]) -> bool:
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
-def constant_like(shape: tuple[int, ...], dtype: str, fill: Callable[[npt.NDArray[Any]], None]) -> Expr:
+def constant_like(shape: tuple[int, ...], dtype: str, fill: Callable[[Array], None]) -> Expr:
     """A constant tensor of Relax with what ``fill`` writes into it, without a copy.
 
     The memory is numpy's, which asks for huge pages: the first touch of 1 GB takes 0.1 s instead of 1 s.
@@ -282,14 +286,14 @@ def constants_in(mod: IRModule) -> list[Expr]:
     return list(filter(is_constant, _expressions_in(mod)))
 
 
-def _expressions_in(mod: IRModule) -> Iterator[Any]:
+def _expressions_in(mod: IRModule) -> Iterator[Expr]:
     from tvm import relax
 
     functions = (each for each in mod.functions.values() if isinstance(each, relax.Function))
     return (each for function in functions for each in _expressions(function.body))
 
 
-def _expressions(expression: Expr) -> Iterator[Any]:
+def _expressions(expression: Expr) -> Iterator[Expr]:
     """Those in an expression, itself the last, none that types have; TVM's own visitor takes ten times as long."""
     kind = type(expression).__name__
     if kind == "SeqExpr":
@@ -300,7 +304,7 @@ def _expressions(expression: Expr) -> Iterator[Any]:
     yield expression
 
 
-def _parts(expression: Expr, kind: str) -> Sequence[Any]:
+def _parts(expression: Expr, kind: str) -> Sequence[Expr]:
     """What an expression of this ``kind`` is made of."""
     if kind == "Call":
         return list(expression.args[:])
@@ -323,7 +327,7 @@ def variables_in(expression: Expr) -> list[Expr]:
 def _found(expression: Expr, kind: type) -> list[Expr]:
     from tvm import relax
 
-    found: list[Any] = []
+    found: list[Expr] = []
     relax.analysis.post_order_visit(expression, lambda node: found.append(node) if isinstance(node, kind) else None)
     return found
 
@@ -350,19 +354,21 @@ def is_given(mutator: Mutator, expression: Expr | None) -> bool:
     return type(value).__name__ == "Var"
 
 
-def tensor_class() -> Any:
+def tensor_class() -> type:
     """The class of the types of tensors, made of a shape and an element type; 0.26 renamed it, by a name that 0.25 had
     for something else."""
     from tvm import relax
 
-    return getattr(relax, "TensorStructInfo", None) or relax.TensorType
+    found: type = getattr(relax, "TensorStructInfo", None) or relax.TensorType
+    return found
 
 
-def tuple_class() -> Any:
+def tuple_class() -> type:
     """The class of the types of tuples, which 0.26 renamed."""
     from tvm import relax
 
-    return getattr(relax, "TupleStructInfo", None) or relax.TupleType
+    found: type = getattr(relax, "TupleStructInfo", None) or relax.TupleType
+    return found
 
 
 def static_shape(expression: Expr) -> tuple[int, ...] | None:
@@ -371,13 +377,13 @@ def static_shape(expression: Expr) -> tuple[int, ...] | None:
     return shape if shape is not None and all(isinstance(extent, int) for extent in shape) else None
 
 
-def shape_of(expression: Expr) -> tuple[Any, ...] | None:
+def shape_of(expression: Expr) -> tuple[Index, ...] | None:
     """The shape of a tensor expression of Relax: numbers, and TVM's expressions for symbolic extents. None when it is
     a value of its own, or nothing is known of it."""
     return shape_of_type(tensor_type(expression))
 
 
-def shape_of_type(kind: Type) -> tuple[Any, ...] | None:
+def shape_of_type(kind: Type) -> tuple[Index, ...] | None:
     """As :func:`shape_of`, by the type of an expression."""
     values = getattr(getattr(kind, "shape", None), "values", None)
     return None if values is None else tuple(map(plain_extent, values[:]))

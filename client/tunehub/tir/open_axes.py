@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,7 +15,18 @@ from tunehub.tir.symbols import symbols_of
 from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import Buffer, BufferLoad, BufferStore, Number, PrimExpr, PrimFunc, SBlockRealize, Stmt, Var
+    from tunehub.tir.types import (
+        Array,
+        Buffer,
+        BufferLoad,
+        BufferStore,
+        Number,
+        PrimExpr,
+        PrimFunc,
+        SBlockRealize,
+        Stmt,
+        Var,
+    )
 
 _PROBES = ((5, 7, 11, 13), (8191, 4093, 2039, 1021))  # extents, a different one for each symbol
 _SAMPLES = 64
@@ -65,7 +76,7 @@ class _Block:
 
     axes: dict[int, tuple[int | None, int]]
     stores: tuple[BufferStore, ...]
-    samples: list[dict[int, Any]]
+    samples: list[dict[int, Array]]
 
 
 _Places = dict[int, tuple[int | None, ...]]  # the open axes of buffers by hash
@@ -117,9 +128,9 @@ def _buffers(function: PrimFunc) -> list[Buffer]:
     return [*parameters(function), *function.body.block.alloc_buffers]
 
 
-def _open_extents(function: PrimFunc) -> tuple[Any, ...]:
+def _open_extents(function: PrimFunc) -> tuple[Var, ...]:
     """The different unknown extents of buffers."""
-    found: list[Any] = []
+    found: list[Var] = []
     for buffer in _buffers(function):
         for extent in buffer_kind(buffer).shape:
             if integer(extent) is None and not any(_same(extent, other) for other in found):
@@ -164,7 +175,7 @@ def _product(extent: PrimExpr, known: dict[int, int]) -> int:
     return math.prod(known[hash(factor)] for factor in _factors(extent))
 
 
-def realizations(node: Stmt) -> Iterator[Any]:
+def realizations(node: Stmt) -> Iterator[SBlockRealize]:
     """The realizations of the blocks in a statement that is nothing but loops around blocks; NotSeparateError for
     others."""
     kind = type(node).__name__
@@ -193,7 +204,7 @@ def _described(realize: SBlockRealize, extents: Sequence[PrimExpr], probes: Sequ
     return _Block(axes, tuple(stores), samples)
 
 
-def stores_in(body: Stmt) -> Iterator[Any]:
+def stores_in(body: Stmt) -> Iterator[Stmt]:
     """The stores of a block's body; NotSeparateError where there is anything else."""
     kind = type(body).__name__
     if kind == "SeqStmt":
@@ -251,14 +262,16 @@ def _check_access(access: BufferLoad | BufferStore, block: _Block, places: _Plac
             raise NotSeparateError
 
 
-def _of_axis(block: _Block, at: int, values: dict[int, Any]) -> Any:
+def _of_axis(block: _Block, at: int, values: dict[int, Array]) -> Array:
     for name, (symbol, _) in block.axes.items():
         if symbol == at:
             return values[name]
     raise NotSeparateError
 
 
-def _sampled(axes: dict[int, tuple[int | None, int]], known: dict[int, int], extents: Sequence[int]) -> dict[int, Any]:
+def _sampled(
+    axes: dict[int, tuple[int | None, int]], known: dict[int, int], extents: Sequence[int]
+) -> dict[int, Array]:
     """Places in a block with ``axes`` for these values of the symbols: the same ones along all other axes."""
     fixed, moving = np.random.default_rng(0), np.random.default_rng(extents[0])
     return {name: np.asarray(value) for name, value in known.items()} | {

@@ -72,7 +72,7 @@ def class_of(mod: IRModule) -> OperatorClass | None:
         blocks = _blocks(function.body)
         if not blocks:
             return None
-        names: dict[Any, str] = {}
+        names: dict[Buffer, str] = {}
         head = [_kind(buffer, names) for buffer in parameters(function)]
         return _classified([CLASS_SCHEME, *head], blocks, names)
     except _NoClassError:
@@ -132,7 +132,7 @@ def _blocks(body: Stmt) -> list[Stmt]:
     root = body.block if kind == "SBlockRealize" else None
     if root is None or root.iter_vars:
         raise _NoClassError
-    found: list[Any] = []
+    found: list[SBlock] = []
     _collect(root.body, found)
     return found
 

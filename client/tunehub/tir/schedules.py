@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tunehub.tir.types import BlockRV, IRModule, LoopRV, PrimFunc, Schedule
@@ -49,7 +49,7 @@ def unroll_and_vectorize(schedule: Schedule, loops: Sequence[LoopRV]) -> None:
 
 
 @functools.cache
-def _schedule_type() -> Any:
+def _schedule_type() -> type:
     from tvm.s_tir import Schedule
 
     methods = {name: method.__wrapped__ for name, method in vars(Schedule).items() if hasattr(method, "__wrapped__")}

@@ -35,7 +35,7 @@ def sequence(*statements: Stmt | Sequence[Stmt | None] | None) -> Stmt:
     """One statement of several, given one by one or in sequences."""
     from tvm import tirx
 
-    flat: list[Any] = []
+    flat: list[Stmt] = []
     for each in statements:
         flat += [inner for inner in (each if isinstance(each, (list, tuple)) else [each]) if inner is not None]
     return flat[0] if len(flat) == 1 else tirx.SeqStmt(flat)
@@ -198,7 +198,7 @@ class SharedTile:
 
     def place(self, *at: Index) -> Index:
         """Of an element."""
-        offset: Any = 0
+        offset: PrimExpr = 0
         for extent, index in zip(self.shape, at, strict=True):
             offset = offset * extent + index
         return offset + self.start if self.start else offset

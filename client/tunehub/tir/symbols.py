@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,7 +33,7 @@ _BATCHED = 3  # axes from which on a symbol that is nowhere but in front is a ba
 
 
 @lru_cache(maxsize=64)  # a function is asked about ten times on its way down the ladder
-def symbols_of(function: PrimFunc) -> tuple[Any, ...]:
+def symbols_of(function: PrimFunc) -> tuple[Var, ...]:
     """The variables in the shapes of the parameters of ``function``, then its parameters that are integers; each once,
     in the order in which they occur."""
     extents = [extent for buffer in parameters(function) for extent in extents_of(buffer)]
@@ -45,13 +45,13 @@ def symbol_name(symbol: Var) -> str:
     return str(symbol.name)
 
 
-def variables_in(expressions: Iterable[Index]) -> tuple[Any, ...]:
+def variables_in(expressions: Iterable[Index]) -> tuple[Var, ...]:
     """The variables in some extents, each once, in the order in which they occur."""
     found = [variable for expression in expressions for variable in _variables(expression)]
     return tuple(variable for at, variable in enumerate(found) if not any(map(variable.same_as, found[:at])))
 
 
-def symbols_of_parameters(graph: Expr) -> tuple[Any, ...]:
+def symbols_of_parameters(graph: Expr) -> tuple[Var, ...]:
     """The variables in the shapes of the parameters of ``graph``, a function of Relax, as :func:`variables_in` has
     them."""
     return variables_in(extent for parameter in graph.params for extent in shape_of(parameter) or ())
@@ -251,7 +251,7 @@ def _has(extents: Iterable[PrimExpr], symbol: Var) -> bool:
     return any(map(symbol.same_as, variables_in(extents)))
 
 
-def _variables(expression: Index) -> Iterator[Any]:
+def _variables(expression: Index) -> Iterator[Var]:
     """The variables in an extent, from left to right."""
     if is_variable(expression):
         yield expression

@@ -7,12 +7,13 @@ as a serialised graph of its own node classes, which is neither portable nor saf
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tunehub.tir.intrinsics import import_intrinsics
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import IndexMap, Object, Operand, PortableTrace, PrimExpr, Trace, Var
+    from tunehub.tir.types import Index, IndexMap, Object, Operand, PortableTrace, PrimExpr, Trace, Var
 
 _OPERATORS = {"Add": "+", "Sub": "-", "Mul": "*", "FloorDiv": "//", "FloorMod": "%"}
 _INDEX_DTYPE = "int64"
@@ -45,7 +46,7 @@ def import_trace(data: PortableTrace) -> Trace:
     from tvm.s_tir.schedule import Instruction, InstructionKind
 
     instructions, decisions = data
-    variables: dict[str, Any] = {}
+    variables: dict[str, Object] = {}
     built = []
     for kind, inputs, attrs, outputs in instructions:
         operands = [_operand(value, variables) for value in inputs]
@@ -61,7 +62,7 @@ def import_trace(data: PortableTrace) -> Trace:
     return Trace(built, {built[index]: decision for index, decision in decisions})
 
 
-def _variable(name: str) -> Any:
+def _variable(name: str) -> Object:
     import tvm
     from tvm.s_tir.schedule import LoopRV, SBlockRV
 
@@ -70,7 +71,7 @@ def _variable(name: str) -> Any:
     return LoopRV() if name.startswith("l") else tvm.tirx.Var(name, "int32")
 
 
-def _operand(value: Any, variables: dict[str, Object]) -> Operand:
+def _operand(value: Operand, variables: dict[str, Object]) -> Operand:
     if isinstance(value, list):
         return [_operand(item, variables) for item in value]
     if isinstance(value, dict):
@@ -93,7 +94,7 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value]
 
 
-def export_index_map(index_map: IndexMap) -> dict[str, Any]:
+def export_index_map(index_map: IndexMap) -> dict[str, Operand]:
     """Return the portable form of ``index_map`` (a ``tvm.tirx.IndexMap``). Raises ValueError as export_trace."""
     names = {variable: f"v{i}" for i, variable in enumerate(index_map.initial_indices)}
     inverse = getattr(index_map, "inverse_index_map", None)
@@ -105,7 +106,7 @@ def export_index_map(index_map: IndexMap) -> dict[str, Any]:
     return {"index_map": content}
 
 
-def _export_index(expression: PrimExpr, names: dict[Var, str]) -> Any:
+def _export_index(expression: PrimExpr, names: dict[Var, str]) -> Index | list[Operand]:
     kind = type(expression).__name__
     if kind == "IntImm":
         return int(expression.value)
@@ -119,7 +120,7 @@ def _export_index(expression: PrimExpr, names: dict[Var, str]) -> Any:
     raise ValueError(f"an index map has a {kind}; only + - * // % of indices and integers can be stored")
 
 
-def _import_index_map(content: dict[str, Any]) -> IndexMap:
+def _import_index_map(content: Mapping[str, Operand]) -> IndexMap:
     import tvm
 
     indices = [tvm.tirx.Var(f"v{i}", _INDEX_DTYPE) for i in range(content["ndim"])]
@@ -129,7 +130,7 @@ def _import_index_map(content: dict[str, Any]) -> IndexMap:
     return tvm.tirx.IndexMap(indices, final, None if inverse is None else _import_index_map(inverse))
 
 
-def _import_index(expression: Any, names: dict[str, Var]) -> PrimExpr:
+def _import_index(expression: Operand, names: dict[str, Var]) -> PrimExpr:
     import tvm
 
     if isinstance(expression, int):

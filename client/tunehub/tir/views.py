@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from operator import mul
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.tir.nodes import buffer_kind, element_type, integer, same_extent
 from tunehub.tir.statements import address, bind, block_of, load, sequence, store
@@ -111,7 +111,7 @@ def _names(value: PrimExpr) -> frozenset[int]:
 
 def places(piece: PrimExpr, extents: Sequence[PrimExpr]) -> list[PrimExpr]:
     """The place along each of ``extents`` of a piece counted row by row."""
-    found: list[Any] = []
+    found: list[PrimExpr] = []
     for at, extent in enumerate(extents):
         inner = product(extents[at + 1 :])
         place = piece if at + 1 == len(extents) else piece // inner

@@ -17,7 +17,7 @@ from tunehub.exceptions import WorkloadTextError, last_line
 from tunehub.tir.nodes import main_module
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import IRModule, PrimExpr, PrimFunc
+    from tunehub.tir.types import Index, IRModule, PrimExpr, PrimFunc
 
 MAX_DEPTH = 3000  # TVM's loader and visitors recurse
 
@@ -241,7 +241,7 @@ def _check_code(number: int, kind: str, data: object, nodes: list[Any], rules: G
 
 
 def _check_intrinsic(
-    number: int, call: Mapping[str, Any], nodes: list[Any], intrinsics: frozenset[int], *, inline_integers: bool
+    number: int, call: Mapping[str, Index], nodes: list[Any], intrinsics: frozenset[int], *, inline_integers: bool
 ) -> None:
     """A call of a function of LLVM says which by its first argument, an integer, and has one more."""
     try:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.tir.cuda.ptx.barriers import griddepcontrol_wait
 from tunehub.tir.lowering import Factory
 from tunehub.tir.statements import sequence
 
 if TYPE_CHECKING:
+    from tunehub.tir.lowering import Lowering
     from tunehub.tir.types import IRModule, Pass, PassContext, PrimFunc
 
 _FIRST_ARCHITECTURE = 90
@@ -28,7 +29,7 @@ _DEPENDENT = "tirx.use_programtic_dependent_launch"  # as TVM writes it
 def with_dependent_launches(factory: Factory) -> Factory:
     """``factory`` of a lowering pipeline, with one that gives kernels for GPUs which have them dependent launches."""
 
-    def lowering() -> tuple[Any, Any, Any]:
+    def lowering() -> Lowering:
         import tvm
 
         lower, finalize_host, finalize_device = factory()

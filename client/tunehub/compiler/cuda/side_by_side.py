@@ -27,6 +27,7 @@ from tunehub.compiler.halves import lowered_in_parts
 from tunehub.target.host import usable_threads
 from tunehub.tir.cuda.kept_loops import with_kept_loops
 from tunehub.tir.cuda.nvrtc import CALLBACK, asked_for, build_plain, own_architecture, split_source, without_header
+from tunehub.tir.lowering import Factory, Lowering
 from tunehub.tir.symbols import PROBES
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ _FINALISED = "tunehub.finalised"  # the mark of kernels after TVM's last passes
 _TAG = "tunehub."
 _ENTRY = "tirx.is_entry_func"  # what TVM makes of the only function of a module
 
-Factory = Callable[[], tuple[Any, Any, Any]]
 _Lowered: TypeAlias = "list[tuple[GlobalVar, PrimFunc]]"
 
 
@@ -79,7 +79,7 @@ class SideBySide:
         """``factory`` of a lowering pipeline, with one that deals kernels to modules and begins to compile them."""
         self._factory = factory
 
-        def apart() -> tuple[Any, Any, Any]:
+        def apart() -> Lowering:
             import tvm
 
             lower, finalize_host, finalize_device = factory()
@@ -297,7 +297,7 @@ def lowered_apart(lower: Callable[[IRModule], IRModule], mod: IRModule, context:
         together = _marked(lowered_in_parts(lower, mod, context), len(parts) + len(others))
         return tvm.IRModule(dict(together), attrs=mod.attrs)
 
-    def alone(items: list[tuple[GlobalVar, PrimFunc]]) -> list[tuple[Any, Any]]:
+    def alone(items: _Lowered) -> _Lowered:
         with context:
             part = lower(tvm.IRModule(dict(items), attrs=mod.attrs))
         return [(variable, function.without_attr(_ENTRY)) for variable, function in _marked(part, len(items))]
@@ -322,7 +322,7 @@ def dealt(mod: IRModule, modules: int) -> IRModule:
     where there are so many that it pays. Those with a mark have one each."""
     import tvm
 
-    groups: dict[str, list[tuple[Any, Any]]] = {}
+    groups: dict[str, _Lowered] = {}
     for variable, function in mod.functions.items():
         if _is_kernel(function):
             groups.setdefault(str(function.attrs["target"]), []).append((variable, function))
@@ -343,12 +343,12 @@ class _Dealing(NamedTuple):
     """Kernels for one target: the first are ``alone`` in a module each, the others in ``shared`` ones."""
 
     target: str
-    kernels: list[tuple[Any, Any]]
+    kernels: _Lowered
     alone: int
     shared: int
 
     @classmethod
-    def of(cls, target: str, group: list[tuple[Any, Any]], modules: int) -> _Dealing:
+    def of(cls, target: str, group: _Lowered, modules: int) -> _Dealing:
         """At most so many ``modules`` are shared."""
         alone = [item for item in group if _ALONE in (item[1].attrs or {})]
         others = [item for item in group if _ALONE not in (item[1].attrs or {})]

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tunehub.compiler.hub import Hub
     from tunehub.graph.types import Constant, Expr
     from tunehub.target.types import Target
-    from tunehub.tir.types import IRModule
+    from tunehub.tir.types import IRModule, PassContext
 
 _SWITCHES = ("TVM_", "TUNEHUB_", "CUDA_", "NVCC_", "NVRTC_", "OMP_")
 _NO_SWITCHES = frozenset({"TUNEHUB_CACHE", "TUNEHUB_COMPILED", "TUNEHUB_BUDGET", "TVM_NUM_THREADS"})
@@ -104,7 +104,7 @@ def _of_hub(hub: Hub) -> dict[str, Any]:
     }
 
 
-def _of_context(context: Any) -> list[Any]:
+def _of_context(context: PassContext) -> list[Any]:
     config = sorted((str(name), repr(_plain(value))) for name, value in context.config.items())
     return [context.opt_level, list(map(str, context.required_pass)), list(map(str, context.disabled_pass)), config]
 
@@ -157,7 +157,7 @@ def _of_environment(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     )
 
 
-def _is_known(values: Any) -> bool:
+def _is_known(values: Iterable[object]) -> bool:
     return all(isinstance(_plain(value), _SIMPLE) for value in values)
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tunehub.kernels.cpu.base import Machine
     from tunehub.kernels.te.grouped import Groups
     from tunehub.target.types import Target
+    from tunehub.tir.types import Array, DeviceTensor, Module, Tensor
 
 _ROUNDS, _LEAST_MS = 50, 3  # of each kernel, milliseconds of a round
 _DISTURBED = 1.3  # times the best round that the median is, from which on something else ran
@@ -29,8 +30,8 @@ _TASK_ROWS, _TASKS = 64, 8  # of such a product on all cores: rows of a task, ta
 class Kernel:
     """A compiled function with its arguments. ``work``: what ``seconds`` are divided by."""
 
-    run: Any
-    arguments: tuple[Any, ...]
+    run: Module
+    arguments: tuple[DeviceTensor, ...]
     work: float
 
     def seconds(self) -> float:
@@ -189,7 +190,9 @@ def _one_sum(knobs: Any) -> Any:
     return replace(knobs, parallel=False, columns=1, blocks=1)
 
 
-def _operands(shape: tuple[int, int, int], vector: int, groups: Groups | None) -> tuple[Any, list[Any]]:
+def _operands(
+    shape: tuple[int, int, int], vector: int, groups: Groups | None
+) -> tuple[Callable[..., Tensor], list[Array]]:
     """The product of ``shape`` in TE, and its data and weights: ones."""
     import numpy as np
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.devices.device import GpuSpecification
 from tunehub.target.gpu_architectures import WARP
@@ -90,7 +90,7 @@ def cached(size: int, blocks: int) -> GpuKernel:
     def body(at: _Thread) -> Stmt:
         sums = at.registers("sums", _VECTOR)
 
-        def one(step: PrimExpr) -> Any:
+        def one(step: PrimExpr) -> Stmt:
             first = ((at.block * apart + step) % rows * _THREADS + at.thread) * _VECTOR
             return vectorized("v", _VECTOR, lambda v: store(sums, [v], load(sums, v) + load(at.read, first + v)))
 
@@ -117,10 +117,10 @@ def _multiply_adds(blocks: int, own: int, count: int, work: float) -> GpuKernel:
     def body(at: _Thread) -> Stmt:
         sums, factors = at.registers("sums", count), at.registers("factors", 2)
 
-        def product(i: PrimExpr) -> Any:
+        def product(i: PrimExpr) -> Stmt:
             return store(sums, [i], load(sums, i) * load(factors, const(0)) + load(factors, const(1)))
 
-        def one(_: PrimExpr) -> Any:
+        def one(_: PrimExpr) -> Stmt:
             return unrolled("k", _CHAIN, lambda _: unrolled("i", count, product))
 
         return sequence(
@@ -141,7 +141,7 @@ def on_tensor_cores(blocks: int) -> GpuKernel:
         sums = at.registers("sums", _OF_TILE * _TILES)
         operands = at.registers("operands", _FIRST + _SECOND, "uint32")
 
-        def product(i: PrimExpr) -> Any:
+        def product(i: PrimExpr) -> Stmt:
             places = (pointer(sums, _OF_TILE * i), pointer(operands, const(0)), pointer(operands, const(_FIRST)))
             return mma_m16n8k16("float16")(*places)
 
@@ -163,7 +163,7 @@ def empty() -> GpuKernel:
     return GpuKernel(mod=mod, read=1, written=1, work=1.0)
 
 
-def _bits(value: Any) -> Any:
+def _bits(value: PrimExpr) -> PrimExpr:
     from tvm import tirx
 
     return tirx.reinterpret("uint32", value)
@@ -176,7 +176,7 @@ class _Thread:
         self.read, self.written, self.block, self.thread, self._own = read, written, block, thread, own
         self.buffers: list[PrimExpr] = []
 
-    def registers(self, name: str, count: int, dtype: str = "float32") -> Any:
+    def registers(self, name: str, count: int, dtype: str = "float32") -> Buffer:
         """A thread's own array."""
         from tvm import tirx
 
@@ -184,7 +184,7 @@ class _Thread:
         self.buffers.append(buffer)
         return buffer
 
-    def result(self, sums: Buffer, count: int) -> Any:
+    def result(self, sums: Buffer, count: int) -> Stmt:
         """Writes the sum of a thread's own array, so that nothing of it is left out."""
         total = load(sums, const(0))
         for at in range(1, count):
@@ -192,7 +192,7 @@ class _Thread:
         return store(self.written, [self.block * self._own + self.thread], total)
 
 
-def _module(read: int, written: int, blocks: int, own: int, body: Callable[[_Thread], Stmt]) -> Any:
+def _module(read: int, written: int, blocks: int, own: int, body: Callable[[_Thread], Stmt]) -> IRModule:
     """An IRModule whose ``main`` has ``body`` in each of ``own`` threads of each block."""
     from tvm import te
 
@@ -200,7 +200,7 @@ def _module(read: int, written: int, blocks: int, own: int, body: Callable[[_Thr
     function = te.create_prim_func([read_array, te.compute((written,), lambda i: read_array[i % read], name="y")])
     x, y = parameters(function)
 
-    def of_thread(block: PrimExpr, thread: PrimExpr) -> Any:
+    def of_thread(block: PrimExpr, thread: PrimExpr) -> Stmt:
         place = _Thread(x, y, block, thread, own)
         inside = body(place)
         return block_of(function.body, inside, "thread", place.buffers)

@@ -8,7 +8,7 @@ candidate ``i`` has two: :func:`packed`, with weights in the layout that its ker
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.comparison.difference import difference
 from tunehub.comparison.random_arrays import BYTES, random_array
@@ -47,10 +47,10 @@ class CandidateSession:
     def __init__(self, patience_s: float = 3.0) -> None:
         """``patience_s``: spent on repeating disturbed measurements until candidates are dropped."""
         self._patience_s = patience_s
-        self._modules: dict[str, Any] = {}
-        self._built: dict[int, tuple[Any, list[Any]]] = {}
+        self._modules: dict[str, IRModule] = {}
+        self._built: dict[int, tuple[Module, list[DeviceTensor]]] = {}
         self._arguments: dict[tuple[tuple[int, ...], str], _Kept] = {}
-        self._reference: tuple[int, list[Any], list[Any]] | None = None
+        self._reference: tuple[int, list[Array], list[Array]] | None = None
         self._patience = Patience(left=self._patience_s)
 
     def warm_up(self, target: str) -> None:
@@ -146,7 +146,7 @@ class CandidateSession:
         library["main"]  # LLVM makes machine code when a function is first asked for: here, beside the other workers
         self._built[number] = (library, [self._argument(*shape) for shape in buffer_shapes(mod["main"])])
 
-    def _reference_run(self, number: int) -> tuple[list[Any], list[Any]]:
+    def _reference_run(self, number: int) -> tuple[list[Array], list[Array]]:
         """Inputs, and what the candidate makes of them. Signed ones first; roots and logarithms need positive ones."""
         import numpy as np
 
@@ -185,7 +185,7 @@ class CandidateSession:
         return self._arguments[shape, dtype].tensor
 
 
-def _scaled(array: Array, scale: float) -> Any:
+def _scaled(array: Array, scale: float) -> Array:
     return array if scale == 1.0 or array.dtype.kind in "iub" else (array * scale).astype(array.dtype)
 
 

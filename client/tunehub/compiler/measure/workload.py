@@ -129,13 +129,13 @@ class CandidateComparison:
             raise _LostError(number, str(value))
         return float(value)
 
-    def _must(self, request: tuple[Any, ...], limit_s: float) -> None:
+    def _must(self, request: tuple[object, ...], limit_s: float) -> None:
         """A request without which nothing can be measured."""
         kind, value = self._ask(NONE, request, limit_s)
         if kind != "ok":
             raise NotMeasurableError(f"{request[0]}: {value}")
 
-    def _ask(self, number: int, request: tuple[Any, ...], limit_s: float) -> tuple[str, Any]:
+    def _ask(self, number: int, request: tuple[object, ...], limit_s: float) -> tuple[str, Any]:
         """Raises _LostError with ``number`` when the request ends the process."""
         kind, value = self._worker.ask(request, limit_s)
         if not self._worker.alive:

@@ -3,7 +3,7 @@ trace of a static tile."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.compiler.schedule.apply import apply_exact
 from tunehub.kernels.cpu import KnobError, Knobs, NamedKnobs, read_knobs
@@ -21,7 +21,7 @@ from tunehub.tir.traces import import_trace
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
-    from tunehub.tir.types import PrimFunc, Schedule
+    from tunehub.tir.types import PortableTrace, PrimFunc, Schedule
 
 
 def by_knobs(function: PrimFunc, target: Target, named: NamedKnobs) -> PrimFunc:
@@ -42,7 +42,7 @@ def by_knobs(function: PrimFunc, target: Target, named: NamedKnobs) -> PrimFunc:
     return found
 
 
-def by_trace(function: PrimFunc, target: Target, trace: Any) -> PrimFunc:
+def by_trace(function: PrimFunc, target: Target, trace: PortableTrace) -> PrimFunc:
     """``function`` by the trace of a record, which is that of a tile. Raises as schedules of static functions do."""
     from tunehub_registry.trace_rules import required_features
 
@@ -73,7 +73,7 @@ def knob_space(function: PrimFunc, target: Target) -> list[tuple[str, int, Knobs
     return [(template.NAME, template.VERSION, knobs) for knobs in fit.knob_space(fit.match)]
 
 
-def _separate(function: PrimFunc) -> tuple[Any, OpenAxes]:
+def _separate(function: PrimFunc) -> tuple[PrimFunc, OpenAxes]:
     """``function`` in a form of which tiles are separate, and its open axes."""
     function = without_shared_blocks(function)
     axes = separate_axes(function)

@@ -302,17 +302,17 @@ class _Pieces:
 
     request: Request
 
-    def scheduled(self, piece: PrimFunc) -> Any | None:
+    def scheduled(self, piece: PrimFunc) -> PrimFunc | None:
         own = self.request
         return Scheduling(piece, own.target, own.lookup, transfers=own.transfers, piece=True).function
 
-    def recorded(self, piece: PrimFunc) -> tuple[Any, float] | None:
+    def recorded(self, piece: PrimFunc) -> tuple[PrimFunc, float] | None:
         served, _ = walk(RECORD_STEPS, replace(self.request, mod=main_module(piece)))
         if served is None or served.run_s is None:
             return None
         return served.schedule.mod["main"], served.run_s
 
-    def transferred(self, piece: PrimFunc) -> tuple[Any, float] | None:
+    def transferred(self, piece: PrimFunc) -> tuple[PrimFunc, float] | None:
         served, _ = walk((_transferred_traces,), replace(self.request, mod=main_module(piece)))
         if served is None or served.predicted_s is None:
             return None
@@ -412,7 +412,7 @@ def schedule_module(mod: IRModule, target: Target, lookup: RecordLookup) -> Sche
 
 def schedule_function(
     function: PrimFunc, target: Target, lookup: RecordLookup, *, transfers: Transfers = DEFAULT_TRANSFERS
-) -> tuple[Scheduled, Any | None]:
+) -> tuple[Scheduled, PrimFunc | None]:
     """Schedule a PrimFunc under any name by the steps for the kind of ``target``: those of :func:`schedule_module`,
     then a record for other shapes as ``transfers`` says, then a template with default knobs or the rule for CUDA.
 

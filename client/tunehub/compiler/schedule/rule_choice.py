@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -66,7 +66,7 @@ def text_hash(function: PrimFunc | None) -> str:
     return choice_hash(NOTHING) if function is None else workload_key(main_module(function))[:_DIGITS]
 
 
-def choice_hash(*said: Any) -> str:
+def choice_hash(*said: object) -> str:
     """Of a template's name, its version and its knobs as JSON has them, or of what else a rule has chosen."""
     text = json.dumps(said, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]

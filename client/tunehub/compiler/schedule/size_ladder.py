@@ -49,7 +49,7 @@ def by_ladder(function: PrimFunc, target: Target, record: LadderRecord, rule: Ru
     return _checked(found if own is None else found.with_attr(_TARGET, own), function, target)
 
 
-def _own_target(branch: SizeBranch) -> Any | None:
+def _own_target(branch: SizeBranch) -> Target | None:
     """What a step is compiled for that has kernels of one architecture alone, as those for warpgroups."""
     attributes = branch.function.attrs
     return attributes.get(_TARGET) if attributes else None
@@ -141,7 +141,10 @@ def _by_step(function: PrimFunc, target: Target, step: LadderStep, rule: Rule) -
         return _on_cuda(function, target, named)
     from tunehub.compiler.schedule.by_record import by_knobs, by_trace  # static functions need none of it
 
-    return by_trace(function, target, step.trace) if named is None else by_knobs(function, target, named)
+    if named is not None:
+        return by_knobs(function, target, named)
+    assert step.trace is not None  # a step has knobs or a trace
+    return by_trace(function, target, step.trace)
 
 
 def _default(function: PrimFunc, target: Target) -> PrimFunc:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from tunehub.comparison.difference import difference
 from tunehub.comparison.random_arrays import random_array, words_of
@@ -84,12 +84,12 @@ def drawn_for(function: PrimFunc, kind: Kind) -> list[Drawn | None]:
     return found
 
 
-def random_numbers(shape: tuple[int, ...], dtype: str, kind: Kind, seed: int) -> Any:
+def random_numbers(shape: tuple[int, ...], dtype: str, kind: Kind, seed: int) -> Array:
     """An array of :func:`arrays_for`, not scaled."""
     return Drawn(shape=shape, dtype=dtype, kind=kind, seed=seed, scale=None).array()
 
 
-def unwritten(shape: tuple[int, ...], dtype: str, expected: Array | None = None) -> Any:
+def unwritten(shape: tuple[int, ...], dtype: str, expected: Array | None = None) -> Array:
     """What an output holds before a run: never what a run is ``expected`` to leave there."""
     import numpy as np
 
@@ -117,7 +117,7 @@ def apart(found: Sequence[Array], expected: Sequence[Array]) -> float:
     return difference([_finite(a, b) for a, b in pairs], [_finite(b, a) for a, b in pairs])
 
 
-def _finite(array: Array, other: Array) -> Any:
+def _finite(array: Array, other: Array) -> Array:
     import numpy as np
 
     if array.shape != other.shape or array.dtype.kind in "iub":

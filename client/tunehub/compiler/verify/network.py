@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.comparison.difference import difference_reason, tolerance
 from tunehub.compiler.verify.inputs import Kind, apart, comparable, is_floating, random_numbers
@@ -23,7 +23,7 @@ from tunehub.tir.precision import precisions
 if TYPE_CHECKING:
     from tunehub.graph.types import Executable
     from tunehub.target.types import Target
-    from tunehub.tir.types import Array, IRModule, Object, PassContext
+    from tunehub.tir.types import Array, IRModule, Object, Pass, PassContext
 
 _KINDS: tuple[Kind, ...] = ("signed", "positive")
 _SIZES = (1, 3, 17, 32)  # of open dimensions
@@ -46,7 +46,7 @@ class NetworkVerifySession:
     def __init__(self, target: str) -> None:
         """``target`` as text."""
         self._text = target
-        self._cases: list[tuple[list[Any], list[Any]]] = []
+        self._cases: list[tuple[list[Array], list[Array]]] = []
 
     def refer(self, original: str) -> None:
         """Run TVM's plain compile. Raises ValueError when there is nothing to compare; what TVM raises, or an assertion
@@ -185,7 +185,7 @@ def _half(mod: IRModule) -> list[str]:
     return [*floating, *precisions(functions), *(["quantised"] if quantised else [])]
 
 
-def _plain_pipeline(target: Target) -> Any:
+def _plain_pipeline(target: Target) -> Pass | str:
     """TVM's own pipeline; on CUDA with the plain schedule of each kernel, as some of TVM's own are wrong."""
     import tvm
     from tvm import relax

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from tunehub.comparison.difference import tolerance
 from tunehub.compiler.verify.building import built, built_reference, lower_as_compiles_do
@@ -68,8 +68,8 @@ class RunResult:
 class _Case:
     shapes: Shapes
     scalars: tuple[int, ...]  # behind the buffers
-    inputs: list[Any]  # tensors on the device, None for outputs
-    expected: list[Any]  # arrays, None for inputs
+    inputs: list[DeviceTensor]  # tensors on the device, None for outputs
+    expected: list[Array | None]  # arrays, None for inputs
 
 
 @dataclass(slots=True)
@@ -195,12 +195,12 @@ class VerifySession:
 
     def _apart(self, library: PackedFunc, case: _Case) -> float:
         outputs = self._outputs(library, case)
-        pairs = [(a, b) for a, b in zip(outputs, case.expected, strict=True) if b is not None]
+        pairs = [(a, b) for a, b in zip(outputs, case.expected, strict=True) if a is not None and b is not None]
         return apart([a for a, _ in pairs], [b for _, b in pairs])
 
-    def _outputs(self, library: PackedFunc, case: _Case) -> list[Any]:
+    def _outputs(self, library: PackedFunc, case: _Case) -> list[Array | None]:
         """The outputs of a run, None for inputs."""
-        expected = case.expected or [None] * len(case.shapes)
+        expected: list[Array | None] = case.expected or [None] * len(case.shapes)
         rows = list(zip(case.inputs, case.shapes, expected, strict=True))
         tensors = [self._tensor(unwritten(*shape, known)) if given is None else given for given, shape, known in rows]
         library(*tensors, *case.scalars)

@@ -210,7 +210,7 @@ class _VerifyWorker:
         known = result.difference if math.isfinite(result.difference) else None
         return _refused(Refusal(check="run", difference=known, tolerance=result.tolerance))
 
-    def _must(self, request: tuple[Any, ...], limit_s: float) -> Any:
+    def _must(self, request: tuple[object, ...], limit_s: float) -> Any:
         """The answer to a request that no schedule can spoil. Raises _CannotSayError."""
         kind, value = self._ready().ask(request, limit_s)
         if kind != "ok":

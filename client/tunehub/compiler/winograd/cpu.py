@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.compiler.schedule.ladder import Scheduling
 from tunehub.graph.winograd.replacing import Replacement, WinogradStage, with_replacements
@@ -43,7 +43,7 @@ class _Tuned:
 
 def with_winograd(
     mod: IRModule, target: Target, lookup: RecordLookup, note: Callable[[str], None]
-) -> tuple[Any, dict[str, Scheduling]]:
+) -> tuple[IRModule, dict[str, Scheduling]]:
     """``mod``, as :func:`tunehub.compiler.preparing.prepare` makes it for a CPU, with such functions and their weights;
     and how these functions are scheduled, by name.
 

@@ -4,7 +4,7 @@ faster."""
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.graph.winograd.replacing import Replacement, WinogradStage, with_replacements
 from tunehub.graph.winograd.splitting import find_plain, stages
@@ -99,5 +99,5 @@ def _fit(split: tuple[WinogradStage, ...], target: Target) -> bool:
         return False
 
 
-def _transform(mod: IRModule, target: Target) -> Any | None:
+def _transform(mod: IRModule, target: Target) -> object:
     return transforms.open_sizes(mod, target) if is_symbolic(mod["main"]) else by_one(transforms, mod, target)

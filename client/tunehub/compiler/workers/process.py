@@ -141,13 +141,13 @@ class WorkerProcess:
         self.send(self._without)
         self.send((self._make_session, self._threads))
 
-    def ask(self, request: tuple[Any, ...], limit_s: float) -> Answer:
+    def ask(self, request: tuple[object, ...], limit_s: float) -> Answer:
         """Send a request (the name of a method, its arguments) and wait: ("ok", value) or ("error", text).
 
         A process that crashes or passes the limit is no longer :attr:`alive`.
         """
         self.send(request)
-        return self.receive(limit_s, request[0])
+        return self.receive(limit_s, str(request[0]))
 
     def send(self, request: object) -> None:
         """The first half of :meth:`ask`."""

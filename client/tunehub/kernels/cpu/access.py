@@ -13,7 +13,6 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tunehub.kernels.cpu.base import FLOAT_BYTES
 from tunehub.tir.index_expressions import evaluate
@@ -21,7 +20,19 @@ from tunehub.tir.nodes import buffer_kind, buffer_of, children, extents_of, inte
 from tunehub.tir.versions import BIND, BINDINGS, LOADS
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import BlockRV, Buffer, BufferLoad, BufferStore, LoopRV, PrimExpr, SBlock, Schedule, Stmt
+    from tunehub.tir.types import (
+        Array,
+        BlockRV,
+        Buffer,
+        BufferLoad,
+        BufferStore,
+        LoopRV,
+        Node,
+        PrimExpr,
+        SBlock,
+        Schedule,
+        Stmt,
+    )
 
 _OPERANDS = ("a", "b", "value", "condition", "true_value", "false_value", "args")
 _LEAVES = ("IntImm", "FloatImm", "StringImm", "Var")  # their value is a number or a word
@@ -123,7 +134,7 @@ def _extents(schedule: Schedule, node: SBlock, loops: list[LoopRV]) -> tuple[int
     return tuple(int(extent or 0) for extent in found)
 
 
-def _statements(body: Stmt) -> tuple[list[Any], list[Any]]:
+def _statements(body: Stmt) -> tuple[list[PrimExpr], list[Stmt]]:
     """What a block computes, and its stores; no stores when it has statements of another kind."""
     kind = type(body).__name__
     if kind == "BufferStore":
@@ -193,7 +204,7 @@ def _steps(access: BufferLoad | BufferStore, names: list[str], extents: tuple[in
 
 
 @lru_cache(maxsize=8)  # all accesses of a block have the same
-def _pairs(extents: tuple[int, ...], group: int) -> tuple[list[int], list[npt.NDArray[Any]]]:
+def _pairs(extents: tuple[int, ...], group: int) -> tuple[list[int], list[Array]]:
     """Pairs of neighbouring steps: which loop moves in each, and the values of each loop in all of them."""
     middle = [(extent - 1) // 2 for extent in extents]
     inner = max((i for i, extent in enumerate(extents) if extent > 1), default=0)
@@ -224,7 +235,7 @@ def _bytes(dtype: str) -> int:
     return max(1, int(tvm.DataType(dtype).itemsize))
 
 
-def _nodes(expression: PrimExpr) -> Iterator[Any]:
+def _nodes(expression: PrimExpr) -> Iterator[Node]:
     """All nodes of what is computed; indices of loads are not among them."""
     yield expression
     kind: Any = type(expression)

@@ -236,7 +236,7 @@ def blocks_of(mod: IRModule) -> tuple[Block, ...]:
         return ()
 
 
-def _outermost(node: Stmt) -> Iterator[Any]:
+def _outermost(node: Stmt) -> Iterator[SBlock]:
     """The blocks in a statement that are in no other one there."""
     from tunehub.tir.nodes import children
 

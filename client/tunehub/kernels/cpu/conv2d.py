@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
 from msgspec.structs import replace
@@ -49,7 +49,7 @@ from tunehub.tir.schedules import unroll_and_vectorize
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
-    from tunehub.tir.types import BlockRV, IRModule, Schedule
+    from tunehub.tir.types import BlockRV, IRModule, LoopRV, Schedule
 
 _MEASURED_TILES, _NEARLY = 6, 1.35
 _SHORT_ROW, _LONG_ROW = 12, 256  # pointwise: rows of fewer columns are joined, up to so many
@@ -236,9 +236,9 @@ def apply(mod: IRModule, workload: Conv2dWorkload, knobs: Conv2dKnobs) -> Schedu
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Tile:
-    outer: Any
-    at: Any
-    reduction: Any
+    outer: LoopRV
+    at: LoopRV
+    reduction: LoopRV
 
 
 def _check(workload: Conv2dWorkload, knobs: Conv2dKnobs) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cpu.base import Block, KnobError, anchor_at, is_map
 from tunehub.kernels.te.blocked import FROM_BLOCKED
@@ -90,7 +90,7 @@ def _aligned(anchor: Block, after: Sequence[Block]) -> int:
     return len(after)
 
 
-def opened(mod: IRModule, anchor: str, around: Surroundings) -> tuple[Any, Any]:
+def opened(mod: IRModule, anchor: str, around: Surroundings) -> tuple[Schedule, BlockRV]:
     """A schedule of ``mod`` with all producers inlined but the padding, and its block ``anchor``."""
     schedule = open_schedule(mod)
     block = schedule.get_sblock(anchor)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
@@ -195,7 +195,7 @@ def _pack(schedule: Schedule, stage: Stage, packing: Packing, *, parallel: bool)
         schedule.parallel(schedule.fuse(*(loops[:-1] or loops)))
 
 
-def _last(axis: int) -> Callable[..., list[Any]]:
+def _last(axis: int) -> Callable[..., list[PrimExpr]]:
     """The layout in which ``axis`` is the last."""
     return lambda *places: [*places[:axis], *places[axis + 1 :], places[axis]]
 
@@ -228,7 +228,7 @@ def _columns(schedule: Schedule, stage: Stage, knobs: LoopsKnobs, rows: int) -> 
         schedule.annotate(loop, "pragma_loop_partition_hint", 1)
 
 
-def _cut(schedule: Schedule, loops: list[LoopRV], at: int) -> tuple[Any, Any, list[Any]]:
+def _cut(schedule: Schedule, loops: list[LoopRV], at: int) -> tuple[BlockRV, LoopRV, list[LoopRV]]:
     """Cut one of the ``loops`` of a reduction in pieces that threads share, where there are few results.
 
     Returns the block that adds up each piece, its loop over pieces, which is the outermost, and the others. Another
@@ -244,7 +244,7 @@ def _cut(schedule: Schedule, loops: list[LoopRV], at: int) -> tuple[Any, Any, li
     return block, piece, loops
 
 
-def _merged(schedule: Schedule, stage: Stage) -> tuple[Any, list[Any], list[Any], Any]:
+def _merged(schedule: Schedule, stage: Stage) -> tuple[BlockRV, list[LoopRV], list[LoopRV], BlockRV]:
     """Make one loop of those from ``first`` to ``vector``, in the block and in what follows it.
 
     Returns the block, its loops over results and over the reduction, and what is computed on its tiles: the follower,
@@ -279,7 +279,7 @@ def _index_type(schedule: Schedule, block: BlockRV) -> str:
 
 def _tile(
     schedule: Schedule, stage: Stage, spatial: list[LoopRV], knobs: LoopsKnobs, rows: int
-) -> tuple[list[Any], list[int]]:
+) -> tuple[list[LoopRV], list[int]]:
     """Split the loops of a tile; in ``spatial`` the outer parts take their place. Also says which have remainders."""
     sizes = {stage.first: (stage.length, min(knobs.lanes, stage.length))}
     if rows > 1 and not stage.first <= knobs.row <= (stage.vector or 0):
@@ -316,7 +316,7 @@ def _dots(schedule: Schedule, stage: Stage, knobs: LoopsKnobs, rows: int) -> Non
 
 def _side_by_side(
     schedule: Schedule, stage: Stage, knobs: LoopsKnobs, tiles: int
-) -> tuple[Any, Any, list[Any], list[Any]]:
+) -> tuple[BlockRV, BlockRV, list[LoopRV], list[LoopRV]]:
     """Keep several sums of each result side by side; where ``tiles`` are few, threads share the reduction.
 
     Returns the block that joins them, that which computes them, its loop over pieces of the reduction, if threads share

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, structs
 
@@ -33,7 +33,7 @@ from tunehub.tir.nodes import element_type, symbolic
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
-    from tunehub.tir.types import BlockRV, BufferRegion, IRModule, PrimExpr, SBlock, Schedule
+    from tunehub.tir.types import BlockRV, BufferRegion, IRModule, LoopRV, PrimExpr, SBlock, Schedule
 
 _SUM_BYTES = 4
 _MOST_ACCUMULATORS = 1 << 14  # of a task: 64 KiB, what the second level of the cache has room for beside operands
@@ -234,7 +234,9 @@ def _check(workload: TileWorkload, knobs: MatrixTileKnobs) -> None:
     require(not workload.around.operands, "instructions read operands that are in memory")
 
 
-def _tile(schedule: Schedule, anchor: BlockRV, workload: TileWorkload, knobs: MatrixTileKnobs) -> tuple[list[Any], Any]:
+def _tile(
+    schedule: Schedule, anchor: BlockRV, workload: TileWorkload, knobs: MatrixTileKnobs
+) -> tuple[list[LoopRV], LoopRV]:
     """Split rows and blocks; returns the loops around tasks and the outermost inside one."""
     loops = list(schedule.get_loops(anchor))
     summed = len(workload.reduction) + workload.stepped
@@ -276,7 +278,7 @@ def _matrices(schedule: Schedule, anchor: BlockRV, workload: TileWorkload, knobs
     )  # fmt: skip
 
 
-def _data_block(schedule: Schedule, anchor: BlockRV) -> Callable[[Any, Any], Any] | None:
+def _data_block(schedule: Schedule, anchor: BlockRV) -> Callable[[PrimExpr, PrimExpr], PrimExpr] | None:
     """The block of channels of the data that a block of outputs reads at a step of the first loop; None where that is
     the step itself."""
     from tvm import tirx
@@ -288,7 +290,7 @@ def _data_block(schedule: Schedule, anchor: BlockRV) -> Callable[[Any, Any], Any
         return None
     places = tirx.IndexMap(variables, [index], None)
 
-    def place(*given: PrimExpr) -> Any:
+    def place(*given: PrimExpr) -> PrimExpr:
         kinds = map(element_type, variables)
         return places.map_indices([tirx.Cast(kind, each) for kind, each in zip(kinds, given, strict=True)])[0]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cpu.vectors import Vectors, vector_types, widest_lanes
 from tunehub.tir.expressions import replaced
@@ -64,7 +64,7 @@ class Rotation:
         """The function's; None where nothing is shared."""
         raise NotImplementedError
 
-    def statement(self, node: Any) -> Stmt:
+    def statement(self, node: Stmt) -> Stmt:
         """One of the block's, with elements of tables in place of sines and cosines."""
         return _rewritten(node, self._expression)
 
@@ -160,7 +160,7 @@ class _VectorRotation(Rotation):
         return loop(lane, self.vectors.lanes, body, VECTORIZED)
 
 
-def _rewritten(node: Any, expression: Callable[[PrimExpr], PrimExpr]) -> Stmt:
+def _rewritten(node: Stmt, expression: Callable[[PrimExpr], PrimExpr]) -> Stmt:
     """A statement with what ``expression`` makes of those in it. Raises KeyError for other kinds than stores."""
     kind = type(node).__name__
     if kind == "IfThenElse":

@@ -6,7 +6,7 @@ One or two tiles are in registers together, and share the weights that are loade
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tunehub.tir.types import Index
@@ -22,7 +22,7 @@ class Piece:
     count: int
     sizes: tuple[int, ...]
 
-    def row(self, group: Index, tile: int) -> Any:
+    def row(self, group: Index, tile: int) -> Index:
         """The first row of a tile of a group."""
         return group * sum(self.sizes) + self.start + sum(self.sizes[:tile])
 

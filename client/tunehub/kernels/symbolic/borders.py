@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from tunehub.tir.versions import LOADS
 from tunehub.tir.views import number
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import Buffer, BufferStore, PrimExpr, PrimFunc, SBlock, Stmt
+    from tunehub.tir.types import Array, Buffer, BufferLoad, BufferStore, PrimExpr, PrimFunc, SBlock, Stmt
 
 _AXES = (2, 3)  # rows and columns of an image, and of its padded copy
 _EDGE = 64  # places at both ends at which conditions are tried
@@ -89,7 +89,7 @@ def with_borders(tile: PrimFunc, borders: Borders) -> PrimFunc:
     pad = blocks[borders.pad]
     old = _padding_store(pad)
     starts, ends = ([tirx.Var(name, "int64") for name in names] for names in (("top", "left"), ("bottom", "right")))
-    condition: Any = None
+    condition: PrimExpr | None = None
     for at, axis in enumerate(_AXES):
         place = old.indices[axis]
         needed = _last(blocks[borders.anchor], buffer_of(old), axis, first=False) + 1
@@ -171,7 +171,7 @@ def _is_inside(function: PrimFunc, store: BufferStore, before: Sequence[int]) ->
     return True
 
 
-def _loads(value: PrimExpr) -> Iterator[Any]:
+def _loads(value: PrimExpr) -> Iterator[BufferLoad]:
     if type(value).__name__ in LOADS:
         yield value
         return
@@ -180,7 +180,7 @@ def _loads(value: PrimExpr) -> Iterator[Any]:
             yield from _loads(part)
 
 
-def _both_ends(extent: int) -> Any:
+def _both_ends(extent: int) -> Array:
     return np.unique(np.concatenate([np.arange(min(extent, _EDGE)), np.arange(max(extent - _EDGE, 0), extent)]))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.tir.flattening import with_opaque_blocks
 from tunehub.tir.nodes import blocks_in, element_type, integer, main_module, parameters
@@ -141,7 +141,7 @@ def over_rows(function: PrimFunc, axes: OpenAxes, tiles: RowTiles) -> PrimFunc:
 
 def row_loops(
     rows: PrimExpr, task: PrimExpr, tasks: PrimExpr, sizes: TileSizes, known: Extents
-) -> list[tuple[Any, Callable[[Any], Any]]]:
+) -> list[tuple[PrimExpr, Callable[[Stmt], Stmt]]]:
     """For large, small and smallest tiles of a task: how many there are, and where each begins.
 
     There are ``tasks = max(rows // (sizes.group * sizes.large), 1)``. What is the same for all tasks is put into

@@ -6,7 +6,7 @@ Weights that are packed for instructions for vectors lie in memory as those for 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cpu import KnobError, matrix_tiles
 from tunehub.kernels.cpu.base import blocks_of
@@ -57,7 +57,7 @@ def _from(function: PrimFunc, axes: OpenAxes, row: int, least: int, ways: tuple[
     return with_body(function, either(rows < least, fewer, many))
 
 
-def _tile(piece: PrimFunc | None, target: Target) -> Any | None:
+def _tile(piece: PrimFunc | None, target: Target) -> PrimFunc | None:
     """The schedule of a tile that is all rows; None where the template refuses."""
     mod = None if piece is None else main_module(piece)
     workload = None if mod is None else matrix_tiles.rows_of(mod, blocks_of(mod))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.symbolic.borders import Borders, border_values
 from tunehub.kernels.symbolic.loops import (
@@ -32,7 +32,7 @@ from tunehub.tir.views import Extents, match, number, view
 
 if TYPE_CHECKING:
     from tunehub.kernels.symbolic.windows import Place
-    from tunehub.tir.types import Buffer, PrimExpr, PrimFunc, Stmt, Var
+    from tunehub.tir.types import Buffer, MatchBufferRegion, PrimExpr, PrimFunc, Stmt, Var
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,7 +157,7 @@ def _along(windows: Windows, tiles: WindowTiles) -> PrimExpr:
 
 def _plan(
     windows: Windows, tiles: WindowTiles, task: tuple[PrimExpr, PrimExpr], extents: Extents
-) -> list[tuple[Any, Callable[[Any], Any]]]:
+) -> list[tuple[PrimExpr, Callable[[Stmt], Stmt]]]:
     """As of :func:`row_loops`; ``task``: which of how many along the columns."""
     if tiles.sizes is None:
         return [(number(1), lambda _: number(0))]
@@ -201,7 +201,7 @@ class _Wholes:
         """Statements in front of all tiles."""
         return [each for at, base in self._bases.items() for each in view(self._operands[at][0], base, {})]
 
-    def windows(self, tile: PrimFunc, starts: dict[int, PrimExpr]) -> tuple[list[Any], list[Any]]:
+    def windows(self, tile: PrimFunc, starts: dict[int, PrimExpr]) -> tuple[list[Stmt], list[MatchBufferRegion]]:
         """Statements that make windows that begin at ``starts``, and the parameters of ``tile`` as parts of them."""
         from tvm import tirx
 

@@ -27,7 +27,7 @@ from tunehub.tir.symbols import instance, symbols_of, typical_instance, variable
 
 if TYPE_CHECKING:
     from tunehub.kernels.cpu.fusion import Surroundings
-    from tunehub.tir.types import Index, PrimFunc
+    from tunehub.tir.types import Index, PrimFunc, Var
 
 _TEMPLATES = (conv2d.NAME, depthwise.NAME, pooling.NAME)
 _LARGEST = 1 << 15  # values of a symbol that are tried for the size of a tile
@@ -98,7 +98,7 @@ class _Values:
     """Values of the symbols of a function for tiles. ``rows``: of every tile. ``columns``: the numbers that tiles can
     have, in rising order, the first of which every image has."""
 
-    symbols: tuple[Any, ...]
+    symbols: tuple[Var, ...]
     rows: int
     columns: tuple[int, ...]
     known: dict[int, int]  # by the hash of the symbol, for tiles of one image and as few rows as there are

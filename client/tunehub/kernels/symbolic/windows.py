@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from tunehub.tir.versions import LOADS
 if TYPE_CHECKING:
     from tunehub.tir.index_expressions import Expression
     from tunehub.tir.types import (
+        Array,
         Buffer,
         BufferLoad,
         BufferStore,
@@ -52,9 +53,9 @@ class Windows:
     ``pad``: the buffer that holds the padded image, if there is one.
     """
 
-    extents: tuple[Any, Any, Any]
+    extents: tuple[Index, Index, PrimExpr]
     places: dict[int, tuple[Place | None, ...]]
-    pad: Any | None
+    pad: Var | None
 
     def are_pixels(self, buffers: Sequence[Buffer]) -> bool:
         """Whether rows and columns lie side by side in all ``buffers`` that have them, and move by one: then they are
@@ -141,7 +142,7 @@ class _Places:
         return found
 
     def _access(
-        self, access: BufferLoad | BufferStore, opened: dict[int, int], samples: Sequence[Any]
+        self, access: BufferLoad | BufferStore, opened: dict[int, int], samples: Sequence[dict[int, Array]]
     ) -> tuple[Place | None, ...]:
         buffer = hash(buffer_of(access))
         if buffer not in self._known:
@@ -152,7 +153,7 @@ class _Places:
         return places
 
 
-def _place(index: Expression, opened: dict[int, int], samples: Sequence[dict[int, Any]]) -> Place | None:
+def _place(index: Expression, opened: dict[int, int], samples: Sequence[dict[int, Array]]) -> Place | None:
     """How an index moves with the open axes, judged by trying it."""
     steps = {}
     for name in opened:
@@ -166,7 +167,9 @@ def _place(index: Expression, opened: dict[int, int], samples: Sequence[dict[int
     return moving[0] if moving else None
 
 
-def _sampled(symbols: Sequence[Var], probe: Sequence[int], fixed: Sequence[IterVar], opened: dict[int, int]) -> Any:
+def _sampled(
+    symbols: Sequence[Var], probe: Sequence[int], fixed: Sequence[IterVar], opened: dict[int, int]
+) -> dict[int, Array]:
     """Places in a block for these values of the symbols: the same ones along all axes but those that are open."""
     same, moving = np.random.default_rng(0), np.random.default_rng(probe[0])
     found = {hash(symbol): np.asarray(value) for symbol, value in zip(symbols, probe, strict=False)}
@@ -174,7 +177,7 @@ def _sampled(symbols: Sequence[Var], probe: Sequence[int], fixed: Sequence[IterV
     return found | {name: moving.integers(0, max(PROBES[0]), _SAMPLES) for name in opened}
 
 
-def _loads(value: PrimExpr, variables: set[int]) -> Iterator[Any]:
+def _loads(value: PrimExpr, variables: set[int]) -> Iterator[BufferLoad]:
     """What a value loads; NotSeparateError where it depends on other variables than ``variables`` besides."""
     if type(value).__name__ in LOADS:
         yield value

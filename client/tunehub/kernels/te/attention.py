@@ -34,7 +34,7 @@ from tunehub.kernels.te.scales import LIMITS, Affine
 from tunehub.tir.nodes import integer, plain_extent, shape_of
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import Index, IterVar, PrimExpr, Tensor
+    from tunehub.tir.types import Index, IterVar, Number, PrimExpr, Tensor
 
 KEYS, VALUES = "tunehub_attention_keys", "tunehub_attention_values"
 SCORES, MASKED = "tunehub_attention_scores", "tunehub_attention_masked"
@@ -44,7 +44,7 @@ OPERAND = "tunehub_attention_operand"
 ROUNDED, ROUNDED_WEIGHTS = "tunehub_attention_queries_bf16", "tunehub_attention_weights_bf16"
 NARROW_SCORES = {PAIRS: ATTENTION_PAIRS, TILES: ATTENTION_TILES}
 SIDE = "_side"  # of the names of the blocks that keep several maxima or sums side by side
-OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {  # between the first product and the softmax
+OPERATIONS: Mapping[str, Callable[[PrimExpr, PrimExpr], PrimExpr]] = {  # between the first product and the softmax
     "relax.add": lambda a, b: a + b,
     "relax.subtract": lambda a, b: a - b,
     "relax.multiply": lambda a, b: a * b,
@@ -62,7 +62,7 @@ class Step:
     operand: int | None
     swapped: bool
 
-    def of(self, score: Any, other: Any) -> Any:
+    def of(self, score: PrimExpr, other: Number) -> PrimExpr:
         """What becomes of ``score``: TVM's expressions, or arrays of numpy."""
         return OPERATIONS[self.name](*((other, score) if self.swapped else (score, other)))
 
@@ -98,7 +98,7 @@ class Reordered:
     axes: tuple[int, ...]
 
     @property
-    def shape(self) -> tuple[Any, ...]:
+    def shape(self) -> tuple[Index, ...]:
         """The extents in that order; none where nothing is known of them."""
         own = shape_of(self.tensor)
         return () if own is None else tuple(own[axis] for axis in self.axes)
@@ -201,7 +201,7 @@ class AttentionSizes:
         return (self.length - 1) // self.rows + 1
 
     @property
-    def tile(self) -> tuple[Any, ...]:
+    def tile(self) -> tuple[Index, ...]:
         """The shape of all scores."""
         return (*self.lead, self.tasks, self.rows, self.groups, self.width)
 
@@ -232,11 +232,11 @@ def _narrow_scores(sizes: AttentionSizes, query: Reordered, keys: Reordered, by:
     """The same in bfloat16."""
     split = by.split(sizes.depth)
 
-    def rounded(*i: Index) -> Any:
+    def rounded(*i: Index) -> PrimExpr:
         *outer, task, row, step = i
         return query.at(*outer, sizes.row(task, row), step).astype(NARROW)
 
-    def packed(*i: Index) -> Any:
+    def packed(*i: Index) -> PrimExpr:
         *outer, group = i[: len(sizes.lead) + 1]
         *steps, place, item = i[len(sizes.lead) + 1 :]
         key, step = group * sizes.width + place, position((*steps, item), (*split, by.size))
@@ -326,7 +326,7 @@ def _narrow_weighted(sizes: AttentionSizes, powers: Tensor, values: Reordered, b
     """The same in bfloat16."""
     split = by.split(sizes.width)
 
-    def filled(*i: Index) -> Any:
+    def filled(*i: Index) -> PrimExpr:
         *outer, group = i[: len(sizes.lead) + 1]
         *steps, output, item = i[len(sizes.lead) + 1 :]
         key = group * sizes.width + position((*steps, item), (*split, by.size))

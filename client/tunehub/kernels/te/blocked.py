@@ -347,7 +347,7 @@ def windows(
     strides: Sequence[int],
     padding: tuple[int, int, int, int],
     dilation: Sequence[int],
-) -> tuple[Any, tuple[Any, Any], Callable[..., tuple[Any, Any]]]:
+) -> tuple[Tensor, tuple[Index, Index], Callable[..., tuple[Index, Index]]]:
     """``data`` with zeros around it, how many windows of ``kernel`` its rows and columns have, and a function of
     (oh, ow, kh, kw): the row and the column of an element of a window."""
     height, width = _extents(data.shape)[2:4]

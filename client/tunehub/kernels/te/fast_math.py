@@ -15,7 +15,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tvm import te, tirx
 
@@ -145,7 +145,7 @@ def _reduced(
     return te.compute(kept, whole, name=name)
 
 
-def _without(axis: int, values: Sequence[Index]) -> tuple[Any, ...]:
+def _without(axis: int, values: Sequence[Index]) -> tuple[Index, ...]:
     return (*values[:axis], *values[axis + 1 :])
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tvm import te, tirx
@@ -119,7 +119,9 @@ class _Number:
         return total.astype(WIDE) * _f32(self._scale)
 
 
-def _products(sizes: AttentionSizes, query: Reordered, keys: Reordered, how: QuantisedAttention) -> Any:
+def _products(
+    sizes: AttentionSizes, query: Reordered, keys: Reordered, how: QuantisedAttention
+) -> Callable[..., PrimExpr]:
     """A function that returns a score, of queries copied for a task and keys copied in groups."""
     queries = _narrow_queries(sizes, query)
     sums = _summed_products(sizes, queries, _grouped_keys(sizes, keys))

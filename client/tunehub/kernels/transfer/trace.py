@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.transfer.threads import ThreadExtents, TransferError, numbers
 from tunehub.kernels.transfer.tiles import keeps_vectors, perfect_tile
@@ -99,10 +99,10 @@ class _AnchorLoops:
         self._name, self._axes = name, extents
         self._threads, self._position = ThreadExtents(list(design.insts)), -1
         self._anchors: set[BlockRV] = set()
-        self._extents: dict[Any, int] = {}
-        self._factors: dict[Any, int] = {}
+        self._extents: dict[LoopRV, int] = {}
+        self._factors: dict[LoopRV, int] = {}
         self._tiles: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
-        self._splits: dict[Any, tuple[int, int]] = {}
+        self._splits: dict[LoopRV, tuple[int, int]] = {}
         self._vectors: list[tuple[int, int]] = []
 
     def vectors(self) -> list[tuple[int, int]]:
@@ -115,7 +115,7 @@ class _AnchorLoops:
         last = [(wanted[-1], found[-1]) for wanted, found in self._tiles if len(wanted) == parts > 2]
         return self._vectors or last[-1:]
 
-    def follow(self, instruction: Instruction, decision: Decision) -> tuple[Any, Any]:
+    def follow(self, instruction: Instruction, decision: Decision) -> tuple[Instruction, Decision]:
         """The instruction and its decision, both as they suit the extents here."""
         self._position += 1
         kind, inputs, outputs = instruction.kind.name, instruction.inputs, list(instruction.outputs)
@@ -233,7 +233,7 @@ class _Adapter:
         return extent
 
 
-def _number(value: Index | None) -> Any:
+def _number(value: Index | None) -> Index | None:
     """A factor of a split as a number, None for the open one, ``...`` for one that was decided on."""
     if value is None or isinstance(value, int):
         return value

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,7 +20,18 @@ from tunehub.tir.nodes import buffer_kind, buffer_of, children, integer, paramet
 from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import Analyzer, Buffer, BufferRegion, For, Node, PrimExpr, PrimFunc, SBlock, SBlockRealize
+    from tunehub.tir.types import (
+        Analyzer,
+        Buffer,
+        BufferLoad,
+        BufferRegion,
+        For,
+        Node,
+        PrimExpr,
+        PrimFunc,
+        SBlock,
+        SBlockRealize,
+    )
 
 _ACCESSES = ("BufferStore", *LOADS)
 _LISTS = ("seq", "indices", "args")
@@ -69,7 +80,7 @@ def buffer_left(function: PrimFunc) -> str | None:
     return None
 
 
-def _innermost(node: Node, place: _Place) -> Iterator[tuple[Any, _Place]]:
+def _innermost(node: Node, place: _Place) -> Iterator[tuple[SBlock, _Place]]:
     kind = type(node).__name__
     if kind == "For":
         place = replace(place, loops=(*place.loops, node))
@@ -99,7 +110,9 @@ def _leaves(block: SBlock, region: BufferRegion, place: _Place) -> bool:
     return not used or any(_passes(list(access.indices), shape, ones, guards, place) for access, guards in used)
 
 
-def _uses(node: Node, buffer: Buffer, guards: tuple[PrimExpr, ...]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+def _uses(
+    node: Node, buffer: Buffer, guards: tuple[PrimExpr, ...]
+) -> Iterator[tuple[BufferLoad, tuple[PrimExpr, ...]]]:
     """The loads and stores of ``buffer`` in a block's body, and the conditions around each."""
     kind = type(node).__name__
     if kind in _ACCESSES and buffer_of(node).same_as(buffer):
@@ -155,12 +168,12 @@ def _reaches(index: PrimExpr, last: int, guards: tuple[PrimExpr, ...], place: _P
         return False
 
 
-def _outside(index: Expression, last: int, values: dict[int, Any]) -> Array:
+def _outside(index: Expression, last: int, values: dict[int, Array]) -> Array:
     found = np.asarray(index.value(values))
     return np.logical_or(found < 0, found > last)
 
 
-def _values(wanted: Iterable[Expression], place: _Place) -> dict[int, Any]:
+def _values(wanted: Iterable[Expression], place: _Place) -> dict[int, Array]:
     """All values of the variables of ``wanted``: each loop has an axis of its own."""
     needed = set[int]().union(*(each.variables for each in wanted))
     axes: list[tuple[int, Expression]] = []
@@ -173,7 +186,7 @@ def _values(wanted: Iterable[Expression], place: _Place) -> dict[int, Any]:
     extents = [integer(loop.extent) or 0 for loop in loops]
     if not 0 < math.prod(extents) <= _MOST_POINTS:
         raise NotSimulatedError("a block with too many indices, or with loops of unknown length")
-    values: dict[int, Any] = {}
+    values: dict[int, Array] = {}
     for number, (loop, extent) in enumerate(zip(loops, extents, strict=True)):
         values[hash(loop.loop_var)] = np.arange(extent).reshape(extent, *(1,) * number) + int(loop.min)
     for name, expression in reversed(axes):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,14 +20,14 @@ from tunehub.tir.nodes import buffer_kind, extent_or_one, statements_in
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
-    from tunehub.tir.types import PrimFunc
+    from tunehub.tir.types import Attrs, PackedFunc, PrimFunc
 
 _PREFIX = {"threadIdx": "block", "blockIdx": "grid"}
 
 
 def limits_of(target: Target) -> LaunchLimits:
     """The limits for ``target``: those of sm_80, or what the target itself states where that is less."""
-    attrs: Mapping[str, Any] = target.attrs
+    attrs: Attrs = target.attrs
     threads = [int(attrs[name]) for name in ("max_threads_per_block", "max_num_threads") if attrs.get(name)]
     shared = attrs.get("max_shared_memory_per_block")
     return LaunchLimits(
@@ -71,7 +71,7 @@ def _dynamic_bytes(lowered: PrimFunc) -> int:
     return sum(np.dtype(str(kind.dtype)).itemsize * math.prod(map(extent_or_one, kind.shape)) for kind in kinds)
 
 
-def _verify_gpu_code() -> Any:
+def _verify_gpu_code() -> PackedFunc:
     """TVM's analysis, where it is since 0.25 or up to 0.19."""
     try:
         from tvm.s_tir import analysis

@@ -7,7 +7,7 @@ convolution: the epilogue then makes the initial value, too, and is applied to t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.tir.nodes import blocks_in, buffer_of, children, reduces
 from tunehub.tir.versions import BINDINGS, LOADS
@@ -47,7 +47,7 @@ def _begins_with_update(block: SBlock) -> bool:
     return any(structural_equal(part, other) for part in first for other in update)
 
 
-def _parts(body: Stmt | None) -> Iterator[Any]:
+def _parts(body: Stmt | None) -> Iterator[PrimExpr]:
     """The operands of what a ``body`` stores, where it combines some."""
     for store in () if body is None else _stores(body):
         kind = type(store.value).__name__
@@ -55,7 +55,7 @@ def _parts(body: Stmt | None) -> Iterator[Any]:
             yield from _flat(store.value, kind)
 
 
-def _stores(node: Stmt) -> Iterator[Any]:
+def _stores(node: Stmt) -> Iterator[Stmt]:
     """The stores of a block, and the values that it names first, without those of blocks inside."""
     kind = type(node).__name__
     if kind in _WRITING:
@@ -73,7 +73,7 @@ def _combines(store: Stmt, own: list[Buffer]) -> bool:
     return _selects(value, own)
 
 
-def _flat(value: PrimExpr, kind: str) -> Iterator[Any]:
+def _flat(value: PrimExpr, kind: str) -> Iterator[PrimExpr]:
     """The operands of nested operations of one kind."""
     if type(value).__name__ != kind:
         yield value

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.tir.index_expressions import parts_of
 from tunehub.tir.nodes import buffer_of, children, element_type, parameters, statements_in
 from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import PrimExpr, PrimFunc, Stmt
+    from tunehub.tir.types import For, PrimExpr, PrimFunc, Stmt
 
 _VECTOR = re.compile(r"\D+(8|16|32)x(\d+)")
 _LANES = {8: {2, 3, 4, 8, 16}, 16: {2, 4, 6, 8}, 32: {2, 3, 4, 6, 8}}  # codegen_cuda.cc, PrintType
@@ -68,12 +68,12 @@ def _parts(expression: PrimExpr) -> Iterator[PrimExpr]:
             yield from _parts(part)
 
 
-def _kernels(node: Stmt) -> Iterator[Any]:
+def _kernels(node: Stmt) -> Iterator[Stmt]:
     """The bodies of kernels under a statement."""
     return (each.body for each in statements_in(node) if getattr(each, "attr_key", None) == "thread_extent")
 
 
-def _host_loops(node: Stmt) -> Iterator[Any]:
+def _host_loops(node: Stmt) -> Iterator[For]:
     """The loops outside all kernels."""
     if getattr(node, "attr_key", None) == "thread_extent":
         return

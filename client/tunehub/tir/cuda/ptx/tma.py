@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.tir.cuda.ptx.function import Function, function
 from tunehub.tir.cuda.ptx.wgmma import BYTE_KINDS, SIZES
@@ -12,7 +12,7 @@ from tunehub.tir.nodes import buffer_kind
 from tunehub.tir.statements import address, bind, const, run
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import Buffer, BufferLoad, Index, PrimExpr, Var
+    from tunehub.tir.types import Buffer, BufferLoad, Index, PrimExpr, Stmt, Var
 
 _BOX = "cp.async.bulk.tensor.{dimensions}d.shared::cluster.global.mbarrier::complete_tx::bytes"
 _SWIZZLED_128_BYTES, _LINES_OF_128_BYTES = 3, 2  # of CUtensorMapSwizzle and CUtensorMapL2promotion
@@ -36,7 +36,7 @@ def tensor_map_encode(
     apart: Sequence[int],
     box: Sequence[int],
     swizzled: bool = True,
-) -> list[Any]:
+) -> list[Stmt]:
     """``variable`` says of ``buffer`` how many numbers it has along each dimension, the innermost first, and how many
     they are ``apart`` along all but that, and how many a ``box`` has of each. Boxes are ``swizzled``; beyond the end is
     zero."""
@@ -61,7 +61,7 @@ def tensor_map_encode(
 def flat_place(load: BufferLoad) -> PrimExpr:
     """The place of a load in its buffer, whose extents are known, as it lies in memory."""
 
-    flat: Any = const(0)
+    flat: PrimExpr = const(0)
     for index, extent in zip(load.indices, buffer_kind(load.source).shape, strict=True):
         flat = flat * extent + index
     return flat

@@ -614,7 +614,7 @@ def _is_itself(store: BufferStore) -> bool:
     return [str(index) for index in value.indices] == [str(index) for index in store.indices]
 
 
-def _stores(node: Stmt) -> Iterator[Any]:
+def _stores(node: Stmt) -> Iterator[Stmt]:
     if type(node).__name__ == "BufferStore":
         yield node
     for child in children(node):
