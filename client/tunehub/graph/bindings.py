@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tvm import relax
 
 from tunehub.tir.nodes import is_constant, variables_in
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import BlockBuilder, Call, Expr, Function
+    from tunehub.graph.types import BlockBuilder, Call, Expr, Function, Var
     from tunehub.tir.types import IRModule, Mutator
 
 
@@ -25,7 +25,7 @@ class BoundValues:
         self._result = function.body.body
 
     @cached_property
-    def _readers(self) -> Counter[Any]:
+    def _readers(self) -> Counter[Var]:
         read = (*self.values.values(), self._result)
         return Counter(variable for value in read for variable in variables_in(value))
 
@@ -45,11 +45,11 @@ def repeated(builder: BlockBuilder, value: Expr, steps: Iterable[Call], constant
 
 
 def rewritten_where_found(
-    mod: IRModule, find: Callable[[Function], Iterable[tuple[Any, Any]]], rewriter_of: Callable[[IRModule], Mutator]
+    mod: IRModule, find: Callable[[Function], Iterable[tuple[Expr, object]]], rewriter_of: Callable[[IRModule], Mutator]
 ) -> IRModule:
     """``mod`` with its graphs as a mutator of it makes them, which is told by ``found`` what ``find`` says of each of
     their variables; graphs of which it says nothing stay as they are."""
-    rewriter: Any = None
+    rewriter: Mutator | None = None
     for variable, function in mod.functions.items():
         found = dict(find(function)) if isinstance(function, relax.Function) else {}
         if found:

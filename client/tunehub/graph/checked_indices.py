@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.graph.indexed_rows import IndexedRows, indexed_rows
 from tunehub.graph.size_limits import casts_within, size_limits
@@ -20,7 +20,7 @@ from tunehub.tir.symbols import symbol_name, symbols_of_parameters, variables_in
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Binding, BlockBuilder, Call, Expr, Function, Var
-    from tunehub.tir.types import IRModule
+    from tunehub.tir.types import IRModule, PrimExpr
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,6 +97,6 @@ def _check(given: Var, rows: IndexedRows, function: Function, builder: BlockBuil
     return relax.call_tir(builder.add_func(kernel, "check_indices"), relax.Tuple([given, *tables]), kind)
 
 
-def _with_extent(symbol: Any, function: Function) -> Expr:
+def _with_extent(symbol: PrimExpr, function: Function) -> Expr:
     """A parameter with a dimension of this size."""
     return next(each for each in function.params if any(map(symbol.same_as, shape_of(each) or ())))

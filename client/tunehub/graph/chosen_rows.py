@@ -3,6 +3,7 @@ the last place alone, for which the last layer's products behind attention have 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import tvm
@@ -28,8 +29,8 @@ from tunehub.tir.versions import LOADS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tunehub.graph.types import Call, Expr, Function, Var
-    from tunehub.tir.types import IRModule, PassContext, Tensor
+    from tunehub.graph.types import BaseFunc, Call, Expr, Function, Var
+    from tunehub.tir.types import Index, IRModule, PassContext, Tensor
 
 _RANK, _ROWS = 3, 1  # of tensors, and the axis of their rows
 _MATMUL, _SPLIT, _TAKE = "relax.matmul", "relax.split", "relax.take"
@@ -87,7 +88,7 @@ class _Chooser(PyExprMutator):  # type: ignore[misc]
         return self._chosen[key]
 
     def _made(self, value: Var, choice: Call) -> Expr:
-        bound: Any = self._flow.bound.get(hash(value))
+        bound: Expr = self._flow.bound.get(hash(value))
         rows = self._flow.rows(bound)
         if not rows or not self._flow.is_for(value, choice):
             return self._choice(self.visit_expr(value), choice)
@@ -106,8 +107,8 @@ class _Flow:
     """What a function binds, and who uses it."""
 
     def __init__(self) -> None:
-        self.bound: dict[int, Any] = {}
-        self._users: dict[int, list[tuple[Any, Any]]] = {}
+        self.bound: dict[int, Expr] = {}
+        self._users: dict[int, list[tuple[Expr, Expr]]] = {}
 
     def read(self, function: Function) -> None:
         """Its bindings, and what it returns."""
@@ -117,11 +118,11 @@ class _Flow:
                 self._use(binding.var, binding.value)
         self._use(None, function.body.body)
 
-    def _use(self, user: Any, value: Any) -> None:
+    def _use(self, user: Expr, value: Expr) -> None:
         for each in _read(value):
             self._users.setdefault(hash(each), []).append((user, value))
 
-    def is_for(self, value: Any, choice: Call) -> bool:
+    def is_for(self, value: Expr, choice: Call) -> bool:
         """Whether the rows of ``value`` that ``choice`` does not choose are needed by nobody."""
         users = self._users.get(hash(value), [])
         return bool(users) and all(
@@ -129,11 +130,11 @@ class _Flow:
             for by, how in users
         )
 
-    def _passes(self, value: Any, how: Any) -> bool:
+    def _passes(self, value: Expr, how: Expr) -> bool:
         places = [at for at, each in enumerate(_arguments(how)) if each.same_as(value)]
         return bool(places) and set(places) <= set(self.rows(how))
 
-    def rows(self, value: Any) -> list[int]:
+    def rows(self, value: Expr) -> list[int]:
         """See :func:`row_operands`; parts of a tuple are those of what is split."""
         if isinstance(value, relax.TupleGetItem):
             return [0] if operator_of(self.bound.get(hash(value.tuple_value))) == _SPLIT else []
@@ -154,9 +155,9 @@ class _Flow:
         return False
 
 
-def _source(call: Call) -> Any:
+def _source(call: Call) -> Expr:
     """The variable of which ``call``, a ``take`` or a kernel of one tensor, chooses; None for others."""
-    found: Any = None
+    found: Expr | None = None
     if operator_of(call) == _TAKE:
         found = call.args[0]
     elif operator_of(call) == "relax.call_tir" and len(call.args) == 2 and len(call.args[1].fields) == 1:
@@ -176,7 +177,7 @@ def _read(value: Expr) -> Iterator[Expr]:
         yield from variables_in(value)
 
 
-def _arguments(value: Any) -> list[Any]:
+def _arguments(value: Expr) -> list[Expr]:
     return [value.tuple_value] if isinstance(value, relax.TupleGetItem) else list(getattr(value, "args", ()))
 
 
@@ -200,7 +201,7 @@ def row_operands(value: Expr) -> list[int]:
     return [0] if last is not None and [axis % _RANK for axis in last()] == [_RANK - 1] else []
 
 
-def _of_binary(value: Expr, operands: list[Any], ranks: list[int]) -> list[int]:
+def _of_binary(value: Expr, operands: list[Expr], ranks: list[int]) -> list[int]:
     """Those that have the result's rows; the others must be the same for all."""
     extents = shape_of(value) or ()
     if len(extents) != _RANK:
@@ -211,12 +212,12 @@ def _of_binary(value: Expr, operands: list[Any], ranks: list[int]) -> list[int]:
     return whole if same and all(isinstance(operands[at], relax.Var) for at in whole) else []
 
 
-def _has_rows(operand: Expr, extents: Any) -> bool:
+def _has_rows(operand: Expr, extents: Sequence[Index]) -> bool:
     own = shape_of(operand) or ()
     return all(same_extent(own[at], extents[at]) for at in (0, _ROWS))
 
 
-def takes_last_row(function: Any) -> bool:
+def takes_last_row(function: BaseFunc) -> bool:
     """Whether ``function`` of [B, n, K] gives [B, 1, K], of the last row each."""
     if not isinstance(function, tvm.tirx.PrimFunc) or len(function.params) != 2:
         return False

@@ -8,7 +8,7 @@ What is left here it folds as before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax
@@ -27,7 +27,7 @@ from tunehub.tir.nodes import (
 )
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import BaseFunc, Expr, Function
+    from tunehub.graph.types import BaseFunc, Binding, Expr, Function
     from tunehub.tir.types import GlobalVar, IRModule, PassContext, PrimFunc
 
     Run = Callable[[PrimFunc, Sequence[Expr]], Expr | None]
@@ -55,7 +55,7 @@ class _Built:
     """Kernels as FoldConstant builds them, each of them once."""
 
     def __init__(self) -> None:
-        self._made: dict[int, Any] = {}
+        self._made: dict[int, Expr] = {}
 
     def result(self, kernel: PrimFunc, arguments: Sequence[Expr]) -> Expr | None:
         """What ``kernel``, whose last parameter is its result, writes for constants; None where FoldConstant is to say
@@ -98,7 +98,7 @@ def _result(kernel: PrimFunc, known: Sequence[Expr], run: Run) -> Expr | None:
     return run(kernel, known) if values is None else relax.const(values, str(values.dtype))
 
 
-def _bindings(function: Function) -> Iterator[Any]:
+def _bindings(function: Function) -> Iterator[Binding]:
     for block in function.body.blocks:
         yield from block.bindings
 

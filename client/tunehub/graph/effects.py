@@ -136,7 +136,7 @@ def _is_endangered(binding: Binding) -> bool:
     return None not in shapes and not all(isinstance(extent, int) for shape in shapes for extent in shape or ())
 
 
-def _sequences(expression: Expr) -> Iterator[Any]:
+def _sequences(expression: Expr) -> Iterator[Expr]:
     """A sequence of bindings, and those in its branches."""
     if not isinstance(expression, relax.SeqExpr):
         return

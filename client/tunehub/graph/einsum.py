@@ -13,7 +13,7 @@ from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Expr
-    from tunehub.tir.types import PrimExpr, SBlock, Tensor
+    from tunehub.tir.types import Index, PrimExpr, SBlock, Tensor
 
 BLOCK = "T_einsum"
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -21,13 +21,13 @@ IsKernel = Callable[[Sequence[Any]], bool]
 
 
 def einsum_operator(
-    block: SBlock, tensor: Callable[[Sequence[Any], str], Tensor], is_kernel: IsKernel
+    block: SBlock, tensor: Callable[[Sequence[Index], str], Tensor], is_kernel: IsKernel
 ) -> Callable[..., Expr] | None:
     """The matmul that a kernel with this one ``block`` is, as a function of its two tensors; None for others.
     ``tensor`` makes one of a shape and a type; ``is_kernel`` says whether the kernel is TVM's own for tensors, of which
     the last is the result."""
-    added: Any = getattr(block.body.value, "b", None)
-    factors: list[Any] = [getattr(added, side, None) for side in "ab"]
+    added: PrimExpr = getattr(block.body.value, "b", None)
+    factors: list[PrimExpr] = [getattr(added, side, None) for side in "ab"]
     if type(added).__name__ != "Mul" or any(type(each).__name__ not in LOADS for each in factors):
         return None
     letters = {hash(axis.var): letter for axis, letter in zip(block.iter_vars, _LETTERS, strict=False)}

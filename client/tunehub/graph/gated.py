@@ -3,9 +3,9 @@ network has it: the epilogue of that product, whose results are then neither wri
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax
@@ -32,7 +32,7 @@ from tunehub.tir.nodes import (
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Call, Expr
-    from tunehub.tir.types import IRModule, PassContext
+    from tunehub.tir.types import IRModule, PassContext, PrimFunc
 
 _TYPES = ("float16", "bfloat16")
 _PACKED = "float8_e4m3fn"
@@ -69,7 +69,9 @@ class _Gated(PyExprMutator):  # type: ignore[misc]
                 return self._kernels.call(maker, *operands, name=GATED, how=how, alone=True)
         return call
 
-    def _made(self, gate: Expr, up: Expr, dtype: str) -> tuple[Any, Sequence[Expr], tuple[Hashable, ...]] | None:
+    def _made(
+        self, gate: Expr, up: Expr, dtype: str
+    ) -> tuple[Callable[..., PrimFunc], Sequence[Expr], tuple[Hashable, ...]] | None:
         """What makes the product of which these are SiLU of the first half and the second half, and of what: rows,
         weights, and scales of columns, of rows and of columns, or of groups."""
         found = gated_halves(self, gate, up)
@@ -84,7 +86,7 @@ class _Gated(PyExprMutator):  # type: ignore[misc]
         if weight is None or not _suits(product, rows, weight, half, scales=len(scales), one=made is not None):
             return None
         if made is not None:
-            maker: Any = partial(gated_quantised_product, form=made.format)
+            maker: Callable[..., PrimFunc] = partial(gated_quantised_product, form=made.format)
             return maker, (rows, *made.operands), (dtype, made.format)
         return (gated_product, gated_packed_product, _scaled_in(dtype))[len(scales)], (rows, weight, *scales), (dtype,)
 
@@ -99,10 +101,10 @@ class _Gated(PyExprMutator):  # type: ignore[misc]
     def _scaled(self, value: Expr) -> list[Expr] | None:
         """The product, and scales [1, n, 1] of its rows, if it has some, and [N] of its columns, of which ``value`` is
         made in half precision; None for others."""
-        cast: Any = bound_value(self, value)
+        cast: Expr = bound_value(self, value)
         if operator_of(cast) != "relax.astype" or str(tensor_type(cast).dtype) not in _TYPES:
             return None
-        outer: Any = bound_value(self, cast.args[0])
+        outer: Expr = bound_value(self, cast.args[0])
         if operator_of(outer) != "relax.multiply":
             return None
         scales, product = [outer.args[1]], bound_value(self, outer.args[0])
@@ -120,13 +122,13 @@ class _Gated(PyExprMutator):  # type: ignore[misc]
         weight = transposed_matrix(self, value)
         if weight is None:
             return None
-        cast: Any = bound_value(self, weight)
+        cast: Expr = bound_value(self, weight)
         if operator_of(cast) == "relax.astype" and str(tensor_type(cast.args[0]).dtype) == _PACKED:
             weight = cast.args[0]
         return weight if is_given(self, weight) else None
 
 
-def _scaled_in(dtype: str) -> Any:
+def _scaled_in(dtype: str) -> Callable[..., PrimFunc]:
     return partial(gated_scaled_product, dtype=dtype)
 
 

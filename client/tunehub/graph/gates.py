@@ -21,7 +21,7 @@ from tunehub.kernels.te.products import nt_matmul
 from tunehub.tir.nodes import operator_of, static_shape, tensor_type
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Call, Expr
+    from tunehub.graph.types import BaseFunc, Call, Expr, Var
     from tunehub.tir.types import IRModule, PassContext, Tensor
 
 _CONVOLUTION = "relax.nn.conv2d"
@@ -73,12 +73,12 @@ def _product(rows: Tensor, weight: Tensor) -> Tensor:
     return wide if dtype == str(wide.dtype) else te.compute(wide.shape, lambda *i: wide(*i).astype(dtype), name=_NAME)
 
 
-def _gates(function: Any) -> set[int]:
+def _gates(function: BaseFunc) -> set[int]:
     """The convolutions of ``function`` that are gates, by their hash."""
     if not isinstance(function, relax.Function) or not isinstance(function.body, relax.SeqExpr):
         return set()
     bindings = [each for block in function.body.blocks for each in block.bindings]
-    users: dict[int, list[tuple[Any, Any]]] = defaultdict(list)
+    users: dict[int, list[tuple[Var, Expr]]] = defaultdict(list)
     for each in bindings:
         for argument in getattr(each.value, "args", ()):
             users[hash(argument)].append((each.var, each.value))

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.tir.nodes import bound_value, integers, operator_of
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Expr
+    from tunehub.tir.types import Mutator
 
 _RANK = 3
 
 
-def gated_halves(mutator: Any, gate: Expr, up: Expr) -> tuple[Expr, int] | None:
+def gated_halves(mutator: Mutator, gate: Expr, up: Expr) -> tuple[Expr, int] | None:
     """Of what these are SiLU of the first half along the last axis, and the second half; and how long one is."""
-    silu: Any = bound_value(mutator, gate)
+    silu: Expr = bound_value(mutator, gate)
     if operator_of(silu) != "relax.nn.silu":
         return None
     first, second = _part(mutator, silu.args[0]), _part(mutator, up)
@@ -24,9 +25,9 @@ def gated_halves(mutator: Any, gate: Expr, up: Expr) -> tuple[Expr, int] | None:
     return (first[0], half) if (first[1], *second[1:]) == (0, half, 2 * half) else None
 
 
-def _part(mutator: Any, value: Expr) -> tuple[Expr, int, int] | None:
+def _part(mutator: Mutator, value: Expr) -> tuple[Expr, int, int] | None:
     """What ``value`` is a slice of along the last axis, from where and up to where."""
-    call: Any = bound_value(mutator, value)
+    call: Expr = bound_value(mutator, value)
     if operator_of(call) != "relax.strided_slice":
         return None
     axes, begin, end, *strides = (integers(each, lambda own: bound_value(mutator, own)) for each in call.args[1:])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,7 +32,7 @@ _SAME_VALUES = frozenset(
     f"relax.{name}" for name in ("reshape", "astype", "expand_dims", "squeeze", "permute_dims", "flatten")
 )
 _SAME_LAST_AXIS = frozenset({"relax.astype"})
-_COMPUTED: dict[str, Callable[..., Any]] = {
+_COMPUTED: dict[str, Callable[..., Array]] = {
     "relax.add": np.add,
     "relax.subtract": np.subtract,
     "relax.multiply": np.multiply,
@@ -146,7 +146,7 @@ def _made(function: Function) -> dict[int, Expr]:
     return {hash(each.var): each.value for block in blocks for each in block.bindings}
 
 
-def _indexed(call: Expr, made: dict[int, Expr]) -> Iterator[tuple[Expr, tuple[Any, ...]]]:
+def _indexed(call: Expr, made: dict[int, Expr]) -> Iterator[tuple[Expr, tuple[Index, ...]]]:
     """The indices of a call, and how many rows there are for each."""
     name = operator_of(call)
     shape = shape_of(call.args[0]) if name.startswith("relax.") and len(call.args) > 1 else None
@@ -196,7 +196,7 @@ def _is_counted_from_the_end(where: Expr, made: dict[int, Expr]) -> bool:
 
 def _values(index: Expr, made: dict[int, Expr]) -> Array | None:
     """The numbers of an index that is a constant, or computed of constants."""
-    value: Any = made.get(hash(index), index)
+    value: Expr = made.get(hash(index), index)
     if is_constant(value):
         return constant_array(value)
     name = operator_of(value)
@@ -221,7 +221,7 @@ def _moved(call: Expr, values: Array | None) -> Array | None:
 
 def _end(index: Expr, made: dict[int, Expr]) -> PrimExpr | None:
     """Where a range by 1 of a size that is not known ends, with what is added to it."""
-    value: Any = made.get(hash(index), index)
+    value: Expr = made.get(hash(index), index)
     if operator_of(value) == "relax.arange":
         _, end, step = map(scalar_of, value.args)
         return end if integer(end) is None and integer(step) == 1 else None

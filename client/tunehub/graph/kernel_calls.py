@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tvm import relax
 
@@ -12,7 +12,7 @@ from tunehub.tir.nodes import shape_of, tensor_type
 
 if TYPE_CHECKING:
     from tunehub.graph.types import BlockBuilder, Call, Expr, TensorType
-    from tunehub.tir.types import IRModule, Mutator, Tensor
+    from tunehub.tir.types import GlobalVar, IRModule, Mutator, PrimExpr, Tensor
 
 _OPAQUE, _OUT_FUSIBLE = 8, 4  # TVM's OpPatternKind
 
@@ -34,7 +34,7 @@ class Kernels:
 
     def __init__(self, builder: BlockBuilder) -> None:
         self._builder = builder
-        self._made: dict[Hashable, Any] = {}
+        self._made: dict[Hashable, GlobalVar] = {}
 
     def call(
         self,
@@ -62,7 +62,7 @@ class Kernels:
         return call
 
 
-def open_extents(tensor: Expr) -> list[Any]:
+def open_extents(tensor: Expr) -> list[PrimExpr]:
     """Extents that a function has for ``tensor``: its numbers and variables, and a new variable for anything else, for
     which no parameter would define those in it."""
     from tvm import tirx

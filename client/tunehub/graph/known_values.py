@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tvm import relax
@@ -25,11 +25,11 @@ from tunehub.tir.nodes import (
 )
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Call, Expr
+    from tunehub.graph.types import Call, Constant, Expr
     from tunehub.tir.types import Array, Mutator
 
 _SCATTER, _SLICE = "relax.scatter_nd", "relax.strided_slice"
-_BY_ELEMENT: dict[str, Callable[..., Any]] = {
+_BY_ELEMENT: dict[str, Callable[..., Array]] = {
     "relax.add": np.add,
     "relax.subtract": np.subtract,
     "relax.multiply": np.multiply,
@@ -49,8 +49,8 @@ class KnownValues:
     make of those."""
 
     mutator: Mutator
-    _scattered: dict[int, Any] = field(default_factory=dict)  # constants that were made here, by their hash
-    _values: dict[int, tuple[Any, Array | None]] = field(default_factory=dict)
+    _scattered: dict[int, Constant] = field(default_factory=dict)  # constants that were made here, by their hash
+    _values: dict[int, tuple[Expr, Array | None]] = field(default_factory=dict)
 
     def of_scattered(self, call: Call) -> Expr | None:
         """``call``, a scatter or a step from one, as a constant; None for others, and what is not known."""
@@ -85,14 +85,14 @@ class KnownValues:
         tensors = call.args if name in _BY_ELEMENT or name == _SCATTER else call.args[:1]
         if name not in (*_BY_ELEMENT, *_IN_ORDER, _SCATTER, "relax.permute_dims", "relax.broadcast_to", _SLICE):
             return None
-        given = [self._value(each) for each in tensors]
-        if any(each is None for each in given):
+        given = [array for each in tensors if (array := self._value(each)) is not None]
+        if len(given) < len(tensors):
             return None
         found = _result(name, call, given, shape)
         return None if found is None else found.astype(str(tensor_type(call).dtype))
 
 
-def _result(name: str, call: Call, given: Sequence[Any], shape: Sequence[int]) -> Array | None:
+def _result(name: str, call: Call, given: Sequence[Array], shape: Sequence[int]) -> Array | None:
     if name == _SCATTER:
         return _scattered(call, *given)
     if name in _BY_ELEMENT:
@@ -118,7 +118,7 @@ def _sliced(call: Call, array: Array) -> Array | None:
     steps = rest[0] if rest else [1] * len(axes)
     if None in (*axes, *begins, *ends, *steps):
         return None
-    places: list[Any] = [slice(None)] * array.ndim
+    places: list[slice | int] = [slice(None)] * array.ndim
     for axis, *ends_and_step in zip(axes, begins, ends, steps, strict=True):
         places[int(axis or 0)] = slice(*ends_and_step)
     return np.asarray(array[tuple(places)])

@@ -3,7 +3,7 @@ what computes row by row: between two such reshapes everything can be one kernel
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax
@@ -48,7 +48,7 @@ class _LeadingAxes(PyExprMutator):  # type: ignore[misc]
         product = name == _PRODUCT and len(shape_of(call.args[1]) or ()) == 2
         return self._behind(call, [source, *call.args[1:]]) if name in _UNARY or whole or product else call
 
-    def _source(self, argument: Expr) -> Any | None:
+    def _source(self, argument: Expr) -> Expr | None:
         """What ``argument`` regroups the leading axes of."""
         value = bound_value(self, argument)
         if operator_of(value) != _RESHAPE:
@@ -98,7 +98,7 @@ class _LeadingAxes(PyExprMutator):  # type: ignore[misc]
     def _row(self, argument: Expr, extent: int) -> Expr:
         return self.builder_.emit(relax.op.reshape(argument, (extent,)))
 
-    def _behind(self, call: Call, arguments: list[Any]) -> Expr:
+    def _behind(self, call: Call, arguments: list[Expr]) -> Expr:
         """``call`` of what was reshaped, and reshaped then."""
         if str(tensor_type(call).dtype) == "bool":
             return call

@@ -18,7 +18,7 @@ from tunehub.graph.kernel_calls import result_types
 from tunehub.tir.nodes import integer, operator_of, tensor_type
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Call, Expr, Function
+    from tunehub.graph.types import Binding, Call, Expr, Function, Var
     from tunehub.tir.types import IRModule, PassContext
 
 _TENSOR, _FREE = "relax.vm.alloc_tensor", "relax.vm.kill_object"
@@ -35,7 +35,7 @@ def share_machine_calls(mod: IRModule, _context: PassContext) -> IRModule:
     return tvm.IRModule({**dict(mod.functions.items()), **shared}, attrs=mod.attrs)
 
 
-def _bindings(function: Function) -> Iterable[Any]:
+def _bindings(function: Function) -> Iterable[Binding]:
     return (each for block in function.body.blocks for each in block.bindings)
 
 
@@ -56,12 +56,12 @@ class _Calls:
 
     def __init__(self, function: Function) -> None:
         self._held = set(function.params)  # and fields of these: by the caller
-        self._made: dict[Hashable, Any] = {}
-        self._first: dict[Any, Any] = {}  # variables, and the first one with the same value
-        self._sharing: Counter[Any] = Counter()  # of these, how many share their value
-        self._freed: dict[Any, list[Any]] = {}  # and the variables of the calls that free one of them
+        self._made: dict[Hashable, Var] = {}
+        self._first: dict[Var, Var] = {}  # variables, and the first one with the same value
+        self._sharing: Counter[Var] = Counter()  # of these, how many share their value
+        self._freed: dict[Var, list[Var]] = {}  # and the variables of the calls that free one of them
 
-    def shared(self, binding: Any) -> Any | None:
+    def shared(self, binding: Binding) -> Binding | None:
         """In place of ``binding``; None where there is such a value."""
         variable, value = binding.var, self.replaced(binding.value) if isinstance(binding, relax.VarBinding) else None
         if value is None:
@@ -91,7 +91,7 @@ class _Calls:
             return value if same else relax.Call(value.op, arguments, value.attrs, result_types(value))
         return value
 
-    def is_needless(self, binding: Any) -> bool:
+    def is_needless(self, binding: Binding) -> bool:
         """Whether it frees what the caller holds, or what several share, but for the last of them."""
         if operator_of(getattr(binding, "value", None)) != _FREE:
             return False
@@ -110,7 +110,7 @@ def _key(call: Call) -> Hashable | None:
     return None if None in arguments else (name, arguments)
 
 
-def _argument(value: Any) -> Hashable | None:
+def _argument(value: Expr) -> Hashable | None:
     if isinstance(value, relax.Var):
         return hash(value)
     if isinstance(value, relax.ShapeExpr):

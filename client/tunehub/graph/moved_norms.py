@@ -18,7 +18,7 @@ from tunehub.target.gpu_architectures import WARP
 from tunehub.tir.nodes import bound_value, calls_in, operator_of, permuted_axes, static_shape, tensor_type
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Call, Expr
+    from tunehub.graph.types import BaseFunc, Call, Expr
     from tunehub.tir.types import IRModule, PassContext, PrimExpr, Tensor
 
 _NORM = "relax.nn.layer_norm"
@@ -41,7 +41,7 @@ def moved_norms(mod: IRModule, _context: PassContext) -> IRModule:
 class _MovedNorm:
     """What ``steps`` make of the norm ``call``, in its order."""
 
-    call: Any
+    call: Call
     steps: tuple[Step, ...]
 
 
@@ -50,7 +50,7 @@ class _Mover(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: IRModule, uses: Counter[int]) -> None:
         super().__init__(mod)
         self._uses, self._kernels = uses, Kernels(self.builder_)
-        self._known: dict[int, tuple[Any, _MovedNorm]] = {}  # by what was written for them
+        self._known: dict[int, tuple[Expr, _MovedNorm]] = {}  # by what was written for them
         self.moved = 0
 
     def visit_call_(self, call: Call) -> Expr:
@@ -150,11 +150,11 @@ def _length(call: Call) -> int:
     return (static_shape(call) or (0,))[-1]
 
 
-def _uses(function: Any) -> list[int]:
+def _uses(function: BaseFunc) -> list[int]:
     """The variables that calls and tuples of ``function`` name, each as often as they do, by their hash."""
     found: list[int] = []
 
-    def visit(node: Any) -> None:
+    def visit(node: Expr) -> None:
         if isinstance(node, relax.Call):
             found.extend(map(hash, node.args))
         elif isinstance(node, relax.Tuple):

@@ -8,8 +8,8 @@ one stands there. Spans are no part of what is compared or hashed of a module's 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax
@@ -101,9 +101,10 @@ class _ComputedValues:
     """The values that a graph computes: what computes each, from which, and its names."""
 
     def __init__(self, function: Function) -> None:
-        self._numbers: dict[Any, int] = {}  # of what is computed: all of it would be hashed again in what comes behind
+        # of what is computed: all of it would be hashed again in what comes behind
+        self._numbers: dict[Hashable, int] = {}
         self._names: dict[int, list[Names]] = defaultdict(list)  # of the bindings that compute it
-        known = {variable: ("in", at) for at, variable in enumerate(function.params)}
+        known: dict[Expr, Hashable] = {variable: ("in", at) for at, variable in enumerate(function.params)}
         for binding in _bindings(function):
             value = _value(binding.value, known)
             if isinstance(binding.value, relax.Call):
@@ -113,7 +114,7 @@ class _ComputedValues:
 
     def names_after(self, function: Function, inner: Mapping[str, Function]) -> dict[Expr, Names]:
         """The names of the fused calls of ``function``, this graph after fusion, by their variables."""
-        known = {variable: ("in", at) for at, variable in enumerate(function.params)}
+        known: dict[Expr, Hashable] = {variable: ("in", at) for at, variable in enumerate(function.params)}
         found: dict[Expr, Names] = {}
         for binding in _bindings(function):
             callee = inner.get(_callee(binding.value)) if isinstance(binding.value, relax.Call) else None
@@ -129,7 +130,7 @@ class _ComputedValues:
             found[binding.var] = tuple(dict.fromkeys(names))
         return found
 
-    def _matched(self, expression: Expr, known: Mapping[Expr, Any]) -> tuple[Any, Names]:
+    def _matched(self, expression: Expr, known: Mapping[Expr, Hashable]) -> tuple[Hashable, Names]:
         """The value of an expression, with its names where it was a call of this graph."""
         value = _value(expression, known)
         if not isinstance(expression, relax.Call):
@@ -138,11 +139,11 @@ class _ComputedValues:
         names = self._names.get(number, [()])
         return number, names.pop(0) if len(names) > 1 else names[0]
 
-    def _numbered(self, value: Any) -> int:
+    def _numbered(self, value: Hashable) -> int:
         return self._numbers.setdefault(value, len(self._numbers))
 
 
-def _value(expression: Expr, known: Mapping[Expr, Any]) -> Any:
+def _value(expression: Expr, known: Mapping[Expr, Hashable]) -> Hashable:
     """An expression by what it is made of; shapes are left out."""
     if isinstance(expression, relax.Call):
         return (_callee(expression), *(_value(each, known) for each in expression.args))

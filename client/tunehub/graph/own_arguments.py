@@ -9,7 +9,7 @@ types are expressions, and TVM has to prove that what a call hands over has exte
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax, tirx
@@ -33,7 +33,7 @@ from tunehub.tir.statements import run
 from tunehub.tir.symbols import in_place, is_integer, symbols_of
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Call, Expr, Function, TensorType
+    from tunehub.graph.types import Call, Expr, Function, TensorType, Var
     from tunehub.tir.types import Index, IRModule, PassContext, PrimExpr, PrimFunc
 
 
@@ -63,14 +63,14 @@ class _Graph:
     def __init__(self, function: Function, mod: IRModule) -> None:
         self._function = function
         self._mod = mod
-        self._own: set[Any] = set()
+        self._own: set[Var] = set()
 
     def foreign(self) -> Iterator[str]:
         """The functions that it calls with tensors from outside, or of other shapes than theirs, or uses in any other
         way than by ``call_tir``."""
         for block in self._function.body.blocks:
             for binding in block.bindings:
-                value: Any = getattr(binding, "value", None)
+                value: Expr = getattr(binding, "value", None)
                 if isinstance(binding, relax.VarBinding) and self._is_call(value):
                     name, (tensors, integers) = str(value.args[0].name_hint), _handed(value)
                     is_own = all(map(self._is_own, tensors))
@@ -101,7 +101,7 @@ class _Graph:
         )
 
 
-def _handed(call: Call) -> tuple[list[Any], list[Any]]:
+def _handed(call: Call) -> tuple[list[Expr], list[Expr]]:
     """The tensors that a kernel is called with, and the integers: since 0.27 these are behind the tensors, before they
     were a shape of their own."""
     fields, kind = list(call.args[1].fields[:]), tensor_class()
@@ -149,7 +149,7 @@ def _are_of_expressions(kernel: PrimFunc, values: dict[int, PrimExpr], known: Se
     return all(map(same_extents, _shapes(instance), known))
 
 
-def _shapes(kernel: PrimFunc) -> list[list[Any]]:
+def _shapes(kernel: PrimFunc) -> list[list[PrimExpr]]:
     return list(map(extents_of, parameters(kernel)))
 
 

@@ -23,7 +23,7 @@ from tunehub.tir.nodes import buffer_kind, constant_array, is_constant, paramete
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Call, Expr
-    from tunehub.tir.types import IRModule, PassContext, PrimExpr, PrimFunc, Stmt
+    from tunehub.tir.types import IRModule, PassContext, PrimExpr, PrimFunc, SBlock, Stmt
 
 _Array = npt.NDArray[Any]
 _PREPACK_SUFFIX = "_weight_prepack"
@@ -63,7 +63,7 @@ def _run_copies(function: PrimFunc, inputs: list[_Array]) -> list[_Array] | None
     outputs = buffers[len(inputs) :]
     for block in _blocks(function.body):
         store = block.body
-        load: Any = getattr(store, "value", None)
+        load: PrimExpr = getattr(store, "value", None)
         source = getattr(load, "buffer", None) if hasattr(load, "buffer") else getattr(load, "source", None)
         axes = {axis.var.name: int(axis.dom.extent) for axis in block.iter_vars}
         if source is None or source.name not in arrays or [str(index) for index in load.indices] != list(axes):
@@ -81,7 +81,7 @@ def _relayout(source: _Array, shape: list[int], indices: list[PrimExpr], axes: l
     return target
 
 
-def _blocks(node: Stmt) -> Iterator[Any]:
+def _blocks(node: Stmt) -> Iterator[SBlock]:
     """The blocks in a function body, in program order (0.27 has no statement visitor in Python)."""
     kind = type(node).__name__
     if kind == "SBlockRealize":

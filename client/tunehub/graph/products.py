@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tvm
@@ -51,7 +51,7 @@ from tunehub.tir.nodes import (
 )
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Call, Expr
+    from tunehub.graph.types import Call, Expr, Var
     from tunehub.tir.types import IRModule, PassContext, Tensor
 
 _HALF = ("float16",)
@@ -86,7 +86,7 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         self._has_warpgroups = target is not None and serves(target)
         self._half = _NARROW if self._has_warpgroups else _HALF
         self._packed = target is None or has_low_batch(target)
-        self._made: dict[Any, Dequantised | None] = {}
+        self._made: dict[Var, Dequantised | None] = {}
         self._computed: dict[Hashable, bool] = {}
 
     def visit_call_(self, call: Call) -> Expr:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tvm import relax
@@ -41,7 +41,7 @@ def affine_of(mutator: Mutator, call: Call) -> Affine | None:
     return Affine(scale=float(scales.reshape(())), zero=int(zeros.reshape(())))
 
 
-def dequantised(mutator: Mutator, expression: Expr) -> tuple[Any, Affine] | None:
+def dequantised(mutator: Mutator, expression: Expr) -> tuple[Expr, Affine] | None:
     """The integers that ``expression`` is dequantised from, which are not constant."""
     value = bound_value(mutator, expression)
     affine = affine_of(mutator, value) if operator_of(value) == DEQUANTIZE else None
@@ -87,7 +87,7 @@ def constant_of(mutator: Mutator, expression: Expr) -> Array | None:
     return np.asarray((inner.astype(np.int64) - zeros) * scales.astype(np.float64))
 
 
-def widened(mutator: Mutator, expression: Expr) -> tuple[Any | None, Any | None]:
+def widened(mutator: Mutator, expression: Expr) -> tuple[Expr | None, Expr | None]:
     """The 8 bits that ``expression`` has in 32, and the zero point in 32 that is taken off them; None where there is no
     such."""
     value, zero = bound_value(mutator, expression), None
@@ -146,9 +146,9 @@ def has_type(expression: Expr, *dtypes: str) -> bool:
     return str(tensor_type(expression).dtype) in dtypes
 
 
-def users_in(mod: IRModule) -> dict[Any, list[Any]]:
+def users_in(mod: IRModule) -> dict[Var, list[Call]]:
     """Who reads each variable: calls, and None for anything else that does."""
-    found: dict[Any, list[Any]] = {}
+    found: dict[Var, list[Call]] = {}
     for function in mod.functions.values():
         if isinstance(function, relax.Function):
             for block in getattr(function.body, "blocks", ()):

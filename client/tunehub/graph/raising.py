@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tvm
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from tunehub.tir.types import (
         Buffer,
         BufferLoad,
+        GlobalVar,
         Index,
         IRModule,
         PassContext,
@@ -65,8 +66,8 @@ if TYPE_CHECKING:
     )
 
 _CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
-_BOUNDS: dict[str, Any] = {"T_maximum": topi.maximum, "T_minimum": topi.minimum}
-_OPERATORS: dict[str, Any] = {"T_maximum": relax.op.maximum, "T_minimum": relax.op.minimum}
+_BOUNDS: dict[str, Callable[..., Tensor]] = {"T_maximum": topi.maximum, "T_minimum": topi.minimum}
+_OPERATORS: dict[str, Callable[..., Expr]] = {"T_maximum": relax.op.maximum, "T_minimum": relax.op.minimum}
 _TYPES = ("float32", "float16")
 _LOWEST = float(np.finfo(np.float32).min)
 
@@ -82,7 +83,7 @@ class _Raiser(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: IRModule) -> None:
         super().__init__(mod)
         self._functions = dict(mod.functions.items())
-        self._known: dict[Any, Callable[..., Any] | None] = {}
+        self._known: dict[GlobalVar, Callable[..., Expr] | None] = {}
 
     def visit_call_(self, call: Call) -> Expr:
         call = self.visit_expr_post_order(call)
@@ -151,7 +152,7 @@ class _Raiser(PyExprMutator):  # type: ignore[misc]
 # --- Recognising kernels
 
 
-def _operator_of(function: PrimFunc) -> Callable[..., Any] | None:
+def _operator_of(function: PrimFunc) -> Callable[..., Expr] | None:
     """The operator of Relax whose kernel ``function`` is, as a function of its arguments."""
     block = _only_block(function)
     types = {str(kind.dtype) for kind in _kinds(function)}
@@ -177,7 +178,7 @@ def _only_block(function: PrimFunc) -> Stmt | None:
     return found[0] if len(found) == 1 and type(found[0].body).__name__ == "BufferStore" else None
 
 
-def _bound_operator(function: PrimFunc, block: SBlock) -> Callable[..., Any] | None:
+def _bound_operator(function: PrimFunc, block: SBlock) -> Callable[..., Expr] | None:
     """``maximum`` or ``minimum`` of a tensor and a number, which is a tensor without axes or part of the kernel."""
     name, (shape, *others) = str(block.name_hint), _shapes(function)
     dtype = str(_kinds(function)[0].dtype)
@@ -194,7 +195,7 @@ def _bound_operator(function: PrimFunc, block: SBlock) -> Callable[..., Any] | N
     return lambda argument: _OPERATORS[name](argument, relax.const(number, dtype))
 
 
-def _pad_operator(function: PrimFunc, block: SBlock) -> Callable[..., Any] | None:
+def _pad_operator(function: PrimFunc, block: SBlock) -> Callable[..., Expr] | None:
     """``pad`` with a number."""
     kinds, value = _shapes(function), block.body.value
     if _copies(function, block):
@@ -242,7 +243,7 @@ def _kinds(function: PrimFunc) -> list[Buffer]:
     return [buffer_kind(buffer) for buffer in parameters(function)]
 
 
-def _shapes(function: PrimFunc) -> list[tuple[Any, ...]]:
+def _shapes(function: PrimFunc) -> list[tuple[Index, ...]]:
     """The shapes of the parameters: numbers, and TVM's expressions for symbolic extents."""
     return [tuple(map(plain_extent, kind.shape)) for kind in _kinds(function)]
 
@@ -396,7 +397,7 @@ def _padded_pooling(raiser: _Raiser, call: Call) -> Expr | None:
     )
 
 
-def _padding_of(raiser: _Raiser, call: Call, layout: str, most: float) -> tuple[Any, list[int]] | None:
+def _padding_of(raiser: _Raiser, call: Call, layout: str, most: float) -> tuple[Expr, list[int]] | None:
     """What the first argument of ``call`` pads with at most ``most`` (exactly zero for 0), along the spatial axes
     only, and the padding with that of the call added: all that comes before, then all that comes after."""
     pad = raiser.bound(call.args[0])
@@ -431,7 +432,7 @@ def _slopes(raiser: _Raiser, call: Call) -> Expr | None:
     return relax.op.add(raiser.emit(relax.op.nn.relu(call.args[0])), scaled)
 
 
-_REWRITES: dict[str, Callable[[_Raiser, Any], Any | None]] = {
+_REWRITES: dict[str, Callable[[_Raiser, Call], Expr | None]] = {
     "relax.maximum": _narrowed,
     "relax.minimum": _narrowed,
     **dict.fromkeys(_CONVOLUTIONS, _convolution),

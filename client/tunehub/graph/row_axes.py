@@ -7,7 +7,7 @@ once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax
@@ -71,9 +71,9 @@ class _RowWriter(PyExprMutator):  # type: ignore[misc]
         source = self._source(call.args[0])
         return call if source.same_as(call.args[0]) else relax.op.reshape(source, call.args[1])
 
-    def _source(self, tensor: Expr) -> Any:
+    def _source(self, tensor: Expr) -> Expr:
         """What ``tensor`` is a reshape of, else itself."""
-        value: Any = tensor
+        value: Expr = tensor
         while isinstance(value, relax.Var):
             bound = self.lookup_binding(value)
             if not isinstance(bound, relax.Var):

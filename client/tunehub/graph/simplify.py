@@ -66,7 +66,7 @@ _ARITHMETIC: dict[str, Callable[..., _Array]] = {
     "relax.isnan": np.isnan,
     "relax.where": np.where,
 }
-_REDUCTIONS: dict[str, Callable[..., Any]] = {"relax.sum": np.sum, "relax.mean": np.mean, "relax.variance": np.var}
+_REDUCTIONS: dict[str, Callable[..., Array]] = {"relax.sum": np.sum, "relax.mean": np.mean, "relax.variance": np.var}
 NARROW = ("float16", "bfloat16")
 _RULES = {  # methods of the rewriter that write a call in another way, or return None
     "relax.broadcast_to": "_same_shape",

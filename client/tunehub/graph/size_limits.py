@@ -6,15 +6,15 @@ A model with a table of 512 positions reads what lies behind it for 600 tokens, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.graph.indexed_rows import indexed_extents, indexed_ranges
 from tunehub.tir.nodes import integer, operator_of, scalar_of, shape_of, symbolic, tensor_class, tensor_type
 from tunehub.tir.symbols import symbol_name, symbols_of_parameters
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Call, Expr, Function
-    from tunehub.tir.types import PrimExpr
+    from tunehub.graph.types import Call, Expr, Function, Var
+    from tunehub.tir.types import Index, PrimExpr, Type
 
 
 def size_limits(function: Function) -> dict[str, tuple[int, int | None]]:
@@ -31,14 +31,14 @@ def size_limits(function: Function) -> dict[str, tuple[int, int | None]]:
     return found
 
 
-def _beyond(end: PrimExpr, symbol: Any) -> int | None:
+def _beyond(end: PrimExpr, symbol: Var) -> int | None:
     """How much more an expression is than a symbol, where that is a number."""
     return integer(symbolic().Analyzer().simplify(end - symbol))
 
 
 def casts_within(
     parameters: Iterable[Expr], limits: Mapping[str, tuple[int, int | None]]
-) -> Iterator[tuple[Expr, Any]]:
+) -> Iterator[tuple[Expr, Type]]:
     """Parameters with limited dimensions, each with a type: casting it to that is an error for other sizes."""
     for parameter in parameters:
         shape = shape_of(parameter) or ()
@@ -47,7 +47,7 @@ def casts_within(
             yield parameter, tensor_class()(within, tensor_type(parameter).dtype)
 
 
-def _within(extent: Any, limits: Mapping[str, tuple[int, int | None]]) -> Any:
+def _within(extent: Index, limits: Mapping[str, tuple[int, int | None]]) -> Index:
     import tvm
 
     known = limits.get(symbol_name(extent)) if hasattr(extent, "name") else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax
@@ -44,7 +44,7 @@ from tunehub.tir.schedules import has_root
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Call, Expr
-    from tunehub.tir.types import Buffer, IRModule, PassContext, PrimFunc, Stmt
+    from tunehub.tir.types import Buffer, GlobalVar, IRModule, PassContext, PrimFunc, Stmt, Type
 
 _MANY = 16  # numbers of an image for each gate of a channel
 
@@ -76,7 +76,7 @@ class _Splitter(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: IRModule, found: dict[str, _Halves]) -> None:
         super().__init__(mod)
         self._found = found
-        self._added: dict[tuple[str, str], Any] = {}
+        self._added: dict[tuple[str, str], GlobalVar] = {}
 
     def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
@@ -90,7 +90,9 @@ class _Splitter(PyExprMutator):  # type: ignore[misc]
         operands = [*(given[at] for at in own.behind), self.builder_.emit(reduced)]
         return self._call(call, name, "steps", own.rest, operands, result_types(call))
 
-    def _call(self, call: Call, name: str, part: str, function: PrimFunc, operands: list[Any], types: Any) -> Expr:
+    def _call(
+        self, call: Call, name: str, part: str, function: PrimFunc, operands: list[Expr], types: Type | list[Type]
+    ) -> Expr:
         if (name, part) not in self._added:
             self._added[name, part] = self.builder_.add_func(function, f"{name}_{part}")
         return named(relax.call_tir(self._added[name, part], relax.Tuple(operands), types), names_of(call))
@@ -145,7 +147,7 @@ def _between(before: list[Stmt], behind: list[Stmt]) -> Buffer | None:
     return next(iter(found.values())) if len(found) == 1 else None
 
 
-def _variable(function: PrimFunc, buffer: Buffer) -> Any:
+def _variable(function: PrimFunc, buffer: Buffer) -> Expr:
     from tvm import tirx
 
     return tirx.Var(str(buffer.name), "handle") if hasattr(function, "buffer_map") else buffer

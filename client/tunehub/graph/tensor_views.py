@@ -128,10 +128,10 @@ class TensorViews:
         is_open = any(integer(extent) is None for extent in own[front:])
         back = _equal(shape[front:][::-1], own[front:][::-1]) if is_open else 0
         shape, own, ends = shape[: len(shape) - back], own[: len(own) - back], at[len(at) - back :]
-        flat: Any = tirx.const(0, INDEX)
+        flat: PrimExpr = tirx.const(0, INDEX)
         for extent, index in zip(own[front:], at[front : len(own)], strict=True):
             flat = flat * wide(extent) + index
-        found: list[Any] = []
+        found: list[PrimExpr] = []
         for n, extent in enumerate(shape[front:][::-1]):
             outermost = n + 1 == len(shape) - front
             found.append(self.analyzer.simplify(flat if outermost else tirx.floormod(flat, wide(extent))))

@@ -15,7 +15,7 @@ from tunehub.tir.symbols import symbol_name, symbols_of_parameters, variables_in
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Expr, Function
-    from tunehub.tir.types import Index, PrimExpr, Var
+    from tunehub.tir.types import Index, PrimExpr, Type, Var
 
 _BY_ELEMENT = ("relax.gather_elements", "relax.scatter_elements")
 Tie = tuple[str, Any]  # an open dimension of a parameter by name, and what it has to be
@@ -34,7 +34,7 @@ def tied_sizes(function: Function) -> list[Tie]:
     return list(found.values())
 
 
-def casts_to_ties(function: Function, ties: Iterable[Tie]) -> Iterator[tuple[Expr, Any]]:
+def casts_to_ties(function: Function, ties: Iterable[Tie]) -> Iterator[tuple[Expr, Type]]:
     """Parameters of ``function``, whose dimensions have these names, each with a type: casting it to that is an error
     for sizes that do not agree."""
     own = {symbol_name(each): each for each in symbols_of_parameters(function)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax
@@ -19,7 +19,7 @@ from tunehub.graph.kernel_calls import result_types
 from tunehub.tir.nodes import operator_of, shape_of_type, tensor_type
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Call, Expr, Function
+    from tunehub.graph.types import Call, Expr, Function, Var
     from tunehub.tir.types import IRModule, Type
 
 _FEWEST_BYTES = 1 << 20  # of a result: what is less takes no time
@@ -65,7 +65,7 @@ def _of_function(function: Function) -> Iterator[tuple[str, int]]:
                 yield what, written + sum(_bytes(tensor_type(each)) for each in value.args[1].fields)
 
 
-def _weights(function: Function) -> Iterator[Any]:
+def _weights(function: Function) -> Iterator[Var]:
     """The parameters that are weights, or tuples of them; tokens and what is planned of a step are int32, and stand
     among those that keep their places, too (:mod:`tunehub.graph.steps.writing`)."""
     given = function.attrs.get("num_input") if function.attrs else None
@@ -87,7 +87,7 @@ def _is_made_of(value: Expr, weights: set[int]) -> bool:
     return kind in ("Var", "DataflowVar") and hash(value) in weights
 
 
-def _arguments(call: Call) -> list[Any]:
+def _arguments(call: Call) -> list[Expr]:
     name = operator_of(call)
     if name == "relax.call_tir":
         return list(call.args[1].fields)

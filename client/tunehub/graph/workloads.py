@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.tir.lowering import is_scheduled
 from tunehub.tir.nodes import buffer_kind, calls_in, operator_of, parameters, plain_extent, same_extent
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import IRModule, PrimFunc
+    from tunehub.tir.types import GlobalVar, IRModule, PrimFunc
 
 
-def workloads(mod: IRModule) -> Iterator[tuple[Any, Any]]:
+def workloads(mod: IRModule) -> Iterator[tuple[GlobalVar, PrimFunc]]:
     """The functions of ``mod`` to be scheduled, with their variables."""
     import tvm
     from tvm import relax

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.tir.nodes import operator_of, shape_of
 
@@ -20,7 +20,7 @@ def is_softmax(value: Expr) -> bool:
     return operator_of(value) == "relax.nn.softmax" and int(value.attrs.axis) in (-1, len(shape_of(value) or ()) - 1)
 
 
-def replaces_nan(where: Any, value_of: Callable[[Any], Any], number_of: Callable[[Any], float | None]) -> bool:
+def replaces_nan(where: Expr, value_of: Callable[[Expr], Expr], number_of: Callable[[Expr], float | None]) -> bool:
     """Whether ``where`` puts zeros in place of what is no number in its last argument, such as the weights of a query
     that has no key. ``value_of``: what a variable is bound to; ``number_of``: the number that a tensor is all of."""
     condition, zero, weights = where.args

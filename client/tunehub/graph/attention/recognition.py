@@ -105,7 +105,7 @@ class _AttentionSearch:
     tensors: list[Expr] = field(default_factory=list)
     memory: list[Buffer] = field(default_factory=list)
     score: PrimExpr = field(default_factory=lambda: tirx.Var("score", _F32))
-    scores: tuple[Any, list[Any]] | None = None  # the product of queries and keys, and the place of a score in it
+    scores: tuple[Expr, list[PrimExpr]] | None = None  # the product of queries and keys, and the place of a score in it
     steps: int = 0
 
     def product(self, call: Call) -> FoundAttention:
@@ -151,7 +151,7 @@ class _AttentionSearch:
         self,
         extents: Sequence[Index],
         axes: Sequence[PrimExpr],
-        sources: Sequence[tuple[Any, list[Any], Any]],
+        sources: Sequence[tuple[Expr, list[PrimExpr], Expr]],
         masked: _Scaled | PrimExpr,
         safe: bool,
         call: Call,
@@ -182,7 +182,7 @@ class _AttentionSearch:
 
     # -- from the last product to the first
 
-    def softmax(self, weights: Expr, at: Sequence[PrimExpr]) -> tuple[Any, bool, list[Any]]:
+    def softmax(self, weights: Expr, at: Sequence[PrimExpr]) -> tuple[Call, bool, list[PrimExpr]]:
         """The softmax that weights are, whether a query without keys gets zeros behind it, and the place in it."""
         value, safe, place = self.views.value(weights), False, list(at)
         while operator_of(value) != "relax.nn.softmax":
@@ -200,7 +200,7 @@ class _AttentionSearch:
             raise NotAttentionError("a softmax along another axis")
         return value, safe, place
 
-    def is_safe(self, where: Any) -> bool:
+    def is_safe(self, where: PrimExpr) -> bool:
         """Whether weights become zero where a query has no key: they are NaN, or all scores minus infinity."""
         if replaces_nan(where, self.views.value, self.views.number):
             return True
@@ -240,14 +240,14 @@ class _AttentionSearch:
         inner = self.views.inside(value, at)
         return self.read(expression, at) if inner is None else self.element(*inner)
 
-    def selected(self, condition: Any, yes: Any, no: Any) -> Any:
+    def selected(self, condition: PrimExpr, yes: PrimExpr, no: PrimExpr) -> PrimExpr:
         if isinstance(condition, _Scaled):
             raise NotAttentionError("a condition on scores")
         if _hides(no) and not _loads(condition):
             no = _constant(-math.inf)
         return tirx.Select(condition.astype("bool"), *(_widened(self.plain(case)) for case in (yes, no)))
 
-    def combined(self, name: str, first: Any, second: Any) -> Any:
+    def combined(self, name: str, first: Any, second: PrimExpr) -> Any:
         if name in _LOGIC:
             return _logical(name, first, second)
         if name in _SCALES and isinstance(first, _Scaled) and type(second).__name__ == "FloatImm":
@@ -283,7 +283,7 @@ class _AttentionSearch:
             self.memory.append(tirx.decl_buffer([wide(extent) for extent in shape], dtype, f"t{known}"))
         return tirx.BufferLoad(self.memory[known], broadcast(shape, at))
 
-    def source(self, expression: Expr, at: Sequence[PrimExpr], last: PrimExpr) -> tuple[Any, float]:
+    def source(self, expression: Expr, at: Sequence[PrimExpr], last: PrimExpr) -> tuple[PrimExpr, float]:
         """An element of queries, keys or values where it lies in memory with its neighbours along ``last``, and the
         factor on the way there. Raises NotAttentionError when it lies nowhere so."""
         best, factor, value = None, 1.0, expression
@@ -308,7 +308,7 @@ class _AttentionSearch:
         rest = self.views.analyzer.simplify(index - last)
         return not has_variable(rest, last) and bool(self.views.analyzer.can_prove(tirx.floormod(rest, _VECTOR) == 0))
 
-    def scaled(self, value: Expr, at: Sequence[PrimExpr]) -> tuple[tuple[Any, list[Any]] | None, float]:
+    def scaled(self, value: Expr, at: Sequence[PrimExpr]) -> tuple[tuple[Expr, list[PrimExpr]] | None, float]:
         """The tensor that is multiplied by a number, the place in it, and the number."""
         first, second = map(self.views.number, value.args)
         if second is not None:
@@ -342,7 +342,7 @@ def _logical(name: str, first: PrimExpr, second: PrimExpr) -> PrimExpr:
     return _LOGIC[name](first.astype("bool"), second.astype("bool"))
 
 
-def _is_mask(value: Any) -> bool:
+def _is_mask(value: PrimExpr) -> bool:
     """Whether a value is zero where places alone say so, and leaves nothing elsewhere."""
     if type(value).__name__ != "Select" or not _hides(value.false_value) or _loads(value.condition):
         return False
@@ -354,7 +354,7 @@ def _hides(value: PrimExpr) -> bool:
 
 
 def _loads(expression: PrimExpr) -> bool:
-    found: list[Any] = []
+    found: list[Index] = []
     replaced(expression, {}, lambda buffer, _: found.append(buffer))
     return bool(found)
 
@@ -367,7 +367,7 @@ def _constant(number: float) -> PrimExpr:
     return tirx.const(number, _F32)
 
 
-def _shape(expression: Expr) -> tuple[Any, ...]:
+def _shape(expression: Expr) -> tuple[Index, ...]:
     shape = shape_of(expression)
     if shape is None:
         raise NotAttentionError("a tensor of unknown shape")

@@ -7,7 +7,7 @@ products that tiles do in passing, in the layout of its neighbours.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tvm import relax
@@ -18,7 +18,7 @@ from tunehub.tir.nodes import bound_value, operator_of, static_shape, tensor_typ
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Call, Expr
-    from tunehub.tir.types import Attrs, IRModule
+    from tunehub.tir.types import Array, Attrs, IRModule
 
 
 def sum_channels_by_tiles(mod: IRModule) -> IRModule:
@@ -59,7 +59,8 @@ def _window(attrs: Attrs) -> tuple[int, int] | None:
     return (size[0], padding[0]) if alone and keeps and str(attrs.layout) == str(attrs.out_layout) == "NCDHW" else None
 
 
-def _band(channels: int, size: int, before: int) -> Any:
+def _band(channels: int, size: int, before: int) -> Array:
     """The weight ``[channels, channels, 1, 1]``: a share of each of ``size`` channels, so many before one's own."""
     apart = np.arange(channels)[None] - np.arange(channels)[:, None] + before
-    return np.where((apart >= 0) & (apart < size), np.float32(1 / size), np.float32(0))[:, :, None, None]
+    weight: Array = np.where((apart >= 0) & (apart < size), np.float32(1 / size), np.float32(0))
+    return weight[:, :, None, None]

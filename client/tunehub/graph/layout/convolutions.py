@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.graph.layout.costs import PLAIN, ConvWorkload
 from tunehub.graph.layout.images import image_shape, typical_shape
@@ -16,8 +16,8 @@ from tunehub.kernels.te.weights import Array, ReadBlocks, pack_conv2d_weight, pa
 from tunehub.tir.nodes import shape_of, tensor_type
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import BlockBuilder, Call, Expr
-    from tunehub.tir.types import Attrs
+    from tunehub.graph.types import BlockBuilder, Call, Constant, Expr
+    from tunehub.tir.types import Attrs, Tensor
 
 Shape = tuple[int, int, int, int]
 _TILES_GAIN = 4.0  # times as fast as in float32, cautiously
@@ -31,8 +31,8 @@ class _BlockedConvolution:
     bfloat16. Kernels of other names or layouts pack weights in other ways."""
 
     name: str
-    compute: Callable[..., Any]
-    pack: Callable[[], Any]
+    compute: Callable[..., Tensor]
+    pack: Callable[[], Constant]
     narrow: bool = False
 
     @property

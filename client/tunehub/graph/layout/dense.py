@@ -10,8 +10,9 @@ read as it lies (:mod:`tunehub.kernels.te.nt_dense`).
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -38,7 +39,7 @@ from tunehub.tir.nodes import (
 )
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import BindingBlock, Call, Constant, Expr
+    from tunehub.graph.types import BindingBlock, Call, Constant, Expr, Var
     from tunehub.tir.types import IRModule
 
 _FLOATS = ("float32", "float16", "bfloat16")
@@ -72,8 +73,8 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: IRModule) -> None:
         super().__init__(mod)
         self._kernels = Kernels(self.builder_)
-        self.packed: dict[Any, Any] = {}  # (constant, transposed, groups) -> packed: each weight is held once
-        self._rounded: dict[Any, Any] = {}  # variable -> its value in bfloat16
+        self.packed: dict[Hashable, Constant] = {}  # (constant, transposed, groups) -> packed: each weight is held once
+        self._rounded: dict[Var, Var] = {}  # variable -> its value in bfloat16
         self.lying = 0  # products whose weights are read as they lie
 
     def visit_dataflow_block_(self, block: BindingBlock) -> BindingBlock:
@@ -160,7 +161,7 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
                 self._rounded[data] = self.builder_.emit(relax.op.reshape(self._narrow(image), shape_of(data)))
         return self._rounded[data]
 
-    def _weight(self, operand: Expr, groups: Groups | None) -> tuple[Any, int] | None:
+    def _weight(self, operand: Expr, groups: Groups | None) -> tuple[Constant, int] | None:
         """The packed constant for the right operand of a product, and the number of outputs; None to keep it."""
         source = transposed_matrix(self, operand)
         transposed = source is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tvm import relax
 
@@ -102,6 +102,6 @@ def is_view(shape: Sequence[int], layouts: tuple[int, int]) -> bool:
     return shape[2] == shape[3] == 1 and all(not layout or shape[1] % layout == 0 for layout in layouts)
 
 
-def _shape_in(shape: Sequence[Index], layout: int) -> tuple[Any, ...]:
+def _shape_in(shape: Sequence[Index], layout: int) -> tuple[Index, ...]:
     batch, channels, height, width = shape
     return (batch, channels // layout, height, width, layout) if layout else (batch, channels, height, width)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -26,7 +26,7 @@ from tunehub.kernels.winograd.rule import Conv3x3, chosen_tile
 from tunehub.tir.nodes import operator_of, tensor_type, variables_in
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import BindingBlock, Call, Expr
+    from tunehub.graph.types import BindingBlock, Call, Expr, Var
     from tunehub.target.types import Target
     from tunehub.tir.types import IRModule
 
@@ -198,8 +198,8 @@ def _joined(block: BindingBlock) -> dict[Expr, Expr]:
 def _kept_narrow(block: BindingBlock) -> dict[Expr, Expr]:
     """The tensors of ``block`` that are rounded to bfloat16 and that nothing else reads but elementwise operators
     behind that, with the variables of what they are rounded to."""
-    rounded: dict[Any, Any] = {}
-    early: set[Any] = set()
+    rounded: dict[Var, Var] = {}
+    early: set[Var] = set()
     for binding in block.bindings:
         value = binding.value
         if operator_of(value) == "relax.astype" and str(tensor_type(value).dtype) == NARROW:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tvm import relax
@@ -36,7 +36,7 @@ from tunehub.tir.nodes import operator_of, tensor_type, variables_in
 if TYPE_CHECKING:
     from tunehub.graph.types import Binding, BindingBlock, Call, Expr, Function, Var
     from tunehub.target.types import Target
-    from tunehub.tir.types import IRModule
+    from tunehub.tir.types import IRModule, Mutator
 
 _SMALLEST_BLOCK = 4  # elements of the smallest vectors, of SSE and NEON
 _UNFUSED = 2.0  # what an elementwise operator costs more in a kernel with a transform than after a convolution
@@ -66,7 +66,7 @@ def plan_layouts(
     costs = costs or ModelCosts(vector=machine.vector, cores=machine.cores)
     sizes = tuple(blocks or (block for block in (machine.vector, machine.vector // 2) if block >= _SMALLEST_BLOCK))
     sizes += narrowing.blocks if narrowing is not None else ()
-    rewriter: Any = None
+    rewriter: Mutator | None = None
     mod = images_of_tokens(as_images(mod, ELEMENTWISE), ELEMENTWISE, narrowing)
     if narrowing is not None and narrowing.tiles:
         mod = sum_channels_by_tiles(fold_shuffles(mod))
@@ -129,8 +129,8 @@ class _Network:
     ) -> None:
         """``known``: what variables are bound to in the whole function, which returns ``result``."""
         self._costs = costs
-        self._transform_costs: dict[tuple[Any, int, int], float] = {}
-        self._shapes: dict[Any, tuple[int, int, int, int] | None] = {}
+        self._transform_costs: dict[tuple[Var, int, int], float] = {}
+        self._shapes: dict[Expr, tuple[int, int, int, int] | None] = {}
         self._bindings = list(block.bindings)
         values = _values([block])
         rules = Rules(
@@ -140,13 +140,13 @@ class _Network:
             dot=given.dot,
             narrowing=given.narrowing,
         )
-        self.operators: dict[Any, Operator] = {}
+        self.operators: dict[Var, Operator] = {}
         for variable, value in values.items():
             operator = recognise(rules, value)
             if operator is not None and len(operator.choices) > 1:
                 self.operators[variable] = operator
         self._plain = self._needed_plain(result)
-        self._readers: dict[Any, list[Any]] = {}
+        self._readers: dict[Var, list[Var]] = {}
         for variable, operator in self.operators.items():
             for image in dict.fromkeys(operator.inputs):
                 self._readers.setdefault(image, []).append(variable)
@@ -259,7 +259,7 @@ class _LayoutRewriter(PyExprMutator):  # type: ignore[misc]
         """Take over the plan for the function that is visited next."""
         self._operators = operators
         self._chosen = {variable: choice for variable, choice in chosen.items() if choice.source or choice.result}
-        self._written: dict[Any, dict[int, Any]] = {}  # variable -> layout -> its value
+        self._written: dict[Var, dict[int, Var]] = {}  # variable -> layout -> its value
 
     def visit_dataflow_block_(self, block: BindingBlock) -> BindingBlock:
         self._written = {}  # what is written in one block of dataflow is not known in the next

@@ -33,7 +33,7 @@ from tunehub.tir.nodes import integers, operator_of, shape_of, static_shape, ten
 
 if TYPE_CHECKING:
     from tunehub.graph.types import BlockBuilder, Call, Expr
-    from tunehub.tir.types import Tensor
+    from tunehub.tir.types import Attrs, Tensor
 
 _SHORTEST_RUN = 4  # of channels that move together: fewer take as long as a transform to the plain layout
 
@@ -49,7 +49,7 @@ def recognise(rules: Rules, call: Expr) -> Operator | None:
 # --- Pooling and reductions over the image
 
 
-def _pool2d(kind: str, attrs: Any) -> partial[Tensor]:
+def _pool2d(kind: str, attrs: Attrs) -> partial[Tensor]:
     return partial(
         blocked.pool2d_blocked,
         kind="max" if kind == "max" else "avg",
@@ -62,7 +62,7 @@ def _pool2d(kind: str, attrs: Any) -> partial[Tensor]:
     )
 
 
-def _pooling(kind: str) -> Callable[[Rules, Any], Operator | None]:
+def _pooling(kind: str) -> Callable[[Rules, Call], Operator | None]:
     def rule(rules: Rules, call: Call) -> Operator | None:
         attrs = call.attrs
         if (attrs.layout, attrs.out_layout) != ("NCHW", "NCHW"):
@@ -100,7 +100,7 @@ def _narrow_pooling(rules: Rules, builder: BlockBuilder, call: Call, image: Expr
     )
 
 
-def _adaptive_pooling(kind: str) -> Callable[[Rules, Any], Operator | None]:
+def _adaptive_pooling(kind: str) -> Callable[[Rules, Call], Operator | None]:
     def rule(rules: Rules, call: Call) -> Operator | None:
         result = typical_shape(call)
         if (call.attrs.layout, call.attrs.out_layout) != ("NCHW", "NCHW") or result is None:
@@ -360,7 +360,7 @@ def _same_layout(
     return Operator(images, tuple(choices), write)
 
 
-_RULES: dict[str, Callable[[Rules, Any], Operator | None]] = {
+_RULES: dict[str, Callable[[Rules, Call], Operator | None]] = {
     "relax.nn.conv2d": conv2d,
     "relax.nn.conv2d_transpose": conv2d_transpose,
     "relax.nn.max_pool2d": _pooling("max"),

@@ -90,7 +90,7 @@ class _ImageRaiser(PyExprMutator):  # type: ignore[misc]
         }
         if name == "relax.nn.conv1d_transpose":
             how["output_padding"] = [0, int(attrs.output_padding[0])]
-        operator: Callable[..., Any] = getattr(relax.op.nn, name.rpartition(".")[2].replace("1d", "2d"))
+        operator: Callable[..., Expr] = getattr(relax.op.nn, name.rpartition(".")[2].replace("1d", "2d"))
         values = constant_array(weight)
         return operator(self._image(call.args[0]), relax.const(values[:, :, None]), **how)
 
@@ -122,7 +122,7 @@ class _ImageRaiser(PyExprMutator):  # type: ignore[misc]
         first = min(max(begins[0] + shape[2] * (begins[0] < 0), 0), shape[2])
         return relax.op.strided_slice(image, [3], [first], [first + result[2]])
 
-    def _without_reshape(self, call: Call, name: str, result: Sequence[Index]) -> Any:
+    def _without_reshape(self, call: Call, name: str, result: Sequence[Index]) -> Expr:
         """A sequence that was this image as the image."""
         image = self._known_image(call.args[0]) if name == "relax.reshape" else None
         return image if image is not None and _same(shape_of(image), result) else call

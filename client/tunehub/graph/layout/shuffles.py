@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tvm import relax
@@ -21,7 +21,7 @@ from tunehub.kernels.te.weights import Array
 from tunehub.tir.nodes import constant_array, is_constant, operator_of, static_shape
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Binding, Call, Constant, Expr, Function
+    from tunehub.graph.types import Binding, Call, Constant, Expr, Function, Var
     from tunehub.tir.types import IRModule
 
 _MOST = 1024  # products for each element that tiles do in the time in which it moves: 1.4 ns of a core
@@ -49,7 +49,7 @@ def fold_shuffles(mod: IRModule) -> IRModule:
 
 @mutator
 class _Folder(PyExprMutator):  # type: ignore[misc]
-    found: Mapping[Any, _Shuffled]
+    found: Mapping[Var, _Shuffled]
 
     def visit_var_binding_(self, binding: Binding) -> None:
         shuffled = self.found.get(binding.var)
@@ -71,9 +71,9 @@ class _Folder(PyExprMutator):  # type: ignore[misc]
         return repeated(self.builder_, value, shuffled.steps, lambda constant: _ordered(constant, order))
 
 
-def _found(function: Function) -> Iterator[tuple[Any, _Shuffled]]:
+def _found(function: Function) -> Iterator[tuple[Var, _Shuffled]]:
     bindings = BoundValues(function)
-    alone: Callable[[Expr], Any] = bindings.alone
+    alone: Callable[[Expr], Expr | None] = bindings.alone
     for variable, value in bindings.values.items():
         permuted = alone(value.args[0]) if operator_of(value) == "relax.reshape" else None
         if permuted is None or operator_of(permuted) != "relax.permute_dims":
@@ -95,8 +95,8 @@ def _found(function: Function) -> Iterator[tuple[Any, _Shuffled]]:
 
 def _behind(image: Expr, alone: Callable[[Expr], Expr | None], order: Array) -> _Shuffled | None:
     """The convolution that a shuffled image comes from, and the steps between; None where there is another operator."""
-    steps: list[Any] = []
-    value: Any = alone(image)
+    steps: list[Call] = []
+    value: Expr = alone(image)
     while operator_of(value) in STEPS:
         images = [each for each in value.args if not is_constant(each)]
         if len(images) != 1 or not all(_broadcasts(each, len(order)) for each in value.args if is_constant(each)):

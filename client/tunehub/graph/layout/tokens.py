@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tvm import relax
@@ -35,7 +35,7 @@ from tunehub.tir.nodes import (
 )
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Binding, Call, Expr, Function
+    from tunehub.graph.types import Binding, Call, Expr, Function, Var
     from tunehub.tir.types import IRModule, Mutator
 
 Shape = tuple[int, ...]
@@ -84,8 +84,8 @@ def images_of_tokens(mod: IRModule, elementwise: Iterable[str], narrowing: Narro
     """
     names = frozenset(elementwise) - _WITH_AXES
 
-    def writer(mod: IRModule) -> Any:
-        made: Any = _TokenWriter(mod)
+    def writer(mod: IRModule) -> Mutator:
+        made: Mutator = _TokenWriter(mod)
         made.elementwise, made.narrow = names, narrowing is not None and narrowing.depthwise
         return made
 
@@ -94,7 +94,7 @@ def images_of_tokens(mod: IRModule, elementwise: Iterable[str], narrowing: Narro
 
 @mutator
 class _TokenWriter(PyExprMutator):  # type: ignore[misc]
-    found: Mapping[Any, _OfTokens]
+    found: Mapping[Var, _OfTokens]
     elementwise: frozenset[str]
     narrow: bool
 
@@ -163,7 +163,7 @@ class _TokenWriter(PyExprMutator):  # type: ignore[misc]
 
 def image_of(graph: Mutator, tokens: Expr) -> Expr | None:
     """The image ``[N, 1, H, W, C]`` whose elements ``tokens`` are, in what ``graph`` writes."""
-    view: Any = bound_value(graph, tokens) if isinstance(tokens, relax.Var) else None
+    view: Expr = bound_value(graph, tokens) if isinstance(tokens, relax.Var) else None
     shape = static_shape(view.args[0]) if operator_of(view) == "relax.reshape" else None
     own = static_shape(tokens)
     if shape is None or own is None or len(shape) != 5:
@@ -171,7 +171,7 @@ def image_of(graph: Mutator, tokens: Expr) -> Expr | None:
     return view.args[0] if shape[1] == _WHOLE and own[-1] == shape[-1] else None
 
 
-def _found(function: Function, elementwise: frozenset[str]) -> Iterator[tuple[Any, _OfTokens]]:
+def _found(function: Function, elementwise: frozenset[str]) -> Iterator[tuple[Var, _OfTokens]]:
     """The variables that are tokens of such convolutions."""
     bindings = BoundValues(function)
     values = bindings.values
@@ -190,14 +190,14 @@ def _found(function: Function, elementwise: frozenset[str]) -> Iterator[tuple[An
             yield variable, convolution
 
 
-def _image_behind(value: Any, alone: Callable[[Expr], Expr | None]) -> Expr | None:
+def _image_behind(value: Expr, alone: Callable[[Expr], Expr | None]) -> Expr | None:
     """The image ``[N, C, H, W]`` that tokens are written from; None for what is none."""
     if operator_of(value) != "relax.permute_dims":
         return None
     axes = permuted_axes(value)
     if axes == _LAST:
         return value.args[0]
-    flat: Any = alone(value.args[0]) if axes == _TRANSPOSED else None
+    flat: Expr = alone(value.args[0]) if axes == _TRANSPOSED else None
     if flat is None or operator_of(flat) != "relax.reshape":
         return None
     shape, image = static_shape(flat), static_shape(flat.args[0])
@@ -208,10 +208,10 @@ def _image_behind(value: Any, alone: Callable[[Expr], Expr | None]) -> Expr | No
 
 def _tokens_before(image: Expr, value_of: Callable[[Expr], Expr]) -> Expr | None:
     """The tokens that are the image ``[N, C, H, W]``; None for an image of another kind."""
-    value: Any = value_of(image)
+    value: Expr = value_of(image)
     if operator_of(value) == "relax.permute_dims" and permuted_axes(value) == _FIRST:
         return value.args[0]
-    transposed: Any = value_of(value.args[0]) if operator_of(value) == "relax.reshape" else None
+    transposed: Expr = value_of(value.args[0]) if operator_of(value) == "relax.reshape" else None
     shape = static_shape(value)
     if (
         transposed is None
@@ -227,8 +227,8 @@ def _convolution(
     image: Expr, alone: Callable[[Expr], Expr | None], value_of: Callable[[Expr], Expr], elementwise: frozenset[str]
 ) -> _OfTokens | None:
     """The convolution of tokens that an image comes from, with the steps between."""
-    steps: list[Any] = []
-    call: Any = alone(image)
+    steps: list[Call] = []
+    call: Expr = alone(image)
     result = static_shape(image)
     while result is not None and operator_of(call) in elementwise:
         arguments = [value_of(each) if is_constant(value_of(each)) else each for each in call.args]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.graph.layout.convolutions import image_and_weight
 from tunehub.graph.layout.costs import PLAIN, ConvWorkload
@@ -16,7 +16,7 @@ from tunehub.kernels.te.weights import pack_conv2d_weight, phases_of_weight
 from tunehub.tir.nodes import shape_of
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import BlockBuilder, Call, Expr
+    from tunehub.graph.types import BlockBuilder, Call, Constant, Expr
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +93,7 @@ def _write_phases(
     strides, result, values = (rows.stride, columns.stride), shape_of(call), rules.constant(weight)
     assert values is not None and result is not None
 
-    def pack() -> Any:
+    def pack() -> Constant:
         phases = phases_of_weight(values, strides=strides, block=choice.result)
         return pack_conv2d_weight(phases, in_block=choice.source or None, out_block=choice.result)
 

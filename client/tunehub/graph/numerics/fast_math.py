@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tvm
 from tvm import te
@@ -36,7 +36,7 @@ def fast_math(mod: IRModule, _context: PassContext) -> IRModule:
 
 
 _HALVES = ("float16", "bfloat16")
-_ELEMENTWISE: dict[str, Callable[[Any], Any]] = {
+_ELEMENTWISE: dict[str, Callable[[Tensor], Tensor]] = {
     "relax.exp": exp,
     "relax.erf": erf,
     "relax.tanh": tanh,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.report.model import WrongFor, WrongOperator
 from tunehub.tir.nodes import constant_array, is_constant
@@ -26,7 +26,7 @@ class _Mistake:
     wrong_for: WrongFor
     operators: tuple[str, ...]
     kinds: tuple[str, ...] = ("llvm", "cuda")
-    fits: Callable[[Any], bool] = lambda _call: True
+    fits: Callable[[Call], bool] = lambda _call: True
 
 
 def _has_half_exponents(call: Call) -> bool:

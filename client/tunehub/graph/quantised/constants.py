@@ -3,7 +3,7 @@ float32 have constant weights then, which are packed. And scales of 0, which TVM
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tvm
@@ -16,7 +16,7 @@ from tunehub.tir.nodes import bound_value, calls_in, constant_array, is_constant
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Call, Expr
-    from tunehub.tir.types import IRModule, PassContext
+    from tunehub.tir.types import Array, IRModule, PassContext
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.constants_in_float")  # type: ignore[untyped-decorator]
@@ -54,7 +54,7 @@ class _ConstantsInFloat(PyExprMutator):  # type: ignore[misc]
         return relax.Call(call.op, [data, relax.const(least), zero], call.attrs)
 
 
-def _dequantised(values: Any, scale: Any, zero: Any, axis: int) -> Any:
+def _dequantised(values: Array, scale: Array, zero: Array, axis: int) -> Array:
     """``(values - zero) * scale`` in float32, with one scale and zero point or one for each place along ``axis``."""
     along = [-1 if at == axis % max(values.ndim, 1) else 1 for at in range(values.ndim)]
     scale, zero = (each.reshape(along if each.size > 1 else ()) for each in (scale, zero))

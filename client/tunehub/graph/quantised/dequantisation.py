@@ -33,8 +33,8 @@ from tunehub.tir.nodes import (
 from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Call, Expr, Var
-    from tunehub.tir.types import Buffer, IRModule, PrimExpr, PrimFunc, SBlockRealize
+    from tunehub.graph.types import Call, Constant, Expr, Var
+    from tunehub.tir.types import Buffer, IRModule, PrimExpr, PrimFunc, SBlockRealize, Tensor
 
 _MATRIX = 2  # axes
 _MOST_CALLS = 16  # from quantised weights to those that are multiplied
@@ -162,15 +162,15 @@ def _said(calls: dict[Expr, Call], leaves: Sequence[Expr], form: Format) -> Hash
     )
 
 
-def _variables(arguments: Sequence[Expr]) -> Iterator[Any]:
+def _variables(arguments: Sequence[Expr]) -> Iterator[Var]:
     return (each for each in _plain(arguments) if type(each).__name__ in ("Var", "DataflowVar"))
 
 
-def _constants(arguments: Sequence[Expr]) -> Iterator[Any]:
+def _constants(arguments: Sequence[Expr]) -> Iterator[Constant]:
     return (each for each in _plain(arguments) if is_constant(each))
 
 
-def _plain(arguments: Sequence[Expr]) -> Iterator[Any]:
+def _plain(arguments: Sequence[Expr]) -> Iterator[Expr]:
     """With the fields of tuples in their place."""
     for each in arguments:
         if type(each).__name__ == "Tuple":
@@ -271,7 +271,7 @@ def _of(array: Array) -> _Elements:
     return elements
 
 
-def _kernel(variable: Var, call: Call, mod: IRModule) -> tuple[Any, list[Any]]:
+def _kernel(variable: Var, call: Call, mod: IRModule) -> tuple[PrimFunc, list[Tensor]]:
     """The PrimFunc that ``call`` is, or that TVM makes of its operator, and its arguments."""
     import tvm
     from tvm import relax

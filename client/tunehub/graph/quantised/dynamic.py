@@ -4,7 +4,8 @@ block of threads each, extremes of rows first."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
 
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -16,7 +17,7 @@ from tunehub.kernels.cpu.vectors import widest_lanes
 from tunehub.tir.nodes import bound_value, calls_in, operator_of, shape_of, tensor_class, tensor_type
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Call, Expr
+    from tunehub.graph.types import Call, Expr, Var
     from tunehub.target.types import Target
     from tunehub.tir.types import GlobalVar, IRModule
 
@@ -59,9 +60,9 @@ class _Dynamic(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: IRModule, widest: int) -> None:
         super().__init__(mod)
         self._widest = widest
-        self._functions: dict[Any, GlobalVar] = {}
-        self.written: dict[Any, Any] = {}
-        self._scales: dict[Any, Any] = {}
+        self._functions: dict[Hashable, GlobalVar] = {}
+        self.written: dict[Var, Expr] = {}
+        self._scales: dict[Var, Expr] = {}
 
     def visit_call_(self, call: Call) -> Expr:
         call = self.visit_expr_post_order(call)
@@ -85,7 +86,7 @@ class _Dynamic(PyExprMutator):  # type: ignore[misc]
             return None
         return self._result(data[0], 1)
 
-    def _extreme(self, expression: Expr, bound: str, reduced: str) -> Any | None:
+    def _extreme(self, expression: Expr, bound: str, reduced: str) -> Expr | None:
         """The tensor of which ``expression`` is an extreme, with 0."""
         value = bound_value(self, expression)
         if operator_of(value) != bound:
@@ -120,7 +121,7 @@ class _Dynamic(PyExprMutator):  # type: ignore[misc]
         own = owner is not None and owner.same_as(data) and int(value.index) == 2
         return self._result(data, 0) if own else None
 
-    def _data(self, scale: Expr) -> Any | None:
+    def _data(self, scale: Expr) -> Expr | None:
         """The tensor that ``scale``, or another result of its kernel, belongs to."""
         value = bound_value(self, scale)
         return self._scales.get(value.tuple_value) if isinstance(value, relax.TupleGetItem) else None

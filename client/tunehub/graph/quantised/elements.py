@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tvm import relax, te
@@ -18,7 +18,7 @@ from tunehub.kernels.te.scales import LIMITS, Affine
 from tunehub.tir.nodes import bound_value, calls_in, operator_of, permuted_axes, same_shape, shape_of, tensor_type
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Binding, Call, Expr
+    from tunehub.graph.types import Binding, Call, Expr, Var
     from tunehub.tir.types import IRModule, Tensor
 
 _PERMUTE = "relax.permute_dims"
@@ -37,8 +37,8 @@ class _Elements(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: IRModule) -> None:
         super().__init__(mod)
         self._kernels = Kernels(self.builder_)
-        self._dequantised: dict[Any, tuple[Any, Affine]] = {}  # variables, and what they are of
-        self._sums: dict[Any, list[Any]] = {}  # variables that are sums of dequantised ones, and these
+        self._dequantised: dict[Var, tuple[Expr, Affine]] = {}  # variables, and what they are of
+        self._sums: dict[Var, list[Expr]] = {}  # variables that are sums of dequantised ones, and these
 
     def visit_var_binding_(self, binding: Binding) -> None:
         super().visit_var_binding_(binding)
@@ -79,13 +79,13 @@ class _Elements(PyExprMutator):  # type: ignore[misc]
         found = self._known(argument)
         return argument if found is None else self._real(*found)
 
-    def _real(self, source: Expr, affine: Affine) -> Any:
+    def _real(self, source: Expr, affine: Affine) -> Expr:
         steps = self._emit(relax.op.astype(source, "float32"))
         if affine.zero:
             steps = self._by(relax.op.subtract, steps, affine.zero)
         return steps if affine.scale == 1 else self._by(relax.op.multiply, steps, affine.scale)
 
-    def _in_steps(self, x: Expr, scale: float) -> Any:
+    def _in_steps(self, x: Expr, scale: float) -> Expr:
         """``x`` in units of ``scale``: what is added up of integers has one factor each, as in onnxruntime. An input
         is divided, all else multiplied by the reciprocal, as TVM has CUDA divide."""
         value = bound_value(self, x)
@@ -107,7 +107,7 @@ class _Elements(PyExprMutator):  # type: ignore[misc]
         """Whether ``x`` is dequantised, or a sum of such."""
         return self._known(x) is not None or variable_of(self, x) in self._sums
 
-    def _known(self, argument: Expr) -> tuple[Any, Affine] | None:
+    def _known(self, argument: Expr) -> tuple[Expr, Affine] | None:
         """What ``argument`` is dequantised from, and by what."""
         return self._dequantised.get(variable_of(self, argument)) if isinstance(argument, relax.Var) else None
 
@@ -119,7 +119,7 @@ class _Elements(PyExprMutator):  # type: ignore[misc]
         clipped = self._limited(relax.op.minimum, self._limited(relax.op.maximum, steps, low), high)
         return relax.op.astype(clipped, dtype)
 
-    def _zero_added(self, steps: Expr, zero: int, dtype: str) -> Any:
+    def _zero_added(self, steps: Expr, zero: int, dtype: str) -> Expr:
         """A zero point of sequences is a parameter, too, of the bytes' type: kernels see that it is an integer."""
         if len(shape_of(steps) or ()) == _IMAGE:
             return self._limited(relax.op.add, steps, zero)

@@ -31,7 +31,7 @@ _MOST = 2**23  # integers of 8 bits that are added up in 32
 class _WholeNumbers(NamedTuple):
     """``tensor`` less ``zero``, times ``scale``, which are ``numbers`` of the graph, if any."""
 
-    tensor: Any
+    tensor: Tensor
     zero: float
     scale: float
     numbers: tuple[Any, ...]

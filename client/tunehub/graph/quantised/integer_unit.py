@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Expr
@@ -32,7 +32,7 @@ class IntegerUnit(Protocol):
 class AttentionWriter(Protocol):
     """What writes attention in integers in a graph."""
 
-    def as_float(self, product: Expr) -> Any | None:
+    def as_float(self, product: Expr) -> Expr | None:
         """The float variable for ``product``, of weights and values, where it is attention and has a kernel."""
 
     def quantised(self, source: Expr, affine: Affine, dtype: str) -> Expr | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tvm import relax
@@ -138,7 +138,7 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         self._shifts = unit is None or "int8" not in unit.data
         self.written, self.kept = 0, Counter()
         self._sums, self._attentions = SumsInGraph(self), attentions(self)
-        self._shifted: set[Any] = set()  # variables that hold 128 more than they did
+        self._shifted: set[Var] = set()  # variables that hold 128 more than they did
 
     def visit_var_binding_(self, binding: Binding) -> None:
         """Data of 8 signed bits that are only dequantised become unsigned where the unit wants that."""
@@ -204,7 +204,7 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
 
         return self._product(call, transposed, 1, len(shape_of(call) or (0, 0)) - 1, write)
 
-    def _product_of_tokens(self, call: Call, tokens: tuple[Any, Any], weight: Expr, transposed: bool) -> Expr | None:
+    def _product_of_tokens(self, call: Call, tokens: tuple[Expr, Expr], weight: Expr, transposed: bool) -> Expr | None:
         """A product of rows that have a scale each."""
         scaled = scaled_weight(self, call.args[1])
         if scaled is None and operator_of(weight) != DEQUANTIZE:
@@ -274,7 +274,7 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
             return self._sums.as_float(accumulated, with_bias(sums, bias), axis)
         return None
 
-    def _converted(self, call: Call) -> Any | None:
+    def _converted(self, call: Call) -> Expr | None:
         """Sums of a scale of one that become integers again, as ONNX's ``ConvInteger`` gives them."""
         known = self._sums.of(call.args[0])
         if known is None or str(tensor_type(call).dtype) != "int32" or not known[1].are_integers:
@@ -351,7 +351,7 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
             self._shifted.add(integers)
         return relax.op.dequantize(integers, *value.args[1:], out_dtype=str(tensor_type(call).dtype))
 
-    def _product_of_sequences(self, call: Call) -> Any | None:
+    def _product_of_sequences(self, call: Call) -> Expr | None:
         """PyTorch makes matrices of sequences for a product, and sequences of its result: what follows would not be in
         its kernel."""
         known = self._sums.of(call.args[0])
@@ -366,7 +366,7 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         sums = self._emit(relax.op.matmul(data.args[0], product.args[1], out_dtype="int32"))
         return self._sums.as_float(sums, known[1], len(shape) - 1)
 
-    def _moved(self, source: Expr, affine: Affine, dtype: str) -> Any | None:
+    def _moved(self, source: Expr, affine: Affine, dtype: str) -> Expr | None:
         """The operator that ``source`` is on integers, where it moves elements of what stands for the same numbers, or
         clips these."""
         value = bound_value(self, source)

@@ -6,9 +6,9 @@ or of any number, with inputs [N, K] that are floats have such functions, too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -39,9 +39,9 @@ from tunehub.tir.nodes import (
 )
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Call, Expr
+    from tunehub.graph.types import Call, Expr, Var
     from tunehub.target.types import Target
-    from tunehub.tir.types import GlobalVar, IRModule
+    from tunehub.tir.types import GlobalVar, Index, IRModule
 
 _NAME = "packed_matmul"
 _MANY_ROWS = 16
@@ -80,9 +80,9 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         self._has_pairs = pairs.doubt(target) is None
         self._wide = not self._has_tiles and not multiplies_pairs(target)  # many rows; few wait for memory
         self._dot_lanes = dot.lanes if dot is not None and dot.group == 4 else 0
-        self._made: dict[Any, Dequantised | None] = {}
-        self._functions: dict[Any, Any] = {}
-        self._tiled: dict[Any, PackedProduct] = {}  # by functions
+        self._made: dict[Var, Dequantised | None] = {}
+        self._functions: dict[Hashable, GlobalVar] = {}
+        self._tiled: dict[GlobalVar, PackedProduct] = {}  # by functions
         self.written, self.count, self.rounds, self.tiles = 0, 0, False, False
         self.widened, self.split = 0, False
 
@@ -114,7 +114,7 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
 
     def _stored(self, data: Expr, source: Expr) -> Expr:
         """What weights in float32 are widened from, or themselves."""
-        cast: Any = bound_value(self, source)
+        cast: Expr = bound_value(self, source)
         wide = {str(tensor_type(each).dtype) for each in (data, source)} == {"float32"}
         if not wide or operator_of(cast) != "relax.astype":
             return source
@@ -124,7 +124,7 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         """SiLU(gate) · up of a product by tiles is a part of it, but of a single row."""
         for gate, up in (call.args, reversed(call.args)):
             found = gated_halves(self, gate, up)
-            made: Any = None if found is None else bound_value(self, found[0])
+            made: Expr = None if found is None else bound_value(self, found[0])
             source = self._tiled.get(made.args[0]) if operator_of(made) == "relax.call_tir" else None
             if found is not None and source is not None and source.rows == 2 * found[1]:
                 given = list(made.args[1].fields)
@@ -160,7 +160,7 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         how = {"tiles": tiles, "pairs": in_pairs, "wide": self._wide, "split": split}
         return plain_product(shape[0], shape[1], self._widest, **how)
 
-    def _function(self, product: PackedProduct, extents: list[Any], scales: str, types: list[str]) -> GlobalVar:
+    def _function(self, product: PackedProduct, extents: list[Index], scales: str, types: list[str]) -> GlobalVar:
         key = (product, *map(_extent, extents), scales, *types)
         if key not in self._functions:
             made = product_function(product, extents, types[0], scales, types[1])
@@ -196,12 +196,12 @@ class _PackedProducts(PyExprMutator):  # type: ignore[misc]
         return self._made[source]
 
 
-def _in_tiles(product: PackedProduct, types: list[str], extents: list[Any]) -> bool:
+def _in_tiles(product: PackedProduct, types: list[str], extents: list[Index]) -> bool:
     """Whether tiles multiply weights as they lie, of more rows than one."""
     several = any(integer(each) != 1 for each in extents[:-1])
     fits = product.plain and product.tiles and WeightTiles.least_rows(product) is not None
     return fits and several and set(types) == set(_NARROW_TYPES)
 
 
-def _extent(extent: Any) -> Any:
+def _extent(extent: Index) -> Hashable:
     return int(extent) if type(extent).__name__ == "IntImm" else ("symbol", hash(extent))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -15,7 +15,7 @@ from tunehub.tir.nodes import bound_value, constant_array, is_constant, operator
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Call, Expr
-    from tunehub.tir.types import IRModule, PrimExpr, Tensor
+    from tunehub.tir.types import Index, IRModule, PrimExpr, Tensor
 
 _ADD = "relax.add"
 
@@ -23,11 +23,11 @@ _ADD = "relax.add"
 class _Term(NamedTuple):
     """``(tensor - zero) * factor`` in float32, in this order."""
 
-    tensor: Any
+    tensor: Tensor
     zero: float = 0.0
     factor: float = 1.0
 
-    def at(self, tensor: Tensor, place: tuple[Any, ...]) -> PrimExpr:
+    def at(self, tensor: Tensor, place: tuple[Index, ...]) -> PrimExpr:
         """An element; ``tensor``: the one that this is of, in a kernel."""
         value = tensor(*place).astype("float32")
         value = value - tirx.const(self.zero, "float32") if self.zero else value
@@ -55,7 +55,7 @@ class _Residuals(PyExprMutator):  # type: ignore[misc]
         whole = [_Term(each) if term is None else term for each, term in zip(call.args, terms, strict=True)]
 
         def compute(*tensors: Tensor) -> Tensor:
-            def element(*place: Any) -> PrimExpr:
+            def element(*place: Index) -> PrimExpr:
                 first, second = (term.at(tensor, place) for term, tensor in zip(whole, tensors, strict=True))
                 return first + second
 

@@ -15,7 +15,7 @@ integers: else what it is fused with would hand over numbers of four times the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tvm import relax, te, tirx
@@ -42,7 +42,7 @@ from tunehub.tir.nodes import (
 )
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Binding, Call, Expr
+    from tunehub.graph.types import Binding, Call, Expr, Var
     from tunehub.tir.types import Index, IRModule, PrimExpr, Tensor
 
 _ADD = "relax.add"
@@ -62,10 +62,10 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: IRModule) -> None:
         super().__init__(mod)
         self._kernels = Kernels(self.builder_)
-        self._terms: dict[Any, tuple[Any, Affine]] = {}  # dequantised variables, and what they are of
-        self._in_float: dict[Any, tuple[Affine, Any]] = {}  # quantised variables, and their numbers rounded in float32
+        self._terms: dict[Var, tuple[Expr, Affine]] = {}  # dequantised variables, and what they are of
+        self._in_float: dict[Var, tuple[Affine, Expr]] = {}  # quantised variables, and their numbers rounded in float32
 
-    def begin(self, users: dict[Any, list[Any]]) -> None:
+    def begin(self, users: dict[Var, list[Call]]) -> None:
         """Take over who reads each variable; of those that are only dequantised the numbers are rounded in float32."""
         self._users = users
 
@@ -169,7 +169,7 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
         how = (clipped, dtype, *((each.scale, each.zero) for each in (*affines, affine)))
         return self._kernels.call(compute, *(q for q, _ in terms), name="requantize", how=how)
 
-    def _sum(self, x: Expr) -> tuple[list[tuple[Any, Affine]], bool]:
+    def _sum(self, x: Expr) -> tuple[list[tuple[Expr, Affine]], bool]:
         """The dequantised tensors of one shape that ``x`` is the sum of, none where it is anything else, and whether
         that is clipped at zero."""
         value = bound_value(self, x)
@@ -177,7 +177,7 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
             return self._added(value.args[0], x), True
         return self._added(x, x), False
 
-    def _added(self, x: Expr, whole: Expr) -> list[tuple[Any, Affine]]:
+    def _added(self, x: Expr, whole: Expr) -> list[tuple[Expr, Affine]]:
         known = self._terms.get(x)
         if known is not None:
             return [known] if same_shape(x, whole) else []
@@ -192,7 +192,7 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
         return affine if kinds[0] in LIMITS and kinds[1] == "float32" and shape_of(call) is not None else None
 
 
-def _zeros(factors: Sequence[float], affines: Sequence[Affine]) -> Any:
+def _zeros(factors: Sequence[float], affines: Sequence[Affine]) -> PrimExpr:
     """The sum of what zero points stand for, by multiply-adds with one rounding each, from the last on: another order
     moved one of 100,000 results a step."""
     total = np.float32(0)

@@ -49,7 +49,7 @@ def product(graph: Mutator, parts: Parts, weight: Expr, transposed: bool, unit: 
     return relax.op.multiply(emit(relax.op.astype(sums, "float32")), factors)
 
 
-def tokens_of(graph: Mutator, expression: Expr) -> tuple[Any, Any] | None:
+def tokens_of(graph: Mutator, expression: Expr) -> tuple[Expr, Expr] | None:
     """The integers of 8 bits that ``expression`` is, times a number for each row of them, which comes with them."""
     value = bound_value(graph, expression)
     if operator_of(value) != "relax.multiply":
@@ -63,7 +63,9 @@ def tokens_of(graph: Mutator, expression: Expr) -> tuple[Any, Any] | None:
     return None
 
 
-def product_of_tokens(graph: Mutator, tokens: tuple[Any, Any], weight: tuple[Array, Array], unit: IntegerUnit) -> Expr:
+def product_of_tokens(
+    graph: Mutator, tokens: tuple[Expr, Expr], weight: tuple[Array, Array], unit: IntegerUnit
+) -> Expr:
     """A matmul of such rows with ``weight`` [K, N] and its scales, as SmoothQuant has them (G. Xiao et al. 2023, arXiv
     2211.10438). Raises NotIntegerError."""
     emit, (values, scales) = graph.builder_.emit, weight

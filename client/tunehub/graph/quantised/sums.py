@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tvm import relax
@@ -13,7 +13,7 @@ from tunehub.tir.nodes import bound_value, operator_of, same_shape, shape_of, te
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Expr, TensorType
-    from tunehub.tir.types import Mutator
+    from tunehub.tir.types import Array, Mutator
 
 
 class SumsInGraph:
@@ -22,9 +22,9 @@ class SumsInGraph:
 
     def __init__(self, graph: Mutator) -> None:
         self._graph = graph
-        self._known: dict[Any, tuple[Any, ScaledSums, int]] = {}
+        self._known: dict[Expr, tuple[Expr, ScaledSums, int]] = {}
 
-    def of(self, expression: Expr) -> tuple[Any, ScaledSums, int] | None:
+    def of(self, expression: Expr) -> tuple[Expr, ScaledSums, int] | None:
         """What ``expression`` is, where it is one of them."""
         return self._known.get(variable_of(self._graph, expression))
 
@@ -80,7 +80,7 @@ class SumsInGraph:
         return self._graph.builder_.emit(expression)
 
 
-def zero_point(value: int, kind: TensorType) -> Any:
+def zero_point(value: int, kind: TensorType) -> Array:
     """A zero point for integers of a type."""
     dtype = str(kind.dtype)
     return np.asarray(value, dtype if dtype in LIMITS else "int8")

@@ -16,6 +16,7 @@ from tunehub.kernels.te.scales import LIMITS
 
 if TYPE_CHECKING:
     from tunehub.graph.types import BlockBuilder, Expr, Scalar, TorchImporter, TorchNode, Var
+    from tunehub.tir.types import Index
 
 Converter = Callable[[Any, Any], Any]
 LIBRARY = "quantized_decomposed"
@@ -126,7 +127,7 @@ def _quantized(
 
 
 def _dequantized(
-    builder: BlockBuilder, x: Expr, by: tuple[Scalar, Scalar], out_dtype: Any, axis: int | None = None
+    builder: BlockBuilder, x: Expr, by: tuple[Scalar, Scalar], out_dtype: object, axis: int | None = None
 ) -> Expr:
     from tvm import relax
 
@@ -160,7 +161,7 @@ def _parameters(
     scale, zero = by
     if not isinstance(scale, relax.Expr):
         return relax.const(np.float32(scale)), relax.const(np.asarray(zero, dtype))
-    shape: Sequence[Any] = () if axis is None else shape_of(scale) or ()
+    shape: Sequence[Index] = () if axis is None else shape_of(scale) or ()
     zero = relax.const(np.zeros(shape, dtype)) if zero is None else zero
     found = _as(emit, scale, "float32"), _as(emit, zero, dtype)
     scale, zero = (each if shape_of(each) == tuple(shape) else emit(relax.op.reshape(each, shape)) for each in found)
@@ -176,6 +177,6 @@ def _as(emit: Callable[[Expr], Var], x: Expr, dtype: str) -> Expr:
     return x if str(tensor_type(x).dtype) == dtype else emit(relax.op.astype(x, dtype))
 
 
-def _name(dtype: Any) -> str:
+def _name(dtype: object) -> str:
     """What TVM calls an element type of PyTorch."""
     return str(dtype).removeprefix("torch.")

@@ -80,9 +80,9 @@ def bounds_of(function: Function, name: str) -> tuple[int | None, int | None]:
 class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
     makes_kernels = True
     _bounds: _Bounds = ()
-    _unchecked: tuple[Any, ...] = ()
+    _unchecked: tuple[Binding, ...] = ()
     _analyzer: Analyzer = None
-    _rewritten: tuple[tuple[Any, Any], ...] = ()  # extents of slices: as TVM has them, and as they are here
+    _rewritten: tuple[tuple[PrimExpr, PrimExpr], ...] = ()  # extents of slices: as TVM has them, and as they are here
 
     def written(self, function: Function, checked: bool) -> Function:
         """``function`` with simple shapes; ``checked``: by its bounds, to which it is held at its beginning."""
@@ -94,7 +94,7 @@ class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
             self._rewritten += self._extents(binding)
         return self.visit_expr(function)
 
-    def _extents(self, binding: Binding) -> tuple[tuple[Any, Any], ...]:
+    def _extents(self, binding: Binding) -> tuple[tuple[PrimExpr, PrimExpr], ...]:
         """The extents with conditions of a slice, each with what is written for it."""
         call, extents = binding.value, shape_of(binding.var) or ()
         if operator_of(call) != _SLICE or not any(map(_has_condition, extents)):
@@ -148,7 +148,7 @@ class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
             return extent
         return self._analyzer.simplify(_without_conditions(extent, self._analyzer))
 
-    def _ends_inside(self, call: Call) -> tuple[list[Any], list[Any]] | None:
+    def _ends_inside(self, call: Call) -> tuple[list[PrimExpr], list[PrimExpr]] | None:
         """Where the slices of a call begin and end, counted from the beginning and within the shape; None where all are
         numbers, but for ends that mean the end of an extent with choices, and where a slice runs backwards."""
         shape, slices = shape_of(call.args[0]), _slices(call)
@@ -194,7 +194,7 @@ def _kept(symbol: TirVar, first: int, last: int | None) -> PrimExpr:
     return tvm.tirx.max(symbol if last is None else tvm.tirx.min(symbol, last), first)
 
 
-def _slices(call: Call) -> list[tuple[Any, ...]] | None:
+def _slices(call: Call) -> list[tuple[PrimExpr, ...]] | None:
     """Axis, begin, end and step of each slice of a call; None where they are no tuples of numbers and expressions."""
     fields: list[Any] = [getattr(each, "fields", None) for each in call.args[1:]]
     if len(fields) != 4 or None in fields:
@@ -269,7 +269,7 @@ def _rounds_up(call: Call) -> bool:
     return all((size - 1) * dilation + 1 >= stride + behind for size, stride, dilation, behind in rows)
 
 
-def _with_more_padding(call: Call) -> Any:
+def _with_more_padding(call: Call) -> Expr:
     attrs = call.attrs
     top, left, bottom, right = map(int, attrs.padding)
     rows, columns = (int(stride) - 1 for stride in attrs.strides)

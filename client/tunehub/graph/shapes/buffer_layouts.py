@@ -15,6 +15,7 @@ from tunehub.tir.symbols import symbols_of, variables_in
 from tunehub.tir.views import views
 
 if TYPE_CHECKING:
+    from tunehub.graph.types import Var
     from tunehub.tir.types import Buffer, IRModule, PrimFunc
 
 
@@ -56,7 +57,7 @@ def _without_layout(buffer: Buffer) -> Buffer:
     return tirx.decl_buffer(extents_of(buffer), str(kind.dtype), buffer.name, layout=None)
 
 
-def _variables_in_layout(buffer: Buffer) -> list[tuple[Any, Any]]:
+def _variables_in_layout(buffer: Buffer) -> list[tuple[Var, Var]]:
     """The variables in the extents of a layout, with those of the shape that stand in the same places."""
     shape, parts = extents_of(buffer), list((getattr(getattr(buffer, "layout", None), "shard", None) or ())[:])
     if len(parts) != len(shape):

@@ -127,7 +127,7 @@ def _agrees(
     if math.prod(shapes[0]) != math.prod(shapes[1]):
         return False
     random = np.random.default_rng(0)
-    values: dict[int, Any] = {name: np.asarray(value) for name, value in known.items()}
+    values: dict[int, Array] = {name: np.asarray(value) for name, value in known.items()}
     values |= {hash(axis.var): random.integers(0, extent_at(axis.dom.extent, known), _SAMPLES) for axis in axes}
     read, written = (
         _offset(access.indices, shape, values) for access, shape in zip((store.value, store), shapes, strict=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax
@@ -129,7 +129,7 @@ def _check_size(name: str, value: object, lower: int | None, upper: int | None) 
         raise SettingError(value, "is not within the bounds that the model states", place=place, remedy=remedy)
 
 
-def _entries(mod: IRModule) -> dict[str, Any]:
+def _entries(mod: IRModule) -> dict[str, Function]:
     """The function ``main`` of Relax, or else those that can be called from outside, by name."""
     found = {str(v.name_hint): f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
     if _MAIN in found:
@@ -155,7 +155,7 @@ class _Names:
         return name
 
 
-def _static(entry: str, function: Function, values: Mapping[str, int], names: _Names) -> tuple[Any, str]:
+def _static(entry: str, function: Function, values: Mapping[str, int], names: _Names) -> tuple[Function, str]:
     known = identifiers(values)
     name = names.free("_".join([entry, *(f"{known[symbol]}_{value}" for symbol, value in values.items())]))
     return _with(relax.utils.copy_with_new_vars(function), values), name

@@ -81,10 +81,10 @@ def _has_constant(call: Call, at: int, fits: Callable[[Constant], bool]) -> bool
     return at < len(fields) and is_constant(fields[at]) and fits(fields[at])
 
 
-def _calls(mod: IRModule) -> dict[str, list[Any]]:
+def _calls(mod: IRModule) -> dict[str, list[Call]]:
     """The calls of PrimFuncs in the graphs of ``mod``, by name; those that are no plain ``call_tir`` have no arguments
     that are known."""
-    found: dict[str, list[Any]] = {}
+    found: dict[str, list[Call]] = {}
     for call in calls_in(mod):
         if operator_of(call).startswith("relax.call_tir"):
             found.setdefault(str(call.args[0].name_hint), []).append(call)
@@ -111,8 +111,8 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
     ) -> None:
         super().__init__(mod)
         self._mod, self._found, self._transformed, self._note_added = mod, found, transformed, added
-        self._added: dict[tuple[str, int], Any] = {}
-        self._weights: dict[tuple[Any, int], Any] = {}
+        self._added: dict[tuple[str, int], GlobalVar] = {}
+        self._weights: dict[tuple[Constant, int], Expr] = {}
 
     def written(self) -> IRModule:
         """The module; functions that nobody calls any more are gone."""

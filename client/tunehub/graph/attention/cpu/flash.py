@@ -4,9 +4,9 @@ that is added to scores, heads may share keys, and every tensor is read where it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax, te, tirx
@@ -23,7 +23,7 @@ from tunehub.tir.statements import f32, load
 from tunehub.tir.symbols import variables_in
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import BlockBuilder, Call
+    from tunehub.graph.types import BlockBuilder, Call, Var
     from tunehub.tir.types import Buffer, GlobalVar, Index, PrimExpr, PrimFunc
 
 _NAME, _OPAQUE = "flash_attention", 8  # TVM's OpPatternKind
@@ -36,7 +36,7 @@ class FlashCalls:
 
     def __init__(self, builder: BlockBuilder) -> None:
         self._builder = builder
-        self._made: dict[Any, GlobalVar | None] = {}
+        self._made: dict[Hashable, GlobalVar | None] = {}
 
     def call(self, found: FoundAttention, fewest: int, *, tiles: bool = False) -> Call | None:
         """The call in place of ``found``; None where the kernel is not for it, or a tile has not so many rows.
@@ -105,10 +105,10 @@ def _serves(found: FoundAttention, group: int, fewest: int) -> bool:
 def _described(
     found: FoundAttention,
     buffers: Sequence[Buffer],
-    heads: tuple[Any, ...],
-    lengths: tuple[Any, Any],
+    heads: tuple[Index, ...],
+    lengths: tuple[Index, Index],
     scale: float,
-    symbols: Mapping[int, Any],
+    symbols: Mapping[int, Var],
 ) -> FlashAttention:
     """``heads``: extents along batches, heads, and how many of these share keys."""
     own = {hash(memory): buffer for memory, buffer in zip(found.memory, buffers, strict=True)}
@@ -200,7 +200,7 @@ def _have_the_same(found: FoundAttention, heads: int, count: int) -> bool:
         analyzer.bind(axis, tvm.ir.Range(tirx.const(0, "int64"), extent))
     axis = found.axes[len(found.lead) - 1]
 
-    def indices(expression: Any, of: PrimExpr) -> list[PrimExpr]:
+    def indices(expression: PrimExpr, of: PrimExpr) -> list[PrimExpr]:
         return [replaced(each, {hash(axis): head * count + of}) for each in expression.indices]
 
     return all(

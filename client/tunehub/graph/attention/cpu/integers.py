@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,9 +37,9 @@ class AttentionsInGraph:
 
     def __init__(self, graph: Mutator) -> None:
         self._graph, self._kernels = graph, Kernels(graph.builder_)
-        self._known: dict[Any, AttentionInGraph] = {}
+        self._known: dict[Expr, AttentionInGraph] = {}
 
-    def as_float(self, product: Expr) -> Any | None:
+    def as_float(self, product: Expr) -> Expr | None:
         """The variable for ``product``, a matmul, where it is attention."""
         found = _attention(self._graph, product)
         if found is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -126,7 +126,7 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
         self.found |= flash is not None
         return flash
 
-    def _weights(self, expression: Expr) -> tuple[Any, bool]:
+    def _weights(self, expression: Expr) -> tuple[Expr, bool]:
         """The softmax, and whether zeros are in place of what is no number behind it: of a query without any key."""
         value = bound_value(self, expression)
         if operator_of(value) != "relax.where":

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -41,7 +41,7 @@ class ScoresInGraph:
 def scores_of(graph: Mutator, expression: Expr) -> ScoresInGraph | None:
     """What scores ``expression`` is; None where it is none."""
     steps: list[Step | Rounding] = []
-    operands: list[Any] = []
+    operands: list[Expr] = []
     value = bound_value(graph, expression)
     while operator_of(value) != "relax.matmul":
         rounding = _rounding(graph, value)

@@ -22,7 +22,7 @@ from tunehub.tir.nodes import bound_value, operator_of, static_shape
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Expr
-    from tunehub.tir.types import Mutator, PrimExpr, Tensor
+    from tunehub.tir.types import Index, Mutator, Number, PrimExpr, Tensor
 
 _NARROW, _WIDE = "float16", "float32"
 _MOST_KEYS, _MOST_DEPTH, _WIDTH = 256, 128, 16
@@ -53,9 +53,9 @@ class IntegerAttentions:
 
     def __init__(self, graph: Mutator) -> None:
         self._graph, self._kernels, self._layers = graph, Kernels(graph.builder_), JoinedLayers(graph)
-        self._known: dict[Any, tuple[_How, tuple[Expr, ...]]] = {}
+        self._known: dict[Expr, tuple[_How, tuple[Expr, ...]]] = {}
 
-    def as_float(self, product: Expr) -> Any | None:
+    def as_float(self, product: Expr) -> Expr | None:
         """The variable for ``product``, a matmul, where it is such attention: a kernel that has heads behind queries,
         as the layer that follows takes them, and these transposed."""
         found = quantised_products(self._graph, product)
@@ -106,7 +106,7 @@ class IntegerAttentions:
         narrow = [self._narrow(each.tensor, affine) for each, (_, affine) in zip(sources, tensors, strict=True)]
         return how, (*narrow, *found.scores.operands)
 
-    def _side_by_side(self, integers: Sequence[Expr], affines: Sequence[Affine]) -> Any | None:
+    def _side_by_side(self, integers: Sequence[Expr], affines: Sequence[Affine]) -> Expr | None:
         """All less their zero points in float16 as heads of one tensor, where they are made by layers of the same rows;
         None otherwise."""
         values, shape = [bound_value(self._graph, each) for each in integers], static_shape(integers[0])
@@ -150,7 +150,7 @@ def _order(query: Expr) -> list[int]:
 class _KernelNumbers:
     """The numbers of a kernel, each of which ``number`` makes an expression of, in one order."""
 
-    def __init__(self, how: _How, number: Callable[[float], Any]) -> None:
+    def __init__(self, how: _How, number: Callable[[float], Number]) -> None:
         self._number = number
         self.product = number(_factor(how.query, how.key, 1.0 if how.product is None else how.product_step))
         self.rounded_product = None if how.product is None else self._rounding(how.product)
@@ -208,7 +208,7 @@ class _HeadsOfTensor(NamedTuple):
     def _heads(self) -> int:
         return self.whole.axes.index(len(self.whole.axes) - 2)
 
-    def at(self, *place: Any) -> PrimExpr:
+    def at(self, *place: Index) -> PrimExpr:
         """The element at a place."""
         own, heads = list(place), self._heads
         if self.parts > 1:

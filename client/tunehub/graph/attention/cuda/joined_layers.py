@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tvm import relax, te, tirx
@@ -18,7 +18,7 @@ from tunehub.tir.nodes import bound_value, operator_of, same_extents, shape_of, 
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Expr
-    from tunehub.tir.types import Mutator, Tensor
+    from tunehub.tir.types import Array, Mutator, PrimExpr, Tensor
 
 _WIDE = "float32"
 # Of layers that are rounded twice, whose columns have two scales and zero points then: on an H200 one of 4,096 rows
@@ -34,7 +34,7 @@ class JoinedLayers:
     def __init__(self, graph: Mutator) -> None:
         self._graph, self._kernels = graph, Kernels(graph.builder_)
 
-    def narrowed(self, integers: Sequence[Expr], affines: Sequence[Affine], dtype: str) -> Any | None:
+    def narrowed(self, integers: Sequence[Expr], affines: Sequence[Affine], dtype: str) -> Expr | None:
         """``integers``, results of such layers [..., N], less their zero points in ``dtype``, side by side; None for
         others."""
         widths = [_width(each) for each in integers]
@@ -48,7 +48,7 @@ class JoinedLayers:
 
         return self._emit(self._kernels.call(compute, whole, zeros, name="narrowed", how=(dtype,)))
 
-    def _joined(self, parts: Sequence[Expr]) -> Any | None:
+    def _joined(self, parts: Sequence[Expr]) -> Expr | None:
         values = [bound_value(self._graph, part) for part in parts]
         name, kinds = operator_of(values[0]), {str(tensor_type(part).dtype) for part in parts}
         if any(operator_of(value) != name for value in values) or len(kinds) > 1:
@@ -64,7 +64,7 @@ class JoinedLayers:
         }
         return rules[name](values) if name in rules else None
 
-    def _product(self, values: Sequence[Any]) -> Any | None:
+    def _product(self, values: Sequence[Expr]) -> Expr | None:
         """Of the same rows and constants."""
         weights = [constant_of(self._graph, value.args[1]) for value in values]
         rows = variable_of(self._graph, values[0].args[0])
@@ -74,7 +74,7 @@ class JoinedLayers:
         weight = np.concatenate([each for each in weights if each is not None], axis=1)
         return self._emit(relax.op.matmul(rows, relax.const(weight), out_dtype=str(tensor_type(values[0]).dtype)))
 
-    def _with_constants(self, values: Sequence[Any]) -> Any | None:
+    def _with_constants(self, values: Sequence[Expr]) -> Expr | None:
         whole = self._joined([value.args[0] for value in values])
         numbers = [constant_of(self._graph, value.args[1]) for value in values]
         widths = list(map(_width, values))
@@ -85,11 +85,11 @@ class JoinedLayers:
         columns = self._columns([each for each in numbers if each is not None], widths, str(tensor_type(whole).dtype))
         return self._emit(relax.Call(values[0].op, [whole, columns], values[0].attrs))
 
-    def _cast(self, values: Sequence[Any]) -> Any | None:
+    def _cast(self, values: Sequence[Expr]) -> Expr | None:
         whole = self._joined([value.args[0] for value in values])
         return None if whole is None else self._emit(relax.op.astype(whole, str(tensor_type(values[0]).dtype)))
 
-    def _reshaped(self, values: Sequence[Any]) -> Any | None:
+    def _reshaped(self, values: Sequence[Expr]) -> Expr | None:
         """Of which columns are as they were."""
         shapes = [shape_of(value) or () for value in values]
         before = [shape_of(value.args[0]) or () for value in values]
@@ -100,7 +100,7 @@ class JoinedLayers:
             return None
         return self._emit(relax.op.reshape(whole, (*shapes[0][:-1], (shape_of(whole) or ())[-1])))
 
-    def _quantised(self, values: Sequence[Any]) -> Any | None:
+    def _quantised(self, values: Sequence[Expr]) -> Expr | None:
         """As :mod:`tunehub.graph.quantised.elements` does it: by the reciprocal, but by no number where that is 1."""
         known, dtype = self._read(values), str(tensor_type(values[0]).dtype)
         if known is None or dtype not in LIMITS:
@@ -110,7 +110,7 @@ class JoinedLayers:
         low, high = (tirx.const(each, _WIDE) for each in LIMITS[dtype])
 
         def compute(x: Tensor, zero: Tensor, *factor: Tensor) -> Tensor:
-            def element(*i: Any) -> Any:
+            def element(*i: PrimExpr) -> PrimExpr:
                 steps = tirx.nearbyint(x[i] * factor[0][i[-1]] if factor else x[i])
                 return te.min(te.max(steps + zero[i[-1]].astype(_WIDE), low), high).astype(dtype)
 
@@ -120,7 +120,7 @@ class JoinedLayers:
         zeros = self._columns([affine.zero for affine in affines], widths, dtype)
         return self._emit(self._kernels.call(compute, whole, zeros, *factors, name="quantised", how=(dtype,)))
 
-    def _dequantised(self, values: Sequence[Any]) -> Any | None:
+    def _dequantised(self, values: Sequence[Expr]) -> Expr | None:
         rows = math.prod((static_shape(values[0]) or ())[:-1])
         known = self._read(values) if rows <= _MOST_ROWS else None
         if known is None or str(tensor_type(values[0]).dtype) != _WIDE:
@@ -128,7 +128,7 @@ class JoinedLayers:
         whole, affines, widths = known
 
         def compute(x: Tensor, zero: Tensor, scale: Tensor) -> Tensor:
-            def element(*i: Any) -> Any:
+            def element(*i: PrimExpr) -> PrimExpr:
                 return (x[i].astype(_WIDE) - zero[i[-1]].astype(_WIDE)) * scale[i[-1]]
 
             return te.compute(x.shape, element, name="dequantised")
@@ -137,19 +137,19 @@ class JoinedLayers:
         scales = self._columns([affine.scale for affine in affines], widths, _WIDE)
         return self._emit(self._kernels.call(compute, whole, zeros, scales, name="dequantised"))
 
-    def _read(self, values: Sequence[Any]) -> tuple[Any, list[Affine], list[int]] | None:
+    def _read(self, values: Sequence[Expr]) -> tuple[Expr, list[Affine], list[int]] | None:
         affines = [affine_of(self._graph, value) for value in values]
         whole = None if None in affines else self._joined([value.args[0] for value in values])
         if whole is None:
             return None
         return whole, [each for each in affines if each is not None], list(map(_width, values))
 
-    def _columns(self, numbers: Sequence[Any], widths: Sequence[int], dtype: str) -> Expr:
+    def _columns(self, numbers: Sequence[Array | float], widths: Sequence[int], dtype: str) -> Expr:
         """Each of ``numbers`` for so many columns."""
         each = [np.broadcast_to(np.asarray(n, dtype).reshape(-1), (w,)) for n, w in zip(numbers, widths, strict=True)]
         return relax.const(np.concatenate(each))
 
-    def _emit(self, expression: Expr) -> Any:
+    def _emit(self, expression: Expr) -> Expr:
         return self._graph.builder_.emit(expression)
 
 

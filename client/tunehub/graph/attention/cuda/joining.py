@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax, tirx
@@ -20,7 +20,7 @@ from tunehub.tir.nodes import bound_value, buffer_kind, operator_of, plain_exten
 from tunehub.tir.symbols import variables_in
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Call, Expr
+    from tunehub.graph.types import Call, Expr, Var
     from tunehub.tir.types import Buffer, Index, IRModule, PassContext, PrimExpr, Tensor
 
 _TYPES = ("float16", "bfloat16", "float32")
@@ -44,7 +44,7 @@ class _Joiner(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: IRModule) -> None:
         super().__init__(mod)
         self._kernels = Kernels(self.builder_)
-        self.found: list[tuple[Any, FoundAttention, list[int]]] = []  # calls, and the order of their results' axes
+        self.found: list[tuple[Call, FoundAttention, list[int]]] = []  # calls, and the order of their results' axes
 
     def visit_call_(self, call: Call) -> Expr:
         call = super().visit_call_(call)
@@ -133,7 +133,7 @@ def _split(found: FoundAttention, lead: Sequence[Index]) -> FoundAttention:
         (*axes, *found.axes[1:]), (*lead, found.queries, found.keys, found.depth, found.outputs), strict=True
     ):
         analyzer.bind(axis, tvm.ir.Range(0, extent))
-    whole: Any = tirx.const(0, "int64")
+    whole: PrimExpr = tirx.const(0, "int64")
     for axis, extent in zip(axes, lead, strict=True):
         whole = whole * extent + axis
 
@@ -180,11 +180,11 @@ def _function(found: FoundAttention, tensors: Sequence[Tensor], order: Sequence[
     )
 
 
-def _extents(found: FoundAttention) -> tuple[Any, ...]:
+def _extents(found: FoundAttention) -> tuple[Index, ...]:
     return (*found.lead, found.queries, found.keys)
 
 
-def _symbols(found: FoundAttention, tensors: Sequence[Tensor]) -> dict[int, Any]:
+def _symbols(found: FoundAttention, tensors: Sequence[Tensor]) -> dict[int, Var]:
     """What the symbols of the graph are called in tensor expressions: TVM gives these names of their own."""
     pairs = [
         pair

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tvm import relax, tirx
@@ -27,7 +27,7 @@ from tunehub.tir.nodes import (
 )
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Expr
+    from tunehub.graph.types import Constant, Expr
     from tunehub.tir.types import Array, Buffer, BufferLoad, Mutator, PrimExpr
 
 _HALF = "float16"  # records of float32 are of products that are apart
@@ -58,7 +58,7 @@ def with_one_product(mutator: Mutator, found: FoundAttention) -> FoundAttention:
 
 
 def _memory(load: BufferLoad) -> Buffer:
-    seen: list[Any] = []
+    seen: list[Expr] = []
     replaced(load, {}, lambda buffer, _: seen.append(buffer))
     return seen[0]
 
@@ -81,7 +81,7 @@ def _linear(mutator: Mutator, tensor: Expr) -> _Linear | None:
     return _Linear(value.args[0], weight, bias)
 
 
-def _constant(mutator: Mutator, expression: Expr) -> Any | None:
+def _constant(mutator: Mutator, expression: Expr) -> Constant | None:
     """The array that an expression is, or the transpose of."""
     source = transposed_matrix(mutator, expression)
     if source is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tvm import relax, tirx
 
@@ -16,7 +16,7 @@ from tunehub.tir.expressions import replaced
 from tunehub.tir.nodes import bound_value, operator_of, shape_of, static_shape, tensor_type
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Expr, Var
+    from tunehub.graph.types import Call, Expr, Var
     from tunehub.tir.types import Buffer, Mutator, PrimExpr
 
 _MOST_STEPS = 6
@@ -31,7 +31,7 @@ def with_rows_in_place(mutator: Mutator, found: FoundAttention) -> FoundAttentio
     return found
 
 
-def _of_rows_in_place(mutator: Mutator, tensor: Expr) -> tuple[Any, list[int]] | None:
+def _of_rows_in_place(mutator: Mutator, tensor: Expr) -> tuple[Expr, list[int]] | None:
     """The product of the rows as they are, and which of its axes each of the given one is."""
     value, bias = bound_value(mutator, tensor), None
     if operator_of(value) == "relax.add":
@@ -80,7 +80,7 @@ class LayerBehind:
     """The calls from ``source``, whose result begins with two axes for rows, to a result of such rows."""
 
     source: Expr
-    calls: tuple[tuple[Any, int], ...]  # each with which of its arguments is the one before
+    calls: tuple[tuple[Call, int], ...]  # each with which of its arguments is the one before
     rows: tuple[int, int]
 
     def over(self, emit: Callable[[Expr], Var], source: Expr) -> Expr:
@@ -109,7 +109,7 @@ def layer_behind(mutator: Mutator, expression: Expr, begins: Callable[[PrimExpr]
     shape = static_shape(expression)
     if shape is None or len(shape) != 3:
         return None
-    calls: list[tuple[Any, int]] = []
+    calls: list[tuple[Call, int]] = []
     rows, value = (shape[0], shape[1]), expression
     for _ in range(_MOST_STEPS):
         if begins(value):

@@ -29,10 +29,10 @@ from tunehub.tir.nodes import (
 )
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Binding, Call, Expr
+    from tunehub.graph.types import Binding, Call, Expr, Var
     from tunehub.options import Precision
     from tunehub.target.types import Target
-    from tunehub.tir.types import IRModule
+    from tunehub.tir.types import Index, IRModule
 
 _CONVOLUTION = "relax.nn.conv2d"
 _PERMUTE = "relax.permute_dims"
@@ -89,7 +89,7 @@ class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
     """What TVM's pass leaves: channels that no copy takes, and images that are transposed for a step that computes each
     number for itself, and back."""
 
-    users: Mapping[Any, Sequence[Any]]  # of variables
+    users: Mapping[Var, Sequence[Var]]  # of variables
     _reads: Sequence[Any] = ()  # what the call of a binding does
 
     def visit_var_binding_(self, binding: Binding) -> None:
@@ -229,7 +229,7 @@ class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
         return self.builder_.emit(relax.op.permute_dims(filled, back))
 
 
-def _is_static(shape: Sequence[Any]) -> bool:
+def _is_static(shape: Sequence[Index]) -> bool:
     return all(isinstance(extent, int) for extent in shape)
 
 
@@ -288,5 +288,5 @@ def _is_of_integers(call: Call) -> bool:
     return str(tensor_type(call).dtype) == "int32" and str(call.attrs.data_layout) == "NCHW"
 
 
-def _convolutions(mod: IRModule) -> Iterator[Any]:
+def _convolutions(mod: IRModule) -> Iterator[Call]:
     return (call for call in calls_in(mod) if operator_of(call) == _CONVOLUTION)

@@ -18,7 +18,7 @@ from tunehub.tir.cuda.ptx.cp_async import COPIED_BYTES
 from tunehub.tir.nodes import constant_array, is_constant, operator_of, static_shape
 
 if TYPE_CHECKING:
-    from tunehub.graph.types import Binding, Call, Expr, Function
+    from tunehub.graph.types import Binding, Call, Expr, Function, Var
     from tunehub.kernels.te.weights import Array
     from tunehub.tir.types import IRModule
 
@@ -33,7 +33,7 @@ def whole_channels(mod: IRModule) -> IRModule:
 
 @mutator
 class _Widener(PyExprMutator):  # type: ignore[misc]
-    found: Mapping[Any, _Chain]
+    found: Mapping[Var, _Chain]
 
     def visit_var_binding_(self, binding: Binding) -> None:
         chain = self.found.get(binding.var)
@@ -83,7 +83,7 @@ def _weight(call: Call) -> Array:
     return constant_array(call.args[1])
 
 
-def _found(function: Function) -> Iterator[tuple[Any, _Chain]]:
+def _found(function: Function) -> Iterator[tuple[Var, _Chain]]:
     bindings = BoundValues(function)
     for variable, value in bindings.values.items():
         if _is_dense(value) and _weight(value).shape[1] % COPIED_BYTES:
@@ -92,7 +92,7 @@ def _found(function: Function) -> Iterator[tuple[Any, _Chain]]:
                 yield variable, chain
 
 
-def _chain(variable: Any, last: Call, alone: Callable[[Expr], Expr | None]) -> _Chain | None:
+def _chain(variable: Var, last: Call, alone: Callable[[Expr], Expr | None]) -> _Chain | None:
     """Back to a convolution; None where the image comes from elsewhere."""
     chain, variable = [(variable, last)], last.args[0]
     while (value := alone(variable)) is not None:
@@ -106,21 +106,21 @@ def _chain(variable: Any, last: Call, alone: Callable[[Expr], Expr | None]) -> _
     return None
 
 
-def _is_dense(value: Any) -> bool:
+def _is_dense(value: Expr) -> bool:
     """Whether it is a convolution of bytes, all channels of which are in each sum."""
     return _is_of_bytes(value) and int(value.attrs.groups) == 1
 
 
-def _is_by_channel(value: Any) -> bool:
+def _is_by_channel(value: Expr) -> bool:
     return _is_of_bytes(value) and _weight(value).shape[1] == 1 and int(value.attrs.groups) == _weight(value).shape[0]
 
 
-def _is_of_bytes(value: Any) -> bool:
+def _is_of_bytes(value: Expr) -> bool:
     if operator_of(value) != _CONVOLUTION or not is_constant(value.args[1]) or _weight(value).dtype != np.int8:
         return False
     return (str(value.attrs.data_layout), str(value.attrs.kernel_layout)) == ("NCHW", "OIHW")
 
 
-def _is_around(value: Any) -> bool:
+def _is_around(value: Expr) -> bool:
     """Whether it pads an image around its pixels."""
     return operator_of(value) == _PAD and not any(map(int, value.attrs.pad_width[:4]))
