@@ -229,7 +229,7 @@ def _in_turns(
     return replace(ready, samples_s=samples, errors=errors)
 
 
-def asked(worker: WorkerProcess, *request: Any) -> Any:
+def asked(worker: WorkerProcess, *request: object) -> Any:
     """The answer to a request. Raises RuntimeError when there is none."""
     kind, value = worker.ask(request, _LIMIT_S)
     if kind != "ok":

@@ -83,7 +83,7 @@ def summarize(comparisons: Sequence[NetworkComparison], default_s: float = DEFAU
     }
 
 
-def _row(item: NetworkComparison, default_s: float) -> dict[str, Any]:
+def _row(item: NetworkComparison, default_s: float) -> dict[str, object]:
     figures = {
         "default_ms": item.ms("default"),
         "tunehub_ms": item.ms("tunehub"),

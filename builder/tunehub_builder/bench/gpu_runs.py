@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import Executable
+    from tunehub.tir.types import Array
 
 GRAPHS = {"relax.backend.use_cuda_graph": True}  # of TVM's PassContext: a network is recorded when it first runs
 
@@ -31,7 +35,7 @@ def launched_seconds(runner: GpuRunner, runs: int) -> float:
     return (time.perf_counter() - began) / runs
 
 
-def gpu_runner(executable: Any, inputs: Mapping[str, Any]) -> GpuRunner:
+def gpu_runner(executable: Executable, inputs: Mapping[str, Array]) -> GpuRunner:
     """Run what TVM has compiled for this machine's first GPU; the outputs are a list of arrays."""
     import tvm
     from tvm import relax
@@ -46,7 +50,7 @@ def gpu_runner(executable: Any, inputs: Mapping[str, Any]) -> GpuRunner:
     return GpuRunner(lambda: main(*arguments), device.sync, arrays)
 
 
-def recorded_or_not(compile_it: Callable[[], Any], ran: Callable[[Any], GpuRunner]) -> GpuRunner:
+def recorded_or_not(compile_it: Callable[[], Executable], ran: Callable[[Executable], GpuRunner]) -> GpuRunner:
     """What ``ran`` makes of a module that ``compile_it`` compiles, by running it for the first time.
 
     CUDA graphs are recorded then. That is TVM's business and fails for some modules, which run without. Raises what

@@ -150,7 +150,7 @@ def _percentile(samples: Sequence[float], percent: int) -> float:
     return quantiles(samples, n=100, method="inclusive")[percent - 1] if len(samples) > 1 else samples[0]
 
 
-def as_plain(row: RuntimeRow) -> dict[str, Any]:
+def as_plain(row: RuntimeRow) -> dict[str, object]:
     """For JSON, which has no infinity."""
     from dataclasses import asdict
 

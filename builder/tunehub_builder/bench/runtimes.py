@@ -15,7 +15,10 @@ from tunehub.deploy.library import Library
 from tunehub_builder.networks import Network
 
 if TYPE_CHECKING:
+    from tunehub.graph.types import Executable
     from tunehub.report.report import Report
+    from tunehub.target.types import Target
+    from tunehub.tir.types import Array
 
 Arrays = list[npt.NDArray[Any]]
 
@@ -187,7 +190,7 @@ def onnxruntime_session(model: bytes, threads: int, **options: Any) -> Any:
     return onnxruntime.InferenceSession(model, chosen, providers=["CPUExecutionProvider"])
 
 
-def tvm_runner(executable: Any, inputs: Mapping[str, npt.NDArray[Any]]) -> Callable[[], Arrays]:
+def tvm_runner(executable: Executable, inputs: Mapping[str, Array]) -> Callable[[], Arrays]:
     """Run what TVM has compiled for this CPU; the outputs as arrays."""
     import tvm
     from tvm import relax
@@ -202,7 +205,7 @@ def tvm_runner(executable: Any, inputs: Mapping[str, npt.NDArray[Any]]) -> Calla
     return run
 
 
-def _target(text: str | None) -> Any:
+def _target(text: str | None) -> Target:
     import tvm
 
     import tunehub

@@ -6,7 +6,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -56,7 +55,7 @@ def resumable(directory: Path) -> Iterator[None]:
     a thread that is waited for does not end: it is raised again every few seconds."""
     stopped = False
 
-    def stop(_signal: int, _frame: Any) -> None:
+    def stop(_signal: int, _frame: object) -> None:
         nonlocal stopped
         stopped = True
         signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)

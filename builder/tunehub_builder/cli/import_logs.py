@@ -170,8 +170,7 @@ def _print(report: ImportReport, output: Path) -> None:
         _print_file(file)
     say(f"proof: {report.prover}")
     for package in report.packages:
-        row = package.as_json()
-        say(f"{output / package.file}: {row['records']} records of {', '.join(row['tuners'])}")
+        say(f"{output / package.file}: {package.records} records of {', '.join(package.tuners)}")
     if not report.packages:
         say("nothing was imported")
 

@@ -209,7 +209,7 @@ def _failed(summary: Summary) -> str:
     return failures_text(summary.failed, summary.failures)
 
 
-def _as_json(summary: Summary) -> dict[str, Any]:
+def _as_json(summary: Summary) -> dict[str, object]:
     from dataclasses import asdict
 
     rate = summary.measured_now / summary.elapsed_s * 3600 if summary.elapsed_s else 0.0

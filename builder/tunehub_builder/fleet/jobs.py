@@ -95,7 +95,7 @@ def _measure_once(settings: JobSettings, archive: Archive, best_s: float | None)
     return RunnerResult.of(kind, value), lost
 
 
-def _ask(child: Worker, request: tuple[Any, ...], limit_s: float) -> Any:
+def _ask(child: Worker, request: tuple[object, ...], limit_s: float) -> Any:
     """The answer to a request that fails through no fault of a candidate. Raises TuningError."""
     kind, value = child.ask(request, limit_s)
     if kind != "ok":

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tunehub.comparison.difference import difference
 from tunehub_registry.evidence import Accuracy
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Array
 
 INPUTS = 64
 Outputs = Sequence[Any]
@@ -31,10 +34,11 @@ def accuracy_of(pairs: Iterable[tuple[Outputs, Outputs]]) -> Accuracy:
     return Accuracy(inputs=inputs, rows=rows, same_class=same, max_rel_diff=apart)
 
 
-def classes_of(output: Any) -> Any:
+def classes_of(output: Array) -> Array:
     """The place of the largest number of each row. Axes of one at the end are no rows: many image networks end in
     [batch, classes, 1, 1]."""
     rows = np.atleast_1d(output)
     while rows.ndim > 2 and rows.shape[-1] == 1:
         rows = rows[..., 0]
-    return rows.argmax(axis=-1).reshape(-1)
+    places: Array = rows.argmax(axis=-1).reshape(-1)
+    return places

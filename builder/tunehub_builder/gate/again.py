@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tunehub.kernels.template_fit import published_rates
 from tunehub.target.descriptors import as_tvm_target
@@ -38,6 +38,9 @@ from tunehub_builder.tuning.runner.pool import Worker
 from tunehub_builder.tuning.target import TuningTarget
 from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.printable import plain
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 _BUILD_LIMIT_S = 600.0  # of one row
 
@@ -140,12 +143,12 @@ def _asked(tuner: str, records: Mapping[str, Record], done: Judged, names: Seque
     }
 
 
-def _config_of(target: Any) -> dict[str, Any]:
+def _config_of(target: Target) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(str(target))
     return found
 
 
-def _tvm_target(target: TuningTarget) -> Any:
+def _tvm_target(target: TuningTarget) -> Target:
     import tvm
 
     return tvm.target.Target(target.config)

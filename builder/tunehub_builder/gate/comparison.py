@@ -211,5 +211,5 @@ class FinalistComparison:
         self._state(number, reason=reason)
         self.running.remove(number)
 
-    def _state(self, number: int, **found: Any) -> None:
+    def _state(self, number: int, **found: object) -> None:
         self.finalists[number] = msgspec.structs.replace(self.finalists[number], **found)

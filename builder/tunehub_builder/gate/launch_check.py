@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from tunehub.exceptions import last_line
 from tunehub.registries.key_scheme import META_SCHEDULE, TEMPLATE
@@ -26,6 +26,8 @@ from tunehub_registry.template_record import BadLine
 
 if TYPE_CHECKING:
     from tunehub.tir.cuda.nvrtc import Compiler, KernelUse
+    from tunehub_registry.manifest import RecordSet
+    from tunehub_registry.package import Package
 
 _REGISTERS = 1 << 16  # of a multiprocessor, from sm_50 on
 _UNIT, _WARP = 256, 32
@@ -86,7 +88,7 @@ def _records(path: Path) -> list[AnyRecord]:
         return [record for entry in sets for record in _of_set(package, entry, path)]
 
 
-def _of_set(package: Any, entry: Any, path: Path) -> Iterator[AnyRecord]:
+def _of_set(package: Package, entry: RecordSet, path: Path) -> Iterator[AnyRecord]:
     with package.open(entry.file) as stream:
         for record in read_any_records(stream, str(path)):
             if isinstance(record, BadLine):

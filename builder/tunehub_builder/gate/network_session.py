@@ -5,11 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.comparison.difference import difference
 from tunehub.comparison.protocol import Timer
 from tunehub.compiler.measure.quiet import Patience, clear_of_the_pool, undisturbed
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Array
 
 DEFAULT = "default"  # the variant that TVM makes without tunehub
 _RUNS_COMPARED = 3  # threads that write over each other do not do so every time
@@ -19,7 +22,7 @@ _RUNS_COMPARED = 3  # threads that write over each other do not do so every time
 class BuiltNetwork:
     """A variant that runs: its ``outputs`` as arrays, and the mean seconds of some runs."""
 
-    outputs: Callable[[], list[Any]]
+    outputs: Callable[[], list[Array]]
     time: Timer
 
 
@@ -31,7 +34,7 @@ class NetworkSession(ABC):
         """``patience_s``: spent on repeating disturbed measurements of a network."""
         self._patience_s = patience_s
         self._built: dict[str, BuiltNetwork] = {}
-        self._expected: list[Any] | None = None
+        self._expected: list[Array] | None = None
         self._patience = Patience(left=patience_s)
 
     def task(self, _name: str, case: str) -> None:
@@ -39,7 +42,7 @@ class NetworkSession(ABC):
         self.drop()
         self.open(case)
 
-    def build(self, variant: str, *arguments: Any) -> Any:
+    def build(self, variant: str, *arguments: object) -> Any:
         """Compile the network; returns what there is to tell. Raises what compiling raises."""
         self._built[variant], told = self.compiled(variant, *arguments)
         return told
@@ -63,7 +66,7 @@ class NetworkSession(ABC):
         self._expected = None
         self._patience = Patience(left=self._patience_s)
 
-    def expected(self) -> list[Any]:
+    def expected(self) -> list[Array]:
         """The outputs that others are compared with: the default's."""
         return self._built[DEFAULT].outputs()
 
@@ -76,5 +79,5 @@ class NetworkSession(ABC):
         """Load the network that ``case``, the backend's own JSON, describes."""
 
     @abstractmethod
-    def compiled(self, variant: str, *arguments: Any) -> tuple[BuiltNetwork, Any]:
+    def compiled(self, variant: str, *arguments: object) -> tuple[BuiltNetwork, Any]:
         """Compile the network in one way; also what :meth:`build` returns."""

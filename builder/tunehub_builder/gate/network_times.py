@@ -21,7 +21,7 @@ class NetworkVariant:
     """One way to compile a network: its name, what else a session's ``build`` takes, and how far outputs may differ."""
 
     name: str
-    arguments: tuple[Any, ...] = ()
+    arguments: tuple[object, ...] = ()
     tolerance: float = TOLERANCE
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import TextIO
 
 import msgspec
 
@@ -70,7 +70,7 @@ class CheckResult:
             lines.append(line + _beside_rules(n.plain_s, n.tuned_s, n.processes) + accuracy_text(n.accuracy))
         return "\n".join(map(plain, lines))
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """For programs."""
         rejected, unjudged = (
             [{"where": item.where, "name": item.name, "reason": item.reason} for item in some]

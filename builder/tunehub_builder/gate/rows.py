@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.compiler.schedule.ladder import rule_text
 from tunehub.compiler.schedule.request import Request
@@ -46,6 +46,9 @@ from tunehub_builder.replay.workloads import (
 from tunehub_builder.tuning.target import tvm_versions
 from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, evidence_in
 from tunehub_registry.manifest import Manifest
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 _MOST_REASON = 200
 Mapped = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]  # as `map`
@@ -118,7 +121,7 @@ class PackageRows:
         matched = Counter(name for row in self.rows for name in row.networks if row.at_hand and not row.problem)
         return {name: (count, matched[name]) for name, count in sorted(named.items())}
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """All of it in JSON's types."""
         rows = [asdict(row) for row in self.rows]
         said = {"package": self.package, "problems": self.problems, "unread": self.unread}
@@ -225,7 +228,7 @@ class _Looked:
     evidence: Mapping[tuple[str, str], RecordEvidence]
     over_rules: Mapping[str, float]
     published: PublishedProfile | None
-    target: Any
+    target: Target
 
     @classmethod
     def of(cls, path: Path) -> _Looked:

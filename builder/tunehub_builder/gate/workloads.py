@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from tunehub.compiler.measure.session import packed, unpacked
 from tunehub_builder.gate.comparison import (
@@ -44,7 +44,7 @@ class WorkloadCase(Generic[_Verdict]):
     module: str
     finalists: Sequence[Finalist]
     rules: FinalistRules
-    request: Callable[[Sequence[int]], tuple[Any, ...]]
+    request: Callable[[Sequence[int]], tuple[object, ...]]
     verdict: Callable[[ComparedFinalists], _Verdict]
 
 
@@ -165,7 +165,7 @@ class _WorkerRunner(Generic[_Verdict]):
         kind, value = self._ask("time_cold", number, runs)
         return float(value) if kind == "ok" and value is not None else None
 
-    def _ask(self, *request: Any) -> Answer:
+    def _ask(self, *request: object) -> Answer:
         kind, value = self.worker.ask(request, self.limits.run_s)
         if not self.worker.alive:
             raise WorkerLostError(value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tunehub_registry.printable import plain
 from tunehub_registry.tuning_log import BadLine, LogRecord
@@ -22,7 +21,7 @@ class LogFile:
     bad_lines: tuple[BadLine, ...]
     bad: int
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """The file's part of the report."""
         bad = [{"line": line.line, "reason": line.reason} for line in self.bad_lines]
         return {"file": str(self.path), "records": self.records, "bad": self.bad, "bad_lines": bad}
@@ -62,7 +61,7 @@ class DistilledWorkload:
         """The same for people."""
         return "no trial succeeded" if self.best_s is None else f"{self.best_s * 1e3:.4g} ms"
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """The workload's part of the report."""
         return {
             "target": self.package,
@@ -92,7 +91,7 @@ class TunedImplementations:
     operator: str
     implementations: tuple[DistilledWorkload, ...]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """The operator's part of the report."""
         ways = [{"name": way.name, "key": way.key, "best_s": way.best_s} for way in self.implementations]
         return {
@@ -136,7 +135,7 @@ class Distillation:
             if len(ways) > 1
         )
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """``{"files": […], "records": […], "operators": […]}``; times in seconds."""
         return {
             "files": [file.as_json() for file in self.files],

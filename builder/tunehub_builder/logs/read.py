@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from packaging.version import InvalidVersion, Version
 
@@ -74,7 +74,7 @@ class ReadFile:
     unproved: tuple[Remark, ...] = ()
     refuted: tuple[Remark, ...] = ()
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """The file's part of the report."""
         return {
             "file": str(self.path),
@@ -167,5 +167,5 @@ def _version(path: Path, given: str | None) -> str:
         raise PackingError(f"{text!r} is not a version; give one such as --version 0.10 (PEP 440)") from None
 
 
-def _as_json(remark: Remark) -> dict[str, Any]:
+def _as_json(remark: Remark) -> dict[str, object]:
     return {"line": remark.line, "reason": remark.reason}

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -41,14 +40,24 @@ class WrittenPackage:
     size: int
     sha256: str
 
-    def as_json(self) -> dict[str, Any]:
+    @property
+    def records(self) -> int:
+        """How many there are in it."""
+        return sum(entry.count for entry in self.manifest.record_sets)
+
+    @property
+    def tuners(self) -> dict[str, int]:
+        """How many records there are of each tuner."""
+        return {entry.tuner: entry.count for entry in self.manifest.record_sets}
+
+    def as_json(self) -> dict[str, object]:
         """The package's part of the report."""
         return {
             "name": self.manifest.name,
             "version": self.manifest.version,
             "file": self.file,
-            "records": sum(entry.count for entry in self.manifest.record_sets),
-            "tuners": {entry.tuner: entry.count for entry in self.manifest.record_sets},
+            "records": self.records,
+            "tuners": self.tuners,
             "bytes": self.size,
             "sha256": self.sha256,
         }
@@ -62,7 +71,7 @@ class ImportReport:
     packages: tuple[WrittenPackage, ...] = ()
     prover: str = field(default="not proved")
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """The report, for `--json`."""
         return {
             "files": [file.as_json() for file in self.files],
@@ -218,5 +227,5 @@ def _publish(built: BuiltPackage, output: Path) -> WrittenPackage:
     )
 
 
-def _json_line(value: dict[str, Any]) -> bytes:
+def _json_line(value: dict[str, object]) -> bytes:
     return msgspec.json.encode(value) + b"\n"

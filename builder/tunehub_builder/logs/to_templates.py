@@ -34,7 +34,9 @@ from tunehub_registry.template_record import TemplateRecord, encode_template_rec
 from tunehub_registry.tuning_log import AUTOTVM, LogRecord
 
 if TYPE_CHECKING:
+    from tunehub.graph.types import Expr
     from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, Tensor
 
 _MOST_TIMES = 1000  # in a record
 _NEARLY = 1.2  # of a log's trials of a workload those are tried that take up to so many times as long as the fastest
@@ -74,7 +76,7 @@ class TemplateImport:
     written: dict[str, Path]
     proposed: int | None = None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """The report, for ``--json``."""
         return {
             "files": [
@@ -167,7 +169,7 @@ def _accepted(item: Imported, meaning: Translation, layer: Layer, target: Target
     return record
 
 
-def layer_module(layer: Layer) -> Any:
+def layer_module(layer: Layer) -> IRModule:
     """A Relax module with ``layer`` alone, in its layouts and with packed weights, as planning leaves it."""
     builder = relax.BlockBuilder()
     data, weight = (_variable(name, shape) for name, shape in zip("xw", _shapes(layer), strict=True))
@@ -178,7 +180,7 @@ def layer_module(layer: Layer) -> Any:
     return builder.get()
 
 
-def _operator(layer: Layer) -> Callable[[Any, Any], Any]:
+def _operator(layer: Layer) -> Callable[[Tensor, Tensor], Tensor]:
     """What the client's planning of layouts writes for ``layer``."""
     if isinstance(layer, DenseLayer):
         outputs = layer.outputs
@@ -204,13 +206,13 @@ def _shapes(layer: Layer) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return data, (layer.out_channels // outside, outer, *layer.kernel, inside, outside)
 
 
-def _variable(name: str, shape: tuple[int, ...]) -> Any:
+def _variable(name: str, shape: tuple[int, ...]) -> Expr:
     kind = tensor_class()
     return relax.Var(name, kind(shape, "float32"))
 
 
 @lru_cache(maxsize=64)
-def _target(text: str) -> Any:
+def _target(text: str) -> Target:
     """The target of a log for current TVM. Raises UntranslatableError when it has none."""
     found = parse_target(text)
     if found.kind != "llvm":

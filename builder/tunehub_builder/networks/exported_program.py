@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.exceptions import last_line, typed_last_line
 from tunehub.graph.quantised.torch_operators import torch_convert_map
@@ -14,6 +14,10 @@ from tunehub_builder.networks.exported_archive import checked_archive
 from tunehub_builder.networks.network import ImportedModel
 from tunehub_builder.networks.other_file import OtherFile
 from tunehub_builder.networks.torch_decoders import decoder_convert_map
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import TorchNode
+    from tunehub.tir.types import IRModule
 
 _NAMED = 3  # nodes that an error names
 _QUANTISED_OPERATORS = "torch.ao.quantization.fx._decomposed"  # importing it registers them
@@ -57,7 +61,7 @@ class ExportedProgramFile(OtherFile):
             raise ModelFileError(str(self.path), reason, "Use the PyTorch that saved it, or save it again") from error
 
 
-def _to_relax(program: Any, source: str) -> Any:
+def _to_relax(program: Any, source: str) -> IRModule:
     import tvm
     from tvm.relax.frontend.torch import from_exported_program
 
@@ -75,7 +79,7 @@ def _place(error: Exception) -> str:
     trace, found = error.__traceback__, "it"
     while trace is not None:
         values = trace.tb_frame.f_locals
-        node: Any = values.get("node")
+        node: TorchNode = values.get("node")
         graph = getattr(values.get("exported_program"), "graph", None)
         if hasattr(node, "op") and hasattr(node, "target"):
             found = f"the operator {node.target} (node {node.name})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tvm import relax
 
@@ -11,8 +11,11 @@ from tunehub.tir.nodes import integer, shape_of
 from tunehub.tir.symbols import symbol_name, variables_in
 from tunehub_builder.networks.exceptions import ModelFileError
 
+if TYPE_CHECKING:
+    from tunehub.tir.types import Index, IRModule
 
-def with_fixed(mod: Any, shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int], source: str) -> Any:
+
+def with_fixed(mod: IRModule, shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int], source: str) -> IRModule:
     """`mod` with `shapes` of inputs of `main`, and `sizes` of its symbols. Raises ModelFileError for others."""
     inputs = {str(getattr(each, "name_hint", None) or each.name): shape_of(each) or () for each in mod["main"].params}
     symbols = {symbol_name(each): each for each in variables_in([e for shape in inputs.values() for e in shape])}
@@ -33,7 +36,7 @@ def with_fixed(mod: Any, shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[s
     return relax.transform.BindSymbolicVars(bound, "main")(mod) if bound else mod
 
 
-def _sizes_by(declared: tuple[Any, ...], shape: tuple[int, ...], name: str, source: str) -> dict[str, int]:
+def _sizes_by(declared: tuple[Index, ...], shape: tuple[int, ...], name: str, source: str) -> dict[str, int]:
     """The sizes of symbols that make a declared shape the given one."""
     found: dict[str, int] = {}
     if len(declared) == len(shape):

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import onnx
     import tvm
 
+    from tunehub.tir.types import Array
+
 _CALIBRATION = 4  # random inputs that ranges of data are taken from
 _FOLDED = b"folded"  # not what caches have from before `_fold`
 _QUANTISED = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger"})
@@ -108,7 +110,7 @@ def _quantise(data: bytes, kept: Path, network: Network) -> None:
         def __init__(self) -> None:
             self._inputs: Iterator[Mapping[str, Any]] = map(network.sample_inputs, range(_CALIBRATION))
 
-        def get_next(self) -> Mapping[str, Any] | None:
+        def get_next(self) -> Mapping[str, Array] | None:
             return next(self._inputs, None)
 
     kept.parent.mkdir(parents=True, exist_ok=True)

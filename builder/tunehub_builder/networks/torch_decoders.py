@@ -4,9 +4,12 @@ transformers' models are exported."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.tir.nodes import shape_of
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import Expr, TorchImporter, TorchNode
 
 Converter = Callable[[Any, Any], Any]
 
@@ -16,7 +19,7 @@ def decoder_convert_map() -> dict[str, Converter]:
     return {"cat.default": _joined}
 
 
-def _joined(node: Any, importer: Any) -> Any:
+def _joined(node: TorchNode, importer: TorchImporter) -> Expr:
     """PyTorch leaves out tensors without elements of one axis, which an empty cache begins with."""
     from tvm import relax
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.packing.language_evidence import LanguageFigure, language_evidence
@@ -157,5 +157,5 @@ def _conditions(found: _GpuResult) -> str:
     return "; ".join(filter(None, (found.date, ", ".join(versions), found.records)))
 
 
-def _seconds(ms: float | None) -> Any:
+def _seconds(ms: float | None) -> float | UnsetType:
     return UNSET if ms is None else ms / 1e3

@@ -97,7 +97,7 @@ def _parsed(data: bytes | None) -> Any:
         return data
 
 
-def _differing(path: str, old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
+def _differing(path: str, old: object, new: object) -> Iterator[tuple[str, str, str]]:
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted({*old, *new}):
             yield from _differing(f"{path}.{key}"[:200], old.get(key, _ABSENT), new.get(key, _ABSENT))
@@ -108,7 +108,7 @@ def _differing(path: str, old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
         yield path, _shown(old), _shown(new)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """A value as JSON in ASCII, shortened: nothing in a package plays with the terminal."""
     if value is _ABSENT:
         return "absent"

@@ -10,13 +10,16 @@ import platform
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.target.features import EXTENSIONS
 from tunehub.target.host import host_cpu, physical_cores
 from tunehub.target.tvm_generation import Generation, find_tvm
 from tunehub.target.tvm_releases import RELAX_RANGE, RELAY_RANGE
 from tunehub_builder.exceptions import NoSuchTargetError, TuningError, UnsuitableTargetError
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 HOST = "host"
 NO_FFI = "none"
@@ -163,7 +166,7 @@ def _llvm_cpu() -> str:
     return str(ask()) if ask else "unknown"
 
 
-def _llvm(model: str, triple: str = "", mattr: tuple[str, ...] = ()) -> Any:
+def _llvm(model: str, triple: str = "", mattr: tuple[str, ...] = ()) -> Target:
     import tvm
 
     given = {"mcpu": model, "mtriple": triple, "mattr": list(mattr)}

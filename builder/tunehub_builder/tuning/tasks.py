@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,9 @@ from tunehub.tir.symbols import probes, symbol_name, symbols_of, typical_instanc
 from tunehub_builder.tuning.runner.open_sizes import with_points
 
 if TYPE_CHECKING:
+    from tunehub.graph.types import BaseFunc
     from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, PrimFunc
 
 Dims = Mapping[str, tuple[int, ...]]
 Points = tuple[tuple[int, ...], ...]
@@ -40,13 +42,13 @@ class TuningTask:
     anchor: str | None
     count: int
     networks: tuple[str, ...]
-    mod: Any = field(repr=False, compare=False)
+    mod: IRModule = field(repr=False, compare=False)
     classes: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     points: Points = ()
 
 
 def extract_tasks(
-    modules: Iterable[tuple[str, Any]],
+    modules: Iterable[tuple[str, IRModule]],
     target: Target,
     *,
     layout: Layout = "keep",
@@ -80,7 +82,7 @@ def extract_tasks(
 def without_other_numbers(tasks: Iterable[TuningTask]) -> list[TuningTask]:
     """The last of all ``tasks`` that have one heavy block and differ in numbers around it alone, with the calls of
     all: its record serves the others by the key of that block. Zero points are such numbers, others in each layer."""
-    found: dict[Any, TuningTask] = {}
+    found: dict[Hashable, TuningTask] = {}
     for task in tasks:
         shape = task.anchor, task.classes.get("op_class"), task.classes.get("extents")
         key = shape if all(shape) else task.exact
@@ -88,13 +90,13 @@ def without_other_numbers(tasks: Iterable[TuningTask]) -> list[TuningTask]:
     return list(found.values())
 
 
-def _wants_channels_last(module: Any, target: Target) -> bool:
+def _wants_channels_last(module: IRModule, target: Target) -> bool:
     from tunehub.graph.layout.cuda.channels_last import wants_channels_last  # CPUs need none of it
 
     return wants_channels_last(module, target)
 
 
-def task_of(network: str, name: str, function: Any, count: int, dims: Dims | None = None) -> TuningTask | None:
+def task_of(network: str, name: str, function: BaseFunc, count: int, dims: Dims | None = None) -> TuningTask | None:
     """The PrimFunc ``function`` as a task; None for what :func:`extract_tasks` leaves out."""
     import tvm
     from tvm import relax
@@ -115,7 +117,7 @@ def task_of(network: str, name: str, function: Any, count: int, dims: Dims | Non
     )
 
 
-def _open_task(network: str, name: str, function: Any, count: int, dims: Dims) -> TuningTask | None:
+def _open_task(network: str, name: str, function: PrimFunc, count: int, dims: Dims) -> TuningTask | None:
     """A symbolic workload; None where it has no symbols that can be given values."""
     if typical_instance(function) in (None, function):
         return None
@@ -133,7 +135,7 @@ def _open_task(network: str, name: str, function: Any, count: int, dims: Dims) -
     )
 
 
-def points_of(function: Any, dims: Dims) -> Points:
+def points_of(function: PrimFunc, dims: Dims) -> Points:
     """The values of the symbols of a symbolic workload at which it is tuned: all combinations of those in ``dims``, or
     as many as are worth it, of different sizes. A symbol that is not named has the values of checks."""
     symbols = symbols_of(function)

@@ -28,7 +28,9 @@ from tunehub_registry.machine_profile import MachineProfile
 
 if TYPE_CHECKING:
     from tunehub.compiler.hub import Hub
+    from tunehub.graph.types import Executable, VirtualMachine
     from tunehub.target.types import Target
+    from tunehub.tir.types import Array, Device, DeviceTensor
     from tunehub_builder.networks import Network
 
 PLAIN, TUNED = "plain", "tuned"
@@ -58,8 +60,8 @@ class RelaxNetworkSession(NetworkSession):
 
     def __init__(self) -> None:
         super().__init__(_PATIENCE_S)
-        self._machines: dict[str, Any] = {}  # by variant
-        self._executables: dict[str, Any] = {}
+        self._machines: dict[str, VirtualMachine] = {}  # by variant
+        self._executables: dict[str, Executable] = {}
 
     def open(self, case: str) -> None:
         """Load a :class:`RelaxNetworkCase`."""
@@ -70,7 +72,7 @@ class RelaxNetworkSession(NetworkSession):
         self._network = _network(self._case)
         self._module, self._inputs = None, self._network.sample_inputs()
 
-    def compiled(self, variant: str, *arguments: Any) -> tuple[BuiltNetwork, Any]:
+    def compiled(self, variant: str, *arguments: object) -> tuple[BuiltNetwork, Any]:
         """As the base says; tells how many workloads each rung serves."""
         del arguments
         if self._kind == "cuda":
@@ -78,7 +80,7 @@ class RelaxNetworkSession(NetworkSession):
         self._executables[variant], rungs = self._executable(variant)
         return self._loaded(variant, self._executables[variant]), rungs
 
-    def expected(self) -> list[Any]:
+    def expected(self) -> list[Array]:
         """As the base says; of a network in half precision, in which the default is less precise, those in float32."""
         whole = in_single(self._network)
         if whole is None:
@@ -101,12 +103,12 @@ class RelaxNetworkSession(NetworkSession):
         take."""
         rungs: dict[str, int] = {}
 
-        def compiled() -> Any:
+        def compiled() -> Executable:
             executable, found = self._executable(variant)
             rungs.update(found)
             return executable
 
-        def ran(executable: Any) -> GpuRunner:
+        def ran(executable: Executable) -> GpuRunner:
             runner = gpu_runner(executable, self._inputs)
             runner()
             return runner
@@ -119,7 +121,7 @@ class RelaxNetworkSession(NetworkSession):
         serves."""
         return self._executable(variant)[1]
 
-    def _executable(self, variant: str) -> tuple[Any, dict[str, int]]:
+    def _executable(self, variant: str) -> tuple[Executable, dict[str, int]]:
         import tvm
 
         from tunehub.graph.gathers import quiet_gathers
@@ -151,7 +153,7 @@ class RelaxNetworkSession(NetworkSession):
         session = onnxruntime_session(model, _threads(), graph_optimization_level=plain)
         names = [argument.name for argument in session.get_inputs()]
 
-        def pair(seed: int) -> tuple[list[Any], list[Any]]:
+        def pair(seed: int) -> tuple[list[Array], list[Array]]:
             values = list(self._network.sample_inputs(seed).values())
             found = _runner(self._machines[variant], values, "llvm")()
             return found, list(session.run(None, dict(zip(names, values, strict=True))))
@@ -176,7 +178,7 @@ class RelaxNetworkSession(NetworkSession):
     def _kind(self) -> str:
         return str(self._target.kind.name)
 
-    def _loaded(self, variant: str, executable: Any) -> BuiltNetwork:
+    def _loaded(self, variant: str, executable: Executable) -> BuiltNetwork:
         from tvm import relax
 
         self._machines[variant] = relax.VirtualMachine(executable, _device(self._kind))
@@ -256,18 +258,18 @@ def _threads() -> int:
     return int(os.environ.get("TVM_NUM_THREADS", "") or physical_cores() or 1)
 
 
-def _device(kind: str) -> Any:
+def _device(kind: str) -> Device:
     import tvm
 
     return tvm.cpu() if kind == "llvm" else tvm.device(kind, 0)
 
 
-def _runner(machine: Any, inputs: Iterable[Any], kind: str) -> Callable[[], list[Any]]:
+def _runner(machine: VirtualMachine, inputs: Iterable[DeviceTensor], kind: str) -> Callable[[], list[Array]]:
     import tvm
 
     arguments = [tvm.runtime.tensor(value, device=_device(kind)) for value in inputs]
 
-    def run() -> list[Any]:
+    def run() -> list[Array]:
         result = machine["main"](*arguments)
         return [result.numpy()] if hasattr(result, "numpy") else [item.numpy() for item in result]
 

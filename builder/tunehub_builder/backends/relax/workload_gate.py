@@ -136,7 +136,7 @@ def case_of(entry: Distilled, target: Mapping[str, Any], threads: int, plan: Mea
     if entry.beside_rule:
         candidates, finalists = [*candidates, RULE], [*finalists, Finalist(source=RULE.template, tuning_s=0.0)]
 
-    def request(numbers: Sequence[int]) -> tuple[Any, ...]:
+    def request(numbers: Sequence[int]) -> tuple[object, ...]:
         return "build_case", task.exact, target, [candidates[number] for number in numbers]
 
     return WorkloadCase(

@@ -30,11 +30,12 @@ from tunehub_registry.ladder_record import LadderRecord
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target, TargetLike
+    from tunehub.tir.types import IRModule
 
 _DEFAULT, _PLAINLY = "TVM's default", "a thread for each element"  # what is built besides candidates
 
 
-def looked(mod: Any, record: Record, target: Target) -> tuple[str, str, str]:
+def looked(mod: IRModule, record: Record, target: Target) -> tuple[str, str, str]:
     """What rules have for a workload today: hashes of their choice, and of the schedule, and of the record's own
     schedule, empty where it has none.
 
@@ -85,17 +86,17 @@ class LookingSession(CudaKnobSession):
         ]
         return [error_of(self._ahead, task, target, *each) for each in asked]
 
-    def candidate(self, task: str, target: TargetLike, candidate: Any) -> Any:
+    def candidate(self, task: str, target: TargetLike, candidate: Any) -> IRModule:
         """As the base of its kind says."""
         return _of_any_kind(self, task, target, candidate, super().candidate)
 
-    def _ahead(self, task: str, target: TargetLike, what: Any, build: Callable[[], None]) -> None:
+    def _ahead(self, task: str, target: TargetLike, what: object, build: Callable[[], None]) -> None:
         assert self._builds is not None
         self._name = self._builds.name(target, task, what)
         if not self._builds.has(self._name):
             build()
 
-    def _keep(self, number: int, mod: Any, target: TargetLike) -> None:
+    def _keep(self, number: int, mod: IRModule, target: TargetLike) -> None:
         del number
         assert self._builds is not None
         library = self._compiled(mod, target)
@@ -111,7 +112,7 @@ class AgainSession(KnobSession):
         super().__init__()
         self._published = published
 
-    def candidate(self, task: str, target: TargetLike, candidate: Any) -> Any:
+    def candidate(self, task: str, target: TargetLike, candidate: Any) -> IRModule:
         """As the base of its kind says."""
         with published_rates(self._published):
             if isinstance(candidate, LadderRecord):
@@ -140,7 +141,7 @@ class CudaAgainSession(CudaKnobSession):
         super().__init__(lock, device)
         self._builds = None if folder is None else KeptBuilds(folder)
 
-    def candidate(self, task: str, target: TargetLike, candidate: Any) -> Any:
+    def candidate(self, task: str, target: TargetLike, candidate: Any) -> IRModule:
         """As the base of its kind says."""
         return _of_any_kind(self, task, target, candidate, super().candidate)
 
@@ -158,7 +159,7 @@ class CudaAgainSession(CudaKnobSession):
         if not self._loaded(PLAIN, task, target, _PLAINLY):
             super()._build_plain(task, target)
 
-    def _loaded(self, number: int, task: str, target: TargetLike, what: Any) -> bool:
+    def _loaded(self, number: int, task: str, target: TargetLike, what: object) -> bool:
         """Whether it was built ahead; then it is candidate ``number`` now."""
         kept = None if self._builds is None else self._builds.read(self._builds.name(target, task, what))
         if kept is None:
@@ -179,7 +180,7 @@ def _of_any_kind(
     target: TargetLike,
     candidate: Any,
     by_knobs: Callable[[str, Any, KnobChoice], Any],
-) -> Any:
+) -> IRModule:
     """A workload on a GPU by a trace, a choice of knobs or a ladder of sizes."""
     if isinstance(candidate, LadderRecord):
         if takes_half(session._modules[task]["main"]):
@@ -190,7 +191,7 @@ def _of_any_kind(
     return CudaSession.candidate(session, task, target, candidate)
 
 
-def _of_sizes(record: LadderRecord, mod: Any, target: TargetLike) -> Any:
+def _of_sizes(record: LadderRecord, mod: IRModule, target: TargetLike) -> IRModule:
     import tvm
 
     own = tvm.target.Target(target)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Module
 
 LIBRARY = "candidate.tar"
 
@@ -23,7 +26,7 @@ class Archive:
     cubin: bytes = b""
 
 
-def packed_library(library: Any) -> bytes:
+def packed_library(library: Module) -> bytes:
     """What TVM has built, as a tar of object files."""
     with tempfile.TemporaryDirectory(prefix="tunehub-") as folder:
         path = Path(folder) / LIBRARY
@@ -31,7 +34,7 @@ def packed_library(library: Any) -> bytes:
         return path.read_bytes()
 
 
-def loaded_library(archive: Archive) -> Any:
+def loaded_library(archive: Archive) -> Module:
     """Link and load on this machine. Raises RuntimeError without a C compiler."""
     import tvm
 

@@ -61,7 +61,7 @@ class RecordedLaunches:
         self._call("cuGraphExecDestroy", self._graph)
         self._call("cuStreamDestroy", self._stream)
 
-    def _call(self, name: str, *arguments: Any) -> Any:
+    def _call(self, name: str, *arguments: object) -> Any:
         code, *found = getattr(self._driver, name)(*arguments)
         if int(code):
             raise GraphError(f"{name}: {code}")

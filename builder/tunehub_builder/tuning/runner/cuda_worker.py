@@ -29,6 +29,8 @@ from tunehub_builder.tuning.runner.worker import TraceSession
 
 if TYPE_CHECKING:
     from tunehub.target.types import TargetLike
+    from tunehub.tir.types import Array, Device, DeviceTensor, IRModule, Module, PrimFunc
+    from tunehub_builder.tuning.journal import KnobChoice
 
 _LAUNCHES = 16  # of a CUDA graph
 _MOST_RUNS = 500  # of one sample: launches that wait in the GPU's queue
@@ -59,9 +61,9 @@ class CudaSession(TraceSession):
         self._apart: dict[int, float] = {}
         self._graphs: dict[int, RecordedLaunches | None] = {}
         self._cold: dict[int, RecordedLaunches] = {}
-        self._copies: list[list[Any]] = []
+        self._copies: list[list[DeviceTensor]] = []
         self._plain: Callable[[], None] = _nothing  # builds what outputs are compared with
-        self._on_gpu: dict[tuple[tuple[int, ...], str], Any] = {}
+        self._on_gpu: dict[tuple[tuple[int, ...], str], DeviceTensor] = {}
 
     def warm_up(self, target: TargetLike) -> None:
         """Import TVM, take the GPU into use and compile a first kernel."""
@@ -78,7 +80,7 @@ class CudaSession(TraceSession):
             self.build(0, attempt.task, attempt.target, attempt.candidate)
         return self.measure(0, attempt.best_s, attempt.options)
 
-    def candidate(self, task: str, target: TargetLike, trace: Any) -> Any:
+    def candidate(self, task: str, target: TargetLike, trace: Any) -> IRModule:
         """The candidate as a client makes it, checks included."""
         import tvm
 
@@ -91,7 +93,7 @@ class CudaSession(TraceSession):
         check_function(scheduled["main"], original, tvm.target.Target(target))
         return scheduled
 
-    def default(self, task: str, target: TargetLike) -> Any:
+    def default(self, task: str, target: TargetLike) -> IRModule:
         """The workload as TVM compiles what has no record: by the rules of dlight."""
         return by_dlight(self._modules[task], target)
 
@@ -166,7 +168,7 @@ class CudaSession(TraceSession):
         self._apart.clear()
         self._plain = _nothing
 
-    def _seconds(self, number: int, device: Any, runs: int, repeats: int) -> list[float]:
+    def _seconds(self, number: int, device: Device, runs: int, repeats: int) -> list[float]:
         """As :func:`_samples`; of many runs those in a CUDA graph, where they can be recorded."""
         library, arguments = self._built[number]
         recorded = self._recorded(number) if runs >= _LAUNCHES else None
@@ -196,7 +198,7 @@ class CudaSession(TraceSession):
     def _build_plain(self, task: str, target: TargetLike) -> None:
         self._keep(PLAIN, plainly(self._modules[task], target), target)
 
-    def _compiled(self, mod: Any, target: TargetLike) -> Any:
+    def _compiled(self, mod: IRModule, target: TargetLike) -> Module:
         from tunehub.tir.cuda.nvrtc import source_of
 
         compiler = self._compiler(_arch(target))
@@ -204,7 +206,7 @@ class CudaSession(TraceSession):
         compiler.compile(source_of(library))  # beside the other workers: TVM may ask for it as late as at a launch
         return library
 
-    def _kernels(self, library: Any, target: TargetLike) -> tuple[str, bytes]:
+    def _kernels(self, library: Module, target: TargetLike) -> tuple[str, bytes]:
         from tunehub.tir.cuda.nvrtc import source_of
 
         source = source_of(library)
@@ -224,7 +226,7 @@ class CudaSession(TraceSession):
             self._compilers[arch].install()
         return self._compilers[arch]
 
-    def _outputs(self, number: int, inputs: list[Any]) -> list[Any]:
+    def _outputs(self, number: int, inputs: list[Array]) -> list[Array]:
         import tvm
 
         tensors = [tvm.runtime.tensor(array, self._device()) for array in inputs]
@@ -232,7 +234,7 @@ class CudaSession(TraceSession):
             self._built[number][0]["main"](*tensors)
         return [tensor.numpy() for tensor in tensors]
 
-    def _argument(self, shape: tuple[int, ...], dtype: str) -> Any:
+    def _argument(self, shape: tuple[int, ...], dtype: str) -> DeviceTensor:
         import numpy as np
         import tvm
 
@@ -243,13 +245,13 @@ class CudaSession(TraceSession):
             self._on_gpu[shape, dtype] = tvm.runtime.tensor(np.resize(numbers, shape), self._device())
         return self._on_gpu[shape, dtype]
 
-    def _device(self) -> Any:
+    def _device(self) -> Device:
         import tvm
 
         return tvm.cuda(0)
 
     @contextmanager
-    def _gpu(self) -> Iterator[Any]:
+    def _gpu(self) -> Iterator[Device]:
         """The device, for this process alone. One that has failed for good ends the process: nothing runs after it."""
         with exclusively(self._lock, self._device()) as device:
             yield device
@@ -259,17 +261,19 @@ class CudaKnobSession(KnobSession, CudaSession):
     """As :class:`CudaSession`, for candidates that are choices of knobs; symbolic workloads as in
     :class:`KnobSession`."""
 
-    def candidate(self, task: str, target: TargetLike, choice: Any) -> Any:
+    def candidate(self, task: str, target: TargetLike, choice: KnobChoice) -> IRModule:
         """As the base says."""
         if takes_half(self._modules[task]["main"]):
             load_cuda_intrinsics()
         return super().candidate(task, target, choice)
 
-    def build_case(self, task: str, target: TargetLike, choices: list[Any]) -> list[str | None]:
+    def build_case(self, task: str, target: TargetLike, choices: list[KnobChoice]) -> list[str | None]:
         """As :class:`CudaSession` says."""
         return CudaSession.build_case(self, task, target, choices)
 
-    def build_at(self, task: str, target: TargetLike, values: Sequence[int], choices: list[Any]) -> list[str | None]:
+    def build_at(
+        self, task: str, target: TargetLike, values: Sequence[int], choices: list[KnobChoice]
+    ) -> list[str | None]:
         """As the base says."""
         self._forget_graphs()
         return super().build_at(task, target, values, choices)
@@ -278,7 +282,7 @@ class CudaKnobSession(KnobSession, CudaSession):
         error_of(self._build_plain, task, target)
 
 
-def _copies(arguments: Sequence[Any], device: Any) -> list[list[Any]]:
+def _copies(arguments: Sequence[DeviceTensor], device: Device) -> list[list[DeviceTensor]]:
     """Copies of tensors that are larger than the cache together; none of small ones, of which that takes too many."""
     import tvm
 
@@ -291,7 +295,7 @@ def _copies(arguments: Sequence[Any], device: Any) -> list[list[Any]]:
     return [[make().copyfrom(each) for make, each in zip(empty, arguments, strict=True)] for _ in range(count)]
 
 
-def _products(function: Any) -> int:
+def _products(function: PrimFunc) -> int:
     """How many terms all sums of ``function`` have, if they are as long as the longest one."""
     sizes = (math.prod(shape) for shape, _ in buffer_shapes(function))
     outputs = [size for size, output in zip(sizes, written(function), strict=True) if output]
@@ -344,21 +348,21 @@ def visible_gpus() -> tuple[str, ...]:
     return tuple(name for name in names if name)
 
 
-def by_dlight(mod: Any, target: TargetLike) -> Any:
+def by_dlight(mod: IRModule, target: TargetLike) -> IRModule:
     """``mod`` as TVM schedules it for CUDA (``relax/backend/cuda/pipeline.py``)."""
     from tvm.s_tir.dlight import gpu
 
     return _by_rules(mod, target, gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback())
 
 
-def plainly(mod: Any, target: TargetLike) -> Any:
+def plainly(mod: IRModule, target: TargetLike) -> IRModule:
     """``mod`` with a thread for each element that a block writes: slow, and nothing to go wrong."""
     from tvm.s_tir.dlight import gpu
 
     return _by_rules(mod, target, gpu.Fallback())
 
 
-def _by_rules(mod: Any, target: TargetLike, *rules: Any) -> Any:
+def _by_rules(mod: IRModule, target: TargetLike, *rules: object) -> IRModule:
     import tvm
     from tvm.s_tir import dlight
 
@@ -368,7 +372,7 @@ def _by_rules(mod: Any, target: TargetLike, *rules: Any) -> Any:
         return dlight.ApplyDefaultSchedule(*rules)(tvm.IRModule(dict(mod.functions.items())))
 
 
-def takes_half(function: Any) -> bool:
+def takes_half(function: PrimFunc) -> bool:
     """Whether a parameter of ``function`` is float16: tensor cores may serve it."""
     return any(str(buffer_kind(buffer).dtype) == "float16" for buffer in parameters(function))
 
@@ -380,7 +384,7 @@ def tensor_bytes(shape: tuple[int, ...], dtype: str) -> int:
     return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
 
 
-def _samples(library: Any, arguments: list[Any], device: Any, runs: int, repeats: int) -> list[float]:
+def _samples(library: Module, arguments: list[DeviceTensor], device: Device, runs: int, repeats: int) -> list[float]:
     """Seconds of one run, ``repeats`` times the mean of ``runs``, by the clock of the GPU."""
     timer = library.time_evaluator("main", device, number=runs, repeat=repeats)
     return [float(seconds) for seconds in timer(*arguments).results]
@@ -402,7 +406,7 @@ def timed(
 
 
 @contextmanager
-def exclusively(lock: str, device: Any) -> Iterator[Any]:
+def exclusively(lock: str, device: Device) -> Iterator[Device]:
     """The ``device``, a GPU of TVM, for this process alone, which holds the file ``lock``.
 
     One that has failed for good ends the process: nothing runs after it.

@@ -18,6 +18,7 @@ from tunehub_builder.tuning.target import tvm_versions
 
 if TYPE_CHECKING:
     from tunehub.target.types import TargetLike
+    from tunehub.tir.types import Module
 
 _LIBRARY = "library.so"
 
@@ -29,7 +30,7 @@ class KeptBuild(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     cubin: bytes
 
-    def loaded(self) -> Any:
+    def loaded(self) -> Module:
         """It as a module of TVM. Raises RuntimeError for what the system cannot load."""
         import tvm
 
@@ -39,7 +40,7 @@ class KeptBuild(msgspec.Struct, frozen=True, kw_only=True):
             return tvm.runtime.load_module(str(path))
 
 
-def linked(library: Any) -> bytes:
+def linked(library: Module) -> bytes:
     """What TVM has built, as a shared library. Raises RuntimeError without a C compiler."""
     with tempfile.TemporaryDirectory(prefix="tunehub-") as folder:
         path = Path(folder) / _LIBRARY
@@ -54,7 +55,7 @@ class KeptBuilds:
 
     folder: Path
 
-    def name(self, target: TargetLike, *said: Any) -> str:
+    def name(self, target: TargetLike, *said: object) -> str:
         """Of what is made of ``said`` for a ``target`` of TVM, in JSON's types, by these programs."""
         text = json.dumps([*_programs(), _written(json.dumps(target)), *msgspec.to_builtins(said)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -86,7 +87,7 @@ class KeptBuilds:
         except (OSError, msgspec.MsgspecError):
             return None
 
-    def _write(self, name: str, content: Any) -> None:
+    def _write(self, name: str, content: object) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_file(self.folder / name, msgspec.msgpack.encode(content))
 

@@ -17,6 +17,7 @@ from tunehub_builder.tuning.runner.worker import TraceSession
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target, TargetLike
+    from tunehub.tir.types import IRModule
 
 _RUNS_COMPARED = 5
 
@@ -34,7 +35,7 @@ class KnobSession(TraceSession):
         self._compared: tuple[str, tuple[KnobChoice, ...]] | None = None
         self._errors: list[str | None] = []
 
-    def candidate(self, task: str, target: TargetLike, choice: KnobChoice) -> Any:
+    def candidate(self, task: str, target: TargetLike, choice: KnobChoice) -> IRModule:
         """The candidate as a compile applies a record with these knobs. Raises KnobError or GuardError where that skips
         the record."""
         import tvm
@@ -82,7 +83,7 @@ class KnobSession(TraceSession):
     def _build_reference(self, task: str, target: TargetLike) -> None:
         """Build what outputs are compared with, where that is not the default."""
 
-    def _keep(self, number: int, mod: Any, target: TargetLike) -> None:
+    def _keep(self, number: int, mod: IRModule, target: TargetLike) -> None:
         function = mod["main"]
         if not is_symbolic(function):
             super()._keep(number, mod, target)
@@ -106,7 +107,7 @@ class KnobSession(TraceSession):
         return super().difference(number, reference, runs)
 
 
-def _scheduled(mod: Any, target: Target, choice: KnobChoice) -> Any:
+def _scheduled(mod: IRModule, target: Target, choice: KnobChoice) -> IRModule:
     """A workload by a choice of knobs, or by the rule, as a module. Raises KnobError."""
     from tunehub.compiler.schedule.by_record import by_knobs
     from tunehub.kernels.cpu import KnobError

@@ -22,6 +22,7 @@ from tunehub_builder.tuning.runner.messages import MeasureOptions
 
 if TYPE_CHECKING:
     from tunehub.target.types import TargetLike
+    from tunehub.tir.types import Device, DeviceTensor
 
 _CONNECT_S, _REGISTER_S = 5.0, 3.0
 _POLL_S = 0.05
@@ -158,7 +159,7 @@ class Visit:
         """Give the board back."""
         self.session = None
 
-    def _argument(self, shape: tuple[int, ...], dtype: str, device: Any) -> Any:
+    def _argument(self, shape: tuple[int, ...], dtype: str, device: Device) -> DeviceTensor:
         """Random numbers, made on the board where they are floating: a megabyte takes long on some networks."""
         import numpy as np
         import tvm

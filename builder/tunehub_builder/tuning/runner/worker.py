@@ -18,6 +18,7 @@ from tunehub_builder.tuning.runner.messages import MeasureOptions
 
 if TYPE_CHECKING:
     from tunehub.target.types import TargetLike
+    from tunehub.tir.types import IRModule, Module, PortableTrace
 
 
 class TraceSession(CandidateSession):
@@ -30,7 +31,7 @@ class TraceSession(CandidateSession):
         """Build the candidate, see :meth:`candidate`."""
         self._keep(number, self.candidate(task, target, trace), target)
 
-    def candidate(self, task: str, target: TargetLike, trace: Any) -> Any:
+    def candidate(self, task: str, target: TargetLike, trace: Any) -> IRModule:
         """The candidate as a compile makes it: constant weights come in the layout that the kernel reads."""
         from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
@@ -81,13 +82,13 @@ class TraceSession(CandidateSession):
             errors.append(error or error_of(self.build_unpacked, unpacked(i), task, target, trace))
         return errors
 
-    def _scheduled(self, task: str, trace: Any) -> Any:
+    def _scheduled(self, task: str, trace: PortableTrace) -> IRModule:
         from tunehub.compiler.schedule.apply import apply_exact
         from tunehub.tir.traces import import_trace
 
         return apply_exact(self._modules[task], import_trace(trace)).mod
 
-    def _kernels(self, library: Any, target: TargetLike) -> tuple[str, bytes]:
+    def _kernels(self, library: Module, target: TargetLike) -> tuple[str, bytes]:
         """The source of a GPU's kernels in what was built, and their machine code; a CPU has none."""
         del library, target
         return "", b""

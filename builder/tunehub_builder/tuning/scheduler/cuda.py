@@ -16,7 +16,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from statistics import geometric_mean
 from time import monotonic
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -35,6 +35,9 @@ from tunehub_builder.tuning.scheduler.order import operations
 from tunehub_builder.tuning.search.cuda import KnobSearchSession, SearchSession
 from tunehub_builder.tuning.search.warm_start import KnownCandidates, Seed, known_of
 from tunehub_builder.tuning.tasks import TuningTask
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import IRModule, PrimFunc
 
 _OPERATIONS_PER_S, _LAUNCH_S = 5e13, 1.5e-6  # of a large GPU: what no schedule can beat
 _REAL_GAIN = 0.98  # of the best time before: a batch that reaches this was worth it
@@ -194,7 +197,7 @@ def _floor_of(task: TuningTask) -> float:
     return _LAUNCH_S if task.points else floor_s(task.mod["main"], task.mod)
 
 
-def floor_s(function: Any, mod: Any) -> float:
+def floor_s(function: PrimFunc, mod: IRModule) -> float:
     """Seconds that a large GPU takes at least: for the bytes of the parameters, the operations, and a launch."""
     return least_seconds(sum(tensor_bytes(*shape) for shape in buffer_shapes(function)), operations(mod))
 
@@ -339,7 +342,7 @@ class OverlappingScheduler:
         self._send(worker, ("propose", request))
         self._searching[worker] = (record, known)
 
-    def _send(self, worker: WorkerPort, request: tuple[Any, ...]) -> None:
+    def _send(self, worker: WorkerPort, request: tuple[object, ...]) -> None:
         worker.started = monotonic()
         worker.send(request)
 

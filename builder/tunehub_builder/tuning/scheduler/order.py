@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.tir.nodes import main_module
 from tunehub.tir.symbols import typical_instance
 from tunehub_builder.tuning.space import register_tiles as sketch
 from tunehub_builder.tuning.tasks import TuningTask
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import IRModule
 
 
 def heaviest_first(tasks: Sequence[TuningTask]) -> list[TuningTask]:
@@ -25,7 +28,7 @@ def most_operations_first(tasks: Sequence[TuningTask]) -> list[TuningTask]:
     return sorted(tasks, key=lambda task: (-task.count * operations(task.mod), task.exact))
 
 
-def operations(mod: Any) -> float:
+def operations(mod: IRModule) -> float:
     """Arithmetic operations of one call, of a symbolic workload at a typical size; 0 where TVM cannot count them."""
     from tvm.s_tir.analysis import estimate_tir_flops
 

@@ -38,6 +38,7 @@ from tunehub_builder.tuning.space.cuda_tiles import drawn, ruled, varied
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, Object, PortableTrace, Schedule, Trace
 
 SOURCE = "evolutionary"
 FIRST = 16  # candidates of a workload that nothing is known of
@@ -55,7 +56,7 @@ _MOST_LEARNT = 256  # earlier trials that teach the model
 class CudaSearch:
     """Proposes for one workload."""
 
-    def __init__(self, mod: Any, target: Target, *, seed: int, threads: int) -> None:
+    def __init__(self, mod: IRModule, target: Target, *, seed: int, threads: int) -> None:
         """``threads`` are for the cost model."""
         from tvm.s_tir import meta_schedule as ms
 
@@ -75,7 +76,7 @@ class CudaSearch:
         self._arguments = ms.arg_info.ArgInfo.from_prim_func(mod["main"])
         self._model = ms.cost_model.XGBModel(num_warmup_samples=FIRST, num_tuning_cores=threads)
         self._split = SplitKSearch.of(mod, target, self._random)
-        self._made: dict[str, Any] = {}
+        self._made: dict[str, Schedule] = {}
         self._known: set[str] = set()
         self._told = 0
         self._begun = False  # what comes first was proposed, as far as earlier runs have not tried it
@@ -96,7 +97,7 @@ class CudaSearch:
         found = self._best(first, limit)
         return found + self._best(self._make(parents, split, _CHOICE * rest if searched else rest), rest)
 
-    def _first(self, limit: int) -> dict[str, Any]:
+    def _first(self, limit: int) -> dict[str, Schedule]:
         """At most ``limit`` schedules by the client's rule and by split-K, by the text of their
         traces: the cost model is not asked, since it may not know the like of them."""
         ruled = dict(islice(self._by_rule().items(), limit))
@@ -104,10 +105,10 @@ class CudaSearch:
             return ruled
         return ruled | self._split.make((), self._known, min(limit - len(ruled), round(_SPLIT_FIRST * limit)))
 
-    def _make(self, parents: Sequence[Any], split: Sequence[SplitTile], count: int) -> dict[str, Any]:
+    def _make(self, parents: Sequence[PortableTrace], split: Sequence[SplitTile], count: int) -> dict[str, Schedule]:
         """At most ``count`` schedules by the text of their traces. Of the fastest trials so far ``parents`` are by
         TVM's designs, ``split`` by the sketch, which makes as large a part of the schedules, within bounds."""
-        made: dict[str, Any] = {}
+        made: dict[str, Schedule] = {}
         if self._split is not None:
             share = len(split) / max(1, len(split) + len(parents))
             share = min(_SPLIT_MOST, max(_SPLIT_LEAST, share))
@@ -123,7 +124,7 @@ class CudaSearch:
                     made.setdefault(text, schedule)
         return made
 
-    def _by_rule(self) -> dict[str, Any]:
+    def _by_rule(self) -> dict[str, Schedule]:
         """Untried schedules with tiles that the client's rule finds good, by the text of their traces; none for other
         kinds."""
         reducing = reduction_block_of(self._mod)
@@ -137,21 +138,21 @@ class CudaSearch:
         found = {trace_id(export_trace(schedule.trace)): schedule for schedule in made if schedule is not None}
         return {text: schedule for text, schedule in found.items() if text not in self._known}
 
-    def _by_chance(self, parents: Sequence[Any]) -> bool:
+    def _by_chance(self, parents: Sequence[PortableTrace]) -> bool:
         return not parents or self._random.random() < _AT_RANDOM
 
-    def _random_trace(self) -> Any:
+    def _random_trace(self) -> Trace:
         return drawn(self._random.choice(self._designs), self._random)
 
-    def _parent(self, parents: Sequence[Any]) -> Any:
+    def _parent(self, parents: Sequence[PortableTrace]) -> Trace:
         """One of the fastest; the first more often."""
         return parents[min(self._random.randrange(len(parents)), self._random.randrange(len(parents)))]
 
-    def _schedule(self, trace: Any) -> Any:
+    def _schedule(self, trace: Trace) -> Schedule:
         """The workload as ``trace`` says, after TVM's postprocessors; None when these or the client refuse it."""
         from tvm.s_tir import Schedule
 
-        def apply() -> Any:
+        def apply() -> Schedule:
             schedule = Schedule(self._mod, seed=1, debug_mask="none", error_render_level="none")
             trace.apply_to_schedule(schedule, remove_postproc=True)
             schedule.enter_postproc()
@@ -162,7 +163,7 @@ class CudaSearch:
 
         return fitting(apply)
 
-    def _best(self, made: dict[str, Any], limit: int) -> list[Any]:
+    def _best(self, made: dict[str, Schedule], limit: int) -> list[Any]:
         """Those of ``made`` that the model finds best."""
         if not made:
             return []
@@ -178,8 +179,8 @@ class CudaSearch:
         """Teach the model the trials that succeeded; those of earlier runs are applied again for it."""
         from tvm.s_tir import meta_schedule as ms
 
-        candidates: list[Any] = []
-        results: list[Any] = []
+        candidates: list[Object] = []
+        results: list[Object] = []
         for trial in news:
             text = trace_id(trial.trace)
             self._known.add(text)
@@ -190,14 +191,14 @@ class CudaSearch:
         if candidates:
             self._model.update(self._context, candidates, results)
 
-    def _applied(self, trace: Any) -> Any:
+    def _applied(self, trace: Trace) -> Schedule:
         from tvm.s_tir import Schedule
 
         schedule = Schedule(self._mod, debug_mask="none", error_render_level="none")
         import_trace(trace).apply_to_schedule(schedule, remove_postproc=False)
         return schedule
 
-    def _candidate(self, schedule: Any) -> Any:
+    def _candidate(self, schedule: Schedule) -> Any:
         from tvm.s_tir import meta_schedule as ms
 
         return ms.MeasureCandidate(schedule, self._arguments)
@@ -209,11 +210,11 @@ class SearchSession:
     def __init__(self, threads: int) -> None:
         """``threads`` are for the cost models; the process gives way to those that build."""
         self._threads = threads
-        self._modules: dict[str, Any] = {}
+        self._modules: dict[str, IRModule] = {}
         self._searches: dict[str, tuple[CudaSearch | TensorCoreSearch, list[Trial]]] = {}
         os.nice(_NICENESS)
 
-    def warm_up(self, _target: Any) -> None:
+    def warm_up(self, _target: object) -> None:
         """Import TVM and what the search needs."""
         from tvm.s_tir import meta_schedule  # noqa: F401
 

@@ -13,6 +13,7 @@ from tunehub_builder.tuning.search.strategy import trace_id
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule
 
 
 class EvolutionarySearch:
@@ -20,7 +21,7 @@ class EvolutionarySearch:
 
     name = "evolutionary"
 
-    def __init__(self, mod: Any, target: Target, *, seed: int, threads: int, batch: int = 16) -> None:
+    def __init__(self, mod: IRModule, target: Target, *, seed: int, threads: int, batch: int = 16) -> None:
         self._mod, self._target, self._seed, self._threads, self._batch = mod, target, seed, threads, batch
         self._context: Any = None
         self._pending: list[tuple[Any, str]] = []

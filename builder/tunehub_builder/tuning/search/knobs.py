@@ -17,6 +17,7 @@ from tunehub_builder.tuning.search.strategy import trace_id
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, PrimFunc
 
 WHOLE = 16  # a space of so many choices is measured whole
 PATIENCE = 12  # candidates in a row without a better one that end the search of a larger space
@@ -32,7 +33,7 @@ class KnobSearch:
     sources count when they are of this template and version.
     """
 
-    def __init__(self, mod: Any, target: Target, proposed: Sequence[KnobChoice] = ()) -> None:
+    def __init__(self, mod: IRModule, target: Target, proposed: Sequence[KnobChoice] = ()) -> None:
         self.space = space_of(mod, target)
         self._proposed = proposed
         self.name = f"{self.space[0].template} {self.space[0].version}" if self.space else "no template"
@@ -44,7 +45,7 @@ class KnobSearch:
         return (asked or next_choices(self.space, own))[:limit]
 
 
-def space_of(mod: Any, target: Target) -> tuple[KnobChoice, ...]:
+def space_of(mod: IRModule, target: Target) -> tuple[KnobChoice, ...]:
     """The knobs worth measuring for ``mod``, the default's first; none when no template recognises it.
 
     A symbolic workload whose schedule has no knobs has the rule's as the only choice.
@@ -68,7 +69,7 @@ def space_of(mod: Any, target: Target) -> tuple[KnobChoice, ...]:
     )
 
 
-def _tile_space(mod: Any, target: Target) -> tuple[KnobChoice, ...]:
+def _tile_space(mod: IRModule, target: Target) -> tuple[KnobChoice, ...]:
     """Tiles of the rules for CUDA."""
     from tunehub.kernels.cuda.knobs import knob_space
     from tunehub.tir.symbols import is_symbolic
@@ -82,7 +83,7 @@ def _tile_space(mod: Any, target: Target) -> tuple[KnobChoice, ...]:
     return (RULE, *found)  # of several tiles, which the gate compares a ladder with
 
 
-def _open_space(function: Any, target: Target) -> tuple[KnobChoice, ...]:
+def _open_space(function: PrimFunc, target: Target) -> tuple[KnobChoice, ...]:
     import msgspec
 
     from tunehub.compiler.schedule.by_record import knob_space
@@ -94,7 +95,7 @@ def _open_space(function: Any, target: Target) -> tuple[KnobChoice, ...]:
     return tuple(found) or ((RULE,) if by_rule(function, target) is not None else ())
 
 
-def by_rule(function: Any, target: Target) -> Any | None:
+def by_rule(function: PrimFunc, target: Target) -> Any | None:
     """A function as a client schedules it without records; None for TVM's own loops."""
     from tunehub.compiler.schedule.ladder import schedule_function
 

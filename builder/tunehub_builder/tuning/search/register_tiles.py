@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub_builder.tuning.journal import Trial
 from tunehub_builder.tuning.search.strategy import REGISTRY, trace_id
 from tunehub_builder.tuning.search.tiles import TileSearch
 from tunehub_builder.tuning.space import register_tiles as sketch
 from tunehub_builder.tuning.space.register_tiles import RegisterTile
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import IRModule, Schedule
 
 _BEST_TO_VARY = 2
 _NEIGHBOURS = 1.0  # factors of two between register tiles
@@ -25,7 +28,7 @@ class RegisterTileSearch:
 
     name = "sketch"
 
-    def __init__(self, mod: Any, vector: int) -> None:
+    def __init__(self, mod: IRModule, vector: int) -> None:
         """``vector``: as ``register_tiles`` of the sketch takes it."""
         self._loops = sketch.loops_of(mod)
         tiles = [] if self._loops is None else sketch.register_tiles(self._loops, vector)
@@ -54,7 +57,7 @@ class RegisterTileSearch:
         varied = (changed for tile in best for changed in sketch.variations(self._found_loops, tile))
         return [text for text, _ in self._search.schedules(varied, measured)]
 
-    def _apply(self, mod: Any, tile: RegisterTile) -> Any:
+    def _apply(self, mod: IRModule, tile: RegisterTile) -> Schedule:
         from tvm.s_tir import meta_schedule as ms
 
         schedule = sketch.apply(mod, self._found_loops, tile)

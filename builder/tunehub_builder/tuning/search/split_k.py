@@ -10,7 +10,7 @@ import math
 from collections.abc import Container, Iterator, Sequence
 from itertools import islice
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.gemm.matmul import Matmul
 from tunehub.kernels.cuda.gemm.split_k import sketch as split_k
@@ -22,6 +22,7 @@ from tunehub_builder.tuning.search.tiles import TileSearch, likeliest_first
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, Schedule
 
 _KEPT = 1024  # of the likeliest tiles
 _BLUR = 0.2  # of the model
@@ -31,11 +32,11 @@ _NEAR = 2
 class SplitKSearch:
     """Makes schedules for one workload, a matmul with a long K."""
 
-    def __init__(self, mod: Any, target: Target, matmul: Matmul, random: Random) -> None:
+    def __init__(self, mod: IRModule, target: Target, matmul: Matmul, random: Random) -> None:
         """``matmul`` is what ``split_k.matmul_of(mod)`` gave."""
         self._random = random
 
-        def apply(tile: SplitTile) -> Any:
+        def apply(tile: SplitTile) -> Schedule:
             schedule = split_k.apply(mod, matmul, tile)
             check_statements(schedule.mod["main"], mod["main"], target)
             return schedule
@@ -46,13 +47,13 @@ class SplitKSearch:
         self._search = TileSearch(list(map(tiles.tile, order)), apply)
 
     @classmethod
-    def of(cls, mod: Any, target: Target, random: Random) -> SplitKSearch | None:
+    def of(cls, mod: IRModule, target: Target, random: Random) -> SplitKSearch | None:
         """The search for ``mod``; None when the sketch has no tiles for it."""
         matmul = split_k.matmul_of(mod)
         found = None if matmul is None else cls(mod, target, matmul, random)
         return found if found is not None and found._search.tiles else None
 
-    def make(self, fastest: Sequence[SplitTile], known: Container[str], count: int) -> dict[str, Any]:
+    def make(self, fastest: Sequence[SplitTile], known: Container[str], count: int) -> dict[str, Schedule]:
         """At most ``count`` schedules by the text of their traces, none of which is ``known``; ``fastest``: of the
         tiles measured so far those whose neighbours are worth a try."""
         tiles = self._search.order(self._neighbours(fastest), self._random)

@@ -25,6 +25,7 @@ from tunehub_builder.tuning.search.tiles import TileSearch, likeliest_first
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, Schedule
 
 _FIRST = 16  # candidates of a workload that nothing is known of
 _PARENTS = 6  # the fastest trials, whose neighbours are tried
@@ -34,12 +35,12 @@ _BLUR = 0.3  # of the model
 class TensorCoreSearch:
     """Proposes for one workload, a matmul on tensor cores; each tile once."""
 
-    def __init__(self, mod: Any, target: Target, matmul: Matmul, *, seed: int) -> None:
+    def __init__(self, mod: IRModule, target: Target, matmul: Matmul, *, seed: int) -> None:
         """``matmul`` is what ``tensor_core.matmul_of(mod)`` gave."""
         load_cuda_intrinsics()
         self._random = Random(seed)
 
-        def apply(tile: TensorTile) -> Any:
+        def apply(tile: TensorTile) -> Schedule:
             schedule = tensor_core.apply(mod, matmul, tile)
             check_function(schedule.mod["main"], mod["main"], target)
             return schedule

@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from random import Random
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tunehub.tir.traces import export_trace
 from tunehub_builder.tuning.search.strategy import trace_id
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Schedule
 
 T = TypeVar("T")
 _BY_MODEL = 0.3  # of candidates where there are fast ones to be varied
@@ -24,7 +27,7 @@ class TileSearch(Generic[T]):
     ``out``: tiles that are not to be proposed (again). ``tile_of``: by the text of its trace, of all that was made.
     """
 
-    def __init__(self, tiles: Sequence[T], apply: Callable[[T], Any]) -> None:
+    def __init__(self, tiles: Sequence[T], apply: Callable[[T], Schedule]) -> None:
         self.tiles = tiles
         self._apply = apply
         self.out: set[T] = set()
@@ -32,7 +35,7 @@ class TileSearch(Generic[T]):
         self._texts: dict[T, str] = {}
         self._refused: set[T] = set()
 
-    def schedules(self, tiles: Iterable[T], known: Container[str] = ()) -> Iterator[tuple[str, Any]]:
+    def schedules(self, tiles: Iterable[T], known: Container[str] = ()) -> Iterator[tuple[str, Schedule]]:
         """The schedules of ``tiles`` by the text of their traces, in order and once each, without what is ``known``.
 
         One is made when it is asked for.

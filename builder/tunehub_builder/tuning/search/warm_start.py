@@ -34,6 +34,7 @@ from tunehub_registry.trace_rules import validate_trace
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
+    from tunehub.tir.types import IRModule, PortableTrace
 
 ANCHORED, TRANSFERRED = 4, 4  # most candidates of a task by its anchor block, and by its operator class
 _TRIED = 6  # times as many records are read: some cannot be adapted, and many agree
@@ -96,7 +97,7 @@ def known_of(task: TuningTask, records: RecordLookup, *, knobs: bool) -> list[Kn
     ]
 
 
-def adapted(exact: str, mod: Any, target: Target, known: Iterable[KnownCandidates], *, knobs: bool) -> list[Seed]:
+def adapted(exact: str, mod: IRModule, target: Target, known: Iterable[KnownCandidates], *, knobs: bool) -> list[Seed]:
     """The seeds that ``known`` makes for the workload ``mod``, whose exact key is ``exact``: see :func:`seeds_of`."""
     fit = TemplateFit(mod, target)
     found: dict[str, Seed] = {}
@@ -160,7 +161,9 @@ def _transferred(task: TuningTask, records: RecordLookup, *, knobs: bool) -> Ite
             yield found
 
 
-def _adapted(exact: str, mod: Any, found: Candidate, target: Target, fit: TemplateFit, *, knobs: bool) -> Any | None:
+def _adapted(
+    exact: str, mod: IRModule, found: Candidate, target: Target, fit: TemplateFit, *, knobs: bool
+) -> Any | None:
     """The record as a candidate of the workload; None when it does not fit it, or could not be published afterwards."""
     record = found.record
     if knobs and not isinstance(record, TemplateRecord):
@@ -169,7 +172,7 @@ def _adapted(exact: str, mod: Any, found: Candidate, target: Target, fit: Templa
         schedule = apply_candidate(mod, found, target, fit)
         if knobs and isinstance(record, TemplateRecord):
             return candidate_of(record)
-        trace: Any = export_trace(schedule.trace)
+        trace: PortableTrace = export_trace(schedule.trace)
         if isinstance(record, ScheduleRecord) and record.exact == exact:
             trace = candidate_of(record)  # as it was measured
         validate_trace(trace)

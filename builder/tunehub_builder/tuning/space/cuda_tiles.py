@@ -10,10 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.gemm.rule import UNROLLED, Tile
 from tunehub.target.gpu_architectures import SM_80
+
+if TYPE_CHECKING:
+    from tunehub.tir.types import Decision, Instruction, Trace
 
 _BLOCKS, _VIRTUAL, _THREADS = 0, 1, 2
 _SPATIAL, _REDUCTION = 5, 3
@@ -27,7 +30,7 @@ _TRIES = 60
 _MOVED = 0.6  # of changes of a tile that only move a factor
 
 
-def drawn(trace: Any, random: Random) -> Any:
+def drawn(trace: Trace, random: Random) -> Trace:
     """``trace`` (a ``tvm.s_tir.Trace``) with other decisions by chance; None when none within bounds is found."""
     tiles, choices = _samples(trace)
     chosen = {at: random.randrange(count) for at, count in choices.items()}
@@ -38,7 +41,7 @@ def drawn(trace: Any, random: Random) -> Any:
     return None
 
 
-def varied(trace: Any, random: Random) -> Any:
+def varied(trace: Trace, random: Random) -> Trace:
     """``trace`` with one or two of its decisions changed; None when none within bounds is found."""
     tiles, choices = _samples(trace)
     old = {at: tuple(int(factor) for factor in trace.decisions[trace.insts[at]]) for at in tiles}
@@ -58,7 +61,7 @@ def varied(trace: Any, random: Random) -> Any:
     return None
 
 
-def ruled(trace: Any, tile: Tile) -> Any:
+def ruled(trace: Trace, tile: Tile) -> Trace:
     """``trace`` with the tile of the client's rule; None when the trace cuts other loops than the tile."""
     tiles, choices = _samples(trace)
     spatial = zip(tile.virtual, tile.threads, tile.inner, strict=True)
@@ -74,7 +77,7 @@ def ruled(trace: Any, tile: Tile) -> Any:
     return _decided(trace, {**found, **{at: _rules_choice(trace.insts[at]) for at in choices}})
 
 
-def _rules_choice(instruction: Any) -> int:
+def _rules_choice(instruction: Instruction) -> int:
     """Of steps to unroll as many as the rule unrolls; of lengths of vectors one."""
     values = [int(value) for value in instruction.attrs[0]]
     return values.index(UNROLLED) if UNROLLED in values else 0
@@ -98,7 +101,7 @@ def within_bounds(tiles: Iterable[Sequence[int]], most_threads: int = _MOST_THRE
     )
 
 
-def _samples(trace: Any) -> tuple[dict[int, tuple[int, int, int]], dict[int, int]]:
+def _samples(trace: Trace) -> tuple[dict[int, tuple[int, int, int]], dict[int, int]]:
     """By position in ``trace``: tiles as (extent, parts, most of the innermost), and choices as how many there are."""
     tiles, choices = {}, {}
     for at, instruction in enumerate(trace.insts):
@@ -146,12 +149,12 @@ def _factors(number: int) -> list[int]:
     return found + [number] * (number > 1)
 
 
-def _decided(trace: Any, decisions: dict[int, Any]) -> Any:
+def _decided(trace: Trace, decisions: dict[int, Decision]) -> Trace:
     changed = {trace.insts[at]: decision for at, decision in decisions.items()}
     return _new_trace(list(trace.insts), {**dict(trace.decisions.items()), **changed})
 
 
-def _new_trace(instructions: list[Any], decisions: dict[Any, Any]) -> Any:
+def _new_trace(instructions: list[Instruction], decisions: dict[Instruction, Decision]) -> Trace:
     from tvm.s_tir import Trace
 
     return Trace(instructions, decisions)

@@ -13,11 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from tunehub.kernels.cpu.divisors import divisors
 from tunehub.tir.schedules import unroll_and_vectorize
 from tunehub.tir.versions import COMM_REDUCE, DATA_PAR
+
+if TYPE_CHECKING:
+    from tunehub.graph.types import Var
+    from tunehub.tir.types import BlockRV, IndexMap, IRModule, LoopRV, PrimExpr, SBlock, Schedule, Trace
 
 _MAX_TILES_IN_REGISTERS = 28
 _MAX_ACCUMULATORS = 512
@@ -57,7 +61,7 @@ class RegisterTile:
         return self.vectors, self.vector, self.tile
 
 
-def loops_of(mod: Any) -> Loops | None:
+def loops_of(mod: IRModule) -> Loops | None:
     """Describe the anchor block of ``mod`` (one PrimFunc ``main``), or None when no sketch fits it."""
     from tvm.s_tir import Schedule, analysis
 
@@ -105,7 +109,7 @@ def variations(loops: Loops, knobs: RegisterTile) -> Iterator[RegisterTile]:
         yield replace(knobs, outer="tile_first")
 
 
-def register_tile(trace: Any) -> tuple[int, int, int] | None:
+def register_tile(trace: Trace) -> tuple[int, int, int] | None:
     """Vectors, elements of a vector, and rows of the register tile in a sketch's portable ``trace``, adapted to another
     function or not); None for the trace of another search. They are the numbers of its first two splits."""
     splits = [inputs[1:] for name, inputs, *_ in trace[0] if name == "Split"][:2]
@@ -120,7 +124,7 @@ def apart(a: tuple[int, int, int], b: tuple[int, int, int]) -> float:
     return sum(abs(math.log2(mine / other)) for mine, other in zip(a, b, strict=True))
 
 
-def apply(mod: Any, loops: Loops, knobs: RegisterTile) -> Any:
+def apply(mod: IRModule, loops: Loops, knobs: RegisterTile) -> Schedule:
     """Return the schedule of ``mod`` by ``knobs``, up to the point where postprocessing starts.
 
     TVM raises ScheduleError when the choice does not fit the function.
@@ -145,12 +149,12 @@ def apply(mod: Any, loops: Loops, knobs: RegisterTile) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _TiledLoops:
-    outer: Any
-    at: Any
-    reduction: Any
+    outer: LoopRV
+    at: LoopRV
+    reduction: LoopRV
 
 
-def _kind(block: Any) -> Literal["conv2d", "depthwise", "matmul"] | None:
+def _kind(block: SBlock) -> Literal["conv2d", "depthwise", "matmul"] | None:
     spatial = sum(axis.iter_type == DATA_PAR for axis in block.iter_vars)
     reduction = sum(axis.iter_type == COMM_REDUCE for axis in block.iter_vars)
     name = block.name_hint
@@ -163,7 +167,7 @@ def _kind(block: Any) -> Literal["conv2d", "depthwise", "matmul"] | None:
     return None
 
 
-def _is_copy(block: Any) -> bool:
+def _is_copy(block: SBlock) -> bool:
     """True for the padding block of an operator without padding: it copies one element to the same place."""
     value, indices = getattr(block.body, "value", None), getattr(block.body, "indices", None)
     return [str(index) for index in getattr(value, "indices", None) or []] == [str(index) for index in indices or []]
@@ -209,7 +213,7 @@ def _lanes(extent: int, vector: int, kind: str) -> list[int]:
     return list(dict.fromkeys([*fullest, *[d for d in (vector // 2, vector // 4) if extent % d == 0][:1]]))
 
 
-def _epilogue(schedule: Any, loops: Loops, anchor: Any) -> Any:
+def _epilogue(schedule: Schedule, loops: Loops, anchor: BlockRV) -> BlockRV:
     """Inline what follows the anchor into the last block; without one, the copy out of the accumulators is it."""
     if not loops.consumers:
         return schedule.cache_write(anchor, 0, "global")
@@ -218,7 +222,7 @@ def _epilogue(schedule: Any, loops: Loops, anchor: Any) -> Any:
     return schedule.get_sblock(loops.consumers[-1])
 
 
-def _tile_anchor(schedule: Any, loops: Loops, knobs: RegisterTile, anchor: Any) -> _TiledLoops:
+def _tile_anchor(schedule: Schedule, loops: Loops, knobs: RegisterTile, anchor: BlockRV) -> _TiledLoops:
     all_loops = schedule.get_loops(anchor)
     spatial, reduction = list(all_loops[: len(loops.spatial)]), list(all_loops[len(loops.spatial) :])
     if knobs.fused:
@@ -243,10 +247,10 @@ def _tile_anchor(schedule: Any, loops: Loops, knobs: RegisterTile, anchor: Any) 
     return _TiledLoops(outer=outer, at=head[-1], reduction=outer_channel)
 
 
-def _vector_last(rank: int, axis: int) -> Any:
+def _vector_last(rank: int, axis: int) -> IndexMap:
     """The layout of the accumulators: the vector axis is contiguous, so that one store writes one register."""
 
-    def permute(*indices: Any) -> list[Any]:
+    def permute(*indices: Var) -> list[PrimExpr]:
         return [*indices[:axis], *indices[axis + 1 :], indices[axis]]
 
     from tvm.tirx import IndexMap
@@ -254,7 +258,7 @@ def _vector_last(rank: int, axis: int) -> Any:
     return IndexMap.from_func(permute, ndim=rank)
 
 
-def _vectorize_epilogue(schedule: Any, last: Any, loops: Loops, knobs: RegisterTile) -> None:
+def _vectorize_epilogue(schedule: Schedule, last: BlockRV, loops: Loops, knobs: RegisterTile) -> None:
     inner = schedule.get_loops(last)[-len(loops.spatial) :]
     if knobs.fused:
         schedule.vectorize(inner[-1])
@@ -267,7 +271,7 @@ def _vectorize_epilogue(schedule: Any, last: Any, loops: Loops, knobs: RegisterT
     unroll_and_vectorize(schedule, [blocks, inner[knobs.tile_axis], lanes])
 
 
-def _place_producers(schedule: Any, loops: Loops, knobs: RegisterTile, at: Any) -> None:
+def _place_producers(schedule: Schedule, loops: Loops, knobs: RegisterTile, at: LoopRV) -> None:
     for name in reversed(loops.producers):
         block = schedule.get_sblock(name)
         if knobs.padding == "inline" or not name.startswith("pad"):
