@@ -12,6 +12,9 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 EMBEDDED_VERSIONS = 2  # of each name: the newest, and the one that projects which locked yesterday pin
 ROOT_OF_TRUST = "packages/root.json"
 
+if sys.version_info < (3, 10):  # noqa: UP036 - pip builds before it compares
+    raise SystemExit(f"tunehub needs Python 3.10 to 3.13, this is {sys.version.split()[0]}: use a newer one")
+
 
 class EmbeddedRegistry(BuildHookInterface):  # type: ignore[type-arg]
     """Puts the excerpt of the registry into wheels. Editable installs read the checkout itself."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tunehub._files.atomic import create_file
 from tunehub_builder.bench.models import OURS, RuntimeRow
 from tunehub_builder.exceptions import BenchError
+from tunehub_registry.installing import pip_install
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +28,7 @@ def check_picture(path: Path) -> None:
     if path.suffix.lower() not in ENDINGS:
         raise BenchError(f"--plot {path}: expected a file that ends in {', '.join(ENDINGS)}")
     if importlib.util.find_spec("matplotlib") is None:
-        raise BenchError(f"--plot {path}: matplotlib is not installed: pip install 'tunehub[bench]'")
+        raise BenchError(f"--plot {path}: matplotlib is not installed: {pip_install('bench')}")
 
 
 def draw(rows: Sequence[RuntimeRow], path: Path, *, title: str, said: str = "") -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from tunehub_builder.exceptions import BuilderError, NoSuchTargetError
+from tunehub_registry.installing import pip_install
 
 
 @contextmanager
@@ -43,7 +44,7 @@ def _as_click_error(error: Exception) -> click.ClickException | None:
 
     found = find_tvm()
     extra = "legacy" if found is not None and found.generation == "relay" else "builder"
-    return click.ClickException(f"{error}: the builder's packages are missing; pip install 'tunehub[{extra}]'")
+    return click.ClickException(f"{error}: the builder's packages are missing; {pip_install(extra)}")
 
 
 _AGAIN_S = 5.0

@@ -25,6 +25,7 @@ from tunehub_builder.fleet.worker import Facts
 from tunehub_builder.tuning.progress import native_output_to
 from tunehub_builder.tuning.runner.messages import RunnerResult
 from tunehub_builder.tuning.target import HOST, find_cpu
+from tunehub_registry.installing import pip_install
 
 SCHEME, LOCAL = "dask://", "local"
 _CONNECT_S, _FACTS_S = "15s", 300.0
@@ -150,7 +151,7 @@ def _distributed() -> Any:
     try:
         import distributed
     except ImportError as error:
-        raise TuningError(f"--engine needs dask.distributed ({error}): pip install 'tunehub[fleet]'") from error
+        raise TuningError(f"--engine needs dask.distributed ({error}): {pip_install('fleet')}") from error
     for name in ("distributed", "distributed.client", "tornado.application"):  # what has a handler of its own
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # workers that come and go are no errors
     return distributed

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunehub_builder.networks.exceptions import NetworkError
 from tunehub_builder.networks.network import Network, Precision
+from tunehub_registry.installing import pip_install
 
 if TYPE_CHECKING:
     import onnx
@@ -87,7 +88,7 @@ class QuantisedNetwork:
         try:
             import onnxruntime
         except ImportError as error:
-            raise NetworkError("quantising a network needs onnxruntime: pip install 'tunehub[demo]'") from error
+            raise NetworkError(f"quantising a network needs onnxruntime: {pip_install('demo')}") from error
         from tunehub.options import read_options
         from tunehub_builder.networks.onnx_model import simplify, with_scales_of_channels
 

@@ -17,6 +17,7 @@ from tunehub.target.host import host_cpu, physical_cores
 from tunehub.target.tvm_generation import Generation, find_tvm
 from tunehub.target.tvm_releases import RELAX_RANGE, RELAY_RANGE
 from tunehub_builder.exceptions import NoSuchTargetError, TuningError, UnsuitableTargetError
+from tunehub_registry.installing import pip_install
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
@@ -45,8 +46,8 @@ def generation() -> Generation:
         return "relax"  # importing it says what is missing
     if installed.generation is None:
         raise TuningError(
-            f"TVM {installed.version} cannot be tuned with: install {RELAX_RANGE} (pip install 'tunehub[builder]'), "
-            f"or {RELAY_RANGE} (pip install 'tunehub[legacy]')"
+            f"TVM {installed.version} cannot be tuned with: install {RELAX_RANGE} ({pip_install('builder')}), "
+            f"or {RELAY_RANGE} ({pip_install('legacy')})"
         )
     return installed.generation
 

@@ -41,6 +41,7 @@ from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import print_json, print_table, say
 from tunehub.deploy.library import SUFFIX
 from tunehub.options import Precision
+from tunehub_registry.installing import pip_install
 
 if TYPE_CHECKING:
     from tunehub.deploy.interface import Interface
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from tunehub_builder.networks import Network
 
 _WITH = dict.fromkeys(("tunehub", "default"), "TVM ")
-_REMEDY = "install what benchmarks need: pip install 'tunehub[bench]'"
+_REMEDY = f"install what benchmarks need: {pip_install('bench')}"
 
 
 @click.command()

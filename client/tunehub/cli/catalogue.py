@@ -13,12 +13,11 @@ import click
 from tunehub.cli.options import json_option
 from tunehub.cli.output import plain_size, print_json, say
 from tunehub_registry.exceptions import RegistryError
+from tunehub_registry.installing import pip_install
 
 if TYPE_CHECKING:
     from tunehub.exceptions import HubError
     from tunehub.site.catalogue import CatalogueReport
-
-REMEDY = "pip install 'tunehub[catalogue]'"
 
 
 @click.command()
@@ -88,7 +87,7 @@ def check_installed(command: str) -> None:
 
     missing = [name for name in ("jinja2", "matplotlib") if find_spec(name) is None]
     if missing:
-        raise click.ClickException(f"`{command}` needs {' and '.join(missing)}: {REMEDY}")
+        raise click.ClickException(f"`{command}` needs {' and '.join(missing)}: {pip_install('catalogue')}")
 
 
 def _print(done: CatalogueReport, output: Path) -> None:

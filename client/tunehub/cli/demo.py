@@ -10,9 +10,10 @@ import click
 
 from tunehub.cli.options import json_option
 from tunehub.target.tvm_generation import find_tvm, is_relay, require_relax
+from tunehub_registry.installing import pip_install
 
 _NEEDED = ("onnx", "onnxruntime")  # by the processes that compile and compare
-_REMEDY = "install what the demo needs: pip install 'tunehub[demo]'"
+_REMEDY = f"install what the demo needs: {pip_install('demo')}"
 _RELAY = "for TVM up to 0.19 run `python -m benchmarks legacy` in a checkout, or use another environment for the demo"
 
 

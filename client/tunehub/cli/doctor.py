@@ -92,6 +92,7 @@ def doctor(registry: Sequence[str], as_json: bool) -> None:
 def examine(options: Options) -> list[Finding]:
     """All findings, in the order in which one would look."""
     findings = [Finding(name="python", state="ok", text=f"{platform.python_version()} ({sys.executable})")]
+    findings.append(_examine_compiler())
     about_tvm, machines = _examine_tvm()
     findings += [*about_tvm, _examine_cache(options)]
     findings += [*_examine_registries(options, machines), *_examine_rows(options)]
@@ -309,6 +310,16 @@ def _examine_rows(options: Options) -> list[Finding]:
         text = f"{package}: {len(rows)} rows were judged beside other rules: {', '.join(rows[:_MOST_ROWS])}{more}"
         found.append(Finding(name="stale rows", state="warning", text=text, remedy=remedy))
     return found
+
+
+def _examine_compiler() -> Finding:
+    from tunehub.deploy.library import COMPILER_REMEDY, found_linker
+
+    linker = found_linker()
+    if linker is None:
+        text = "no C++ compiler: `tunehub compile`, `bench`, `generate` and tunehub.load link with one"
+        return Finding(name="compiler", state="warning", text=text, remedy=COMPILER_REMEDY)
+    return Finding(name="compiler", state="ok", text=linker)
 
 
 def _examine_onnxruntime() -> Finding:

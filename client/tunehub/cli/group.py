@@ -17,6 +17,7 @@ from tunehub.cli.output import print_error, say
 from tunehub.cli.without_torch import leave_out_torch
 from tunehub.exceptions import HubWarning, TunehubError, UsageError
 from tunehub_registry import __version__
+from tunehub_registry.installing import pip_install
 from tunehub_registry.printable import plain
 
 COMMANDS = {
@@ -74,8 +75,6 @@ GROUPS = {
 }  # fmt: skip
 """The commands as `--help` shows them: each in one group."""
 _HELP = 200  # letters of a command's first sentence, which lines are broken for
-BUILDER_REMEDY = "install the builder: pip install 'tunehub[builder]'"
-
 
 _AS_JSON = "json"  # what the context's object is where JSON was asked for
 
@@ -102,7 +101,7 @@ class LazyGroup(click.Group):
         if place is None and cmd_name in BUILDER_COMMANDS:
             place = _builder_commands().get(cmd_name)
             if place is None:
-                raise click.ClickException(f"`tunehub {cmd_name}` belongs to the builder: {BUILDER_REMEDY}")
+                raise click.ClickException(f"`tunehub {cmd_name}` belongs to the builder: {pip_install('builder')}")
         if place is None:
             return super().get_command(ctx, cmd_name)
         return with_examples(load_command(cmd_name, place), (cmd_name,))
@@ -164,7 +163,7 @@ def load_command(name: str, place: str) -> click.Command:
         command = getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
         reason = f"`tunehub {name}` needs the module {error.name}, which is not installed"
-        raise click.ClickException(f"{reason}: {BUILDER_REMEDY}") from None
+        raise click.ClickException(f"{reason}: {pip_install('builder')}") from None
     if not isinstance(command, click.Command):
         raise TypeError(f"{place} is not a click command")
     return command

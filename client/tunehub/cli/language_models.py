@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tunehub.cli.output import plain_size, print_json, print_table, say
+from tunehub_registry.installing import pip_install
 
 if TYPE_CHECKING:
     from tunehub.models.compiling import CompiledLanguageModel
@@ -43,8 +44,9 @@ def needing_packages(command: str) -> Iterator[None]:
     """Raise ClickException where what language models need is not installed."""
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        remedy = "pip install 'tunehub[llm]'"
-        raise click.ClickException(f"`tunehub {command}` of a folder needs the module {missing[0]}: {remedy}")
+        raise click.ClickException(
+            f"`tunehub {command}` of a folder needs the module {missing[0]}: {pip_install('llm')}"
+        )
     yield
 
 

@@ -11,17 +11,16 @@ import click
 from tunehub.options import Layout
 from tunehub.target.tvm_generation import find_tvm, is_relay, require_relax
 from tunehub.target.tvm_releases import RELAX_RANGE
+from tunehub_registry.installing import pip_install
 
 if TYPE_CHECKING:
     from tunehub_builder.networks import ImportedModel, UserModel
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_REMEDY = "install what reads models: pip install 'tunehub[builder]', or 'tunehub[bench]'"
+_REMEDY = f"install what reads models: {pip_install('bench')}"
 _TORCH = "install PyTorch, in the version that saved the program or a newer one: pip install torch"
-_RELAX = (
-    f"use an environment with TVM {RELAX_RANGE} (pip install 'tunehub[bench]'); docs/relay.md has the way for Relay"
-)
+_RELAX = f"use an environment with TVM {RELAX_RANGE} ({pip_install('bench')}); docs/relay.md has the way for Relay"
 
 target_option: Callable[[F], F] = click.option(
     "--target", metavar="TARGET", help="A package name (llvm-znver5), or JSON in TVM's form.  [this CPU]"

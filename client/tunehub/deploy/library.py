@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, npt.NDArray[Any]]
 
 SUFFIX = ".so"  # TVM's runtime loads a library by it
-_COMPILER_REMEDY = "install a C++ compiler (apt install g++), or name one with --cc or CXX"
+COMPILER_REMEDY = "install a C++ compiler (apt install g++), or name one with --cc or CXX"
 _COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
 _ELF = b"\x7fELF"
 _FULL = "No space left on device"
@@ -48,7 +48,7 @@ def find_linker(path: Path, cc: str | None = None) -> str:
     """What links the library `path`: `cc`, or the first compiler found, in TVM's order. Raises LinkError for none."""
     found = found_linker(cc)
     if found is None:
-        raise LinkError(path, "no C++ compiler was found", remedy=_COMPILER_REMEDY)
+        raise LinkError(path, "no C++ compiler was found", remedy=COMPILER_REMEDY)
     return found
 
 
@@ -72,7 +72,7 @@ def write_library(executable: Executable, path: Path, cc: str | None = None, wei
         raise LinkError(path, _missing(error) or error.strerror or str(error), remedy=_remedy(error)) from error
     except Exception as error:  # TVM raises RuntimeError or ValueError with all that the linker said
         said = _linker_said(str(error))
-        remedy = "free space there, or give another folder" if _FULL in said else _COMPILER_REMEDY
+        remedy = "free space there, or give another folder" if _FULL in said else COMPILER_REMEDY
         raise LinkError(path, said, remedy=remedy) from error
 
 
@@ -321,4 +321,4 @@ def _missing(error: OSError) -> str | None:
 
 
 def _remedy(error: OSError) -> str:
-    return _COMPILER_REMEDY if isinstance(error, FileNotFoundError) else "give a place that can be written"
+    return COMPILER_REMEDY if isinstance(error, FileNotFoundError) else "give a place that can be written"

@@ -15,6 +15,7 @@ from tunehub.deploy.library import SUFFIX, Library, copy_library
 from tunehub.deploy.runtime import ALIGNMENT, as_numpy
 from tunehub.exceptions import LibraryError
 from tunehub.target.threads import size_pool
+from tunehub_registry.installing import pip_install
 
 if TYPE_CHECKING:
     import os
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tunehub.tir.types import DeviceTensor
 
 _PLACE = "model"
-_PACKAGES = "pip install 'tunehub[bench]' reads ONNX files; .pt2 files need torch as well"
+_PACKAGES = f"{pip_install('bench')} reads ONNX files; .pt2 files need torch as well"
 _FOLDER = "language models have `tunehub.models` and `tunehub generate` (docs/llm.md); give a file here"
 _NOTHING_TO_CHOOSE = "leave target, dims, shapes, specialize and options out, or give the model's file"
 _Read = TypeVar("_Read")

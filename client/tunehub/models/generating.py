@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tunehub.exceptions import ModelError
+from tunehub_registry.installing import pip_install
 
 if TYPE_CHECKING:
     from tunehub.models.sampling import Sampling
@@ -27,7 +28,7 @@ class ModelTokenizer:
         try:
             from tokenizers import Tokenizer
         except ModuleNotFoundError:
-            install = "install it: pip install 'tunehub[llm]'"
+            install = f"install it: {pip_install('llm')}"
             raise ModelError(path, "needs the package tokenizers", place="tokenizer", remedy=install) from None
         if not path.is_file():
             raise ModelError(path, "is not there", place="tokenizer", remedy=_REMEDY)

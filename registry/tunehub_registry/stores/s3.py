@@ -16,6 +16,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from tunehub_registry.installing import pip_install
 from tunehub_registry.stores._paths import check_path
 from tunehub_registry.stores._web import Remedies, WebReader, no_auth
 from tunehub_registry.stores.address import BucketAddress, UnsupportedAddressError
@@ -69,10 +70,8 @@ class S3Store:
     def __init__(self, address: BucketAddress) -> None:
         """Connects to nothing yet. Raises UnsupportedAddressError when boto3 is not installed."""
         if find_spec("boto3") is None:
-            remedy = "pip install 'tunehub[s3]'"
-            raise UnsupportedAddressError(
-                "buckets need boto3, which is not installed", address=address.text, remedy=remedy
-            )
+            reason = "buckets need boto3, which is not installed"
+            raise UnsupportedAddressError(reason, address=address.text, remedy=pip_install("s3"))
         self._place = address
         self._lock = threading.Lock()
         self._kept_session: Any = None

@@ -312,7 +312,7 @@ def test_without_what_reads_models_the_extra_is_named(
     forget_modules("tunehub_builder.networks")
     monkeypatch.setitem(sys.modules, "onnx", None)
     ended = run("compile", product)
-    assert ended.code == 1 and "needs the module onnx" in ended.err and "pip install 'tunehub[builder]'" in ended.err
+    assert ended.code == 1 and "needs the module onnx" in ended.err and "[bench]'" in ended.err
 
 
 def test_a_program_of_pytorchs_needs_pytorch(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

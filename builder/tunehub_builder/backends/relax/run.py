@@ -14,6 +14,7 @@ from tunehub_builder.tuning.recipe import TRIALS, Job, Recipe
 from tunehub_builder.tuning.run import Resources, Summary, begin, check_names, tune_recorded
 from tunehub_builder.tuning.target import TuningTarget
 from tunehub_builder.tuning.work_directory import Options, RunFile, TaskEntry, WorkDirectory, merge_tasks
+from tunehub_registry.installing import pip_install
 
 if TYPE_CHECKING:
     from tunehub.options import Layout
@@ -37,7 +38,7 @@ def check_options(recipe: Recipe) -> None:
     if recipe.tuner not in (None, META_SCHEDULE, TEMPLATE):
         wrong.insert(0, f"--tuner {recipe.tuner}")
     if wrong:
-        remedy = "pip install 'tunehub[legacy]' in an environment of its own"
+        remedy = f"{pip_install('legacy')} in an environment of its own"
         raise TuningError(f"{wrong[0]} needs TVM 0.19 or older: {remedy}")
     if recipe.dims and (recipe.tuner != TEMPLATE or recipe.rpc is not None):
         raise TuningError(f"--dim is for the tuner {TEMPLATE} on this machine; give --tuner {TEMPLATE}, no --rpc")

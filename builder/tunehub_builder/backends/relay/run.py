@@ -28,13 +28,14 @@ from tunehub_builder.tuning.run import Resources, Summary, begin, check_names, t
 from tunehub_builder.tuning.runner.rpc_board import board_at, require_boards
 from tunehub_builder.tuning.target import TuningTarget
 from tunehub_builder.tuning.work_directory import Options, WorkDirectory
+from tunehub_registry.installing import pip_install
 
 
 def tuner_name(recipe: Recipe) -> str:
     """The tuner of a recipe. Raises TuningError for one that TVM <= 0.19 does not have."""
     if recipe.tuner in (META_SCHEDULE, TEMPLATE):
         raise TuningError(
-            f"the tuner {recipe.tuner} needs TVM {RELAX_RANGE} (pip install 'tunehub[builder]'); "
+            f"the tuner {recipe.tuner} needs TVM {RELAX_RANGE} ({pip_install('builder')}); "
             "with TVM <= 0.19 give --tuner autotvm, auto_scheduler or graph_tuner"
         )
     if recipe.template and recipe.tuner not in (None, AUTOTVM):
