@@ -13,6 +13,8 @@ from tunehub_builder.networks.exceptions import ModelFileError
 from tunehub_builder.networks.exported_archive import checked_archive
 from tunehub_builder.networks.network import ImportedModel
 from tunehub_builder.networks.other_file import OtherFile
+from tunehub_builder.networks.program_operators import operator_convert_map
+from tunehub_builder.networks.program_types import decomposed
 from tunehub_builder.networks.torch_decoders import decoder_convert_map
 
 if TYPE_CHECKING:
@@ -68,7 +70,8 @@ def _to_relax(program: Any, source: str) -> IRModule:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return from_exported_program(program, custom_convert_map={**torch_convert_map(), **decoder_convert_map()})
+            known = {**torch_convert_map(), **decoder_convert_map(), **operator_convert_map()}
+            return from_exported_program(decomposed(program), custom_convert_map=known, run_ep_decomposition=False)
     except Exception as error:  # converters raise whatever they run into
         reason = f"TVM {tvm.__version__} cannot import {_place(error)} ({typed_last_line(error).rstrip('.')})"
         raise ModelFileError(source, reason, _REMEDY) from error

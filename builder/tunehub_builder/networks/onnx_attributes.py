@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tunehub_builder.networks.columns import ColumnWindows
+
 _POOLS = ("AveragePool", "MaxPool", "LpPool")
 _NORMS = ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare")
 
@@ -69,6 +71,13 @@ def _steps(attributes: Mapping[str, Any], kernel: Sequence[int]) -> tuple[Sequen
     """Strides and dilations."""
     ones = [1] * len(kernel)
     return attributes.get("strides", ones), attributes.get("dilations", ones)
+
+
+def windows_of(attributes: Mapping[str, Any], sizes: Sequence[int]) -> ColumnWindows:
+    """Windows of these sizes."""
+    pads, (strides, dilations) = attributes.get("pads", [0] * 2 * len(sizes)), _steps(attributes, sizes)
+    before, behind = pads[: len(sizes)], pads[len(sizes) :]
+    return ColumnWindows(sizes=sizes, strides=strides, dilations=dilations, before=before, behind=behind)
 
 
 def _known(spatial: Sequence[Any]) -> list[int]:

@@ -22,8 +22,9 @@ from tunehub.graph.origins import inherited, named
 from tunehub.kernels.cuda.low_batch.weights import GROUP, Format, dequantised
 from tunehub.tir.nodes import calls_in, constant_array, is_constant, shape_of, shape_of_type, tensor_type
 from tunehub.tir.symbols import symbol_name, variables_in
+from tunehub_builder.networks.columns import emitted_image
 from tunehub_builder.networks.exceptions import OnnxFileError, UnfitNodeError
-from tunehub_builder.networks.onnx_attributes import MISREAD, node_name, rewritten
+from tunehub_builder.networks.onnx_attributes import MISREAD, node_name, rewritten, windows_of
 from tunehub_builder.networks.onnx_packed import PACKED
 from tunehub_builder.networks.onnx_resize import OPERATORS as RESIZING
 from tunehub_builder.networks.onnx_resize import ResizeNode
@@ -83,7 +84,7 @@ def _imported(model: onnx.ModelProto, source: str) -> tvm.IRModule:
                 _open_sizes_of_images(),
                 _resized_images(),
                 _named_calls(),
-                _packed_weights(),
+                _more_operators(),
                 _bounded_constants(),
                 _attributes_of_onnx(),
             ):
@@ -239,11 +240,20 @@ def _with_names(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 @contextlib.contextmanager
-def _packed_weights() -> Iterator[None]:
-    """TVM's importer knows the operator of :mod:`tunehub_builder.networks.onnx_packed`, too."""
+def _more_operators() -> Iterator[None]:
+    """TVM's importer knows the operator of :mod:`tunehub_builder.networks.onnx_packed`, too, and ``Col2Im``."""
     theirs = onnx_frontend._get_convert_map
 
-    class Converter(onnx_frontend.OnnxOpConverter):  # type: ignore[misc]
+    class Image(onnx_frontend.OnnxOpConverter):  # type: ignore[misc]
+        @classmethod
+        def _impl_v18(cls, builder: Any, inputs: Sequence[Any], attributes: Any, parameters: Any) -> Any:
+            given = [onnx_frontend.get_constant(inputs[each], parameters) for each in (1, 2)]
+            if not all(map(is_constant, given)):
+                raise UnfitNodeError("Col2Im", node_name(attributes), "sizes that the model computes")
+            image, sizes = ([int(each) for each in constant_array(value)] for value in given)
+            return emitted_image(builder, inputs[0], image, windows_of(attributes, sizes))
+
+    class Packed(onnx_frontend.OnnxOpConverter):  # type: ignore[misc]
         @classmethod
         def _impl_v1(cls, builder: Any, inputs: Sequence[Any], attributes: Any, _parameters: Any) -> Any:
             form = Format(bits=attributes["bits"], group=GROUP, centred=bool(attributes["centred"]))
@@ -254,7 +264,8 @@ def _packed_weights() -> Iterator[None]:
             made = builder.emit_te(compute, *inputs, primfunc_name_hint="dequantize")
             return relax.op.permute_dims(made, [1, 0]) if attributes["transposed"] else made
 
-    with _replaced(onnx_frontend, "_get_convert_map", lambda *known: {**theirs(*known), PACKED: Converter}):
+    ours = {PACKED: Packed, "Col2Im": Image}
+    with _replaced(onnx_frontend, "_get_convert_map", lambda *known: {**theirs(*known), **ours}):
         yield
 
 

@@ -1,0 +1,143 @@
+"""Operators of PyTorch's programs, imported, are those of NumPy, and of PyTorch where that is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tunehub
+from tunehub.tir.nodes import tensor_class
+from tunehub_builder.networks import ModelFileError, open_model_file
+from tunehub_builder.networks.program_operators import operator_convert_map
+
+tvm = pytest.importorskip("tvm")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+X = np.random.default_rng(0).standard_normal((2, 3, 5, 6)).astype("float32")
+ROWS, PLACES = np.array([[1], [0]]), np.array([0, 2, -1])
+NUMBERS = np.array([[-7, -3, 0], [3, 8, 7]])
+
+
+def run(module: Any, *given: Any) -> list[Any]:
+    target = tvm.target.Target({"kind": "llvm"})
+    with tunehub.context(target, offline=True):
+        built = tvm.compile(module, target)
+    found = tvm.relax.VirtualMachine(built, tvm.cpu())["main"](*map(tvm.runtime.tensor, given))
+    return [each.numpy() for each in ([found] if hasattr(found, "numpy") else found)]
+
+
+def converted(operator: str, *arguments: Any, dtype: str = "float32", **named: Any) -> list[Any]:
+    """What a converter makes of arrays and other ``arguments``."""
+    from tvm import relax
+
+    arrays = [each for each in arguments if isinstance(each, np.ndarray)]
+    listed = [each for part in arguments if isinstance(part, list) for each in part if isinstance(each, np.ndarray)]
+    builder, variables = relax.BlockBuilder(), {}
+    for number, each in enumerate([*arrays, *listed]):
+        variables[id(each)] = relax.Var(f"x{number}", tensor_class()(each.shape, str(each.dtype)))
+
+    def variable(value: Any) -> Any:
+        return [*map(variable, value)] if isinstance(value, list) else variables.get(id(value), value)
+
+    importer = SimpleNamespace(block_builder=builder, retrieve_args=lambda _: [*map(variable, arguments)])
+    node = SimpleNamespace(kwargs=named, meta={"val": SimpleNamespace(dtype=f"torch.{dtype}")})
+    with builder.function("main", [*variables.values()]):
+        with builder.dataflow():
+            made = builder.emit_output(operator_convert_map()[operator](node, importer))
+        builder.emit_func_output(made)
+    return run(builder.get(), *arrays, *listed)
+
+
+INDICES: list[list[Any]] = [
+    [None, PLACES],
+    [None, PLACES, ROWS],
+    [ROWS, None, PLACES],
+    [None, PLACES, None, ROWS],
+    [ROWS, ROWS + 1],
+    [None, None, PLACES.astype("int32"), ROWS],
+]  # fmt: skip
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("indices", INDICES, ids=lambda each: str([np.shape(at) for at in each]))
+def test_several_axes_are_indexed_at_once(indices: list[Any]) -> None:
+    (found,) = converted("index.Tensor", X, indices)
+    assert np.array_equal(found, X[tuple(slice(None) if each is None else each for each in indices)])
+
+
+def test_masks_are_refused() -> None:
+    with pytest.raises(NotImplementedError, match="masks"):
+        converted("index.Tensor", X, [X > 0])
+
+
+def test_windows_and_columns() -> None:
+    (windows,) = converted("unfold.default", X, -2, 3, 2)
+    assert np.array_equal(windows, np.lib.stride_tricks.sliding_window_view(X, 3, 2)[:, :, ::2])
+    (columns,) = converted("im2col.default", X, [2, 3], [2, 1], [1, 2], [1, 3])
+    padded = np.pad(X, ((0, 0), (0, 0), (1, 1), (2, 2)))
+    views = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))[:, :, :, ::3, ::2]
+    assert np.array_equal(columns, views.transpose(0, 1, 4, 5, 2, 3).reshape(columns.shape))
+    (image,) = converted("col2im.default", columns[1], [5, 6], [2, 3], [2, 1], [1, 2], [1, 3])
+    counts = converted("im2col.default", np.ones_like(X), [2, 3], [2, 1], [1, 2], [1, 3])[0]
+    times = converted("col2im.default", counts, [5, 6], [2, 3], [2, 1], [1, 2], [1, 3])[0]
+    assert np.allclose(image, X[1] * times[1])
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(
+    ("mode", "by", "dtype"), [("floor", 2, "int64"), ("trunc", 2.5, "float32"), (None, 2, "float32")]
+)
+def test_quotients_are_rounded_as_asked(mode: str | None, by: float, dtype: str) -> None:
+    (found,) = converted("div.Tensor_mode", NUMBERS, by, dtype=dtype, rounding_mode=mode)
+    round_ = {"floor": np.floor, "trunc": np.trunc, None: np.asarray}[mode]
+    assert found.dtype == dtype and np.allclose(found, round_(NUMBERS / by))
+
+
+def test_extremes_of_some_axes_and_of_all() -> None:
+    assert np.array_equal(converted("amax.default", X, [0, -1], True)[0], X.max((0, -1), keepdims=True))
+    assert np.array_equal(converted("amin.default", X)[0], X.min())
+
+
+def test_types_and_numbers_are_those_of_pytorch(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    n, f, m = torch.tensor(NUMBERS), torch.tensor(NUMBERS) / 2.5, torch.tensor(NUMBERS[::-1] - 2)
+    double = torch.tensor(2.5, dtype=torch.float64)
+    cases: Sequence[Callable[[Any, Any, Any], Any]] = [
+        *(lambda n, f, m: n * 0.5, lambda n, f, m: 0.5 - n, lambda n, f, m: n / 2, lambda n, f, m: n / m),
+        *(lambda n, f, m: f // 2, lambda n, f, m: f // m, lambda n, f, m: n // m, lambda n, f, m: n % 2.5),
+        *(lambda n, f, m: torch.add(f, m, alpha=2), lambda n, f, m: torch.sub(n, m, alpha=3)),
+        *(lambda n, f, m: torch.add(f, 1, alpha=2), lambda n, f, m: n.abs() ** 0.5, lambda n, f, m: 2.0**n),
+        *(lambda n, f, m: (n > 0) + 1, lambda n, f, m: (n > 0) * 0.5, lambda n, f, m: n > 0.5),
+        *(lambda n, f, m: n == f, lambda n, f, m: f * double, lambda n, f, m: n.clamp(-1.5, 2.5)),
+        *(lambda n, f, m: (n > 0).cumsum(1), lambda n, f, m: torch.div(n, m, rounding_mode="trunc")),
+        *(lambda n, f, m: torch.where(n > 0, n, f), lambda n, f, m: torch.maximum(n, f)),
+        *(lambda n, f, m: torch.log(n * n + 1), lambda n, f, m: torch.rsqrt(n.abs() + 1)),
+        lambda n, f, m: torch.nn.functional.unfold(f[None, None], 2, padding=1),
+    ]
+
+    class All(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, *given: Any) -> Any:
+            return tuple(case(*given) for case in cases)
+
+    program = torch.export.export(All(), (n, f, m))
+    torch.export.save(program, tmp_path / "all.pt2")
+    found = run(open_model_file(tmp_path / "all.pt2").imported().module, *(each.numpy() for each in (n, f, m)))
+    for number, (ours, theirs) in enumerate(zip(found, All()(n, f, m), strict=True)):
+        assert ours.dtype == theirs.numpy().dtype and np.allclose(ours, theirs.numpy(), atol=1e-6), number
+
+
+def test_a_mask_in_a_program_is_named_by_its_node(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Masked(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            return x[x > 0]
+
+    torch.export.save(torch.export.export(Masked(), (torch.randn(4, 4),)), tmp_path / "mask.pt2")
+    with pytest.raises(ModelFileError, match=r"the operator aten.index.Tensor \(node index\).*masks"):
+        open_model_file(tmp_path / "mask.pt2").imported()
