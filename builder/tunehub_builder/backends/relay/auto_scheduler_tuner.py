@@ -18,7 +18,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -37,6 +37,10 @@ from tunehub_builder.backends.relay.work import RelayTask, SearchGraph, failure_
 from tunehub_builder.exceptions import TuningError, WorkDirectoryError
 from tunehub_builder.tuning.progress import TrialCount, TrialTotals
 from tunehub_registry.tuning_log import auto_scheduler_key
+
+if TYPE_CHECKING:
+    from tunehub.relay.types import Input, Result, Task
+    from tunehub.target.types import Target
 
 TRIALS_PER_TASK = 64
 _BUILD_TIMEOUT_S, _RUN_TIMEOUT_S = 20, 20
@@ -60,7 +64,7 @@ def make() -> AutoSchedulerTuner:
 class _SearchTask:
     """A task of TVM with its keys, its name for people, and how often each network calls it."""
 
-    task: Any
+    task: Task
     key: str
     name: str
     counts: dict[str, int]
@@ -126,7 +130,7 @@ def _tune_on_gpu(session: RelaySession, tasks: Sequence[_SearchTask], trials: in
     )
 
 
-def graph_of(task: Any) -> SearchGraph:
+def graph_of(task: Task) -> SearchGraph:
     """What TVM's ``task`` computes, for other processes."""
     from tvm.auto_scheduler.workload_registry import serialize_workload_registry_entry
 
@@ -135,7 +139,7 @@ def graph_of(task: Any) -> SearchGraph:
     return SearchGraph(key=auto_scheduler_key(key), workload_key=key, tensors=tensors)
 
 
-def _source(task: Any) -> str:
+def _source(task: Task) -> str:
     """TVM's ``task`` for another process."""
     from tvm.auto_scheduler.workload_registry import serialize_workload_registry_entry
 
@@ -152,7 +156,7 @@ def _source(task: Any) -> str:
     return msgspec.json.encode(source).decode()
 
 
-def extract(session: RelaySession, target: Any) -> list[_SearchTask]:
+def extract(session: RelaySession, target: Target) -> list[_SearchTask]:
     """The tasks of all networks, each once, with how often each network calls it."""
     from tvm import auto_scheduler
 
@@ -173,7 +177,7 @@ def extract(session: RelaySession, target: Any) -> list[_SearchTask]:
     return list(found.values())
 
 
-def layout_problem(task: Any) -> str | None:
+def layout_problem(task: Task) -> str | None:
     """Why no record of ``task`` could be used, or None.
 
     On CPUs TVM changes the layout of weights after a record (``compute_dag.cc``, RewriteLayout). It takes the names of
@@ -294,12 +298,12 @@ class _RoundCallback:
         scheduler.num_measures_per_round = min(scheduler.num_measures_per_round, left)
         self._size, self._before = self._written(), self.count.measured_now
 
-    def post_tune(self, _scheduler: Any, index: int) -> None:
+    def post_tune(self, _scheduler: object, index: int) -> None:
         """TVM has tuned a task for a round. Raises WorkDirectoryError: TVM says nothing when it cannot write."""
         if self.count.measured_now > self._before and self._written() <= self._size:
             raise WorkDirectoryError(self._log, "TVM could not append its trials", "free some space on the disk")
 
-    def measured(self) -> Any:
+    def measured(self) -> object:
         """TVM's callback after each batch of trials."""
         from tvm.auto_scheduler.measure import PythonBasedMeasureCallback
 
@@ -307,13 +311,13 @@ class _RoundCallback:
         positions = {str(task.task.workload_key): number for number, task in enumerate(self._tasks, 1)}
 
         class TrialCallback(PythonBasedMeasureCallback):  # type: ignore[misc]
-            def callback(self, _policy: Any, inputs: Any, results: Any) -> None:
+            def callback(self, _policy: object, inputs: Sequence[Input], results: Sequence[Result]) -> None:
                 for measured, result in zip(inputs, results, strict=True):
                     watch.add(positions[str(measured.task.workload_key)], result)
 
         return TrialCallback()
 
-    def add(self, position: int, result: Any) -> None:
+    def add(self, position: int, result: Result) -> None:
         """Count one trial of the task at ``position``, and show it."""
         task = self._tasks[position - 1]
         known = self._history[task.key]
@@ -423,7 +427,7 @@ def _relay_task(task: _SearchTask) -> RelayTask:
     )
 
 
-def _name(task: Any) -> str:
+def _name(task: Task) -> str:
     """The fused operators without TVM's prefixes, and the shapes: ``conv2d_add_relu 1x56x56x64 3x3x64x64 …``."""
     function = str(task.desc).split(",")[0].removeprefix("vm_mod_").removeprefix("fused_").replace("nn_", "")
     _, *shapes = msgspec.json.decode(str(task.workload_key))

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub_builder.backends.relay.autotvm_search import History, features, relative_speeds
 from tunehub_builder.backends.relay.autotvm_tasks import AutotvmTask
@@ -15,6 +15,9 @@ from tunehub_builder.backends.relay.work import UNKNOWN_ERROR
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.journal import Trial
 from tunehub_registry.tuning_log import AUTOTVM, BadLine, LogLineError, LogRecord, read_log
+
+if TYPE_CHECKING:
+    from tunehub.relay.types import Config, Space
 
 _MOST_TRANSFERRED = 4096  # a template's trials beyond these teach little
 
@@ -45,7 +48,7 @@ def transfer_history(logs: Iterable[Path], task: AutotvmTask) -> History:
     from tvm.autotvm.task.space import ConfigEntity
 
     costs: dict[str, dict[int, float]] = defaultdict(dict)
-    configs: dict[tuple[str, int], Any] = {}
+    configs: dict[tuple[str, int], Config] = {}
     for log in logs:
         any_record = False
         for record in _records(log):
@@ -89,7 +92,7 @@ def _records(log: Path) -> Iterator[LogRecord]:
                 yield record
 
 
-def _index(record: LogRecord, space: Any) -> int | None:
+def _index(record: LogRecord, space: Space) -> int | None:
     try:
         config = record.config
         index = int(config["index"])
@@ -101,7 +104,7 @@ def _index(record: LogRecord, space: Any) -> int | None:
     return index if same else None
 
 
-def _length(space: Any) -> int:
+def _length(space: Space) -> int:
     """The end of the range of indices; since TVM 0.11 some in it may be left out by filters."""
     return int(getattr(space, "range_length", None) or len(space))
 

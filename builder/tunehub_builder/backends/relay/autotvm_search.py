@@ -7,11 +7,15 @@ here, the numbers of a configuration, cost nothing to compute.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.recipe import Algorithm
+
+if TYPE_CHECKING:
+    from tunehub.relay.types import Config, Space, Task
+    from tunehub.tir.types import Array
 
 PLAN = 16  # trials between two fits
 _SMALL_SPACE = 4096
@@ -24,7 +28,7 @@ History = Sequence[tuple[Sequence[float], float]]  # features of a configuration
 
 
 def make_search(
-    algorithm: Algorithm, task: Any, seed: int, key: str, history: History = (), *, plan: int = PLAN
+    algorithm: Algorithm, task: Task, seed: int, key: str, history: History = (), *, plan: int = PLAN
 ) -> Any:
     """AutoTVM's tuner for TVM's ``task``. The same ``seed``, ``key`` and results give the same proposals.
 
@@ -47,7 +51,7 @@ def make_search(
     return _xgb(task, history, plan)
 
 
-def features(config: Any) -> list[float]:
+def features(config: Config) -> list[float]:
     """The numbers of a configuration, as the cost model sees them."""
     return [float(value) for value in config.get_flatten_feature()]
 
@@ -59,14 +63,14 @@ class FeatureTable:
     of its own to those of the first configuration.
     """
 
-    def __init__(self, space: Any) -> None:
+    def __init__(self, space: Space) -> None:
         """``space``: AutoTVM's."""
         self._space = space
         self._dims = [len(knob) for knob in space.space_map.values()]
         self._first: Any = None
         self._parts: list[Any] = []
 
-    def rows(self, indices: Any) -> Any:
+    def rows(self, indices: Array) -> Array:
         """A row of features for each index of the array ``indices``."""
         import numpy as np
 
@@ -97,7 +101,7 @@ def relative_speeds(costs: Mapping[int, float]) -> dict[int, float]:
     return {index: best / cost if cost < float("inf") else 0.0 for index, cost in costs.items()}
 
 
-def _xgb(task: Any, history: History, plan: int) -> Any:
+def _xgb(task: Task, history: History, plan: int) -> Any:
     try:
         import xgboost
     except ImportError as error:
@@ -119,14 +123,14 @@ def _xgb(task: Any, history: History, plan: int) -> Any:
     return search
 
 
-def _matrix(history: History) -> tuple[Any, Any]:
+def _matrix(history: History) -> tuple[Array, Array]:
     import numpy as np
 
     rows = np.asarray([row for row, _ in history], dtype="float32")
     return rows, np.asarray([speed for _, speed in history], dtype="float32")
 
 
-def _cost_model(task: Any) -> Any:
+def _cost_model(task: Task) -> Any:
     """TVM's model, made when it is asked for: its class needs TVM and xgboost."""
     import numpy as np
     import xgboost
@@ -137,23 +141,24 @@ def _cost_model(task: Any) -> Any:
     class KnobModel(XGBoostCostModel):  # type: ignore[misc]
         """The features of a configuration are computed here, in no other process. One thread: the data are small."""
 
-        def _reset_pool(self, *_arguments: Any) -> None:
+        def _reset_pool(self, *_arguments: object) -> None:
             self.pool = None
 
-        def _get_feature(self, indexes: Any) -> Any:
+        def _get_feature(self, indexes: Iterable[int]) -> Array:
             return table.rows(np.asarray(list(indexes), dtype=np.int64))
 
-        def predict(self, xs: Any, output_margin: bool = False) -> Any:
+        def predict(self, xs: Iterable[int], output_margin: bool = False) -> Array:
             matrix = xgboost.DMatrix(self._get_feature(xs), nthread=1)
             if self.base_model:
                 margin = self.base_model.predict(xs, output_margin=True)
                 matrix.set_base_margin(self._base_model_discount() * margin)
-            return self.bst.predict(matrix, output_margin=output_margin)
+            scores: Array = self.bst.predict(matrix, output_margin=output_margin)
+            return scores
 
     return KnobModel(task, _FEATURES, loss_type="reg", num_threads=1, log_interval=0)
 
 
-def _optimizer(task: Any) -> Any:
+def _optimizer(task: Task) -> Any:
     import numpy as np
     from tvm.autotvm.tuner.model_based_tuner import ModelOptimizer
 
@@ -180,7 +185,7 @@ def _optimizer(task: Any) -> Any:
     return BestPredicted()
 
 
-def _climb(model: Any, dims: Any) -> Any:
+def _climb(model: Any, dims: Array) -> Array:
     """Indices met on the way uphill from random ones, a knob changed at a time."""
     import numpy as np
 

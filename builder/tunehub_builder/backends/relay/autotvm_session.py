@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tunehub.compiler.measure.quiet import clear_of_the_pool, undisturbed
 from tunehub.exceptions import last_line
 from tunehub_builder.tuning.runner.messages import MeasureOptions
+
+if TYPE_CHECKING:
+    from tunehub.relay.types import Task
+    from tunehub.target.types import Target
+    from tunehub.tir.types import Device, DeviceTensor, Module, Tensor
 
 REASONS = ("INSTANTIATION_ERROR", "COMPILE_HOST", "RUNTIME_DEVICE")
 _FLUSH = "cache_flush_cpu_non_first_arg"
@@ -35,7 +41,7 @@ class TaskSource(msgspec.Struct, frozen=True, kw_only=True):
     cache_flush: bool = False
 
 
-def create_task(source: TaskSource) -> Any:
+def create_task(source: TaskSource) -> Task:
     """AutoTVM's task of a source; what it instantiates takes its arguments in the layout that the template works in."""
     import tvm
     from tvm import autotvm
@@ -55,7 +61,7 @@ class CandidateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _BuiltConfig:
-    library: Any
+    library: Module
     shapes: tuple[tuple[tuple[int, ...], str], ...]
     source: TaskSource
 
@@ -66,9 +72,9 @@ class AutotvmSession:
     def __init__(self) -> None:
         os.environ["TOPHUB_LOCATION"] = "NONE"  # or TVM asks the network for records
         self._sources: dict[str, TaskSource] = {}
-        self._tasks: dict[str, Any] = {}
+        self._tasks: dict[str, Task] = {}
         self._built: dict[int, _BuiltConfig] = {}
-        self._arguments: dict[tuple[tuple[int, ...], str], Any] = {}
+        self._arguments: dict[tuple[tuple[int, ...], str], DeviceTensor] = {}
 
     def task(self, key: str, source: str) -> None:
         """Make the task of a :class:`TaskSource` (as JSON)."""
@@ -77,7 +83,7 @@ class AutotvmSession:
         self._sources = {key: known}
         self._arguments.clear()
 
-    def build(self, number: int, key: str, _target: Any, index: int) -> None:
+    def build(self, number: int, key: str, _target: object, index: int) -> None:
         """Build configuration ``index`` of a task. Raises CandidateError."""
         task = self._tasks[key]
         config = task.config_space.get(index)
@@ -114,13 +120,13 @@ class AutotvmSession:
         """Forget all candidates."""
         self._built.clear()
 
-    def _prepared(self, config: _BuiltConfig) -> tuple[Any, list[Any]]:
+    def _prepared(self, config: _BuiltConfig) -> tuple[Device, list[DeviceTensor]]:
         import tvm
 
         device = tvm.device(str(tvm.target.Target(config.source.target).kind.name), 0)
         return device, [self._argument(shape, dtype, device) for shape, dtype in config.shapes]
 
-    def _argument(self, shape: tuple[int, ...], dtype: str, device: Any) -> Any:
+    def _argument(self, shape: tuple[int, ...], dtype: str, device: Device) -> DeviceTensor:
         """An array of random numbers, kept for the next candidate of the same task."""
         import numpy as np
         import tvm
@@ -137,7 +143,7 @@ class AutotvmSession:
 
 
 def _timed(
-    config: _BuiltConfig, device: Any, arguments: list[Any], best_s: float | None, options: MeasureOptions
+    config: _BuiltConfig, device: Device, arguments: list[DeviceTensor], best_s: float | None, options: MeasureOptions
 ) -> tuple[float, ...]:
     library = config.library
     if config.source.cache_flush:  # takes effect between the repeats only, so one run each
@@ -164,7 +170,7 @@ def _trimmed(times: tuple[float, ...]) -> tuple[float, ...]:
     return tuple(sorted(times)[1:-1]) if len(times) > 2 else times
 
 
-def built(schedule: Any, arguments: Any, target: Any, check: Any = None) -> Any:
+def built(schedule: Any, arguments: Sequence[Tensor], target: Target, check: Any = None) -> Module:
     """The schedule as a library, after the pass ``check``, which may refuse it. Raises what TVM raises."""
     import tvm
 
@@ -175,7 +181,7 @@ def built(schedule: Any, arguments: Any, target: Any, check: Any = None) -> Any:
     return library
 
 
-def _gpu_check(target: Any) -> Any:
+def _gpu_check(target: Target) -> Any:
     """TVM's pass that refuses kernels which this machine's GPU cannot hold; None for a CPU."""
     if not {"cuda", "opencl", "rocm", "vulkan", "metal"} & {str(key) for key in target.keys}:
         return None

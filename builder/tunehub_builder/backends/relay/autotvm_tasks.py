@@ -6,13 +6,18 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub_builder.backends.relay.networks import RelayNetwork
 from tunehub_builder.backends.relay.tuner import AUTOTVM
 from tunehub_builder.backends.relay.work import RelayTask
 from tunehub_builder.exceptions import TuningError
 from tunehub_registry.tuning_log import LogLineError, parse_line
+
+if TYPE_CHECKING:
+    from tunehub.relay.types import Call, Expr, Implementation, RelayModule, Task
+    from tunehub.target.types import Target
+    from tunehub.tir.types import Tensor
 
 _Call = tuple[str, Any]  # the name of a task, its arguments
 
@@ -22,7 +27,7 @@ class AutotvmTask:
     """One task. ``task`` is TVM's own; ``modules`` must be imported to make it again: they register its template."""
 
     entry: RelayTask
-    task: Any = field(repr=False, compare=False)
+    task: Task = field(repr=False, compare=False)
     modules: tuple[str, ...] = ()
 
     @property
@@ -36,7 +41,7 @@ class AutotvmTask:
         return self.entry.key
 
 
-def network_tasks(network: RelayNetwork, target: Any) -> list[AutotvmTask]:
+def network_tasks(network: RelayNetwork, target: Target) -> list[AutotvmTask]:
     """The tasks of ``network`` for ``target``, a ``tvm.target.Target``. Raises NetworkError for a model that TVM cannot
     read. Workloads with dynamic shapes are left out: no record can hold them."""
     from tvm import autotvm
@@ -54,7 +59,7 @@ def network_tasks(network: RelayNetwork, target: Any) -> list[AutotvmTask]:
     return list(tasks.values())
 
 
-def as_task(task: Any, counts: dict[str, int], modules: tuple[str, ...] = ()) -> AutotvmTask | None:
+def as_task(task: Task, counts: dict[str, int], modules: tuple[str, ...] = ()) -> AutotvmTask | None:
     """TVM's ``task`` with its keys; None when no record can hold its workload, or there is nothing to choose."""
     if not len(task.config_space):
         return None
@@ -76,7 +81,7 @@ def as_task(task: Any, counts: dict[str, int], modules: tuple[str, ...] = ()) ->
 
 
 def record_line(
-    task: Any, index: int, costs: Sequence[float], error_no: int, all_cost: float, timestamp: float
+    task: Task, index: int, costs: Sequence[float], error_no: int, all_cost: float, timestamp: float
 ) -> bytes:
     """The line that AutoTVM writes for a trial of config ``index``; a failure has no costs."""
     from tvm import autotvm
@@ -108,7 +113,7 @@ def _with_counts(entry: RelayTask, counts: dict[str, int]) -> RelayTask:
     return msgspec.structs.replace(entry, counts=counts)
 
 
-def _calls(module: Any, target: Any) -> Counter[_Call]:
+def _calls(module: RelayModule, target: Target) -> Counter[_Call]:
     """How often the network calls what each task computes.
 
     TVM's extraction meets every distinct operator once. Here the operators of the optimised network are visited one by
@@ -118,7 +123,7 @@ def _calls(module: Any, target: Any) -> Counter[_Call]:
     from tvm import relay
 
     # In a thread of its own, as TVM does it: a build in the main one breaks measuring processes that fork later.
-    optimised: list[Any] = []
+    optimised: list[Expr] = []
 
     def optimise() -> None:
         # As in extraction: tuning is applied before layouts are altered.
@@ -140,14 +145,14 @@ def _calls(module: Any, target: Any) -> Counter[_Call]:
     return counts
 
 
-def _operator_calls(function: Any) -> list[Any]:
+def _operator_calls(function: Expr) -> list[Call]:
     """The calls of operators in ``function`` and in its fused functions. Each call of a fused function counts."""
     import tvm
     from tvm import relay
 
-    found: list[Any] = []
+    found: list[Call] = []
 
-    def visit(node: Any) -> None:
+    def visit(node: Expr) -> None:
         if not isinstance(node, relay.Call):
             return
         if isinstance(node.op, tvm.ir.Op):
@@ -158,14 +163,14 @@ def _operator_calls(function: Any) -> list[Any]:
     return found
 
 
-def _kind(call: Any) -> str:
+def _kind(call: Call) -> str:
     types = [str(argument.checked_type) for argument in call.args]
     names = [] if call.attrs is None else list(call.attrs.keys())
     attributes = {str(name): str(call.attrs[name]) for name in names}
     return f"{call.op.name} {types} {attributes}"
 
 
-def _tasks_of(call: Any, target: Any) -> list[_Call]:
+def _tasks_of(call: Call, target: Target) -> list[_Call]:
     """The tasks of all implementations of an operator that TVM could choose for ``call``."""
     from tvm import autotvm
     from tvm.autotvm.task.topi_integration import TaskExtractEnv
@@ -185,12 +190,12 @@ def _tasks_of(call: Any, target: Any) -> list[_Call]:
     return [(str(name), arguments) for name, arguments in environment.get_tasks()]
 
 
-def _compute_all(call: Any, target: Any) -> None:
+def _compute_all(call: Call, target: Target) -> None:
     for implementation, inputs in _implementations(call, target):
         implementation.compute(call.attrs, inputs, call.checked_type)
 
 
-def _implementations(call: Any, target: Any) -> list[tuple[Any, list[Any]]]:
+def _implementations(call: Call, target: Target) -> list[tuple[Implementation, list[Tensor]]]:
     from tvm import te
 
     try:

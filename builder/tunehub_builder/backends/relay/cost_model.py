@@ -12,10 +12,14 @@ import pickle
 import select
 import signal
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tvm.auto_scheduler.cost_model import xgb_model
+
+if TYPE_CHECKING:
+    from tunehub.relay.types import Input, Result, State, Task
+    from tunehub.tir.types import Array
 
 _LIMIT_S = 60.0
 
@@ -28,7 +32,7 @@ class GuardedModel(xgb_model.XGBModel):  # type: ignore[misc]
         super().__init__(**options)
         self._without_features: set[str] = set()
 
-    def update(self, inputs: Any, results: Any) -> None:
+    def update(self, inputs: Sequence[Input], results: Sequence[Result]) -> None:
         """Learn from measurements; those of tasks without features are left out."""
         for key in {str(item.task.workload_key) for item in inputs} - self._without_features:
             pairs = [(i, r) for i, r in zip(inputs, results, strict=True) if str(i.task.workload_key) == key]
@@ -43,7 +47,7 @@ class GuardedModel(xgb_model.XGBModel):  # type: ignore[misc]
             known, measured = [list(part) for part in zip(*kept, strict=True)]
             super().update(known, measured)
 
-    def predict(self, task: Any, states: Any) -> Any:
+    def predict(self, task: Task, states: Sequence[State]) -> Array | list[float]:
         """A score for each state; the higher the better."""
         import numpy as np
 
@@ -59,14 +63,15 @@ class GuardedModel(xgb_model.XGBModel):  # type: ignore[misc]
         scores[invalid] = float("-inf")  # what cannot be lowered
         return scores
 
-    def _scores(self, features: Any) -> Any:
+    def _scores(self, features: Any) -> Array:
         """As XGBModel.predict makes them of features."""
         import numpy as np
 
         if self.bst is None or len(self.inputs) <= self.num_warmup_sample:
             return np.random.uniform(0, 1, (len(features),))
         matrix, programs = xgb_model.feature_to_pack_sum_xgbmatrix(features)
-        return xgb_model.predict_throughput_pack_sum(self.bst.predict(matrix), programs)
+        scores: Array = xgb_model.predict_throughput_pack_sum(self.bst.predict(matrix), programs)
+        return scores
 
     def _check(self, key: str, extract: Callable[[], object]) -> None:
         if not survives(extract):

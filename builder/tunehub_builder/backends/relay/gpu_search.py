@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -20,6 +20,9 @@ from tunehub_builder.tuning.journal import Trial
 from tunehub_builder.tuning.recipe import Algorithm
 from tunehub_builder.tuning.runner.messages import SearchRequest
 from tunehub_builder.tuning.search.warm_start import Seed
+
+if TYPE_CHECKING:
+    from tunehub.relay.types import Input, State, Task
 
 BATCH = 32
 _NICENESS = 5  # building and measuring go first
@@ -44,7 +47,7 @@ class AutotvmSearchSession:
         self._searches: dict[str, _ConfigSearch] = {}
         os.nice(_NICENESS)
 
-    def warm_up(self, _target: Any) -> None:
+    def warm_up(self, _target: object) -> None:
         """Import TVM."""
         from tvm import autotvm  # noqa: F401
 
@@ -67,7 +70,7 @@ class AutotvmSearchSession:
 class _ConfigSearch:
     """AutoTVM's tuner of one task and what it was told."""
 
-    def __init__(self, task: Any, search: Any, *, model: bool) -> None:
+    def __init__(self, task: Task, search: Any, *, model: bool) -> None:
         self._task, self._search, self._model = task, search, model
         self._trials: dict[int, Trial] = {}
         self._proposed: list[int] = []
@@ -110,12 +113,12 @@ class AutoSchedulerSearchSession:
     def __init__(self, params: dict[str, int]) -> None:
         """``params``: of TVM's SketchPolicy."""
         self._params = params
-        self._tasks: dict[str, Any] = {}
+        self._tasks: dict[str, Task] = {}
         self._searches: dict[str, _ProgramSearch] = {}
         self._model: Any = None
         os.nice(_NICENESS)
 
-    def warm_up(self, _target: Any) -> None:
+    def warm_up(self, _target: object) -> None:
         """Import TVM and make the model."""
         from tunehub_builder.backends.relay.cost_model import GuardedModel
 
@@ -139,14 +142,14 @@ class AutoSchedulerSearchSession:
 class _ProgramSearch:
     """TVM's sketch search for one task, a round at a time (``sketch_policy.cc``, ContinueSearchOneRound)."""
 
-    def __init__(self, task: Any, model: Any, params: dict[str, int], seed: int) -> None:
+    def __init__(self, task: Task, model: Any, params: dict[str, int], seed: int) -> None:
         from tvm import auto_scheduler
 
         self._task, self._model = task, model
         self._policy = auto_scheduler.SketchPolicy(task, model, params=dict(params), seed=seed, verbose=0)
         self._parents = round(_PARENT_SHARE * int(params["evolutionary_search_population"]))
         self._random = random.Random(seed)
-        self._inputs: dict[str, Any] = {}  # by its text, what was proposed or tried
+        self._inputs: dict[str, Input] = {}  # by its text, what was proposed or tried
         self._times: dict[str, float] = {}
 
     def propose(self, news: Sequence[Trial], limit: int) -> list[str]:
@@ -165,18 +168,18 @@ class _ProgramSearch:
         self._inputs.update({text: (found | drawn)[text] for text in texts})
         return texts
 
-    def _ranked(self, states: list[Any]) -> list[Any]:
+    def _ranked(self, states: list[State]) -> list[State]:
         """``states``, the most promising first by what other tasks taught. A task's first batch is chosen so: evolving
         programs of which none is measured takes three times as long as to draw them, and teaches nothing."""
         scores = self._model.predict(self._task, states)
         return [states[number] for number in (-scores).argsort(kind="stable")]
 
-    def _fresh(self, states: Any, most: int) -> dict[str, Any]:
+    def _fresh(self, states: Iterable[State], most: int) -> dict[str, Input]:
         """Of ``states``, the best first, those that were not tried, as inputs of a measurement by their text."""
         from tvm import auto_scheduler
         from tvm.auto_scheduler import _ffi_api
 
-        found: dict[str, Any] = {}
+        found: dict[str, Input] = {}
         for state in states:
             if len(found) >= most:
                 break
@@ -202,7 +205,7 @@ class _ProgramSearch:
         if inputs:
             self._model.update(inputs, results)
 
-    def _recovered(self, text: str) -> Any:
+    def _recovered(self, text: str) -> Input:
         """An input of an earlier run; its state is made again from its steps."""
         from tvm import auto_scheduler
         from tvm.auto_scheduler import _ffi_api

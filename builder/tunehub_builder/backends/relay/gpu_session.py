@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import signal
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,6 +22,11 @@ from tunehub_builder.backends.relay.run_place import RunDevice, RunPlace
 from tunehub_builder.backends.relay.work import LOCAL_MEMORY, REGISTERS, SHARED_MEMORY, TOO_MANY_THREADS
 from tunehub_builder.tuning.runner.cuda_worker import tensor_bytes, timed
 from tunehub_builder.tuning.runner.messages import Attempt
+
+if TYPE_CHECKING:
+    from tunehub.relay.types import Task
+    from tunehub.target.types import Target
+    from tunehub.tir.types import Device, DeviceTensor, Module, PrimFunc
 
 # A candidate that takes longer ends its process, by a signal for each step: nothing else interrupts TVM's C++ code.
 # Building is limited in CPU seconds, since all cores may be taken; measuring has the GPU for itself.
@@ -66,7 +71,7 @@ class SearchTaskSource(msgspec.Struct, frozen=True, kw_only=True):
     hardware: tuple[int, ...]
     layout_rewrite: int
 
-    def task(self) -> Any:
+    def task(self) -> Task:
         """TVM's SearchTask."""
         from tvm import auto_scheduler
         from tvm.auto_scheduler.workload_registry import deserialize_workload_registry_entry
@@ -100,8 +105,8 @@ class GpuSession(ABC):
         self._build_limit_s, self._run_limit_s = build_limit_s, run_limit_s
         self._device: RunDevice | None = None
         self._refusals = Refusals(most_stack=MOST_STACK)
-        self._tasks: dict[str, Any] = {}
-        self._arguments: dict[tuple[tuple[int, ...], str], Any] = {}
+        self._tasks: dict[str, Task] = {}
+        self._arguments: dict[tuple[tuple[int, ...], str], DeviceTensor] = {}
 
     def warm_up(self, target: dict[str, Any]) -> None:
         """Import TVM, and take the device into use."""
@@ -109,7 +114,7 @@ class GpuSession(ABC):
 
         self._prepare(tvm.target.Target(target["text"]))
 
-    def _prepare(self, target: Any) -> RunDevice:
+    def _prepare(self, target: Target) -> RunDevice:
         """The device, taken into use once in a process: one that replaces a crashed one is not warmed up."""
         if self._device is None:
             device = self._place.device(target, self._refusals)
@@ -144,14 +149,16 @@ class GpuSession(ABC):
             raise _failure(error, "RUNTIME_DEVICE") from error
 
     @abstractmethod
-    def _create(self, source: str) -> Any:
+    def _create(self, source: str) -> Task:
         """TVM's task."""
 
     @abstractmethod
-    def _instantiate(self, task: Any, candidate: Any) -> tuple[Any, list[Any]]:
+    def _instantiate(self, task: Task, candidate: Any) -> tuple[Any, list[Any]]:
         """The schedule of a candidate and its arguments."""
 
-    def _timed(self, library: Any, arguments: list[Any], device: RunDevice, attempt: Attempt) -> tuple[float, ...]:
+    def _timed(
+        self, library: Module, arguments: list[DeviceTensor], device: RunDevice, attempt: Attempt
+    ) -> tuple[float, ...]:
         shapes = [(tuple(int(extent) for extent in item.shape), str(item.dtype)) for item in arguments]
         values = [self._argument(*shape, device.tvm) for shape in shapes]
 
@@ -166,7 +173,7 @@ class GpuSession(ABC):
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0.0)
 
-    def _argument(self, shape: tuple[int, ...], dtype: str, device: Any) -> Any:
+    def _argument(self, shape: tuple[int, ...], dtype: str, device: Device) -> DeviceTensor:
         """An array of random numbers, kept for the next candidates."""
         import numpy as np
         import tvm
@@ -184,10 +191,10 @@ class GpuSession(ABC):
 class AutotvmGpuSession(GpuSession):
     """Candidates are indices of configurations."""
 
-    def _create(self, source: str) -> Any:
+    def _create(self, source: str) -> Task:
         return create_task(msgspec.json.decode(source, type=TaskSource))
 
-    def _instantiate(self, task: Any, candidate: Any) -> tuple[Any, list[Any]]:
+    def _instantiate(self, task: Task, candidate: Any) -> tuple[Any, list[Any]]:
         config = task.config_space.get(int(candidate))
         with task.target:
             schedule, arguments = task.instantiate(config)
@@ -199,10 +206,10 @@ class AutotvmGpuSession(GpuSession):
 class AutoSchedulerGpuSession(GpuSession):
     """Candidates are inputs of a measurement as TVM writes them."""
 
-    def _create(self, source: str) -> Any:
+    def _create(self, source: str) -> Task:
         return msgspec.json.decode(source, type=SearchTaskSource).task()
 
-    def _instantiate(self, task: Any, candidate: Any) -> tuple[Any, list[Any]]:
+    def _instantiate(self, task: Task, candidate: Any) -> tuple[Any, list[Any]]:
         from tvm.auto_scheduler import _ffi_api
 
         state = _ffi_api.DeserializeMeasureInput(str(candidate)).state
@@ -210,7 +217,7 @@ class AutoSchedulerGpuSession(GpuSession):
         return schedule, list(arguments)
 
 
-def check_of(target: Any) -> Any:
+def check_of(target: Target) -> Any:
     """A pass that refuses what a GPU cannot launch, by the name of the limit; None for a CPU.
 
     TVM's own pass prints the whole function, which takes longer than to compile it.
@@ -226,7 +233,7 @@ def check_of(target: Any) -> Any:
         **{f"max_thread_{axis}": extent for axis, extent in zip("xyz", limits.block, strict=True)},
     }
 
-    def check(function: Any, *_: Any) -> Any:
+    def check(function: PrimFunc, *_: object) -> PrimFunc:
         verify = tvm.tir.analysis.verify_gpu_code
         if not verify(function, constraints):
             exceeded = [name for name, limit in constraints.items() if not verify(function, {name: limit})]

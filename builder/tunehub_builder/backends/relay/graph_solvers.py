@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm import autotvm, relay
 from tvm.autotvm.graph_tuner import DPTuner, PBQPTuner
@@ -23,6 +23,10 @@ from tunehub_builder.backends.relay.graph_candidates import GraphCandidate, is_p
 from tunehub_builder.backends.relay.layout_transforms import TEMPLATE, LayoutTimes, Workload
 from tunehub_builder.exceptions import TuningError
 from tunehub_registry.tuning_log import name_of
+
+if TYPE_CHECKING:
+    from tunehub.relay.types import Expr, Input, Op, RelayModule, Result
+    from tunehub.target.types import Target
 
 _LOGGER = "tunehub_graph_tuner"
 # About 15 s and some 100 MB of dynamic programming, whose states grow with the power of the branches of a network.
@@ -51,7 +55,7 @@ class _Checked:
 
     _node_list: list[dict[str, Any]]
     _in_nodes_dict: dict[int, list[int]]
-    _target_ops: list[Any]
+    _target_ops: list[Op]
 
     def _fetch_cfg(self) -> None:
         nodes = [self._node_list[index] for index in self._in_nodes_dict]
@@ -107,20 +111,20 @@ class Records:
     """TVM's form of the candidates, with one cost each, their mean; TVM gives its choice back as the same objects."""
 
     def __init__(self, candidates: Mapping[str, tuple[GraphCandidate, ...]]) -> None:
-        self.all: list[tuple[Any, Any]] = []
+        self.all: list[tuple[Input, Result]] = []
         self._lines: dict[int, bytes] = {}
         for candidate in (one for many in candidates.values() for one in many):
             measured, result = autotvm.record.decode(candidate.line.decode())
             self.all.append((measured, result._replace(costs=(candidate.mean_s,))))
             self._lines[id(measured)] = candidate.line
 
-    def line(self, record: tuple[Any, Any]) -> bytes:
+    def line(self, record: tuple[Input, Result]) -> bytes:
         """The line that a record was read from."""
         return self._lines[id(record[0])]
 
 
 def make_solver(
-    kind: type[Any], function: Any, inputs: Mapping[str, tuple[int, ...]], dtype: str, records: Records, target: Any
+    kind: type[Any], function: Expr, inputs: Mapping[str, tuple[int, ...]], dtype: str, records: Records, target: Target
 ) -> Any:
     """A solver for a graph without batch norms. Raises TuningError for a graph that TVM cannot plan."""
     operators = [relay.op.get("nn.conv2d")]
@@ -151,7 +155,9 @@ def transforms(solver: Any) -> dict[Workload, Any]:
     return found
 
 
-def solve(solver: Any, records: Records, wanted: Mapping[Workload, Any], times: LayoutTimes, target: Any) -> LayoutPlan:
+def solve(
+    solver: Any, records: Records, wanted: Mapping[Workload, Any], times: LayoutTimes, target: Target
+) -> LayoutPlan:
     """The plan of a solver. Raises TooManyStatesError."""
     measured = [
         (
@@ -178,7 +184,7 @@ def solve(solver: Any, records: Records, wanted: Mapping[Workload, Any], times: 
     )
 
 
-def replays(lines: tuple[bytes, ...], module: Any, target: Any) -> bool:
+def replays(lines: tuple[bytes, ...], module: RelayModule, target: Target) -> bool:
     """True when TVM asks for the convolutions of a network in just this order while it changes their layouts."""
     import tvm
     from tvm.relay import transform

@@ -20,6 +20,8 @@ from tunehub_builder.tuning.progress import Label, TrialCount, TrialTotals
 from tunehub_registry.graph_log import GraphHeader, encode_graph_header
 
 if TYPE_CHECKING:
+    from tunehub.relay.types import Expr, RelayModule
+    from tunehub.target.types import Target
     from tunehub_builder.backends.relay.graph_solvers import LayoutPlan, Records
 
 # Pairs of layouts of a workload. The transforms to measure grow with the square, the plans hardly get better.
@@ -61,7 +63,7 @@ class GraphTuner:
 class _GraphTuning:
     """Plans one network, number ``position`` of the run."""
 
-    def __init__(self, session: RelaySession, target: Any, count: TrialCount, position: int) -> None:
+    def __init__(self, session: RelaySession, target: Target, count: TrialCount, position: int) -> None:
         self._session = session
         self._target = target
         self._count = count
@@ -83,7 +85,7 @@ class _GraphTuning:
         self._count.step(network, self._position, plan.predicted_s, finished=True)
         return self._notes
 
-    def _plan(self, network: RelayNetwork, function: Any, records: Records) -> LayoutPlan:
+    def _plan(self, network: RelayNetwork, function: Expr, records: Records) -> LayoutPlan:
         """By the first algorithm that can; with ``auto``, what keeps dynamic programming from it becomes a note."""
         from tunehub_builder.backends.relay.graph_solvers import (
             DynamicSolver,
@@ -134,7 +136,7 @@ class _GraphTuning:
             measure_all(missing, times, self._target, place, step)
         return times
 
-    def _write(self, network: RelayNetwork, module: Any, plan: LayoutPlan) -> None:
+    def _write(self, network: RelayNetwork, module: RelayModule, plan: LayoutPlan) -> None:
         from tunehub.relay.fingerprint import graph_fingerprint
 
         fingerprint = graph_fingerprint(module)

@@ -15,12 +15,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.compiler.measure.quiet import clear_of_the_pool, undisturbed
 from tunehub_builder.tuning.journal import append_synced
 from tunehub_builder.tuning.runner.rpc_board import Board
 from tunehub_registry.tuning_log import BadLine, read_log
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import Device, Module
 
 TEMPLATE = "layout_transform"
 INVALID_S = 10e9  # TVM's mark of a transform that cannot be (graph_tuner/_base.py)
@@ -60,12 +64,12 @@ class LayoutTimes:
 class TransformDevice:
     """A device to measure on. ``load`` brings a function that was built here there."""
 
-    device: Any
-    load: Callable[[Any], Any]
+    device: Device
+    load: Callable[[Module], Module]
 
 
 @contextmanager
-def measuring_place(target: Any, rpc: Board | None) -> Iterator[TransformDevice]:
+def measuring_place(target: Target, rpc: Board | None) -> Iterator[TransformDevice]:
     """This machine, or a device behind a tracker, which must be there (see ``runner.rpc_board``)."""
     import tvm
     from tvm import autotvm
@@ -83,7 +87,7 @@ def measuring_place(target: Any, rpc: Board | None) -> Iterator[TransformDevice]
 def measure_all(
     wanted: Mapping[Workload, Any],
     times: LayoutTimes,
-    target: Any,
+    target: Target,
     place: TransformDevice,
     step: Callable[[float | None], None],
 ) -> None:
@@ -101,7 +105,7 @@ def measure_all(
         step(seconds)
 
 
-def _measured(arguments: Any, target: Any, place: TransformDevice) -> float | None:
+def _measured(arguments: Any, target: Target, place: TransformDevice) -> float | None:
     """Median of the time of one run in seconds; None when the blocks do not fit the tensor."""
     import tvm
     from tvm import autotvm
@@ -123,7 +127,7 @@ def _measured(arguments: Any, target: Any, place: TransformDevice) -> float | No
     return statistics.median(undisturbed(lambda: tuple(evaluator(*arrays).results)))
 
 
-def _uploaded(built: Any, remote: Any, folder: Path) -> Any:
+def _uploaded(built: Module, remote: Any, folder: Path) -> Module:
     path = folder / "transform.tar"
     built.export_library(str(path))
     remote.upload(str(path))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -21,6 +21,9 @@ from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.journal import mean
 from tunehub_builder.tuning.runner.messages import MeasureOptions, RunnerResult
 from tunehub_builder.tuning.runner.pool import PoolOptions, WorkerPool
+
+if TYPE_CHECKING:
+    from tunehub.relay.types import Result
 
 _BUILD_LIMIT_S, _RUN_LIMIT_S = 20.0, 20.0
 _REASON = re.compile(rf"(?:\w+: )?({'|'.join(REASONS)})\b")
@@ -201,7 +204,7 @@ def _error_no(error: str | None) -> int:
     return failure_number("COMPILE_HOST" if during_build else "RUNTIME_DEVICE")
 
 
-def _of_tvm(result: Any) -> AutotvmTrial:
+def _of_tvm(result: Result) -> AutotvmTrial:
     error_no = int(result.error_no)
     costs = tuple(float(cost) for cost in result.costs) if error_no == 0 else ()
     return AutotvmTrial(

@@ -15,10 +15,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.exceptions import typed_last_line
 from tunehub_builder.networks.exceptions import OnnxFileError, UnknownNetworkError
+
+if TYPE_CHECKING:
+    from tunehub.relay.types import RelayModule
 
 NCHW, NHWC = "NCHW", "NHWC"
 LAYOUTS = (NCHW, NHWC)
@@ -132,7 +135,7 @@ def from_onnx_file(
     )
 
 
-def to_nhwc(module: Any) -> Any:
+def to_nhwc(module: RelayModule) -> RelayModule:
     """``module`` with convolutions and pooling in NHWC; inputs, outputs and weights keep their layouts."""
     import tvm
     from tvm import relay

@@ -55,7 +55,7 @@ def install(arch: str, refusals: Refusals | None = None) -> None:
     """
     import tvm
 
-    def compiled(source: Any, *_target: Any) -> bytearray:
+    def compiled(source: str | bytes, *_target: object) -> bytearray:
         if refusals is None:
             return bytearray(machine_code(str(source), arch))
         try:

@@ -17,9 +17,12 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tunehub.exceptions import typed_last_line
+
+if TYPE_CHECKING:
+    from tunehub.relay.types import Config, Input, Task
 
 State = Literal["proved", "refuted", "unproved"]
 
@@ -124,7 +127,7 @@ class _Prover:
         self._lower = tvm.lower
         self._version = tvm.__version__
         self._templates = TASK_TABLE
-        self._tasks: dict[str, Any] = {}
+        self._tasks: dict[str, Task] = {}
 
     def prove(self, line: str) -> Proof:
         if '"i"' in line and '"input"' not in line:
@@ -141,7 +144,7 @@ class _Prover:
         problem = space_problem(task.config_space.space_map, inputs.config.to_json_dict()["entity"])
         return Proof(state="proved") if problem is None else self._lowered(task, inputs.config, problem)
 
-    def _lowered(self, task: Any, config: Any, problem: str) -> Proof:
+    def _lowered(self, task: Task, config: Config, problem: str) -> Proof:
         """Records of 2018 have splits that today's space does not list; whether they still work, lowering shows."""
         try:
             with task.target:
@@ -151,7 +154,7 @@ class _Prover:
             return Proof(state="refuted", reason=f"{problem}; {typed_last_line(error)}")
         return Proof(state="proved", reason=problem)
 
-    def _task(self, inputs: Any) -> Any:
+    def _task(self, inputs: Input) -> Task:
         target = _MODEL.sub("", str(inputs.target))
         key = repr((inputs.task.name, inputs.task.args, target))
         if key not in self._tasks:

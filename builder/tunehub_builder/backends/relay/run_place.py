@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,6 +14,10 @@ from tunehub.compiler.measure.quiet import Patience, clear_of_the_pool, undistur
 from tunehub_builder.backends.relay import nvrtc
 from tunehub_builder.tuning.runner.cuda_worker import exclusively, gpu_places
 from tunehub_registry.legacy_target import parse_target
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import Device
 
 
 class RunPlace(msgspec.Struct, frozen=True):
@@ -29,7 +33,7 @@ class RunPlace(msgspec.Struct, frozen=True):
         if self.gpu is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.gpu
 
-    def device(self, target: Any, refusals: nvrtc.Refusals | None = None) -> RunDevice:
+    def device(self, target: Target, refusals: nvrtc.Refusals | None = None) -> RunDevice:
         """The device of a ``tvm.target.Target``; kernels for a GPU are compiled by NVRTC from now on, where it is.
 
         ``refusals``: see :func:`nvrtc.install`.
@@ -45,7 +49,7 @@ class RunPlace(msgspec.Struct, frozen=True):
 class RunDevice:
     """A device of TVM in this process, ``tvm``."""
 
-    def __init__(self, device: Any, lock: str | None) -> None:
+    def __init__(self, device: Device, lock: str | None) -> None:
         self.tvm = device
         self._lock = lock
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.target.host import physical_cores
 from tunehub_builder.exceptions import NoSuchTargetError, TuningError, UnsuitableTargetError
 from tunehub_builder.tuning.target import HOST, Cpu, TuningTarget, find_cpu
 from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.legacy_target import descriptor_of_legacy, parse_target
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
 
 
 def find_relay_target(name: str, *, remote: bool) -> TuningTarget:
@@ -47,7 +50,7 @@ def _missing(kind: str) -> tuple[str, str]:
     return "TVM finds no such device on this machine", "tune on a machine that has one"
 
 
-def _is_here(target: Any) -> bool:
+def _is_here(target: Target) -> bool:
     import tvm
 
     kind = _kind(target)
@@ -57,7 +60,7 @@ def _is_here(target: Any) -> bool:
     return bool(tvm.device(kind, 0).exist)
 
 
-def _kind(target: Any) -> str:
+def _kind(target: Target) -> str:
     return str(target.kind.name if hasattr(target.kind, "name") else target.kind)
 
 

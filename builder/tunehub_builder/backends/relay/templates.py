@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tunehub.exceptions import last_line
 from tunehub_builder.backends.relay.autotvm_session import as_tuples
 from tunehub_builder.exceptions import TuningError
+
+if TYPE_CHECKING:
+    from tunehub.relay.types import Task
+    from tunehub.target.types import Target
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +49,7 @@ def load_template(place: str) -> UserTemplate:
     return UserTemplate(module=module_name, task=task)
 
 
-def create_template_task(place: str, template: UserTemplate, arguments: Sequence[Any], target: Any) -> Any:
+def create_template_task(place: str, template: UserTemplate, arguments: Sequence[object], target: Target) -> Task:
     """AutoTVM's task for the template. Raises TuningError when the template does not take the arguments."""
     from tvm import autotvm
 
@@ -57,7 +61,7 @@ def create_template_task(place: str, template: UserTemplate, arguments: Sequence
         raise TuningError(f"the template {place}: {reason}; mend --template-args or the template") from error
 
 
-def _task_name(function: Any) -> str | None:
+def _task_name(function: Callable[..., object]) -> str | None:
     """AutoTVM keeps the function itself, and hands out a wrapper of it (``autotvm/task/task.py``)."""
     from tvm.autotvm.task.task import TASK_TABLE
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -170,7 +169,7 @@ class RelayWorkloads:
         )
         module = msgspec.json.encode(workload).decode()
 
-        def request(numbers: Sequence[int]) -> tuple[Any, ...]:
+        def request(numbers: Sequence[int]) -> tuple[object, ...]:
             return "build_case", module, [entry.best[number].line.decode() for number in numbers]
 
         return WorkloadCase(

@@ -10,7 +10,7 @@ import importlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,6 +21,10 @@ from tunehub.compiler.measure.session import DEFAULT, packed, unpacked
 from tunehub.compiler.workers.process import error_of
 from tunehub_builder.backends.relay.autotvm_session import built
 from tunehub_builder.backends.relay.run_place import RunPlace
+
+if TYPE_CHECKING:
+    from tunehub.target.types import Target
+    from tunehub.tir.types import Array, DeviceTensor, Module
 
 _PLAIN_THREADS = 128  # of a block
 _PATIENCE_S = 20.0  # for repeating disturbed measurements of a workload
@@ -42,7 +46,7 @@ _Shape = tuple[tuple[int, ...], str]  # and the element type
 
 @dataclass(frozen=True, slots=True)
 class _BuiltWorkload:
-    library: Any
+    library: Module
     shapes: tuple[_Shape, ...]
 
 
@@ -55,7 +59,7 @@ class WorkloadSession:
         self._place = place or RunPlace()
         self._place.enter()
         self._built: dict[int, _BuiltWorkload] = {}
-        self._arguments: dict[tuple[_Shape, ...], list[Any]] = {}
+        self._arguments: dict[tuple[_Shape, ...], list[DeviceTensor]] = {}
 
     def task(self, key: str, workload: str) -> None:
         """Make a :class:`RelayWorkload` (as JSON) known to this process. The key is for messages only."""
@@ -99,7 +103,7 @@ class WorkloadSession:
         arguments = self._arguments_of(candidate.shapes)
         return self._device.timed(lambda: float(evaluator(*arguments).results[0]), self._patience)
 
-    def _arguments_of(self, shapes: tuple[_Shape, ...]) -> list[Any]:
+    def _arguments_of(self, shapes: tuple[_Shape, ...]) -> list[DeviceTensor]:
         import numpy as np
         import tvm
 
@@ -108,7 +112,7 @@ class WorkloadSession:
             self._arguments[shapes] = [tvm.nd.array(random_array(rng, *shape, True), device) for shape in shapes]
         return self._arguments[shapes]
 
-    def _outputs(self, candidate: _BuiltWorkload, inputs: list[Any]) -> list[Any]:
+    def _outputs(self, candidate: _BuiltWorkload, inputs: list[Array]) -> list[Array]:
         """All buffers after a run. What the candidate does not write keeps its random content, and so differs."""
         import tvm
 
@@ -167,14 +171,14 @@ class WorkloadSession:
         else:
             self._built[packed(position)], self._built[unpacked(position)] = timed, compared
 
-    def _target(self, known: RelayWorkload) -> Any:
+    def _target(self, known: RelayWorkload) -> Target:
         import tvm
 
         target = tvm.target.Target(known.target)
         self._device = self._place.device(target)
         return target
 
-    def _compiled(self, scheduled: Any, target: Any) -> _BuiltWorkload:
+    def _compiled(self, scheduled: Any, target: Target) -> _BuiltWorkload:
         schedule, arguments = scheduled
         library = built(schedule, arguments, target)
         shapes = tuple((tuple(int(extent) for extent in item.shape), str(item.dtype)) for item in arguments)
