@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.kernels.cuda.attention.register_products import Singles
 from tunehub.kernels.cuda.attention.spec import Attention
@@ -37,6 +37,7 @@ from tunehub.tir.statements import (
 from tunehub.tir.views import product
 
 if TYPE_CHECKING:
+    from tunehub.kernels.cuda.attention.products import AttentionProducts
     from tunehub.tir.types import Buffer, Index, PrimExpr, PrimFunc, Stmt
 
 LOG2_E = math.log2(math.e)
@@ -82,7 +83,7 @@ class AttentionTile:
 class AttentionKernel:
     """Writes the kernel of ``attention`` by ``tile``."""
 
-    engine: Any
+    engine: AttentionProducts
 
     def __init__(self, attention: Attention, tile: AttentionTile) -> None:
         self.a, self.t = attention, tile
@@ -112,9 +113,11 @@ class AttentionKernel:
         self.engine.allocate()
 
     def local(self, name: str, shape: tuple[int, ...], dtype: str = _F32) -> Buffer:
+        """An array of ``shape`` in the registers of a thread."""
         return self._buffer(name, shape, dtype, "local")
 
     def shared(self, name: str, shape: tuple[int, ...], dtype: str = _F32) -> SharedTile:
+        """An array of ``shape`` in the shared memory of a block."""
         return SharedTile(self._buffer(name, (math.prod(shape),), dtype, "shared.dyn"), shape)
 
     def _buffer(self, name: str, shape: tuple[int, ...], dtype: str, scope: str) -> Buffer:
@@ -127,6 +130,7 @@ class AttentionKernel:
     # -- the function
 
     def function(self) -> PrimFunc:
+        """The function of the attention, with the kernel as its body."""
         rows, queries = self.t.queries, self.a.queries
         tiles, heads = (queries + (rows - 1)) // rows, product(self.a.lead)
         body = self.grid(heads * tiles, lambda at: self.block(narrow(at), narrow(heads), narrow(tiles)))
@@ -138,6 +142,7 @@ class AttentionKernel:
         return threads("blockIdx.x", blocks, body)
 
     def block(self, block: PrimExpr, heads: PrimExpr, tiles: PrimExpr) -> Stmt:
+        """What block number ``block`` does, of ``tiles`` of the queries of each of ``heads``."""
         self.take(block, heads, tiles)
         return self.all_threads()
 
@@ -170,10 +175,12 @@ class AttentionKernel:
         return ((tiles - 1 - at) if self.a.causal is not None else at) * self.t.queries
 
     def all_threads(self) -> Stmt:
+        """What a block does: all of its threads."""
         warps = self.t.threads // WARP
         return threads("threadIdx.y", warps, lambda y: threads("threadIdx.x", WARP, lambda x: self.thread(y, x)))
 
     def places(self, head: PrimExpr) -> list[PrimExpr]:
+        """The indices along batch and heads of head number ``head`` of all."""
         found = []
         for extent in map(narrow, reversed(self.a.lead)):
             found.append(head % extent)
@@ -181,6 +188,7 @@ class AttentionKernel:
         return found[::-1]
 
     def thread(self, warp: PrimExpr, lane: PrimExpr) -> Stmt:
+        """What a thread does, a ``lane`` of a ``warp`` of the block."""
         return self.body(warp, lane, warp // self.t.warps[1], warp % self.t.warps[1])
 
     def body(self, warp: PrimExpr, lane: PrimExpr, row_warp: PrimExpr, key_warp: PrimExpr) -> Stmt:
@@ -249,6 +257,8 @@ class AttentionKernel:
     def copy(
         self, target: SharedTile, source: Callable[..., PrimExpr], length: int, tile: PrimExpr, stage: Index
     ) -> Stmt:
+        """Begin to copy the rows of a ``tile``, ``length`` elements of ``source`` each, into a ``stage`` of ``target``,
+        16 bytes at a time; zeros behind the last key."""
         from tvm import tirx
 
         parts = length // self.width
@@ -270,6 +280,8 @@ class AttentionKernel:
     # -- one tile
 
     def tile_of_keys(self, tile: PrimExpr, stage: PrimExpr, following: Stmt | None) -> Stmt:
+        """Scores, softmax and weighted values of one tile, which lies in ``stage``; ``following`` begins to copy the
+        next."""
         e = self.engine
         return sequence(
             cp_async_wait_all()(),
@@ -281,6 +293,7 @@ class AttentionKernel:
         )
 
     def row(self, h: PrimExpr) -> PrimExpr:
+        """The query of row ``h`` of a thread."""
         return self.first + self.row_warp * (16 * self.t.rows) + self.engine.row(h)
 
     @property
@@ -381,7 +394,7 @@ class AttentionKernel:
         return store(e.acc_s, e.score_at(h, c), tirx.Select(shown, score, minus_infinity()(result="float32")))
 
     def rescaled(self, h: PrimExpr) -> Stmt:
-
+        """The output and row_sum of a row, times the power of 2 by which its row_max has grown."""
         e, (_, factor, weight) = self.engine, self.one
 
         def smaller(u: PrimExpr) -> Stmt:
@@ -422,6 +435,7 @@ class AttentionKernel:
     # -- the end
 
     def finish(self) -> Stmt:
+        """Epilogue: row_sum of all lanes that share a row, and the output written, or merged with that of others."""
         e = self.engine
         if self.a.rounded is not None:
             return nest("h", [e.rows], self.write_row)
@@ -431,6 +445,7 @@ class AttentionKernel:
         return sequence(summed, self.merge())
 
     def write_row(self, h: PrimExpr) -> Stmt:
+        """Row ``h`` of the output, divided by its row_sum, into memory; none behind the last query."""
         row, e, inverse = self.row(h), self.engine, self.one[1]
 
         def neighbours(u: PrimExpr) -> Stmt:

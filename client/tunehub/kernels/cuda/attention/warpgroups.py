@@ -51,6 +51,7 @@ class WarpgroupKernel(AttentionKernel):
     query_stages = 1  # places for queries of a block
 
     def allocate(self) -> None:
+        """One pool of shared memory: queries, then stages of keys and of values. Weights are in registers."""
         a, t = self.a, self.t
         self.engine = Halves(self)
         self.width = 8
@@ -75,6 +76,7 @@ class WarpgroupKernel(AttentionKernel):
         return [SharedTile(self.pool, shape, sum(starts[:at])) for at, shape in enumerate(shapes)]
 
     def thread(self, warp: PrimExpr, lane: PrimExpr) -> Stmt:
+        """As of warps; a warpgroup is four of them along queries."""
         from tvm import tirx
 
         group, along = warp // WARPS, self.t.warps[1]
@@ -82,7 +84,7 @@ class WarpgroupKernel(AttentionKernel):
         return self.body(warp, lane, group // along * WARPS + warp % WARPS, group % along)
 
     def loop(self) -> Stmt:
-
+        """All tiles of keys: the softmax of one while tensor cores multiply another (FlashAttention-3)."""
         last = self.pool_size() - 1
         ends = address(self.pool, const(0)), address(self.pool, const(last))
         self.group = self.warp // WARPS
@@ -147,9 +149,11 @@ class WarpgroupKernel(AttentionKernel):
         return self.group % 2 == 0
 
     def if_early(self, body: Stmt) -> Stmt:
+        """``body``, where warpgroups take turns only in those that are early."""
         return when(self.is_early, body) if self.staggered else body
 
     def if_late(self, body: Stmt) -> Stmt | None:
+        """``body`` in the late warpgroups; nothing where they do not take turns."""
         return when(self.group % 2 == 1, body) if self.staggered else None
 
     def weights(self, tile: Expr) -> Stmt:
@@ -157,25 +161,31 @@ class WarpgroupKernel(AttentionKernel):
         return sequence(self.softmaxes(tile), self.packed())
 
     def new_weights(self, tile: PrimExpr) -> Stmt:
+        """The softmax of a tile's scores, the output rescaled to it, and its weights as an operand."""
         return sequence(self.softmaxes(tile), nest("h", [self.engine.rows], self.smaller), self.packed())
 
     def have_scores(self, under_way: int) -> Stmt:
+        """Wait for scores, while so many later groups of products may be ``under_way``."""
         return wgmma_wait_for(under_way, self.t.keys // 2)(pointer(self.engine.acc_s, 0, 0, 0))
 
     def pool_size(self) -> int:
+        """Of shared memory, in numbers of float32."""
         return int(buffer_kind(self.pool).shape[0])
 
     # -- loading
 
     def copy_keys(self, tile: PrimExpr) -> Stmt:
+        """Begin to copy a tile of keys into its stage."""
         start = self.key_at + self.stage(tile) * (2 * self.t.step * self.a.depth)
         return self.copy_rows(start, self.a.key, tile * self.t.step, self.t.step, self.a.depth, self.a.keys)
 
     def copy_values(self, tile: PrimExpr) -> Stmt:
+        """Begin to copy a tile of values into its stage."""
         start = self.value_at + self.stage(tile) * (2 * self.t.step * self.a.outputs)
         return self.copy_rows(start, self.a.value, tile * self.t.step, self.t.step, self.a.outputs, self.a.keys)
 
     def stage(self, tile: PrimExpr) -> PrimExpr:
+        """Which stage of shared memory a tile has."""
         return tile % self.stages if self.stages > 1 else const(0)
 
     def copy_rows(
@@ -207,11 +217,13 @@ class WarpgroupKernel(AttentionKernel):
     # -- products
 
     def address(self, place: PrimExpr) -> PrimExpr:
+        """Of a ``place`` in bytes, as instructions of warpgroups take it."""
         from tvm import tirx
 
         return self.base + tirx.Cast(_U32, place)
 
     def scores(self, tile: PrimExpr) -> Stmt:
+        """Begin S = Q Kᵀ, of a tile of keys."""
         t, a = self.t, self.a
         function = wgmma_fresh(self.kind, t.keys, a.depth, t.queries * ROW_BYTES, t.step * ROW_BYTES)
         query = self.query_place() + self.row_warp // WARPS * (PART * ROW_BYTES)
@@ -219,15 +231,18 @@ class WarpgroupKernel(AttentionKernel):
         return function(pointer(self.engine.acc_s, 0, 0, 0), self.address(query), self.address(key))
 
     def query_place(self) -> Index:
+        """Where the queries begin in shared memory, in bytes."""
         return self.query_at
 
     def weighted(self, tile: PrimExpr) -> Stmt:
+        """Begin O += P V, of a tile of values; P lies in registers."""
         t, a = self.t, self.a
         function = wgmma_from_registers(self.kind, a.outputs, t.keys, t.step * ROW_BYTES)
         value = self.value_at + self.stage(tile) * (2 * t.step * a.outputs) + self.key_warp * (t.keys * ROW_BYTES)
         return function(pointer(self.engine.acc_o, 0, 0, 0), pointer(self.pairs, 0, 0), self.address(value))
 
     def have_outputs(self, under_way: int) -> Stmt:
+        """Wait for the output, while so many later groups of products may be ``under_way``."""
         function = wgmma_wait_for_registers(under_way, self.a.outputs // 2, self.t.keys // 4)
         return function(pointer(self.engine.acc_o, 0, 0, 0), pointer(self.pairs, 0, 0))
 
@@ -244,6 +259,7 @@ class WarpgroupKernel(AttentionKernel):
     # -- the softmax
 
     def softmaxes(self, tile: PrimExpr) -> Stmt:
+        """The online softmax of all rows of a thread."""
         return nest("h", [self.engine.rows], lambda h: self.softmax(tile, h))
 
     def rescaled(self, h: PrimExpr) -> Stmt:
@@ -257,6 +273,7 @@ class WarpgroupKernel(AttentionKernel):
         )
 
     def smaller(self, h: PrimExpr) -> Stmt:
+        """The output of a row times the factor that :meth:`rescaled` kept."""
         e = self.engine
 
         def one(u: PrimExpr) -> Stmt:
