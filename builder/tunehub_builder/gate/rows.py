@@ -236,7 +236,7 @@ class _Looked:
         try:
             state = path.stat()
         except OSError as error:
-            raise BuilderError(f"{path}: {error.strerror}") from error
+            raise BuilderError(f"{path}: {error.strerror}; give a .tunepkg file") from error
         return _looked(path, state.st_mtime_ns, state.st_size)
 
     def is_judged(self, about: tuple[str, str]) -> bool:

@@ -40,6 +40,7 @@ from tunehub_registry.tuning_log import (
 
 _BAD_LINES_KEPT = 100
 _LOGS = ("autotvm.log", "auto_scheduler.json")  # of a work directory
+_REMEDY = "give a work directory of `tunehub tune`, or a log of TVM"
 
 
 def distill_logs(paths: Sequence[Path], top: int = 1) -> Distillation:
@@ -83,9 +84,7 @@ def distill_to(logs: Sequence[Path], top: int, output: Path | None) -> Distillat
     tuners = sorted({workload.tuner for workload in found.workloads})
     if not tuners:
         reasons = [f"line {bad.line}: {bad.reason}" for file in found.files for bad in file.bad_lines[:1]]
-        raise WorkDirectoryError(
-            logs[0], f"holds no record ({'; '.join(reasons) or 'it is empty'})", "give a log of TVM"
-        )
+        raise WorkDirectoryError(logs[0], f"holds no record ({'; '.join(reasons) or 'it is empty'})", _REMEDY)
     if output is not None:
         if len(tuners) > 1:
             reason = f"would mix records of {' and '.join(tuners)}, which TVM cannot read from one file"
@@ -135,7 +134,7 @@ def _read(path: Path, groups: _Groups) -> LogFile:
                 group.trials += 1
                 records += 1
     except OSError as error:
-        raise WorkDirectoryError(path, f"cannot be read: {error.strerror or error}", "give a log of TVM") from error
+        raise WorkDirectoryError(path, f"cannot be read: {error.strerror or error}", _REMEDY) from error
     return LogFile(path=path, records=records, bad_lines=tuple(bad), bad=bad_count)
 
 

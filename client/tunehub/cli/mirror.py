@@ -74,7 +74,8 @@ def mirror(
         print_json({"verbatim": verbatim, "copied": done.copied, "versions": done.total, "size": done.size})
     else:
         how = "as it is" if verbatim else "published anew"
-        say(f"{destination}: {done.copied} packages copied ({plain_size(done.size)}), {how}")
+        noun = "package" if done.copied == 1 else "packages"
+        say(f"{destination}: {done.copied} {noun} copied ({plain_size(done.size)}), {how}")
 
 
 def _wanted(requirements: Sequence[str]) -> dict[str, SpecifierSet] | None:
