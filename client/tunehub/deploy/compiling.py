@@ -17,7 +17,7 @@ from tunehub.compiler.libraries.inputs import rules_digest
 from tunehub.compiler.libraries.keeping import kept_compile
 from tunehub.deploy.embedding import interface_of, weight_bytes, with_interface
 from tunehub.deploy.interface import Interface
-from tunehub.deploy.library import copy_library, find_linker, write_library
+from tunehub.deploy.library import copy_library, find_linker, share_library, write_library
 from tunehub.report.report import Report
 from tunehub.target.descriptors import as_tvm_target
 
@@ -102,7 +102,7 @@ def compile_library(
             executable = api.compile(named, tvm_target, hub=hub, specialize=specialize)
             clock("link")
             write_library(executable, path, linker, weight_bytes(mod))
-            library = kept.keep(partial(copy_library, path))
+            library = kept.keep(partial(copy_library if copied else share_library, path))
         elif copied:
             clock("link")
             copy_library(library, path)

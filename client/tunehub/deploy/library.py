@@ -64,10 +64,12 @@ def write_library(executable: Executable, path: Path, cc: str | None = None, wei
 
     `cc` links it: None is the first compiler found. Raises LinkError.
     """
+    from tunehub.deploy.exporting import export_library
+
     linker = find_linker(path, cc)
     _check_room(path, weights + _CODE_BYTES)
     try:
-        create_file(path, lambda temporary: executable.export_library(str(temporary), cc=linker))
+        create_file(path, lambda temporary: export_library(executable, temporary, linker))
     except OSError as error:
         raise LinkError(path, _missing(error) or error.strerror or str(error), remedy=_remedy(error)) from error
     except Exception as error:  # TVM raises RuntimeError or ValueError with all that the linker said
@@ -99,6 +101,14 @@ def copy_library(source: Path, path: Path) -> None:
         create_file(path, copy)
     except OSError as error:
         raise LinkError(path, error.strerror or str(error), remedy=_remedy(error)) from error
+
+
+def share_library(source: Path, path: Path) -> None:
+    """As `copy_library`; the same file by another name where the folders are on one disk: it may not be written to."""
+    try:
+        create_file(path, lambda temporary: temporary.hardlink_to(source))
+    except OSError:
+        copy_library(source, path)
 
 
 def check_writable(path: Path, option: str) -> None:

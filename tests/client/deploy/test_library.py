@@ -20,7 +20,7 @@ import pytest
 from tunehub.deploy.arrays import random_inputs
 from tunehub.deploy.embedding import interface_of, with_interface
 from tunehub.deploy.interface import Interface, TensorSpec
-from tunehub.deploy.library import Library, check_writable, write_library
+from tunehub.deploy.library import Library, check_writable, share_library, write_library
 from tunehub.exceptions import LibraryError, LinkError
 
 tvm = pytest.importorskip("tvm")
@@ -116,6 +116,18 @@ def test_a_library_can_be_read_by_all_who_could_read_any_new_file(library: Path)
     umask = os.umask(0o022)
     os.umask(umask)
     assert stat.S_IMODE(library.stat().st_mode) & 0o444 == 0o444 & ~umask
+
+
+def test_what_is_shared_is_one_file_where_the_disk_can_and_a_copy_where_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, shared, copied = (tmp_path / name for name in ("made.so", "shared.so", "copied.so"))
+    made.write_bytes(b"library")
+    share_library(made, shared)
+    assert shared.samefile(made)
+    monkeypatch.setattr(Path, "hardlink_to", lambda *_: (_ for _ in ()).throw(OSError("another disk")))
+    share_library(made, copied)
+    assert copied.read_bytes() == b"library" and not copied.samefile(made) and len(list(tmp_path.glob("*.so*"))) == 3
 
 
 def test_a_full_disk_leaves_what_was_there(executable: Any, tmp_path: Path) -> None:

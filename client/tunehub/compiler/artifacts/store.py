@@ -41,8 +41,12 @@ class ArtifactStore:
 
     def library(self, sha256: str) -> Path | None:
         """The library whose content has this hash; None without a whole one."""
-        path = self._root / LIBRARIES / f"{sha256}{SUFFIX}"
+        path = self.place(sha256)
         return path if _used(path, sound=_is_own(path) and is_sound(path, sha256)) else None
+
+    def place(self, sha256: str) -> Path:
+        """Where the library whose content has this hash lies, if it does."""
+        return self._root / LIBRARIES / f"{sha256}{SUFFIX}"
 
     def keep_library(self, write: Callable[[Path], object]) -> str | None:
         """The hash of a library that ``write`` makes; None where that fails, or where it is larger than all may be."""

@@ -80,7 +80,7 @@ class _ConstantsApart(relax.PyExprMutator):  # type: ignore[misc]
         self.found: list[Constant] = []
         self._places: dict[int, Expr] = {}
 
-    def visit_constant_(self, constant: Constant) -> Expr:
+    def visit_generic_const_(self, constant: Constant) -> Expr:
         """A variable of its type."""
         if not is_constant(constant):
             return constant
@@ -91,6 +91,8 @@ class _ConstantsApart(relax.PyExprMutator):  # type: ignore[misc]
             place = self._places[hash(constant)] = relax.Var(f"constant{len(self.found)}", kind)
             self.found.append(constant)
         return place
+
+    visit_constant_ = visit_generic_const_  # its name before 0.27
 
 
 def _of_hub(hub: Hub) -> dict[str, Any]:

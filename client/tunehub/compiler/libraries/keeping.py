@@ -62,7 +62,7 @@ class KeptCompile:
             return None
         entry = _Entry(library=digest, day=time.strftime("%Y-%m-%d"), said=self.hub.said(since=notes))
         self.store.keep(LIBRARIES, f"{self.key}.json", msgspec.json.encode(entry))
-        return self.store.library(digest)
+        return self.store.place(digest)
 
     def _entry(self) -> _Entry | None:
         content = self.store.read(LIBRARIES, f"{self.key}.json")

@@ -67,6 +67,12 @@ def test_other_attributes_and_which_constants_are_one_are_other_digests() -> Non
     assert len(found) == 4
 
 
+def test_constants_are_no_part_of_the_text_that_tvm_writes() -> None:
+    constants = inputs._ConstantsApart()
+    text = tvm.ir.save_json(constants.visit_expr(network()["main"]))
+    assert len(constants.found) == 1 and "constant0" in text and "constant1" not in text
+
+
 def test_the_digest_is_the_same_in_every_process() -> None:
     program = (
         f"import sys; sys.path[:0] = {sys.path!r}\n"

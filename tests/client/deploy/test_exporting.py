@@ -1,0 +1,41 @@
+"""Libraries whose parts are written by threads at once: byte for byte as TVM writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tunehub.compiler import halves
+from tunehub.compiler.halves import RuntimeInParts
+from tunehub.deploy.exporting import export_library
+
+tvm = pytest.importorskip("tvm")
+pytestmark = pytest.mark.slow
+
+
+def test_a_library_of_several_parts_is_that_of_tvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ...tiny_networks import tiny_mobilenet
+
+    monkeypatch.setattr(halves, "_FEWEST", 2)
+    runtime = RuntimeInParts()
+    runtime.apply()
+    try:
+        executable = tvm.compile(tiny_mobilenet().relax_module(), tvm.target.Target("llvm"))
+    finally:
+        runtime.close()
+    assert len(executable.mod._collect_dso_modules()) == 2
+    executable.export_library(str(tmp_path / "theirs.so"), cc="g++")
+    export_library(executable, tmp_path / "ours.so", "g++")
+    assert (tmp_path / "ours.so").read_bytes() == (tmp_path / "theirs.so").read_bytes()
+
+
+def test_what_has_parts_of_other_kinds_is_left_to_tvm(tmp_path: Path) -> None:
+    asked: list[Any] = []
+    mod = SimpleNamespace(_collect_dso_modules=lambda: [SimpleNamespace(kind="c")])
+    export_library(
+        SimpleNamespace(mod=mod, export_library=lambda *a, **k: asked.append((a, k))), tmp_path / "m.so", "cc"
+    )
+    assert asked == [((str(tmp_path / "m.so"),), {"cc": "cc"})]
