@@ -65,14 +65,19 @@ def explain(
     No code is generated and nothing is measured: times are those of records, on the machine they were tuned on.
     """
     from tunehub import api
+    from tunehub.cli.compile import step_display
 
     sizes = named_numbers("--specialize", specialize, "NAME=1,8")
     require_relax_for("explain")
-    mod = imported(opened(model, shapes, dims)).module
-    report = api.explain(
-        mod, target, specialize=sizes or None, registry=registry or None, require=require, layout=layout, verify=verify,
-        winograd=False if no_winograd else None, precision=precision,
-    )  # fmt: skip
+    file = opened(model, shapes, dims)
+    with step_display() as show:
+        show("import")
+        mod = imported(file).module
+        show("schedule")
+        report = api.explain(
+            mod, target, specialize=sizes or None, registry=registry or None, require=require, layout=layout,
+            verify=verify, winograd=False if no_winograd else None, precision=precision,
+        )  # fmt: skip
     if misses is not None:
         _save(report, misses)
     if as_json:

@@ -72,20 +72,25 @@ class LockedCompile:
         ClickException for a file that is no model, and what compiles raise for wrong options."""
         if self.choices is None:
             return lock
+        from tunehub.cli.compile import step_display
+
         require_relax_for("lock --choices")
-        model = self._frozen(self.choices, lock, registry)
+        with step_display() as show:
+            model = self._frozen(self.choices, lock, registry, show)
         own = sum(not (each.template or each.record or each.rung == "default") for each in model.kernels)
         held = f", {own} of them by their code alone" if own else ""
         say(f"{model.name} for {model.target}: {len(model.kernels)} kernels frozen{held}", err=True)
         others = [each for each in lock.models if (each.name, each.target) != (model.name, model.target)]
         return structs.replace(lock, models=(*(with_shared_kernels(each, model) for each in others), model))
 
-    def _frozen(self, path: Path, lock: Lock, registry: Sequence[str]) -> LockedModel:
+    def _frozen(self, path: Path, lock: Lock, registry: Sequence[str], show: Callable[[str], None]) -> LockedModel:
         from tunehub.compiler.freezing import frozen_model
         from tunehub.compiler.hub import open_hub
         from tunehub.target.descriptors import as_tvm_target
 
+        show("import")
         module = imported(opened(path, self.shapes, self.dims)).module
+        show("schedule")
         target = as_tvm_target(self.target)
         with TemporaryDirectory() as folder:
             pinned = Path(folder) / "tunehub.lock"
