@@ -130,18 +130,22 @@ class Pairs(Activations):
 
 class Integers(Activations):
     """In 8 bits. ``factors``: by lane, what sums are multiplied with; ``begins``: what they begin with, so that what is
-    stored for 0 counts nothing."""
+    stored for 0 counts nothing. ``group_factors``, ``group_begins``: the same of whole groups, one behind the other."""
 
     def __init__(self, product: PackedProduct, data: Buffer, rows: Rows, root: SBlockRealize) -> None:
+        from tvm import tirx
+
         super().__init__(product, data, rows, root)
         self._bytes = self._memory("bytes", len(product.byte_vectors), "int32")
         self._factors = self._memory("factors", 1, "float32")
         self._begins = self._memory("begins", 1, "int32")
-        self._group_begins = self._memory("group_begins", 1, "int32")
+        of_groups = rows.count * product.groups
+        self._group_factors = tirx.decl_buffer((of_groups,), "float32", "group_factors")
+        self._group_begins = tirx.decl_buffer((of_groups,), "int32", "group_begins")
 
     @property
     def buffers(self) -> list[Buffer]:
-        return [self._bytes, self._factors, self._begins, self._group_begins]
+        return [self._bytes, self._factors, self._begins, self._group_factors, self._group_begins]
 
     def bytes(self, row: PrimExpr, chunk: PrimExpr, vector: int) -> PrimExpr:
         """A vector of bytes."""
@@ -163,15 +167,22 @@ class Integers(Activations):
 
     def group_factor(self, row: PrimExpr, group: PrimExpr) -> PrimExpr:
         """Of a group."""
-        return load(self._factors, row * self.product.words + group * self.product.words_of_group)
+        return load(self._group_factors, row * self.product.groups + group)
 
     def group_begin(self, row: PrimExpr, group: PrimExpr) -> PrimExpr:
         """Of a group as a whole."""
-        return load(self._group_begins, row * self.product.words + group * self.product.words_of_group)
+        return load(self._group_begins, row * self.product.groups + group)
 
-    def group_begins(self, row: PrimExpr, chunk: PrimExpr) -> PrimExpr:
-        """Of groups as a whole, by lane."""
-        return load(self._group_begins, self._place(row, chunk))
+    def groups_of(self, row: PrimExpr, chunk: PrimExpr) -> tuple[PrimExpr, PrimExpr]:
+        """Factors and begins of a chunk's groups."""
+        place = self._group_place(row, chunk)
+        return load(self._group_factors, place), load(self._group_begins, place)
+
+    def _group_place(self, row: PrimExpr, chunk: PrimExpr) -> PrimExpr:
+        """Where a chunk's groups lie."""
+        count = self.product.lanes // self.product.words_of_group
+        first = row * self.product.groups + chunk * count
+        return first if count == 1 else Vectors(count).ramp(first)
 
     def _chunk(self, row: PrimExpr, chunk: PrimExpr) -> Stmt:
         vectors, count = self.vectors, self.product.in_word
@@ -188,14 +199,23 @@ class Integers(Activations):
         total = sum((vectors.get(each) for each in rounded[1:]), vectors.get(rounded[0]))
         place, begin = self._place(row, chunk), vectors.buffer("begin", "int32")
         statements += [
-            store(self._factors, [place], vectors.get(largest) * vectors.all(1 / _LARGEST)),
+            vectors.set(largest, vectors.get(largest) * vectors.all(1 / _LARGEST)),
+            store(self._factors, [place], vectors.get(largest)),
             vectors.set(begin, total * vectors.all(-self.product.zero, "int32")),
             store(self._begins, [place], vectors.get(begin)),
             *self._over_group(begin, lambda one, other: one + other),
-            store(self._group_begins, [place], vectors.get(begin)),
+            *self._of_groups(row, chunk, largest, begin),
             *self._stored(row, chunk, rounded),
         ]
         return block_of(self.root, sequence(statements), "quantise", [*numbers, *rounded, largest, begin])
+
+    def _of_groups(self, row: PrimExpr, chunk: PrimExpr, factor: Buffer, begin: Buffer) -> list[Stmt]:
+        """Store what each group has in all of its lanes."""
+        place, lanes = self._group_place(row, chunk), range(0, self.product.lanes, self.product.words_of_group)
+        return [
+            store(into, [place], self.vectors.shuffled([self.vectors.get(each)], lanes))
+            for into, each in ((self._group_factors, factor), (self._group_begins, begin))
+        ]
 
     def _largest(self, numbers: list[Buffer], largest: Buffer) -> list[Stmt]:
         """The largest absolute number of each group, in all of its lanes."""

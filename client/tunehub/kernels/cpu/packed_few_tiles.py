@@ -113,13 +113,11 @@ class TileIntegers(Integers):
         return parallel("step", self.product.chunks // span, step)
 
     def _column_factors(self, block: PrimExpr, step: PrimExpr, span: int) -> list[Stmt]:
-        vectors, of_chunk, statements = self.vectors, Vectors(self.groups(1)), []
-        lanes = range(0, self.product.lanes, self.product.words_of_group)
+        of_chunk, statements = Vectors(self.groups(1)), []
         first = self.column_place(block, step, span)
         for row, inner in itertools.product(range(self.rows_of_block(span)), range(span)):
             source, chunk = self.row(block, row, span), step * span + inner
-            factor = vectors.shuffled([self.factor(source, chunk)], lanes)
-            begin = vectors.shuffled([self.group_begins(source, chunk)], lanes)
+            factor, begin = self.groups_of(source, chunk)
             place = of_chunk.ramp(first + row * self.groups(span) + inner * of_chunk.lanes)
             statements.append(store(self.tile_factors, [place], factor))
             statements.append(store(self.tile_begins, [place], of_chunk.cast(begin) * factor))

@@ -25,7 +25,7 @@ _FEW_ROWS = 6  # from which on unpacking takes less than adding up the lanes of 
 _UNROLLED = 4  # steps of a reduction in floats
 _LINE_WORDS = 16  # of a line of a cache
 _KEPT = 8  # of what is done, in memory: TVM takes a minute for expressions of them
-_OUTPUT, _BEGIN, _END, _GROUP, _FOLLOWING, _AHEAD, ROW, NEXT = range(_KEPT)
+_OUTPUT, _BEGIN, _END, _GROUP, FOLLOWING, _AHEAD, ROW, NEXT = range(_KEPT)
 _LOW_BITS = 0x0F0F0F0F
 _Given = TypeVar("_Given", bound=Activations)
 
@@ -90,7 +90,7 @@ class PanelProducts(Generic[_Given]):
             first = tirx.floormod(at, panels) * outputs
             places = {
                 _OUTPUT: first,
-                _FOLLOWING: tirx.min(first + outputs, const(self.product.rows - outputs)),
+                FOLLOWING: tirx.min(first + outputs, const(self.product.rows - outputs)),
                 _BEGIN: begin,
                 _END: tirx.min(begin + height, count),
             }
@@ -116,7 +116,7 @@ class PanelProducts(Generic[_Given]):
 
         def tile(at: PrimExpr) -> Stmt:
             row = store(self.place, [const(ROW)], tirx.min(begin + at * tall, end - tall))
-            ahead = tirx.min(at, self.across - 1) * self.lanes + load(self.place, _FOLLOWING)
+            ahead = tirx.min(at, self.across - 1) * self.lanes + load(self.place, FOLLOWING)
             ask = store(self.place, [const(_AHEAD)], ahead) if self.IN_TILES else None
             return sequence(row, ask, self._tile(output, load(self.place, ROW), tall))
 
@@ -190,7 +190,7 @@ class PanelProducts(Generic[_Given]):
 
     def _ahead(self, across: PrimExpr, at: PrimExpr, dtype: str) -> Stmt:
         """Ask for this vector of the next panel's rows."""
-        next_, place = load(self.place, _FOLLOWING) + across * self.lanes, at * self._elements(dtype)
+        next_, place = load(self.place, FOLLOWING) + across * self.lanes, at * self._elements(dtype)
         return unrolled("lane", self.lanes, lambda lane: prefetch(self.weights[0], next_ + lane, place, cache=2))
 
     def asked(self, first: PrimExpr, count: int) -> list[Stmt]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tunehub.kernels.cpu import pairs
 from tunehub.kernels.cpu.packed_activations import Floats, Integers, Pairs, in_buffer
+from tunehub.kernels.cpu.packed_few_bytes import FewBytes
 from tunehub.kernels.cpu.packed_few_tiles import FewTiles, TileIntegers
 from tunehub.kernels.cpu.packed_pairs import PairPanels, PlainPairs
 from tunehub.kernels.cpu.packed_panels import BytePanels, FewBytePanels, FloatPanels, PanelProducts, PlainPanels
@@ -433,6 +434,8 @@ class _ByteProducts(_ProductWriter):
         if FewTiles.least_rows(product) is not None:
             self.FEW = FewTiles
             self.activations = TileIntegers(product, self.data, self.rows, self.root)
+        elif FewBytes.least_rows(product) is not None:
+            self.FEW = FewBytes
 
     def _arranged_few(self) -> Stmt:
         given, count = self.activations, integer(self.rows.count)

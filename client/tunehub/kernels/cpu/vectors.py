@@ -158,13 +158,17 @@ class Vectors:
             low = [lane if not lane & step else self.lanes + lane - step for lane in range(self.lanes)]
             high = [lane + step if not lane & step else self.lanes + lane for lane in range(self.lanes)]
             for at in (at for at in range(self.lanes) if not at & step):
-                one, other = buffers[at], buffers[at + step]
-                statements += [
-                    self.set(spare, self._chosen(one, other, low)),
-                    self.set(other, self._chosen(one, other, high)),
-                    self.set(one, self.get(spare)),
-                ]
+                statements += self.exchanged(buffers[at], buffers[at + step], spare, (low, high))
         return statements
+
+    def exchanged(self, one: Buffer, other: Buffer, spare: Buffer, lanes: Sequence[Sequence[int]]) -> list[Stmt]:
+        """Of both behind each other put the elements at ``lanes[0]`` into ``one``, at ``lanes[1]`` into ``other``.
+        ``spare``, of their type, is written."""
+        return [
+            self.set(spare, self._chosen(one, other, lanes[0])),
+            self.set(other, self._chosen(one, other, lanes[1])),
+            self.set(one, self.get(spare)),
+        ]
 
     def _chosen(self, one: Buffer, other: Buffer, lanes: Sequence[int]) -> PrimExpr:
         """Of two vectors behind each other the elements at ``lanes``; of 16 by AVX-512's instruction, as LLVM takes

@@ -135,6 +135,21 @@ def test_activations_that_8_bits_hold_lose_nothing() -> None:
 
 
 @needs_tvm
+@needs(AVX512_VNNI)
+@pytest.mark.parametrize(
+    ("rows", "depth", "open_rows"),
+    [(11, 1152, True), (3, 4864, True), (8, 896, False), (2, 512, True), (5, 1152, False)],
+)
+@pytest.mark.few(2)
+def test_few_rows_of_bytes_lose_nothing_that_8_bits_hold(rows: int, depth: int, open_rows: bool) -> None:
+    product = product_of(AVX512_VNNI, 8, rows=48, depth=depth, integers=True)
+    given = operands(product, (rows, depth), scales="float32")
+    given.data[:] = np.random.default_rng(1).integers(-127, 128, given.data.shape)
+    given.data[:, ::32] = 127
+    assert error(product, given, AVX512_VNNI, open_rows=open_rows) < EXACT
+
+
+@needs_tvm
 @pytest.mark.parametrize(
     ("bits", "rows", "model"), covering([4, 8], [7, 12, 523], here(AVX_VNNI, AVX512_VNNI), together=2)
 )
