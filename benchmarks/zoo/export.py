@@ -17,7 +17,7 @@ from zlib import crc32
 import numpy as np
 
 from tunehub.comparison.difference import difference
-from tunehub_builder.networks import Network
+from tunehub_builder.networks import Network, open_model_file
 
 if TYPE_CHECKING:
     import onnx
@@ -40,9 +40,9 @@ class ExportedForms:
     folder: Path
 
     def relax_module(self) -> tvm.IRModule:
-        """What TVM's importer makes of the program, or of the ONNX file."""
+        """What users get of the program, or of the ONNX file."""
         if (self.folder / PROGRAM).exists():
-            return _imported_program(self.folder / PROGRAM)
+            return open_model_file(self.folder / PROGRAM).relax_module()
         from tunehub_builder.networks.onnx_import import to_relax
 
         return to_relax(self.onnx_model(), MODEL)
@@ -259,13 +259,3 @@ def _feed(feed: Feed, rng: np.random.Generator, dtype: str) -> Any:
 def as_array(tensor: Any) -> Any:
     """A tensor of PyTorch on the CPU."""
     return tensor.detach().cpu().numpy()
-
-
-def _imported_program(path: Path) -> tvm.IRModule:
-    import torch
-    from tvm.relax.frontend.torch import from_exported_program
-
-    torch.set_num_threads(1)  # it only reads
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return from_exported_program(torch.export.load(path))

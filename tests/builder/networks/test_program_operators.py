@@ -141,3 +141,25 @@ def test_a_mask_in_a_program_is_named_by_its_node(tmp_path: Path) -> None:
     torch.export.save(torch.export.export(Masked(), (torch.randn(4, 4),)), tmp_path / "mask.pt2")
     with pytest.raises(ModelFileError, match=r"the operator aten.index.Tensor \(node index\).*masks"):
         open_model_file(tmp_path / "mask.pt2").imported()
+
+
+def test_attention_whose_views_contradict_how_pytorch_decomposes_it(tmp_path: Path) -> None:
+    """As GPT-2 has it with more than one sequence."""
+    torch = pytest.importorskip("torch")
+
+    class Attention(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.joined, self.weight = torch.nn.Linear(16, 48), torch.nn.Parameter(torch.randn(16, 16))
+
+        def forward(self, x: Any) -> Any:
+            heads = [each.view(3, 5, 4, 4).transpose(1, 2) for each in self.joined(x).split(16, -1)]
+            found = torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+            rows = found.transpose(1, 2).contiguous().reshape(3, 5, -1).contiguous().view(-1, 16)
+            return (rows @ self.weight).view(x.shape)
+
+    model, x = Attention().eval(), torch.randn(3, 5, 16)
+    path = tmp_path / "attention.pt2"
+    torch.export.save(torch.export.export(model, (x,)), path)
+    (found,) = run(open_model_file(path).relax_module(), x.numpy())
+    np.testing.assert_allclose(found, model(x).detach().numpy(), rtol=1e-4, atol=1e-5)
