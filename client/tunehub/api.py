@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Protocol
 
 from tunehub.compiler.hub import Hub, check_options, describe_target, open_hub, resolve_host
 from tunehub.options import HubOptions, read_options
@@ -150,6 +150,19 @@ def resolve(target: TargetLike | None = None, **options: Unpack[HubOptions]) -> 
     return resolve_host(host, read, policy, installed.version if installed else None)[1]
 
 
+class _Switch(Protocol):
+    """What turns hubs on in a generation of TVM, by its own entry points."""
+
+    def activate(self, hub: Hub) -> AbstractContextManager[None]:
+        """``hub`` in this thread or task while the context lasts."""
+
+    def install(self, hub_for: Callable[[Target], Hub]) -> None:
+        """The hub of each target, in the whole process."""
+
+    def uninstall(self) -> None:
+        """TVM as it was."""
+
+
 class _Installed:
     """The hubs of `install`, opened when a target is first compiled for."""
 
@@ -172,7 +185,7 @@ class _Installed:
 _installed: _Installed | None = None
 
 
-def _module(generation: Generation) -> Any:
+def _module(generation: Generation) -> _Switch:
     """The module that turns hubs on in this generation of TVM."""
     if generation == "relay":
         from tunehub.relay import context as relay_context

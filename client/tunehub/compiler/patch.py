@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from tunehub.compiler.ahead import is_ahead
 from tunehub.compiler.artifacts.store import ArtifactStore, store_of
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tunehub.target.types import Target
     from tunehub.tir.types import IRModule, Pass, PassContext
 
+_Defaults: TypeAlias = "tuple[Callable[..., Pass], Callable[[Target], Pass]]"
 _active: ContextVar[Hub | None] = ContextVar("tunehub_active_hub", default=None)
 _last: ContextVar[Hub | None] = ContextVar("tunehub_last_hub", default=None)  # of those that are installed
 
@@ -37,7 +38,7 @@ class DefaultPipelinePatch:
         self._open_hub: Callable[[Target], Hub] | None = None
         self._users = 0
         self._lock = threading.Lock()
-        self._originals: tuple[Any, Any] | None = None
+        self._originals: _Defaults | None = None
         self._lowering: Factory | None = None
         self.kernels = SideBySide(store=_store)
         self._parts = RuntimeInParts()
@@ -92,7 +93,7 @@ class DefaultPipelinePatch:
                 self._parts.close()
                 self._originals = self._lowering = None
 
-    def originals(self) -> tuple[Any, Any]:
+    def originals(self) -> _Defaults:
         """The pair (default of the pipeline map, default by target) as TVM ships it."""
         from tvm import relax
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tunehub.report.report import Report
     from tunehub.target.types import TargetLike
     from tunehub.tir.types import DeviceTensor
+    from tunehub_builder.networks import ImportedModel
 
 _PLACE = "model"
 _PACKAGES = f"{pip_install('bench')} reads ONNX files; .pt2 files need torch as well"
@@ -84,7 +85,7 @@ class Model:
         """Write its library, which `load` takes again and other programs load (docs/deploy.md). Raises LinkError."""
         copy_library(self._library.path, Path(path))
 
-    def __call__(self, *inputs: Any, **named: Any) -> Any:
+    def __call__(self, *inputs: object, **named: object) -> Any:
         """Run it. Raises LibraryError for arrays that it does not take, and where running it fails."""
         given = self._given(inputs, named)
         torch_given = any(map(_is_torch, given.values()))
@@ -104,7 +105,7 @@ class Model:
         takes, gives = (", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
         return f"<tunehub.Model {self.name}: {takes} -> {gives}>"
 
-    def _given(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    def _given(self, inputs: Sequence[object], named: Mapping[str, object]) -> dict[str, object]:
         """The arrays by name. Raises LibraryError unless there is one for each input."""
         names = [each.name for each in self.inputs]
         given = {**dict(zip(names, inputs, strict=False)), **named}
@@ -172,7 +173,7 @@ def _compiled(
         raise
 
 
-def _read(path: Path, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]) -> Any:
+def _read(path: Path, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]) -> ImportedModel:
     """The model in a file as a Relax module, with the names of its outputs. Raises LibraryError."""
     try:
         from tunehub_builder.networks import NetworkError, open_model_file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tvm import relax
 from tvm.relax.frontend import nn
@@ -82,13 +82,13 @@ def _parameters(named: Iterable[tuple[str, Tensor]]) -> tuple[ModelParameter, ..
     )
 
 
-def _specs(config: ModelConfig, kind: Quantization, functions: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _specs(config: ModelConfig, kind: Quantization, functions: Sequence[str]) -> dict[str, dict[str, object]]:
     cache = {"paged_kv_cache": nn.spec.Object(object_type=PagedKVCache)}
 
-    def tensor(*shape: int | str) -> Any:
+    def tensor(*shape: int | str) -> object:
         return nn.spec.Tensor([*shape, config.hidden], kind.dtype)
 
-    specs: dict[str, dict[str, Any]] = {
+    specs: dict[str, dict[str, object]] = {
         "embed": {"input_ids": nn.spec.Tensor(["seq_len"], "int32")},
         "prefill": {"input_embed": tensor(1, "seq_len"), **cache},
         "decode": {"input_embed": tensor(1, 1), **cache},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 TOKENIZER = "tokenizer.json"
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # of a letter whose last bytes are another token
 _REMEDY = "give a folder with the tokenizer that transformers saves"
+
+_Result = TypeVar("_Result")
 
 
 class ModelTokenizer:
@@ -53,7 +55,7 @@ class ModelTokenizer:
     def _decoded(self, tokens: list[int]) -> str:
         return str(self._run(lambda: self._tokenizer.decode(tokens)))
 
-    def _run(self, call: Callable[[], Any]) -> Any:
+    def _run(self, call: Callable[[], _Result]) -> _Result:
         try:
             return call()
         except BaseException as error:  # tokenizers raises Exception itself, and Rust's panics are no such

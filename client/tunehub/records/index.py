@@ -258,7 +258,7 @@ class RecordIndex:
         except (zlib.error, TypeError) as error:
             raise IndexDamagedError(str(error)) from error
 
-    def _ask(self, query: str, values: tuple[object, ...]) -> list[Any]:
+    def _ask(self, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
         try:
             with self._lock:
                 return self._connection.execute(query, values).fetchall()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
@@ -54,7 +54,7 @@ def content_of(record: AnyRecord | LadderRecord) -> bytes:
     return msgspec.json.encode(_said(record), order="sorted")
 
 
-def _said(record: AnyRecord | LadderStep) -> list[Any]:
+def _said(record: AnyRecord | LadderStep) -> list[object]:
     return [getattr(record, name, None) for name in ("trace", "template", "version", "knobs")]
 
 

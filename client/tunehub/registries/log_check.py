@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from functools import cache
-from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -153,7 +152,7 @@ def _keep(trust: TrustStore, log: KnownLog) -> None:
 
 
 def _fork(address: str, trust: TrustStore, known: KnownLog | None, timestamp: bytes, reason: str) -> TrustError:
-    evidence: dict[str, Any] = {"address": address, "reason": reason, "seen": known and structs.asdict(known),
+    evidence: dict[str, object] = {"address": address, "reason": reason, "seen": known and structs.asdict(known),
                                 "shown": msgspec.Raw(timestamp)}  # fmt: skip
     try:
         place = f"; kept in {trust.keep_evidence(address, msgspec.json.encode(evidence))}"

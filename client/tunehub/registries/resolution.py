@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from packaging.specifiers import SpecifierSet
@@ -105,7 +105,7 @@ class Resolution:
         lines += [f"  {_decision_text(decision)}" for decision in self.trace]
         return "\n".join(map(plain, lines if self.trace else [*lines, "  the registries offer no packages"]))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The resolution in JSON's types."""
         return {
             "target": self.host.name,
@@ -257,14 +257,14 @@ def _decision_text(decision: Decision) -> str:
     return f"+ {name}: {_fit_text(decision.outcome)}"
 
 
-def _decision_json(decision: Decision) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": decision.name, "version": decision.version, "registry": decision.registry}
+def _decision_json(decision: Decision) -> dict[str, object]:
+    row: dict[str, object] = {"name": decision.name, "version": decision.version, "registry": decision.registry}
     if isinstance(decision.outcome, Rejected):
         return {**row, "accepted": False, "reason": decision.outcome.reason}
     return {**row, "accepted": True, "rung": decision.outcome.fit, "distance": decision.outcome.distance}
 
 
-def _chosen_json(chosen: Chosen) -> dict[str, Any]:
+def _chosen_json(chosen: Chosen) -> dict[str, object]:
     return {
         "name": chosen.name,
         "version": chosen.entry.version,

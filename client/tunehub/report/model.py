@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -298,7 +298,7 @@ class ReportData:
         """How many schedules were verified and refused."""
         return sum(len(item.refused) for item in self.workloads)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The report in JSON's types."""
         return {
             "target": self.target,
@@ -320,14 +320,14 @@ class ReportData:
             "workloads": [{**asdict(item), "share": self.share(item)} for item in self.workloads],
         }
 
-    def _packages(self) -> list[dict[str, Any]]:
+    def _packages(self) -> list[dict[str, object]]:
         """The packages that were looked through, and how many workloads each one serves."""
         serving = self.serving()
         return [
             {**msgspec.structs.asdict(each), "workloads": serving.get(each.label, 0)} for each in self.origin.packages
         ]
 
-    def _bottleneck(self, item: WorkloadReport) -> dict[str, Any]:
+    def _bottleneck(self, item: WorkloadReport) -> dict[str, object]:
         gain = asdict(self.gain(item))
         share = self.share(item)
         return {"name": item.name, "module": item.module, "total_s": item.total_s, "share": share, "gain": gain}

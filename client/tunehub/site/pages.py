@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jinja2
 from jinja2.bccache import Bucket
@@ -38,7 +37,7 @@ _COMPILED = _CompiledTemplates()
 class Pages:
     """Writes the pages of one catalogue into a folder."""
 
-    def __init__(self, folder: Path, common: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, common: Mapping[str, object]) -> None:
         """`common` is what every template gets."""
         self._folder = folder
         self._environment = jinja2.Environment(

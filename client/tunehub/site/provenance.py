@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tunehub.site.contents import PackageContents
 from tunehub_registry.manifest import Provenance
@@ -59,5 +58,5 @@ def _made_view(made: Provenance, tuners: Sequence[str]) -> MadeView:
     )
 
 
-def _pairs(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def _pairs(values: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
     return tuple((plain(key), plain(str(value))) for key, value in sorted(values.items()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.tir.nodes import blocks_in, buffer_kind, buffer_of, parameters, reduces
 
@@ -28,7 +28,7 @@ def written_types(function: PrimFunc) -> frozenset[str]:
 def roundings_in_a_row(function: PrimFunc) -> int:
     """How often ``function``, a PrimFunc without a schedule, rounds to 8 bits at most on the way to one of its results:
     what is read wider and written in 8 bits."""
-    found: dict[Any, int] = {}
+    found: dict[str, int] = {}
     for block in blocks_in(function.body):
         before = max((found.get(buffer_of(region), 0) for region in block.reads), default=0)
         wider = any(_type(region) not in _EIGHT_BITS for region in block.reads)

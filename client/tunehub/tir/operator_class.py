@@ -19,7 +19,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.tir.nodes import buffer_kind, buffer_of, integer, is_reduction, parameters, reduces
 from tunehub.tir.versions import LOADS
@@ -95,7 +95,7 @@ def anchor_class_of(mod: IRModule) -> OperatorClass | None:
         return None
 
 
-def class_fields(mod: IRModule) -> dict[str, Any]:
+def class_fields(mod: IRModule) -> dict[str, object]:
     """The classes of ``mod`` and of its anchor block, with extents, as in records."""
     own, anchors = class_of(mod), anchor_class_of(mod)
     return {

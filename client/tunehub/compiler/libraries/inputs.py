@@ -9,7 +9,7 @@ import platform
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tvm
@@ -31,7 +31,7 @@ _NO_SWITCHES = frozenset({"TUNEHUB_CACHE", "TUNEHUB_COMPILED", "TUNEHUB_BUDGET",
 _SIMPLE = (bool, int, float, str)
 
 
-def compile_key(hub: Hub, target: Target, what: Mapping[str, Any]) -> str | None:
+def compile_key(hub: Hub, target: Target, what: Mapping[str, object]) -> str | None:
     """The key of a compile of ``what``, in JSON's types, for ``target`` with the records of ``hub``; None where what
     comes out is not known by its inputs: it measures, somebody watches TVM's passes, or compiles kernels himself."""
     context = tvm.transform.PassContext.current()
@@ -95,7 +95,7 @@ class _ConstantsApart(relax.PyExprMutator):  # type: ignore[misc]
     visit_constant_ = visit_generic_const_  # its name before 0.27
 
 
-def _of_hub(hub: Hub) -> dict[str, Any]:
+def _of_hub(hub: Hub) -> dict[str, object]:
     verification, chosen = hub.verification, hub.resolution.chosen
     return {
         "host": repr(hub.host),
@@ -106,7 +106,7 @@ def _of_hub(hub: Hub) -> dict[str, Any]:
     }
 
 
-def _of_context(context: PassContext) -> list[Any]:
+def _of_context(context: PassContext) -> list[object]:
     config = sorted((str(name), repr(_plain(value))) for name, value in context.config.items())
     return [context.opt_level, list(map(str, context.required_pass)), list(map(str, context.disabled_pass)), config]
 
@@ -163,6 +163,6 @@ def _is_known(values: Iterable[object]) -> bool:
     return all(isinstance(_plain(value), _SIMPLE) for value in values)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """A value of a PassContext; TVM boxes numbers."""
     return getattr(value, "value", value)

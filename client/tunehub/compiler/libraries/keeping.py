@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -72,7 +72,7 @@ class KeptCompile:
             return None
 
 
-def kept_compile(hub: Hub, target: Target, what: Callable[[], Mapping[str, Any]]) -> KeptCompile:
+def kept_compile(hub: Hub, target: Target, what: Callable[[], Mapping[str, object]]) -> KeptCompile:
     """The compile of `what` (:func:`tunehub.compiler.libraries.inputs.compile_key`) for `target` with `hub`, which has
     compiled nothing yet."""
     store, told = store_of(hub.options), hub.told()

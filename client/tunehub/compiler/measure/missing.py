@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tunehub.compiler.hub import Hub
     from tunehub.target.types import Target
     from tunehub.tir.types import IRModule
+    from tunehub_registry.any_record import AnyRecord
     from tunehub_registry.target import TargetDescriptor
 
 _OWN_RECORD = frozenset({"measured", "user", "exact"})
@@ -133,7 +134,7 @@ def choice_of(task: Task, result: CandidateTimes) -> MeasuredChoice:
     winner = fastest(result.samples, chosen)
     times = {number: median(values) for number, values in result.samples.items()}
     if winner == NONE:
-        record: Any = default_record(task.exact, task.name, times[NONE])
+        record: AnyRecord = default_record(task.exact, task.name, times[NONE])
     else:
         # A default that is as fast within the noise is not stated: a record that says so itself is not used.
         default_s = times[NONE] if times[NONE] > times[winner] else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.compiler.schedule.apply import apply_candidate
 from tunehub.compiler.schedule.request import Request, Served, reason_of
@@ -23,6 +23,7 @@ from tunehub_registry.template_record import TemplateRecord
 if TYPE_CHECKING:
     from tunehub.kernels.cpu import NamedKnobs
     from tunehub.records.lookup import FoundLadder, Neighbour
+    from tunehub.tir.types import ScheduledModule
 
 
 def tried(step: Step, request: Request, candidate: Candidate, expected_s: float | None = None) -> Served | StepRejected:
@@ -64,10 +65,10 @@ def applied_and_checked(
     request: Request,
     found: Candidate | FoundLadder,
     against: str | None,
-    apply: Callable[[], Any],
+    apply: Callable[[], ScheduledModule],
     *,
     proven: bool = False,
-) -> Any:
+) -> ScheduledModule | StepRejected:
     """The schedule by a record that ``apply`` gives, or what speaks against it, a StepRejected. Those of embedded
     packages were proven before they were embedded; ``proven``: the schedule is one that needs no record."""
     record = found.record

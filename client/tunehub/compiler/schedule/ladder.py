@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from tunehub.compiler.schedule.attempts import applied_and_checked, is_by_rule, transferred, tried
 from tunehub.compiler.schedule.request import (
@@ -349,7 +349,7 @@ def _by_tiles(request: Request) -> Outcomes:
         return
     from tunehub.kernels.symbolic.schedule import by_tiles  # static functions need none of it
 
-    def scheduled(tile: PrimFunc) -> tuple[Any | None, Any | None]:
+    def scheduled(tile: PrimFunc) -> tuple[PrimFunc | None, Served | None]:
         inner = Scheduling(tile, request.target, request.lookup, transfers=request.transfers)
         return inner.function, inner.served
 

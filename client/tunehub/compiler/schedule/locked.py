@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dataclasses import replace as with_fields
 from functools import cached_property, partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tunehub.exceptions import HubError
+    from tunehub.kernels.cuda.knobs import TileChoice
 
 OTHER_CODE = "as locked, but its code is another now"
 _MOST_TRIED = 16  # kernels of the usual steps
@@ -110,7 +111,7 @@ def frozen(name: str, scheduling: Scheduling) -> LockedKernel:
     return msgspec.structs.replace(kernel, package=served.package, record=said)
 
 
-def _knobs_of(request: Request, served: Served) -> Any | None:
+def _knobs_of(request: Request, served: Served) -> TemplateRecord | TileChoice | _Named | None:
     """The template with its knobs that makes the schedule, None where it has none."""
     if isinstance(served.record, TemplateRecord):
         return served.record
@@ -131,7 +132,7 @@ def _knobs_of(request: Request, served: Served) -> Any | None:
 class _Named:
     template: str
     version: int
-    knobs: Mapping[str, Any]
+    knobs: Mapping[str, object]
 
 
 def _locked(place: str, kernel: LockedKernel, usual: Steps, request: Request) -> Iterator[Served | StepRejected]:

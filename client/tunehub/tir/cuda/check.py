@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from tunehub.exceptions import last_line, typed_last_line
 from tunehub.tir.cuda.bounds import buffer_left
@@ -106,7 +106,7 @@ def structural_fault(scheduled: PrimFunc) -> Verdict:
 
 
 def _structural_fault(scheduled: PrimFunc) -> Fault | None:
-    finders: dict[Rule, Callable[[Any], str | None]] = {
+    finders: dict[Rule, Callable[[PrimFunc], str | None]] = {
         "thread_extents": uneven_tag,
         "reduction": impure_reduction,
         "beyond_end": buffer_left,

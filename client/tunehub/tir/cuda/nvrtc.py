@@ -104,7 +104,7 @@ def without_header(source: str, plain: str, arch: str) -> bytes | None:
         return None
 
 
-_for_warpgroups: list[tuple[Any, Any]] = []  # callbacks from here, and what was TVM's before each
+_for_warpgroups: list[tuple[PackedFunc, PackedFunc]] = []  # callbacks from here, and what was TVM's before each
 
 
 def compile_for_warpgroups() -> None:
