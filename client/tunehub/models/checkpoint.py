@@ -28,6 +28,7 @@ _E4M3 = "F8_E4M3"  # in headers
 _FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _SCALES = ("weight_scale_inv", "weight_scale")
 _BLOCK = 128
+ONE_MODEL = "give weights and configuration of one model"
 _REMEDY = "give the whole checkpoint, as transformers saves it"
 
 
@@ -58,6 +59,22 @@ class ModelWeights:
         self._files: dict[str, Any] = {}
         self._headers: dict[str, tuple[int, Mapping[str, TensorPlace]]] = {}
         self._places = _places(folder)
+
+    def names(self) -> list[str]:
+        """Of all tensors. Raises ModelError."""
+        files = sorted(set(self._places.values())) or [SINGLE]
+        return [name for file in files for name in mapped_tensors(self.folder / file, _REMEDY)[2]]
+
+    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raise ModelError for a tensor of another shape. One that cannot be read says so when it is."""
+        place = self._places.get(name, SINGLE)
+        try:
+            found = tuple(self._opened(place).get_slice(name).get_shape())
+        except Exception:  # as in `_plain`
+            return
+        if found != shape:
+            reason = f"has the shape {found}, and config.json says {shape}"
+            raise ModelError(name, reason, place=str(self.folder), remedy=ONE_MODEL)
 
     def tensor(self, name: str) -> Array:
         """One in floats: in its own type, or in float32 where it is in e4m3."""
@@ -129,9 +146,9 @@ class ModelWeights:
 
 
 def _places(folder: Path) -> Mapping[str, str]:
-    """The file of each tensor; none where there is one file."""
+    """The file of each tensor; none where there is one file, which counts before an index as in transformers."""
     path = folder / INDEX
-    if not path.is_file():
+    if (folder / SINGLE).is_file() or not path.is_file():
         return {}
     remedy = "give the checkpoint's own index"
     if path.stat().st_size > _MOST_BYTES:

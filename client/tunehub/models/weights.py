@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tunehub.exceptions import ModelError
 from tunehub.kernels.te.e4m3 import LARGEST
-from tunehub.models.checkpoint import ModelWeights, StoredTensor
+from tunehub.models.checkpoint import ONE_MODEL, ModelWeights, StoredTensor
 from tunehub.models.config import Experts, ModelConfig
 from tunehub.models.quantization import GROUP, Quantization
 from tunehub.target.host import usable_threads
@@ -26,6 +26,9 @@ Array = npt.NDArray[Any]
 _ROWS = 4096  # quantised at once, in e4m3
 _CACHED = 1 << 18  # numbers quantised at once in groups: they stay in a core's cache
 LEAST_SCALE = 1e-7
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_OWN = ("model.layers.", "model.embed_tokens.", "model.norm.", "lm_head.")
+_BESIDE = ("rotary_emb.inv_freq", "_scale", "_scale_inv")  # what is computed anew, and what is read with a weight
 Packed = tuple[Array, Array]  # words and scales
 Reader = Callable[[Sequence[StoredTensor]], Packed | None]
 
@@ -38,8 +41,10 @@ def arrays(
     read: Reader = lambda _: None,
 ) -> Iterator[Array]:
     """The parameters of a module in their order. ``read`` quantises tensors that lie row upon row, or gives None for
-    those that numpy is to quantise. Raises ModelError for a weight that is missing or of another shape."""
+    those that numpy is to quantise. Raises ModelError for a weight that is missing, of another shape, or none of the
+    model that ``config`` describes."""
     checkpoint, last = ModelWeights(folder), ("", (np.empty(0), np.empty(0)))
+    _check_names(checkpoint, parameters, config)
     for parameter in parameters:
         base, _, part = parameter.name.rpartition(".")
         if part not in ("q_weight", "q_scale"):
@@ -50,13 +55,28 @@ def arrays(
         yield _checked(last[1][part == "q_scale"], parameter, folder)
 
 
+def _check_names(checkpoint: ModelWeights, parameters: Sequence[ModelParameter], config: ModelConfig) -> None:
+    """Refuse weights that would be left out: biases and norms that the family has not, more layers than are computed,
+    logits by another matrix than the embedding's."""
+    bases = {parameter.name.removesuffix("q_weight").removesuffix("q_scale") for parameter in parameters}
+    wholes = [base + "weight" if base.endswith(".") else base for base in bases]
+    known = {name for whole in wholes for name in sources(whole, config.family, config.experts)}
+    for name in checkpoint.names():
+        if not name.startswith(_OWN) or name in known or name.endswith(_BESIDE):
+            continue
+        reason = "is no weight of what config.json describes"
+        if name == _HEAD and config.tied:
+            reason = "is not the embedding, to which config.json ties it"
+            if np.array_equal(checkpoint.tensor(name), checkpoint.tensor(_EMBEDDING)):
+                continue
+        raise ModelError(name, reason, place=str(checkpoint.folder), remedy=ONE_MODEL)
+
+
 def _checked(array: Array, parameter: ModelParameter, folder: Path, *, exact: bool = False) -> Array:
     """In the parameter's type; ``exact``: only where that has all of its numbers."""
     if array.shape != parameter.shape:
         reason = f"has the shape {array.shape}, and config.json says {parameter.shape}"
-        raise ModelError(
-            parameter.name, reason, place=str(folder), remedy="give weights and configuration of one model"
-        )
+        raise ModelError(parameter.name, reason, place=str(folder), remedy=ONE_MODEL)
     made = array.astype(parameter.dtype, copy=False)
     if exact and made is not array and not np.array_equal(made.astype("float32"), array.astype("float32")):
         reason = f"is in {array.dtype} and has numbers that {parameter.dtype} has not"
@@ -66,7 +86,7 @@ def _checked(array: Array, parameter: ModelParameter, folder: Path, *, exact: bo
 
 def _packed(checkpoint: ModelWeights, base: str, config: ModelConfig, kind: Quantization, read: Reader) -> Packed:
     """Words and scales of a weight. What lies in e4m3 with a scale for each row, or one, stays as it lies."""
-    names = sources(f"{base}.weight", config.family, config.experts)
+    names = _sources(checkpoint, f"{base}.weight", config)
     stored = [found for found in map(checkpoint.stored, names) if found is not None]
     made = read(stored) if len(stored) == len(names) else None
     if made is None:
@@ -83,11 +103,46 @@ def _packed(checkpoint: ModelWeights, base: str, config: ModelConfig, kind: Quan
 
 def _joined(checkpoint: ModelWeights, name: str, config: ModelConfig) -> Array:
     """What a parameter is made of, put together."""
-    found = [checkpoint.tensor(each) for each in sources(name, config.family, config.experts)]
+    found = [checkpoint.tensor(each) for each in _sources(checkpoint, name, config)]
     if config.experts is None or not name.endswith(("e1_e3.weight", "e2.weight")):
         return found[0] if len(found) == 1 else np.concatenate(found)
     each = len(found) // config.experts.count
     return np.stack([np.concatenate(found[at : at + each]) for at in range(0, len(found), each)])
+
+
+def _sources(checkpoint: ModelWeights, name: str, config: ModelConfig) -> Sequence[str]:
+    """:func:`sources`, each of the shape that ``config`` says: joined, one part's rows would pass for another's. Raises
+    ModelError."""
+    found = sources(name, config.family, config.experts)
+    for each in found:
+        checkpoint.check_shape(each, shape_of(each, config))
+    return found
+
+
+def shape_of(name: str, config: ModelConfig) -> tuple[int, ...]:
+    """Of a tensor by Hugging Face's name."""
+    base, _, part = name.rpartition(".")
+    leaf, experts, hidden = base.rpartition(".")[2], config.experts, config.hidden
+    if leaf.endswith("norm"):
+        return (hidden,)
+    wide = config.intermediate
+    if experts is not None:
+        wide = experts.intermediate if ".experts." in name else experts.shared
+    heads, kv_heads = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    rows = {
+        **dict.fromkeys(("embed_tokens", "lm_head"), config.vocabulary),
+        "q_proj": heads,
+        "k_proj": kv_heads,
+        "v_proj": kv_heads,
+        "qkv_proj": config.qkv,
+        **dict.fromkeys(("gate_proj", "up_proj", "w1", "w3"), wide),
+        "gate_up_proj": 2 * wide,
+        "shared_expert_gate": 1,
+        "gate": experts.count if experts else 0,
+    }.get(leaf, hidden)
+    if part == "bias":
+        return (rows,)
+    return rows, {"o_proj": heads, "down_proj": wide, "w2": wide}.get(leaf, hidden)
 
 
 def sources(name: str, family: str, experts: Experts | None = None) -> Sequence[str]:

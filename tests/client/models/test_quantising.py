@@ -25,7 +25,7 @@ from tunehub.models.export import parameters_of
 from tunehub.models.quantising import GroupReader, folder_arrays, folder_tensors
 from tunehub.models.quantization import quantization
 from tunehub.models.random_weights import random_array
-from tunehub.models.weights import arrays, quantized, sources
+from tunehub.models.weights import arrays, quantized, shape_of, sources
 
 from ...small_models import small
 
@@ -63,11 +63,7 @@ def test_a_folder_has_the_parameters_of_numpy(tmp_path: Path, config: Any) -> No
     kind = quantization("q4f16_1")
     model: Any = SimpleNamespace(parameters=parameters_of(config, kind), config=config, quantization=kind)
     plain = parameters_of(config, quantization("q0f32"))
-    tensors = {
-        name: each
-        for parameter in plain
-        for name, each in _parts(sources(parameter.name, config.family, config.experts), random_array(parameter))
-    }
+    tensors = {name: each for parameter in plain for name, each in _parts(parameter, config)}
     save_file(tensors, tmp_path / "model.safetensors")
     whole = list(arrays(model.parameters, config, kind, tmp_path))
     for one, other in zip(folder_arrays(model, tmp_path), whole, strict=True):
@@ -76,9 +72,11 @@ def test_a_folder_has_the_parameters_of_numpy(tmp_path: Path, config: Any) -> No
         assert (tensor.numpy() == other).all()
 
 
-def _parts(names: Any, array: Any) -> Any:
+def _parts(parameter: Any, config: Any) -> Any:
+    array, names = random_array(parameter), sources(parameter.name, config.family, config.experts)
     rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array
-    return zip(names, (np.ascontiguousarray(each) for each in np.array_split(rows, len(names))), strict=True)
+    ends = np.cumsum([shape_of(name, config)[0] for name in names])
+    return zip(names, map(np.ascontiguousarray, np.split(rows, ends[:-1])), strict=True)
 
 
 def test_rows_that_end_within_a_group_and_e4m3_are_not_read_so(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tunehub.exceptions import ModelError
 from tunehub.models.checkpoint import has_weights
 from tunehub.models.config import Experts, ModelConfig
 from tunehub.models.export import ModelParameter, export, parameters_of
+from tunehub.models.quantising import GroupReader
 from tunehub.models.quantization import QUANTIZATIONS, Quantization, quantization
 from tunehub.models.weights import arrays, quantized, sources
 
@@ -256,3 +257,63 @@ def test_a_file_that_is_no_safetensors_is_an_error(tmp_path: Path, content: byte
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(ModelError, match=r"model\.safetensors"):
         list(_arrays(model_of("q0f32"), tmp_path))
+
+
+@pytest.mark.parametrize("name", ["q0f32", "q4f32_1"])
+@pytest.mark.parametrize(
+    "lying",
+    [
+        {"self_attn.q_proj": (16, 32), "self_attn.k_proj": (32, 32)},  # joined they have as many rows
+        {"mlp.gate_proj": (96, 32), "mlp.up_proj": (32, 32)},
+        {"self_attn.k_proj": (16, 64)},  # of which the reader would write more than there is room for
+        {"self_attn.v_proj": (16,)},
+        {"self_attn.o_proj": (32, 31)},
+        {"mlp.down_proj": (32, 33)},
+    ],
+    ids=str,
+)
+def test_parts_of_a_joined_weight_have_their_own_shapes(
+    tmp_path: Path, lying: dict[str, tuple[int, ...]], name: str
+) -> None:
+    changed = {f"model.layers.0.{leaf}.weight": np.zeros(shape, "float32") for leaf, shape in lying.items()}
+    model, folder = model_of(name), _saved(tmp_path, {**_tensors(), **changed})
+    with pytest.raises(ModelError, match=r"has the shape \(.*, and config\.json says"):
+        list(_arrays(model, folder))
+    with GroupReader(model.quantization) as reader, pytest.raises(ModelError, match="has the shape"):
+        list(arrays(model.parameters, model.config, model.quantization, folder, reader))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.layers.0.self_attn.q_proj.bias", "model.layers.0.self_attn.q_norm.weight", "lm_head.bias",
+        "model.layers.1.input_layernorm.weight",
+    ],
+)  # fmt: skip
+def test_weights_that_nothing_would_compute_with_are_refused(tmp_path: Path, name: str) -> None:
+    folder = _saved(tmp_path, {**_tensors(), name: np.zeros(32, "float32")})
+    with pytest.raises(ModelError, match=f"{name}.*is no weight of what"):
+        list(_arrays(model_of("q0f32"), folder))
+
+
+def test_tables_of_rotary_embeddings_are_computed_anew(tmp_path: Path) -> None:
+    beside = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.zeros(8, "float32"), "vision.bias": np.zeros(1, "f4")}
+    assert list(_arrays(model_of("q0f32"), _saved(tmp_path, {**_tensors(), **beside})))
+
+
+def test_logits_by_the_embedding_are_no_others(tmp_path: Path) -> None:
+    tied, tensors = small(TINY, tied=True), _tensors()
+    with pytest.raises(ModelError, match=r"lm_head\.weight.*is not the embedding"):
+        list(_arrays(model_of("q0f32", tied), _saved(tmp_path, tensors)))
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
+    assert list(_arrays(model_of("q0f32", tied), _saved(tmp_path, tensors)))
+
+
+def test_one_file_counts_before_an_index(tmp_path: Path) -> None:
+    """As in transformers: an index may be left over."""
+    (tmp_path / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": dict.fromkeys(SHAPES, "a.safetensors")})
+    )
+    save_file({name: np.zeros_like(each) for name, each in _tensors().items()}, tmp_path / "a.safetensors")
+    found = list(_arrays(model_of("q0f32"), _saved(tmp_path, _tensors())))
+    assert all(np.any(each) for each in found)
