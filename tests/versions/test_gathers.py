@@ -78,6 +78,31 @@ def test_an_index_of_no_row_is_an_error_of_the_compiled_model_unless_it_is_not_t
             index[3] = 8
 
 
+def test_an_index_may_index_another_index() -> None:
+    """As the last places of prompts do tokens, which are rows of a table."""
+    kind, builder, op = tensor_class(), relax.BlockBuilder(), relax.op
+    tokens, places = relax.Var("tokens", kind((N,), "int32")), relax.Var("places", kind((3,), "int32"))
+    table = relax.Var("table", kind((9, 2), "float32"))
+    with builder.function("main", [tokens, places, table]):
+        with builder.dataflow():
+            every = builder.emit(op.take(table, tokens, axis=0))
+            found = builder.emit_output(op.take(every, places, axis=0))
+        builder.emit_func_output(found)
+    hub = tunehub.open_hub(tunehub.host_target(), offline=True)
+    executable = tunehub.compile(builder.get(), tunehub.host_target(), hub=hub)
+    assert not [note for note in hub.report().notes if "failed" in note]
+    run = relax.VirtualMachine(executable, tvm.cpu())["main"]
+    rows = np.arange(18, dtype="float32").reshape(9, 2)
+
+    def call(*given: list[int]) -> Any:
+        return run(*(tvm.runtime.tensor(np.array(each, "int32")) for each in given), tvm.runtime.tensor(rows)).numpy()
+
+    assert (call([8, 0, 5, 2], [3, 0, 1]) == rows[[2, 8, 0]]).all()
+    for wrong in (([8, 0, 5, 2], [3, 0, 4]), ([8, 0, 9, 2], [3, 0, 1])):
+        with pytest.raises(IndexError, match="index of no row"):
+            call(*wrong)
+
+
 def test_a_compile_ends_with_the_constant_that_is_no_row_unless_indices_are_not_checked() -> None:
     builder, table = relax.BlockBuilder(), relax.Var("table", tensor_class()((9, 2), "float32"))
     with builder.function("main", [table]):

@@ -68,24 +68,28 @@ def _checked(function: Function, limits: InputLimits, builder: BlockBuilder) -> 
         relax.MatchCast(relax.Var("within", kind), parameter, kind)
         for parameter, kind in (*casts_within(parameters, limits.sizes), *casts_to_ties(function, limits.ties))
     ]
-    for at, rows in limits.rows.items():
-        own = parameters[at]
-        parameters[at] = relax.Var(variable_name(own), tensor_type(own))
-        bindings.insert(0, relax.VarBinding(own, _check(parameters[at], rows, function, builder)))
-    block = relax.BindingBlock(bindings)
+    for at in limits.rows:
+        parameters[at] = relax.Var(variable_name(parameters[at]), tensor_type(parameters[at]))
+    checks = [
+        relax.VarBinding(function.params[at], _check(at, rows, parameters, function, builder))
+        for at, rows in limits.rows.items()
+    ]
+    block = relax.BindingBlock([*checks, *bindings])
     body = relax.SeqExpr([block, *function.body.blocks], function.body.body)
     result = function.ret_ty if hasattr(function, "ret_ty") else function.ret_struct_info
     return relax.Function(parameters, body, result, function.is_pure, function.attrs)
 
 
-def _check(given: Var, rows: IndexedRows, function: Function, builder: BlockBuilder) -> Call:
-    """A copy of ``given`` that is checked; parameters of ``function`` say how large what it indexes is."""
+def _check(at: int, rows: IndexedRows, parameters: Sequence[Var], function: Function, builder: BlockBuilder) -> Call:
+    """A copy of one of ``parameters`` that is checked; they say how large what it indexes is, as those of ``function``,
+    some of which are made of them."""
     from tvm import relax
 
+    given = parameters[at]
     kind = tensor_type(given)
     own = {symbol_name(each): each for each in symbols_of_parameters(function)}
     counts = [each if isinstance(each, int) else renamed(each, own) for each in rows.counts]
-    tables = [_with_extent(each, function) for each in variables_in(counts)]
+    tables = [_with_extent(each, parameters) for each in variables_in(counts)]
     kernel = checking_function(
         list(kind.shape),
         str(kind.dtype),
@@ -97,6 +101,6 @@ def _check(given: Var, rows: IndexedRows, function: Function, builder: BlockBuil
     return relax.call_tir(builder.add_func(kernel, "check_indices"), relax.Tuple([given, *tables]), kind)
 
 
-def _with_extent(symbol: PrimExpr, function: Function) -> Expr:
+def _with_extent(symbol: PrimExpr, parameters: Sequence[Var]) -> Expr:
     """A parameter with a dimension of this size."""
-    return next(each for each in function.params if any(map(symbol.same_as, shape_of(each) or ())))
+    return next(each for each in parameters if any(map(symbol.same_as, shape_of(each) or ())))
