@@ -89,7 +89,7 @@ class CompiledLanguageModel:
             made = StepSession(self.executable, weights, device, sizes, self.config, dtype)
         else:
             made = CacheSession(self.executable, weights, device, sizes)
-        made.words = self.config.vocabulary
+        made.words, made.context = self.config.vocabulary, self.config.context
         return made
 
 

@@ -35,12 +35,17 @@ _Functions = TypeVar("_Functions", bound="CompiledFunctions")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheSizes:
     """What a cache is made for: sequences at once, tokens of all of them together, tokens of a prompt at once and of
-    a page."""
+    a page, which is that of the kernels. Raises UsageError for other sizes."""
 
     sequences: int
     tokens: int
     chunk: int = 2048
     page: int = PAGE
+
+    def __post_init__(self) -> None:
+        if min(self.sequences, self.tokens, self.chunk) < 1 or self.page != PAGE:
+            remedy = f"give sequences, tokens and a chunk of 1 or more, and pages of {PAGE}"
+            raise UsageError(self, "is no size of a cache", place="sizes", remedy=remedy)
 
     def shapes(self) -> tuple[object, ...]:
         """As the function that makes it takes them."""
@@ -50,7 +55,10 @@ class CacheSizes:
 
 class LanguageSession(Protocol):
     """A model at work. Sequences are numbers that `open` gives. Threads may share it: one call runs at a time. The next
-    step may overwrite logits: a thread holds `lock` from a step until it has read them."""
+    step may overwrite logits: a thread holds `lock` from a step until it has read them. `context`: the most tokens of a
+    sequence."""
+
+    context: int
 
     @property
     def lock(self) -> AbstractContextManager[object]:
@@ -106,7 +114,8 @@ class CompiledFunctions:
     ) -> None:
         """`weights`: tensors on the device in the module's order."""
         self.sizes, self.device, self.lock = sizes, device, threading.RLock()
-        self.words = 1 << 31  # of the vocabulary, where it is known
+        self.words = self.context = 1 << 31  # of the vocabulary, and tokens of a sequence, where they are known
+        self._lengths: dict[int, int] = {}
         self._weights = tvm_ffi.convert(list(weights))  # once: of a list, each call makes an array
         self._machine = relax.VirtualMachine(executable, device)
         self._functions: dict[str, PackedFunc] = {}
@@ -136,7 +145,34 @@ class CompiledFunctions:
 
     def _new(self) -> int:
         self._next += 1
+        self._lengths[self._next - 1] = 0
         return self._next - 1
+
+    def _forget(self, sequence: int) -> None:
+        """Raises UsageError for a sequence that is not open."""
+        self._check_open([sequence])
+        del self._lengths[sequence]
+
+    def _check_open(self, sequences: Sequence[int]) -> None:
+        if not sequences or len(set(sequences)) < len(sequences) or not self._lengths.keys() >= set(sequences):
+            remedy = "give at least one, each that `open` gave, and none twice"
+            raise UsageError(list(sequences), "are no sequences that are open", place="sequences", remedy=remedy)
+
+    def _grown(self, sequences: Sequence[int], counts: Sequence[int]) -> dict[int, int]:
+        """The tokens of each of ``sequences`` when so many come to it. Raises UsageError where one is not open, or has
+        more than the model's attention is for."""
+        self._check_open(sequences)
+        found = {each: self._lengths[each] + count for each, count in zip(sequences, counts, strict=True)}
+        if max(found.values()) > self.context:
+            remedy = f"give at most {self.context} tokens together"
+            raise UsageError(max(found.values()), "are more than the model's context", place="tokens", remedy=remedy)
+        return found
+
+    def _check_step(self, sequences: Sequence[int], tokens: DeviceTensor) -> None:
+        """Raise UsageError unless there is one token for each sequence."""
+        if tuple(tokens.shape) != (len(sequences),):
+            reason = f"is not the shape of tokens of {len(sequences)} sequences"
+            raise UsageError(tuple(tokens.shape), reason, place="tokens", remedy="give one for each")
 
     def _chunks(self, tokens: Sequence[int]) -> Iterator[Sequence[int]]:
         """A prompt in parts. Raises UsageError for an empty one."""
@@ -146,7 +182,7 @@ class CompiledFunctions:
         for begin in range(0, len(tokens), self.sizes.chunk):
             yield tokens[begin : begin + self.sizes.chunk]
 
-    def _lengths(self, prompts: Mapping[int, Sequence[int]]) -> list[int]:
+    def _counts(self, prompts: Mapping[int, Sequence[int]]) -> list[int]:
         """Of prompts that are read at once. Raises UsageError."""
         lengths = [len(each) for each in prompts.values()]
         if not lengths or min(lengths) == 0 or sum(lengths) > self.sizes.chunk:
@@ -200,6 +236,7 @@ class CacheSession(CompiledFunctions):
     @alone
     def close(self, sequence: int) -> None:
         """See :class:`LanguageSession`."""
+        self._forget(sequence)
         _state("remove_sequence")(self._cache, sequence)
 
     @alone
@@ -214,7 +251,7 @@ class CacheSession(CompiledFunctions):
     @alone
     def prefill_ragged(self, prompts: Mapping[int, Sequence[int]]) -> DeviceTensor:
         """See :class:`LanguageSession`."""
-        lengths = self._lengths(prompts)
+        lengths = self._counts(prompts)
         self._begin(list(prompts), lengths)
         tokens = self._on_device([token for each in prompts.values() for token in each])
         last = self._on_device(np.cumsum(lengths) - 1)
@@ -223,12 +260,15 @@ class CacheSession(CompiledFunctions):
     @alone
     def decode(self, sequences: Sequence[int], tokens: DeviceTensor) -> DeviceTensor:
         """See :class:`LanguageSession`."""
+        self._check_step(sequences, tokens)
         self._begin(sequences, [1] * len(sequences))
         name = "decode" if len(sequences) == 1 and self._has("decode") else "batch_decode"
         return self._call(name, self._embedded(tokens, len(sequences), 1))
 
     def _begin(self, sequences: Sequence[int], lengths: Sequence[int]) -> None:
+        grown = self._grown(sequences, lengths)
         _state("begin_forward")(self._cache, _shape(tuple(sequences)), _shape(tuple(lengths)))
+        self._lengths |= grown
 
     def _embedded(self, tokens: DeviceTensor, batch: int, length: int) -> DeviceTensor:
         rows = self._function("embed")(tokens, self._weights)

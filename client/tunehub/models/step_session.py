@@ -10,7 +10,7 @@ import numpy as np
 import tvm
 import tvm_ffi
 
-from tunehub.models.cache_pages import CachePages, StepTensors
+from tunehub.models.cache_pages import CachePages, Plan, StepTensors
 from tunehub.models.device_tensors import zeros
 from tunehub.models.session import CompiledFunctions, alone
 
@@ -51,12 +51,13 @@ class StepSession(CompiledFunctions):
     @alone
     def close(self, sequence: int) -> None:
         """See :class:`~tunehub.models.session.LanguageSession`."""
+        self._forget(sequence)
         self._plans.remove(sequence)
 
     @alone
     def skip(self, sequence: int, count: int) -> None:
         """See :class:`~tunehub.models.session.LanguageSession`."""
-        self._plans.plan([sequence], [count])
+        self._planned_step([sequence], [count])
 
     @alone
     def prefill(self, sequence: int, tokens: Sequence[int]) -> DeviceTensor:
@@ -70,7 +71,7 @@ class StepSession(CompiledFunctions):
     @alone
     def prefill_ragged(self, prompts: Mapping[int, Sequence[int]]) -> DeviceTensor:
         """See :class:`~tunehub.models.session.LanguageSession`."""
-        lengths = self._lengths(prompts)
+        lengths = self._counts(prompts)
         name = "batch_prefill_step" if any(map(self._plans.length, prompts)) else "batch_prefill_first_step"
         tokens = self._on_device([token for each in prompts.values() for token in each])
         last = self._on_device(np.cumsum(lengths) - 1)
@@ -79,6 +80,7 @@ class StepSession(CompiledFunctions):
     @alone
     def decode(self, sequences: Sequence[int], tokens: DeviceTensor) -> DeviceTensor:
         """See :class:`~tunehub.models.session.LanguageSession`."""
+        self._check_step(sequences, tokens)
         name = "decode_step" if len(sequences) == 1 and self._has("decode_step") else "batch_decode_step"
         return self._step(name, sequences, [1] * len(sequences), tokens)
 
@@ -86,11 +88,17 @@ class StepSession(CompiledFunctions):
         self, name: str, sequences: Sequence[int], counts: Sequence[int], tokens: DeviceTensor, *inputs: DeviceTensor
     ) -> DeviceTensor:
         """Call a function whose tensors keep their places from step to step."""
-        plan = self._plans.plan(sequences, counts)
+        plan = self._planned_step(sequences, counts)
         own, planned = self._tensors(sum(counts), len(sequences), decode="decode" in name)
         planned.write(plan)
         own.copyfrom(tokens)
         return self._function(name)(own, *inputs, *planned.arguments, self._pages, self._weights)
+
+    def _planned_step(self, sequences: Sequence[int], counts: Sequence[int]) -> Plan:
+        grown = self._grown(sequences, counts)
+        plan = self._plans.plan(sequences, counts)
+        self._lengths |= grown
+        return plan
 
     def _tensors(self, tokens: int, sequences: int, *, decode: bool) -> tuple[DeviceTensor, StepTensors]:
         if decode and sequences in self._planned:

@@ -183,3 +183,39 @@ def test_a_kept_library_that_cannot_be_loaded_is_compiled_again(monkeypatch: pyt
     again = compile_model(config, "q0f32", functions=("greedy",))
     assert again.made is not None and again.report is not None
     assert not any(note.startswith("from the cache") for note in again.report.notes)
+
+
+def test_sequences_that_are_not_open_or_twice_in_a_step_are_refused_and_the_others_stay(plain: Both) -> None:
+    """TVM's cache appends two tokens of one sequence at one place, and reads beyond its own for none."""
+    session = plain.session()
+    sequence, closed = session.open(), session.open()
+    session.close(closed)
+    session.prefill(sequence, PROMPTS[1])
+    one = session.tokens([1])
+    for wrong in ([sequence, sequence], [], [closed], [-1], [sequence, closed]):
+        with pytest.raises(UsageError, match="no sequences that are open"):
+            session.decode(wrong, session.tokens([1] * len(wrong)))
+    with pytest.raises(UsageError, match="no sequences that are open"):
+        session.close(closed)
+    with pytest.raises(UsageError, match="tokens of 1 sequences"):
+        session.decode([sequence], session.tokens([1, 2]))
+    found = session.decode([sequence], one).numpy().reshape(-1)
+    np.testing.assert_allclose(found, plain.numpy.logits([*PROMPTS[1], 1])[-1], rtol=0, atol=1e-5)
+
+
+def test_a_sequence_is_no_longer_than_the_models_context(plain: Both) -> None:
+    """Behind it a model that sees a window only attends to other tokens."""
+    most = plain.compiled.config.context
+    session = plain.session(tokens=2 * most, chunk=most)
+    sequence = session.open()
+    session.skip(sequence, most - 1)
+    session.prefill(sequence, [1])
+    for call in (lambda: session.prefill(sequence, [2]), lambda: session.decode([sequence], session.tokens([2]))):
+        with pytest.raises(UsageError, match="more than the model's context"):
+            call()
+
+
+@pytest.mark.parametrize("sizes", [{"sequences": 0}, {"tokens": -1}, {"chunk": 0}, {"page": 0}, {"page": 7}], ids=str)
+def test_a_cache_of_no_size_is_refused(sizes: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="no size of a cache"):
+        CacheSizes(**{"sequences": 1, "tokens": 16, **sizes})

@@ -123,6 +123,7 @@ class TvmLanguageModel:
         whole = sequences * (-(-tokens // PAGE) * PAGE)
         sizes = CacheSizes(sequences=sequences, tokens=whole, chunk=max(chunk, 1))
         session: LanguageSession = self._made.session(self._weights, self._device, sizes)
+        session.context = whole  # steps are timed behind more tokens than some models attend to
         return session
 
     def _compiled(self) -> Any:
