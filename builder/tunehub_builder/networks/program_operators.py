@@ -27,6 +27,7 @@ def operator_convert_map() -> dict[str, Converter]:
         "div.Scalar_mode": _divided,
         "amax.default": _largest,
         "amin.default": _least,
+        "adaptive_max_pool2d.default": _adaptive_max_pool,
     }
 
 
@@ -132,3 +133,21 @@ def _reduced(node: TorchNode, importer: TorchImporter, reduce: Callable[..., Exp
     data, *rest = importer.retrieve_args(node)
     axes, keep = (*rest[:1], ())[0], rest[1] if len(rest) > 1 else False
     return importer.block_builder.emit(reduce(data, [*axes] or None, keepdims=keep))
+
+
+def _adaptive_max_pool(node: TorchNode, importer: TorchImporter) -> tuple[Expr]:
+    """The largest elements; of their places, which PyTorch gives, too, nothing."""
+    from tvm import relax, topi
+
+    data, size = importer.retrieve_args(node)
+    builder, image = importer.block_builder, (shape_of(data) or ())[-2:]
+    if all(isinstance(each, int) and each % out == 0 for each, out in zip(image, size, strict=True)):
+        window = [each // out for each, out in zip(image, size, strict=True)]
+        return (_batched(importer, data, 4, lambda each: builder.emit(relax.op.nn.max_pool2d(each, window, window))),)
+
+    def pooled(each: Any) -> Any:
+        return topi.nn.adaptive_pool(each, size, "max")
+
+    return (
+        _batched(importer, data, 4, lambda each: builder.emit_te(pooled, each, primfunc_name_hint="adaptive_max_pool")),
+    )
