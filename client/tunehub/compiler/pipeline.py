@@ -369,10 +369,12 @@ def _plain_pipeline(target: Target) -> Pass:
     """What ``tvm.compile`` would run without the hub (``relax/vm_build.py``)."""
     import tvm
 
+    from tunehub.graph.boolean_sums import boolean_sums_as_integers
     from tunehub.graph.gathers import quiet_gathers
 
     default, by_target = _patch.originals()
-    return tvm.transform.Sequential([quiet_gathers, by_target(target) if "gpu" in target.keys else default()])
+    mends = [boolean_sums_as_integers, quiet_gathers]
+    return tvm.transform.Sequential([*mends, by_target(target) if "gpu" in target.keys else default()])
 
 
 def _bound(mod: IRModule, params: Params | None) -> IRModule:

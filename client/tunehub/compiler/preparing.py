@@ -47,6 +47,7 @@ def prepare(
     import tvm
     from tvm import relax
 
+    from tunehub.graph.boolean_sums import boolean_sums_as_integers
     from tunehub.graph.chosen_rows import chosen_rows
     from tunehub.graph.effects import keep_effects, plain_casts
     from tunehub.graph.quantised.taken_rows import quantised_rows
@@ -68,6 +69,7 @@ def prepare(
         *_accuracy_passes(target, precision),
         *(_packed_passes(target, precision, note) if planning else []),
         *planning,
+        boolean_sums_as_integers,
         *relax.pipeline.library_dispatch_passes(target),
         *_legalizing_passes(target),
         plain_casts,
@@ -171,7 +173,6 @@ def _legalizing_passes(target: Target) -> list[Pass]:
     """TVM's own; before it folds constants, those that need no code are."""
     from tvm import relax
 
-    from tunehub.graph.boolean_sums import boolean_sums_as_integers
     from tunehub.graph.constants import evaluate_constants
     from tunehub.graph.gathers import quiet_gathers
     from tunehub.graph.origins import fused_with_names, spread_names
@@ -183,7 +184,7 @@ def _legalizing_passes(target: Target) -> list[Pass]:
         name = str(each.info.name)
         found += [evaluate_constants] if name == "FoldConstant" else []
         found += [spread_names] if name in ("LegalizeOps", "FuseOps") else []
-        found += [quiet_gathers, boolean_sums_as_integers] if name == "LegalizeOps" else []
+        found += [quiet_gathers] if name == "LegalizeOps" else []
         found += [] if DEFAULT_SCHEDULE in name else [fused_with_names(each) if name == "FuseOps" else each]
     own = [side_steps_in_epilogues, small_reductions_apart] if target.kind.name == "cuda" else []
     return [*found, *own, spread_names]

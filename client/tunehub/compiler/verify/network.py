@@ -53,12 +53,14 @@ class NetworkVerifySession:
         of the model, when inputs of every size are refused."""
         import tvm
 
+        from tunehub.graph.boolean_sums import boolean_sums_as_integers
         from tunehub.graph.gathers import quiet_gathers
 
         mod, target = tvm.ir.load_json(original), tvm.target.Target(self._text)
         sizes = _inputs(mod)
         refusal: Exception = ValueError("TVM's plain compile gives no numbers on random inputs")
-        plain = tvm.compile(quiet_gathers(mod), target, relax_pipeline=_plain_pipeline(target))
+        mod = boolean_sums_as_integers(quiet_gathers(mod))
+        plain = tvm.compile(mod, target, relax_pipeline=_plain_pipeline(target))
         for shapes in sizes:
             try:
                 case = _case(plain, shapes, target)
