@@ -42,9 +42,7 @@ def decomposed(program: Any) -> Any:
         table.pop(getattr(torch.ops.aten, name).default, None)
     try:
         program = program.run_decompositions(table)
-    except (
-        ValueError
-    ):  # its attention for CPUs (2.11) lays results out in another way than the views behind were made for
+    except ValueError:  # PyTorch 2.11 lays out attention for CPUs as the views behind it do not expect
         with sdpa_kernel(SDPBackend.MATH):
             program = program.run_decompositions(table)
     for node in list(program.graph.nodes):
