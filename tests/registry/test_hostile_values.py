@@ -37,6 +37,7 @@ pytestmark = pytest.mark.fast
 _MADE_HERE = {
     "Accepted", "Rejected", "Tuned", "LogRecord", "LogClass", "StepKnobs", "MeasuredRecord", "Sampled",
     "DeviceProfile",  # of CPUs and GPUs
+    "_Direct",  # of pip, about tunehub itself
 }  # fmt: skip
 # Those of samples that are bytes: the sample below has all of their fields, or the structure is an array.
 _IN_BYTES = {

@@ -51,9 +51,10 @@ def test_what_is_no_module_is_named(tmp_path: Path) -> None:
     for content, reason in ((b"\xff\xfe", "not readable as text"), (b"{}", "not a graph of TVM's nodes")):
         path.write_bytes(content)
         assert reason in said(path)
-    assert "No such file" in said(tmp_path / "nowhere.json")
+    assert "no such file" in said(tmp_path / "nowhere.json")
 
 
-def test_other_runtimes_get_no_onnx_of_it(tmp_path: Path) -> None:
+def test_other_runtimes_get_no_onnx_of_it(text: str, tmp_path: Path) -> None:
+    (tmp_path / "model.json").write_text(text)
     with pytest.raises(ModelFileError, match="is not an ONNX file"):
         open_model_file(tmp_path / "model.json").onnx_model()

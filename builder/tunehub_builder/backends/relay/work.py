@@ -11,16 +11,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from tunehub.relay.types import Workload
 from tunehub_builder.exceptions import WorkDirectoryError
 from tunehub_builder.tuning.journal import LineJournal, cut_torn_line, write_atomically
 from tunehub_builder.tuning.work_directory import WorkDirectory
-
-if TYPE_CHECKING:
-    from tunehub.relay.types import Workload
 
 # MeasureErrorNo of AutoTVM and of the auto-scheduler (the same numbers in both, TVM 0.8 to 0.19).
 _FAILURES = {

@@ -243,7 +243,7 @@ def test_problems_are_errors_in_strict_mode(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         hub = open_hub(target, user_records=store, measure=1)
-    monkeypatch.setattr(hub._policy, "strict", True)
+    monkeypatch.setattr(hub.policy, "strict", True)
     monkeypatch.setattr(worker_process.sys, "executable", "/no/such/python")
     with pytest.raises(HubError, match="measuring failed"):
         compile_module(net, target, hub)

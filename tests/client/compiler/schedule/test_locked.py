@@ -138,6 +138,6 @@ def test_lost_choices_are_a_warning_in_the_report_and_an_error_in_strict_mode(ne
     assert "1 choices can no longer be made" in notes and "1 of the lock's are for workloads that" in notes
     assert [each.locked for each in hub.report().workloads if "conv" in each.name] == ["not as locked"]
     strict = open_hub(target, lock=str(lock), layout="auto")
-    strict._policy.strict = True
+    strict.policy.strict = True
     with pytest.raises(LockError, match="can no longer be made"):
         explain_module(mod, target, strict)

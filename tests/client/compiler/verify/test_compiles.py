@@ -57,7 +57,7 @@ def hub_with(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             hubs.append(open_hub(target, user_records=mine, verify=verify, layout="keep"))
-        hubs[-1]._policy.strict = strict  # without a package opening would fail
+        hubs[-1].policy.strict = strict  # without a package opening would fail
         return hubs[-1]
 
     yield opened
