@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 
@@ -88,7 +89,7 @@ def emitted_columns(builder: Any, data: Any, windows: ColumnWindows) -> Any:
     made = builder.emit_te(lambda image: columns(image, windows), data, primfunc_name_hint="im2col")
     batch, *rest = shape_of(made) or ()
     inner = 1 + len(windows.sizes)
-    return builder.emit(relax.op.reshape(made, (batch, _product(rest[:inner]), _product(rest[inner:]))))
+    return builder.emit(relax.op.reshape(made, (batch, prod(rest[:inner]), prod(rest[inner:]))))
 
 
 def emitted_image(builder: Any, data: Any, image: Sequence[int], windows: ColumnWindows) -> Any:
@@ -98,13 +99,6 @@ def emitted_image(builder: Any, data: Any, image: Sequence[int], windows: Column
     from tunehub.tir.nodes import shape_of
 
     batch, rows, _ = shape_of(data) or ()
-    shape = (batch, rows // _product(windows.sizes), *windows.sizes, *windows.places(image))
+    shape = (batch, rows // prod(windows.sizes), *windows.sizes, *windows.places(image))
     apart = builder.emit(relax.op.reshape(data, shape))
     return builder.emit_te(lambda given: image_of_columns(given, image, windows), apart, primfunc_name_hint="col2im")
-
-
-def _product(extents: Sequence[Any]) -> Any:
-    found: Any = 1
-    for each in extents:
-        found = found * each
-    return found

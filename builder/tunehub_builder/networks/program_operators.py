@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tunehub.graph.quantised.torch_operators import Converter
 from tunehub.tir.nodes import shape_of, tensor_type
 from tunehub_builder.networks.columns import ColumnWindows, emitted_columns, emitted_image, sliding
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Expr, TorchImporter, TorchNode
 
-Converter = Callable[[Any, Any], Any]
 KEPT = ("im2col", "col2im")  # which PyTorch would decompose into indices
 
 

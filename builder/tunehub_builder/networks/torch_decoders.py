@@ -3,15 +3,13 @@ transformers' models are exported."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tunehub.graph.quantised.torch_operators import Converter
 from tunehub.tir.nodes import shape_of
 
 if TYPE_CHECKING:
     from tunehub.graph.types import Expr, TorchImporter, TorchNode
-
-Converter = Callable[[Any, Any], Any]
 
 
 def decoder_convert_map() -> dict[str, Converter]:
