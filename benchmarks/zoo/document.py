@@ -163,7 +163,7 @@ def _replaced() -> str:
     return "\n".join(
         [
             "## Not in the zoo\n",
-            "What PyTorch's exporters or TVM's importers cannot take.\n",
+            "What PyTorch's exporters or TVM's importers could not take on 2026-11-22; some of it is imported since.\n",
             "| network | why |",
             "|---|---|",
             *lines,

@@ -1,4 +1,4 @@
-"""Architectures that were tried and are not in the zoo in that form, and why."""
+"""Architectures that were tried on 2026-11-22 and are not in the zoo in that form, and why."""
 
 from __future__ import annotations
 
