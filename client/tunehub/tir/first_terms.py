@@ -1,8 +1,10 @@
-"""Whether sums begin with their first term, in the order in which the loops of a schedule take them; each counts once.
+"""Whether sums begin with their first term, in the order in which the loops of a schedule take them, and have all their
+terms, each once.
 
 TVM writes a block's initial value where all axes that it reduces have their first value. Loops over a fusion of such
 axes with others that are then reordered come there when some terms are added already, and these are lost. Where the
 initial value is written by a block of its own, loops that are around the update alone must not come to a term again.
+``ReverseComputeAt`` of a window takes the terms that come from a part of what it reads, and forgets the others.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import numpy as np
 from tunehub.tir.guard import GuardError
 from tunehub.tir.index_expressions import compiled
 from tunehub.tir.nodes import buffer_of, children, integer, is_reduction, reduces
-from tunehub.tir.symbols import variables_in
+from tunehub.tir.symbols import instances, variables_in
 
 if TYPE_CHECKING:
     from tunehub.tir.types import Array, For, PrimExpr, PrimFunc, SBlockRealize, Stmt
@@ -25,14 +27,22 @@ _MOST = 1 << 20  # iterations that are followed
 
 
 def check_first_terms(scheduled: PrimFunc) -> None:
-    """Raise GuardError when a block of ``scheduled`` adds to a result before it begins it, or adds a term twice."""
+    """Raise GuardError when a block of ``scheduled`` adds to a result before it begins it, or a term twice or never."""
+    for each in instances(scheduled):
+        _check_first_terms(each)
+
+
+def _check_first_terms(scheduled: PrimFunc) -> None:
     begun: dict[int, tuple[For, ...]] = {}  # by buffer: the loops around what began it
     for realize, loops in _realized(scheduled.body, ()):
         block = realize.block
         name, written = block.name_hint, [hash(buffer_of(region)) for region in block.writes]
         if not reduces(block):
             begun |= dict.fromkeys(written, loops)
-        elif block.init is not None:
+            continue
+        if not _has_all_terms(realize, loops):
+            raise GuardError(f"the loops of {name} may leave out terms of a sum")
+        if block.init is not None:
             if not _begins_first(realize, loops):
                 raise GuardError(f"the loops of {name} may begin a sum after its first term")
         elif not all(_adds_once(realize, loops, begun.get(each, ())) for each in written):
@@ -66,6 +76,28 @@ def _begins_first(realize: SBlockRealize, loops: tuple[For, ...]) -> bool:
     return _first_visits_begin(
         realize, used, [value for _, value in reduced], [axis.dom.min for axis, _ in reduced], kept
     )
+
+
+def _has_all_terms(realize: SBlockRealize, loops: tuple[For, ...]) -> bool:
+    """Whether the loops come to all values of the axes that are reduced, for each of the others' that they have."""
+    axes = list(zip(realize.block.iter_vars, realize.iter_values, strict=True))
+    reduced = [value for axis, value in axes if is_reduction(axis)]
+    terms = [integer(axis.dom.extent) for axis, _ in axes if is_reduction(axis)]
+    inside = {*map(hash, variables_in(reduced))}
+    own = [loop for loop in loops if hash(loop.loop_var) in inside]
+    sizes = [integer(loop.extent) for loop in own]
+    iterations, count = math.prod(map(int, filter(None, sizes))), math.prod(map(int, filter(None, terms)))
+    if None not in (*sizes, *terms) and iterations == count:
+        return True  # TVM has checked that the loops cover the block
+    if None in (*sizes, *terms) or iterations > _MOST:
+        return False
+    kept = [value for axis, value in axes if not is_reduction(axis)]
+    others = [loop for loop in loops if hash(loop.loop_var) not in inside]
+    visited = _visited(realize, own, others, [*reduced, *kept])
+    if visited is None:
+        return False
+    places = np.unique(visited[len(reduced) :], axis=1).shape[1] if kept else 1
+    return bool(np.unique(visited, axis=1).shape[1] == places * count)
 
 
 def _adds_once(realize: SBlockRealize, loops: tuple[For, ...], around: tuple[For, ...]) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tunehub.target.gpu_architectures import LaunchLimits
 from tunehub.tir.cuda.fault import Fault, NotSimulated
@@ -50,7 +50,7 @@ MAX_LANES = {"cpu": 1024, "gpu": 16}
 MAX_UNROLLED = 4096  # copies of one statement: code size, and with it compile time
 MAX_ELEMENTS = 1 << 16  # copies × vector lanes of one statement
 MAX_OPERATIONS = 1 << 16  # copies × operations of one statement, of records found by their anchor
-MAX_STATEMENTS = 1 << 12  # of a function, copies included
+MAX_CODE = {"cpu": (1 << 12, 1 << 16), "gpu": (1 << 11, 1 << 14)}  # statements and operations of a function, copied
 _CUT_LANE = 20  # steps that one element takes in a vector that goes over the end of a row
 _WORK_FACTOR, _WORK_FREE = 64, 1 << 24  # steps: a fast softmax recomputes and takes 22 × those of the function
 _WORKSPACE_FACTOR, _WORKSPACE_FREE = 16, 64 << 20  # buffers: at most 16 × those of the function, and 64 MiB
@@ -303,18 +303,25 @@ def check_exact(scheduled: PrimFunc) -> None:
                 raise GuardError("a tile writes results of its neighbours, too")
 
 
-def check_size(scheduled: PrimFunc) -> None:
+def check_size(scheduled: PrimFunc, device: Literal["cpu", "gpu"] = "cpu") -> None:
     """Raise GuardError when all statements together become code that a compiler takes minutes for.
 
     LLVM's time grows with the square of how many statements follow each other: 512 take 1.1 s on Zen, 1,024 take 4.2,
-    2,048 take 21. The largest schedule that was published has 2,050 in all.
+    2,048 take 21. The largest schedule that was published has 2,050 in all. NVRTC takes 8 s for 2,304 of a product of
+    matrices and 32 s for 4,352, and as long for 2,048 of eight hyperbolic tangents each; 607 statements and 3,343
+    operations are the most that a published schedule for GPUs was seen to have.
     """
     statements = operations = 0
     for node, path in _walk(scheduled.body, _Path()):
         if type(node).__name__ in _LEAVES:
             copies = _copies(path)
-            statements, operations = statements + copies, operations + copies * _operations(node, MAX_OPERATIONS)
-    if statements > MAX_STATEMENTS or operations > MAX_OPERATIONS:
+            lanes = path.lanes if device == "gpu" else 1  # CUDA's vectors have no arithmetic
+            statements, operations = (
+                statements + copies,
+                operations + copies * lanes * _operations(node, MAX_OPERATIONS),
+            )
+    most = MAX_CODE[device]
+    if statements > most[0] or operations > most[1]:
         raise GuardError(f"unrolled it has {statements} statements of {operations} operations")
 
 

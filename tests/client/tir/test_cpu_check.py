@@ -39,6 +39,12 @@ def pooling() -> Any:
     return _module(data, topi.nn.pool2d(data, [3, 3], [2, 2], [1, 1], [1, 1, 1, 1], "max", layout="NCHW"))
 
 
+def means() -> Any:
+    """Means of 2 × 2 windows, of which the last ones end where the padding does."""
+    data = te.placeholder((1, 3, 15, 15), name="data")
+    return _module(data, topi.nn.pool2d(data, [2, 2], [2, 2], [1, 1], [1, 1, 1, 1], "avg", layout="NCHW"))
+
+
 def softmax() -> Any:
     data = te.placeholder((16, 7), name="data")
     return _module(data, topi.nn.softmax(data))
@@ -157,6 +163,11 @@ def of_a_row(schedule: Any) -> None:
     schedule.vectorize(columns)
 
 
+def windows_of_one_number(schedule: Any) -> None:
+    """TVM forgets that the last rows and columns of what is padded belong to windows of two."""
+    schedule.reverse_compute_at(schedule.get_sblock("pool_sum"), _loops(schedule, "pad_temp")[0], index=-1)
+
+
 def terms_in_another_order(schedule: Any) -> None:
     """Columns and terms as one loop, whose parts change places: the initial value comes behind some terms."""
     outer, inner = schedule.split(schedule.fuse(*_loops(schedule, "c")[1:]), [None, 24])
@@ -230,6 +241,7 @@ def test_what_would_be_wrong_is_refused(make: Callable[[], Any], steps: Steps, s
         (argmax, an_index_beyond_the_end, "the block data_red_temp would reduce zeros"),
         (product, copied_between_its_parts, "a buffer is changed after it was read"),
         (product, terms_of_all_for_each_row, "the loops of c_update may add a term twice"),
+        (means, windows_of_one_number, "the loops of pool_sum may leave out terms of a sum"),
         (product, terms_in_another_order, "the loops of c may begin a sum after its first term"),
     ],
 )

@@ -16,14 +16,14 @@ from tunehub.registries.key_scheme import TEMPLATE
 from tunehub.report.ladder import Refusal, Step, StepRejected
 from tunehub.tir.cpu_check import check_proven
 from tunehub.tir.cuda.known_faults import made_of
-from tunehub.tir.guard import FaultFoundError, check_simulated
+from tunehub.tir.guard import FaultFoundError, check_simulated, check_size
 from tunehub.tir.operator_class import anchor_class_of, class_of
 from tunehub_registry.template_record import TemplateRecord
 
 if TYPE_CHECKING:
     from tunehub.kernels.cpu import NamedKnobs
     from tunehub.records.lookup import FoundLadder, Neighbour
-    from tunehub.tir.types import ScheduledModule
+    from tunehub.tir.types import PrimFunc, ScheduledModule
 
 
 def tried(step: Step, request: Request, candidate: Candidate, expected_s: float | None = None) -> Served | StepRejected:
@@ -78,8 +78,8 @@ def applied_and_checked(
                 schedule = apply()
                 if request.target.kind.name == "llvm" and not (found.embedded or proven):
                     check_proven(schedule.mod["main"], request.target)
-                elif request.piece and found.foreign:
-                    check_simulated(schedule.mod["main"], request.target)
+                elif request.target.kind.name == "cuda" and found.foreign:
+                    _check_foreign(schedule.mod["main"], request, tiles=isinstance(record, TemplateRecord))
                 return schedule
     except FaultFoundError as error:
         refusal = Refusal(check="static", reason=reason_of(error))
@@ -87,6 +87,15 @@ def applied_and_checked(
     except Exception as error:  # TVM raises many kinds for a record that does not fit
         against = reason_of(error)
     return StepRejected(step=step, reason=against or "", package=found.package, record=record.op)
+
+
+def _check_foreign(scheduled: PrimFunc, request: Request, *, tiles: bool) -> None:
+    """Refuse what takes NVRTC minutes; ``tiles``: of a rule, which has bounds. What becomes a part of another function
+    must be simulated."""
+    if not tiles:
+        check_size(scheduled, "gpu")
+    if request.piece:
+        check_simulated(scheduled, request.target)
 
 
 def transferred(request: Request, strategy: Strategy | None, tuner: str) -> Iterator[Served | StepRejected]:

@@ -14,7 +14,7 @@ from tunehub.exceptions import last_line, typed_last_line
 from tunehub.tir.cuda.bounds import buffer_left
 from tunehub.tir.cuda.fault import Fault, FaultError, NotSimulated, NotSimulatedError, Rule
 from tunehub.tir.cuda.known_faults import remembered
-from tunehub.tir.cuda.limits import excess_shared_memory, excess_threads, limits_of
+from tunehub.tir.cuda.limits import excess_local_memory, excess_shared_memory, excess_threads, limits_of
 from tunehub.tir.cuda.lowering import half_lowered, lowered_on
 from tunehub.tir.cuda.reductions import impure_reduction
 from tunehub.tir.cuda.simulation import simulate
@@ -35,7 +35,7 @@ Verdict: TypeAlias = Fault | NotSimulated | None
 
 _MOST_ELEMENTS = 1 << 20  # of all parameters of an instance
 
-CHECK_VERSION = 11
+CHECK_VERSION = 12
 """Changes whenever a schedule could be judged otherwise than before."""
 
 
@@ -123,7 +123,7 @@ def _misread(scheduled: PrimFunc, opaque: IRModule) -> Fault | None:
 def kernel_fault(function: PrimFunc, target: Target) -> Verdict:
     """The part of :func:`fault` that follows: ``function`` is as :func:`tunehub.tir.cuda.lowering.lowered` gives it.
 
-    Too much shared memory is said of what is right otherwise.
+    Too much memory is said of what is right otherwise.
     """
     limits = limits_of(target)
 
@@ -137,8 +137,12 @@ def kernel_fault(function: PrimFunc, target: Target) -> Verdict:
         return None
 
     found = _judged(judge)
-    too_much = None if isinstance(found, Fault) else excess_shared_memory(function, limits)
-    return found if too_much is None else Fault("shared_memory", too_much)
+    if isinstance(found, Fault):
+        return found
+    shared, local = excess_shared_memory(function, limits), excess_local_memory(function)
+    if shared is not None:
+        return Fault("shared_memory", shared)
+    return found if local is None else Fault("local_memory", local)
 
 
 def _judged(judge: Callable[[], Fault | None]) -> Verdict:

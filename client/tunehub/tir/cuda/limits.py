@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tunehub.target.types import Target
     from tunehub.tir.types import Attrs, PackedFunc, PrimFunc
 
+MOST_LOCAL_BYTES = 16 << 10
 _PREFIX = {"threadIdx": "block", "blockIdx": "grid"}
 
 
@@ -62,6 +63,17 @@ def excess_shared_memory(lowered: PrimFunc, limits: LaunchLimits) -> str | None:
     if _verify_gpu_code()(lowered, {"max_shared_memory_per_block": most}):
         return None
     return f"a block takes more than {most} bytes of shared memory"
+
+
+def excess_local_memory(lowered: PrimFunc) -> str | None:
+    """Why a thread takes too much memory of its own, or None; ``lowered`` as for :func:`excess_shared_memory`.
+
+    A GPU sets it aside for all threads that it can run at once, 270,000 on an H200, and has at most 512 KiB of it a
+    thread: beyond, kernels cannot be launched.
+    """
+    if _verify_gpu_code()(lowered, {"max_local_memory_per_block": MOST_LOCAL_BYTES}):  # TVM's "block" is a thread
+        return None
+    return f"a thread takes more than {MOST_LOCAL_BYTES} bytes of its own"
 
 
 def _dynamic_bytes(lowered: PrimFunc) -> int:

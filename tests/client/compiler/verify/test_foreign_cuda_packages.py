@@ -149,27 +149,58 @@ def test_nothing_unproven_of_somebody_elses_becomes_a_part_of_another_function(
     piece: bool, foreign: bool, serves: bool, h200: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check, "_fault", lambda *_: UNKNOWN)
-    a = te.placeholder((64, 64), name="a")
-    mod = main_module(te.create_prim_func([a, te.compute((64, 64), lambda i, j: a[i, j] + 1.0, "b")]))
+    mod = _elementwise(1)
+    outcome = Scheduling(mod["main"], h200, _lookup(mod, _a_thread_each(mod), foreign), piece=piece).outcome
+    assert (outcome.rung == "exact") is serves
+    assert serves or any(
+        each.refusal and "part of another function" in str(each.refusal.reason) for each in outcome.rejected
+    )
+
+
+@pytest.mark.parametrize(
+    ("unrolled", "foreign", "serves"), [(64, True, True), (2048, True, False), (2048, False, True)]
+)
+def test_nothing_of_somebody_elses_serves_that_takes_nvrtc_minutes(
+    unrolled: int, foreign: bool, serves: bool, h200: Any
+) -> None:
+    mod = _elementwise(8)  # with 2,048 copies NVRTC takes 32 s
+    schedule = tvm.s_tir.Schedule(mod)
+    loops = schedule.split(schedule.fuse(*schedule.get_loops(schedule.get_sblock("b"))), [None, 32, unrolled])
+    schedule.bind(loops[0], "blockIdx.x")
+    schedule.bind(loops[1], "threadIdx.x")
+    schedule.unroll(loops[2])
+    outcome = Scheduling(mod["main"], h200, _lookup(mod, export_trace(schedule.trace), foreign)).outcome
+    assert (outcome.rung == "exact") is serves
+    assert serves or "unrolled it has 2048 statements" in " ".join(str(each.reason) for each in outcome.rejected)
+
+
+def _elementwise(operations: int) -> Any:
+    def each(i: Any, j: Any) -> Any:
+        value = a[i, j]
+        for _ in range(operations):
+            value = tvm.tirx.tanh(value)
+        return value
+
+    a = te.placeholder((1024, 1024), name="a")
+    return main_module(te.create_prim_func([a, te.compute((1024, 1024), each, "b")]))
+
+
+def _lookup(mod: Any, trace: Any, foreign: bool) -> EmptyLookup:
+    """A package with one record, for ``mod``."""
 
     class Lookup(EmptyLookup):
         def by_exact(self, key: str) -> Candidate:
-            instructions, decisions = _a_thread_each(mod)
             record = ScheduleRecord(
                 exact=workload_key(mod),
-                op="add",
-                trace=(instructions, decisions),
+                op="tanh",
+                trace=tuple(trace),
                 run_s=(1e-9,),
                 default_s=1.0,
                 source="",
             )
             return Candidate(record=record, rung="exact", package="theirs 1", foreign=foreign)
 
-    outcome = Scheduling(mod["main"], h200, Lookup(), piece=piece).outcome
-    assert (outcome.rung == "exact") is serves
-    assert serves or any(
-        each.refusal and "part of another function" in str(each.refusal.reason) for each in outcome.rejected
-    )
+    return Lookup()
 
 
 def _follow_no_record(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -98,3 +99,22 @@ def test_loops_bound_to_one_tag_in_one_another_are_not_multiplied() -> None:
     schedule.compute_at(staged, columns)
     schedule.bind(schedule.fuse(*schedule.get_loops(staged)[2:]), "threadIdx.x")
     check_function(schedule.mod["main"], mod["main"], tvm.target.Target(CUDA))
+
+
+@pytest.mark.parametrize(("factor", "fits"), [(32, True), (4096, False)])
+def test_memory_of_a_thread_is_counted_as_it_lies(factor: int, fits: bool) -> None:
+    """Eight rows of four numbers each; 4,096 apart they take 128 KiB of each thread that a GPU can run."""
+    data = te.placeholder((4096, 8, 4), name="data")
+    staged = te.compute(data.shape, lambda *at: data(*at) + 1.0, "staged")
+    result = te.compute(data.shape, lambda i, j, k: staged[i, j, k] + staged[i, j, 3 - k], "result")
+    mod = tvm.IRModule({"main": te.create_prim_func([data, result])})
+    schedule = Schedule(mod)
+    blocks, threads = schedule.split(schedule.get_loops(schedule.get_sblock("result"))[0], [None, 64])
+    schedule.bind(blocks, "blockIdx.x")
+    schedule.bind(threads, "threadIdx.x")
+    own = schedule.get_sblock("staged")
+    schedule.compute_at(own, threads)
+    schedule.set_scope(own, 0, "local")
+    schedule.storage_align(own, 0, 1, factor, 0)
+    with nullcontext() if fits else pytest.raises(GuardError, match="16384 bytes of its own"):
+        check_function(schedule.mod["main"], mod["main"], tvm.target.Target(CUDA))
