@@ -1,9 +1,10 @@
 """CUDA source to machine code by NVRTC, several times as fast as TVM asks for it, and what a kernel takes of a GPU.
 
 TVM's source begins with headers of CUDA's C++ library, which take 0.6 s to parse; most kernels use nothing of them but
-names of integer types. What the header has in common with that of the plainest kernel is left out; source that
-includes more than the headers of half precision and of tensor cores, and any that does not compile so, goes the way of
-TVM (``tvm/support/nvcc.py``). Options are the same.
+names of integer types. What the header has in common with that of the plainest kernel is left out, and so is what
+declares products of four integers of 8 bits, which NVRTC knows; source that includes more than the headers of half
+precision, of constants and of tensor cores, and any that does not compile so, goes the way of TVM
+(``tvm/support/nvcc.py``). Options are the same.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 
 CALLBACK = "tvm_callback_cuda_compile"
 _FIRST_KERNEL = 'extern "C"'
-_OTHER_HEADER = re.compile(r"#\s*include(?!\s*<(cuda_fp16|cuda_bf16|mma)\.h>)")
+_OTHER_HEADER = re.compile(r"#\s*include(?!\s*<(cuda_fp16|cuda_bf16|math_constants|mma)\.h>)")
+_DOT_PRODUCTS = re.compile(
+    r"\n#if [^\n]*\n#include <sm_61_intrinsics\.h>\n.*?\n#endif // __CUDA_ARCH__ [^\n]*\n", re.DOTALL
+)
 _ERROR = re.compile(r"\b(error|fatal)\b\s*:")
 _FLAGS = ("-default-device", "--device-int128", "--use_fast_math")
 _KEPT = 512  # compiled kernels that are kept, as TVM asks again when it loads one
@@ -174,6 +178,7 @@ def own_architecture(source: str, arch: str) -> str:
 def own_part(source: str, plain: str) -> str | None:
     """``source`` without what its header has in common with the ``plain`` one, or None when it includes more."""
     header, kernels = split_source(source)
+    header = _DOT_PRODUCTS.sub("", header)
     pairs = zip(header, plain, strict=False)
     common = next((at for at, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(header), len(plain)))
     rest = header[header.rfind("\n", 0, common) + 1 :]
@@ -188,8 +193,15 @@ def split_source(source: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=1)
 def plain_header() -> str:
-    """The header that this TVM writes for a kernel which needs nothing."""
-    return split_source(source_of(build_plain()))[0]
+    """The header that this TVM writes for a kernel which needs nothing. NVRTC is not asked."""
+    import tvm_ffi
+
+    real = tvm_ffi.get_global_func(CALLBACK)
+    tvm_ffi.register_global_func(CALLBACK, lambda *_: bytearray(), override=True)
+    try:
+        return split_source(source_of(build_plain()))[0]
+    finally:
+        tvm_ffi.register_global_func(CALLBACK, real, override=True)
 
 
 def build_plain() -> Module:

@@ -22,6 +22,13 @@ from tunehub.tir.cuda.nvrtc import (
 pytestmark = pytest.mark.slow
 
 PLAIN = "#include <cuda/std/cstdint>\nusing namespace cuda::std;\n"
+BYTES = """
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ >= 610)
+#include <sm_61_intrinsics.h>
+#if defined(__CUDACC_RTC__)
+#endif
+#endif // __CUDA_ARCH__ >= 610
+"""
 KERNEL = 'extern "C" __global__ void k(float* x) { x[0] = 1.0f; }\n'
 
 
@@ -39,6 +46,8 @@ def test_source_is_split_where_its_kernels_begin() -> None:
             PLAIN + "#include <cuda_fp16.h>\n#include <mma.h>\n" + KERNEL,
             "#include <cuda_fp16.h>\n#include <mma.h>\n" + KERNEL,
         ),
+        (PLAIN + BYTES + KERNEL, KERNEL),
+        (PLAIN + "#include <math_constants.h>\n" + KERNEL, "#include <math_constants.h>\n" + KERNEL),
         (PLAIN + "#include <cuda_bf16.h>\n" + KERNEL, "#include <cuda_bf16.h>\n" + KERNEL),
         (PLAIN + "#include <cuda_fp8.h>\n" + KERNEL, None),
         (PLAIN + "using std::sin;\n" + KERNEL, None),
@@ -46,6 +55,32 @@ def test_source_is_split_where_its_kernels_begin() -> None:
 )
 def test_only_what_needs_no_header_goes_without(source: str, own: str | None) -> None:
     assert own_part(source, PLAIN) == own
+
+
+def test_no_machine_code_is_made_for_the_plain_header() -> None:
+    header = plain_header()
+    assert "uchar" in header
+    assert not split_source(header)[1]
+
+
+def test_kernels_of_bytes_need_no_header() -> None:
+    import tvm
+    from tvm import te
+    from tvm.s_tir import Schedule
+
+    data = te.placeholder((256, 4), "int8", name="data")
+    block = te.compute(data.shape, lambda *at: data[at] + data[at])
+    schedule = Schedule(tvm.IRModule({"main": te.create_prim_func([data, block])}))
+    outer, inner = schedule.get_loops(schedule.get_sblock("compute"))
+    schedule.bind(outer, "threadIdx.x")
+    schedule.vectorize(inner)
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
+    with target:
+        source = source_of(tvm.tirx.build(schedule.mod, target=target))
+    assert "sm_61_intrinsics" in source
+    own = own_part(source, plain_header())
+    assert own is not None
+    assert "#" not in own
 
 
 def test_without_nvrtc_the_error_says_what_to_install() -> None:
