@@ -50,6 +50,7 @@ def prepare(
     from tunehub.graph.boolean_sums import boolean_sums_as_integers
     from tunehub.graph.chosen_rows import chosen_rows
     from tunehub.graph.effects import keep_effects, plain_casts
+    from tunehub.graph.long_concats import shorter_concats
     from tunehub.graph.quantised.taken_rows import quantised_rows
     from tunehub.graph.shapes.bounds import within_bounds
     from tunehub.graph.shapes.reshapes import reshapes_are_views
@@ -61,6 +62,7 @@ def prepare(
         keep_effects,
         *(_quantised_passes(target, note) if planning else []),
         *simplify,
+        *([shorter_concats] if target.kind.name == "llvm" else []),
         chosen_rows,
         quantised_rows,
         *_attention_passes(target, channels_last=channels_last),
