@@ -9,6 +9,8 @@ al. 2019, "Optimizing CNN Model Inference on CPUs", arXiv 1809.02697): accumulat
 weights by single elements of the input. Rows that ``columns`` does not divide have a remainder with code of its own
 (TVM's LoopPartition), so that widths that are primes run well too.
 A convolution with a 1×1 kernel, unit strides and no padding has one row of all pixels, cut into rows of any divisor.
+Of many input channels it may add up a part for all columns of a row, then the next: a tile's weights of a part stay in
+the first cache, of the whole they come from the second for each column tile, or from beyond it.
 """
 
 from __future__ import annotations
@@ -55,6 +57,9 @@ _MEASURED_TILES, _NEARLY = 6, 1.35
 _SHORT_ROW, _LONG_ROW = 12, 256  # pointwise: rows of fewer columns are joined, up to so many
 _UNROLLED, _UNROLLED_WITH_PADDING = 110, 48  # by default: seven columns of a 7×7 kernel, of a 3×3 kernel
 _LARGE_BYTES, _KEPT_BYTES = 2 << 20, 1 << 20  # of images, and of weights
+# Parts of deep reductions: measured on a Xeon with AMX alone.
+_WIDE, _DEEP, _PART_BYTES = 16, 640, 128 << 10  # lanes; channels from which on; sums of a row
+_DEPTH, _DEPTHS = 128, (64, 320)  # channels of a part: as near to the first as divides all
 _MAX_UNROLLED = 256  # multiply-adds of one step: bounds code size, and with it LLVM's time
 
 
@@ -110,7 +115,8 @@ class Conv2dKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     ``order``: whether the loop over blocks of output channels is outside that over rows (weights stay in cache) or
     inside (the input does). ``unroll``: whether the kernel's columns are unrolled. ``padding``: see
-    :func:`tunehub.kernels.cpu.fusion.place_pad`. ``parallel``: use the thread pool.
+    :func:`tunehub.kernels.cpu.fusion.place_pad`. ``parallel``: use the thread pool. ``depth``: input channels that are
+    added up for all columns of a row before the next ones are; 0: all. Others have `order` "channels".
     """
 
     columns: Annotated[int, Meta(ge=1, le=32)]
@@ -120,6 +126,7 @@ class Conv2dKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
     unroll: bool = True
     padding: Literal["inline", "whole", "tile"] = "inline"
     parallel: bool = True
+    depth: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
 
 
 NAME, VERSION, KNOBS = "conv2d", 1, Conv2dKnobs
@@ -183,7 +190,7 @@ def default_knobs(workload: Conv2dWorkload, machine: Machine) -> Conv2dKnobs:
     large = workload.group == 1 and workload.data_bytes > _LARGE_BYTES and workload.weight_bytes <= _KEPT_BYTES
     order: Literal["channels", "rows"] = "rows" if integers or large else "channels"
     knobs = Conv2dKnobs(columns=columns, blocks=blocks, row=row, order=order, parallel=parallel)
-    return _with_padding(workload, knobs, machine)
+    return _in_parts(workload, _with_padding(workload, knobs, machine), machine)
 
 
 def tile_knobs(
@@ -213,10 +220,13 @@ def apply(mod: IRModule, workload: Conv2dWorkload, knobs: Conv2dKnobs) -> Schedu
         anchor = set_groups_apart(schedule, anchor, lanes=4)
     # Step 2. Register tiles, outer loops among threads; the epilogue reads a tile while it is in registers.
     tile = _tile(schedule, anchor, workload, knobs)
-    schedule.reverse_compute_at(last, tile.at, preserve_unit_loops=True)
+    schedule.reverse_compute_at(last, tile.outer if knobs.depth else tile.at, preserve_unit_loops=True)
     if knobs.parallel:
         schedule.parallel(tile.outer)
-    vectorize_epilogue(schedule, last)
+    if knobs.depth:
+        schedule.vectorize(schedule.get_loops(last)[-1])
+    else:
+        vectorize_epilogue(schedule, last)
     # Step 3. Accumulators zeroed before the reduction; multiply-adds of vectors, or the instruction for groups.
     begun = schedule.decompose_reduction(anchor, tile.reduction)
     if workload.group > 1:
@@ -229,7 +239,9 @@ def apply(mod: IRModule, workload: Conv2dWorkload, knobs: Conv2dKnobs) -> Schedu
     # Step 4. Padding where the input is read, or copied before; code of its own for the last tile of a row.
     place_pad(schedule, workload.around.pad, knobs.padding, tile.outer, parallel=knobs.parallel)
     if workload.width(knobs.row) % knobs.columns:
-        schedule.annotate(tile.at, "pragma_loop_partition_hint", 1)
+        zeroed = [schedule.get_loops(begun)[1]] if knobs.depth else []
+        for loop in (tile.at, *zeroed):
+            schedule.annotate(loop, "pragma_loop_partition_hint", 1)
     finish_rest(schedule, workload.around, parallel=knobs.parallel)
     return schedule
 
@@ -244,7 +256,10 @@ class _Tile:
 def _check(workload: Conv2dWorkload, knobs: Conv2dKnobs) -> None:
     width = workload.width(knobs.row)
     require(width == knobs.row, f"row: {knobs.row} is not a row of this workload")
-    require(_ends_with_rows(workload, knobs.row, knobs.columns), f"columns: {knobs.columns} ends inside a row")
+    require(
+        knobs.depth > 0 or _ends_with_rows(workload, knobs.row, knobs.columns),
+        f"columns: {knobs.columns} ends inside a row",
+    )
     require(workload.outputs[0] % knobs.blocks == 0, f"blocks: {knobs.blocks} does not divide {workload.outputs[0]}")
     require(knobs.columns <= width, f"columns: {knobs.columns} is more than a row of {width}")
     unrolled = _unrolled(workload, knobs)
@@ -252,6 +267,11 @@ def _check(workload: Conv2dWorkload, knobs: Conv2dKnobs) -> None:
     require(knobs.padding == "inline" or workload.around.pad is not None, "padding: this workload has none to copy")
     copied = workload.group == 1 or workload.around.pad is None or knobs.padding != "inline"
     require(copied, "padding: instructions read operands that are in memory")
+    if knobs.depth:
+        require(_has_parts(workload), "depth: this workload has no parts")
+        even = size_of(workload.inputs) % knobs.depth == 0 and knobs.depth % workload.inputs[1] == 0
+        require(even, f"depth: {knobs.depth} does not divide {size_of(workload.inputs)} channels")
+        require(knobs.order == "channels", "order: parts are of channels")
 
 
 def _tile(schedule: Schedule, anchor: BlockRV, workload: Conv2dWorkload, knobs: Conv2dKnobs) -> _Tile:
@@ -263,9 +283,13 @@ def _tile(schedule: Schedule, anchor: BlockRV, workload: Conv2dWorkload, knobs: 
     outer_column, column = schedule.split(ow, [None, knobs.columns])
     outer_block, block = schedule.split(oc, [None, knobs.blocks])
     kernel = [*ii, kw] if knobs.unroll else [kw, *ii]
+    parts = []
+    if knobs.depth:
+        part, ic = schedule.split(ic, [None, knobs.depth // workload.inputs[1]])
+        parts = [part]
     if knobs.order == "channels":
         head = [n, outer_block, oh]
-        schedule.reorder(*head, outer_column, ic, kh, *kernel, block, column, *lanes)
+        schedule.reorder(*head, *parts, outer_column, ic, kh, *kernel, block, column, *lanes)
     else:
         head = [n, oh]
         schedule.reorder(*head, outer_block, outer_column, ic, kh, *kernel, block, column, *lanes)
@@ -275,7 +299,25 @@ def _tile(schedule: Schedule, anchor: BlockRV, workload: Conv2dWorkload, knobs: 
         schedule.vectorize(lane)
     if knobs.unroll:
         schedule.unroll(kw)
-    return _Tile(outer=schedule.fuse(*head), at=outer_column, reduction=ic)
+    return _Tile(outer=schedule.fuse(*head), at=outer_column, reduction=parts[0] if parts else ic)
+
+
+def _has_parts(workload: Conv2dWorkload) -> bool:
+    return workload.pointwise and workload.group == 1
+
+
+def _in_parts(workload: Conv2dWorkload, knobs: Conv2dKnobs, machine: Machine) -> Conv2dKnobs:
+    """``knobs`` with a deep reduction in parts, of rows as long as their sums leave room in the second cache."""
+    channels, lanes = size_of(workload.inputs), workload.inputs[1]
+    if not _has_parts(workload) or channels < _DEEP or machine.vector < _WIDE or knobs.order == "rows":
+        return knobs
+    most = _PART_BYTES // (FLOAT_BYTES * knobs.blocks * workload.outputs[1])
+    rows = [row for row in divisors(workload.rows * workload.columns, most) if row % workload.columns == 0]
+    depths = [each for each in divisors(channels, _DEPTHS[1]) if each >= _DEPTHS[0] and each % lanes == 0]
+    if not depths or not rows or rows[-1] <= knobs.columns:
+        return knobs
+    depth = min(depths, key=lambda each: max(each / _DEPTH, _DEPTH / each))
+    return replace(knobs, row=rows[-1], depth=depth)
 
 
 def _ends_with_rows(workload: Conv2dWorkload, row: int, columns: int) -> bool:
@@ -325,6 +367,7 @@ def _variations(workload: Conv2dWorkload, knobs: Conv2dKnobs, machine: Machine) 
             yield replace(first, order=order, padding=padding)
     if workload.kernel[1] > 1 and _unrolled(workload, replace(first, unroll=not first.unroll)) <= _MAX_UNROLLED:
         yield replace(first, unroll=not first.unroll)
+    yield _in_parts(workload, first, machine)
 
 
 def _with_padding(workload: Conv2dWorkload, knobs: Conv2dKnobs, machine: Machine) -> Conv2dKnobs:

@@ -74,6 +74,7 @@ def test_knobs_out_of_bounds_are_refused(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
+        ({"columns": 4, "blocks": 1, "row": 12, "depth": 16}, "depth: this workload has no parts"),
         ({"columns": 4, "blocks": 2, "row": 12}, "blocks: 2 does not divide 3"),
         ({"columns": 4, "blocks": 1, "row": 24}, "row: 24"),
         ({"columns": 13, "blocks": 1, "row": 12}, "columns: 13 is more"),
