@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tunehub.tir.types import BlockRV, IRModule, LoopRV, PrimFunc, Schedule
+    from tunehub.tir.types import BlockRV, IRModule, LoopRV, PrimFunc, SBlock, Schedule
 
 _ROOT = "root"  # as TVM names the outermost block
 
@@ -38,6 +38,14 @@ def root_blocks(schedule: Schedule) -> list[BlockRV]:
     """The blocks of a function in their order, those inside of others left out. Raises what TVM raises where
     :func:`has_root` says no."""
     return list(schedule.get_child_blocks(schedule.get_sblock(_ROOT)))
+
+
+@functools.lru_cache(maxsize=1)
+def root_nodes(mod: IRModule) -> tuple[SBlock, ...]:
+    """The nodes of :func:`root_blocks` of ``mod``, one PrimFunc ``main``. TVM makes a schedule in milliseconds, and one
+    rule after the other looks at the same function."""
+    schedule = open_schedule(mod)
+    return tuple(map(schedule.get, root_blocks(schedule)))
 
 
 def unroll_and_vectorize(schedule: Schedule, loops: Sequence[LoopRV]) -> None:

@@ -96,15 +96,13 @@ def find_matmul(mod: IRModule, dtype: str) -> Matmul | None:
 
 def find_mixed_matmul(mod: IRModule, dtypes: Sequence[str]) -> Matmul | None:
     """As :func:`find_matmul`, of operands each of which has one of ``dtypes`` (of :data:`FLOAT8` or :data:`INT8`)."""
-    from tvm.s_tir import Schedule, analysis
+    from tvm.s_tir import analysis
 
     from tunehub.tir.nodes import buffer_kind, buffer_of
 
     block = analysis.find_anchor_sblock(mod)
     if block is None:
         return None
-    schedule = Schedule(mod, debug_mask="none", error_render_level="none")
-    block = schedule.get(schedule.get_sblock(block.name_hint, "main"))
     reads = [region for region in block.reads if not buffer_of(region).same_as(buffer_of(block.writes[0]))]
     if len(reads) != 2 or len(block.writes) != 1:
         return None

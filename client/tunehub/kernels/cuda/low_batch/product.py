@@ -61,14 +61,11 @@ def has_low_batch(target: Target) -> bool:
 def find_product(mod: IRModule) -> LowBatchProduct | None:
     """The anchor block of ``mod``, an IRModule with one PrimFunc ``main`` of known shapes, as a product with at most
     :data:`MOST_ROWS` rows; None for another one."""
-    from tvm.s_tir import Schedule, analysis
+    from tvm.s_tir import analysis
 
     block = analysis.find_anchor_sblock(mod)
     if block is None:
         return None
-    schedule = Schedule(mod, debug_mask="none", error_render_level="none")
-    reference = schedule.get_sblock(block.name_hint, "main")
-    block = schedule.get(reference)
     factors, result = _factors(block), buffer_of(block.writes[0])
     if factors is None or not _is_plain(block, factors) or str(buffer_kind(result).dtype) != _ACCUMULATOR:
         return None

@@ -30,7 +30,7 @@ from tunehub.tir.nodes import (
     parameters,
     reduces,
 )
-from tunehub.tir.schedules import has_root, open_schedule, root_blocks
+from tunehub.tir.schedules import has_root, open_schedule, root_blocks, root_nodes
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
@@ -68,8 +68,7 @@ def match(mod: IRModule, target: Target) -> ByteWorkload | None:
     function = mod["main"]
     if not is_static(function) or not has_root(function):
         return None
-    schedule = open_schedule(mod)
-    blocks = [schedule.get(block) for block in root_blocks(schedule)]
+    blocks = root_nodes(mod)
     given = {hash(each) for each in parameters(function)}
     written = [hash(buffer_of(region)) in given for block in blocks for region in block.writes]
     if not blocks or written != [False] * (len(blocks) - 1) + [True]:

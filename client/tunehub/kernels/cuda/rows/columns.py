@@ -16,7 +16,7 @@ from tunehub.kernels.cuda.kernel_rule import KernelCandidate
 from tunehub.kernels.devices.device import GpuDevice
 from tunehub.tir.guard import check_tiles
 from tunehub.tir.nodes import buffer_kind, buffer_of, integer, is_reduction, is_static, parameter_bytes, reduces
-from tunehub.tir.schedules import has_root, open_schedule, root_blocks
+from tunehub.tir.schedules import has_root, open_schedule, root_blocks, root_nodes
 from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ def match(mod: IRModule, target: Target) -> ColumnWorkload | None:
     function = mod["main"]
     if not is_static(function) or not has_root(function):
         return None
-    schedule = open_schedule(mod)
-    blocks = [schedule.get(block) for block in root_blocks(schedule)]
+    blocks = root_nodes(mod)
     reducing = [at for at, block in enumerate(blocks) if reduces(block)]
     if reducing != [0] or len(blocks) < 2:
         return None

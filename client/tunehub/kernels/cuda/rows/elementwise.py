@@ -27,7 +27,7 @@ from tunehub.tir.nodes import (
     reduces,
     symbolic,
 )
-from tunehub.tir.schedules import has_root, open_schedule, root_blocks
+from tunehub.tir.schedules import has_root, open_schedule, root_blocks, root_nodes
 from tunehub.tir.versions import LOADS
 
 if TYPE_CHECKING:
@@ -66,9 +66,7 @@ def match(mod: IRModule, target: Target) -> ElementWorkload | None:
     function = mod["main"]
     if not is_static(function) or not has_root(function):
         return None
-    schedule = open_schedule(mod)
-    found = root_blocks(schedule)
-    blocks = [schedule.get(block) for block in found]
+    blocks = root_nodes(mod)
     given = {hash(each) for each in parameters(function)}
     written = [hash(buffer_of(region)) in given for block in blocks for region in block.writes]
     if (

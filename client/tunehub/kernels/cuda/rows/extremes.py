@@ -15,7 +15,7 @@ from tunehub.kernels.devices.device import GpuDevice
 from tunehub.target.gpu_architectures import WARP
 from tunehub.tir.guard import check_exact
 from tunehub.tir.nodes import buffer_kind, buffer_of, integer, is_static, parameter_bytes, parameters, reduces
-from tunehub.tir.schedules import has_root, open_schedule, root_blocks
+from tunehub.tir.schedules import has_root, open_schedule, root_blocks, root_nodes
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
@@ -49,11 +49,11 @@ def match(mod: IRModule, _target: Target) -> ExtremesWorkload | None:
     function = mod["main"]
     if not is_static(function) or not has_root(function):
         return None
-    schedule = open_schedule(mod)
-    *others, last = root_blocks(schedule)
-    block = schedule.get(last)
-    if not reduces(block) or any(reduces(schedule.get(each)) for each in others):
+    *before, block = root_nodes(mod)
+    if not reduces(block) or any(map(reduces, before)):
         return None
+    schedule = open_schedule(mod)
+    others = root_blocks(schedule)[:-1]
     if type(getattr(block.body, "value", None)).__name__ not in _EXTREMES or not inlined(schedule, others):
         return None
     block = schedule.get(root_blocks(schedule)[-1])

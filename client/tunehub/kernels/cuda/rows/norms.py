@@ -29,7 +29,7 @@ from tunehub.tir.nodes import (
     parameters,
     reduces,
 )
-from tunehub.tir.schedules import has_root, open_schedule, root_blocks
+from tunehub.tir.schedules import has_root, open_schedule, root_blocks, root_nodes
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
@@ -71,12 +71,14 @@ def match(mod: IRModule, target: Target) -> RowWorkload | None:
     function = mod["main"]
     if not is_static(function) or not has_root(function):
         return None
+    nodes = root_nodes(mod)
+    reducing = [*map(reduces, nodes)]
+    shape = [integer(axis.dom.extent) or 0 for axis in nodes[-1].iter_vars]
+    if not any(reducing) or reducing[-1] or len(shape) < 2:
+        return None
     schedule = open_schedule(mod)
     found = root_blocks(schedule)
-    reducing = [reduces(schedule.get(block)) for block in found]
-    shape = [integer(axis.dom.extent) or 0 for axis in schedule.get(found[-1]).iter_vars]
-    steps = [block for block, of_rows in zip(found[:-1], reducing, strict=False) if not of_rows]
-    if not any(reducing) or reducing[-1] or len(shape) < 2 or not inlined(schedule, steps):
+    if not inlined(schedule, [block for block, of_rows in zip(found[:-1], reducing, strict=False) if not of_rows]):
         return None
     blocks = [schedule.get(block) for block in root_blocks(schedule)]
     if not all(map(is_by_place, blocks)) or not all(is_of_rows(block, shape) for block in blocks[:-1]):
