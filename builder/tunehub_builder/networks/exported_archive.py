@@ -58,6 +58,7 @@ _MOST_POWER = 4
 _MAX_EXPRESSION = 2000  # characters
 _TARGET = re.compile(
     r"torch\.ops\.(aten|prims)\.(?!from_file)\w+\.\w+|torch\.sym_\w+|math\.\w+"
+    r"|torch\.ops\.higher_order\.wrap_with_(set_grad_enabled|autocast)"
     rf"|torch\.ops\.{QUANTISED}\.((de)?quantize_per_(tensor|channel)|choose_qparams(_symmetric)?|convert_element_type)\.\w+"
     r"|_operator\.(add|sub|mul|floordiv|truediv|mod|neg|pow|eq|ne|lt|le|gt|ge|and_|or_|not_|getitem|abs|index)"
 )

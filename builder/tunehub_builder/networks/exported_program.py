@@ -14,6 +14,7 @@ from tunehub_builder.networks.exported_archive import checked_archive
 from tunehub_builder.networks.network import ImportedModel
 from tunehub_builder.networks.other_file import OtherFile
 from tunehub_builder.networks.program_operators import operator_convert_map
+from tunehub_builder.networks.program_products import product_convert_map
 from tunehub_builder.networks.program_types import decomposed
 from tunehub_builder.networks.torch_decoders import decoder_convert_map
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tunehub.tir.types import IRModule
 
 _NAMED = 3  # nodes that an error names
+_ALIGNMENT = 64  # bytes, of the tensors that TVM takes from DLPack
 _QUANTISED_OPERATORS = "torch.ao.quantization.fx._decomposed"  # importing it registers them
 _REMEDY = "Write the model with other operators, or export it to ONNX"
 
@@ -70,11 +72,25 @@ def _to_relax(program: Any, source: str) -> IRModule:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            known = {**torch_convert_map(), **decoder_convert_map(), **operator_convert_map()}
-            return from_exported_program(decomposed(program), custom_convert_map=known, run_ep_decomposition=False)
+            known = {
+                **torch_convert_map(), **decoder_convert_map(), **operator_convert_map(), **product_convert_map(),
+            }  # fmt: skip
+            program = _aligned(decomposed(program))
+            return from_exported_program(program, custom_convert_map=known, run_ep_decomposition=False)
     except Exception as error:  # converters raise whatever they run into
         reason = f"TVM {tvm.__version__} cannot import {_place(error)} ({typed_last_line(error).rstrip('.')})"
         raise ModelFileError(source, reason, _REMEDY) from error
+
+
+def _aligned(program: Any) -> Any:
+    """The program with weights that TVM takes as they lie: others it reads by NumPy, which has no bfloat16."""
+    import torch
+
+    for kept in (program.state_dict, program.constants):
+        for name, value in kept.items():
+            if isinstance(value, torch.Tensor) and value.data_ptr() % _ALIGNMENT:
+                kept[name] = value.detach().clone()
+    return program
 
 
 def _place(error: Exception) -> str:
