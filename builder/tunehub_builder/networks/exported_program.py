@@ -15,6 +15,7 @@ from tunehub_builder.networks.network import ImportedModel
 from tunehub_builder.networks.other_file import OtherFile
 from tunehub_builder.networks.program_operators import operator_convert_map
 from tunehub_builder.networks.program_products import product_convert_map
+from tunehub_builder.networks.program_resizing import resizing_convert_map
 from tunehub_builder.networks.program_types import decomposed
 from tunehub_builder.networks.torch_decoders import decoder_convert_map
 
@@ -74,6 +75,7 @@ def _to_relax(program: Any, source: str) -> IRModule:
             warnings.simplefilter("ignore")
             known = {
                 **torch_convert_map(), **decoder_convert_map(), **operator_convert_map(), **product_convert_map(),
+                **resizing_convert_map(),
             }  # fmt: skip
             program = _aligned(decomposed(program))
             return from_exported_program(program, custom_convert_map=known, run_ep_decomposition=False)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tunehub.graph.quantised.torch_operators import Converter
 from tunehub.tir.nodes import shape_of, tensor_type
@@ -13,6 +16,12 @@ if TYPE_CHECKING:
     from tunehub.graph.types import Expr, TorchImporter, TorchNode
 
 KEPT = ("im2col", "col2im")  # which PyTorch would decompose into indices
+COMPOSED = (  # what TVM's importer lacks or computes otherwise, and PyTorch itself can compose
+    *("any.default", "any.dims", "prod.dim_int", "var.dim", "select_scatter.default", "addmv.default"),
+    *("_native_batch_norm_legit.default", "_native_batch_norm_legit.no_stats", "triu_indices.default"),
+    *("selu.default", "elu.default", "grid_sampler_2d.default"),
+    *(f"{kind}_pad{axes}d.default" for kind in ("reflection", "replication") for axes in (1, 2, 3)),
+)
 
 
 def operator_convert_map() -> dict[str, Converter]:
@@ -27,6 +36,18 @@ def operator_convert_map() -> dict[str, Converter]:
         "div.Scalar_mode": _divided,
         "amax.default": _largest,
         "amin.default": _least,
+        "min.dim": _least_and_place,
+        "var_mean.correction": _variance_and_mean,
+        "scatter_add.default": _scattered_sums,
+        "scatter_reduce.two": _scattered,
+        "index_put.default": _put,
+        "max_pool2d_with_indices.default": _max_pool,
+        "exp2.default": _power_of_two,
+        "addbmm.default": _added_batch,
+        "var.default": _variance,
+        "_cdist_forward.default": _distances,
+        "__lshift__.Scalar": _shifted,
+        "__rshift__.Scalar": _shifted,
         "adaptive_max_pool2d.default": _adaptive_max_pool,
     }
 
@@ -133,6 +154,125 @@ def _reduced(node: TorchNode, importer: TorchImporter, reduce: Callable[..., Exp
     data, *rest = importer.retrieve_args(node)
     axes, keep = (*rest[:1], ())[0], rest[1] if len(rest) > 1 else False
     return importer.block_builder.emit(reduce(data, [*axes] or None, keepdims=keep))
+
+
+def _least_and_place(node: TorchNode, importer: TorchImporter) -> tuple[Expr, Expr]:
+    from tvm import relax
+
+    data, axis, *keep = importer.retrieve_args(node)
+    emit, keeps = importer.block_builder.emit, bool(keep and keep[0])
+    return emit(relax.op.min(data, axis, keepdims=keeps)), emit(relax.op.argmin(data, axis, keepdims=keeps))
+
+
+def _variance_and_mean(node: TorchNode, importer: TorchImporter) -> tuple[Expr, Expr]:
+    from tvm import relax
+
+    data, *axes = importer.retrieve_args(node)
+    mean = relax.op.mean(data, *axes[:1], keepdims=bool(node.kwargs.get("keepdim", False)))
+    return importer.create_convert_map()["var.correction"](node), importer.block_builder.emit(mean)
+
+
+def _scattered_sums(node: TorchNode, importer: TorchImporter) -> Expr:
+    from tvm import relax
+
+    data, axis, index, source = importer.retrieve_args(node)
+    return importer.block_builder.emit(relax.op.scatter_elements(data, index, source, axis, "add"))
+
+
+def _scattered(node: TorchNode, importer: TorchImporter) -> Expr:
+    from tvm import relax
+
+    data, axis, index, source, kind = importer.retrieve_args(node)
+    reduction = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}.get(kind)
+    if reduction is None or not node.kwargs.get("include_self", True):
+        raise NotImplementedError(f"scatter_reduce by {kind!r}, include_self={node.kwargs.get('include_self', True)}")
+    return importer.block_builder.emit(relax.op.scatter_elements(data, index, source, axis, reduction))
+
+
+def _put(node: TorchNode, importer: TorchImporter) -> Expr:
+    """Values where indices of some axes point together, as NumPy has it. Raises NotImplementedError for masks."""
+    from tvm import relax
+
+    data, indices, values, *adds = importer.retrieve_args(node)
+    emit, extents = importer.block_builder.emit, [*(shape_of(data) or ())]
+    along = [axis for axis, each in enumerate(indices) if each is not None]
+    if any(str(tensor_type(indices[axis]).dtype) not in ("int32", "int64") for axis in along):
+        raise NotImplementedError("indices that are masks")
+    rest = [axis for axis in range(len(extents)) if axis not in along]
+    places = [_from_end(emit, indices[axis], data, axis) for axis in along]
+    broadcast = [*np.broadcast_shapes(*[tuple(shape_of(each) or ()) for each in places])]
+    places = [emit(relax.op.expand_dims(emit(relax.op.broadcast_to(each, broadcast)), -1)) for each in places]
+    joined = along[-1] - along[0] == len(along) - 1
+    first = along[0] if joined else 0  # where PyTorch has the places' axes among those of the values
+    values = emit(relax.op.broadcast_to(values, _behind(broadcast, [extents[axis] for axis in rest], first)))
+    order = [
+        *range(first, first + len(broadcast)),
+        *range(first),
+        *range(first + len(broadcast), len(broadcast) + len(rest)),
+    ]
+    moved = emit(relax.op.permute_dims(data, [*along, *rest]))
+    index, values = emit(relax.op.concat(places, -1)), emit(relax.op.permute_dims(values, order))
+    found = emit(relax.op.scatter_nd(moved, index, values, "add" if adds and adds[0] else "update"))
+    return emit(relax.op.permute_dims(found, [[*along, *rest].index(axis) for axis in range(len(extents))]))
+
+
+def _behind(inner: Sequence[int], outer: Sequence[int], first: int) -> list[int]:
+    return [*outer[:first], *inner, *outer[first:]]
+
+
+def _max_pool(node: TorchNode, importer: TorchImporter) -> tuple[Expr]:
+    """The largest elements. Raises NotImplementedError where their places are used."""
+    if any(each.args[1] for each in node.users):
+        raise NotImplementedError("the places of the largest elements")
+    return importer.create_convert_map()["max_pool2d_with_indices.default"](node)
+
+
+def _power_of_two(node: TorchNode, importer: TorchImporter) -> Expr:
+    from tvm import relax
+
+    (data,) = importer.retrieve_args(node)
+    return importer.block_builder.emit(relax.op.power(relax.const(2, str(tensor_type(data).dtype)), data))
+
+
+def _added_batch(node: TorchNode, importer: TorchImporter) -> Expr:
+    from tvm import relax
+
+    emit, (added, one, other) = importer.block_builder.emit, importer.retrieve_args(node)
+    product = emit(relax.op.sum(emit(relax.op.matmul(one, other)), 0))
+    dtype = str(tensor_type(product).dtype)
+    both = [(added, node.kwargs.get("beta", 1)), (product, node.kwargs.get("alpha", 1))]
+    return emit(relax.op.add(*[emit(relax.op.multiply(each, relax.const(by, dtype))) for each, by in both]))
+
+
+def _variance(node: TorchNode, importer: TorchImporter) -> Expr:
+    """``prims.var``, without the axes that it adds up."""
+    from tvm import relax
+
+    data, axes, *correction = importer.retrieve_args(node)
+    extents = [(shape_of(data) or ())[axis] for axis in axes]
+    ratio = math.prod(extents) / max(math.prod(extents) - (correction[0] if correction else 1), 0)
+    emit, dtype = importer.block_builder.emit, str(tensor_type(data).dtype)
+    return emit(relax.op.multiply(emit(relax.op.variance(data, [*axes])), relax.const(ratio, dtype)))
+
+
+def _distances(node: TorchNode, importer: TorchImporter) -> Expr:
+    """Of each of some rows to each of others, by the sum of squares. Raises NotImplementedError for another norm."""
+    from tvm import relax
+
+    one, other, norm, _ = importer.retrieve_args(node)
+    if norm != 2:
+        raise NotImplementedError(f"distances by the norm {norm}")
+    emit = importer.block_builder.emit
+    apart = emit(relax.op.subtract(emit(relax.op.expand_dims(one, -2)), emit(relax.op.expand_dims(other, -3))))
+    return emit(relax.op.sqrt(emit(relax.op.sum(emit(relax.op.multiply(apart, apart)), -1))))
+
+
+def _shifted(node: TorchNode, importer: TorchImporter) -> Expr:
+    from tvm import relax
+
+    data, by = importer.retrieve_args(node)
+    operator = relax.op.left_shift if "lshift" in node.target.__name__ else relax.op.right_shift
+    return importer.block_builder.emit(operator(data, relax.const(by, str(tensor_type(data).dtype))))
 
 
 def _adaptive_max_pool(node: TorchNode, importer: TorchImporter) -> tuple[Expr]:

@@ -8,10 +8,12 @@ functions.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from tunehub_builder.networks.program_operators import KEPT
+from tunehub_builder.networks.program_operators import COMPOSED, KEPT
+from tunehub_builder.networks.program_resizing import RESIZING
 
 if TYPE_CHECKING:
     from tunehub.graph.types import TorchNode
@@ -32,14 +34,17 @@ _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
 def decomposed(program: Any) -> Any:
-    """A program (a ``torch.export.ExportedProgram``) in PyTorch's core operators and those of `KEPT`, in which operands
-    have the types that PyTorch gives them. Raises what decomposing raises."""
+    """A program (a ``torch.export.ExportedProgram``) in PyTorch's core operators and those of `KEPT` and `RESIZING`, in
+    which operands have the types that PyTorch gives them. Raises what decomposing raises."""
     import torch
+    from torch._decomp import get_decompositions
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     table = torch.export.default_decompositions()
-    for name in KEPT:
-        table.pop(getattr(torch.ops.aten, name).default, None)
+    for packet in (getattr(torch.ops.aten, name) for name in (*KEPT, *RESIZING)):
+        for overload in packet.overloads():
+            table.pop(getattr(packet, overload), None)
+    table.update(get_decompositions([attrgetter(name)(torch.ops.aten) for name in COMPOSED]))
     try:
         program = program.run_decompositions(table)
     except ValueError:  # PyTorch 2.11 lays out attention for CPUs as the views behind it do not expect

@@ -31,8 +31,8 @@ def run(module: Any, *given: Any) -> list[Any]:
     return [each.numpy() for each in ([found] if hasattr(found, "numpy") else found)]
 
 
-def converted(operator: str, *arguments: Any, dtype: str = "float32", **named: Any) -> list[Any]:
-    """What a converter makes of arrays and other ``arguments``."""
+def converted(operator: str, *arguments: Any, dtype: str = "float32", pick: int = 0, **named: Any) -> list[Any]:
+    """What a converter makes of arrays and other ``arguments``; of several results that of number ``pick``."""
     from tvm import relax
 
     arrays = [each for each in arguments if isinstance(each, np.ndarray)]
@@ -45,11 +45,12 @@ def converted(operator: str, *arguments: Any, dtype: str = "float32", **named: A
         return [*map(variable, value)] if isinstance(value, list) else variables.get(id(value), value)
 
     importer = SimpleNamespace(block_builder=builder, retrieve_args=lambda _: [*map(variable, arguments)])
-    node = SimpleNamespace(kwargs=named, meta={"val": SimpleNamespace(dtype=f"torch.{dtype}")})
+    target = SimpleNamespace(__name__=operator)
+    node = SimpleNamespace(kwargs=named, target=target, meta={"val": SimpleNamespace(dtype=f"torch.{dtype}")})
     with builder.function("main", [*variables.values()]):
         with builder.dataflow():
             made = operator_convert_map()[operator](node, importer)
-            made = builder.emit_output(made[0] if isinstance(made, tuple) else made)
+            made = builder.emit_output(made[pick] if isinstance(made, tuple) else made)
         builder.emit_func_output(made)
     return run(builder.get(), *arrays, *listed)
 
@@ -102,6 +103,63 @@ def test_quotients_are_rounded_as_asked(mode: str | None, by: float, dtype: str)
 def test_extremes_of_some_axes_and_of_all() -> None:
     assert np.array_equal(converted("amax.default", X, [0, -1], True)[0], X.max((0, -1), keepdims=True))
     assert np.array_equal(converted("amin.default", X)[0], X.min())
+
+
+def test_least_elements_and_their_places() -> None:
+    least, places = X.min(1), X.argmin(1)
+    for number, expected in enumerate((least, places)):
+        (found,) = converted("min.dim", X, 1, pick=number)
+        assert np.array_equal(found, expected)
+
+
+def test_elements_are_scattered_and_put() -> None:
+    index = np.array([[[[0]], [[0]], [[2]]]], "int64") + np.zeros(X.shape, "int64")
+    sums, largest = np.zeros_like(X), np.full_like(X, -9)
+    for place in np.ndindex(*X.shape):
+        to = (place[0], index[place], *place[2:])
+        sums[to] += X[place]
+        largest[to] = max(largest[to], X[place])
+    zeros = np.zeros_like(X)
+    np.testing.assert_allclose(converted("scatter_add.default", zeros, 1, index, X)[0], sums, rtol=1e-5)
+    assert np.array_equal(converted("scatter_reduce.two", zeros - 9, 1, index, X, "amax")[0], largest)
+    with pytest.raises(NotImplementedError, match="include_self=False"):
+        converted("scatter_reduce.two", zeros, 1, index, X, "sum", include_self=False)
+
+
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize(
+    "indices", [[None, PLACES[:2]], [ROWS, PLACES[:2]], [None, ROWS, PLACES[:2]], [ROWS, None, PLACES[:2]]]
+)
+def test_values_are_put_in_several_axes(indices: list[Any], adds: bool) -> None:
+    places = tuple(slice(None) if each is None else each for each in indices)
+    values, expected = X[places] * 2 + 1, X.copy()
+    expected[places] = expected[places] + values if adds else values
+    np.testing.assert_allclose(converted("index_put.default", X, indices, values, adds)[0], expected, rtol=1e-5)
+
+
+def test_distances_variances_powers_and_sums_of_a_batch() -> None:
+    apart = np.sqrt(((X[0][:, :, None] - X[1][:, None]) ** 2).sum(-1))
+    np.testing.assert_allclose(converted("_cdist_forward.default", X[0], X[1], 2.0, None)[0], apart, rtol=1e-5)
+    with pytest.raises(NotImplementedError, match="by the norm 1"):
+        converted("_cdist_forward.default", X[0], X[1], 1.0, None)
+    np.testing.assert_allclose(converted("var.default", X, [1, 2], 1.0)[0], X.var((1, 2), ddof=1), rtol=1e-4)
+    np.testing.assert_allclose(converted("exp2.default", X)[0], np.exp2(X), rtol=1e-5)
+    added = X[0, 0, :, :5] * 0.5 + 2 * sum(X[0, at] @ X[1, at].T for at in range(3))
+    found = converted("addbmm.default", X[0, 0, :, :5], X[0], X[1].transpose(0, 2, 1), beta=0.5, alpha=2)[0]
+    np.testing.assert_allclose(found, added, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("operator", "expected"), [("__lshift__.Scalar", NUMBERS << 2), ("__rshift__.Scalar", NUMBERS >> 2)]
+)
+def test_numbers_are_shifted(operator: str, expected: Any) -> None:
+    assert np.array_equal(converted(operator, NUMBERS, 2)[0], expected)
+
+
+def test_places_of_largest_elements_are_refused() -> None:
+    used = SimpleNamespace(users=[SimpleNamespace(args=(None, 1))])
+    with pytest.raises(NotImplementedError, match="the places"):
+        operator_convert_map()["max_pool2d_with_indices.default"](used, SimpleNamespace())
 
 
 def test_largest_elements_of_parts_of_images() -> None:

@@ -42,7 +42,9 @@ def test_a_product_keeps_its_sizes_and_has_its_operands_type(name: str, dtype: s
     importer.create_convert_map = lambda: {"mm.default": lambda _: importer.block_builder.emit(product(x, w))}
     with own.function("main", [x, w]):
         with own.dataflow():
-            made = product_convert_map()["mm.default"](SimpleNamespace(), importer)
+            made = product_convert_map()["mm.default"](
+                SimpleNamespace(meta={"val": SimpleNamespace(dtype=dtype)}), importer
+            )
             plain = own.emit(product(x, w))
             result = own.emit_output(made)
         own.emit_func_output(result)
