@@ -224,7 +224,8 @@ def _max_pool(node: TorchNode, importer: TorchImporter) -> tuple[Expr]:
     """The largest elements. Raises NotImplementedError where their places are used."""
     if any(each.args[1] for each in node.users):
         raise NotImplementedError("the places of the largest elements")
-    return importer.create_convert_map()["max_pool2d_with_indices.default"](node)
+    largest: tuple[Expr] = importer.create_convert_map()["max_pool2d_with_indices.default"](node)
+    return largest
 
 
 def _power_of_two(node: TorchNode, importer: TorchImporter) -> Expr:
