@@ -6,10 +6,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tunehub.compiler import halves
 from tunehub.compiler.halves import RuntimeInParts
+from tunehub.deploy import exporting
+from tunehub.deploy.data_object import write_data_object
 from tunehub.deploy.exporting import export_library
 
 tvm = pytest.importorskip("tvm")
@@ -30,6 +33,9 @@ def test_a_library_of_several_parts_is_that_of_tvm(tmp_path: Path, monkeypatch: 
     executable.export_library(str(tmp_path / "theirs.so"), cc="g++")
     export_library(executable, tmp_path / "ours.so", "g++")
     assert (tmp_path / "ours.so").read_bytes() == (tmp_path / "theirs.so").read_bytes()
+    monkeypatch.setattr(exporting, "write_data_object", lambda *_: False)  # as for another kind of machine
+    export_library(executable, tmp_path / "by_llvm.so", "g++")
+    assert (tmp_path / "by_llvm.so").read_bytes() == (tmp_path / "theirs.so").read_bytes()
 
 
 def test_what_has_parts_of_other_kinds_is_left_to_tvm(tmp_path: Path) -> None:
@@ -39,3 +45,9 @@ def test_what_has_parts_of_other_kinds_is_left_to_tvm(tmp_path: Path) -> None:
         SimpleNamespace(mod=mod, export_library=lambda *a, **k: asked.append((a, k))), tmp_path / "m.so", "cc"
     )
     assert asked == [((str(tmp_path / "m.so"),), {"cc": "cc"})]
+
+
+def test_data_for_machines_that_are_no_64_bit_elf_is_left_to_llvm(tmp_path: Path) -> None:
+    other, data = tmp_path / "other.o", np.arange(5, dtype=np.uint8)
+    other.write_bytes(b"\x7fELF\x01\x01" + bytes(58))
+    assert not write_data_object(tmp_path / "data.o", "name", data, lambda: other)
