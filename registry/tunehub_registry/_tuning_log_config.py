@@ -1,8 +1,9 @@
-"""Whether an AutoTVM configuration can be one at all. Whether its template takes it, only TVM can say. Pure."""
+"""Whether an AutoTVM configuration, or steps of the auto-scheduler, can be such; the rest only TVM can say. Pure."""
 
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 _AXES = frozenset(f"{kind}Idx.{axis}" for kind in ("block", "thread") for axis in "xyz")
@@ -11,6 +12,8 @@ _MAX_KNOBS, _MAX_PARTS, _MAX_NAME = 256, 64, 128
 # No loop of an operator is longer, and TVM computes with 32-bit loop variables.
 _MAX_FACTOR, _MAX_OPTION = 2**31 - 1, 2**31
 _MAX_INDEX = 2**63
+_MAX_STEPS, _MAX_UNROLL = 1024, 1024  # TVM unrolls up to 1,024 steps; a network's longest schedule has some 60
+_PRAGMA = re.compile(r"auto_unroll_max_step\$(0|[1-9][0-9]{0,3})")
 
 
 def config_problem(config: Any) -> str | None:
@@ -32,6 +35,23 @@ def config_problem(config: Any) -> str | None:
     if not isinstance(entity, list) or len(entity) > _MAX_KNOBS:
         return f"the configuration's knobs are not a list of up to {_MAX_KNOBS}"
     return _entity_problem(entity)
+
+
+def steps_problem(config: Any) -> str | None:
+    """What is wrong with `[stages, steps]` of an auto-scheduler's record, or None.
+
+    TVM leaves out what a pragma `debug_skip_region` stands before, and unrolls as many steps as `auto_unroll_max_step`
+    says, for hours.
+    """
+    steps = config[1]
+    if len(steps) > _MAX_STEPS:
+        return f"it has {len(steps)} steps, more than {_MAX_STEPS}"
+    for step in steps:
+        if step[:1] == ["PR"]:
+            found = _PRAGMA.fullmatch(step[3]) if len(step) == 4 and isinstance(step[3], str) else None
+            if found is None or int(found[1]) > _MAX_UNROLL:
+                return f"the pragma {_text(step[3:])} is none of a schedule's (auto_unroll_max_step$0 to {_MAX_UNROLL})"
+    return None
 
 
 def _entity_problem(entity: list[Any]) -> str | None:

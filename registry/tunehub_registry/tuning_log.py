@@ -17,7 +17,7 @@ import msgspec
 from tunehub_registry import _json
 from tunehub_registry._lines import MAX_LINE_BYTES, BadLine
 from tunehub_registry._tuning_log_classes import LogClass, auto_scheduler_class, autotvm_class
-from tunehub_registry._tuning_log_config import config_problem
+from tunehub_registry._tuning_log_config import config_problem, steps_problem
 from tunehub_registry._tuning_log_keys import (
     LogLineError,
     Workload,
@@ -168,8 +168,8 @@ class LogRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def config(self) -> Any:
         """The configuration (AutoTVM) or `[stages, steps]` (auto-scheduler), decoded anew.
 
-        Raises LogLineError when steps have not the shape of steps, or anything is nested too deep. Whether a
-        configuration of AutoTVM makes sense, `config_problem` says.
+        Raises LogLineError when steps have not the shape of steps, or anything is nested too deep. Whether it
+        makes sense, `config_problem` says.
         """
         try:
             value = msgspec.json.decode(self.raw_config)
@@ -179,6 +179,14 @@ class LogRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise LogLineError(f"the configuration cannot be read: {error}") from None
         return value
+
+    @property
+    def config_problem(self) -> str | None:
+        """Why `config` must not reach TVM, as far as one can tell without TVM; None: nothing was found.
+
+        Raises LogLineError as `config`.
+        """
+        return (config_problem if self.tuner == AUTOTVM else steps_problem)(self.config)
 
     @property
     def mean_s(self) -> float:

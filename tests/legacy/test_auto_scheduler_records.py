@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -134,6 +136,47 @@ def test_a_record_that_tvm_cannot_read_is_named(net: Any, lines: list[str], tmp_
         lib = build(*net, config=FLAG_ON)
     assert broken != lines[0]
     assert any("the record of " in note and "Invalid step format: ZZ" in note for note in hub.report().notes)
+    assert np.allclose(run(lib, SHAPE), plain_output(*net, SHAPE), rtol=1e-3, atol=1e-3)
+
+
+def _pragma(text: str) -> Callable[[list[Any]], None]:
+    return lambda steps: steps.append(["PR", 3, 0, text])
+
+
+def _lengths(steps: list[Any]) -> None:
+    for step in steps:
+        if step[0] == "SP":
+            step[4] = [7] * len(step[4])
+
+
+def _sums_at_once(steps: list[Any]) -> None:
+    steps[:] = [step for step in steps if step[0] != "AN"]
+    steps.append(["AN", 3, 10, 3])
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("flag", [True, False])
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (_pragma("auto_unroll_max_step$1000000000"), "the pragma"),  # hours
+        (_pragma("debug_skip_region"), "the pragma"),  # nothing is computed
+        (_lengths, "lengths that do not divide them"),  # outputs of another shape
+        (_sums_at_once, "add to one sum at once"),
+    ],
+)
+def test_steps_that_tvm_takes_and_that_are_wrong_are_refused(
+    change: Callable[[list[Any]], None], why: str, flag: bool, net: Any, lines: list[str], tmp_path: Path
+) -> None:
+    changed = [json.loads(line) for line in lines]
+    for line in changed:
+        change(line["i"][1][1])
+    with (
+        pytest.warns(tunehub.HubWarning, match=why),
+        tunehub.context(TARGET, registry=registry(tmp_path, [json.dumps(line) for line in changed])) as hub,
+    ):
+        lib = build(*net, config=FLAG_ON if flag else {})
+    assert {item.tuner for item in hub.report().workloads} <= {None, "autotvm"}
     assert np.allclose(run(lib, SHAPE), plain_output(*net, SHAPE), rtol=1e-3, atol=1e-3)
 
 

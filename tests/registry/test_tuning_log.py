@@ -503,3 +503,20 @@ def test_what_is_nested_too_deep_is_no_configuration(depth: int) -> None:
     line = changed(CONV, lambda d: d["config"]["entity"].__setitem__(0, "deep")).replace(b'"deep"', deep)
     with pytest.raises(LogLineError, match="nested"):
         _ = parse_line(line).config
+
+
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [
+        ([["PR", 1, 0, "auto_unroll_max_step$512"], ["AN", 1, 0, 3]], None),
+        ([["PR", 1, 0, "auto_unroll_max_step$1025"]], "is none of a schedule's"),
+        ([["PR", 1, 0, "debug_skip_region"]], "is none of a schedule's"),
+        ([["PR", 1, 0, 5]], "is none of a schedule's"),
+        ([["PR"]], "is none of a schedule's"),
+        ([["AN", 1, 0, 3]] * 1025, "1025 steps"),
+    ],
+)
+def test_steps_of_the_auto_scheduler_that_no_schedule_has(steps: list[Any], says: str | None) -> None:
+    line = json.dumps({"i": [['["h", 1]', "llvm"], [[], steps]], "r": [[0.1], 0, 1, 1], "v": "v0.6"})
+    problem = parse_line(line.encode()).config_problem
+    assert problem is None if says is None else problem is not None and says in problem

@@ -21,12 +21,9 @@ from tunehub_registry.exceptions import FieldError
 from tunehub_registry.legacy_target import descriptor_of_legacy, parse_target
 from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.tuning_log import (
-    AUTO_SCHEDULER,
-    AUTOTVM,
     MAX_LINE_BYTES,
     LogLineError,
     LogRecord,
-    config_problem,
     parse_line,
 )
 
@@ -142,9 +139,7 @@ def _import_line(line: bytes, file: str, number: int) -> Imported:
     if record.format == TRANSLATED_FROM:
         original = hashlib.sha256(line).hexdigest()
         record = parse_line(translate(line))
-    problem = config_problem(record.config) if record.tuner == AUTOTVM else None
-    if record.tuner == AUTO_SCHEDULER:
-        _ = record.config  # raises when the steps are not steps
+    problem = record.config_problem
     if problem is not None:
         raise LogLineError(f"its configuration is refused: {problem}")
     return Imported(record=record, target=_target(record.target), file=file, line=number, original=original)

@@ -188,11 +188,11 @@ class IndexLogs:
         return LogNeighbour(extents=member.extents, run_s=member.run_s, read=read)
 
     def _candidate(self, found: IndexedLine) -> LogCandidate | None:
-        from tunehub_registry.tuning_log import LogLineError, config_problem, parse_line  # only Relay needs it
+        from tunehub_registry.tuning_log import LogLineError, parse_line  # only Relay needs it
 
         try:
             record = parse_line(found.line)
-            problem = config_problem(record.config) if record.tuner == "autotvm" else None
+            problem = record.config_problem
         except LogLineError as error:
             problem = error.reason
         if problem is not None:

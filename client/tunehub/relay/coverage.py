@@ -16,8 +16,9 @@ from tvm import auto_scheduler, relay
 from tvm.auto_scheduler.dispatcher import FallbackContext
 
 from tunehub.compiler.hub import Hub
+from tunehub.exceptions import RecordUnusableError
 from tunehub.records.log_lookup import LogCandidate
-from tunehub.relay.legality import state_problem
+from tunehub.relay.legality import loops_problem, state_problem
 from tunehub.report.model import WorkloadReport
 from tunehub.target.gpu_architectures import WARP
 from tunehub.tir.cuda.limits import limits_of
@@ -25,13 +26,14 @@ from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.tuning_log import auto_scheduler_key
 
 if TYPE_CHECKING:
-    from tunehub.relay.types import Expr, Params, RelayModule, Task
+    from tunehub.relay.types import ComputeDAG, Expr, Params, RelayModule, Task
     from tunehub.target.types import Target
 
 _MIN_COVERED = 0.98
 # What an operator without a record costs at worst: the 196 ms above were 18e9 operations a second.
 _WORST_FLOPS_PER_S = 1e10
 _MAX_UNCOVERED_SHARE = 0.1
+CHANGE = "tune the workload again on this TVM, or report it to the publisher of the package"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,9 +120,8 @@ def _report(task: Covered, measured: RecordEvidence | None) -> WorkloadReport:
 def _covered(task: Task, calls: int, hub: Hub, target: Target) -> Covered:
     key = auto_scheduler_key(str(task.workload_key))
     candidate = hub.logs.best("auto_scheduler", key)
-    if candidate is not None and candidate.rung == "family":
-        problem = state_problem(target, task.compute_dag, state_of(candidate))
-        candidate = None if problem is not None else candidate
+    if candidate is not None and not serves(candidate, task.compute_dag, hub, target):
+        candidate = None
     return Covered(
         name=str(getattr(task, "desc", "") or json.loads(str(task.workload_key))[0]),
         key=key,
@@ -128,6 +129,20 @@ def _covered(task: Task, calls: int, hub: Hub, target: Target) -> Covered:
         flop=float(task.compute_dag.flop_ct),
         candidate=candidate,
     )
+
+
+def serves(candidate: LogCandidate, dag: ComputeDAG, hub: Hub, target: Target) -> bool:
+    """Whether a record of the auto-scheduler's may serve ``target``; ``hub`` is told why not."""
+    name = f"{candidate.package}: the record of {candidate.record.name}"
+    if candidate.rung == "family":
+        problem = state_problem(target, dag, state_of(candidate))
+        if problem is not None:
+            hub.note(f"{name} was measured on another device: {problem}")
+            return False
+    problem = None if "gpu" in map(str, target.keys) else loops_problem(dag, candidate.line)
+    if problem is not None:
+        hub.failed("reading a record", RecordUnusableError(f"{name} is not used: {problem}", remedy=CHANGE))
+    return problem is None
 
 
 def state_of(candidate: LogCandidate) -> Any:

@@ -6,12 +6,13 @@ state.
 
 from __future__ import annotations
 
+import json
 import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import tvm
-from tvm import autotvm
+from tvm import auto_scheduler, autotvm
 
 from tunehub.exceptions import typed_last_line
 from tunehub.tir.cuda.limits import excess_shared_memory, excess_threads, limits_of
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tunehub.target.types import Target
     from tunehub.tir.types import IRModule, PrimFunc, Stmt
 
+_AT_ONCE, _SPATIAL = (2, 3), 0  # vectorize, parallel; numbers of TVM's IteratorAnnotation and IteratorKind
 _LIMITS = ("max_shared_memory_per_block", "max_threads_per_block", "max_num_threads")
 
 
@@ -51,6 +53,36 @@ def state_problem(target: Target, dag: ComputeDAG, state: State) -> str | None:
     except Exception as error:  # steps raise anything
         return f"its steps cannot be applied on this target: {typed_last_line(error)}"
     return _excess(function, target)
+
+
+def loops_problem(dag: ComputeDAG, line: bytes) -> str | None:
+    """Why the loops of an auto-scheduler's record (its ``line``) for the ComputeDAG ``dag`` are none of it on a CPU, or
+    None.
+
+    TVM rewrites the layout of weights by the lengths that loops are split into. Where these do not divide a loop the
+    library has weights, and outputs, of another shape. And it lets threads, or lanes, add to one sum.
+    """
+    try:
+        stages = dag.infer_bound_from_state(_without_places(line)).stages
+    except Exception as error:  # steps raise anything
+        return f"its steps cannot be applied: {typed_last_line(error)}"
+    for stage in stages:
+        if any(int(loop.annotation) in _AT_ONCE and int(loop.iter_kind) != _SPATIAL for loop in stage.iters):
+            return f"the loops of {stage.op.name} add to one sum at once"
+        free = (getattr(stage.op, "attrs", None) or {}).get("layout_free_placeholders")
+        axes = [*getattr(stage.op, "axis", ()), *getattr(stage.op, "reduce_axis", ())] if free else []
+        if axes and math.prod(int(loop.range.extent) for loop in stage.iters) != math.prod(
+            int(a.dom.extent) for a in axes
+        ):
+            return f"the loops of {stage.op.name} are split into lengths that do not divide them"
+    return None
+
+
+def _without_places(line: bytes) -> State:
+    """The state of a record without the steps that put a stage inside another's loops: its own are then whole."""
+    content = json.loads(line)
+    content["i"][1][1] = [step for step in content["i"][1][1] if step[0] != "CA"]
+    return auto_scheduler.measure_record.load_record_from_string(json.dumps(content))[0].state
 
 
 def _excess(function: PrimFunc, target: Target) -> str | None:

@@ -12,9 +12,8 @@ from tvm import auto_scheduler, autotvm
 from tunehub.compiler.hub import Hub
 from tunehub.exceptions import RecordUnusableError, typed_last_line
 from tunehub.records.whole_splits import with_whole_splits
-from tunehub.relay.coverage import state_of
+from tunehub.relay.coverage import CHANGE, serves, state_of
 from tunehub.relay.ladder import ConfigRequest, ServedConfig, find_config
-from tunehub.relay.legality import state_problem
 from tunehub_registry.tuning_log import auto_scheduler_key, autotvm_key
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from tunehub.target.types import Target
 
 HubFor = Callable[[Any], Hub | None]
-_CHANGE = "tune the workload again on this TVM, or report it to the publisher of the package"
 
 
 class DispatchSession:
@@ -105,7 +103,7 @@ class DispatchSession:
         if hub is not None:
             record = found.candidate.record
             text = f"{found.candidate.package}: the record of {record.name} is not used: {reason}"
-            hub.failed("building with records", RecordUnusableError(text, remedy=_CHANGE))
+            hub.failed("building with records", RecordUnusableError(text, remedy=CHANGE))
 
     def in_use(self) -> list[ServedConfig]:
         """The AutoTVM records handed out and not banned."""
@@ -140,14 +138,9 @@ class DispatchSession:
             state = state_of(candidate)
         except Exception as error:  # TVM's reader raises anything
             text = f"{candidate.package}: the record of {candidate.record.name} is not used: {typed_last_line(error)}"
-            hub.failed("reading a record", RecordUnusableError(text, remedy=_CHANGE))
+            hub.failed("reading a record", RecordUnusableError(text, remedy=CHANGE))
             return None
-        if candidate.rung == "family":
-            problem = state_problem(target, auto_scheduler.ComputeDAG(str(workload_key)), state)
-            if problem is not None:
-                hub.note(f"{candidate.package}: {candidate.record.name} was measured on another device: {problem}")
-                return None
-        return state
+        return state if serves(candidate, auto_scheduler.ComputeDAG(str(workload_key)), hub, target) else None
 
     def _decoded(self, hub: Hub, task: str) -> Iterable[Any]:
         for candidate in hub.logs.of_task(task):

@@ -30,7 +30,7 @@ from tunehub_builder.logs.best_records import distill_logs
 from tunehub_builder.tuning.journal import LineJournal
 from tunehub_builder.tuning.runner.pool import PoolOptions, Worker
 from tunehub_builder.tuning.work_directory import RunFile
-from tunehub_registry.tuning_log import LogLineError, LogRecord, config_problem
+from tunehub_registry.tuning_log import LogLineError, LogRecord
 
 FINALISTS = 5
 _HALF = "float16"
@@ -187,7 +187,7 @@ class RelayWorkloads:
 def static_reason(record: LogRecord) -> str | None:
     """Why a record must not reach TVM, or None when nothing is wrong with it as far as one can tell without TVM."""
     try:
-        problem = config_problem(record.config) if record.tuner == AUTOTVM else None
+        problem = record.config_problem
     except LogLineError as error:
         return error.reason
     return problem and f"the configuration is not allowed: {problem}"
