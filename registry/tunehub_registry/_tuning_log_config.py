@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 _AXES = frozenset(f"{kind}Idx.{axis}" for kind in ("block", "thread") for axis in "xyz")
@@ -37,7 +38,7 @@ def config_problem(config: Any) -> str | None:
     return _entity_problem(entity)
 
 
-def steps_problem(config: Any) -> str | None:
+def steps_problem(config: Sequence[list[list[object]]]) -> str | None:
     """What is wrong with `[stages, steps]` of an auto-scheduler's record, or None.
 
     TVM leaves out what a pragma `debug_skip_region` stands before, and unrolls as many steps as `auto_unroll_max_step`

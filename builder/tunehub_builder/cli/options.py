@@ -18,6 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
+EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 COUNT = click.IntRange(min=0)
 POSITIVE = click.IntRange(min=1)
 

@@ -14,14 +14,13 @@ import msgspec
 from tunehub.cli.options import json_option
 from tunehub.cli.output import print_json, print_table, say
 from tunehub_builder.cli.errors import errors
-from tunehub_builder.cli.options import FILE, writable
+from tunehub_builder.cli.options import EXISTING, FILE, writable
 
 if TYPE_CHECKING:
     from tunehub.target.tvm_releases import TVMRelease
     from tunehub_registry.compat import Compat, NetworkSample, ReleaseReplay
 
 _SHOWN = 10
-EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()

@@ -12,12 +12,10 @@ import click
 from tunehub.cli.options import json_option
 from tunehub.cli.output import print_json, print_table, say
 from tunehub_builder.cli.errors import errors
-from tunehub_builder.cli.options import FILE, POSITIVE
+from tunehub_builder.cli.options import EXISTING, FILE, POSITIVE
 
 if TYPE_CHECKING:
     from tunehub_builder.gate.rows import PackageRows
-
-EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
@@ -53,8 +51,8 @@ def rows(
 
 def _print(found: PackageRows) -> None:
     say(found.package)
-    counts, by_network = found.counts(), found.by_network().items()
-    print_table(list(counts), [[str(count) for count in counts.values()]], empty="")
+    by_network = found.by_network().items()
+    print_table(["kind", "count"], [[name, str(count)] for name, count in found.counts().items()], empty="")
     over = {name: f"{times:.3g}" for name, times in found.over_rules.items()}
     networks = [[name, str(count), str(matched), over.get(name, "")] for name, (count, matched) in by_network]
     print_table(["network", "rows", "matched", "over rules"], networks, empty="its rows name no network")

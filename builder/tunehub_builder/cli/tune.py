@@ -14,7 +14,7 @@ from tunehub_builder.cli.errors import errors
 from tunehub_builder.cli.jobs import run_jobs
 from tunehub_builder.cli.options import (
     COUNT,
-    FILE,
+    EXISTING,
     FOLDER,
     POSITIVE,
     F,
@@ -84,7 +84,7 @@ def _with_relay_options(command: F) -> F:
 @click.command()
 @click.option("--target", "targets", multiple=True, metavar="NAME", help="host, cuda, or llvm-CPU as LLVM names it.")
 @click.option("--network", "names", multiple=True, metavar="NAME", help="A network of `tunehub networks`.")
-@click.option("--model", "models", multiple=True, type=FILE, help="Your own ONNX file.")
+@click.option("--model", "models", multiple=True, type=EXISTING, help="Your own ONNX file.")
 @click.option("--input-shape", "shapes", multiple=True, metavar="INPUT=1,3,224,224", help="Fixes an input of --model.")
 @click.option(
     "--dim",
@@ -101,11 +101,11 @@ def _with_relay_options(command: F) -> F:
 @click.option(
     "--from-misses",
     multiple=True,
-    type=FILE,
+    type=EXISTING,
     metavar="FILE",
     help="Tune the misses that `report.save_misses` wrote, for their own target unless --target is given.",
 )
-@click.option("--recipe", "recipe_file", type=FILE, help="TOML file with targets, networks and trials.")
+@click.option("--recipe", "recipe_file", type=EXISTING, help="TOML file with targets, networks and trials.")
 @click.option("--work", required=True, type=FOLDER, help="Work directory; give it again to go on.")
 @click.option("--trials", type=COUNT, help="Most trials of a workload's sketches  [64], or of its template.  [32]")
 @click.option("--search-trials", type=COUNT, help="Most trials of MetaSchedule's search per workload.  [32]")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from tunehub.cli.output import print_json, print_table, say
 from tunehub.deploy.library import SUFFIX
 
 if TYPE_CHECKING:
+    from tunehub.deploy.arrays import Arrays
     from tunehub.deploy.interface import Interface
     from tunehub.deploy.library import Library
     from tunehub.deploy.loading import Model
@@ -41,10 +43,11 @@ def profile(
     if picture is not None:
         check_output(picture, "--plot", ".svg")
     with ending_cleanly(), step_display(per_second=1) as show:
-        subject, workloads = _subject(model, report, show)
+        given = partial(_given, inputs, sizes, seed)
+        subject, workloads = _subject(model, report, show, given)
         show("running")
         interface = subject.interface
-        times = _times(subject, inputs, sizes, seed, runs)
+        times = _times(subject, given(interface), runs)
     calls = timed_calls(workloads, times)
     facts = {"model": str(model), "run_s": times.run_s, "runs": times.runs, "calls": [asdict(each) for each in calls]}
     if picture is not None:
@@ -56,9 +59,9 @@ def profile(
 
 
 def _subject(
-    model: Path, report: Path | None, show: Callable[[str], None]
+    model: Path, report: Path | None, show: Callable[[str], None], check: Callable[[Interface], object]
 ) -> tuple[Library | Model, Sequence[WorkloadReport]]:
-    """What is run, and what serves its functions, as far as that is known."""
+    """What is run, and what serves its functions, as far as that is known; ``check`` sees what it takes first."""
     from tunehub.deploy.library import Library
 
     if model.suffix == SUFFIX:
@@ -66,10 +69,10 @@ def _subject(
         return Library(model), () if report is None else _reported(report)
     if report is not None:
         raise click.UsageError("--report goes with a library; a model's file is compiled, or from the cache")
-    from tunehub.deploy.loading import load
+    from tunehub.deploy.loading import compiled
 
     show("compiling, or looking into the cache")
-    loaded = load(model)
+    loaded = compiled(model, None, {}, {}, check=check)
     return loaded, loaded.report.workloads if loaded.report is not None else ()
 
 
@@ -90,16 +93,20 @@ def _reported(path: Path) -> Sequence[WorkloadReport]:
         raise click.UsageError(f"--report {path}: is not what `tunehub compile --report` writes") from None
 
 
-def _times(subject: Library | Model, inputs: Path | None, sizes: Mapping[str, int], seed: int, runs: int) -> RunTimes:
+def _given(inputs: Path | None, sizes: Mapping[str, int], seed: int, interface: Interface) -> Arrays:
+    """The arrays of a file, or random ones, by name. Raises LibraryError where they do not fit."""
+    from tunehub.deploy.arrays import random_inputs, read_inputs
+
+    return random_inputs(interface, sizes, seed) if inputs is None else read_inputs(inputs, interface)
+
+
+def _times(subject: Library | Model, given: Arrays, runs: int) -> RunTimes:
     import tvm
 
     from tunehub.compiler.profile import time_calls
-    from tunehub.deploy.arrays import random_inputs, read_inputs
 
-    interface = subject.interface
-    given = random_inputs(interface, sizes, seed) if inputs is None else read_inputs(inputs, interface)
     module = tvm.runtime.load_module(str(subject.path.resolve()))
-    return time_calls(module, given, interface.device, runs)
+    return time_calls(module, given, subject.interface.device, runs)
 
 
 def _draw(model: Path, interface: Interface, calls: Sequence[TimedCall], times: RunTimes, picture: Path) -> None:

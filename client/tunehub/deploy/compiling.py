@@ -77,18 +77,21 @@ def compile_library(
     specialize: Sizes | None = None,
     cc: str | None = None,
     copied: bool = True,
+    check: Callable[[Interface], object] = lambda _: None,
     **options: Unpack[HubOptions],
 ) -> CompiledLibrary:
     """Compile `mod` as `tunehub.compile` does and write it as the shared library `path`, which names its `outputs`, and
     `source`, the model's file. `cc` is the compiler that links it.
 
     The same compile, in this process or a later one, takes the library that is kept in the cache; where it may not be
-    `copied` it stays there, and so does what is kept now. Raises as `tunehub.compile`; LibraryError for a module
+    `copied` it stays there, and so does what is kept now. `check` sees what the library will take before anything is
+    compiled. Raises what that raises, as `tunehub.compile`; LibraryError for a module
     without a `main` of tensors, LinkError, OSError.
     """
     clock("registries")
     tvm_target = as_tvm_target(target)
     interface = interface_of(mod, tvm_target, outputs=outputs, source=source)
+    check(interface)
     linker = find_linker(path, cc)
     hub = open_hub(tvm_target, **options)
     hub.on_step = clock

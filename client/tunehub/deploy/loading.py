@@ -8,12 +8,12 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 from tunehub.deploy.arrays import check_array, check_inputs
 from tunehub.deploy.library import SUFFIX, Library, copy_library
 from tunehub.deploy.runtime import ALIGNMENT, as_numpy
-from tunehub.exceptions import LibraryError
+from tunehub.exceptions import LibraryError, LinkError
 from tunehub.target.threads import size_pool
 from tunehub_registry.installing import pip_install
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _PLACE = "model"
 _PACKAGES = f"{pip_install('bench')} reads ONNX files; .pt2 files need torch as well"
 _FOLDER = "language models have `tunehub.models` and `tunehub generate` (docs/llm.md); give a file here"
+_SIZE, _SHAPE = "give a number, such as dims={'batch': 8}", "give numbers, such as shapes={'x': (1, 4)}"
 _NOTHING_TO_CHOOSE = "leave target, dims, shapes, specialize and options out, or give the model's file"
 _Read = TypeVar("_Read")
 
@@ -141,17 +142,28 @@ def load(
         return Model(Library(path))
     if path.is_dir():
         raise LibraryError(path, "is a folder", place=_PLACE, remedy=_FOLDER)
-    return _compiled(path, target, dims or {}, shapes or {}, specialize=specialize, **options)
+    for name, size in (dims or {}).items():
+        _check_sizes(path, f"dims has {size!r} for {name!r}", [size], _SIZE)
+    for name, shape in (shapes or {}).items():
+        _check_sizes(path, f"shapes has {shape!r} for {name!r}", shape, _SHAPE)
+    return compiled(path, target, dims or {}, shapes or {}, specialize=specialize, **options)
 
 
-def _compiled(
+def _check_sizes(path: Path, given: str, sizes: object, remedy: str) -> None:
+    """Raise LibraryError unless ``sizes`` are whole numbers from 0 on."""
+    found = list(sizes) if isinstance(sizes, Sequence) and not isinstance(sizes, str) else [None]
+    if not all(isinstance(size, SupportsIndex) and not isinstance(size, bool) and int(size) >= 0 for size in found):
+        raise LibraryError(path, given, place=_PLACE, remedy=remedy)
+
+
+def compiled(
     path: Path,
     target: TargetLike | None,
     dims: Mapping[str, int],
     shapes: Mapping[str, Sequence[int]],
     **options: Any,
 ) -> Model:
-    """The model in a file, compiled or from the cache."""
+    """The model in a file, compiled or from the cache. `options` are `compile_library`'s; raises as `load`."""
     from tunehub.target.tvm_generation import require_relax
 
     require_relax()
@@ -168,8 +180,10 @@ def _compiled(
             read.module, place, copied=False, target=target, clock=clock, outputs=outputs, source=source, **options
         )
         return Model(Library(made.path), made.report, folder)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, LinkError):
+            raise LinkError(path, error.reason, remedy=error.remedy) from error  # nobody knows the folder
         raise
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
@@ -114,6 +115,15 @@ def invoke(monkeypatch: pytest.MonkeyPatch, tvm: Any) -> Callable[..., Any]:
     monkeypatch.setattr("tunehub_builder.backends.relax.run._tune", no_tuning)
     monkeypatch.setenv("TVM_NUM_THREADS", "1")  # the command sets it; this restores it
     return lambda *arguments: CliRunner().invoke(tune_command, list(map(str, arguments)))
+
+
+@pytest.mark.parametrize("option", ["--model", "--from-misses", "--recipe"])
+def test_a_file_that_is_not_there_is_said_at_once(option: str, tmp_path: Path) -> None:
+    arguments = ["tune", option, "nothere", "--work", "work"]
+    command = [sys.executable, "-X", "importtime", "-c", f"from tunehub.cli import main; main({arguments})"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "'nothere' does not exist" in done.stderr
+    assert "| tvm\n" not in done.stderr and not (tmp_path / "work").exists()
 
 
 @pytest.mark.parametrize("option", [["--tuner", "autotvm"], ["--algorithm", "ga"], ["--cache-flush"]])

@@ -85,6 +85,7 @@ def test_a_row_that_matches_nothing_or_cannot_be_used_fails(
     assert f"no workload of {NETWORK} or another network known by name has a use for it" in result.output
     assert f"orphaned: {keys[1][:12]} template" in result.output
     assert "version 9 of the template" in result.output
+    assert re.search(r"^never judged +\d+ *$", result.output, re.MULTILINE)  # a kind a line, for narrow terminals
 
 
 @pytest.mark.parametrize(("known", "problem"), [("squeezenet", None), ("mobilenet_v2", "unmatched")])

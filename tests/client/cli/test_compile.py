@@ -395,7 +395,9 @@ def test_the_cache_of_compiled_code_is_shown_checked_and_emptied(
     assert not {row["kind"] for row in run("cache", "ls", "--json").json["files"]} & {"library", "kernel"}
 
 
-def test_a_run_is_profiled_by_the_models_own_nodes(run: Any, here: Path) -> None:
+def test_a_run_is_profiled_by_the_models_own_nodes(
+    run: Any, here: Path, product: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a model's file, and of a library with the report of its compile; the picture has the same calls."""
     onnx.save(tiny_mobilenet().onnx_model(), "tiny.onnx")
     nodes = {node.name for node in onnx.load("tiny.onnx").graph.node}
@@ -412,6 +414,11 @@ def test_a_run_is_profiled_by_the_models_own_nodes(run: Any, here: Path) -> None
     assert again.out.startswith("NODES") and kernels[0]["nodes"][0] in again.out and "a run takes" in again.out
     alone = run("run", "tiny.so", "--profile", "--repeat", 2, "--json").json
     assert {call["rung"] for call in alone["calls"]} == {None}
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tunehub.api.compile", pytest.fail)  # what is open is said before
+        missing = run("run", product, "--profile")
+    assert missing.code == 2 and "--dim batch=8" in missing.err
 
     for wrong in (["--plot", "x.svg"], ["--profile", "--outputs", "y.npz"], ["--profile", "--report", "tiny.onnx"]):
         refused = run("run", "tiny.so", *wrong)

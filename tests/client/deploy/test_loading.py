@@ -16,7 +16,7 @@ import pytest
 
 import tunehub
 from tunehub.deploy.runtime import aligned, cpu_tensor, is_plain
-from tunehub.exceptions import LibraryError
+from tunehub.exceptions import LibraryError, LinkError
 
 tvm = pytest.importorskip("tvm")
 onnx = pytest.importorskip("onnx")
@@ -156,6 +156,34 @@ def test_files_that_are_no_models_are_errors_with_a_remedy(folder: Path, tmp_pat
         tunehub.load(tmp_path / "model.pth")
     with pytest.raises(LibraryError, match=r"tunehub\.models"):
         tunehub.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "says"),
+    [
+        ({"dims": {"rows": "x"}}, "dims has 'x' for 'rows'"),
+        ({"dims": {"rows": True}}, "dims has True for 'rows'"),
+        ({"dims": {"rows": -1}}, "dims has -1 for 'rows'"),
+        ({"dims": {"rows": (2, 3)}}, r"dims has \(2, 3\) for 'rows'"),
+        ({"shapes": {"x": (1.5, 4)}}, r"shapes has \(1\.5, 4\) for 'x'"),
+        ({"shapes": {"x": "14"}}, "shapes has '14' for 'x'"),
+        ({"shapes": {"x": 4}}, "shapes has 4 for 'x'"),
+    ],
+)
+def test_sizes_are_whole_numbers(sizes: Any, says: str, folder: Path) -> None:
+    with pytest.raises(LibraryError, match=f"{says}.*give"):
+        tunehub.load(folder / "model.onnx", **sizes)
+
+
+def test_a_library_that_cannot_be_linked_is_told_by_the_models_name(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TVM writes it into a folder that nobody has heard of."""
+    monkeypatch.setenv("TUNEHUB_COMPILED", "0")
+    monkeypatch.setenv("CXX", str(tmp_path / "nowhere"))
+    with pytest.raises(LinkError) as caught:
+        tunehub.load(folder / "model.onnx", verify="never", dims={"rows": 3})
+    assert caught.value.path == folder / "model.onnx"
 
 
 def test_pytorchs_tensors_come_back_as_such(model: tunehub.Model) -> None:
