@@ -39,6 +39,7 @@ def without_cleaning(factory: Factory, lost_vectors: LostVectors | None = None) 
         import tvm
 
         from tunehub.tir.argument_checks import without_argument_checks
+        from tunehub.tir.register_sums import with_sums_on_stack
         from tunehub.tir.vector_remainders import with_short_vectors
 
         whole, *finalizing = factory()
@@ -52,7 +53,8 @@ def without_cleaning(factory: Factory, lost_vectors: LostVectors | None = None) 
                 if kind == "cuda":
                     return whole(mod)
                 mod = _single_buffers_unaliased(mod)
-                return without_argument_checks(_lowered(whole, mod, with_short_vectors(mod), lost_vectors))
+                lowered = _lowered(whole, mod, with_short_vectors(mod), lost_vectors)
+                return with_sums_on_stack(without_argument_checks(lowered))
 
         return (lower, *finalizing)
 

@@ -159,11 +159,11 @@ def marked(key: str, value: int, body: Stmt) -> Stmt:
     return tirx.AttrStmt(const(0), key, const(value), body)
 
 
-def allocate(buffer: Buffer) -> Stmt:
-    """Memory for ``buffer`` from here on."""
+def allocate(buffer: Buffer, annotations: Mapping[str, Any] | None = None) -> Stmt:
+    """Memory for ``buffer`` from here on. ``annotations``: what passes of TVM read of it."""
     from tvm import tirx
 
-    return tirx.AllocBuffer(buffer)
+    return tirx.AllocBuffer(buffer, annotations)
 
 
 def barrier(scope: str) -> Stmt:

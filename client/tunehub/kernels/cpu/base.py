@@ -98,9 +98,9 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         cache, tiles are those that records and figures are of."""
         return self.accumulators if self.rates.weight_loads is None else self.registers - 2
 
-    def without_cache(self) -> Machine:
-        """As it is where nobody measured its second-level cache."""
-        return msgspec.structs.replace(self, rates=msgspec.structs.replace(self.rates, weight_loads=None))
+    def with_cache(self, weight_loads: float | None) -> Machine:
+        """As it is with a second-level cache measured so; None where nobody measured it."""
+        return msgspec.structs.replace(self, rates=msgspec.structs.replace(self.rates, weight_loads=weight_loads))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -330,7 +330,7 @@ def _ends_with_rows(workload: Conv2dWorkload, row: int, columns: int) -> bool:
 
 def _choices(workload: Conv2dWorkload, machine: Machine) -> list[tuple[int, int, int]]:
     """The rows, columns and blocks worth trying."""
-    machine = machine if workload.group == 1 else machine.without_cache()
+    machine = machine if workload.group == 1 else machine.with_cache(None)
     pixels = workload.rows * workload.columns
     rows = [workload.columns]
     if workload.pointwise and workload.columns < _SHORT_ROW:
@@ -347,7 +347,7 @@ def _good_choices(workload: Conv2dWorkload, machine: Machine) -> list[tuple[int,
 
 
 def _cost(workload: Conv2dWorkload, choice: tuple[int, int, int], machine: Machine) -> float:
-    machine, lanes = machine if workload.group == 1 else machine.without_cache(), workload.outputs[1]
+    machine, lanes = machine if workload.group == 1 else machine.with_cache(None), workload.outputs[1]
     row, columns, blocks = choice
     tasks = workload.batch * (workload.rows * workload.columns // row) * (workload.outputs[0] // blocks)
     steps = size_of((*workload.inputs, *workload.kernel))

@@ -9,6 +9,7 @@ as it is, which suits vectors along its last axis.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -29,14 +30,18 @@ from tunehub.kernels.cpu.instruction import set_groups_apart
 from tunehub.kernels.cpu.register_tile import cost, tiles, uneven, workspace
 from tunehub.kernels.te.blocked import DENSE
 from tunehub.kernels.te.grouped import DENSE_INT8, DENSE_PAIRS
+from tunehub.tir.nodes import buffer_of
 from tunehub.tir.schedules import open_schedule, unroll_and_vectorize
+from tunehub.tir.statements import prefetch, when
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
-    from tunehub.tir.types import BlockRV, IRModule, LoopRV, Schedule
+    from tunehub.tir.types import BlockRV, IRModule, LoopRV, SBlock, Schedule, Stmt
 
 _MATMULS = ("matmul", "T_batch_matmul_NN", "T_matmul_NN")
 _MAX_UNROLLED, _MEASURED_TILES = 256, 12
+_LINE = 64  # bytes
+_WEIGHT_LOADS = 2.8  # as Rates has them, of a Xeon with AMX
 _KEPT_BYTES = 1 << 20  # of weights: 0.6 MB are read faster again for each 28 rows, 1.2 MB for 14 took twice as long
 
 
@@ -62,6 +67,11 @@ class DenseWorkload:
     def paired(self) -> bool:
         """True when groups are pairs of bfloat16 (:mod:`tunehub.kernels.cpu.pairs`)."""
         return self.anchor == DENSE_PAIRS
+
+    @property
+    def of_bytes(self) -> bool:
+        """True when an instruction multiplies a line of weights, four bytes of 16 outputs."""
+        return self.anchor == DENSE_INT8 and self.packed is not None and self.packed[1] * self.group == _LINE
 
     @property
     def length(self) -> int:
@@ -176,7 +186,7 @@ def apply(mod: IRModule, workload: DenseWorkload, knobs: DenseKnobs) -> Schedule
         schedule.parallel(outer)
     _vectorize_epilogue(schedule, last, knobs, packed=workload.packed is not None)
     # Step 3. Accumulators zeroed before the reduction; multiply-adds of vectors, or the instruction for groups.
-    _accumulate(schedule, anchor, (at, reduction), knobs.lanes, workload)
+    _accumulate(schedule, anchor, (at, reduction), knobs, workload)
     # Step 4. Operands that are filled up; code of its own for the last rows.
     if workload.around.pad is not None:
         _widened(schedule, schedule.get_sblock(workload.around.pad), knobs)
@@ -187,18 +197,38 @@ def apply(mod: IRModule, workload: DenseWorkload, knobs: DenseKnobs) -> Schedule
 
 
 def _accumulate(
-    schedule: Schedule, anchor: BlockRV, loops: tuple[LoopRV, LoopRV], lanes: int, workload: DenseWorkload
+    schedule: Schedule, anchor: BlockRV, loops: tuple[LoopRV, LoopRV], knobs: DenseKnobs, workload: DenseWorkload
 ) -> None:
-    """``loops``: over tiles, and that of the reduction; ``lanes`` of outputs."""
+    """``loops``: over tiles, and that of the reduction."""
     at, reduction = loops
     begun = schedule.decompose_reduction(anchor, reduction)
     if workload.group > 1:
         if workload.paired:
             pairs.multiply_in_pairs(schedule, anchor, at)
         else:
-            dot_product.multiply_integers(schedule, anchor, lanes, workload.group)
+            before = functools.partial(_next_panel, workload=workload, knobs=knobs)
+            dot_product.multiply_integers(schedule, anchor, knobs.lanes, workload.group, before)
         (begun,) = schedule.get_child_blocks(begun)
     unroll_and_vectorize(schedule, schedule.get_loops(begun)[-3:])
+
+
+def _next_panel(block: SBlock, *, workload: DenseWorkload, knobs: DenseKnobs) -> Stmt | None:
+    """What a step of a tile asks memory for: a line of the weights that all tiles of rows are multiplied with next, as
+    evenly as there is time. None where several tasks share weights, and where tiles are too few."""
+    from tvm import tirx
+
+    tiles = -(-workload.length // knobs.columns)
+    whole = knobs.order == "outputs" and knobs.row == workload.length == size_of(workload.lead) * workload.rows
+    if not (workload.of_bytes and whole and tiles >= knobs.blocks):
+        return None
+    weights = next(buffer for buffer in map(buffer_of, block.reads) if buffer.dtype == "int8")
+    *rows, outer, _, step, _ = block.iter_vars
+    row, outer, step = next(each for each in rows if int(each.dom.extent) == workload.length).var, outer.var, step.var
+    line = tirx.floordiv((tirx.floordiv(row, knobs.columns) * workload.depth + step) * knobs.blocks, tiles)
+    panel = tirx.min(outer + knobs.blocks, workload.outer(knobs.lanes) - knobs.blocks)
+    asked = prefetch(weights, panel, line, 0, 0, cache=2)
+    first = tirx.all(tirx.floormod(row, knobs.columns) == 0, tirx.floormod(outer, knobs.blocks) == 0)
+    return when(first, asked)
 
 
 def _describe(mod: IRModule, block: Block, around: Surroundings) -> DenseWorkload | None:
@@ -286,6 +316,8 @@ def _tile(
     outer_k, step = schedule.split(k, [None, knobs.step])
     head = _head(workload, lead, outer, task) if knobs.order == "outputs" else [*lead, task, outer]
     schedule.reorder(*head, outer_column, outer_k, step, block, column, *lane)
+    if workload.of_bytes and knobs.columns > knobs.blocks:  # the fewer operands stay in registers
+        schedule.reorder(column, block)
     for loop in (step, block, column):
         schedule.unroll(loop)
     if workload.group == 1:
@@ -343,21 +375,31 @@ def _ends_with_tasks(workload: DenseWorkload, row: int, columns: int) -> bool:
 
 def _choices(workload: DenseWorkload, machine: Machine) -> list[tuple[int, int, int]]:
     """Rows of a task, columns and blocks of a tile: the best by the model first."""
-    machine, lanes = machine if workload.group == 1 else machine.without_cache(), workload.lanes(machine)
+    machine, lanes = _loading(workload, machine), workload.lanes(machine)
     vectors, rows = workload.outer(lanes), size_of(workload.lead) * workload.rows
     found = [
         (row, c, b)
         for row in _rows(workload)
-        for c, b in tiles(row, vectors, lanes, machine)
+        for c, b in tiles(row, vectors, lanes, machine, fewest=workload.of_bytes)
         if _ends_with_tasks(workload, row, c)
     ]
 
-    def seconds(choice: tuple[int, int, int]) -> float:
+    def seconds(choice: tuple[int, int, int]) -> tuple[float, int]:
         row, columns, blocks = choice
-        more = workspace(columns * blocks * lanes, workload.depth) / (columns * blocks)
-        return (cost(choice, lanes, machine) + more) * uneven(max(1, rows // row) * (vectors // blocks), machine)
+        steps = workload.depth * (-(-row // columns) if workload.of_bytes else 1)
+        more = workspace(columns * blocks * lanes, steps) / (columns * blocks)
+        each = (cost(choice, lanes, machine) + more) * uneven(max(1, rows // row) * (vectors // blocks), machine)
+        return each, -row if workload.of_bytes else 0
 
     return sorted(found, key=seconds)
+
+
+def _loading(workload: DenseWorkload, machine: Machine) -> Machine:
+    """``machine`` as tiles of ``workload`` are chosen for. Lines of bytes are multiplied so fast that loads count: as
+    on a Xeon where nobody measured the cache."""
+    if workload.group == 1:
+        return machine
+    return machine.with_cache((machine.rates.weight_loads or _WEIGHT_LOADS) if workload.of_bytes else None)
 
 
 def _parallel(workload: DenseWorkload, machine: Machine) -> bool:

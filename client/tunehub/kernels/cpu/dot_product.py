@@ -13,6 +13,7 @@ process when it is told to generate an instruction that a target lacks: the feat
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from tunehub.target.tvm_generation import find_tvm
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
-    from tunehub.tir.types import BlockRV, Buffer, PrimExpr, Schedule
+    from tunehub.tir.types import BlockRV, Buffer, PrimExpr, SBlock, Schedule, Stmt
 
 _OLDEST_TVM = (0, 27)  # by whose LLVM ``vpdpbusd`` takes vectors of bytes
 _INTRINSICS = {
@@ -105,9 +106,16 @@ def doubt(target: Target, lanes: int, group: int) -> str | None:
     return f"the target lacks {lacking}"
 
 
-def multiply_integers(schedule: Schedule, block: BlockRV, lanes: int, group: int) -> None:
+def multiply_integers(
+    schedule: Schedule,
+    block: BlockRV,
+    lanes: int,
+    group: int,
+    before: Callable[[SBlock], Stmt | None] = lambda block: None,
+) -> None:
     """Let one instruction do what is in ``block``: the products of ``group`` integers of the data with those of
-    ``lanes`` outputs, whose sums are begun elsewhere. KeyError when there is no such instruction."""
+    ``lanes`` outputs, whose sums are begun elsewhere. ``before``: see :func:`compute_by`. KeyError when there is no
+    such instruction."""
     from tvm import tirx
 
     name, of_bytes = _INTRINSICS[lanes, group], group == 4
@@ -123,4 +131,4 @@ def multiply_integers(schedule: Schedule, block: BlockRV, lanes: int, group: int
         return before + tirx.call_llvm_pure_intrin(vector, name, data, weights)
 
     kinds = (((lanes,), "int32", "sums"), ((group,), element, "elements"), ((lanes, group), factor, "factors"))
-    compute_by(schedule, block, kinds, value)
+    compute_by(schedule, block, kinds, value, before)

@@ -10,12 +10,22 @@ from typing import TYPE_CHECKING
 
 from tunehub.target.tvm_generation import find_tvm
 from tunehub.tir.nodes import blocks_in, buffer_of
-from tunehub.tir.statements import when
+from tunehub.tir.statements import sequence, when
 from tunehub.tir.views import match_region
 
 if TYPE_CHECKING:
     from tunehub.target.types import Target
-    from tunehub.tir.types import BlockRV, Buffer, BufferRegion, Index, MatchBufferRegion, PrimExpr, SBlock, Schedule
+    from tunehub.tir.types import (
+        BlockRV,
+        Buffer,
+        BufferRegion,
+        Index,
+        MatchBufferRegion,
+        PrimExpr,
+        SBlock,
+        Schedule,
+        Stmt,
+    )
 
 _ONLY_IF = ".if_then_else"
 _OLDEST_TVM = (0, 27)  # whose LLVM takes such instructions as they are written here
@@ -48,11 +58,13 @@ def compute_by(
     block: BlockRV,
     kinds: Sequence[tuple[tuple[int, ...], str, str]],
     value: Callable[..., PrimExpr],
+    before: Callable[[SBlock], Stmt | None] = lambda block: None,
 ) -> None:
     """Let ``block``, whose sums are begun elsewhere, store the vector ``value(sums, *operands)`` in its sums. Where it
     adds something up on a condition, which is then the same for all of its loops, the rest keeps its sums.
 
     ``kinds``: shape, element type and name of the sums and of each operand, as buffers on the memory of its regions.
+    ``before``: what else is done, by the block as it was, such as asking for memory.
     """
     from tvm import tirx
 
@@ -61,7 +73,7 @@ def compute_by(
     regions = [written, *(region for region in old.reads if not buffer_of(region).same_as(buffer_of(written)))]
     buffers = [tirx.decl_buffer(shape, kind, name, offset_factor=1) for shape, kind, name in kinds]
     matched = [match_region(buffer, region) for buffer, region in zip(buffers, regions, strict=True)]
-    body, condition = buffers[0].vstore([0], value(*buffers)), _condition(old)
+    body, condition = sequence(before(old), buffers[0].vstore([0], value(*buffers))), _condition(old)
     body = body if condition is None else when(condition, body)
     new = type(old)(old.iter_vars, old.reads, old.writes, old.name_hint, body, None, [], matched, {})
     schedule.state.replace(schedule.get_sref(block), new, {old: new})

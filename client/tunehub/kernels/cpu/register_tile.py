@@ -6,23 +6,24 @@ from tunehub.kernels.cpu.base import FLOAT_BYTES, MAX_STACK_BYTES, Machine
 from tunehub.kernels.cpu.divisors import divisors
 
 _MOST_BLOCKS = 15
+_SPARE = 2  # registers
 _POOLED = 150.0  # cycles
 SECOND_LEVEL = 1.5  # loads that a vector of weights counts as where nobody measured it
 _IN_THE_WAY = 0.2  # cycles that a load takes from multiply-adds: six tiles on a Xeon with AMX, within 5 %
 
 
-def tiles(row: int, outer: int, lanes: int, machine: Machine) -> list[tuple[int, int]]:
+def tiles(row: int, outer: int, lanes: int, machine: Machine, *, fewest: bool = False) -> list[tuple[int, int]]:
     """Tiles (columns, blocks) for rows of ``row`` columns and ``outer`` blocks of ``lanes`` outputs.
 
     Only sizes that cut a row in pieces as equal as possible: others leave a smaller remainder. The sums of a tile
-    need no more registers than ``machine`` has.
+    need no more registers than ``machine`` has. ``fewest``: whether of both operands the fewer stay in registers.
     """
     vectors = vectors_of(lanes, machine)
     found = {
         (-(-row // pieces), blocks): None
         for blocks in divisors(outer, _MOST_BLOCKS)
         for pieces in _pieces(row, machine.most_sums)
-        if fits(-(-row // pieces), blocks * vectors, machine, machine.most_sums)
+        if fits(-(-row // pieces), blocks * vectors, machine, machine.most_sums, fewest=fewest)
     }
     return list(found) or [(1, 1)]
 
@@ -53,11 +54,12 @@ def vectors_of(lanes: int, machine: Machine) -> int:
     return -(-lanes // machine.vector)
 
 
-def fits(columns: int, vectors: int, machine: Machine, most: int) -> bool:
+def fits(columns: int, vectors: int, machine: Machine, most: int, *, fewest: bool = False) -> bool:
     """True when sums, ``most`` at most, and operands fit into registers: elements of the input stay in one while
-    several vectors of weights use them, and LLVM moves sums to the stack when there are too many."""
-    sums = columns * vectors
-    return sums <= most and sums + (columns if vectors > 1 else 1) + 1 <= machine.registers
+    several vectors of weights use them, or these where they are the ``fewest`` (24 sums by VNNI take less than 27), and
+    LLVM moves sums to the stack when there are too many."""
+    sums, kept = columns * vectors, min(columns, vectors) + _SPARE if fewest else columns
+    return sums <= most and sums + (kept if vectors > 1 else 1) + 1 <= machine.registers
 
 
 def uneven(tasks: int, machine: Machine) -> float:

@@ -159,7 +159,7 @@ def test_where_the_cache_was_measured_tiles_take_all_registers_and_cores_equal_s
     assert (now.columns, now.blocks) == (6, 4)
     many = match.template.default_knobs(match.workload, msgspec.structs.replace(measured, cores=32))
     assert (128 // many.row) * (48 // many.blocks) % 32 == 0
-    assert measured.without_cache() == MACHINE
+    assert measured.with_cache(None) == MACHINE
 
 
 def test_a_tile_whose_sums_come_from_a_pool_is_for_long_reductions(support: Any) -> None:
