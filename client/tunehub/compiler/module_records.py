@@ -53,7 +53,7 @@ class ModuleRecords:
         """``mod``: a prepared module; ``known``: what is scheduled already, by name; ``begin`` is told each scheduled
         function as it will be in the module, with its name, as soon as it is there."""
         self._mod, self._hub, self._target = mod, hub, target
-        self._number, self._begin = hub.begin_module(), begin
+        self._number, self._begin, self._checked_later = hub.begin_module(), begin, verifier.checks
         self._workloads = list(workloads(mod))
         self.replaced: dict[str, StepRejected] = {}
         self._remaining: Literal["default", "dlight"] = "default" if target.kind.name == "llvm" else "dlight"
@@ -65,14 +65,21 @@ class ModuleRecords:
             raise_if_asked()
             name = str(variable.name_hint)
             found = known.get(name) if self._hub.choices is None else None
-            if found is not None:
-                found = found.under_name_of(function)
-            else:
-                hub = self._hub
-                found = Scheduling(function, self._target, hub.lookup, precision=hub.precision, choices=hub.choices)
+            found = found.under_name_of(function) if found is not None else self._scheduling(function)
             yield name, found
             if (scheduled := _marked(found)) is not None:
                 self._begin(name, scheduled, self._target)
+
+    def _scheduling(self, function: PrimFunc) -> Scheduling:
+        hub = self._hub
+        return Scheduling(
+            function,
+            self._target,
+            hub.lookup,
+            precision=hub.precision,
+            choices=hub.choices,
+            checked_later=self._checked_later,
+        )
 
     def by_name(self) -> dict[str, Scheduling]:
         """What serves each function now."""

@@ -34,7 +34,7 @@ from tunehub.records.never_worse import (
 from tunehub.registries.key_scheme import LADDER, META_SCHEDULE, TEMPLATE
 from tunehub.report.ladder import LadderWalk, Refusal, Step, StepRejected, walk
 from tunehub.tir.guard import FaultFoundError, check_function
-from tunehub.tir.nodes import main_module
+from tunehub.tir.nodes import is_static, main_module
 from tunehub.tir.symbols import typical
 from tunehub_registry.template_record import TemplateRecord
 
@@ -436,9 +436,10 @@ class Scheduling:
         precision: Precision = "float32",
         piece: bool = False,
         choices: Choices | None = None,
+        checked_later: bool = False,
     ) -> None:
         """Schedules it by the first thing that serves; ``piece`` as of a :class:`Request`; what ``choices`` ask for
-        comes first."""
+        comes first. ``checked_later`` as there, of functions of known shapes."""
         self.original = function
         self.request = Request(
             mod=main_module(function),
@@ -447,6 +448,7 @@ class Scheduling:
             transfers=transfers,
             precision=precision,
             piece=piece,
+            checked_later=checked_later and is_static(function),
         )
         steps: Steps = CUDA_STEPS if target.kind.name == "cuda" else CPU_STEPS
         steps = steps if choices is None else choices.steps(self.request, steps)

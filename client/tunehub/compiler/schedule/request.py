@@ -11,7 +11,7 @@ from tunehub.compiler.schedule.transfer_sources import Transfers
 from tunehub.exceptions import last_line
 from tunehub.kernels.template_fit import TemplateFit
 from tunehub.report.ladder import Step, StepRejected
-from tunehub.tir.guard import check_function
+from tunehub.tir.guard import check_function, check_statements
 from tunehub.tir.keys import anchor_key, workload_key
 from tunehub.tir.nodes import main_module
 from tunehub.tir.symbols import is_symbolic, symbol_name, symbols_of, typical_instance
@@ -95,7 +95,8 @@ class Scheduled:
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What a schedule is wanted for: ``mod``, an IRModule with one PrimFunc ``main``, and where records come from.
-    ``piece``: it becomes a part of another function, and is not run by itself before that serves."""
+    ``piece``: it becomes a part of another function, and is not run by itself before that serves. ``checked_later``:
+    who verifies what rules have for it makes the simulation that is a part of the static check."""
 
     mod: IRModule
     target: Target
@@ -103,6 +104,7 @@ class Request:
     transfers: Transfers = DEFAULT_TRANSFERS
     precision: Precision = "float32"
     piece: bool = False
+    checked_later: bool = False
 
     @cached_property
     def fit(self) -> TemplateFit:
@@ -161,7 +163,8 @@ class Request:
 
     def check(self, schedule: ScheduledModule) -> None:
         """Raise what speaks against a ``schedule`` of the function."""
-        check_function(schedule.mod["main"], self.mod["main"], self.target)
+        check = check_statements if self.checked_later else check_function
+        check(schedule.mod["main"], self.mod["main"], self.target)
 
     @cached_property
     def typical(self) -> IRModule | None:

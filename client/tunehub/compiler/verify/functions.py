@@ -67,6 +67,7 @@ def _submit(item: VerifiedScheduling, verifier: ScheduleVerifier, wants: Callabl
         record=served.record,
         foreign=served.foreign,
         name=item.name,
+        unchecked=request.checked_later and served.record is None,
     )
     verifier.submit(item.asked)
 

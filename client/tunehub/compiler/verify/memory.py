@@ -132,6 +132,7 @@ class RememberingVerifier:
 
     def __init__(self, inner: ScheduleVerifier, memory: VerdictMemory, *, not_run: str | None) -> None:
         self._inner, self._memory, self._not_run = inner, memory, not_run
+        self.checks = inner.checks
 
     def begin(self) -> None:
         """As the port says. Where something is remembered, what starts waits until it is needed."""

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class ScheduledFunction:
     """A schedule to verify: the PrimFunc ``original``, the same ``scheduled``, and the ``record`` that it was made by;
-    ``foreign``: that is of a package that is neither the user's own nor came with tunehub.
+    ``foreign``: that is of a package that is neither the user's own nor came with tunehub; ``unchecked``: the static
+    check was left to who verifies it.
 
     ``exact`` is the key of the original; ``key`` is that of the whole, for a target that is known. ``name``: of the
     function in the module that is compiled, which machine code has, too.
@@ -32,6 +33,7 @@ class ScheduledFunction:
     record: AnyRecord | LadderRecord | None = None
     foreign: bool = False
     name: str = "main"
+    unchecked: bool = False
 
     @cached_property
     def key(self) -> str:
@@ -56,6 +58,10 @@ class KernelVerdict:
 class ScheduleVerifier(Protocol):
     """Verifies the schedules of one module for one target. Nothing but a lack of memory is raised."""
 
+    @property
+    def checks(self) -> bool:
+        """Whether it makes the static check of unchecked schedules, beside the compile."""
+
     def begin(self) -> None:
         """There will be schedules: what takes time to start may start now, in the background."""
 
@@ -71,6 +77,8 @@ class ScheduleVerifier(Protocol):
 
 class TrustingVerifier:
     """Verifies nothing: ``verify="never"``."""
+
+    checks = False
 
     def begin(self) -> None:
         """As the port says."""

@@ -177,6 +177,14 @@ class VerifySession:
                 break
         return found
 
+    def fault(self, scheduled: str) -> str | None:
+        """What the static check finds wrong in a schedule for a GPU."""
+        from tunehub.tir.cuda.check import fault  # CPUs need none of it
+        from tunehub.tir.cuda.fault import Fault
+
+        found = fault(_function(scheduled), self._target())
+        return str(found) if isinstance(found, Fault) else None
+
     def judge(self, scheduled: str, name: str = _MAIN) -> RunResult:
         """Run a schedule of the function that was referred to last, under its ``name`` in what is compiled."""
         reference = self._reference

@@ -23,6 +23,8 @@ class StaticVerifier:
     ``not_run`` is why schedules are not run, too; ``run_later``: a compile will run them. Where none does, somebody
     else's schedule of which the check says nothing is refused."""
 
+    checks = False  # not beside the compile
+
     def __init__(self, target: Target, find_fault: FindFault, not_run: str, *, run_later: bool = False) -> None:
         self._target, self._find_fault = target, find_fault
         self._not_run, self._run_later = not_run, run_later

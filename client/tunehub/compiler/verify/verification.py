@@ -152,7 +152,13 @@ class Verification:
         if runs or (kind == "llvm" and not explaining):
             workers = max(1, min(MOST_WORKERS, physical_cores() or 1))
             inner = WorkerVerifier(
-                str(target), inner, workers=workers, limits=self.limits, builds=not runs, store=self._kernels
+                str(target),
+                inner,
+                workers=workers,
+                limits=self.limits,
+                builds=not runs,
+                checks=kind == "cuda",
+                store=self._kernels,
             )
         return RememberingVerifier(inner, self.memory(target), not_run=None if runs else reason)
 

@@ -49,12 +49,15 @@ class WorkerVerifier:
         workers: int,
         limits: VerifyLimits,
         builds: bool = False,
+        checks: bool = False,
         store: ArtifactStore | None = None,
     ) -> None:
-        """``target`` as text; ``builds``: its code does not run here, so that schedules are built alone. ``store``:
-        what keeps machine code of kernels. Nothing is started yet."""
+        """``target`` as text; ``builds``: its code does not run here, so that schedules are built alone. ``checks``:
+        compiles leave the static check to the processes. ``store``: what keeps machine code of kernels. Nothing is
+        started yet."""
         self._session = partial(BuildSession, target) if builds else partial(VerifySession, target, store)
         self._otherwise, self._limits = otherwise, limits
+        self.checks = checks
         self._count = workers
         self._threads: ThreadPoolExecutor | None = None
         self._server: ForkServer | None = None
@@ -76,7 +79,7 @@ class WorkerVerifier:
         if asked.key not in self._asked:
             threads = self._threads or self._open()
             texts = (workload_text(asked.original), workload_text(asked.scheduled))
-            self._asked[asked.key] = threads.submit(self._judge, *texts, asked.name)
+            self._asked[asked.key] = threads.submit(self._judge, *texts, asked.name, asked.unchecked)
             if _is_beyond(asked):
                 self._beyond[asked.key] = asked
 
@@ -120,10 +123,10 @@ class WorkerVerifier:
             self._static[asked.key] = self._otherwise.verdict(asked)
         return self._static.get(asked.key)
 
-    def _judge(self, original: str, scheduled: str, name: str) -> KernelVerdict:
+    def _judge(self, original: str, scheduled: str, name: str, unchecked: bool) -> KernelVerdict:
         worker = self._idle.get()
         try:
-            return worker.judge(original, scheduled, name)
+            return worker.judge(original, scheduled, name, unchecked=unchecked)
         finally:
             self._idle.put(worker)
 
@@ -173,9 +176,13 @@ class _VerifyWorker:
         if self._process is not None:
             self._process.stop(at_once=True)
 
-    def judge(self, original: str, scheduled: str, name: str) -> KernelVerdict:
-        """Run a schedule of the function ``name`` beside the plain one."""
+    def judge(self, original: str, scheduled: str, name: str, *, unchecked: bool = False) -> KernelVerdict:
+        """Run a schedule of the function ``name`` beside the plain one, an ``unchecked`` one if the static check finds
+        nothing."""
         try:
+            fault = self._must(("fault", scheduled), self._limits.run_s) if unchecked else None
+            if fault is not None:
+                return KernelVerdict(check="static", refusal=Refusal(check="static", reason=str(fault)))
             return self._run(original, scheduled, name)
         except _CannotSayError as why:
             return KernelVerdict(not_run=str(why))

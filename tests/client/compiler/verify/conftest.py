@@ -103,6 +103,7 @@ class CountingVerifier:
 
     def __init__(self, inner: ScheduleVerifier) -> None:
         self.inner = inner
+        self.checks = inner.checks
         self.begun = 0
         self.submitted: list[str] = []
 

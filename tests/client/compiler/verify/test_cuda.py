@@ -13,13 +13,17 @@ tvm = pytest.importorskip("tvm")
 pytest.importorskip("tvm.relax")
 
 from tunehub.compiler.hub import Hub, open_hub  # noqa: E402
-from tunehub.compiler.pipeline import explain_module  # noqa: E402
+from tunehub.compiler.module_records import ModuleRecords  # noqa: E402
+from tunehub.compiler.pipeline import explain_module, prepared_for  # noqa: E402
 from tunehub.compiler.schedule.request import Served  # noqa: E402
+from tunehub.compiler.verify.port import ScheduledFunction, TrustingVerifier  # noqa: E402
+from tunehub.compiler.verify.session import VerifySession  # noqa: E402
 from tunehub.compiler.verify.verification import Device, Verification, device_for  # noqa: E402
 from tunehub.target.descriptors import descriptor_of  # noqa: E402
 from tunehub.tir.cuda import check  # noqa: E402
 from tunehub.tir.cuda.fault import Fault, NotSimulated  # noqa: E402
 from tunehub.tir.cuda.known_faults import Found, made_of, remembered, remembering_faults  # noqa: E402
+from tunehub.tir.workload import workload_text  # noqa: E402
 
 from .conftest import asked  # noqa: E402
 
@@ -77,6 +81,35 @@ def test_without_a_gpu_the_report_says_that_nothing_was_run_and_the_second_time_
         assert "3 by the static check alone, not run on the device" in str(opened.report().table().title)
         assert bool(checked) is not again
         opened.close()
+
+
+class ProcessesThatCheck(TrustingVerifier):
+    """Passes everything, as if processes had checked and run it."""
+
+    checks = True
+
+    def __init__(self) -> None:
+        self.submitted: list[ScheduledFunction] = []
+
+    def submit(self, asked: ScheduledFunction) -> None:
+        self.submitted.append(asked)
+
+
+def test_processes_that_run_schedules_check_them_so_that_the_compile_does_not(
+    hub: Callable[[], Hub], h200: Any, nets: Any, checked: list[Any]
+) -> None:
+    opened, verifier = hub(), ProcessesThatCheck()
+    prepared = prepared_for(nets.conv(48, 80, 15, relu=True, bias=True), h200, opened)
+    checked.clear()
+    records = ModuleRecords(prepared, h200, opened, verifier, {})
+    assert not records.verified.settle()
+    assert verifier.submitted
+    assert all(each.unchecked for each in verifier.submitted)
+    assert not checked
+    session = VerifySession(str(h200))
+    assert {session.fault(workload_text(each.scheduled)) for each in verifier.submitted} == {None}
+    assert len(checked) == len(verifier.submitted)
+    opened.close()
 
 
 @pytest.mark.parametrize(

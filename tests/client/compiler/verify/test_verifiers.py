@@ -93,6 +93,18 @@ def test_without_processes_the_static_check_has_the_word(
     assert "its sums start at 1" in wrong.refusal.reason
 
 
+@pytest.mark.parametrize("fault", [None, "race: shared memory"])
+def test_the_static_check_that_a_compile_leaves_to_a_process_comes_before_the_run(
+    fault: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, ran = workers_module._VerifyWorker(lambda: None, VerifyLimits(), None), KernelVerdict(check="run")
+    monkeypatch.setattr(worker, "_must", lambda request, _limit_s: fault if request[0] == "fault" else None)
+    monkeypatch.setattr(worker, "_run", lambda *_: ran)
+    assert worker.judge("original", "scheduled", "main") == ran
+    found = worker.judge("original", "scheduled", "main", unchecked=True)
+    assert found == ran if fault is None else (found.refusal is not None and found.refusal.reason == fault)
+
+
 def test_what_a_function_writes_must_be_known_to_run_it(workers: Any) -> None:
     unknown = asked("hangs")
     found = workers().verdict(type(unknown)(exact="0", original=unknown.scheduled, scheduled=unknown.scheduled))
