@@ -42,6 +42,8 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
               "add` stored for it).")  # fmt: skip
 @click.option("--witness", "witnesses", multiple=True, metavar="FILE.pub", help="The public key of a witness of SRC's "
               "log whose note is copied (default: those of `tunehub trust witness`); may be repeated.")  # fmt: skip
+@click.option("--history", is_flag=True, help="Copy also what older entries of the log name: with it the copy can be "
+              "audited.")  # fmt: skip
 @ledger_options
 @json_option
 def mirror(
@@ -50,6 +52,7 @@ def mirror(
     requirements: Sequence[str],
     source_root: Path | None,
     witnesses: Sequence[str],
+    history: bool,
     access: LedgerAccess,
     as_json: bool,
 ) -> None:
@@ -65,9 +68,11 @@ def mirror(
         verbatim = _is_signed(found) and wanted is None and not access.keys and not access.unsigned
         if not known and not verbatim:
             raise click.UsageError(f"no root is trusted for {source}: give --source-root to publish what is in it anew")
+        if history and not verbatim:
+            raise click.UsageError("--history is for a signed registry that is copied whole")
         with TransferBar("mirroring") as bar:
             if verbatim:
-                done = _copy(found, destination, _witnesses(source, witnesses), bar)
+                done = _copy(found, destination, _witnesses(source, witnesses), bar, history=history)
             else:
                 done = _republish(found, destination, wanted, access, bar)
     if as_json:
@@ -134,13 +139,23 @@ def _witnesses(source: str, given: Sequence[str]) -> list[str]:
 
 
 def _copy(
-    source: SignedSource | UnsignedSource, destination: str, witnesses: Sequence[str], bar: TransferBar
+    source: SignedSource | UnsignedSource,
+    destination: str,
+    witnesses: Sequence[str],
+    bar: TransferBar,
+    *,
+    history: bool,
 ) -> Mirrored:
+    from tunehub_registry.publishing.history import copy_history
     from tunehub_registry.publishing.mirror import copy_registry
     from tunehub_registry.publishing.source import SignedSource
 
     assert isinstance(source, SignedSource)
-    return copy_registry(source, open_destination(destination), witnesses=witnesses, on_bytes=bar)
+    store = open_destination(destination)
+    done = copy_registry(source, store, witnesses=witnesses, on_bytes=bar)
+    if history:
+        copy_history(source, store)
+    return done
 
 
 def _republish(

@@ -243,6 +243,11 @@ class _Auditor:
                 view = dict(self._view(logged))
             except UnreachableError:
                 raise
+            except FileMissingError as error:
+                self._find(
+                    "broken", f"{error.path} is missing (a mirror has it only by `tunehub mirror --history`)", number
+                )
+                continue
             except RegistryError as error:
                 self._find("broken", str(error), number)
                 continue

@@ -368,6 +368,11 @@ def test_mirrors(registry: Run, tmp_path: Path) -> None:
     done = json.loads(registry("mirror", "reg", "copy", "--json").output)
     assert (done["verbatim"], done["copied"]) == (True, 2)
     assert "0 packages copied" in registry("mirror", "reg", "copy").output
+    root = ("--root", "copy/metadata/1.root.json")
+    assert "a mirror has it only by" in registry("audit", "copy", *root, code=3).output
+    assert "0 packages copied" in registry("mirror", "reg", "copy", "--history").output
+    assert "nothing is wrong" in registry("audit", "copy", *root).output
+    assert registry("mirror", "reg", "plain", "llvm-znver5", "--unsigned", "--history", code=2)
     done = json.loads(registry("mirror", "reg", "plain", "llvm-znver5>=0.2", "--unsigned", "--json").stdout)
     assert (done["verbatim"], done["copied"]) == (False, 1)
     assert "there is 0.1.0, 0.2.0" in registry("mirror", "reg", "plain", "llvm-znver5>9", "--unsigned", code=1).output

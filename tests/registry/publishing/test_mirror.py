@@ -13,6 +13,7 @@ from tunehub_registry.exceptions import NotFoundError
 from tunehub_registry.index import Successor
 from tunehub_registry.publishing.audit import audit, put_cosignature
 from tunehub_registry.publishing.exceptions import AlreadyInitialisedError, PublishError
+from tunehub_registry.publishing.history import copy_history
 from tunehub_registry.publishing.mirror import copy_registry, republish
 from tunehub_registry.publishing.packages import attach, deprecate, publish, read_package, yank
 from tunehub_registry.publishing.source import SignedSource, UnsignedSource, open_source
@@ -244,3 +245,25 @@ def test_an_unsigned_source(filled: Signed) -> None:
         republish(found, own.ledger(), {"llvm-none": SpecifierSet()}, retry=QUICK)
     with pytest.raises(NotFoundError, match=r"there is 1\.0, 2\.0"):
         republish(found, own.ledger(), {NAME: SpecifierSet(">9")}, retry=QUICK)
+
+
+def test_a_mirror_with_the_history_can_be_audited(filled: Signed) -> None:
+    copy = MemoryStore()
+    copy_registry(source(filled), copy, retry=QUICK)
+    alone = audit(copy, filled.root, now=filled.clock)
+    assert {finding.kind for finding in alone.findings} == {"broken"}
+    assert "metadata/1.snapshot.json is missing (a mirror has it only by" in alone.findings[0].text
+    assert copy_history(source(filled), copy, now=filled.clock) > 0
+    done = audit(copy, filled.root, now=filled.clock)
+    assert not done.findings and done.history == audit(filled.store, filled.root, now=filled.clock).history
+    assert copy_history(source(filled), copy, now=filled.clock) == 0
+
+
+def test_a_history_that_does_not_hold_is_not_copied(filled: Signed) -> None:
+    copy = MemoryStore()
+    copy_registry(source(filled), copy, retry=QUICK)
+    filled.store.files["metadata/2.snapshot.json"] = b"{}"
+    files = dict(copy.files)
+    with pytest.raises(PublishError, match=r"its history does not hold.*audit it"):
+        copy_history(source(filled), copy, now=filled.clock)
+    assert copy.files == files
