@@ -17,10 +17,12 @@ from tunehub.deploy.data_object import write_data_object
 if TYPE_CHECKING:
     from tunehub.graph.types import Executable
 
+OPTIONS = ("-Wl,--build-id=none",)  # without a hash of the weights, two thirds of the time that GNU's linker takes
+
 
 def export_library(executable: Executable, path: Path, linker: str) -> None:
-    """Write `executable` as the shared library `path`, byte for byte as its own `export_library` does. Raises OSError,
-    and what TVM raises."""
+    """Write `executable` as the shared library `path`, byte for byte as its own `export_library` does with such options
+    for the linker. Raises OSError, and what TVM raises."""
     mod = getattr(executable, "mod", None)
     parts = [] if mod is None else mod._collect_dso_modules()
     if not parts or any(each.kind != "llvm" or each["__tvm_is_system_module"]() for each in parts):
@@ -29,7 +31,11 @@ def export_library(executable: Executable, path: Path, linker: str) -> None:
     from tvm.support import cc
 
     with TemporaryDirectory(prefix="tunehub-") as folder:
-        cc.create_shared(str(path), _objects(mod, parts, Path(folder)), cc=linker)
+        objects = _objects(mod, parts, Path(folder))
+        try:
+            cc.create_shared(str(path), objects, list(OPTIONS), cc=linker)
+        except RuntimeError:  # it may not know them; what else is wrong it says again
+            cc.create_shared(str(path), objects, cc=linker)
 
 
 def _objects(mod: Any, parts: list[Any], folder: Path) -> list[str]:

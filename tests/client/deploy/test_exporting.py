@@ -30,12 +30,16 @@ def test_a_library_of_several_parts_is_that_of_tvm(tmp_path: Path, monkeypatch: 
     finally:
         runtime.close()
     assert len(executable.mod._collect_dso_modules()) == 2
-    executable.export_library(str(tmp_path / "theirs.so"), cc="g++")
+    executable.export_library(str(tmp_path / "theirs.so"), cc="g++", options=list(exporting.OPTIONS))
     export_library(executable, tmp_path / "ours.so", "g++")
     assert (tmp_path / "ours.so").read_bytes() == (tmp_path / "theirs.so").read_bytes()
     monkeypatch.setattr(exporting, "write_data_object", lambda *_: False)  # as for another kind of machine
     export_library(executable, tmp_path / "by_llvm.so", "g++")
     assert (tmp_path / "by_llvm.so").read_bytes() == (tmp_path / "theirs.so").read_bytes()
+    monkeypatch.setattr(exporting, "OPTIONS", ("-Wl,--no-such-option",))
+    export_library(executable, tmp_path / "plain.so", "g++")
+    executable.export_library(str(tmp_path / "theirs.so"), cc="g++")
+    assert (tmp_path / "plain.so").read_bytes() == (tmp_path / "theirs.so").read_bytes()
 
 
 def test_what_has_parts_of_other_kinds_is_left_to_tvm(tmp_path: Path) -> None:
