@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tunehub.target.nvidia_driver import DriverFacts
     from tunehub_registry.gpu_profile import GpuProfile
 
+_Profile = TypeVar("_Profile")
 _BY_TILES = "vectors a multiply-add"
 _OF_ONE = "times as long as one"
 
@@ -61,7 +63,7 @@ def _measured_cpu(dry_run: bool) -> tuple[dict[str, Any], Path | None]:
 
     with DelayedBar("measuring", calibration.STEPS) as bar:
         profile = calibration.calibrate(host_target(), bar)
-    return _rows(profile), None if dry_run else write_profile(read_options().cache, profile)
+    return _rows(profile), None if dry_run else _kept(write_profile, profile)
 
 
 def _measured_gpu(dry_run: bool) -> tuple[dict[str, Any], Path | None]:
@@ -79,7 +81,19 @@ def _measured_gpu(dry_run: bool) -> tuple[dict[str, Any], Path | None]:
     target = tvm.target.Target(Gpu(name=facts.model, arch=facts.architecture).tvm_config())
     with DelayedBar("measuring", gpu_calibration.STEPS) as bar:
         profile = gpu_calibration.calibrate_gpu(facts, gpu_calibration.on_this_gpu(target), bar)
-    return gpu_rows(profile, facts), None if dry_run else write_gpu_profile(read_options().cache, profile)
+    return gpu_rows(profile, facts), None if dry_run else _kept(write_gpu_profile, profile)
+
+
+def _kept(write: Callable[[Path, _Profile], Path], profile: _Profile) -> Path:
+    """Where a profile is kept. Raises ClickException where it cannot be."""
+    cache = read_options().cache
+    try:
+        return write(cache, profile)
+    except OSError as error:
+        remedy = "free some space, or set TUNEHUB_CACHE to a folder that can be written"
+        raise click.ClickException(
+            f"the profile cannot be kept in {cache}: {error.strerror or error} ({remedy})"
+        ) from None
 
 
 def gpu_rows(profile: GpuProfile, facts: DriverFacts | None = None) -> dict[str, Any]:

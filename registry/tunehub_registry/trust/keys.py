@@ -63,7 +63,11 @@ def create_key(path: Path, passphrase: str | None) -> Key:
         encryption = BestAvailableEncryption(_passphrase_bytes(path, passphrase))
     public = SSlibKey.from_crypto(private.public_key())
     _write_new(path, private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption), 0o600)
-    _write_new(public_path, encode_public_key(public), 0o644)
+    try:
+        _write_new(public_path, encode_public_key(public), 0o644)
+    except KeyUnusableError:
+        path.unlink()  # nobody has seen it
+        raise
     return public
 
 
@@ -238,10 +242,14 @@ def _read(path: Path) -> bytes:
 def _write_new(path: Path, data: bytes, mode: int) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError:
+            path.unlink()  # a part of a key, in the way of the next try
+            raise
     except OSError as error:
         raise KeyUnusableError(
             str(path), error.strerror or str(error), remedy="give a path that can be written"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -8,10 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 import tunehub
 from tunehub.cli import doctor as doctor_module
+from tunehub.cli.calibrate import _kept
 from tunehub.cli.doctor import examine
 from tunehub.cli.group import BUILDER_COMMANDS, COMMANDS, GROUPS
 from tunehub.cli.output import print_table
@@ -435,3 +438,11 @@ def test_doctor_misses_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.state, "apt install g++" in str(found.remedy)) == ("warning", True)
     monkeypatch.setenv("CXX", "/opt/g++")
     assert doctor_module._examine_compiler().text == "/opt/g++"
+
+
+def test_a_profile_that_cannot_be_kept_is_one_line() -> None:
+    def full(*_: object) -> Path:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(click.ClickException, match=r"No space left on device \(free some space, or set TUNEHUB_CACHE"):
+        _kept(full, object())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,24 @@ def test_a_new_key_signs_and_its_public_key_verifies(pem: Path) -> None:
     assert load_public_key(public_text(public)) == public
     assert stat.S_IMODE(pem.stat().st_mode) == 0o600
     assert pem.read_bytes().startswith(b"-----BEGIN ENCRYPTED PRIVATE KEY-----")
+
+
+@pytest.mark.parametrize("room_for", [0, 1])
+def test_a_full_disk_leaves_no_part_of_a_key(room_for: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = [*[os.fsync] * room_for, None]
+
+    def fsync(descriptor: int) -> None:
+        sync = left.pop(0)
+        if sync is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tunehub_registry.trust.keys.os.fsync", fsync)
+        with pytest.raises(KeyUnusableError, match="No space left on device"):
+            create_key(tmp_path / "k.pem", None)
+    assert list(tmp_path.iterdir()) == []
+    create_key(tmp_path / "k.pem", None)
 
 
 @pytest.mark.parametrize("prefix", ["", "file:"])
