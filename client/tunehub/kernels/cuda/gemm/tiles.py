@@ -85,16 +85,22 @@ def match(mod: IRModule, target: Target) -> ReductionWorkload | None:
 
 
 def candidates(workload: ReductionWorkload, device: GpuDevice) -> Iterator[KernelCandidate]:
-    """The tile that should cost least; a thread for each result (no tile) where windows are small and many. Raises
-    NoTileError when TVM's own schedule should be as good."""
+    """The tile that should cost least; a thread for each result (no tile) where windows are small and many, behind all
+    other rules if they are the rows of a norm. Raises NoTileError when TVM's own schedule should be as good."""
     reducing, limits = workload.reducing, workload.limits
     if reducing.problem is not None:
         tile = best_tile(reducing, limits, device)
         yield KernelCandidate(tile=tile, seconds=tile.expected_s, compared_s=None if reducing.is_compared else math.inf)
     elif math.prod(reducing.reduction) <= WINDOW and math.prod(reducing.spatial) >= FEWEST_WINDOWS:
-        yield KernelCandidate(tile=None, seconds=None)
+        yield KernelCandidate(tile=None, seconds=None, compared_s=math.inf if _is_norm(workload) else None)
     else:
         raise NoTileError("several threads for each result are better, as TVM has them")
+
+
+def _is_norm(workload: ReductionWorkload) -> bool:
+    """Whether there are more results than windows."""
+    results = (integer(extent) or 0 for extent in buffer_kind(parameters(workload.mod["main"])[-1]).shape)
+    return math.prod(results) > math.prod(workload.reducing.spatial)
 
 
 def takes(workload: ReductionWorkload, tile: Tile) -> bool:

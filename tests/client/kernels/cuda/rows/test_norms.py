@@ -9,9 +9,13 @@ import pytest
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
+from tvm import relax
 from tvm.relax import op
 
+from tunehub.kernels.cuda.choose import likeliest, offers
+from tunehub.kernels.cuda.gemm import tiles
 from tunehub.kernels.cuda.rows import norms
+from tunehub.kernels.cuda.rules import RULES
 from tunehub.kernels.devices.known import device_of
 
 from ..scheduled import H200
@@ -26,6 +30,10 @@ def _layer_norm(b: Any, x: Any, weight: Any, bias: Any) -> Any:
 
 def _rms_norm(b: Any, x: Any, weight: Any) -> Any:
     return op.nn.rms_norm(x, weight, axes=[-1])
+
+
+def _mean(b: Any, x: Any) -> Any:
+    return op.mean(x, [-1])
 
 
 def _softmax(b: Any, x: Any) -> Any:
@@ -64,6 +72,21 @@ def test_rows_that_a_warp_does_not_divide_share_one() -> None:
     assert (tile.threads, tile.vector, tile.rows) == (16, 1, 8)
     _, tile = _tile(function_of(_layer_norm, (3136, 40), (40,), (40,)))
     assert (tile.threads, tile.vector, tile.rows) == (8, 1, 8)
+
+
+def test_many_short_rows_are_not_taken_for_windows() -> None:
+    """Of heads, say (Qwen3): a thread for each of 8,192 rows took 33 us on an H200."""
+
+    def norm(b: Any, squares: Any, x: Any, weight: Any) -> Any:
+        mean = b.emit(op.add(b.emit(op.mean(squares, [-1], keepdims=True)), relax.const(1e-6)))
+        return b.emit(op.multiply(weight, b.emit(op.multiply(x, b.emit(op.rsqrt(mean))))))
+
+    found = offers(RULES, function_of(norm, *[(8, 64, 16, 64)] * 2, (64,), dtype="float32"), H200, device_of(H200))
+    assert [each.rule.NAME for each in found] == ["row_norms", "cuda_tiles"]
+    best = likeliest(found)
+    assert best is not None and best.rule.NAME == "row_norms"
+    (windows,) = offers((tiles,), function_of(_mean, (8, 64, 16, 64), dtype="float32"), H200, device_of(H200))
+    assert windows.place_s == 0
 
 
 def test_a_row_is_read_once_and_by_vectors() -> None:
