@@ -177,9 +177,10 @@ def _legalizing_passes(target: Target) -> list[Pass]:
 
     from tunehub.graph.constants import evaluate_constants
     from tunehub.graph.gathers import quiet_gathers
+    from tunehub.graph.joins import joins_apart
     from tunehub.graph.origins import fused_with_names, spread_names
     from tunehub.graph.side_steps import side_steps_in_epilogues
-    from tunehub.graph.small_reductions import small_reductions_apart
+    from tunehub.graph.small_reductions import small_reductions_apart, small_reductions_apart_on_cpus
 
     found = []
     for each in relax.pipeline.legalize_passes(target):
@@ -188,8 +189,10 @@ def _legalizing_passes(target: Target) -> list[Pass]:
         found += [spread_names] if name in ("LegalizeOps", "FuseOps") else []
         found += [quiet_gathers] if name == "LegalizeOps" else []
         found += [] if DEFAULT_SCHEDULE in name else [fused_with_names(each) if name == "FuseOps" else each]
-    own = [side_steps_in_epilogues, small_reductions_apart] if target.kind.name == "cuda" else []
-    return [*found, *own, spread_names]
+    cuda = target.kind.name == "cuda"
+    own = [side_steps_in_epilogues, small_reductions_apart] if cuda else []
+    own += [small_reductions_apart_on_cpus] if target.kind.name == "llvm" else []
+    return [*found, *own, joins_apart, spread_names]
 
 
 def _channels_last_passes(*, wanted: bool) -> list[Pass]:

@@ -9,7 +9,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from tunehub.graph.small_reductions import small_reductions_apart
+from tunehub.graph.small_reductions import small_reductions_apart, small_reductions_apart_on_cpus
 from tunehub.tir.nodes import calls_in, main_module, parameters, reduces
 from tunehub.tir.schedules import open_schedule, root_blocks
 
@@ -90,3 +90,20 @@ def test_an_image_of_few_pixels_behind_gates_of_long_sums_has_a_function_of_its_
 
     after = small_reductions_apart(_fused(nets.build(make, (1, 32, 7, 7), (1, 256, 1, 1), (32, 256, 1, 1))))
     assert sorted(any(_reducing(each)) for each in _functions(after).values()) == [False, True]
+
+
+def test_on_cpus_they_are_apart_too(nets: Any, run: Any, target: Any) -> None:
+    fused = _fused(_response(nets))
+    after = small_reductions_apart_on_cpus(fused)
+    assert len(_functions(after)) == 2
+    given = nets.array(2, 6, 5, 8), np.abs(nets.array(2, 1, 1, 8))
+    expected, found = (run(tvm.compile(each, target), *given) for each in (fused, after))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_on_cpus_what_another_template_is_for_stays(nets: Any) -> None:
+    def make(b: Any, x: Any, scale: Any) -> Any:
+        return b.emit(op.multiply(b.emit(op.nn.softmax(x)), scale))
+
+    fused = _fused(nets.build(make, (4, 32), (4, 32)))
+    assert small_reductions_apart_on_cpus(fused).same_as(fused)
