@@ -3,7 +3,7 @@
 TVM's source begins with headers of CUDA's C++ library, which take 0.6 s to parse; most kernels use nothing of them but
 names of integer types. What the header has in common with that of the plainest kernel is left out, and so is what
 declares products of four integers of 8 bits, which NVRTC knows; source that includes more than the headers of half
-precision, of constants and of tensor cores, and any that does not compile so, goes the way of TVM
+precision, of floats of 8 bits, of constants and of tensor cores, and any that does not compile so, goes the way of TVM
 (``tvm/support/nvcc.py``). Options are the same.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CALLBACK = "tvm_callback_cuda_compile"
 _FIRST_KERNEL = 'extern "C"'
-_OTHER_HEADER = re.compile(r"#\s*include(?!\s*<(cuda_fp16|cuda_bf16|math_constants|mma)\.h>)")
+_OTHER_HEADER = re.compile(r"#\s*include(?!\s*<(cuda_fp16|cuda_bf16|cuda_fp8|math_constants|mma)\.h>)")
 _DOT_PRODUCTS = re.compile(
     r"\n#if [^\n]*\n#include <sm_61_intrinsics\.h>\n.*?\n#endif // __CUDA_ARCH__ [^\n]*\n", re.DOTALL
 )

@@ -49,7 +49,8 @@ def test_source_is_split_where_its_kernels_begin() -> None:
         (PLAIN + BYTES + KERNEL, KERNEL),
         (PLAIN + "#include <math_constants.h>\n" + KERNEL, "#include <math_constants.h>\n" + KERNEL),
         (PLAIN + "#include <cuda_bf16.h>\n" + KERNEL, "#include <cuda_bf16.h>\n" + KERNEL),
-        (PLAIN + "#include <cuda_fp8.h>\n" + KERNEL, None),
+        (PLAIN + "#include <cuda_fp8.h>\n" + KERNEL, "#include <cuda_fp8.h>\n" + KERNEL),
+        (PLAIN + "#include <cuda_fp6.h>\n" + KERNEL, None),
         (PLAIN + "using std::sin;\n" + KERNEL, None),
     ],
 )
