@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _MATMULS = ("matmul", "T_batch_matmul_NN", "T_matmul_NN")
 _MAX_UNROLLED, _MEASURED_TILES = 256, 12
 _LINE = 64  # bytes
-_WEIGHT_LOADS = 2.8  # as Rates has them, of a Xeon with AMX
+_WEIGHT_LOADS = 2.2  # as Rates has them: by which tiles of 8 x 3, 6 x 4 and 12 x 2 come in the order of their times
 _KEPT_BYTES = 1 << 20  # of weights: 0.6 MB are read faster again for each 28 rows, 1.2 MB for 14 took twice as long
 
 
@@ -395,11 +395,8 @@ def _choices(workload: DenseWorkload, machine: Machine) -> list[tuple[int, int, 
 
 
 def _loading(workload: DenseWorkload, machine: Machine) -> Machine:
-    """``machine`` as tiles of ``workload`` are chosen for. Lines of bytes are multiplied so fast that loads count: as
-    on a Xeon where nobody measured the cache."""
-    if workload.group == 1:
-        return machine
-    return machine.with_cache((machine.rates.weight_loads or _WEIGHT_LOADS) if workload.of_bytes else None)
+    """``machine`` as tiles of ``workload`` are chosen for. Lines of bytes are multiplied so fast that loads count."""
+    return machine if workload.group == 1 else machine.with_cache(_WEIGHT_LOADS if workload.of_bytes else None)
 
 
 def _parallel(workload: DenseWorkload, machine: Machine) -> bool:
