@@ -104,7 +104,7 @@ def check_sound(value: Any) -> None:
                     try:
                         made = getattr(value, name)
                     except LogLineError:
-                        assert name == "config"
+                        assert name in ("config", "config_problem")
                         continue
                     if name != "mean_s" or getattr(value, "is_measured", True):
                         check_sound(made)

@@ -138,7 +138,7 @@ def test_nothing_in_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "No such file"), (b"{}\n", "line 1: .*not a miss"), (b"", "which target")],
+    [(None, "does not exist"), (b"{}\n", "line 1: .*not a miss"), (b"", "which target")],
 )
 def test_wrong_files_are_wrong_usage(tmp_path: Path, tvm: Any, content: bytes | None, message: str) -> None:
     file = tmp_path / "misses.jsonl"
