@@ -38,7 +38,7 @@ def operator_convert_map() -> dict[str, Converter]:
         "amin.default": _least,
         "min.dim": _least_and_place,
         "var_mean.correction": _variance_and_mean,
-        "scatter_add.default": _scattered_sums,
+        "scatter_add.default": _scattered,
         "scatter_reduce.two": _scattered,
         "index_put.default": _put,
         "max_pool2d_with_indices.default": _max_pool,
@@ -91,19 +91,28 @@ def _indexed(node: TorchNode, importer: TorchImporter) -> Expr:
 
     data, indices = importer.retrieve_args(node)[:2]
     emit, rank = importer.block_builder.emit, len(shape_of(data) or ())
-    along = [axis for axis, each in enumerate(indices) if each is not None]
-    if any(str(tensor_type(indices[axis]).dtype) not in ("int32", "int64") for axis in along):
-        raise NotImplementedError("indices that are masks")
-    places = [_from_end(emit, indices[axis], data, axis) for axis in along]
+    along, places = _places(emit, data, indices)
     if len(along) == 1:
         return emit(relax.op.take(data, places[0], axis=along[0]))
-    rest = [axis for axis in range(rank) if axis not in along]
+    rest, first = [axis for axis in range(rank) if axis not in along], _first(along)
     moved = data if not rest or along[-1] < rest[0] else emit(relax.op.permute_dims(data, [*along, *rest]))
     found = emit(relax.op.index_tensor(moved, places))
-    first = along[0] if along[-1] - along[0] == len(along) - 1 else 0  # PyTorch puts axes apart in front of all
     count = len(shape_of(found) or ()) - len(rest)
     order = [*range(count, count + first), *range(count), *range(count + first, count + len(rest))]
     return emit(relax.op.permute_dims(found, order)) if first else found
+
+
+def _places(emit: Callable[[Expr], Expr], data: Expr, indices: Sequence[Expr | None]) -> tuple[list[int], list[Expr]]:
+    """The axes that are indexed, and their indices from the beginning. Raises NotImplementedError for masks."""
+    given = {axis: each for axis, each in enumerate(indices) if each is not None}
+    if any(str(tensor_type(each).dtype) not in ("int32", "int64") for each in given.values()):
+        raise NotImplementedError("indices that are masks")
+    return list(given), [_from_end(emit, each, data, axis) for axis, each in given.items()]
+
+
+def _first(along: Sequence[int]) -> int:
+    """Behind how many of the other axes PyTorch has those of the places: of axes apart they are in front of all."""
+    return along[0] if along[-1] - along[0] == len(along) - 1 else 0
 
 
 def _from_end(emit: Callable[[Expr], Expr], index: Expr, data: Expr, axis: int) -> Expr:
@@ -172,20 +181,14 @@ def _variance_and_mean(node: TorchNode, importer: TorchImporter) -> tuple[Expr, 
     return importer.create_convert_map()["var.correction"](node), importer.block_builder.emit(mean)
 
 
-def _scattered_sums(node: TorchNode, importer: TorchImporter) -> Expr:
-    from tvm import relax
-
-    data, axis, index, source = importer.retrieve_args(node)
-    return importer.block_builder.emit(relax.op.scatter_elements(data, index, source, axis, "add"))
-
-
 def _scattered(node: TorchNode, importer: TorchImporter) -> Expr:
     from tvm import relax
 
-    data, axis, index, source, kind = importer.retrieve_args(node)
+    data, axis, index, source, *named = importer.retrieve_args(node)
+    kind, whole = named[0] if named else "sum", node.kwargs.get("include_self", True)
     reduction = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}.get(kind)
-    if reduction is None or not node.kwargs.get("include_self", True):
-        raise NotImplementedError(f"scatter_reduce by {kind!r}, include_self={node.kwargs.get('include_self', True)}")
+    if reduction is None or not whole:
+        raise NotImplementedError(f"scatter_reduce by {kind!r}, include_self={whole}")
     return importer.block_builder.emit(relax.op.scatter_elements(data, index, source, axis, reduction))
 
 
@@ -195,16 +198,12 @@ def _put(node: TorchNode, importer: TorchImporter) -> Expr:
 
     data, indices, values, *adds = importer.retrieve_args(node)
     emit, extents = importer.block_builder.emit, [*(shape_of(data) or ())]
-    along = [axis for axis, each in enumerate(indices) if each is not None]
-    if any(str(tensor_type(indices[axis]).dtype) not in ("int32", "int64") for axis in along):
-        raise NotImplementedError("indices that are masks")
-    rest = [axis for axis in range(len(extents)) if axis not in along]
-    places = [_from_end(emit, indices[axis], data, axis) for axis in along]
+    along, places = _places(emit, data, indices)
+    rest, first = [axis for axis in range(len(extents)) if axis not in along], _first(along)
     broadcast = [*np.broadcast_shapes(*[tuple(shape_of(each) or ()) for each in places])]
     places = [emit(relax.op.expand_dims(emit(relax.op.broadcast_to(each, broadcast)), -1)) for each in places]
-    joined = along[-1] - along[0] == len(along) - 1
-    first = along[0] if joined else 0  # where PyTorch has the places' axes among those of the values
-    values = emit(relax.op.broadcast_to(values, _behind(broadcast, [extents[axis] for axis in rest], first)))
+    others = [extents[axis] for axis in rest]
+    values = emit(relax.op.broadcast_to(values, [*others[:first], *broadcast, *others[first:]]))
     order = [
         *range(first, first + len(broadcast)),
         *range(first),
@@ -214,10 +213,6 @@ def _put(node: TorchNode, importer: TorchImporter) -> Expr:
     index, values = emit(relax.op.concat(places, -1)), emit(relax.op.permute_dims(values, order))
     found = emit(relax.op.scatter_nd(moved, index, values, "add" if adds and adds[0] else "update"))
     return emit(relax.op.permute_dims(found, [[*along, *rest].index(axis) for axis in range(len(extents))]))
-
-
-def _behind(inner: Sequence[int], outer: Sequence[int], first: int) -> list[int]:
-    return [*outer[:first], *inner, *outer[first:]]
 
 
 def _max_pool(node: TorchNode, importer: TorchImporter) -> tuple[Expr]:

@@ -28,9 +28,8 @@ def product_convert_map() -> dict[str, Converter]:
 def _typed_as_operands(name: str) -> Converter:
     def converted(node: TorchNode, importer: TorchImporter) -> Expr:
         builder = importer.block_builder
-        if str(node.meta["val"].dtype) == "torch.float32":
-            return importer.create_convert_map()[name](node)
-        importer.block_builder = _TypedAsOperands(builder)
+        if str(node.meta["val"].dtype) != "torch.float32":
+            importer.block_builder = _TypedAsOperands(builder)
         try:
             return importer.create_convert_map()[name](node)
         finally:

@@ -48,11 +48,10 @@ def _resized(node: TorchNode, importer: TorchImporter) -> Expr:
 def _is_tvms(node: TorchNode, name: str, extents: Sequence[int], sizes: Sequence[int]) -> bool:
     """TVM takes the ratio of the sizes, where PyTorch takes the scales that it was given; nearest points of other
     ratios than whole ones TVM rounds otherwise."""
-    scales = _arguments(node).get("scale_factors") or [size / each for each, size in zip(extents, sizes, strict=True)]
-    exact = all(each * scale == size for each, scale, size in zip(extents, scales, sizes, strict=True))
-    if name.startswith("upsample_nearest"):
-        return exact and all(size % each == 0 for each, size in zip(extents, sizes, strict=True))
-    return exact or not _arguments(node).get("scale_factors")
+    scales, pairs = _arguments(node).get("scale_factors"), list(zip(extents, sizes, strict=True))
+    exact = not scales or all(each * scale == size for (each, size), scale in zip(pairs, scales, strict=True))
+    whole = not name.startswith("upsample_nearest") or all(size % each == 0 for each, size in pairs)
+    return exact and whole
 
 
 def _arguments(node: TorchNode) -> dict[str, Any]:
