@@ -189,10 +189,8 @@ def _legalizing_passes(target: Target) -> list[Pass]:
         found += [spread_names] if name in ("LegalizeOps", "FuseOps") else []
         found += [quiet_gathers] if name == "LegalizeOps" else []
         found += [] if DEFAULT_SCHEDULE in name else [fused_with_names(each) if name == "FuseOps" else each]
-    cuda = target.kind.name == "cuda"
-    own = [side_steps_in_epilogues, small_reductions_apart] if cuda else []
-    own += [small_reductions_apart_on_cpus] if target.kind.name == "llvm" else []
-    return [*found, *own, joins_apart, spread_names]
+    own = {"cuda": [side_steps_in_epilogues, small_reductions_apart], "llvm": [small_reductions_apart_on_cpus]}
+    return [*found, *own.get(target.kind.name, []), joins_apart, spread_names]
 
 
 def _channels_last_passes(*, wanted: bool) -> list[Pass]:

@@ -10,7 +10,7 @@ initial value is written by a block of its own, loops that are around the update
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -70,8 +70,8 @@ def _begins_first(realize: SBlockRealize, loops: tuple[For, ...]) -> bool:
         return True  # the first iteration of each loop over terms is the first term
     all_used = own | other | {*map(hash, variables_in([realize.predicate]))}
     used = [loop for loop in loops if hash(loop.loop_var) in all_used]
-    extents = [integer(loop.extent) for loop in used]
-    if None in extents or math.prod(map(int, filter(None, extents))) > _MOST:
+    iterations = _count(loop.extent for loop in used)
+    if iterations is None or iterations > _MOST:
         return False
     return _first_visits_begin(
         realize, used, [value for _, value in reduced], [axis.dom.min for axis, _ in reduced], kept
@@ -82,14 +82,15 @@ def _has_all_terms(realize: SBlockRealize, loops: tuple[For, ...]) -> bool:
     """Whether the loops come to all values of the axes that are reduced, for each of the others' that they have."""
     axes = list(zip(realize.block.iter_vars, realize.iter_values, strict=True))
     reduced = [value for axis, value in axes if is_reduction(axis)]
-    terms = [integer(axis.dom.extent) for axis, _ in axes if is_reduction(axis)]
     inside = {*map(hash, variables_in(reduced))}
     own = [loop for loop in loops if hash(loop.loop_var) in inside]
-    sizes = [integer(loop.extent) for loop in own]
-    iterations, count = math.prod(map(int, filter(None, sizes))), math.prod(map(int, filter(None, terms)))
-    if None not in (*sizes, *terms) and iterations == count:
+    iterations = _count(loop.extent for loop in own)
+    count = _count(axis.dom.extent for axis, _ in axes if is_reduction(axis))
+    if iterations is None or count is None:
+        return False
+    if iterations == count:
         return True  # TVM has checked that the loops cover the block
-    if None in (*sizes, *terms) or iterations > _MOST:
+    if iterations > _MOST:
         return False
     kept = [value for axis, value in axes if not is_reduction(axis)]
     others = [loop for loop in loops if hash(loop.loop_var) not in inside]
@@ -102,19 +103,22 @@ def _has_all_terms(realize: SBlockRealize, loops: tuple[For, ...]) -> bool:
 
 def _adds_once(realize: SBlockRealize, loops: tuple[For, ...], around: tuple[For, ...]) -> bool:
     """Whether the loops that are not ``around`` the initial value, too, come to each term once."""
-    extents = [integer(loop.extent) for loop in loops]
-    terms = [integer(axis.dom.extent) for axis in realize.block.iter_vars]
-    if None not in (*extents, *terms) and math.prod(map(int, filter(None, extents))) == math.prod(
-        map(int, filter(None, terms))
-    ):
+    iterations = _count(loop.extent for loop in loops)
+    if iterations is not None and iterations == _count(axis.dom.extent for axis in realize.block.iter_vars):
         return True  # TVM has checked that the loops cover the block
     shared = [loop for loop in loops if any(loop.same_as(other) for other in around)]
     own = list(loops[len(shared) :])  # those around both are the outer ones
-    sizes = [integer(loop.extent) for loop in own]
-    if None in sizes or math.prod(map(int, filter(None, sizes))) > _MOST:
+    iterations = _count(loop.extent for loop in own)
+    if iterations is None or iterations > _MOST:
         return False
     places = _visited(realize, own, shared, list(realize.iter_values))
     return places is not None and np.unique(places, axis=1).shape[1] == places.shape[1]
+
+
+def _count(extents: Iterable[PrimExpr]) -> int | None:
+    """Their product; None if one of them is not known."""
+    known = [integer(each) for each in extents]
+    return None if None in known else math.prod(map(int, filter(None, known)))
 
 
 def _first_visits_begin(
